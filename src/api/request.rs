@@ -1,0 +1,201 @@
+//! The one request and response of the API server, as every face and both transports carry them.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What is asked of a resource; upstream's request verbs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verb {
+    #[default]
+    Get,
+    List,
+    Watch,
+    Create,
+    Update,
+    Patch,
+    Delete,
+    DeleteCollection,
+    /// Opens a byte stream to the node: the subresources `log`, `exec`, `attach`, `portforward`.
+    Connect,
+}
+
+/// A request to the API server, whatever face it came through.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Request {
+    pub verb: Verb,
+    /// The resource: `pods`, `deployments.apps`; any name that `kinds::lookup` knows.
+    pub resource: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// `status`, `scale`, `binding`, `log`, `exec`, `attach`, `portforward`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub subresource: Option<String>,
+    /// The object of create and update, the patch of patch, the options object of connect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<Value>,
+    pub options: Options,
+    /// Who asks. Set by the face that authenticated the caller, never taken from the wire.
+    #[serde(skip)]
+    pub user: User,
+}
+
+/// Upstream's query parameters of all verbs, in one bag.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct Options {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label_selector: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field_selector: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+    #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]
+    pub continue_token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource_version: Option<String>,
+    /// `Exact` or `NotOlderThan`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource_version_match: Option<String>,
+    /// Watch: start with ADDED events for what exists, closed by a bookmark annotated
+    /// `k8s.io/initial-events-end: "true"` (KEP-3157).
+    #[serde(skip_serializing_if = "is_false")]
+    pub send_initial_events: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    pub allow_watch_bookmarks: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "is_false")]
+    pub dry_run: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field_validation: Option<FieldValidation>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field_manager: Option<String>,
+    #[serde(skip_serializing_if = "is_false")]
+    pub force: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub patch_type: Option<PatchType>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_period_seconds: Option<i64>,
+    /// `Background`, `Foreground` or `Orphan`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub propagation_policy: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preconditions: Option<Preconditions>,
+}
+
+fn is_false(b: &bool) -> bool {
+    !*b
+}
+
+/// What to do with fields that the schema does not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FieldValidation {
+    /// Refuse the request; what people get.
+    #[default]
+    Strict,
+    /// Drop them and say so in `Response::warnings`.
+    Warn,
+    /// Drop them in silence; for agents of another version.
+    Ignore,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PatchType {
+    /// RFC 6902.
+    #[serde(rename = "application/json-patch+json")]
+    Json,
+    /// RFC 7386.
+    #[serde(rename = "application/merge-patch+json")]
+    Merge,
+    /// Create the object, or merge three ways with the `kubectl.kubernetes.io/last-applied-configuration` annotation,
+    /// lists of named things by their keys.
+    #[serde(rename = "application/apply-patch+yaml")]
+    Apply,
+    #[serde(rename = "application/strategic-merge-patch+json")]
+    Strategic,
+}
+
+/// What must hold of the object for a delete to go on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Preconditions {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource_version: Option<String>,
+}
+
+/// An authenticated caller.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    pub groups: Vec<String>,
+}
+
+impl User {
+    /// The server's own loops, and root on the Unix socket: upstream's cluster-admin group.
+    pub fn system(name: &str) -> User {
+        User { name: name.into(), groups: vec!["system:masters".into(), "system:authenticated".into()] }
+    }
+}
+
+/// The answer of every verb but watch. Objects are encoded JSON, shared and never re-encoded on the way out.
+#[derive(Clone, Debug)]
+pub struct Response {
+    pub body: Body,
+    /// Upstream's Warning headers.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Body {
+    /// One object; `created` tells 201 from 200.
+    Object {
+        bytes: Bytes,
+        created: bool,
+    },
+    List(List),
+    Status(Box<Status>),
+    /// A raw stream waits under this id: dial `/stream/<id>` (see `api::stream` for its frames).
+    Stream {
+        id: String,
+    },
+}
+
+use super::status::Status;
+
+/// A page of a list.
+#[derive(Clone, Debug, Default)]
+pub struct List {
+    /// The kind of the list: `PodList`.
+    pub kind: String,
+    pub api_version: String,
+    pub resource_version: String,
+    pub continue_token: String,
+    pub remaining_item_count: Option<u64>,
+    pub items: Vec<Bytes>,
+}
+
+/// One event of a watch.
+#[derive(Clone, Debug)]
+pub struct WatchEvent {
+    pub kind: EventKind,
+    /// The object, encoded once and shared by all watchers; for `Error` a `Status`, for `Bookmark` an object with
+    /// nothing but its type and `metadata.resourceVersion`.
+    pub object: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum EventKind {
+    Added,
+    Modified,
+    Deleted,
+    Bookmark,
+    Error,
+}

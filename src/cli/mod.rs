@@ -1,0 +1,1 @@
+//! cli: placeholder until its owner lands it.

@@ -1,0 +1,1 @@
+//! cmd: placeholder until its owner lands it.

@@ -1,0 +1,1 @@
+//! controllers: placeholder until its owner lands it.

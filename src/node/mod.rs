@@ -1,0 +1,1 @@
+//! node: placeholder until its owner lands it.

@@ -1,0 +1,1 @@
+//! proxy: placeholder until its owner lands it.

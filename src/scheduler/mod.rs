@@ -1,0 +1,1 @@
+//! scheduler: placeholder until its owner lands it.

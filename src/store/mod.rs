@@ -1,0 +1,133 @@
+//! The store's contract: revisioned keys to bytes, with etcd's semantics. It knows no kinds.
+//!
+//! Every committed transaction has a revision of its own, one more than the last. A key's entry carries the revision of
+//! its creation and of its last change. Nothing is seen by anyone before it is durable (but see `Durability`).
+
+use std::{path::Path, sync::Arc};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+/// A point in the store's history; 0 is before all history.
+pub type Revision = u64;
+
+/// A key's state at one revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub key: Arc<str>,
+    pub value: Bytes,
+    pub create_revision: Revision,
+    pub mod_revision: Revision,
+}
+
+/// A page of a list.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// Sorted by key, bytewise.
+    pub entries: Vec<Entry>,
+    /// The revision that the page shows.
+    pub revision: Revision,
+    /// How many entries follow the page.
+    pub remaining: u64,
+}
+
+/// Which part of a prefix to list.
+#[derive(Clone, Debug, Default)]
+pub struct Range {
+    pub prefix: String,
+    /// Start behind this key.
+    pub after: Option<String>,
+    /// At most so many entries; 0 is no limit.
+    pub limit: usize,
+    /// As of this revision; `None` is now.
+    pub at: Option<Revision>,
+}
+
+/// A condition of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Compare {
+    Absent(String),
+    /// The key's mod_revision is this.
+    Unchanged(String, Revision),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    Put(String, Bytes),
+    /// Deleting an absent key does nothing.
+    Delete(String),
+}
+
+/// When a transaction may be acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// After its fsync.
+    #[default]
+    Full,
+    /// At once; it rides along with a later commit (Leases, Events).
+    Relaxed,
+}
+
+/// All of `compares` hold, or none of `writes` happens.
+#[derive(Clone, Debug, Default)]
+pub struct Txn {
+    pub compares: Vec<Compare>,
+    pub writes: Vec<Write>,
+    pub durability: Durability,
+}
+
+/// How a transaction went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Committed(Revision),
+    /// A condition failed: the entries of the compared keys as they are, in the order of `compares`.
+    Refused(Vec<Option<Entry>>),
+}
+
+/// One change of one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    pub key: Arc<str>,
+    pub revision: Revision,
+    /// The new entry; `None`: deleted.
+    pub now: Option<Entry>,
+    /// The entry before, if there was one and it is still kept.
+    pub before: Option<Entry>,
+}
+
+/// Changes in order of revision; batches hold whole transactions.
+pub type Watch = tokio::sync::mpsc::Receiver<Result<Vec<Change>, Error>>;
+
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The revision is older than what compaction kept; `oldest` is the oldest readable one.
+    #[error("revision {asked} has been compacted (the oldest kept is {oldest})")]
+    Compacted { asked: Revision, oldest: Revision },
+    /// The revision has not happened yet.
+    #[error("revision {asked} is in the future (the store is at {now})")]
+    Future { asked: Revision, now: Revision },
+    /// A row's checksum does not match, or the file is torn: what is damaged, and where.
+    #[error("the store is damaged: {0}")]
+    Damaged(String),
+    /// A watcher read too slowly and was cut off: list again.
+    #[error("the watch fell too far behind")]
+    Lagged,
+    #[error("store: {0}")]
+    Io(String),
+}
+
+/// A store. All implementations pass the suite in `tests/fast/store.rs`.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// The newest revision that readers can see.
+    fn revision(&self) -> Revision;
+    async fn get(&self, key: &str) -> Result<Option<Entry>, Error>;
+    async fn list(&self, range: Range) -> Result<Page, Error>;
+    async fn commit(&self, txn: Txn) -> Result<Outcome, Error>;
+    /// All changes below `prefix` with a revision greater than `after`.
+    async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error>;
+    /// Forgets what was overwritten before `keep_from`.
+    async fn compact(&self, keep_from: Revision) -> Result<(), Error>;
+    /// Writes a consistent copy to `path` while serving.
+    async fn backup(&self, path: &Path) -> Result<(), Error>;
+}

@@ -1,0 +1,3 @@
+//! Tests without privilege: pure functions, golden files, properties, the simulated control plane. Seconds.
+
+mod stream;

@@ -1,0 +1,1 @@
+//! Tests of one kernel primitive at a time, as root, each in namespaces of its own.
