@@ -7,6 +7,7 @@ pub mod env;
 pub mod kinds;
 pub mod object;
 pub mod request;
+pub mod rpc;
 pub mod selector;
 pub mod status;
 pub mod stream;

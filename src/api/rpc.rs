@@ -1,0 +1,169 @@
+//! The JSON-RPC face as both ends speak it: method names, results, and the sessions that a node is asked to open.
+//!
+//! Methods take one object of named parameters. `get`, `list`, `create`, `update`, `patch`, `apply`, `delete`,
+//! `deletecollection` and `connect` take the fields of [`Request`](super::Request) but `verb`; `watch` takes the same and
+//! is a subscription (`watch`, `watchEvent`, `unwatch`) of [`Event`]s. An error's `code` is the HTTP code of the `Status`
+//! in its `data`. `node.sessions` is the subscription by which a node learns what it shall dial back for.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
+
+/// The path of the JSON-RPC endpoint on every listener (HTTP POST and WebSocket).
+pub const PATH: &str = "/rpc";
+/// Streams: an HTTP/1.1 `GET /stream/<id>` with `Connection: Upgrade` and `Upgrade: podwright-stream` switches to frames.
+/// The caller dials the id it got from `connect`, the node the id in its [`Session`].
+pub const STREAM_PATH: &str = "/stream/";
+pub const STREAM_PROTOCOL: &str = "podwright-stream";
+
+pub const WATCH: &str = "watch";
+pub const WATCH_EVENT: &str = "watchEvent";
+pub const UNWATCH: &str = "unwatch";
+pub const SESSIONS: &str = "node.sessions";
+pub const SESSION_EVENT: &str = "node.session";
+pub const UNSESSIONS: &str = "node.unsessions";
+
+/// The result of every method but the subscriptions.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Answer {
+    /// The object, the list or the `Status`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object: Option<Box<RawValue>>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub created: bool,
+    /// The stream to dial, for `connect`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// One event of a watch subscription.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Event {
+    #[serde(rename = "type")]
+    pub kind: super::request::EventKind,
+    pub object: Box<RawValue>,
+}
+
+/// Asks a node to dial `/stream/<id>` and serve one session over it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Session {
+    pub id: String,
+    #[serde(flatten)]
+    pub task: Task,
+}
+
+/// What a session is for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "task", content = "options", rename_all = "camelCase")]
+pub enum Task {
+    Log {
+        pod: PodRef,
+        log: LogOptions,
+    },
+    Exec {
+        pod: PodRef,
+        exec: ExecOptions,
+    },
+    Attach {
+        pod: PodRef,
+        exec: ExecOptions,
+    },
+    /// One connection to a port inside the Pod's network namespace.
+    PortForward {
+        pod: PodRef,
+        port: u16,
+    },
+    /// One TCP connection from inside the node's network.
+    Dial {
+        address: String,
+    },
+    /// `connect` on `nodes/<name>/image`: STDIN carries an archive where the operation takes one.
+    Image(ImageOptions),
+    /// `connect` on `pods/<name>/inspect`: one JSON document on STDOUT.
+    Inspect {
+        pod: PodRef,
+    },
+    /// `connect` on `pods/<name>/trace`: the node's journal of the Pod as JSON lines on STDOUT.
+    Trace {
+        pod: PodRef,
+    },
+}
+
+/// The Pod that a session is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodRef {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
+
+/// Upstream's `PodLogOptions`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct LogOptions {
+    pub container: String,
+    pub follow: bool,
+    pub previous: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_seconds: Option<i64>,
+    /// RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since_time: Option<String>,
+    pub timestamps: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tail_lines: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<i64>,
+}
+
+/// Upstream's `PodExecOptions` and `PodAttachOptions`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct ExecOptions {
+    pub container: String,
+    pub command: Vec<String>,
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+    pub tty: bool,
+}
+
+/// The options of `connect` on `pods/<name>/portforward`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PortForwardOptions {
+    pub port: u16,
+}
+
+/// An operation on a node's images. Progress and answers are JSON lines on STDOUT.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "operation", rename_all = "camelCase")]
+pub enum ImageOptions {
+    /// A rootfs tar on STDIN becomes an image of one layer.
+    Import {
+        name: String,
+    },
+    /// An OCI or docker-save archive on STDIN.
+    Load,
+    Pull {
+        name: String,
+        #[serde(default)]
+        username: Option<String>,
+        #[serde(default)]
+        password: Option<String>,
+    },
+    List,
+    Remove {
+        name: String,
+    },
+}
+
+/// Turns an answer's object back into a `Value` where a caller wants one.
+pub fn value(raw: &RawValue) -> Value {
+    // A `RawValue` is valid JSON by construction.
+    serde_json::from_str(raw.get()).unwrap_or(Value::Null)
+}
