@@ -2,6 +2,17 @@
 //!
 //! Every committed transaction has a revision of its own, one more than the last. A key's entry carries the revision of
 //! its creation and of its last change. Nothing is seen by anyone before it is durable (but see `Durability`).
+//!
+//! History reaches back to `Store::oldest`: a list works at any revision from there on, a watch behind any revision from
+//! the one before it on. A store that ended uncleanly may leave a hole in the revisions; a list or a watch from inside it
+//! gets `Compacted`, as for history that is gone: what its caller saw there was never made durable.
+
+mod hub;
+mod memory;
+mod retention;
+
+pub use memory::Memory;
+pub use retention::Retention;
 
 use std::{path::Path, sync::Arc};
 
@@ -47,7 +58,7 @@ pub struct Range {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compare {
     Absent(String),
-    /// The key's mod_revision is this.
+    /// The key's mod_revision is this (0: it is absent).
     Unchanged(String, Revision),
 }
 
@@ -68,7 +79,7 @@ pub enum Durability {
     Relaxed,
 }
 
-/// All of `compares` hold, or none of `writes` happens.
+/// All of `compares` hold, or none of `writes` happens. Of several writes to one key the last counts.
 #[derive(Clone, Debug, Default)]
 pub struct Txn {
     pub compares: Vec<Compare>,
@@ -79,6 +90,7 @@ pub struct Txn {
 /// How a transaction went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
+    /// The transaction's revision. A transaction that changed nothing has none of its own: then the store's newest.
     Committed(Revision),
     /// A condition failed: the entries of the compared keys as they are, in the order of `compares`.
     Refused(Vec<Option<Entry>>),
@@ -91,11 +103,12 @@ pub struct Change {
     pub revision: Revision,
     /// The new entry; `None`: deleted.
     pub now: Option<Entry>,
-    /// The entry before, if there was one and it is still kept.
+    /// The entry before, if there was one: whatever change a watch still shows, it shows with this.
     pub before: Option<Entry>,
 }
 
-/// Changes in order of revision; batches hold whole transactions.
+/// Changes in order of revision, then key; batches hold whole transactions (what of them is below the prefix) and are
+/// never empty. An error is the last item; without one, the end means that the store was closed.
 pub type Watch = tokio::sync::mpsc::Receiver<Result<Vec<Change>, Error>>;
 
 #[derive(Clone, Debug, thiserror::Error)]
@@ -121,13 +134,23 @@ pub enum Error {
 pub trait Store: Send + Sync + 'static {
     /// The newest revision that readers can see.
     fn revision(&self) -> Revision;
+    /// The oldest revision that can still be read.
+    fn oldest(&self) -> Revision;
     async fn get(&self, key: &str) -> Result<Option<Entry>, Error>;
     async fn list(&self, range: Range) -> Result<Page, Error>;
     async fn commit(&self, txn: Txn) -> Result<Outcome, Error>;
     /// All changes below `prefix` with a revision greater than `after`.
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error>;
-    /// Forgets what was overwritten before `keep_from`.
+    /// Forgets what was overwritten before `keep_from`, which becomes the oldest revision (does nothing if it is already
+    /// past). `Retention` says when and how much.
     async fn compact(&self, keep_from: Revision) -> Result<(), Error>;
-    /// Writes a consistent copy to `path` while serving.
+    /// Writes a consistent copy to `path` while serving; what was at `path` is replaced at once or not at all.
     async fn backup(&self, path: &Path) -> Result<(), Error>;
+    /// Makes everything durable and ends: later calls fail, watches end.
+    async fn close(&self) -> Result<(), Error>;
+}
+
+/// The error of a call after `close`.
+fn closed() -> Error {
+    Error::Io("the store is closed".to_owned())
 }

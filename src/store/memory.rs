@@ -1,0 +1,215 @@
+//! A store in memory, for simulation: the whole contract, no threads, no waiting, nothing durable.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Bound,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::{
+    Change, Compare, Entry, Error, Outcome, Page, Range, Revision, Store, Txn, Watch, Write, closed,
+    hub::{Hub, Watcher},
+};
+
+/// See the module. Share it with `Arc`.
+#[derive(Default)]
+pub struct Memory(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    revision: Revision,
+    oldest: Revision,
+    /// Each key's kept versions, oldest first; never empty.
+    keys: BTreeMap<Arc<str>, Vec<Version>>,
+    /// The kept changes, in order.
+    log: VecDeque<Change>,
+    hub: Hub,
+    closed: bool,
+}
+
+/// What a key was from a revision on; `None`: absent.
+struct Version {
+    since: Revision,
+    entry: Option<Entry>,
+}
+
+impl Memory {
+    pub fn new() -> Memory {
+        Memory::default()
+    }
+
+    /// No method of `State` leaves it half-changed, so a panic elsewhere does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn state(&self) -> Result<MutexGuard<'_, State>, Error> {
+        let state = self.lock();
+        if state.closed { Err(closed()) } else { Ok(state) }
+    }
+}
+
+impl State {
+    fn current(&self, key: &str) -> Option<&Entry> {
+        self.keys.get(key)?.last()?.entry.as_ref()
+    }
+
+    fn readable(&self, at: Revision) -> Result<(), Error> {
+        if at > self.revision {
+            return Err(Error::Future { asked: at, now: self.revision });
+        }
+        if at < self.oldest { Err(Error::Compacted { asked: at, oldest: self.oldest }) } else { Ok(()) }
+    }
+
+    fn holds(&self, compare: &Compare) -> bool {
+        let (key, wanted) = compare.parts();
+        self.current(key).map_or(0, |e| e.mod_revision) == wanted
+    }
+
+    fn list(&self, range: &Range) -> Result<Page, Error> {
+        let at = range.at.unwrap_or(self.revision);
+        self.readable(at)?;
+        let start = match &range.after {
+            Some(after) if after.as_str() >= range.prefix.as_str() => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(range.prefix.as_str()),
+        };
+        let mut found = self
+            .keys
+            .range::<str, _>((start, Bound::Unbounded))
+            .take_while(|(key, _)| key.starts_with(&range.prefix))
+            .filter_map(|(_, versions)| versions.iter().rev().find(|v| v.since <= at)?.entry.as_ref());
+        let limit = if range.limit == 0 { usize::MAX } else { range.limit };
+        let entries = found.by_ref().take(limit).cloned().collect();
+        Ok(Page { entries, revision: at, remaining: found.count() as u64 })
+    }
+
+    fn commit(&mut self, txn: Txn) -> Outcome {
+        if !txn.compares.iter().all(|c| self.holds(c)) {
+            return Outcome::Refused(txn.compares.iter().map(|c| self.current(c.parts().0).cloned()).collect());
+        }
+        let revision = self.revision + 1;
+        let mut changes = Vec::new();
+        for (key, value) in txn.net_writes() {
+            let before = self.current(&key).cloned();
+            if before.is_none() && value.is_none() {
+                continue;
+            }
+            let key: Arc<str> = before.as_ref().map_or_else(|| key.into(), |e| e.key.clone());
+            let create_revision = before.as_ref().map_or(revision, |e| e.create_revision);
+            let now = value.map(|value| Entry { key: key.clone(), value, create_revision, mod_revision: revision });
+            self.keys.entry(key.clone()).or_default().push(Version { since: revision, entry: now.clone() });
+            changes.push(Change { key, revision, now, before });
+        }
+        if !changes.is_empty() {
+            self.revision = revision;
+            self.hub.publish(&changes);
+            self.log.extend(changes);
+        }
+        Outcome::Committed(self.revision)
+    }
+
+    fn watch(&mut self, prefix: &str, after: Revision) -> Result<Watch, Error> {
+        if after > self.revision {
+            return Err(Error::Future { asked: after, now: self.revision });
+        }
+        if after + 1 < self.oldest {
+            return Err(Error::Compacted { asked: after, oldest: self.oldest });
+        }
+        let (watcher, watch) = Watcher::new(prefix);
+        let from = self.log.partition_point(|c| c.revision <= after);
+        let missed: Vec<Change> = self.log.range(from..).filter(|c| watcher.wants(c)).cloned().collect();
+        // One batch, so it fits; somebody who has just asked is not gone.
+        if let Some(watcher) = watcher.offer(&missed) {
+            self.hub.add(watcher);
+        }
+        Ok(watch)
+    }
+
+    fn compact(&mut self, keep_from: Revision) -> Result<(), Error> {
+        if keep_from > self.revision {
+            return Err(Error::Future { asked: keep_from, now: self.revision });
+        }
+        self.oldest = self.oldest.max(keep_from);
+        let forgotten = self.log.partition_point(|c| c.revision < keep_from);
+        for change in self.log.drain(..forgotten) {
+            let Some(versions) = self.keys.get_mut(&change.key) else { continue };
+            // The one that reigned when `keep_from` came, and, for the change at `keep_from`, the one before it.
+            let kept = versions.partition_point(|v| v.since < keep_from).saturating_sub(1);
+            versions.drain(..kept);
+            if let [Version { since, entry: None }] = versions[..]
+                && since < keep_from
+            {
+                self.keys.remove(&change.key);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Store for Memory {
+    fn revision(&self) -> Revision {
+        self.lock().revision
+    }
+
+    fn oldest(&self) -> Revision {
+        self.lock().oldest
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
+        Ok(self.state()?.current(key).cloned())
+    }
+
+    async fn list(&self, range: Range) -> Result<Page, Error> {
+        self.state()?.list(&range)
+    }
+
+    async fn commit(&self, txn: Txn) -> Result<Outcome, Error> {
+        Ok(self.state()?.commit(txn))
+    }
+
+    async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error> {
+        self.state()?.watch(prefix, after)
+    }
+
+    async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
+        self.state()?.compact(keep_from)
+    }
+
+    /// There is no file to copy.
+    async fn backup(&self, path: &Path) -> Result<(), Error> {
+        Err(Error::Io(format!("{}: a store in memory has no backup", path.display())))
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        let mut state = self.state()?;
+        state.closed = true;
+        state.hub.clear();
+        Ok(())
+    }
+}
+
+impl Txn {
+    /// The last write to each key, in order of key; `None`: delete.
+    pub(super) fn net_writes(self) -> BTreeMap<String, Option<Bytes>> {
+        let by_key = |write| match write {
+            Write::Put(key, value) => (key, Some(value)),
+            Write::Delete(key) => (key, None),
+        };
+        self.writes.into_iter().map(by_key).collect()
+    }
+}
+
+impl Compare {
+    /// The key, and the mod_revision that it must have; 0: none.
+    pub(super) fn parts(&self) -> (&str, Revision) {
+        match self {
+            Compare::Absent(key) => (key, 0),
+            Compare::Unchanged(key, revision) => (key, *revision),
+        }
+    }
+}
