@@ -1,1 +1,222 @@
-//! The client: typed calls on the API over two transports (in-process, JSON-RPC).
+//! The client: typed calls on the API over two transports, informers, and the events recorder.
+//!
+//! [`Client`] speaks typed `k8s_openapi` objects or raw [`Request`]s; beneath it is a [`Transport`]: [`local`] calls an
+//! API server in the same process, [`rpc`] speaks JSON-RPC over a Unix socket and reconnects by itself.
+
+mod events;
+mod informer;
+pub mod local;
+pub mod rpc;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use k8s_openapi::{Metadata, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::api::{
+    Options, Request, Response, Status, Verb, WatchEvent,
+    request::{Body, List, PatchType, Preconditions},
+    status::qualified,
+};
+
+pub use events::{Recorder, reference};
+pub use informer::{Delta, Informer, InformerBuilder, Key};
+
+/// A raw stream to a node, carrying `api::stream` frames.
+pub type Stream = Box<dyn Duplex>;
+
+/// Anything that reads and writes bytes.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// How requests reach an API server.
+#[async_trait]
+pub trait Transport: Send + Sync + 'static {
+    async fn call(&self, request: Request) -> Result<Response, Status>;
+    /// The events of one watch, until the server ends it or the connection breaks (the channel closes).
+    async fn watch(&self, request: Request) -> Result<tokio::sync::mpsc::Receiver<WatchEvent>, Status>;
+    /// Dials `/stream/<id>`.
+    async fn dial(&self, id: &str) -> Result<Stream, Status>;
+    /// Subscribes to the sessions that the server wants `node` to serve.
+    async fn sessions(&self, node: &str) -> Result<tokio::sync::mpsc::Receiver<crate::api::rpc::Session>, Status>;
+}
+
+/// A typed object of the API: every `k8s_openapi` resource with `ObjectMeta`.
+pub trait Typed:
+    k8s_openapi::Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned + Clone + Send + Sync + 'static
+{
+    /// The resource's name in requests: `pods`, `deployments.apps`.
+    fn resource() -> String;
+}
+
+impl<K> Typed for K
+where
+    K: k8s_openapi::Resource + Metadata<Ty = ObjectMeta> + Serialize + DeserializeOwned + Clone + Send + Sync + 'static,
+{
+    fn resource() -> String {
+        qualified(K::URL_PATH_SEGMENT, K::GROUP)
+    }
+}
+
+/// Calls on an API server. Cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    transport: Arc<dyn Transport>,
+    /// Who is named as `fieldManager` of writes.
+    manager: Arc<str>,
+}
+
+/// What a list call returned, typed.
+pub struct TypedList<K> {
+    pub items: Vec<K>,
+    pub resource_version: String,
+    pub continue_token: String,
+}
+
+impl Client {
+    /// `manager` is the component's name: `kubelet`, `kube-scheduler`, `kubectl`.
+    pub fn new(transport: Arc<dyn Transport>, manager: &str) -> Client {
+        Client { transport, manager: manager.into() }
+    }
+
+    /// The same connection, writing under another manager's name.
+    pub fn named(&self, manager: &str) -> Client {
+        Client { transport: self.transport.clone(), manager: manager.into() }
+    }
+
+    /// Any request but watch.
+    pub async fn call(&self, mut request: Request) -> Result<Response, Status> {
+        if request.options.field_manager.is_none() && !self.manager.is_empty() {
+            request.options.field_manager = Some(self.manager.to_string());
+        }
+        self.transport.call(request).await
+    }
+
+    /// A raw watch; `request.verb` is set here.
+    pub async fn watch(&self, mut request: Request) -> Result<tokio::sync::mpsc::Receiver<WatchEvent>, Status> {
+        request.verb = Verb::Watch;
+        self.transport.watch(request).await
+    }
+
+    /// Asks for a session (`connect`) and dials its stream.
+    pub async fn connect(&self, mut request: Request) -> Result<Stream, Status> {
+        request.verb = Verb::Connect;
+        match self.call(request).await?.body {
+            Body::Stream { id } => self.transport.dial(&id).await,
+            other => Err(unexpected("a stream", &other)),
+        }
+    }
+
+    /// Dials the stream of a session; what a node does.
+    pub async fn dial(&self, id: &str) -> Result<Stream, Status> {
+        self.transport.dial(id).await
+    }
+
+    /// The sessions that the server wants `node` to serve.
+    pub async fn sessions(&self, node: &str) -> Result<tokio::sync::mpsc::Receiver<crate::api::rpc::Session>, Status> {
+        self.transport.sessions(node).await
+    }
+
+    pub async fn get<K: Typed>(&self, namespace: Option<&str>, name: &str) -> Result<K, Status> {
+        self.object(request::<K>(Verb::Get, namespace, Some(name))).await
+    }
+
+    pub async fn list<K: Typed>(&self, namespace: Option<&str>, options: Options) -> Result<TypedList<K>, Status> {
+        let request = Request { options, ..request::<K>(Verb::List, namespace, None) };
+        match self.call(request).await?.body {
+            Body::List(List { items, resource_version, continue_token, .. }) => {
+                let items = items.iter().map(decode).collect::<Result<_, _>>()?;
+                Ok(TypedList { items, resource_version, continue_token })
+            }
+            other => Err(unexpected("a list", &other)),
+        }
+    }
+
+    pub async fn create<K: Typed>(&self, object: &K) -> Result<K, Status> {
+        self.write(Verb::Create, object, None).await
+    }
+
+    /// Replaces the object; refused with `Conflict` when its resourceVersion is no longer the newest.
+    pub async fn update<K: Typed>(&self, object: &K) -> Result<K, Status> {
+        self.write(Verb::Update, object, None).await
+    }
+
+    /// Replaces the object's status alone.
+    pub async fn update_status<K: Typed>(&self, object: &K) -> Result<K, Status> {
+        self.write(Verb::Update, object, Some("status")).await
+    }
+
+    /// A merge patch (RFC 7386) on the object or, with `subresource`, on a part of it.
+    pub async fn merge<K: Typed>(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+        subresource: Option<&str>,
+        patch: Value,
+    ) -> Result<K, Status> {
+        let mut request = request::<K>(Verb::Patch, namespace, Some(name));
+        request.subresource = subresource.map(str::to_owned);
+        request.body = Some(patch);
+        request.options.patch_type = Some(PatchType::Merge);
+        self.object(request).await
+    }
+
+    /// Deletes the object. With `uid` only that very object; `options` may carry grace period and propagation policy.
+    pub async fn delete<K: Typed>(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+        uid: Option<&str>,
+        options: Options,
+    ) -> Result<(), Status> {
+        let mut request = Request { options, ..request::<K>(Verb::Delete, namespace, Some(name)) };
+        if let Some(uid) = uid {
+            request.options.preconditions.get_or_insert_with(Preconditions::default).uid = Some(uid.to_owned());
+        }
+        self.call(request).await.map(drop)
+    }
+
+    /// Sends a request whose answer is one object.
+    pub async fn object<T: DeserializeOwned>(&self, request: Request) -> Result<T, Status> {
+        match self.call(request).await?.body {
+            Body::Object { bytes, .. } => decode(&bytes),
+            other => Err(unexpected("an object", &other)),
+        }
+    }
+
+    async fn write<K: Typed>(&self, verb: Verb, object: &K, subresource: Option<&str>) -> Result<K, Status> {
+        let meta = object.metadata();
+        let mut request = request::<K>(verb, meta.namespace.as_deref(), meta.name.as_deref());
+        request.subresource = subresource.map(str::to_owned);
+        request.body = Some(serde_json::to_value(object).map_err(Status::internal)?);
+        self.object(request).await
+    }
+}
+
+fn request<K: Typed>(verb: Verb, namespace: Option<&str>, name: Option<&str>) -> Request {
+    Request {
+        verb,
+        resource: K::resource(),
+        namespace: namespace.map(str::to_owned),
+        name: name.map(str::to_owned),
+        ..Request::default()
+    }
+}
+
+fn decode<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Status> {
+    serde_json::from_slice(bytes).map_err(|e| Status::internal(format!("the server's answer does not decode: {e}")))
+}
+
+fn unexpected(wanted: &str, got: &Body) -> Status {
+    let got = match got {
+        Body::Object { .. } => "an object",
+        Body::List(_) => "a list",
+        Body::Status(_) => "a Status",
+        Body::Stream { .. } => "a stream",
+    };
+    Status::internal(format!("the server answered with {got} where {wanted} was expected"))
+}

@@ -1,0 +1,352 @@
+//! Informers: a local, indexed copy of one kind, kept fresh by a watch, that tells its subscribers what changed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{Arc, Mutex, RwLock, Weak},
+    time::Duration,
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+use tokio::sync::{mpsc, watch};
+
+use super::{Client, Typed};
+use crate::api::{Options, Request, Status, request::EventKind};
+
+/// The name of an object within its kind. Cluster-scoped kinds have an empty namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Key {
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Key {
+        Key { namespace: namespace.into(), name: name.into() }
+    }
+    pub fn of<K: Typed>(object: &K) -> Key {
+        let meta = object.metadata();
+        Key::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+    }
+    /// The namespace as requests want it: none for cluster-scoped kinds.
+    pub fn namespace(&self) -> Option<&str> {
+        Some(self.namespace.as_str()).filter(|ns| !ns.is_empty())
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+    }
+}
+
+/// One change of one object: `old` is what the informer knew, `new` what it knows now.
+#[derive(Debug)]
+pub struct Delta<K> {
+    pub key: Key,
+    pub old: Option<Arc<K>>,
+    pub new: Option<Arc<K>>,
+}
+
+impl<K> Clone for Delta<K> {
+    fn clone(&self) -> Delta<K> {
+        Delta { key: self.key.clone(), old: self.old.clone(), new: self.new.clone() }
+    }
+}
+
+type IndexFn<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
+
+struct Index<K> {
+    keys_of: IndexFn<K>,
+    entries: HashMap<String, BTreeSet<Key>>,
+}
+
+struct State<K> {
+    objects: BTreeMap<Key, Arc<K>>,
+    indexes: HashMap<&'static str, Index<K>>,
+    subscribers: Vec<mpsc::UnboundedSender<Delta<K>>>,
+    resource_version: String,
+}
+
+struct Shared<K> {
+    state: RwLock<State<K>>,
+    synced: watch::Sender<bool>,
+    task: Mutex<Option<tokio::task::AbortHandle>>,
+}
+
+impl<K> Drop for Shared<K> {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.get_mut().unwrap_or_else(|p| p.into_inner()).take() {
+            task.abort();
+        }
+    }
+}
+
+/// A shared informer. Clones share one copy and one watch, which end with the last clone.
+pub struct Informer<K>(Arc<Shared<K>>);
+
+impl<K> Clone for Informer<K> {
+    fn clone(&self) -> Informer<K> {
+        Informer(self.0.clone())
+    }
+}
+
+/// What an informer shall cover, before it starts.
+pub struct InformerBuilder<K> {
+    client: Client,
+    namespace: Option<String>,
+    options: Options,
+    indexes: HashMap<&'static str, Index<K>>,
+}
+
+impl<K: Typed> InformerBuilder<K> {
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.namespace = Some(namespace.to_owned());
+        self
+    }
+    pub fn fields(mut self, selector: impl Into<String>) -> Self {
+        self.options.field_selector = Some(selector.into());
+        self
+    }
+    pub fn labels(mut self, selector: impl Into<String>) -> Self {
+        self.options.label_selector = Some(selector.into());
+        self
+    }
+    /// Adds an index that `Informer::indexed` looks up; `keys_of` gives the values under which an object is found.
+    pub fn index(mut self, name: &'static str, keys_of: impl Fn(&K) -> Vec<String> + Send + Sync + 'static) -> Self {
+        self.indexes.insert(name, Index { keys_of: Box::new(keys_of), entries: HashMap::new() });
+        self
+    }
+    /// Starts to list and watch. Must be called inside a tokio runtime.
+    pub fn start(self) -> Informer<K> {
+        let state = State {
+            objects: BTreeMap::new(),
+            indexes: self.indexes,
+            subscribers: Vec::new(),
+            resource_version: String::new(),
+        };
+        let shared =
+            Arc::new(Shared { state: RwLock::new(state), synced: watch::Sender::new(false), task: Mutex::new(None) });
+        let reflector = Reflector {
+            client: self.client,
+            request: Request {
+                resource: K::resource(),
+                namespace: self.namespace,
+                options: self.options,
+                ..Request::default()
+            },
+            shared: Arc::downgrade(&shared),
+        };
+        let task = tokio::spawn(reflector.run()).abort_handle();
+        *shared.task.lock().unwrap_or_else(|p| p.into_inner()) = Some(task);
+        Informer(shared)
+    }
+}
+
+impl<K: Typed> Informer<K> {
+    pub fn builder(client: Client) -> InformerBuilder<K> {
+        InformerBuilder { client, namespace: None, options: Options::default(), indexes: HashMap::new() }
+    }
+
+    pub fn get(&self, key: &Key) -> Option<Arc<K>> {
+        self.read(|s| s.objects.get(key).cloned())
+    }
+
+    /// All objects, in order of their keys.
+    pub fn list(&self) -> Vec<Arc<K>> {
+        self.read(|s| s.objects.values().cloned().collect())
+    }
+
+    pub fn list_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
+        let from = Key::new(namespace, "");
+        let within = |(key, _): &(&Key, &Arc<K>)| key.namespace == namespace;
+        self.read(|s| s.objects.range(from..).take_while(within).map(|(_, o)| o.clone()).collect())
+    }
+
+    /// The objects that the index `name` holds under `value`, in order of their keys.
+    pub fn indexed(&self, name: &str, value: &str) -> Vec<Arc<K>> {
+        self.read(|s| {
+            let keys = s.indexes.get(name).and_then(|index| index.entries.get(value));
+            keys.into_iter().flatten().filter_map(|key| s.objects.get(key).cloned()).collect()
+        })
+    }
+
+    pub fn len(&self) -> usize {
+        self.read(|s| s.objects.len())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The revision that the copy shows.
+    pub fn resource_version(&self) -> String {
+        self.read(|s| s.resource_version.clone())
+    }
+
+    /// All changes from now on, preceded by one addition for each object that is known already.
+    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Delta<K>> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut state = self.0.state.write().unwrap_or_else(|p| p.into_inner());
+        for (key, object) in &state.objects {
+            // The receiver is in this function's hands: it cannot be gone.
+            sender.send(Delta { key: key.clone(), old: None, new: Some(object.clone()) }).ok();
+        }
+        state.subscribers.push(sender);
+        receiver
+    }
+
+    /// Whether the first complete list has arrived.
+    pub fn has_synced(&self) -> bool {
+        *self.0.synced.borrow()
+    }
+
+    /// Waits for the first complete list.
+    pub async fn synced(&self) {
+        // The sender lives in `self`, so waiting cannot fail.
+        self.0.synced.subscribe().wait_for(|synced| *synced).await.ok();
+    }
+
+    fn read<T>(&self, f: impl FnOnce(&State<K>) -> T) -> T {
+        f(&self.0.state.read().unwrap_or_else(|p| p.into_inner()))
+    }
+}
+
+impl<K: Typed> State<K> {
+    fn set(&mut self, key: Key, new: Option<Arc<K>>) {
+        let old = match &new {
+            Some(object) => self.objects.insert(key.clone(), object.clone()),
+            None => self.objects.remove(&key),
+        };
+        if old.is_none() && new.is_none() {
+            return;
+        }
+        for index in self.indexes.values_mut() {
+            for value in old.iter().flat_map(|o| (index.keys_of)(o)) {
+                if let Some(keys) = index.entries.get_mut(&value) {
+                    keys.remove(&key);
+                    if keys.is_empty() {
+                        index.entries.remove(&value);
+                    }
+                }
+            }
+            for value in new.iter().flat_map(|o| (index.keys_of)(o)) {
+                index.entries.entry(value).or_default().insert(key.clone());
+            }
+        }
+        let delta = Delta { key, old, new };
+        self.subscribers.retain(|s| s.send(delta.clone()).is_ok());
+    }
+
+    /// Replaces everything, telling subscribers only of what differs.
+    fn replace(&mut self, objects: Vec<K>) {
+        let new: BTreeMap<Key, K> = objects.into_iter().map(|o| (Key::of(&o), o)).collect();
+        let gone: Vec<Key> = self.objects.keys().filter(|k| !new.contains_key(*k)).cloned().collect();
+        for key in gone {
+            self.set(key, None);
+        }
+        for (key, object) in new {
+            let same = |old: &Arc<K>| {
+                let (old, new) = (old.metadata(), object.metadata());
+                old.uid == new.uid && old.resource_version == new.resource_version
+            };
+            if !self.objects.get(&key).is_some_and(same) {
+                self.set(key, Some(Arc::new(object)));
+            }
+        }
+    }
+}
+
+/// The loop behind an informer: list, watch from there, list again when the watch is too old.
+struct Reflector<K> {
+    client: Client,
+    request: Request,
+    shared: Weak<Shared<K>>,
+}
+
+/// How a watch ended.
+enum End {
+    /// Go on from the newest revision seen.
+    Resume,
+    /// What was missed is no longer kept: list again.
+    Relist,
+}
+
+#[derive(Deserialize)]
+struct MetaOnly {
+    metadata: ObjectMeta,
+}
+
+impl<K: Typed> Reflector<K> {
+    async fn run(self) {
+        const FIRST: Duration = Duration::from_millis(50);
+        const MOST: Duration = Duration::from_secs(5);
+        let mut wait = FIRST;
+        let mut listed = false;
+        loop {
+            let outcome = if listed { self.watch().await } else { self.list().await.map(|()| End::Resume) };
+            let Some(_) = self.shared.upgrade() else { return };
+            match outcome {
+                Ok(End::Resume) => {
+                    listed = true;
+                    wait = FIRST;
+                }
+                Ok(End::Relist) => listed = false,
+                Err(status) => {
+                    tracing::debug!(resource = self.request.resource, %status, "list or watch failed");
+                    listed &= !status.is_gone();
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(MOST);
+                }
+            }
+        }
+    }
+
+    async fn list(&self) -> Result<(), Status> {
+        let list = self.client.list::<K>(self.request.namespace.as_deref(), self.request.options.clone()).await?;
+        self.change(|state| {
+            state.replace(list.items);
+            state.resource_version = list.resource_version;
+        });
+        if let Some(shared) = self.shared.upgrade() {
+            shared.synced.send_replace(true);
+        }
+        Ok(())
+    }
+
+    async fn watch(&self) -> Result<End, Status> {
+        let mut request = self.request.clone();
+        request.options.allow_watch_bookmarks = true;
+        let Some(from) = self.change(|state| state.resource_version.clone()) else { return Ok(End::Resume) };
+        request.options.resource_version = Some(from);
+        let mut events = self.client.watch(request).await?;
+        while let Some(event) = events.recv().await {
+            match event.kind {
+                EventKind::Error => {
+                    let status: Status = serde_json::from_slice(&event.object).map_err(Status::internal)?;
+                    return if status.is_gone() { Ok(End::Relist) } else { Err(status) };
+                }
+                EventKind::Bookmark => {
+                    let at: MetaOnly = serde_json::from_slice(&event.object).map_err(Status::internal)?;
+                    self.change(|state| state.resource_version = at.metadata.resource_version.unwrap_or_default());
+                }
+                kind => {
+                    let object: K = serde_json::from_slice(&event.object).map_err(Status::internal)?;
+                    let key = Key::of(&object);
+                    self.change(|state| {
+                        state.resource_version = object.metadata().resource_version.clone().unwrap_or_default();
+                        state.set(key, (kind != EventKind::Deleted).then(|| Arc::new(object)));
+                    });
+                }
+            }
+        }
+        Ok(End::Resume)
+    }
+
+    /// Runs `f` on the state, unless the informer is gone.
+    fn change<T>(&self, f: impl FnOnce(&mut State<K>) -> T) -> Option<T> {
+        let shared = self.shared.upgrade()?;
+        let mut state = shared.state.write().unwrap_or_else(|p| p.into_inner());
+        Some(f(&mut state))
+    }
+}

@@ -1,0 +1,265 @@
+//! The JSON-RPC transport: one WebSocket over the server's Unix socket, dialled again when it breaks.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::{Request as HttpRequest, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use jsonrpsee::{
+    client_transport::ws::{Url, WsTransportClientBuilder},
+    core::{
+        client::{Client as RpcClient, ClientBuilder, ClientT, Error, Subscription, SubscriptionClientT},
+        params::ObjectParams,
+    },
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, value::RawValue};
+use tokio::{
+    net::UnixStream,
+    sync::{Mutex, mpsc},
+};
+
+use super::{Client, Stream, Transport};
+use crate::api::{
+    Request, Response, Status, Verb, WatchEvent,
+    request::{Body, List},
+    rpc,
+};
+
+/// Events of one subscription that may wait in the client; behind that the server's buffer fills, then it cuts us off.
+const SUBSCRIPTION_BUFFER: usize = 16 * 1024;
+const MAX_MESSAGE: u32 = 64 << 20;
+/// Longer than any request may take; a call that hangs longer is a lost connection.
+const CALL_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Where an API server listens: `unix:///run/podwright/api.sock`, or a bare path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address(pub PathBuf);
+
+impl std::str::FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        match text.strip_prefix("unix://") {
+            Some(path) if path.starts_with('/') => Ok(Address(path.into())),
+            None if text.starts_with('/') || text.starts_with('.') => Ok(Address(text.into())),
+            _ => Err(format!("{text:?} is not the address of a server: expected unix:///path/to/api.sock")),
+        }
+    }
+}
+
+struct Rpc {
+    address: Address,
+    connection: Mutex<Option<Arc<RpcClient>>>,
+}
+
+/// A client of the server at `address`. Nothing is dialled before the first call.
+pub fn client(address: Address, manager: &str) -> Client {
+    Client::new(Arc::new(Rpc { address, connection: Mutex::new(None) }), manager)
+}
+
+impl Rpc {
+    /// The living connection, or a new one.
+    async fn connection(&self) -> Result<Arc<RpcClient>, Status> {
+        let mut slot = self.connection.lock().await;
+        if let Some(living) = slot.as_ref().filter(|c| c.is_connected()) {
+            return Ok(living.clone());
+        }
+        let stream = self.socket().await?;
+        // The invariant: a literal that parses. The host is a placeholder, the socket is dialled already.
+        let url = Url::parse(&format!("ws://localhost{}", rpc::PATH)).expect("a valid URL");
+        let (sender, receiver) = WsTransportClientBuilder::default()
+            .max_request_size(MAX_MESSAGE)
+            .max_response_size(MAX_MESSAGE)
+            .build_with_stream(url, stream)
+            .await
+            .map_err(|e| self.unreachable(e))?;
+        let client = ClientBuilder::default()
+            .request_timeout(CALL_TIMEOUT)
+            .max_concurrent_requests(4096)
+            .max_buffer_capacity_per_subscription(SUBSCRIPTION_BUFFER)
+            .build_with_tokio(sender, receiver);
+        Ok(slot.insert(Arc::new(client)).clone())
+    }
+
+    async fn socket(&self) -> Result<UnixStream, Status> {
+        UnixStream::connect(&self.address.0).await.map_err(|e| self.unreachable(e))
+    }
+
+    fn unreachable(&self, why: impl std::fmt::Display) -> Status {
+        let path = self.address.0.display();
+        Status::unavailable(format!("The connection to the server unix://{path} was refused: {why}"))
+    }
+
+    fn status(&self, error: Error) -> Status {
+        match error {
+            Error::Call(e) => match e.data().and_then(|d| serde_json::from_str::<Status>(d.get()).ok()) {
+                Some(status) => status,
+                None => Status::failure(u16::try_from(e.code()).unwrap_or(400), "BadRequest", e.message()),
+            },
+            Error::RequestTimeout => Status::timeout("the server did not answer in time"),
+            other => self.unreachable(other),
+        }
+    }
+
+    async fn subscribe<T: DeserializeOwned>(
+        &self,
+        method: &'static str,
+        unsubscribe: &'static str,
+        params: Params,
+    ) -> Result<Subscription<T>, Status> {
+        let client = self.connection().await?;
+        client.subscribe(method, params.0, unsubscribe).await.map_err(|e| self.status(e))
+    }
+}
+
+struct Params(ObjectParams);
+
+impl Params {
+    fn of<T: Serialize>(named: &T) -> Result<Params, Status> {
+        let mut params = ObjectParams::new();
+        let Value::Object(fields) = serde_json::to_value(named).map_err(Status::internal)? else {
+            return Err(Status::internal("parameters must be an object"));
+        };
+        for (name, value) in fields {
+            if name != "verb" {
+                params.insert(&name, value).map_err(Status::internal)?;
+            }
+        }
+        Ok(Params(params))
+    }
+}
+
+fn method(request: &Request) -> &'static str {
+    use crate::api::request::PatchType;
+    match request.verb {
+        Verb::Get => "get",
+        Verb::List => "list",
+        Verb::Watch => rpc::WATCH,
+        Verb::Create => "create",
+        Verb::Update => "update",
+        Verb::Patch if request.options.patch_type == Some(PatchType::Apply) => "apply",
+        Verb::Patch => "patch",
+        Verb::Delete => "delete",
+        Verb::DeleteCollection => "deletecollection",
+        Verb::Connect => "connect",
+    }
+}
+
+/// The type and metadata of any answer, enough to tell an object, a list and a `Status` apart.
+#[derive(Deserialize)]
+struct Shape {
+    #[serde(default)]
+    kind: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireList {
+    kind: String,
+    api_version: String,
+    #[serde(default)]
+    metadata: WireListMeta,
+    items: Vec<Box<RawValue>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WireListMeta {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    continue_token: String,
+    remaining_item_count: Option<u64>,
+}
+
+fn bytes(raw: Box<RawValue>) -> Bytes {
+    Bytes::from(String::from(Box::<str>::from(raw)).into_bytes())
+}
+
+fn response(verb: Verb, answer: rpc::Answer) -> Result<Response, Status> {
+    let broken = |e: serde_json::Error| Status::internal(format!("the server's answer does not decode: {e}"));
+    let body = match (answer.stream, answer.object) {
+        (Some(id), _) => Body::Stream { id },
+        (None, None) => return Err(Status::internal("the server's answer is empty")),
+        (None, Some(raw)) if verb == Verb::List => {
+            let list: WireList = serde_json::from_str(raw.get()).map_err(broken)?;
+            Body::List(List {
+                kind: list.kind,
+                api_version: list.api_version,
+                resource_version: list.metadata.resource_version,
+                continue_token: list.metadata.continue_token,
+                remaining_item_count: list.metadata.remaining_item_count,
+                items: list.items.into_iter().map(bytes).collect(),
+            })
+        }
+        (None, Some(raw)) => match serde_json::from_str::<Shape>(raw.get()).map_err(broken)?.kind.as_str() {
+            "Status" => Body::Status(serde_json::from_str(raw.get()).map_err(broken)?),
+            _ => Body::Object { bytes: bytes(raw), created: answer.created },
+        },
+    };
+    Ok(Response { body, warnings: answer.warnings })
+}
+
+/// Moves a subscription's items into a channel until either end closes.
+fn pump<T, U>(mut subscription: Subscription<T>, turn: impl Fn(T) -> U + Send + 'static) -> mpsc::Receiver<U>
+where
+    T: DeserializeOwned + Send + 'static,
+    U: Send + 'static,
+{
+    let (sender, receiver) = mpsc::channel(256);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                item = subscription.next() => match item {
+                    Some(Ok(item)) => if sender.send(turn(item)).await.is_err() { break },
+                    Some(Err(_)) | None => break,
+                },
+                () = sender.closed() => break,
+            }
+        }
+        // A broken connection cannot unsubscribe; nothing is left to do then.
+        subscription.unsubscribe().await.ok();
+    });
+    receiver
+}
+
+#[async_trait]
+impl Transport for Rpc {
+    async fn call(&self, request: Request) -> Result<Response, Status> {
+        let client = self.connection().await?;
+        let params = Params::of(&request)?.0;
+        let answer: rpc::Answer = client.request(method(&request), params).await.map_err(|e| self.status(e))?;
+        response(request.verb, answer)
+    }
+
+    async fn watch(&self, request: Request) -> Result<mpsc::Receiver<WatchEvent>, Status> {
+        let subscription = self.subscribe(rpc::WATCH, rpc::UNWATCH, Params::of(&request)?).await?;
+        Ok(pump(subscription, |e: rpc::Event| WatchEvent { kind: e.kind, object: bytes(e.object) }))
+    }
+
+    async fn sessions(&self, node: &str) -> Result<mpsc::Receiver<rpc::Session>, Status> {
+        let params = Params::of(&serde_json::json!({ "node": node }))?;
+        Ok(pump(self.subscribe(rpc::SESSIONS, rpc::UNSESSIONS, params).await?, |s: rpc::Session| s))
+    }
+
+    async fn dial(&self, id: &str) -> Result<Stream, Status> {
+        let stream = TokioIo::new(self.socket().await?);
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(stream).await.map_err(|e| self.unreachable(e))?;
+        tokio::spawn(connection.with_upgrades());
+        let request = HttpRequest::get(format!("{}{id}", rpc::STREAM_PATH))
+            .header(header::HOST, "localhost")
+            .header(header::CONNECTION, "Upgrade")
+            .header(header::UPGRADE, rpc::STREAM_PROTOCOL)
+            .body(Empty::<Bytes>::new())
+            .map_err(Status::internal)?;
+        let response = sender.send_request(request).await.map_err(|e| self.unreachable(e))?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Status::failure(response.status().as_u16(), "BadRequest", "the server refused the stream"));
+        }
+        let upgraded = hyper::upgrade::on(response).await.map_err(|e| self.unreachable(e))?;
+        Ok(Box::new(TokioIo::new(upgraded)))
+    }
+}
