@@ -1,0 +1,234 @@
+//! Registry credentials: what a pull may present, and docker configs decoded into a keyring.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use serde::Deserialize;
+
+use super::{ImageError, Result};
+
+/// What a pull presents to the registry.
+#[derive(Clone, PartialEq, Eq, Hash, Default)]
+pub enum Auth {
+    #[default]
+    Anonymous,
+    /// User and password: sent as HTTP basic auth to the registry or to its token server, whichever it asks for.
+    Basic { username: String, password: String },
+    /// An OAuth2 refresh token that the registry's token server swaps for an access token.
+    IdentityToken(String),
+    /// A bearer token sent to the registry as it is.
+    RegistryToken(String),
+}
+
+impl fmt::Debug for Auth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Auth::Anonymous => f.write_str("Anonymous"),
+            Auth::Basic { username, .. } => write!(f, "Basic({username})"),
+            Auth::IdentityToken(_) => f.write_str("IdentityToken"),
+            Auth::RegistryToken(_) => f.write_str("RegistryToken"),
+        }
+    }
+}
+
+/// Credentials by registry location, matched as the kubelet matches them (`pkg/credentialprovider/keyring.go`).
+#[derive(Debug, Clone, Default)]
+pub struct Keyring {
+    /// Location without a scheme (`host[:port][/path]`, globs in the host's labels) -> credentials, in order of adding.
+    entries: BTreeMap<String, Vec<Auth>>,
+}
+
+#[derive(Deserialize)]
+struct DockerConfigJson {
+    #[serde(default)]
+    auths: BTreeMap<String, Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+struct Entry {
+    username: Option<String>,
+    password: Option<String>,
+    /// base64 of `username:password`; outweighs the two.
+    auth: Option<String>,
+    identitytoken: Option<String>,
+    registrytoken: Option<String>,
+}
+
+impl Keyring {
+    /// Adds a Secret's `.dockerconfigjson` (type `kubernetes.io/dockerconfigjson`).
+    pub fn add_docker_config_json(&mut self, json: &[u8]) -> Result<()> {
+        let config: DockerConfigJson = serde_json::from_slice(json).map_err(|e| bad(".dockerconfigjson", e))?;
+        self.add_entries(config.auths)
+    }
+
+    /// Adds a Secret's legacy `.dockercfg` (type `kubernetes.io/dockercfg`): the `auths` map alone.
+    pub fn add_dockercfg(&mut self, json: &[u8]) -> Result<()> {
+        self.add_entries(serde_json::from_slice(json).map_err(|e| bad(".dockercfg", e))?)
+    }
+
+    fn add_entries(&mut self, entries: BTreeMap<String, Entry>) -> Result<()> {
+        for (location, entry) in entries {
+            if let Some(auth) = entry.credentials().map_err(|e| bad(&location, e))? {
+                self.entries.entry(location_key(&location)).or_default().push(auth);
+            }
+        }
+        Ok(())
+    }
+
+    /// Every credential that fits `registry/repository` (see `ImageName::family`), most specific location first;
+    /// empty means: pull anonymously.
+    pub fn lookup(&self, family: &str) -> Vec<Auth> {
+        // Reverse order puts `host/path` before `host`, as upstream's reversed index does.
+        let fits: Vec<Auth> = self
+            .entries
+            .iter()
+            .rev()
+            .filter(|(location, _)| location_matches(location, family))
+            .flat_map(|(_, auths)| auths.clone())
+            .collect();
+        let docker_hub = matches!(family.split('/').next(), Some("docker.io" | "index.docker.io"));
+        if fits.is_empty() && docker_hub {
+            return self.entries.get("index.docker.io").cloned().unwrap_or_default();
+        }
+        fits
+    }
+}
+
+impl Entry {
+    fn credentials(self) -> Result<Option<Auth>, String> {
+        if let Some(token) = self.identitytoken.filter(|t| !t.is_empty()) {
+            return Ok(Some(Auth::IdentityToken(token)));
+        }
+        if let Some(token) = self.registrytoken.filter(|t| !t.is_empty()) {
+            return Ok(Some(Auth::RegistryToken(token)));
+        }
+        if let Some(auth) = self.auth.as_deref().map(str::trim).filter(|a| !a.is_empty()) {
+            let bytes = STANDARD.decode(auth).or_else(|_| STANDARD_NO_PAD.decode(auth)).map_err(|e| e.to_string())?;
+            let text = String::from_utf8(bytes).map_err(|_| "auth is not UTF-8".to_owned())?;
+            let (username, password) = text.split_once(':').ok_or("auth is not user:password in base64")?;
+            // Some tools pad the pair with NULs.
+            let password = password.trim_matches('\0').to_owned();
+            return Ok(Some(Auth::Basic { username: username.to_owned(), password }));
+        }
+        match (self.username, self.password) {
+            (Some(username), Some(password)) => Ok(Some(Auth::Basic { username, password })),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn bad(what: &str, error: impl fmt::Display) -> ImageError {
+    ImageError::Invalid(format!("docker config {what}: {error}"))
+}
+
+/// Drops scheme and the `/v1/`, `/v2/` that docker used to write: `https://index.docker.io/v1/` -> `index.docker.io`.
+fn location_key(location: &str) -> String {
+    let bare = location.strip_prefix("https://").or_else(|| location.strip_prefix("http://")).unwrap_or(location);
+    let (host, path) = bare.find('/').map_or((bare, ""), |at| bare.split_at(at));
+    let path = match path {
+        "/v1" | "/v2" => "",
+        _ if path.starts_with("/v1/") || path.starts_with("/v2/") => &path[3..],
+        _ => path,
+    };
+    if path.len() <= 1 { host.to_owned() } else { format!("{host}{path}") }
+}
+
+/// Same port, same number of host labels with each label's glob matching, and a path that is a prefix.
+fn location_matches(location: &str, family: &str) -> bool {
+    let split = |url: &str| {
+        let (host, path) = url.find('/').map_or((url, ""), |at| url.split_at(at));
+        let (host, port) = host.rsplit_once(':').map_or((host, ""), |(h, p)| (h, p));
+        (host.to_owned(), port.to_owned(), path.to_owned())
+    };
+    let (want_host, want_port, want_path) = split(location);
+    let (host, port, path) = split(family);
+    let labels = |h: &str| h.split('.').map(str::to_owned).collect::<Vec<_>>();
+    let (want, have) = (labels(&want_host), labels(&host));
+    want_port == port
+        && path.starts_with(&want_path)
+        && want.len() == have.len()
+        && want.iter().zip(&have).all(|(glob, label)| glob_matches(glob.as_bytes(), label.as_bytes()))
+}
+
+/// `*` and `?` as in a shell, within one host label.
+fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
+    match (glob.first(), text.first()) {
+        (None, None) => true,
+        (Some(b'*'), _) => glob_matches(&glob[1..], text) || (!text.is_empty() && glob_matches(glob, &text[1..])),
+        (Some(b'?'), Some(_)) => glob_matches(&glob[1..], &text[1..]),
+        (Some(g), Some(t)) => g == t && glob_matches(&glob[1..], &text[1..]),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn users(keyring: &Keyring, family: &str) -> Vec<String> {
+        let user = |auth: &Auth| match auth {
+            Auth::Basic { username, password } => format!("{username}/{password}"),
+            other => format!("{other:?}"),
+        };
+        keyring.lookup(family).iter().map(user).collect()
+    }
+
+    #[test]
+    fn matching_is_upstreams() {
+        let mut keyring = Keyring::default();
+        let auth = |pair: &str| STANDARD.encode(pair);
+        let json = format!(
+            r#"{{"auths":{{
+                "https://index.docker.io/v1/":{{"auth":"{}"}},
+                "quay.io":{{"username":"q","password":"1"}},
+                "quay.io/team":{{"username":"team","password":"2"}},
+                "*.example.com:5000":{{"username":"glob","password":"3"}},
+                "ghcr.io":{{"auth":"","identitytoken":"t0"}},
+                "http://127.0.0.1:5000/v2/":{{"auth":"{}"}},
+                "empty.io":{{}}
+            }}}}"#,
+            auth("hub:pass:word"),
+            auth("local:x").trim_end_matches('='),
+        );
+        keyring.add_docker_config_json(json.as_bytes()).unwrap();
+        for (family, expected) in [
+            ("docker.io/library/nginx", vec!["hub/pass:word"]),
+            ("quay.io/other/app", vec!["q/1"]),
+            ("quay.io/team/app", vec!["team/2", "q/1"]),
+            ("a.example.com:5000/x", vec!["glob/3"]),
+            ("a.example.com/x", vec![]),
+            ("a.b.example.com:5000/x", vec![]),
+            ("ghcr.io/x/y", vec!["IdentityToken"]),
+            ("127.0.0.1:5000/x", vec!["local/x"]),
+            ("empty.io/x", vec![]),
+            ("evilquay.io/x", vec![]),
+        ] {
+            assert_eq!(users(&keyring, family), expected, "{family}");
+        }
+    }
+
+    #[test]
+    fn legacy_dockercfg_is_the_bare_map() {
+        let mut keyring = Keyring::default();
+        keyring.add_dockercfg(br#"{"r.io":{"username":"u","password":"p","email":"e"}}"#).unwrap();
+        assert_eq!(users(&keyring, "r.io/x"), ["u/p"]);
+    }
+
+    #[test]
+    fn damaged_configs_are_named() {
+        for bad in [&br#"{"auths":{"r.io":{"auth":"%%"}}}"#[..], br#"{"auths":{"r.io":{"auth":"bm9jb2xvbg=="}}}"#, b"["]
+        {
+            let error = Keyring::default().add_docker_config_json(bad).unwrap_err();
+            assert!(error.to_string().starts_with("docker config "), "{error}");
+        }
+    }
+
+    #[test]
+    fn secrets_do_not_leak_into_debug() {
+        let auth = Auth::Basic { username: "u".into(), password: "hunter2".into() };
+        assert!(!format!("{auth:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,37 @@
+//! Images: a content-addressed store of configs and unpacked layers, filled from registries and archives.
+//!
+//! ```text
+//! <dir>/lock                        one process at a time owns the store
+//! <dir>/blobs/sha256/<hex>          manifests, indexes and configs (layers only until they are unpacked)
+//! <dir>/layers/<chainID hex>/fs     a layer unpacked for overlayfs
+//! <dir>/layers/<chainID hex>/done   written after the layer has reached the disk: without it the layer is a leftover
+//! <dir>/refs/<sha256 of name>       one name (a tag or a digest) -> target and manifest digest
+//! <dir>/tmp/                        everything in the making; emptied by `open`
+//! ```
+//!
+//! Reading order: [`name`] (what people write), [`store`] (what is on disk), [`unpack`] and [`view`] (layers),
+//! [`archive`] (import, load), [`pull`] (registries), [`auth`] (docker configs), [`user`] (`USER`).
+
+mod archive;
+pub mod auth;
+mod digest;
+mod error;
+mod name;
+mod pull;
+mod store;
+mod user;
+mod view;
+
+pub use auth::{Auth, Keyring};
+pub use error::ImageError;
+pub use name::ImageName;
+pub use store::{Image, ImageInfo, ImageStore, ImportOptions, Options, Progress, PullEvent, Removed};
+pub use user::{UserIds, resolve_user};
+
+pub type Result<T, E = ImageError> = std::result::Result<T, E>;
+
+/// Makes ring the process's TLS provider; does nothing when one is installed already. `pull` calls it by itself.
+pub fn install_crypto() {
+    // Err means that somebody was first, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}

@@ -1,0 +1,565 @@
+//! The store on disk: names, blobs and layers, what refers to what, and what may be deleted.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use oci_spec::image::{ImageConfiguration, ImageManifest};
+use serde::{Deserialize, Serialize};
+
+use super::digest::{self, chain_ids, hex_of, sha256};
+use super::pull::Pulls;
+use super::view::LayerView;
+use super::{ImageError, ImageName, Result, UserIds, resolve_user};
+
+/// Bounds for what comes from outside.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Uncompressed bytes that one layer may have.
+    pub max_layer_bytes: u64,
+    /// Entries that one layer may have.
+    pub max_layer_entries: u64,
+    /// Layer downloads at once, per pull.
+    pub parallel_downloads: usize,
+    /// Where a registry's answers stop being waited for, in seconds without a byte.
+    pub read_timeout_seconds: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            max_layer_bytes: 64 << 30,
+            max_layer_entries: 4_000_000,
+            parallel_downloads: 4,
+            read_timeout_seconds: 60,
+        }
+    }
+}
+
+/// The image store of a node. Cheap to clone; every clone is the same store.
+#[derive(Clone)]
+pub struct ImageStore {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    dir: PathBuf,
+    pub(super) options: Options,
+    /// Held (flock) for as long as the store is open.
+    _lock: File,
+    /// Key of a name -> what it stands for. The files below `refs/` say the same.
+    refs: Mutex<BTreeMap<String, Ref>>,
+    /// Digests and chainIDs that work in flight counts on; the collector leaves them alone.
+    pins: Mutex<HashMap<String, usize>>,
+    /// One lock per blob or layer in the making, so that nobody makes it twice.
+    making: Mutex<HashMap<String, Arc<Mutex<()>>>>,
+    pub(super) pulls: Pulls,
+    temp: AtomicU64,
+}
+
+/// What a name stands for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ref {
+    pub name: String,
+    /// What the registry calls the name: digest of an index or of the manifest.
+    pub target: String,
+    /// The manifest chosen for this host.
+    pub manifest: String,
+}
+
+/// An image, ready to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Image {
+    /// Digest of the config, `sha256:<hex>`: CRI's image id.
+    pub id: String,
+    /// Digest of the manifest for this host.
+    pub digest: String,
+    /// Tags, normalised: `docker.io/library/nginx:1.25`.
+    pub names: Vec<String>,
+    /// Names by digest: `docker.io/library/nginx@sha256:..`; empty for images that came from no registry.
+    pub repo_digests: Vec<String>,
+    /// Bytes as transferred: config and layers.
+    pub size: u64,
+    pub config: ImageConfiguration,
+    /// Unpacked layers, **uppermost first**: the order of overlayfs' `lowerdir`.
+    pub layers: Vec<PathBuf>,
+}
+
+/// A line of `image list`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageInfo {
+    pub id: String,
+    pub digest: String,
+    pub names: Vec<String>,
+    pub repo_digests: Vec<String>,
+    /// Bytes as transferred: config and layers.
+    pub size: u64,
+    /// RFC 3339, as the image says; none for most imports.
+    pub created: Option<String>,
+}
+
+/// What an imported rootfs is to run; the fields of an OCI image config.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ImportOptions {
+    pub entrypoint: Vec<String>,
+    pub cmd: Vec<String>,
+    /// `NAME=value`; without a `PATH` the usual one is added.
+    pub env: Vec<String>,
+    pub user: String,
+    pub working_dir: String,
+    pub stop_signal: String,
+    pub volumes: Vec<String>,
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What `remove` and `collect` did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removed {
+    /// Names that stand for nothing any more.
+    pub names: Vec<String>,
+    /// Digests of deleted blobs, chainIDs of deleted layers.
+    pub deleted: Vec<String>,
+    /// Unreferenced layers left in place because they are in use; a later `collect` deletes them.
+    pub in_use: Vec<PathBuf>,
+}
+
+/// How a pull gets on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PullEvent {
+    /// The manifest is known: `layers` are to be fetched, `bytes` in all.
+    Resolved { digest: String, layers: usize, bytes: u64 },
+    /// `done` of `total` bytes of a layer have arrived.
+    Downloading { digest: String, done: u64, total: u64 },
+    /// A layer is unpacked.
+    Unpacked { digest: String },
+}
+
+/// Receives a pull's events; called from worker threads, so it must not block.
+pub type Progress = Arc<dyn Fn(PullEvent) + Send + Sync>;
+
+impl ImageStore {
+    /// Opens (and makes, where missing) the store below `dir`, takes its lock and clears leftovers.
+    pub fn open(dir: impl AsRef<Path>) -> Result<ImageStore> {
+        ImageStore::open_with(dir, Options::default())
+    }
+
+    pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<ImageStore> {
+        let dir = dir.as_ref().to_owned();
+        for part in ["blobs/sha256", "layers", "refs", "tmp"] {
+            let path = dir.join(part);
+            fs::create_dir_all(&path).map_err(|e| ImageError::io("mkdir", &path, e))?;
+        }
+        let lock = take_lock(&dir)?;
+        clear_leftovers(&dir)?;
+        let refs = read_refs(&dir.join("refs"))?;
+        Ok(ImageStore {
+            inner: Arc::new(Inner {
+                dir,
+                options,
+                _lock: lock,
+                refs: Mutex::new(refs),
+                pins: Mutex::default(),
+                making: Mutex::default(),
+                pulls: Pulls::default(),
+                temp: AtomicU64::new(0),
+            }),
+        })
+    }
+
+    /// The image that a name, a `name@digest`, or an image id (`sha256:<hex>`) stands for, if it is all there.
+    pub fn resolve(&self, name: &str) -> Result<Option<Image>> {
+        let refs = self.inner.refs();
+        let manifest = if digest::is_digest(name) {
+            refs.values().map(|r| r.manifest.clone()).find(|m| {
+                m == name || self.inner.manifest(m).is_ok_and(|manifest| manifest.config().digest().to_string() == name)
+            })
+        } else {
+            refs.get(&ImageName::parse(name)?.key()).map(|r| r.manifest.clone())
+        };
+        match manifest {
+            Some(manifest) => self.inner.image(&refs, &manifest),
+            None => Ok(None),
+        }
+    }
+
+    /// Every image, sorted by name; images without a tag come with their digests alone.
+    pub fn list(&self) -> Result<Vec<ImageInfo>> {
+        let refs = self.inner.refs();
+        let manifests: HashSet<&String> = refs.values().map(|r| &r.manifest).collect();
+        let mut infos = Vec::new();
+        for manifest in manifests {
+            let Some(image) = self.inner.image(&refs, manifest)? else { continue };
+            infos.push(ImageInfo {
+                created: image.config.created().clone(),
+                id: image.id,
+                digest: image.digest,
+                names: image.names,
+                repo_digests: image.repo_digests,
+                size: image.size,
+            });
+        }
+        infos.sort_by(|a, b| (&a.names, &a.repo_digests).cmp(&(&b.names, &b.repo_digests)));
+        Ok(infos)
+    }
+
+    /// Removes a name; with an image's last tag its digest names go too, with an id all of its names. Then deletes
+    /// what nothing refers to, except layers in `in_use` (paths as in [`Image::layers`], those of live containers).
+    pub fn remove(&self, name: &str, in_use: &HashSet<PathBuf>) -> Result<Removed> {
+        let mut refs = self.inner.refs();
+        let names = names_to_remove(&refs, name, |m| self.inner.manifest(m).ok())?;
+        for name in &names {
+            self.inner.delete_ref(name)?;
+            refs.remove(name);
+        }
+        let removed = self.inner.collect(&refs, in_use)?;
+        Ok(Removed { names, ..removed })
+    }
+
+    /// Deletes what nothing refers to: remains of interrupted pulls, and layers that were in use when their image
+    /// was removed.
+    pub fn collect(&self, in_use: &HashSet<PathBuf>) -> Result<Removed> {
+        let refs = self.inner.refs();
+        self.inner.collect(&refs, in_use)
+    }
+}
+
+impl Image {
+    /// The name for a Pod's `imageID`: by digest where the image came from a registry, else the id.
+    pub fn reference(&self) -> &str {
+        self.repo_digests.first().unwrap_or(&self.id)
+    }
+
+    fn field<T: Clone + Default>(&self, get: impl Fn(&oci_spec::image::Config) -> &Option<T>) -> T {
+        self.config.config().as_ref().and_then(|c| get(c).clone()).unwrap_or_default()
+    }
+
+    pub fn entrypoint(&self) -> Vec<String> {
+        self.field(|c| c.entrypoint())
+    }
+
+    pub fn cmd(&self) -> Vec<String> {
+        self.field(|c| c.cmd())
+    }
+
+    /// `NAME=value` pairs.
+    pub fn env(&self) -> Vec<String> {
+        self.field(|c| c.env())
+    }
+
+    /// `USER` as written; empty means root. See [`Image::resolve_user`].
+    pub fn user(&self) -> String {
+        self.field(|c| c.user())
+    }
+
+    /// Empty means `/`.
+    pub fn working_dir(&self) -> String {
+        self.field(|c| c.working_dir())
+    }
+
+    /// `SIGQUIT`, `3`, ..; empty means SIGTERM.
+    pub fn stop_signal(&self) -> String {
+        self.field(|c| c.stop_signal())
+    }
+
+    /// Paths that the image declares as volumes, sorted.
+    pub fn volumes(&self) -> Vec<String> {
+        let mut volumes = self.field(|c| c.volumes());
+        volumes.sort();
+        volumes
+    }
+
+    /// A regular file of the image as the overlay would show it, symlinks followed inside the image; at most 1 MiB.
+    pub fn read_file(&self, path: &str) -> Result<Option<Vec<u8>>> {
+        LayerView::open(&self.layers)?.read_file(path, 1 << 20)
+    }
+
+    /// Resolves a `USER` (the image's own when `spec` is empty) against the image's `/etc/passwd` and `/etc/group`.
+    pub fn resolve_user(&self, spec: &str) -> Result<UserIds> {
+        let text = |path| Ok(String::from_utf8_lossy(&self.read_file(path)?.unwrap_or_default()).into_owned());
+        let own = self.user();
+        resolve_user(&text("/etc/passwd")?, &text("/etc/group")?, if spec.is_empty() { &own } else { spec })
+    }
+}
+
+/// The keys that go when `name` goes.
+fn names_to_remove(
+    refs: &BTreeMap<String, Ref>,
+    name: &str,
+    manifest: impl Fn(&str) -> Option<ImageManifest>,
+) -> Result<Vec<String>> {
+    let missing = || ImageError::NotFound(format!("image {name:?} not found"));
+    if digest::is_digest(name) {
+        let is_it = |r: &&Ref| {
+            r.manifest == name || manifest(&r.manifest).is_some_and(|m| m.config().digest().to_string() == name)
+        };
+        let names: Vec<String> = refs.values().filter(is_it).map(|r| r.name.clone()).collect();
+        return if names.is_empty() { Err(missing()) } else { Ok(names) };
+    }
+    let key = ImageName::parse(name)?.key();
+    let gone = refs.get(&key).ok_or_else(missing)?;
+    let siblings: Vec<&Ref> = refs.values().filter(|r| r.manifest == gone.manifest && r.name != key).collect();
+    let mut names = vec![key];
+    if siblings.iter().all(|r| r.name.contains('@')) {
+        names.extend(siblings.iter().map(|r| r.name.clone()));
+    }
+    Ok(names)
+}
+
+/// One process at a time: `flock` on `<dir>/lock`, gone with the process.
+fn take_lock(dir: &Path) -> Result<File> {
+    let path = dir.join("lock");
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|e| ImageError::io("open", &path, e))?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(ImageError::Locked(dir.display().to_string())),
+        Err(e) => Err(ImageError::io("flock", &path, e)),
+    }
+}
+
+/// Everything in `tmp`, and layers that never got their `done`, are remains of a process that died.
+fn clear_leftovers(dir: &Path) -> Result<()> {
+    for entry in read_dir(&dir.join("tmp"))? {
+        remove_any(&entry)?;
+    }
+    for entry in read_dir(&dir.join("layers"))? {
+        if !entry.join("done").exists() {
+            remove_any(&entry)?;
+        }
+    }
+    Ok(())
+}
+
+fn read_dir(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).map_err(|e| ImageError::io("read", dir, e))?;
+    entries.map(|entry| entry.map(|e| e.path()).map_err(|e| ImageError::io("read", dir, e))).collect()
+}
+
+fn remove_any(path: &Path) -> Result<()> {
+    let is_dir = fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
+    let removed = if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(ImageError::io("remove", path, e)),
+        _ => Ok(()),
+    }
+}
+
+fn read_refs(dir: &Path) -> Result<BTreeMap<String, Ref>> {
+    let mut refs = BTreeMap::new();
+    for path in read_dir(dir)? {
+        let bytes = fs::read(&path).map_err(|e| ImageError::io("read", &path, e))?;
+        match serde_json::from_slice::<Ref>(&bytes) {
+            Ok(record) => drop(refs.insert(record.name.clone(), record)),
+            // Written whole and synced before its rename, so this is damage; the image can be pulled again.
+            Err(e) => tracing::warn!(path = %path.display(), error = %e, "unreadable image reference ignored"),
+        }
+    }
+    Ok(refs)
+}
+
+/// Names the blobs and layers that stay where they are while this lives.
+pub(super) struct Pin {
+    inner: Arc<Inner>,
+    keys: Vec<String>,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut pins = lock(&self.inner.pins);
+        for key in &self.keys {
+            if let Some(count) = pins.get_mut(key) {
+                *count -= 1;
+                if *count == 0 {
+                    pins.remove(key);
+                }
+            }
+        }
+    }
+}
+
+/// No invariant of ours spans a panic, so a poisoned lock is as good as any.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inner {
+    fn refs(&self) -> MutexGuard<'_, BTreeMap<String, Ref>> {
+        lock(&self.refs)
+    }
+
+    /// Keeps `keys` (digests, chainIDs) from the collector until the pin is dropped. Pin first, then look.
+    pub(super) fn pin(self: &Arc<Inner>, keys: impl IntoIterator<Item = String>) -> Pin {
+        let keys: Vec<String> = keys.into_iter().collect();
+        let mut pins = lock(&self.pins);
+        for key in &keys {
+            *pins.entry(key.clone()).or_default() += 1;
+        }
+        Pin { inner: self.clone(), keys }
+    }
+
+    /// The lock of whoever makes `key`; wait for it, then look again whether the thing is there.
+    pub(super) fn making(&self, key: &str) -> Arc<Mutex<()>> {
+        let mut making = lock(&self.making);
+        making.retain(|_, made| Arc::strong_count(made) > 1);
+        making.entry(key.to_owned()).or_default().clone()
+    }
+
+    /// A fresh path below `tmp/`.
+    pub(super) fn temp_path(&self, what: &str) -> PathBuf {
+        self.dir.join("tmp").join(format!("{what}-{}", self.temp.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    pub(super) fn blob_path(&self, digest: &str) -> PathBuf {
+        self.dir.join("blobs/sha256").join(hex_of(digest))
+    }
+
+    pub(super) fn layer_path(&self, chain_id: &str) -> PathBuf {
+        self.dir.join("layers").join(hex_of(chain_id))
+    }
+
+    pub(super) fn has_layer(&self, chain_id: &str) -> bool {
+        self.layer_path(chain_id).is_dir()
+    }
+
+    /// Reads a small blob (manifest, index, config) and checks its digest.
+    pub(super) fn read_blob(&self, digest: &str) -> Result<Vec<u8>> {
+        let path = self.blob_path(digest);
+        let bytes = fs::read(&path).map_err(|e| ImageError::io("read", &path, e))?;
+        digest::verify(&format!("blob {}", path.display()), digest, &sha256(&bytes))?;
+        Ok(bytes)
+    }
+
+    /// Stores a small blob durably under its digest.
+    pub(super) fn write_blob(&self, bytes: &[u8]) -> Result<String> {
+        let digest = sha256(bytes);
+        let path = self.blob_path(&digest);
+        if !path.exists() {
+            self.write_file(&path, bytes)?;
+        }
+        Ok(digest)
+    }
+
+    /// Whole or not at all, also across a power loss.
+    fn write_file(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        let temp = self.temp_path("file");
+        let mut file = File::create(&temp).map_err(|e| ImageError::io("create", &temp, e))?;
+        file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|e| ImageError::io("write", &temp, e))?;
+        fs::rename(&temp, path).map_err(|e| ImageError::io("rename", path, e))?;
+        sync_dir(path.parent().unwrap_or(&self.dir))
+    }
+
+    /// Makes the layers' files durable, marks them done and publishes the names, in this order.
+    pub(super) fn commit(&self, names: &[String], target: &str, manifest: &str, chain: &[String]) -> Result<()> {
+        let new: Vec<PathBuf> =
+            chain.iter().map(|c| self.layer_path(c).join("done")).filter(|done| !done.exists()).collect();
+        if !new.is_empty() {
+            let dir = File::open(&self.dir).map_err(|e| ImageError::io("open", &self.dir, e))?;
+            rustix::fs::syncfs(&dir).map_err(|e| ImageError::io("syncfs", &self.dir, e))?;
+            for done in new {
+                self.write_file(&done, b"")?;
+            }
+        }
+        let mut refs = self.refs();
+        for name in names {
+            let record = Ref { name: name.clone(), target: target.to_owned(), manifest: manifest.to_owned() };
+            if refs.get(name) == Some(&record) {
+                continue;
+            }
+            let json = serde_json::to_vec(&record).map_err(|e| ImageError::Local(format!("encode reference: {e}")))?;
+            self.write_file(&self.ref_path(name), &json)?;
+            refs.insert(name.clone(), record);
+        }
+        Ok(())
+    }
+
+    fn ref_path(&self, name: &str) -> PathBuf {
+        self.dir.join("refs").join(hex_of(&sha256(name.as_bytes())))
+    }
+
+    fn delete_ref(&self, name: &str) -> Result<()> {
+        remove_any(&self.ref_path(name))?;
+        sync_dir(&self.dir.join("refs"))
+    }
+
+    fn manifest(&self, digest: &str) -> Result<ImageManifest> {
+        serde_json::from_slice(&self.read_blob(digest)?)
+            .map_err(|e| ImageError::Invalid(format!("manifest {digest}: {e}")))
+    }
+
+    /// Assembles the image of a manifest; none when a part is missing.
+    fn image(&self, refs: &BTreeMap<String, Ref>, manifest_digest: &str) -> Result<Option<Image>> {
+        if !self.blob_path(manifest_digest).exists() {
+            return Ok(None);
+        }
+        let manifest = self.manifest(manifest_digest)?;
+        let id = manifest.config().digest().to_string();
+        if !self.blob_path(&id).exists() {
+            return Ok(None);
+        }
+        let config: ImageConfiguration = serde_json::from_slice(&self.read_blob(&id)?)
+            .map_err(|e| ImageError::Invalid(format!("image config {id}: {e}")))?;
+        let layers: Vec<PathBuf> =
+            chain_ids(config.rootfs().diff_ids()).iter().rev().map(|c| self.layer_path(c).join("fs")).collect();
+        if layers.iter().any(|l| !l.is_dir()) {
+            return Ok(None);
+        }
+        let names = refs.values().filter(|r| r.manifest == manifest_digest).map(|r| r.name.clone());
+        let (repo_digests, names) = names.partition(|n| n.contains('@'));
+        let size = manifest.config().size() + manifest.layers().iter().map(|l| l.size()).sum::<u64>();
+        Ok(Some(Image { id, digest: manifest_digest.to_owned(), names, repo_digests, size, config, layers }))
+    }
+
+    fn collect(&self, refs: &BTreeMap<String, Ref>, in_use: &HashSet<PathBuf>) -> Result<Removed> {
+        let mut blobs: HashSet<String> = HashSet::new();
+        let mut layers: HashSet<String> = HashSet::new();
+        for record in refs.values() {
+            blobs.extend([record.target.clone(), record.manifest.clone()]);
+            // A damaged image keeps what is known of it; pulling it again mends it.
+            let Ok(Some(image)) = self.image(refs, &record.manifest) else { continue };
+            layers.extend(chain_ids(image.config.rootfs().diff_ids()));
+            blobs.insert(image.id);
+        }
+        // Held throughout, so that nobody can pin what is being deleted.
+        let pins = lock(&self.pins);
+        let mut removed = Removed::default();
+        for path in read_dir(&self.dir.join("blobs/sha256"))? {
+            let digest = digest::of_path(&path);
+            if !blobs.contains(&digest) && !pins.contains_key(&digest) {
+                remove_any(&path)?;
+                removed.deleted.push(digest);
+            }
+        }
+        let mut doomed = Vec::new();
+        for path in read_dir(&self.dir.join("layers"))? {
+            let chain_id = digest::of_path(&path);
+            if layers.contains(&chain_id) || pins.contains_key(&chain_id) {
+                continue;
+            }
+            if in_use.contains(&path.join("fs")) {
+                removed.in_use.push(path.join("fs"));
+                continue;
+            }
+            let temp = self.temp_path("removed");
+            fs::rename(&path, &temp).map_err(|e| ImageError::io("rename", &path, e))?;
+            doomed.push(temp);
+            removed.deleted.push(chain_id);
+        }
+        drop(pins);
+        for path in doomed {
+            remove_any(&path)?;
+        }
+        Ok(removed)
+    }
+}
+
+fn sync_dir(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| ImageError::io("fsync", dir, e))
+}
