@@ -1,2 +1,27 @@
-//! placeholder
+//! Sandboxes, containers and images out of Linux primitives. Knows no Kubernetes word; its API has the shape of CRI.
+//!
+//! ```text
+//!   Runtime (in the agent, async)                     podwright-shim (one per sandbox, outlives the agent)
+//!   ------------------------------                    ------------------------------------------------------
+//!   spec.rs     what is asked for, and the states     shim/mod.rs     one poll loop: connections, children, stdio
+//!   compile.rs  OCI spec -> plan (pure)               shim/init.rs    what a child does between clone3 and exec
+//!   plan.rs     the plan: what the shim executes      shim/stdio.rs   pumps output to logs and attached streams
+//!   link.rs     the connection to one shim    <====>  shim/writer.rs  the one thread that may wait for a disk
+//!   records.rs  what is known after a crash           pause.rs        the sandbox holder, 1 kB, no libc
+//!   cgroup.rs   the tree, limits, statistics          sys/            THE door: every system call, every `unsafe`
+//! ```
+//!
+//! Order of reading: [`spec`], [`Runtime`], then `plan`, `shim`, `sys`.
+
+pub mod error;
 pub mod image;
+pub mod runtime;
+pub mod spec;
+
+pub use error::{Error, Result, StartFailure};
+pub use podwright_journal::{Cause, Role, Scribe};
+pub use runtime::Runtime;
+pub use spec::*;
+
+/// The words of OCI runtime specs, as [`ContainerSpec`] takes them.
+pub use oci_spec::runtime as oci;

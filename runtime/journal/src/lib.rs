@@ -1,1 +1,190 @@
-//! placeholder
+//! The journal: what a Pod cost the kernel. A bounded ring of operations per Pod, written by the doors as they act.
+//!
+//! A [`Scribe`] is handed down to whoever makes system calls. It carries the *cause* (which object, at which revision,
+//! which field of its manifest), so that every record says not only what was done but why:
+//!
+//! ```
+//! # use podwright_journal::{Role, Scribe};
+//! # let dir = tempfile::tempdir()?;
+//! let scribe = Scribe::open(&dir.path().join("journal"), Role::Agent)?.about("6f1c", 42);
+//! let image = scribe.at("spec.containers[0].image");
+//! image.call("mkdir", || dir.path().join("a").display().to_string(), || std::fs::create_dir(dir.path().join("a")))?;
+//! # assert_eq!(podwright_journal::read(&dir.path().join("journal"))?[0].revision, 42);
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! Several processes (the agent, the shim, the shim's children until they exec) append to one file without a lock: a
+//! slot is claimed by an atomic add on a shared page, then filled by one `pwrite`. Nothing is ever synced to disk; a
+//! record that was torn by a crash fails its checksum and is skipped by [`read`].
+
+mod record;
+mod ring;
+
+use std::fmt::Display;
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use record::{Record, Role};
+pub use ring::{SLOTS, read};
+
+/// Why something is done: the object, its revision, and the field of its manifest that asks for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Cause {
+    /// The uid of the object, or empty.
+    pub subject: String,
+    /// The object's revision (`metadata.resourceVersion`) that was acted on, or 0.
+    pub revision: u64,
+    /// The field of the manifest, as `spec.containers[0].image`, or empty.
+    pub field: String,
+}
+
+/// Writes records on behalf of one cause. Cheap to clone and to narrow; a [`Scribe::none`] costs nothing.
+#[derive(Clone)]
+pub struct Scribe {
+    ring: Option<Arc<ring::Ring>>,
+    role: Role,
+    cause: Arc<Cause>,
+}
+
+impl Scribe {
+    /// Records nothing.
+    pub fn none() -> Scribe {
+        Scribe { ring: None, role: Role::Agent, cause: Arc::default() }
+    }
+
+    /// Appends to the journal at `path`, which is made if it does not exist (its folder must).
+    pub fn open(path: &Path, role: Role) -> io::Result<Scribe> {
+        Ok(Scribe { ring: Some(Arc::new(ring::Ring::open(path)?)), role, cause: Arc::default() })
+    }
+
+    /// The file behind it, if it records.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.ring.as_ref().map(|ring| ring.path().to_owned())
+    }
+
+    /// The same journal, speaking for this object at this revision.
+    pub fn about(&self, subject: &str, revision: u64) -> Scribe {
+        self.because(Cause { subject: subject.to_owned(), revision, field: String::new() })
+    }
+
+    /// The same journal, with the whole cause replaced (it came over a wire).
+    pub fn because(&self, cause: Cause) -> Scribe {
+        Scribe { ring: self.ring.clone(), role: self.role, cause: Arc::new(cause) }
+    }
+
+    /// The same journal and object, narrowed to one field of its manifest.
+    pub fn at(&self, field: &str) -> Scribe {
+        if self.ring.is_none() && self.cause.subject.is_empty() {
+            return self.clone();
+        }
+        self.because(Cause { field: field.to_owned(), ..(*self.cause).clone() })
+    }
+
+    /// The same journal and cause, written by a process in another role (after a fork).
+    pub fn acting(&self, role: Role) -> Scribe {
+        Scribe { role, ..self.clone() }
+    }
+
+    pub fn cause(&self) -> &Cause {
+        &self.cause
+    }
+
+    /// Does `act` and records it: its name, arguments (computed only when recording), duration and result.
+    pub fn call<T, E: Display>(
+        &self,
+        name: &str,
+        args: impl FnOnce() -> String,
+        act: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        if self.ring.is_none() {
+            return act();
+        }
+        let started = Clock::read();
+        let result = act();
+        self.write(started, name, &args(), result.as_ref().err().map(|e| e.to_string()));
+        result
+    }
+
+    /// [`Scribe::call`] for an operation that is awaited (netlink).
+    pub async fn call_async<T, E: Display>(
+        &self,
+        name: &str,
+        args: impl FnOnce() -> String,
+        act: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        if self.ring.is_none() {
+            return act.await;
+        }
+        let started = Clock::read();
+        let result = act.await;
+        self.write(started, name, &args(), result.as_ref().err().map(|e| e.to_string()));
+        result
+    }
+
+    /// Records a moment that has no duration of its own: a state reached, a decision taken.
+    pub fn note(&self, name: &str, args: impl FnOnce() -> String) {
+        if self.ring.is_some() {
+            self.write(Clock::read(), name, &args(), None);
+        }
+    }
+
+    /// Records an operation that was timed elsewhere: it began at `started` and has just ended.
+    pub fn record(&self, started: Clock, name: &str, args: &str, error: Option<String>) {
+        if self.ring.is_some() {
+            self.write(started, name, args, error);
+        }
+    }
+
+    fn write(&self, started: Clock, name: &str, args: &str, error: Option<String>) {
+        let Some(ring) = &self.ring else { return };
+        let duration = Clock::monotonic().saturating_sub(started.monotonic_ns);
+        ring.append(&Record {
+            sequence: 0,
+            wall_ns: started.wall_ns,
+            monotonic_ns: started.monotonic_ns,
+            duration_ns: duration,
+            pid: std::process::id(),
+            role: self.role,
+            call: name.to_owned(),
+            args: args.to_owned(),
+            error,
+            subject: self.cause.subject.clone(),
+            revision: self.cause.revision,
+            field: self.cause.field.clone(),
+        });
+    }
+}
+
+impl std::fmt::Debug for Scribe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scribe").field("path", &self.path()).field("cause", &self.cause).finish()
+    }
+}
+
+/// A moment by both clocks of the machine: records are ordered by the monotonic one and shown by the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    /// Nanoseconds since 1970.
+    pub wall_ns: u64,
+    /// Nanoseconds since boot (`CLOCK_MONOTONIC`, the same for all processes).
+    pub monotonic_ns: u64,
+}
+
+impl Clock {
+    pub fn read() -> Clock {
+        Clock { wall_ns: clock(libc::CLOCK_REALTIME), monotonic_ns: Clock::monotonic() }
+    }
+
+    fn monotonic() -> u64 {
+        clock(libc::CLOCK_MONOTONIC)
+    }
+}
+
+fn clock(which: libc::clockid_t) -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a valid timespec to write to.
+    unsafe { libc::clock_gettime(which, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,348 @@
+//! What a caller asks for, and the states it is told: the words of this crate's API.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Labels and annotations: found again by [`Runtime::list`](crate::Runtime::list), also after a restart.
+pub type Labels = BTreeMap<String, String>;
+
+/// Where a runtime keeps its things. Two runtimes may share a machine if all folders and `cgroup_root` differ.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Durable: records of sandboxes and containers, exit codes, writable layers.
+    pub state_dir: PathBuf,
+    /// Lives until reboot: sockets of shims, the sandboxes' `/dev/shm`.
+    pub run_dir: PathBuf,
+    /// The runtime's own subtree below the cgroup v2 mount, as `/podwright`.
+    pub cgroup_root: PathBuf,
+    /// The `podwright-shim` binary. It is read once, at open.
+    pub shim: PathBuf,
+}
+
+/// A sandbox: namespaces, a parent cgroup, and the shim that holds them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SandboxSpec {
+    /// Unique on this runtime; letters, digits, `-`, `_`, `.`; at most 128. (A Pod's uid and sandbox attempt.)
+    pub id: String,
+    /// Empty: the host's (for host network). Cut by nobody: at most 64 bytes.
+    pub hostname: String,
+    pub network: Network,
+    pub pid: PidMode,
+    /// Use the host's IPC namespace.
+    pub host_ipc: bool,
+    /// Namespaced sysctls, as `net.core.somaxconn` -> `1024`.
+    pub sysctls: BTreeMap<String, String>,
+    /// Folder below `cgroup_root`, as `burstable/pod6f1c`; made with all its parents.
+    pub cgroup: PathBuf,
+    /// Limits of the sandbox as a whole.
+    pub resources: Resources,
+    pub labels: Labels,
+    /// Any text that the caller wants to find again (the Pod as admitted).
+    pub annotation: String,
+}
+
+/// Which network namespace a sandbox has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Network {
+    /// A new one, with `lo` up and nothing else; see [`Runtime::netns`](crate::Runtime::netns).
+    #[default]
+    New,
+    /// The one the agent runs in.
+    Host,
+    /// An existing one, by its path (the node's own, when the node is isolated).
+    Path(PathBuf),
+}
+
+/// Which PID namespace the containers of a sandbox have, unless their OCI spec says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum PidMode {
+    /// One each.
+    #[default]
+    Container,
+    /// One for the sandbox, with `pause` as PID 1.
+    Sandbox,
+    /// The host's.
+    Host,
+}
+
+/// cgroup v2 settings. What is `None` keeps the kernel's default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Resources {
+    /// cpu.weight, 1..=10000.
+    pub cpu_weight: Option<u64>,
+    /// cpu.max: microseconds per `cpu_period_us`.
+    pub cpu_quota_us: Option<u64>,
+    /// Microseconds; 100,000 if not given.
+    pub cpu_period_us: Option<u64>,
+    /// memory.max in bytes.
+    pub memory_max: Option<u64>,
+    /// memory.high in bytes.
+    pub memory_high: Option<u64>,
+    /// memory.low in bytes.
+    pub memory_low: Option<u64>,
+    /// memory.min in bytes.
+    pub memory_min: Option<u64>,
+    /// memory.swap.max in bytes.
+    pub memory_swap_max: Option<u64>,
+    /// memory.oom.group: an OOM kill takes the whole cgroup.
+    pub oom_group: Option<bool>,
+    /// pids.max
+    pub pids_max: Option<u64>,
+    /// Page size as `2MB` -> bytes.
+    pub hugetlb: BTreeMap<String, u64>,
+    /// Any other file of the cgroup -> its text.
+    pub unified: BTreeMap<String, String>,
+}
+
+/// A container's name inside a runtime: `<sandbox>/<name>.<attempt>`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ContainerId {
+    pub sandbox: String,
+    pub name: String,
+    pub attempt: u32,
+}
+
+impl ContainerId {
+    pub fn new(sandbox: impl Into<String>, name: impl Into<String>, attempt: u32) -> ContainerId {
+        ContainerId { sandbox: sandbox.into(), name: name.into(), attempt }
+    }
+
+    /// `<name>.<attempt>`: unique in its sandbox; the name of its folder and its cgroup.
+    pub fn key(&self) -> String {
+        format!("{}.{}", self.name, self.attempt)
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}.{}", self.sandbox, self.name, self.attempt)
+    }
+}
+
+impl FromStr for ContainerId {
+    type Err = crate::Error;
+
+    fn from_str(text: &str) -> Result<ContainerId, crate::Error> {
+        let parse = || {
+            let (sandbox, key) = text.split_once('/')?;
+            let (name, attempt) = key.rsplit_once('.')?;
+            Some(ContainerId::new(sandbox, name, attempt.parse().ok()?))
+        };
+        parse().ok_or_else(|| crate::Error::Invalid(format!("{text:?} is not sandbox/name.attempt")))
+    }
+}
+
+/// A container to create.
+///
+/// Of the OCI spec these are honoured: `process` (all but apparmor, selinux, ioPriority, scheduler), `root.readonly`,
+/// `mounts`, `linux.{maskedPaths,readonlyPaths,seccomp,devices,rootfsPropagation,cgroupsPath ignored}`. Namespaces are the
+/// sandbox's; hostname and sysctls too. A mount's relative options are upstream's (`rbind`, `rro`, `rslave`, ...).
+/// `/dev` (if not among the mounts) gets the standard nodes; `/dev/shm` (if not among the mounts) is the sandbox's.
+#[derive(Clone, Debug)]
+pub struct ContainerSpec {
+    pub id: ContainerId,
+    pub oci: oci_spec::runtime::Spec,
+    pub rootfs: Rootfs,
+    /// Where its output goes, in CRI's format; its folder is made. `None`: nowhere.
+    pub log: Option<LogSpec>,
+    /// Keep stdin open for attach.
+    pub stdin: bool,
+    /// Close stdin when the first attached stream ends it.
+    pub stdin_once: bool,
+    pub resources: Resources,
+    pub labels: Labels,
+    /// Any text that the caller wants to find again.
+    pub annotation: String,
+}
+
+/// What a container's `/` is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Rootfs {
+    /// An overlay of these folders, the image's lowest layer first; the writable layer is the runtime's.
+    Layers(Vec<PathBuf>),
+    /// This folder itself.
+    Dir(PathBuf),
+}
+
+/// A container's log: `path`, and `path.1` (newest) .. `path.N` after rotation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogSpec {
+    pub path: PathBuf,
+    /// Rotate when larger.
+    pub max_bytes: u64,
+    /// Keep so many files, the current one included.
+    pub max_files: u32,
+}
+
+impl LogSpec {
+    /// kubelet's defaults: 10 MiB, 5 files.
+    pub fn new(path: impl Into<PathBuf>) -> LogSpec {
+        LogSpec { path: path.into(), max_bytes: 10 << 20, max_files: 5 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SandboxState {
+    Ready,
+    /// Stopped, or its shim or `pause` is gone: it can only be removed.
+    NotReady,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SandboxStatus {
+    pub spec: SandboxSpec,
+    pub state: SandboxState,
+    /// Of `pause`, in the agent's PID namespace; 0 when gone.
+    pub pid: u32,
+    pub created: Timestamp,
+    pub containers: Vec<ContainerStatus>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ContainerState {
+    Created,
+    Running,
+    Exited,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ContainerStatus {
+    pub id: ContainerId,
+    pub state: ContainerState,
+    /// Of its first process, in the agent's PID namespace; 0 unless created or running.
+    pub pid: u32,
+    pub created: Timestamp,
+    pub started: Option<Timestamp>,
+    pub exit: Option<Exit>,
+    pub labels: Labels,
+    pub annotation: String,
+    pub log: Option<LogSpec>,
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// 0..=255; 128 + signal after a signal; 128 if it could not be started; 137 if nobody saw how it ended.
+    pub code: i32,
+    /// The signal that ended it, or 0.
+    pub signal: i32,
+    pub reason: ExitReason,
+    /// Why, in words; for `StartError` what containerd would say.
+    pub message: String,
+    pub finished: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ExitReason {
+    /// Exit code 0.
+    Completed,
+    Error,
+    OOMKilled,
+    StartError,
+    /// Its shim died, or the machine was restarted.
+    ContainerStatusUnknown,
+}
+
+impl ExitReason {
+    /// Upstream's word, as in `state.terminated.reason`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ExitReason::Completed => "Completed",
+            ExitReason::Error => "Error",
+            ExitReason::OOMKilled => "OOMKilled",
+            ExitReason::StartError => "StartError",
+            ExitReason::ContainerStatusUnknown => "ContainerStatusUnknown",
+        }
+    }
+}
+
+/// Something happened by itself. Sent after it was made durable.
+#[derive(Clone, Debug)]
+pub enum Event {
+    ContainerExited {
+        id: ContainerId,
+        exit: Exit,
+    },
+    /// The sandbox became [`SandboxState::NotReady`] without being asked to.
+    SandboxGone {
+        id: String,
+    },
+}
+
+/// A process to run inside a running container.
+#[derive(Clone, Debug)]
+pub struct ExecSpec {
+    /// args, env, cwd, user, capabilities, terminal, no_new_privileges: usually the container's own with other args.
+    pub process: oci_spec::runtime::Process,
+    /// Applied as for the container; `None`: no filter.
+    pub seccomp: Option<oci_spec::runtime::LinuxSeccomp>,
+    /// Give it a stdin (else /dev/null).
+    pub stdin: bool,
+    /// Terminal size as (columns, rows), with `process.terminal`.
+    pub size: Option<(u16, u16)>,
+}
+
+/// Streams of a process: our ends of its pipes, non-blocking, so that backpressure is the kernel's. With a terminal
+/// `stdin` and `stdout` are the same pty and there is no `stderr`; reading it gives EIO at the end (take it as EOF).
+#[derive(Debug)]
+pub struct Streams {
+    pub stdin: Option<OwnedFd>,
+    pub stdout: Option<OwnedFd>,
+    pub stderr: Option<OwnedFd>,
+}
+
+/// What [`Runtime::exec_sync`](crate::Runtime::exec_sync) gives.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExecOutput {
+    pub code: i32,
+    /// The first 16 KiB (more is read and dropped).
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+}
+
+/// Usage of a cgroup. `None`: the controller is missing on this host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stats {
+    pub cpu_usage_us: Option<u64>,
+    /// memory.current, bytes.
+    pub memory_current: Option<u64>,
+    /// memory.current less inactive file pages, as kubelet counts: bytes.
+    pub memory_working_set: Option<u64>,
+    pub pids: Option<u64>,
+    pub oom_kills: Option<u64>,
+}
+
+/// A process as the kernel shows it, for `inspect`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessInfo {
+    pub pid: u32,
+    pub comm: String,
+    pub args: Vec<String>,
+    /// Namespace -> inode number, as in `/proc/<pid>/ns`.
+    pub namespaces: BTreeMap<String, u64>,
+    pub uid: u32,
+    pub gid: u32,
+    /// The five sets as hex, by their names in `/proc/<pid>/status` (`CapEff` ...).
+    pub capabilities: BTreeMap<String, String>,
+    pub no_new_privs: bool,
+    /// 0 none, 1 strict, 2 filter.
+    pub seccomp: u32,
+    pub cgroup: String,
+    /// Lines of `/proc/<pid>/mountinfo`; only for a container's first process.
+    pub mounts: Vec<String>,
+}
