@@ -1,0 +1,100 @@
+//! What the dataplane is asked to do: Services with their frontends and endpoint lists, as plain data.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::Serialize;
+
+use crate::Family;
+
+/// A transport protocol that Services balance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Protocol {
+    Tcp,
+    Udp,
+    Sctp,
+}
+
+impl Protocol {
+    /// Its number in the IP header.
+    pub fn number(self) -> u8 {
+        match self {
+            Protocol::Tcp => libc::IPPROTO_TCP as u8,
+            Protocol::Udp => libc::IPPROTO_UDP as u8,
+            Protocol::Sctp => libc::IPPROTO_SCTP as u8,
+        }
+    }
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        }
+    }
+}
+
+/// All frontends of one Service on one node. It is replaced as a whole; the difference is what reaches the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Service {
+    pub ports: Vec<ServicePort>,
+}
+
+/// One port of a Service in one family. A dual-stack Service has two with the same name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ServicePort {
+    /// Unique among the Service's ports, and stable: with the Service's key and the family it gives the ids.
+    pub name: String,
+    pub family: Family,
+    pub protocol: Protocol,
+    /// The port on the ClusterIP and on external addresses.
+    pub port: u16,
+    pub cluster_ips: Vec<IpAddr>,
+    /// Addresses outside the cluster's ranges (load balancers, externalIPs).
+    pub external_ips: Vec<IpAddr>,
+    pub node_port: Option<u16>,
+    /// Who answers on the ClusterIP.
+    pub internal: Backends,
+    /// Who answers on node port and external addresses; `None`: the same as `internal`.
+    pub external: Option<Backends>,
+    /// Who answers there to callers from outside the cluster; `None`: the same as `external`.
+    pub outside: Option<Backends>,
+    /// How long a client keeps its endpoint; `None`: each connection gets a random one.
+    pub affinity: Option<Duration>,
+    /// Who may use the external addresses; empty: everybody.
+    pub source_ranges: Vec<IpNet>,
+}
+
+/// An endpoint list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Backends {
+    pub endpoints: Vec<SocketAddr>,
+    /// What happens while the list is empty.
+    pub empty: Empty,
+}
+
+/// What a client of an empty list sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Empty {
+    /// Connection refused: there is no endpoint anywhere.
+    Refuse,
+    /// Silence: there are endpoints, but a Local policy keeps this node from using them.
+    Drop,
+}
+
+/// What the rules must know about the node and its cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NodeFacts {
+    /// The ranges of this node's own Pods.
+    pub pod_ranges: Vec<IpNet>,
+    /// The ranges of all Pods of the cluster, and the nodes' addresses: Pods reach these with their own source address.
+    pub cluster_ranges: Vec<IpNet>,
+    /// The ranges ClusterIPs come from: what no Service claims there is refused.
+    pub service_ranges: Vec<IpNet>,
+}
+
+impl Serialize for Family {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(if *self == Family::V4 { "IPv4" } else { "IPv6" })
+    }
+}

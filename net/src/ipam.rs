@@ -1,0 +1,238 @@
+//! Addresses for Pods out of the node's ranges: one of each range an owner, durable, round robin.
+//!
+//! The state is one small file, `ipam.json`, replaced atomically. It is written before an address is handed out, so a crash
+//! leaves at worst an address without a Pod, which [`Ipam::retain`] gives back at the next start.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Family, Result};
+
+/// Who has which addresses.
+pub struct Ipam {
+    path: PathBuf,
+    ranges: Vec<IpNet>,
+    state: State,
+    /// The addresses of `state.owners`, for looking one up.
+    taken: BTreeSet<IpAddr>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct State {
+    /// Owner (a Pod's uid) -> its addresses, in the order of the ranges.
+    owners: BTreeMap<String, Vec<IpAddr>>,
+    /// The last address handed out of each range: the next search starts behind it.
+    last: BTreeMap<IpNet, IpAddr>,
+}
+
+impl Ipam {
+    /// Reads the state at `path`, or starts an empty one.
+    pub fn open(path: &Path) -> Result<Ipam> {
+        let state = match fs::read(path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|e| Error::call(format!("parse {}", path.display()), std::io::Error::other(e)))?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => State::default(),
+            Err(e) => return Err(Error::call(format!("read {}", path.display()), e)),
+        };
+        let taken = state.owners.values().flatten().copied().collect();
+        Ok(Ipam { path: path.to_owned(), ranges: Vec::new(), state, taken })
+    }
+
+    /// The ranges to hand out from: one a family. Addresses already handed out stay with their owners.
+    pub fn set_ranges(&mut self, ranges: Vec<IpNet>) {
+        self.ranges = ranges.iter().map(IpNet::trunc).collect();
+    }
+    pub fn ranges(&self) -> &[IpNet] {
+        &self.ranges
+    }
+
+    /// The addresses of `owner`, one of each range; the same ones whenever it asks again.
+    pub fn allocate(&mut self, owner: &str) -> Result<Vec<IpAddr>> {
+        if let Some(addresses) = self.state.owners.get(owner) {
+            return Ok(addresses.clone());
+        }
+        if self.ranges.is_empty() {
+            return Err(Error::NoPodRange);
+        }
+        let before = self.state.clone();
+        let mut addresses = Vec::with_capacity(self.ranges.len());
+        for range in &self.ranges {
+            let address = next_free(range, self.state.last.get(range), &self.taken).ok_or(Error::Exhausted(*range))?;
+            addresses.push(address);
+        }
+        for (range, address) in self.ranges.iter().zip(&addresses) {
+            self.state.last.insert(*range, *address);
+        }
+        self.state.owners.insert(owner.to_owned(), addresses.clone());
+        self.commit(before)?;
+        Ok(addresses)
+    }
+
+    /// Gives the addresses of `owner` back; an unknown owner is not an error.
+    pub fn release(&mut self, owner: &str) -> Result<()> {
+        if !self.state.owners.contains_key(owner) {
+            return Ok(());
+        }
+        let before = self.state.clone();
+        self.state.owners.remove(owner);
+        self.commit(before)
+    }
+
+    /// Releases every owner that is not among the living; the owners released.
+    pub fn retain(&mut self, living: &BTreeSet<String>) -> Result<Vec<String>> {
+        let dead: Vec<String> = self.state.owners.keys().filter(|o| !living.contains(*o)).cloned().collect();
+        if !dead.is_empty() {
+            let before = self.state.clone();
+            self.state.owners.retain(|owner, _| living.contains(owner));
+            self.commit(before)?;
+        }
+        Ok(dead)
+    }
+
+    pub fn addresses(&self, owner: &str) -> Option<&[IpAddr]> {
+        self.state.owners.get(owner).map(Vec::as_slice)
+    }
+    pub fn owners(&self) -> impl Iterator<Item = (&str, &[IpAddr])> {
+        self.state.owners.iter().map(|(owner, addresses)| (owner.as_str(), addresses.as_slice()))
+    }
+
+    /// Writes the state; when that fails, memory goes back to what the disk says.
+    fn commit(&mut self, before: State) -> Result<()> {
+        let result = self.write();
+        if result.is_err() {
+            self.state = before;
+        }
+        self.taken = self.state.owners.values().flatten().copied().collect();
+        result
+    }
+
+    fn write(&self) -> Result<()> {
+        let failed = |e| Error::call(format!("write {}", self.path.display()), e);
+        let bytes = serde_json::to_vec(&self.state).map_err(|e| failed(std::io::Error::other(e)))?;
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        // No fsync: the Pods that own these addresses do not survive a power loss either, and a rename is atomic for
+        // everything short of one.
+        let temporary = self.path.with_extension("json.tmp");
+        let mut file = fs::File::create(&temporary).map_err(failed)?;
+        file.write_all(&bytes).map_err(failed)?;
+        fs::rename(&temporary, &self.path).map_err(failed)
+    }
+}
+
+/// The first free host address of `range` behind `last`, going round. Left out are the network's own address, the first
+/// host (the gateway's by custom) and the broadcast address.
+fn next_free(range: &IpNet, last: Option<&IpAddr>, taken: &BTreeSet<IpAddr>) -> Option<IpAddr> {
+    let family = Family::of_net(range);
+    let host_bits = u32::from(family.bits() - range.prefix_len());
+    let base = number(&range.network());
+    // A range of 2^127 and more is as good as unbounded: only the offsets that fit are visited.
+    let size = 1u128.checked_shl(host_bits).unwrap_or(u128::MAX);
+    let end = if family == Family::V4 { size.saturating_sub(1) } else { size };
+    let first = 2;
+    if end <= first {
+        return None;
+    }
+    let start = last.map_or(first, |l| (number(l).wrapping_sub(base)).saturating_add(1));
+    let start = if (first..end).contains(&start) { start } else { first };
+    // Among one more candidates than there are taken addresses, one is free.
+    let candidates = (start..end).chain(first..start);
+    let enough = taken.len() + 1;
+    candidates.take(enough).map(|offset| address(family, base + offset)).find(|a| !taken.contains(a))
+}
+
+fn number(address: &IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(a) => u128::from(a.to_bits()),
+        IpAddr::V6(a) => a.to_bits(),
+    }
+}
+
+fn address(family: Family, number: u128) -> IpAddr {
+    match family {
+        // The range was an IPv4 one, so the number has 32 bits.
+        Family::V4 => Ipv4Addr::from_bits(number as u32).into(),
+        Family::V6 => Ipv6Addr::from_bits(number).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ipam(folder: &Path, ranges: &[&str]) -> Ipam {
+        let mut ipam = Ipam::open(&folder.join("ipam.json")).unwrap();
+        ipam.set_ranges(ranges.iter().map(|r| r.parse().unwrap()).collect());
+        ipam
+    }
+
+    #[test]
+    fn addresses_go_round_and_leave_out_the_special_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ipam = ipam(folder.path(), &["10.1.0.0/29"]);
+        let take = |ipam: &mut Ipam, owner: &str| ipam.allocate(owner).map(|a| a[0].to_string());
+        assert_eq!(take(&mut ipam, "a").unwrap(), "10.1.0.2");
+        assert_eq!(take(&mut ipam, "a").unwrap(), "10.1.0.2");
+        ipam.release("a").unwrap();
+        for (owner, expected) in [("b", 3), ("c", 4), ("d", 5), ("e", 6), ("f", 2)] {
+            assert_eq!(take(&mut ipam, owner).unwrap(), format!("10.1.0.{expected}"));
+        }
+        assert!(matches!(ipam.allocate("g"), Err(Error::Exhausted(_))));
+        ipam.release("nobody").unwrap();
+        ipam.release("c").unwrap();
+        assert_eq!(take(&mut ipam, "g").unwrap(), "10.1.0.4");
+    }
+
+    #[test]
+    fn both_families_and_a_reopening() {
+        let folder = tempfile::tempdir().unwrap();
+        let both = ["10.1.0.0/24", "fd00:1::/64"];
+        let first = ipam(folder.path(), &both).allocate("a").unwrap();
+        assert_eq!(first, ["10.1.0.2".parse::<IpAddr>().unwrap(), "fd00:1::2".parse().unwrap()]);
+        let mut again = ipam(folder.path(), &both);
+        assert_eq!(again.allocate("a").unwrap(), first);
+        assert_eq!(again.allocate("b").unwrap()[1].to_string(), "fd00:1::3");
+        assert_eq!(again.retain(&BTreeSet::from(["b".to_owned()])).unwrap(), ["a"]);
+        assert_eq!(ipam(folder.path(), &both).owners().count(), 1);
+    }
+
+    #[test]
+    fn no_range_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(matches!(ipam(folder.path(), &[]).allocate("a"), Err(Error::NoPodRange)));
+        assert!(matches!(ipam(folder.path(), &["10.0.0.0/32"]).allocate("a"), Err(Error::Exhausted(_))));
+    }
+
+    proptest! {
+        #[test]
+        fn never_twice_never_lost(steps in prop::collection::vec((0u8..12, any::<bool>(), any::<bool>()), 1..60)) {
+            let folder = tempfile::tempdir().unwrap();
+            let mut real = ipam(folder.path(), &["10.1.0.0/28"]);
+            let mut model: BTreeMap<String, IpAddr> = BTreeMap::new();
+            for (owner, take, reopen) in steps {
+                let owner = owner.to_string();
+                if take {
+                    let got = real.allocate(&owner).unwrap()[0];
+                    prop_assert!(model.iter().all(|(o, a)| *o == owner || *a != got));
+                    prop_assert!(model.get(&owner).is_none_or(|a| *a == got));
+                    model.insert(owner, got);
+                } else {
+                    real.release(&owner).unwrap();
+                    model.remove(&owner);
+                }
+                if reopen {
+                    real = ipam(folder.path(), &["10.1.0.0/28"]);
+                }
+                prop_assert_eq!(real.owners().count(), model.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The crate's one door to the kernel: netlink sockets, namespaces, mounts, sysctls and the `nft` program.
+//!
+//! Each operation goes through [`record`], so that whoever keeps a journal needs this one place.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, setsockopt, socket, sockopt};
+
+use crate::message::{self, Writer};
+use crate::{Error, Result};
+
+/// An operation as the door did it.
+fn record<T>(what: impl Fn() -> String, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+    let started = Instant::now();
+    let result = operation();
+    tracing::trace!(
+        what = what(),
+        micros = started.elapsed().as_micros() as u64,
+        error = result.as_ref().err().map(tracing::field::display)
+    );
+    result
+}
+
+/// Which netlink family a socket speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    Route = libc::NETLINK_ROUTE as isize,
+    Netfilter = libc::NETLINK_NETFILTER as isize,
+}
+
+/// A netlink socket. It stays in the network namespace that its opening thread was in.
+pub struct Socket {
+    fd: OwnedFd,
+    seq: u32,
+    buffer: Vec<u8>,
+}
+
+/// A received message, owned.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub kind: u16,
+    pub payload: Vec<u8>,
+}
+
+/// A dump larger than this per datagram is not sent by any kernel; error answers may carry a request back.
+const RECEIVE_BUFFER: usize = 256 * 1024;
+/// One transaction is one datagram: 10,000 Services of 3 endpoints are about 8 MiB.
+const SEND_BUFFER: usize = 64 << 20;
+
+impl Socket {
+    /// Opens a socket in the calling thread's network namespace.
+    pub fn open(protocol: Protocol) -> Result<Socket> {
+        record(
+            || format!("socket(AF_NETLINK, {protocol:?})"),
+            || {
+                // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that nobody else owns.
+                let fd = unsafe {
+                    let raw = libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol as i32);
+                    if raw < 0 {
+                        return Err(Error::call(
+                            format!("socket(AF_NETLINK, {protocol:?})"),
+                            io::Error::last_os_error(),
+                        ));
+                    }
+                    OwnedFd::from_raw_fd(raw)
+                };
+                // Without the privilege the default sizes stay, and a large transaction says EMSGSIZE itself.
+                let _ = setsockopt(&fd, sockopt::SndBufForce, &SEND_BUFFER);
+                let _ = setsockopt(&fd, sockopt::RcvBufForce, &(8 << 20));
+                set_option(&fd, libc::NETLINK_CAP_ACK);
+                set_option(&fd, libc::NETLINK_EXT_ACK);
+                set_option(&fd, libc::NETLINK_GET_STRICT_CHK);
+                Ok(Socket { fd, seq: 1, buffer: vec![0; RECEIVE_BUFFER] })
+            },
+        )
+    }
+
+    /// Opens a socket inside `netns`, from any thread.
+    pub fn open_in(netns: BorrowedFd<'_>, protocol: Protocol) -> Result<Socket> {
+        in_netns(netns, || Socket::open(protocol))?
+    }
+
+    /// Sends messages that each ask for an acknowledgement and waits for all of them. They are applied in order; the
+    /// first refusal is the error, and those after it are applied nevertheless.
+    pub fn request(&mut self, what: &str, request: Writer) -> Result<()> {
+        record(
+            || format!("netlink {what}"),
+            || {
+                let (first, last) = self.send(what, request)?;
+                let mut failure = None;
+                let mut expected = first;
+                while expected != last.wrapping_add(1) {
+                    self.receive(what, |seq, answer| {
+                        if let Acknowledged::Ack(result) = acknowledged(&answer)
+                            && seq == expected
+                        {
+                            expected = expected.wrapping_add(1);
+                            failure = failure.take().or(result.err());
+                        }
+                        Ok(())
+                    })?;
+                }
+                failure.map_or(Ok(()), |e| Err(Error::call(what, e)))
+            },
+        )
+    }
+
+    /// Sends one message flagged `NLM_F_DUMP` (or a get without it, which answers once and acknowledges) and collects
+    /// its answers.
+    pub fn dump(&mut self, what: &str, request: Writer) -> Result<Vec<Answer>> {
+        record(
+            || format!("netlink {what}"),
+            || {
+                let (_, last) = self.send(what, request)?;
+                let mut answers = Vec::new();
+                let mut done = None;
+                while done.is_none() {
+                    self.receive(what, |seq, answer| {
+                        if seq != last {
+                            return Ok(());
+                        }
+                        match acknowledged(&answer) {
+                            Acknowledged::Ack(result) => done = Some(result),
+                            Acknowledged::Done(result) => done = Some(result),
+                            Acknowledged::Data => answers.push(answer),
+                        }
+                        Ok(())
+                    })?;
+                }
+                match done {
+                    Some(Err(e)) => Err(Error::call(what, e)),
+                    _ => Ok(answers),
+                }
+            },
+        )
+    }
+
+    /// Sends an nfnetlink batch: all of its messages or none are applied. The last message before the batch's end must
+    /// ask for an acknowledgement; `batch` has begin and end in it.
+    pub fn transaction(&mut self, what: &str, batch: Writer) -> Result<()> {
+        record(
+            || format!("netlink {what}"),
+            || {
+                let (first, last) = self.send(what, batch)?;
+                // The kernel acknowledges what asked for it and reports each failure; a refused commit is reported
+                // against the batch's begin.
+                let acked = last.wrapping_sub(1);
+                let mut outcome: Option<io::Result<()>> = None;
+                let mut failure = None;
+                while outcome.is_none() {
+                    self.receive(what, |seq, answer| {
+                        if let Acknowledged::Ack(result) = acknowledged(&answer)
+                            && seq.wrapping_sub(first) <= last.wrapping_sub(first)
+                        {
+                            if seq == acked || seq == first || seq == last {
+                                outcome = Some(Ok(()));
+                            }
+                            failure = failure.take().or(result.err());
+                        }
+                        Ok(())
+                    })?;
+                }
+                failure.map_or(Ok(()), |e| Err(Error::call(what, e)))
+            },
+        )
+    }
+
+    fn send(&mut self, what: &str, request: Writer) -> Result<(u32, u32)> {
+        let first = self.seq;
+        let (bytes, last) = request.finish(first);
+        self.seq = last.wrapping_add(1);
+        send(self.fd.as_raw_fd(), &bytes, MsgFlags::empty())
+            .map_err(|e| Error::call(format!("send {what}"), e.into()))?;
+        Ok((first, last))
+    }
+
+    /// Receives one datagram and hands over its messages.
+    fn receive(&mut self, what: &str, mut each: impl FnMut(u32, Answer) -> Result<()>) -> Result<()> {
+        let length = loop {
+            match recv(self.fd.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
+                Ok(n) => break n,
+                Err(nix::errno::Errno::EINTR) => continue,
+                Err(e) => return Err(Error::call(format!("receive {what}"), e.into())),
+            }
+        };
+        for m in message::messages(&self.buffer[..length]) {
+            each(m.seq, Answer { kind: m.kind, payload: m.payload.to_vec() })?;
+        }
+        Ok(())
+    }
+}
+
+enum Acknowledged {
+    /// An error or acknowledgement message.
+    Ack(io::Result<()>),
+    /// The end of a dump.
+    Done(io::Result<()>),
+    Data,
+}
+
+fn acknowledged(answer: &Answer) -> Acknowledged {
+    let code = || match message::u32_at(&answer.payload, 0) as i32 {
+        0 => Ok(()),
+        negative => Err(io::Error::from_raw_os_error(negative.wrapping_neg())),
+    };
+    match i32::from(answer.kind) {
+        libc::NLMSG_ERROR => Acknowledged::Ack(code()),
+        libc::NLMSG_DONE => Acknowledged::Done(code()),
+        _ => Acknowledged::Data,
+    }
+}
+
+/// Switches a netlink socket option on, where the kernel knows it.
+fn set_option(fd: &OwnedFd, option: i32) {
+    let on: i32 = 1;
+    // SAFETY: the pointer and length describe `on`, which outlives the call.
+    unsafe {
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_NETLINK, option, (&raw const on).cast(), size_of::<i32>() as u32);
+    }
+}
+
+/// Runs `f` on a thread of its own that has entered `netns`, and waits for it. About 60 us; sockets and namespaces that
+/// `f` opens keep what they are after the thread is gone.
+pub fn in_netns<T: Send>(netns: BorrowedFd<'_>, f: impl FnOnce() -> T + Send) -> Result<T> {
+    std::thread::scope(|scope| {
+        let inside = scope.spawn(move || {
+            enter(netns)?;
+            Ok(f())
+        });
+        inside.join().unwrap_or(Err(Error::ThreadGone))
+    })
+}
+
+/// Moves the calling thread into a network namespace. Only for threads that are ours alone.
+pub fn enter(netns: BorrowedFd<'_>) -> Result<()> {
+    setns(netns, CloneFlags::CLONE_NEWNET).map_err(|e| Error::call("setns(CLONE_NEWNET)", e.into()))
+}
+
+/// The network namespace of the calling thread.
+pub fn current_netns() -> Result<OwnedFd> {
+    open_file(Path::new("/proc/thread-self/ns/net"))
+}
+
+/// A new network namespace, known only by the descriptor. `lo` is down in it.
+pub fn new_netns() -> Result<OwnedFd> {
+    record(
+        || "unshare(CLONE_NEWNET)".to_owned(),
+        || {
+            let made = std::thread::spawn(|| {
+                unshare(CloneFlags::CLONE_NEWNET).map_err(|e| Error::call("unshare(CLONE_NEWNET)", e.into()))?;
+                current_netns()
+            });
+            made.join().unwrap_or(Err(Error::ThreadGone))
+        },
+    )
+}
+
+/// Pins a namespace by a bind mount over an empty file at `path`.
+pub fn pin(netns: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    let call = || format!("mount --bind <netns> {}", path.display());
+    record(call, || {
+        File::create(path).map_err(|e| Error::call(format!("create {}", path.display()), e))?;
+        let source = format!("/proc/self/fd/{}", netns.as_raw_fd());
+        mount(Some(source.as_str()), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+            .map_err(|e| Error::call(call(), e.into()))
+    })
+}
+
+/// Undoes [`pin`], also a half-made one; nothing there is not an error.
+pub fn unpin(path: &Path) -> Result<()> {
+    record(
+        || format!("umount {}", path.display()),
+        || {
+            while path.exists() {
+                match umount2(path, MntFlags::MNT_DETACH) {
+                    Ok(()) => continue,
+                    Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => break,
+                    Err(e) => return Err(Error::call(format!("umount {}", path.display()), e.into())),
+                }
+            }
+            match fs::remove_file(path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    Err(Error::call(format!("unlink {}", path.display()), e))
+                }
+                _ => Ok(()),
+            }
+        },
+    )
+}
+
+/// The pinned namespace at `path`; `None` where there is no file, or a file that is not a namespace (a crash between
+/// creating it and mounting over it).
+pub fn open_pinned(path: &Path) -> Result<Option<OwnedFd>> {
+    const NSFS_MAGIC: i64 = 0x6e73_6673;
+    if !path.exists() {
+        return Ok(None);
+    }
+    let fd = open_file(path)?;
+    let kind = nix::sys::statfs::fstatfs(fd.as_fd()).map_err(|e| Error::call("fstatfs", e.into()))?;
+    Ok((kind.filesystem_type().0 as i64 == NSFS_MAGIC).then_some(fd))
+}
+
+/// The inode number that names a namespace in `/proc/*/ns`.
+pub fn inode(netns: BorrowedFd<'_>) -> Result<u64> {
+    let stat = nix::sys::stat::fstat(netns).map_err(|e| Error::call("fstat", e.into()))?;
+    Ok(stat.st_ino)
+}
+
+/// Writes a sysctl (`net/ipv4/ip_forward`) of the calling thread's network namespace.
+pub fn sysctl(name: &str, value: &str) -> Result<()> {
+    let call = || format!("write {value} to /proc/sys/{name}");
+    record(call, || fs::write(format!("/proc/sys/{name}"), value).map_err(|e| Error::call(call(), e)))
+}
+
+/// Reads a sysctl of the calling thread's network namespace.
+pub fn read_sysctl(name: &str) -> Result<String> {
+    let text = fs::read_to_string(format!("/proc/sys/{name}"))
+        .map_err(|e| Error::call(format!("read /proc/sys/{name}"), e))?;
+    Ok(text.trim().to_owned())
+}
+
+/// Runs `nft` with the given arguments in the calling thread's network namespace, feeding it `script`; its output.
+/// A script given by `-f -` is one transaction.
+pub fn nft(arguments: &[&str], script: &str) -> Result<String> {
+    record(
+        || format!("nft {} <<{}", arguments.join(" "), script.lines().count()),
+        || {
+            let failed = |e| Error::call("spawn nft", e);
+            let mut child = Command::new("nft")
+                .args(arguments)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .map_err(failed)?;
+            // nft reads all of its input before it writes anything, so this cannot deadlock.
+            if let Some(mut stdin) = child.stdin.take() {
+                let _ = stdin.write_all(script.as_bytes());
+            }
+            let output = child.wait_with_output().map_err(failed)?;
+            if output.status.success() {
+                return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+            }
+            Err(Error::Nft(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+        },
+    )
+}
+
+fn open_file(path: &Path) -> Result<OwnedFd> {
+    File::open(path).map(OwnedFd::from).map_err(|e| Error::call(format!("open {}", path.display()), e))
+}
+
+/// A stream or datagram socket in the calling thread's network namespace, non-blocking, close-on-exec.
+pub fn inet_socket(family: crate::Family, kind: SockType) -> Result<OwnedFd> {
+    let domain = match family {
+        crate::Family::V4 => AddressFamily::Inet,
+        crate::Family::V6 => AddressFamily::Inet6,
+    };
+    socket(domain, kind, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)
+        .map_err(|e| Error::call(format!("socket({domain:?}, {kind:?})"), e.into()))
+}

@@ -1,0 +1,199 @@
+//! A node's network namespace, and sockets opened inside it from any task.
+//!
+//! A socket belongs to the namespace its opening thread stands in, wherever it is used afterwards. So one thread that
+//! has entered the namespace opens sockets for everybody: DNS, probes, dialling, netlink.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+
+use nix::sys::socket::SockType;
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
+use tokio::sync::oneshot;
+
+use crate::netlink;
+use crate::{Error, Family, Result};
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A thread that stands inside a network namespace and runs what it is given, in order. It ends with its last handle.
+#[derive(Clone)]
+pub struct NetnsThread {
+    jobs: Sender<Job>,
+}
+
+impl NetnsThread {
+    /// Starts a thread and enters `netns` with it.
+    pub fn start(netns: BorrowedFd<'_>) -> Result<NetnsThread> {
+        let netns = netns.try_clone_to_owned().map_err(|e| Error::call("dup", e))?;
+        let (jobs, inbox) = channel::<Job>();
+        let (entered, ready) = channel();
+        let inside = move || {
+            let result = netlink::enter(netns.as_fd());
+            let failed = result.is_err();
+            let _ = entered.send(result);
+            if failed {
+                return;
+            }
+            while let Ok(job) = inbox.recv() {
+                // A panic inside one job must not take the thread from the others; its caller sees `ThreadGone`.
+                let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+            }
+        };
+        std::thread::Builder::new()
+            .name("podwright-netns".to_owned())
+            .spawn(inside)
+            .map_err(|e| Error::call("spawn a thread", e))?;
+        ready.recv().map_err(|_| Error::ThreadGone)??;
+        Ok(NetnsThread { jobs })
+    }
+
+    /// Runs `f` inside the namespace and waits for it. `f` should be short: it holds up the others.
+    pub async fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        let (answer, waiting) = oneshot::channel();
+        self.submit(move || drop(answer.send(f())))?;
+        waiting.await.map_err(|_| Error::ThreadGone)
+    }
+
+    /// [`NetnsThread::run`] for callers outside a runtime.
+    pub fn run_blocking<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        let (answer, waiting) = channel();
+        self.submit(move || drop(answer.send(f())))?;
+        waiting.recv().map_err(|_| Error::ThreadGone)
+    }
+
+    fn submit(&self, job: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.jobs.send(Box::new(job)).map_err(|_| Error::ThreadGone)
+    }
+}
+
+/// The network namespace that holds a node's links, routes, tables and sockets. Cheap to clone.
+#[derive(Clone)]
+pub struct NodeNetns(Arc<Inner>);
+
+struct Inner {
+    fd: OwnedFd,
+    thread: NetnsThread,
+    pinned: Option<PathBuf>,
+}
+
+impl NodeNetns {
+    /// The namespace this process is in: a node on the host's network.
+    pub fn of_process() -> Result<NodeNetns> {
+        NodeNetns::from_fd(netlink::current_netns()?)
+    }
+
+    /// An isolated node's own namespace, pinned by a bind mount at `path`: the one that is there already, else a new one.
+    /// Its `lo` is up.
+    pub fn create_or_open(path: &Path) -> Result<NodeNetns> {
+        let fd = match netlink::open_pinned(path)? {
+            Some(fd) => fd,
+            None => {
+                if let Some(folder) = path.parent() {
+                    std::fs::create_dir_all(folder)
+                        .map_err(|e| Error::call(format!("mkdir {}", folder.display()), e))?;
+                }
+                let fd = netlink::new_netns()?;
+                netlink::pin(fd.as_fd(), path)?;
+                fd
+            }
+        };
+        crate::links::loopback_up(fd.as_fd())?;
+        NodeNetns::start(fd, Some(path.to_owned()))
+    }
+
+    /// A namespace somebody else made, known by its descriptor.
+    pub fn from_fd(fd: OwnedFd) -> Result<NodeNetns> {
+        NodeNetns::start(fd, None)
+    }
+
+    /// Unpins the namespace at `path`; it ends with the last process and descriptor in it. Idempotent.
+    pub fn remove(path: &Path) -> Result<()> {
+        netlink::unpin(path)
+    }
+
+    fn start(fd: OwnedFd, pinned: Option<PathBuf>) -> Result<NodeNetns> {
+        let thread = NetnsThread::start(fd.as_fd())?;
+        Ok(NodeNetns(Arc::new(Inner { fd, thread, pinned })))
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+    /// The inode number that names it in `/proc/*/ns/net`.
+    pub fn inode(&self) -> Result<u64> {
+        netlink::inode(self.fd())
+    }
+    /// Where it is pinned, if it is the node's own.
+    pub fn pinned(&self) -> Option<&Path> {
+        self.0.pinned.as_deref()
+    }
+
+    /// Runs something short inside the namespace.
+    pub async fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        self.0.thread.run(f).await
+    }
+    /// [`NodeNetns::run`] for callers outside a runtime.
+    pub fn run_blocking<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        self.0.thread.run_blocking(f)
+    }
+
+    /// Connects to `peer` inside the namespace: probes, port-forward, the server's `dial`. No time limit of its own.
+    pub async fn tcp_connect(&self, peer: SocketAddr) -> Result<TcpStream> {
+        let family = Family::of(&peer.ip());
+        let fd = self.run(move || netlink::inet_socket(family, SockType::Stream)).await??;
+        connect(fd, peer).await
+    }
+
+    /// Listens on `address` inside the namespace; the address may be taken over from a connection that lingers.
+    pub async fn tcp_listen(&self, address: SocketAddr) -> Result<TcpListener> {
+        let family = Family::of(&address.ip());
+        let fd = self.run(move || netlink::inet_socket(family, SockType::Stream)).await??;
+        let socket = TcpSocket::from_std_stream(std::net::TcpStream::from(fd));
+        let listen = || {
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            socket.listen(1024)
+        };
+        listen().map_err(|e| Error::call(format!("listen {address}/tcp"), e))
+    }
+
+    /// A UDP socket bound to `address` inside the namespace.
+    pub async fn udp_bind(&self, address: SocketAddr) -> Result<UdpSocket> {
+        let bound = self.run(move || std::net::UdpSocket::bind(address)).await?;
+        let register = |socket: std::net::UdpSocket| {
+            socket.set_nonblocking(true)?;
+            UdpSocket::from_std(socket)
+        };
+        bound.and_then(register).map_err(|e| Error::call(format!("bind {address}/udp"), e))
+    }
+
+    /// A UDP socket inside the namespace that talks to `peer` alone.
+    pub async fn udp_connect(&self, peer: SocketAddr) -> Result<UdpSocket> {
+        let any: IpAddr = match Family::of(&peer.ip()) {
+            Family::V4 => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            Family::V6 => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = self.udp_bind(SocketAddr::new(any, 0)).await?;
+        socket.connect(peer).await.map_err(|e| Error::call(format!("connect {peer}/udp"), e))?;
+        Ok(socket)
+    }
+
+    /// A netlink socket inside the namespace.
+    pub fn netlink(&self, protocol: netlink::Protocol) -> Result<netlink::Socket> {
+        netlink::Socket::open_in(self.fd(), protocol)
+    }
+}
+
+/// Connects to `peer` inside any namespace, a Pod's for instance: what listens on its 127.0.0.1 is reached so.
+pub async fn tcp_connect_in(netns: BorrowedFd<'_>, peer: SocketAddr) -> Result<TcpStream> {
+    let fd = netlink::in_netns(netns, || netlink::inet_socket(Family::of(&peer.ip()), SockType::Stream))??;
+    connect(fd, peer).await
+}
+
+async fn connect(fd: OwnedFd, peer: SocketAddr) -> Result<TcpStream> {
+    let socket = TcpSocket::from_std_stream(std::net::TcpStream::from(fd));
+    socket.connect(peer).await.map_err(|e| Error::call(format!("connect {peer}/tcp"), e))
+}

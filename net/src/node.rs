@@ -1,0 +1,251 @@
+//! [`Network`]: a node's whole network, as an agent uses it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use ipnet::IpNet;
+use serde::Serialize;
+
+use crate::ipam::Ipam;
+use crate::links::{self, LinkDetails, Links, PodLink};
+use crate::netlink::{self, Protocol};
+use crate::netns::NodeNetns;
+use crate::{Error, Family, Result};
+
+/// How a node's network is laid out.
+#[derive(Clone, Debug)]
+pub struct NetworkConfig {
+    /// The node's name: the label of everything made here.
+    pub node: String,
+    /// Where `netns` (the pinned namespace of an isolated node) and `ipam.json` are kept.
+    pub folder: PathBuf,
+    /// A network namespace of the node's own.
+    pub isolated: bool,
+    /// The node's addresses, at most one a family. Those that no link has are put on `lo`. Empty: an isolated node gets
+    /// 192.0.2.1 (and 2001:db8::1 where a Service range is IPv6), another one the sources of its default routes.
+    pub addresses: Vec<IpAddr>,
+    /// The ranges ClusterIPs come from; they also say which families the node has.
+    pub service_ranges: Vec<IpNet>,
+    /// Addresses inside the Service ranges that this node itself serves DNS on.
+    pub dns: Vec<IpAddr>,
+}
+
+/// A Pod's place in the network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PodNetwork {
+    /// One a family, in the order of the node's Pod ranges.
+    pub addresses: Vec<IpAddr>,
+    pub link: PodLink,
+}
+
+/// What Linux has for one Pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PodInspection {
+    pub addresses: Vec<IpAddr>,
+    /// The node's end.
+    pub host: Option<LinkDetails>,
+    /// The Pod's end, when its namespace was given.
+    pub pod: Option<LinkDetails>,
+}
+
+/// The network of one node. Cheap to clone; everything blocking runs off the caller's thread.
+#[derive(Clone)]
+pub struct Network(Arc<Inner>);
+
+struct Inner {
+    config: NetworkConfig,
+    addresses: Vec<IpAddr>,
+    netns: NodeNetns,
+    links: Mutex<Links>,
+    ipam: Mutex<Ipam>,
+}
+
+impl Network {
+    /// Opens (or makes) the node's namespace and brings its own network up. Idempotent: an agent that starts again finds
+    /// everything as it was. Loopback, forwarding, the node's address, the Service route, the DNS address.
+    pub async fn up(config: NetworkConfig) -> Result<Network> {
+        blocking(move || {
+            // 1. The namespace.
+            let netns = match config.isolated {
+                true => NodeNetns::create_or_open(&config.folder.join("netns"))?,
+                false => NodeNetns::of_process()?,
+            };
+            // 2. Forwarding, without redirects.
+            let with_v6 = config.service_ranges.iter().any(|r| Family::of_net(r) == Family::V6);
+            netns.run_blocking(move || forwarding(with_v6))??;
+            // 3. The node's own addresses.
+            let mut bare = Links::new(&config.node, netns.netlink(Protocol::Route)?, Vec::new());
+            let addresses = node_addresses(&config, &mut bare)?;
+            // 4. Service addresses have a route, so that the node itself may call them; the DNS address is local.
+            service_routes(&config, &addresses, &mut bare)?;
+            let links = Links::new(&config.node, netns.netlink(Protocol::Route)?, addresses.clone());
+            let ipam = Ipam::open(&config.folder.join("ipam.json"))?;
+            let (links, ipam) = (Mutex::new(links), Mutex::new(ipam));
+            Ok(Network(Arc::new(Inner { config, addresses, netns, links, ipam })))
+        })
+        .await
+    }
+
+    /// The namespace, for sockets inside it: probes, port-forward, dial.
+    pub fn netns(&self) -> &NodeNetns {
+        &self.0.netns
+    }
+    /// The node's addresses, at most one a family.
+    pub fn addresses(&self) -> &[IpAddr] {
+        &self.0.addresses
+    }
+    pub fn config(&self) -> &NetworkConfig {
+        &self.0.config
+    }
+
+    /// The ranges of this node's Pods, once the control plane has given them.
+    pub fn set_pod_ranges(&self, ranges: Vec<IpNet>) {
+        lock(&self.0.ipam).set_ranges(ranges);
+    }
+    pub fn pod_ranges(&self) -> Vec<IpNet> {
+        lock(&self.0.ipam).ranges().to_vec()
+    }
+
+    /// Gives a Pod addresses and its link. `pod` is the Pod's network namespace. Idempotent for the same owner and
+    /// namespace; safe to call for a running Pod.
+    pub async fn attach(&self, owner: &str, pod: OwnedFd) -> Result<PodNetwork> {
+        let (inner, owner) = (self.0.clone(), owner.to_owned());
+        blocking(move || {
+            let addresses = lock(&inner.ipam).allocate(&owner)?;
+            let link = lock(&inner.links).attach(&owner, pod.as_fd(), &addresses)?;
+            links::pod_sysctls(pod.as_fd())?;
+            Ok(PodNetwork { addresses, link })
+        })
+        .await
+    }
+
+    /// Removes a Pod's link, then gives its addresses back. An unknown owner is not an error.
+    pub async fn detach(&self, owner: &str) -> Result<()> {
+        let (inner, owner) = (self.0.clone(), owner.to_owned());
+        blocking(move || {
+            lock(&inner.links).detach(&owner)?;
+            lock(&inner.ipam).release(&owner)
+        })
+        .await
+    }
+
+    /// The addresses a Pod has been given, if any.
+    pub fn addresses_of(&self, owner: &str) -> Option<Vec<IpAddr>> {
+        lock(&self.0.ipam).addresses(owner).map(<[IpAddr]>::to_vec)
+    }
+
+    /// Every Pod link of this node.
+    pub async fn list(&self) -> Result<Vec<PodLink>> {
+        let inner = self.0.clone();
+        blocking(move || lock(&inner.links).list()).await
+    }
+
+    /// Removes links and addresses of owners that are not among the living; the owners removed. Call it once the living
+    /// are completely known.
+    pub async fn retain(&self, living: BTreeSet<String>) -> Result<Vec<String>> {
+        let inner = self.0.clone();
+        blocking(move || {
+            let mut removed = BTreeSet::new();
+            let mut links = lock(&inner.links);
+            for link in links.list()? {
+                if !living.contains(&link.owner) {
+                    links.remove(&link.name)?;
+                    removed.insert(link.owner);
+                }
+            }
+            removed.extend(lock(&inner.ipam).retain(&living)?);
+            Ok(removed.into_iter().collect())
+        })
+        .await
+    }
+
+    /// What Linux has for one Pod; give its namespace to see its own end too.
+    pub async fn inspect(&self, owner: &str, pod: Option<OwnedFd>) -> Result<PodInspection> {
+        let (inner, owner) = (self.0.clone(), owner.to_owned());
+        blocking(move || {
+            let addresses = lock(&inner.ipam).addresses(&owner).unwrap_or_default().to_vec();
+            let host = lock(&inner.links).details(&links::link_name(&owner))?;
+            let pod = pod.map(|ns| links::pod_details(ns.as_fd())).transpose()?.flatten();
+            Ok(PodInspection { addresses, host, pod })
+        })
+        .await
+    }
+
+    /// Removes everything this node made: Pod links, its routes and addresses, its namespace. Carries on past errors and
+    /// returns them all.
+    pub async fn remove(self) -> Vec<Error> {
+        let inner = self.0;
+        let work = move || {
+            let mut errors = Vec::new();
+            let mut links = lock(&inner.links);
+            match links.list() {
+                Ok(all) => errors.extend(all.iter().filter_map(|l| links.remove(&l.name).err())),
+                Err(e) => errors.push(e),
+            }
+            for range in &inner.config.service_ranges {
+                errors.extend(links.remove_route(range, "lo").err());
+            }
+            for address in &inner.config.dns {
+                errors.extend(links.remove_address("lo", &IpNet::from(*address)).err());
+            }
+            if inner.config.isolated {
+                errors.extend(NodeNetns::remove(&inner.config.folder.join("netns")).err());
+            }
+            Ok(errors)
+        };
+        blocking(work).await.unwrap_or_else(|e| vec![e])
+    }
+}
+
+/// The addresses of a node that has none: documentation ranges (RFC 5737, RFC 3849), which nobody routes.
+const ISOLATED_V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+const ISOLATED_V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
+
+fn forwarding(with_v6: bool) -> Result<()> {
+    netlink::sysctl("net/ipv4/ip_forward", "1")?;
+    // A redirect is sent when the link or `all` wants it.
+    netlink::sysctl("net/ipv4/conf/all/send_redirects", "0")?;
+    if with_v6 && links::ipv6_available() {
+        netlink::sysctl("net/ipv6/conf/all/forwarding", "1")?;
+    }
+    Ok(())
+}
+
+/// The node's addresses: the configured ones, put on `lo` where no link has them; else what the node has.
+fn node_addresses(config: &NetworkConfig, links: &mut Links) -> Result<Vec<IpAddr>> {
+    let families: BTreeSet<Family> = config.service_ranges.iter().map(Family::of_net).collect();
+    let wanted = match (config.addresses.is_empty(), config.isolated) {
+        (false, _) => config.addresses.clone(),
+        (true, false) => links.default_sources()?,
+        (true, true) => [ISOLATED_V4, ISOLATED_V6].into_iter().filter(|a| families.contains(&Family::of(a))).collect(),
+    };
+    let present: BTreeSet<IpAddr> = links.addresses()?.into_iter().map(|(_, net)| net.addr()).collect();
+    for address in wanted.iter().filter(|a| !present.contains(a)) {
+        links.add_address("lo", &IpNet::from(*address))?;
+    }
+    Ok(wanted)
+}
+
+fn service_routes(config: &NetworkConfig, addresses: &[IpAddr], links: &mut Links) -> Result<()> {
+    for range in &config.service_ranges {
+        let source = addresses.iter().find(|a| Family::of(a) == Family::of_net(range)).copied();
+        links.add_route(range, "lo", None, source)?;
+    }
+    for address in &config.dns {
+        links.add_address("lo", &IpNet::from(*address))?;
+    }
+    Ok(())
+}
+
+/// Runs what waits for the kernel off the runtime's threads.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::ThreadGone)?
+}
+
+/// A poisoned lock still guards sound data: every change behind it is made in one step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
