@@ -1,7 +1,27 @@
 //! The kinds table: one row a kind. Everything generic (server verbs, discovery, CLI, storage keys) reads it.
 
+use std::sync::{Arc, LazyLock};
+
+use serde_json::Value;
+
+use super::columns::Column;
 use super::object::Object;
-use super::status::Cause;
+use super::request::FieldValidation;
+use super::schema::{self, Struct, Type};
+use super::status::{Cause, Status};
+
+mod config_map;
+mod deployment;
+mod endpoint_slice;
+mod event;
+mod lease;
+mod namespace;
+mod node;
+mod pod;
+mod replica_set;
+mod secret;
+mod service;
+mod service_account;
 
 /// One kind of object. Adding a kind is adding a row.
 pub struct Kind {
@@ -19,27 +39,60 @@ pub struct Kind {
     pub subresources: &'static [&'static str],
     /// The fields beside `metadata.name` and `metadata.namespace` that a field selector may name.
     pub selectable: &'static [&'static str],
+    /// Where its field types come from; read it through `Kind::schema`.
+    pub schema: schema::Source,
+    /// Its rows in a table, as `get` prints it.
+    pub columns: &'static [Column],
+    /// Where its `scale` view finds its numbers, if it has one.
+    pub scale: Option<Scale>,
     /// What is special about it; see `Strategy`.
     pub strategy: Strategy,
 }
 
-/// The kind's own rules, run by the generic verbs. All are pure.
+/// The kind's own rules, run by the generic verbs (`api::strategy`). All are pure.
 pub struct Strategy {
     /// Fills upstream's defaults.
     pub default: fn(&mut Object),
-    /// Clears what a creator may not set (status) and sets what the system owns, before validation.
+    /// Sets what the system owns, before validation. `status` has been dropped already where it is a subresource.
     pub prepare_create: fn(&mut Object),
-    /// Carries over what an updater may not change (status of a spec update), new then old.
+    /// Carries over what an updater may not change, new then old. `status` is the old one already.
     pub prepare_update: fn(&mut Object, &Object),
+    /// The rules for the object by itself, beside those of metadata that hold for every kind.
     pub validate: fn(&Object) -> Vec<Cause>,
     /// The rules about change alone (immutable fields), new then old; `validate` runs too.
     pub validate_update: fn(&Object, &Object) -> Vec<Cause>,
     /// The rules for an update of the `status` subresource, new then old.
     pub validate_status: fn(&Object, &Object) -> Vec<Cause>,
+    /// Which names it may have.
+    pub name: super::validation::NameRule,
     /// The grace period in seconds of a delete that names none; `None`: deleted at once.
     pub default_grace: fn(&Object) -> Option<i64>,
     /// Whether `metadata.generation` counts changes of everything but metadata and status.
     pub has_generation: bool,
+}
+
+impl Strategy {
+    /// A kind without rules of its own.
+    pub const PLAIN: Strategy = Strategy {
+        default: |_| {},
+        prepare_create: |_| {},
+        prepare_update: |_, _| {},
+        validate: |_| Vec::new(),
+        validate_update: |_, _| Vec::new(),
+        validate_status: |_, _| Vec::new(),
+        name: super::validation::NameRule::Subdomain,
+        default_grace: |_| None,
+        has_generation: false,
+    };
+}
+
+/// The dotted paths of a `scale` view.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    pub spec_replicas: &'static str,
+    pub status_replicas: &'static str,
+    /// The path of a `LabelSelector` (or of a plain map of labels).
+    pub selector: &'static str,
 }
 
 impl Kind {
@@ -65,18 +118,91 @@ impl Kind {
             None => format!("{}{name}", self.prefix()),
         }
     }
+    pub fn has_subresource(&self, name: &str) -> bool {
+        self.subresources.contains(&name)
+    }
+    /// Its field types, compiled at the first use and kept.
+    pub fn schema(&self) -> Arc<Struct> {
+        schema::of(&self.schema)
+    }
+
+    /// Turns received JSON into an object of this kind: field types checked, nulls dropped, unknown fields refused
+    /// (Strict), or dropped and reported as warnings (Warn), or dropped (Ignore).
+    pub fn decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {
+        schema::decode::object(self, value, validation)
+    }
+
+    /// The value of a field that a field selector may name, as a string; "" where it is unset.
+    pub fn field(&self, object: &Object, path: &str) -> String {
+        // Two labels are named otherwise than the fields that they show.
+        let path = if self.kind == "Event" && path == "source" { "source.component" } else { path };
+        match object.at(path) {
+            Some(Value::String(s)) => s.clone(),
+            Some(v @ (Value::Bool(_) | Value::Number(_))) => v.to_string(),
+            _ => match self.schema().at(path) {
+                Some(Type::Boolean) => "false".to_owned(),
+                Some(Type::Integer { .. }) => "0".to_owned(),
+                _ => String::new(),
+            },
+        }
+    }
+    /// All fields that a field selector may name, with their values.
+    pub fn fields(&self, object: &Object) -> Vec<(&'static str, String)> {
+        let metadata = ["metadata.name", "metadata.namespace"];
+        metadata.into_iter().chain(self.selectable.iter().copied()).map(|p| (p, self.field(object, p))).collect()
+    }
+    /// Whether a field selector may name this field.
+    pub fn is_selectable(&self, path: &str) -> bool {
+        path == "metadata.name" || (path == "metadata.namespace" && self.namespaced) || self.selectable.contains(&path)
+    }
 }
 
 /// The table.
-pub static KINDS: &[Kind] = &[];
+pub static KINDS: &[Kind] = &[
+    config_map::KIND,
+    event::KIND,
+    namespace::KIND,
+    node::KIND,
+    pod::KIND,
+    secret::KIND,
+    service::KIND,
+    service_account::KIND,
+    deployment::KIND,
+    replica_set::KIND,
+    lease::KIND,
+    endpoint_slice::KIND,
+];
+
+/// Names in lower case, each with its row: plural, singular and short names.
+static NAMES: LazyLock<std::collections::HashMap<String, &'static Kind>> = LazyLock::new(|| {
+    let mut names = std::collections::HashMap::new();
+    for kind in KINDS {
+        let own = [kind.plural, kind.singular].into_iter().chain(kind.short_names.iter().copied());
+        for name in own {
+            // The first row wins, as the first group does upstream.
+            names.entry(name.to_ascii_lowercase()).or_insert(kind);
+        }
+    }
+    names
+});
 
 /// Finds a kind by plural, singular, short name or Kind, any case, with or without its group: `po`, `deployments.apps`,
 /// `Deployment`, `deployments.v1.apps`.
-pub fn lookup(_name: &str) -> Option<&'static Kind> {
-    None
+pub fn lookup(name: &str) -> Option<&'static Kind> {
+    let name = name.to_ascii_lowercase();
+    if let Some(kind) = NAMES.get(name.as_str()) {
+        return Some(kind);
+    }
+    let (resource, rest) = name.split_once('.')?;
+    KINDS.iter().find(|k| {
+        let is_it = k.plural == resource || k.singular == resource || k.short_names.contains(&resource);
+        let versioned = || rest.strip_prefix(k.version).is_some_and(|g| g.strip_prefix('.').unwrap_or(g) == k.group);
+        is_it && (rest == k.group || versioned())
+    })
 }
 
 /// Finds a kind by an object's `apiVersion` and `kind`.
-pub fn of(_api_version: &str, _kind: &str) -> Option<&'static Kind> {
-    None
+pub fn of(api_version: &str, kind: &str) -> Option<&'static Kind> {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    KINDS.iter().find(|k| k.kind == kind && k.group == group && k.version == version)
 }

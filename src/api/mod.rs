@@ -2,18 +2,33 @@
 //!
 //! `Object` is an object as the server and the store hold it, an untyped JSON tree; the `k8s_openapi` types are
 //! views of it for controllers, scheduler and agent. `kinds::KINDS` is the table that everything generic reads.
+//!
+//! A write passes here in this order: `Kind::decode` (field types, unknown fields), `strategy::prepare_*` (what a writer
+//! may not set), the kind's defaults, `strategy::validate_*` (all rules), and back out as JSON.
 
+pub mod columns;
+pub mod defaults;
+pub mod duration;
 pub mod env;
+pub mod int_or_string;
 pub mod kinds;
 pub mod object;
+pub mod patch;
+pub mod pod;
+pub mod quantity;
 pub mod request;
 pub mod rpc;
+pub mod schema;
 pub mod selector;
 pub mod status;
+pub mod strategy;
 pub mod stream;
+pub mod validation;
+pub mod yaml;
 
 pub use env::Env;
 pub use kinds::Kind;
 pub use object::Object;
-pub use request::{Options, Request, Response, User, Verb, WatchEvent};
+pub use quantity::Quantity;
+pub use request::{FieldValidation, Options, Request, Response, User, Verb, WatchEvent};
 pub use status::{Cause, Status};

@@ -1,8 +1,12 @@
 //! Label and field selectors: parsing, matching, and conversion from `LabelSelector`.
 
+use std::fmt;
+
 use serde_json::{Map, Value};
 
+use super::kinds::Kind;
 use super::status::Status;
+use super::validation::names;
 
 /// One requirement of a label selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +15,10 @@ pub enum Requirement {
     NotIn(String, Vec<String>),
     Exists(String),
     DoesNotExist(String),
+    /// The label is an integer greater than this.
+    GreaterThan(String, i64),
+    /// The label is an integer less than this.
+    LessThan(String, i64),
 }
 
 /// A label selector: all its requirements must hold. The empty one matches everything.
@@ -18,19 +26,60 @@ pub enum Requirement {
 pub struct LabelSelector(pub Vec<Requirement>);
 
 impl LabelSelector {
-    /// Parses `a=b,c!=d,e in (f,g),h notin (i),j,!k`.
-    pub fn parse(_text: &str) -> Result<LabelSelector, Status> {
-        Err(Status::internal("label selectors have not landed"))
+    /// Parses `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1,m<2`.
+    pub fn parse(text: &str) -> Result<LabelSelector, Status> {
+        let mut parser = Parser { tokens: tokens(text), at: 0 };
+        parser.requirements().map(LabelSelector).map_err(Status::bad_request)
     }
-    /// From the JSON of a `metav1.LabelSelector` (`matchLabels`, `matchExpressions`).
-    pub fn from_json(_value: &Value) -> Result<LabelSelector, Status> {
-        Err(Status::internal("label selectors have not landed"))
+
+    /// From the JSON of a `metav1.LabelSelector` (`matchLabels`, `matchExpressions`). No selector at all (null) matches
+    /// nothing; ask with `LabelSelector::from_optional_json` where that may be.
+    pub fn from_json(value: &Value) -> Result<LabelSelector, Status> {
+        let mut all = Vec::new();
+        for (key, value) in value["matchLabels"].as_object().into_iter().flatten() {
+            all.push(Requirement::In(key.clone(), vec![value.as_str().unwrap_or("").to_owned()]));
+        }
+        for expression in value["matchExpressions"].as_array().into_iter().flatten() {
+            let key = expression["key"].as_str().unwrap_or("").to_owned();
+            let values: Vec<String> = expression["values"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|v| v.as_str().map(str::to_owned))
+                .collect();
+            let operator = expression["operator"].as_str().unwrap_or("");
+            let requirement = match operator {
+                "In" => Requirement::In(key, values),
+                "NotIn" => Requirement::NotIn(key, values),
+                "Exists" => Requirement::Exists(key),
+                "DoesNotExist" => Requirement::DoesNotExist(key),
+                other => {
+                    return Err(Status::bad_request(format!("\"{other}\" is not a valid label selector operator")));
+                }
+            };
+            let needs_values = matches!(&requirement, Requirement::In(_, v) | Requirement::NotIn(_, v) if v.is_empty());
+            if needs_values {
+                let why = "values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty";
+                return Err(Status::bad_request(why));
+            }
+            all.push(requirement);
+        }
+        // Upstream sorts by key; so does every text made of it.
+        all.sort_by(|a, b| a.key().cmp(b.key()));
+        Ok(LabelSelector(all))
     }
+
+    /// As `from_json`; `None` where there is no selector, which matches nothing.
+    pub fn from_optional_json(value: Option<&Value>) -> Result<Option<LabelSelector>, Status> {
+        value.filter(|v| !v.is_null()).map(LabelSelector::from_json).transpose()
+    }
+
     /// Equality on every entry, as a Service's or a ReplicationController's `spec.selector`.
     pub fn from_map(map: &Map<String, Value>) -> LabelSelector {
         let one = |(k, v): (&String, &Value)| Requirement::In(k.clone(), vec![v.as_str().unwrap_or("").to_owned()]);
         LabelSelector(map.iter().map(one).collect())
     }
+
     /// Whether it matches; `get` looks a label up.
     pub fn matches<'a>(&self, get: impl Fn(&str) -> Option<&'a str>) -> bool {
         self.0.iter().all(|r| match r {
@@ -38,7 +87,198 @@ impl LabelSelector {
             Requirement::NotIn(k, vs) => get(k).is_none_or(|v| vs.iter().all(|w| w != v)),
             Requirement::Exists(k) => get(k).is_some(),
             Requirement::DoesNotExist(k) => get(k).is_none(),
+            Requirement::GreaterThan(k, n) => get(k).and_then(|v| v.parse::<i64>().ok()).is_some_and(|v| v > *n),
+            Requirement::LessThan(k, n) => get(k).and_then(|v| v.parse::<i64>().ok()).is_some_and(|v| v < *n),
         })
+    }
+
+    /// Whether it matches an object's labels (a JSON map of strings, if any).
+    pub fn matches_labels(&self, labels: Option<&Map<String, Value>>) -> bool {
+        self.matches(|key| labels?.get(key)?.as_str())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl Requirement {
+    pub fn key(&self) -> &str {
+        match self {
+            Requirement::In(k, _) | Requirement::NotIn(k, _) => k,
+            Requirement::Exists(k) | Requirement::DoesNotExist(k) => k,
+            Requirement::GreaterThan(k, _) | Requirement::LessThan(k, _) => k,
+        }
+    }
+}
+
+impl fmt::Display for LabelSelector {
+    /// The text that `parse` reads, as upstream writes it: `a=b,c in (d,e)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, requirement) in self.0.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            match requirement {
+                Requirement::In(k, vs) if vs.len() == 1 => write!(f, "{comma}{k}={}", vs[0])?,
+                Requirement::NotIn(k, vs) if vs.len() == 1 => write!(f, "{comma}{k}!={}", vs[0])?,
+                Requirement::In(k, vs) => write!(f, "{comma}{k} in ({})", sorted(vs))?,
+                Requirement::NotIn(k, vs) => write!(f, "{comma}{k} notin ({})", sorted(vs))?,
+                Requirement::Exists(k) => write!(f, "{comma}{k}")?,
+                Requirement::DoesNotExist(k) => write!(f, "{comma}!{k}")?,
+                Requirement::GreaterThan(k, n) => write!(f, "{comma}{k}>{n}")?,
+                Requirement::LessThan(k, n) => write!(f, "{comma}{k}<{n}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sorted(values: &[String]) -> String {
+    let mut values = values.to_vec();
+    values.sort();
+    values.join(",")
+}
+
+/// The words of a label selector: its symbols, and what stands between them.
+fn tokens(text: &str) -> Vec<&str> {
+    let is_symbol = |c: char| "=!(),><".contains(c);
+    let mut out = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let two = if rest.starts_with("==") || rest.starts_with("!=") { 2 } else { 1 };
+        let length = if is_symbol(first) {
+            two
+        } else {
+            rest.find(|c: char| is_symbol(c) || c.is_whitespace()).unwrap_or(rest.len())
+        };
+        out.push(&rest[..length]);
+        rest = rest[length..].trim_start();
+    }
+    out
+}
+
+struct Parser<'a> {
+    tokens: Vec<&'a str>,
+    at: usize,
+}
+
+impl<'a> Parser<'a> {
+    /// The next word; "" at the end.
+    fn peek(&self) -> &'a str {
+        self.tokens.get(self.at).copied().unwrap_or("")
+    }
+    fn next(&mut self) -> &'a str {
+        let token = self.peek();
+        self.at += 1;
+        token
+    }
+    fn is_identifier(token: &str) -> bool {
+        !token.is_empty() && !matches!(token, "=" | "==" | "!=" | "!" | "(" | ")" | "," | ">" | "<")
+    }
+
+    fn requirements(&mut self) -> Result<Vec<Requirement>, String> {
+        let mut all = Vec::new();
+        loop {
+            match self.peek() {
+                "" => return Ok(all),
+                token if token == "!" || Self::is_identifier(token) => {
+                    all.push(self.requirement().map_err(|e| format!("unable to parse requirement: {e}"))?);
+                    match self.next() {
+                        "" => return Ok(all),
+                        "," => {
+                            let after = self.peek();
+                            if after != "!" && !Self::is_identifier(after) {
+                                return Err(format!("found '{after}', expected: identifier after ','"));
+                            }
+                        }
+                        other => return Err(format!("found '{other}', expected: ',' or 'end of string'")),
+                    }
+                }
+                other => return Err(format!("found '{other}', expected: !, identifier, or 'end of string'")),
+            }
+        }
+    }
+
+    fn requirement(&mut self) -> Result<Requirement, String> {
+        let absent = self.peek() == "!";
+        if absent {
+            self.next();
+        }
+        let key = self.next();
+        if !Self::is_identifier(key) {
+            return Err(format!("found '{key}', expected: identifier"));
+        }
+        if let Some(why) = names::qualified_name(key).into_iter().next() {
+            return Err(format!("key: Invalid value: \"{key}\": {why}"));
+        }
+        let key = key.to_owned();
+        if absent {
+            return Ok(Requirement::DoesNotExist(key));
+        }
+        match self.peek() {
+            "" | "," => Ok(Requirement::Exists(key)),
+            operator => {
+                self.next();
+                self.operand(key, operator)
+            }
+        }
+    }
+
+    fn operand(&mut self, key: String, operator: &str) -> Result<Requirement, String> {
+        match operator {
+            "in" => Ok(Requirement::In(key.clone(), self.values(&key)?)),
+            "notin" => Ok(Requirement::NotIn(key.clone(), self.values(&key)?)),
+            "=" | "==" => Ok(Requirement::In(key.clone(), vec![self.value(&key)?])),
+            "!=" => Ok(Requirement::NotIn(key.clone(), vec![self.value(&key)?])),
+            ">" | "<" => {
+                let value = self.value(&key)?;
+                let n: i64 = value.parse().map_err(|_| {
+                    format!(
+                        "values[0]: Invalid value: \"{value}\": for 'Gt', 'Lt' operators, the value must be an integer"
+                    )
+                })?;
+                Ok(if operator == ">" { Requirement::GreaterThan(key, n) } else { Requirement::LessThan(key, n) })
+            }
+            other => Err(format!("found '{other}', expected: in, notin, =, ==, !=, gt, lt")),
+        }
+    }
+
+    /// One value, which may be empty.
+    fn value(&mut self, key: &str) -> Result<String, String> {
+        let value = match self.peek() {
+            "" | "," => "",
+            token if Self::is_identifier(token) => self.next(),
+            other => return Err(format!("found '{other}', expected: identifier")),
+        };
+        check_value(key, value)
+    }
+
+    /// `(a,b)`
+    fn values(&mut self, key: &str) -> Result<Vec<String>, String> {
+        let open = self.next();
+        if open != "(" {
+            return Err(format!("found '{open}' expected: '('"));
+        }
+        let mut all = Vec::new();
+        loop {
+            let value = match self.peek() {
+                "," | ")" => "",
+                token if Self::is_identifier(token) => self.next(),
+                other => return Err(format!("found '{other}', expected: ',', ')' or identifier")),
+            };
+            all.push(check_value(key, value)?);
+            match self.next() {
+                "," => {}
+                ")" => return Ok(all),
+                other => return Err(format!("found '{other}', expected: ',' or ')'")),
+            }
+        }
+    }
+}
+
+fn check_value(key: &str, value: &str) -> Result<String, String> {
+    match names::label_value(value).into_iter().next() {
+        Some(why) => Err(format!("values[0][{key}]: Invalid value: \"{value}\": {why}")),
+        None => Ok(value.to_owned()),
     }
 }
 
@@ -47,12 +287,94 @@ impl LabelSelector {
 pub struct FieldSelector(pub Vec<(String, bool, String)>);
 
 impl FieldSelector {
-    /// Parses `spec.nodeName=a,status.phase!=Running`.
-    pub fn parse(_text: &str) -> Result<FieldSelector, Status> {
-        Err(Status::internal("field selectors have not landed"))
+    /// Parses `spec.nodeName=a,status.phase!=Running`; `\\`, `\,` and `\=` stand for themselves in values.
+    pub fn parse(text: &str) -> Result<FieldSelector, Status> {
+        let mut all = Vec::new();
+        for term in split_unescaped(text) {
+            if term.is_empty() {
+                continue;
+            }
+            let misread = || Status::bad_request(format!("invalid selector: '{text}'; can't understand '{term}'"));
+            let at = term.find('=').ok_or_else(misread)?;
+            let (left, equal, right) = if at > 0 && term.as_bytes()[at - 1] == b'!' {
+                (&term[..at - 1], false, &term[at + 1..])
+            } else {
+                let right = &term[at + 1..];
+                (&term[..at], true, right.strip_prefix('=').unwrap_or(right))
+            };
+            let value = unescape(right).ok_or_else(misread)?;
+            all.push((left.to_owned(), equal, value));
+        }
+        Ok(FieldSelector(all))
     }
+
+    /// Refuses fields that the kind has no selector for.
+    pub fn check(&self, kind: &Kind) -> Result<(), Status> {
+        match self.0.iter().find(|(path, ..)| !kind.is_selectable(path)) {
+            Some((path, ..)) => Err(Status::bad_request(format!("field label not supported: {path}"))),
+            None => Ok(()),
+        }
+    }
+
     /// Whether it matches; `get` gives a field's value, "" where it is unset.
     pub fn matches<'a>(&self, get: impl Fn(&str) -> &'a str) -> bool {
         self.0.iter().all(|(path, equal, value)| (get(path) == value) == *equal)
     }
+
+    /// Whether it matches an object of `kind`.
+    pub fn matches_object(&self, kind: &Kind, object: &super::Object) -> bool {
+        self.0.iter().all(|(path, equal, value)| (kind.field(object, path) == *value) == *equal)
+    }
+
+    /// The value that `path` must have, where it names one: what an index looks up.
+    pub fn exact(&self, path: &str) -> Option<&str> {
+        self.0.iter().find(|(p, equal, _)| *equal && p == path).map(|(.., value)| value.as_str())
+    }
+}
+
+impl fmt::Display for FieldSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (path, equal, value)) in self.0.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            let operator = if *equal { "=" } else { "!=" };
+            let value = value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
+            write!(f, "{comma}{path}{operator}{value}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Splits at the commas that no backslash escapes.
+fn split_unescaped(text: &str) -> Vec<&str> {
+    let (mut out, mut from, mut escaped) = (Vec::new(), 0, false);
+    for (i, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            ',' => {
+                out.push(&text[from..i]);
+                from = i + 1;
+            }
+            _ => {}
+        }
+    }
+    out.push(&text[from..]);
+    out
+}
+
+/// `None`: a bare `=` or a backslash before anything else.
+fn unescape(value: &str) -> Option<String> {
+    let mut out = String::with_capacity(value.len());
+    let mut chars = value.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next()? {
+                c @ ('\\' | ',' | '=') => out.push(c),
+                _ => return None,
+            },
+            '=' | ',' => return None,
+            c => out.push(c),
+        }
+    }
+    Some(out)
 }

@@ -1,3 +1,4 @@
 //! Tests without privilege: pure functions, golden files, properties, the simulated control plane. Seconds.
 
+mod api;
 mod stream;

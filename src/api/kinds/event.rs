@@ -1,0 +1,85 @@
+//! Event (core/v1).
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{Kind, Strategy};
+use crate::api::Object;
+use crate::api::columns::{NAME, age, column, text, wide};
+use crate::api::schema::of_type;
+
+pub const KIND: Kind = Kind {
+    kind: "Event",
+    group: "",
+    version: "v1",
+    plural: "events",
+    singular: "event",
+    short_names: &["ev"],
+    namespaced: true,
+    categories: &[],
+    subresources: &[],
+    selectable: &[
+        "involvedObject.kind",
+        "involvedObject.namespace",
+        "involvedObject.name",
+        "involvedObject.uid",
+        "involvedObject.apiVersion",
+        "involvedObject.resourceVersion",
+        "involvedObject.fieldPath",
+        "reason",
+        "reportingComponent",
+        "source",
+        "type",
+    ],
+    schema: of_type::<k8s_openapi::api::core::v1::Event>(),
+    columns: &[
+        column("LAST SEEN", last_seen),
+        column("TYPE", |o, _| text(o, "type")),
+        column("REASON", |o, _| text(o, "reason")),
+        column("OBJECT", |o, _| involved(o)),
+        wide("SUBOBJECT", |o, _| text(o, "involvedObject.fieldPath")),
+        wide("SOURCE", |o, _| source(o)),
+        column("MESSAGE", |o, _| text(o, "message").trim().to_owned()),
+        wide("FIRST SEEN", first_seen),
+        wide("COUNT", |o, _| count(o).to_string()),
+        Column { wide: true, ..NAME },
+    ],
+    scale: None,
+    strategy: Strategy::PLAIN,
+};
+
+use crate::api::columns::Column;
+
+fn last_seen(event: &Object, now: Timestamp) -> String {
+    let first = first_seen(event, now);
+    match event.at("series.lastObservedTime").or(event.at("lastTimestamp")) {
+        Some(time) => age(time, now),
+        None => first,
+    }
+}
+
+fn first_seen(event: &Object, now: Timestamp) -> String {
+    let micro = event.at("eventTime");
+    age(event.at("firstTimestamp").or(micro).unwrap_or(&Value::Null), now)
+}
+
+fn involved(event: &Object) -> String {
+    let (kind, name) = (text(event, "involvedObject.kind").to_lowercase(), text(event, "involvedObject.name"));
+    if name.is_empty() { kind } else { format!("{kind}/{name}") }
+}
+
+fn source(event: &Object) -> String {
+    let component = match text(event, "source.component").as_str() {
+        "" => text(event, "reportingComponent"),
+        it => it.to_owned(),
+    };
+    match text(event, "source.host").as_str() {
+        "" => component,
+        host => format!("{component}, {host}"),
+    }
+}
+
+fn count(event: &Object) -> i64 {
+    let counted = event.at("series.count").or(event.at("count")).and_then(Value::as_i64).unwrap_or(0);
+    counted.max(1)
+}

@@ -1,0 +1,58 @@
+//! Namespace.
+
+use serde_json::{Value, json};
+
+use super::{Kind, Strategy};
+use crate::api::Object;
+use crate::api::columns::{AGE, NAME, column, text};
+use crate::api::schema::of_type;
+use crate::api::validation::NameRule;
+
+pub const KIND: Kind = Kind {
+    kind: "Namespace",
+    group: "",
+    version: "v1",
+    plural: "namespaces",
+    singular: "namespace",
+    short_names: &["ns"],
+    namespaced: false,
+    categories: &[],
+    subresources: &["status", "finalize"],
+    selectable: &["status.phase"],
+    schema: of_type::<k8s_openapi::api::core::v1::Namespace>(),
+    columns: &[NAME, column("STATUS", |o, _| text(o, "status.phase")), AGE],
+    scale: None,
+    strategy: Strategy { default, prepare_create, prepare_update, name: NameRule::Label, ..Strategy::PLAIN },
+};
+
+/// Its name as a label, so that selectors can name it.
+fn default(namespace: &mut Object) {
+    let name = namespace.name().to_owned();
+    if name.is_empty() {
+        return;
+    }
+    let labels = crate::api::defaults::made(namespace.metadata_mut(), "labels");
+    labels.insert("kubernetes.io/metadata.name".into(), name.into());
+}
+
+fn prepare_create(namespace: &mut Object) {
+    namespace.0["status"] = json!({"phase": "Active"});
+    // The namespace controller removes it when the namespace is empty.
+    let Some(map) = namespace.0.as_object_mut() else { return };
+    let spec = crate::api::defaults::made(map, "spec");
+    let finalizers = spec.entry("finalizers").or_insert_with(|| json!([]));
+    if let Value::Array(list) = finalizers
+        && !list.iter().any(|f| f == "kubernetes")
+    {
+        list.push("kubernetes".into());
+    }
+}
+
+/// `spec.finalizers` changes through the `finalize` subresource alone.
+fn prepare_update(new: &mut Object, old: &Object) {
+    let Some(map) = new.0.as_object_mut() else { return };
+    match old.0.get("spec") {
+        Some(spec) => map.insert("spec".into(), spec.clone()),
+        None => map.shift_remove("spec"),
+    };
+}

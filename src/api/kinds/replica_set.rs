@@ -1,0 +1,50 @@
+//! ReplicaSet (apps/v1).
+
+use serde_json::json;
+
+use super::{Kind, Scale, Strategy};
+use crate::api::Object;
+use crate::api::columns::{AGE, NAME, column, containers, number, selector, wide};
+use crate::api::defaults::{self, fill, made};
+use crate::api::schema::of_type;
+
+pub const KIND: Kind = Kind {
+    kind: "ReplicaSet",
+    group: "apps",
+    version: "v1",
+    plural: "replicasets",
+    singular: "replicaset",
+    short_names: &["rs"],
+    namespaced: true,
+    categories: &["all"],
+    subresources: &["status", "scale"],
+    selectable: &["status.replicas"],
+    schema: of_type::<k8s_openapi::api::apps::v1::ReplicaSet>(),
+    columns: &[
+        NAME,
+        column("DESIRED", |o, _| number(o, "spec.replicas").to_string()),
+        column("CURRENT", |o, _| number(o, "status.replicas").to_string()),
+        column("READY", |o, _| number(o, "status.readyReplicas").to_string()),
+        AGE,
+        wide("CONTAINERS", |o, _| containers(o, "name")),
+        wide("IMAGES", |o, _| containers(o, "image")),
+        wide("SELECTOR", |o, _| selector(o.at("spec.selector"))),
+    ],
+    scale: Some(SCALE),
+    strategy: Strategy { default, prepare_create, has_generation: true, ..Strategy::PLAIN },
+};
+
+/// Deployments have the same.
+pub const SCALE: Scale =
+    Scale { spec_replicas: "spec.replicas", status_replicas: "status.replicas", selector: "spec.selector" };
+
+fn default(set: &mut Object) {
+    let Some(map) = set.0.as_object_mut() else { return };
+    let spec = made(map, "spec");
+    fill(spec, "replicas", 1);
+    defaults::pod::template(spec);
+}
+
+fn prepare_create(set: &mut Object) {
+    set.0["status"] = json!({"replicas": 0});
+}

@@ -1,0 +1,52 @@
+//! What many parts ask of a Pod: its QoS class, its resources, the tolerations that admission adds.
+
+use serde_json::{Map, Value, json};
+
+use super::quantity::Quantity;
+
+/// `Guaranteed`, `Burstable` or `BestEffort`, of a PodSpec.
+/// <https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/>
+pub fn qos_class(spec: &Value) -> &'static str {
+    let amount = |map: &Value, name: &str| Quantity::from_json(&map[name]).filter(|q| !q.is_zero());
+    let containers = || {
+        let list = |field: &str| spec[field].as_array().map(Vec::as_slice).unwrap_or_default().iter();
+        list("initContainers").chain(list("containers"))
+    };
+    // Resources of the Pod as a whole stand above those of its containers.
+    let whole = &spec["resources"];
+    let of: Vec<&Value> = if whole["requests"].is_object() || whole["limits"].is_object() {
+        vec![whole]
+    } else {
+        containers().map(|c| &c["resources"]).collect()
+    };
+    let (mut any, mut guaranteed) = (false, true);
+    for resources in &of {
+        for name in ["cpu", "memory"] {
+            let (request, limit) = (amount(&resources["requests"], name), amount(&resources["limits"], name));
+            any |= request.is_some() || limit.is_some();
+            guaranteed &= limit.is_some() && request.is_none_or(|r| Some(r) == limit);
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
+
+/// The two tolerations that admission gives every Pod without others for these taints: five minutes of grace on a node
+/// that is not ready or not reachable.
+pub fn add_default_tolerations(spec: &mut Map<String, Value>) {
+    let list = spec.entry("tolerations").or_insert_with(|| json!([]));
+    let Some(list) = list.as_array_mut() else { return };
+    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+        let tolerates = |t: &Value| {
+            let effect = t["effect"].as_str().unwrap_or("");
+            let its_key = t["key"].as_str().unwrap_or("");
+            (its_key == key || its_key.is_empty()) && (effect == "NoExecute" || effect.is_empty())
+        };
+        if !list.iter().any(tolerates) {
+            list.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}));
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Strict decoding: a JSON tree checked against a kind's schema, brought into the form that upstream would write.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+use super::{Struct, Type};
+use crate::api::request::FieldValidation;
+use crate::api::{Kind, Object, Status, quantity::Quantity};
+
+/// As `Kind::decode`.
+pub fn object(kind: &Kind, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {
+    let Value::Object(mut map) = value else {
+        return Err(refused(
+            kind,
+            format!("json: cannot unmarshal {} into Go value of type v1.{}", go_value(&value), kind.kind),
+        ));
+    };
+    type_meta(kind, &mut map)?;
+    let schema = kind.schema();
+    let mut walk = Walk { path: Vec::new(), unknown: Vec::new() };
+    walk.fields(&schema, &mut map).map_err(|why| refused(kind, why))?;
+    let unknown = walk.unknown;
+    match validation {
+        FieldValidation::Strict if !unknown.is_empty() => {
+            Err(refused(kind, format!("strict decoding error: {}", unknown.join(", "))))
+        }
+        FieldValidation::Ignore => Ok((Object(Value::Object(map)), Vec::new())),
+        _ => Ok((Object(Value::Object(map)), unknown)),
+    }
+}
+
+fn refused(kind: &Kind, why: String) -> Status {
+    Status::bad_request(format!(
+        "{} in version \"{}\" cannot be handled as a {}: {why}",
+        kind.kind, kind.version, kind.kind
+    ))
+}
+
+/// `apiVersion` and `kind` may be left out, but must not be another kind's.
+fn type_meta(kind: &Kind, map: &mut Map<String, Value>) -> Result<(), Status> {
+    let api_version = kind.api_version();
+    for (field, what, expected) in [("kind", "kind", kind.kind), ("apiVersion", "API version", api_version.as_str())] {
+        match map.get(field) {
+            None | Some(Value::Null) => {}
+            Some(Value::String(s)) if s.is_empty() => {}
+            Some(Value::String(s)) if s == expected => continue,
+            Some(Value::String(s)) => {
+                return Err(Status::bad_request(format!(
+                    "the {what} in the data ({s}) does not match the expected {what} ({expected})"
+                )));
+            }
+            // Any other type of value is refused by the schema.
+            Some(_) => continue,
+        }
+        map.shift_remove(field);
+        map.shift_insert(0, field.to_owned(), Value::String(expected.to_owned()));
+    }
+    Ok(())
+}
+
+enum Step {
+    Field(String),
+    Index(usize),
+    Key(String),
+}
+
+/// A walk over a tree: where it is, and the unknown fields it has met (and dropped).
+struct Walk {
+    path: Vec<Step>,
+    unknown: Vec<String>,
+}
+
+impl Walk {
+    fn fields(&mut self, schema: &Struct, map: &mut Map<String, Value>) -> Result<(), String> {
+        let mut drop = Vec::new();
+        for (name, value) in map.iter_mut() {
+            let Some(field) = schema.field(name) else {
+                self.path.push(Step::Field(name.clone()));
+                self.unknown.push(format!("unknown field \"{}\"", self.here()));
+                self.path.pop();
+                drop.push(name.clone());
+                continue;
+            };
+            if value.is_null() {
+                drop.push(name.clone());
+                continue;
+            }
+            self.path.push(Step::Field(name.clone()));
+            self.value(&field.of, &schema.name, value)?;
+            self.path.pop();
+        }
+        for name in drop {
+            map.shift_remove(&name);
+        }
+        Ok(())
+    }
+
+    /// Checks and normalises one value; `parent` is the name of the struct that holds it.
+    fn value(&mut self, of: &Type, parent: &str, value: &mut Value) -> Result<(), String> {
+        match (of, &mut *value) {
+            (Type::Any, _) => Ok(()),
+            (_, Value::Null) => {
+                // Inside a list or a map a null is the zero value.
+                *value = zero(of);
+                Ok(())
+            }
+            (Type::Struct(schema), Value::Object(map)) => self.fields(schema, map),
+            (Type::Map(of), Value::Object(map)) => {
+                for (key, value) in map.iter_mut() {
+                    self.path.push(Step::Key(key.clone()));
+                    self.value(of, parent, value)?;
+                    self.path.pop();
+                }
+                Ok(())
+            }
+            (Type::List(list), Value::Array(items)) => {
+                for (i, item) in items.iter_mut().enumerate() {
+                    self.path.push(Step::Index(i));
+                    self.value(&list.item, parent, item)?;
+                    self.path.pop();
+                }
+                Ok(())
+            }
+            (Type::String, Value::String(_)) | (Type::Boolean, Value::Bool(_)) => Ok(()),
+            (Type::Number, Value::Number(_)) => Ok(()),
+            (Type::Integer { bits }, Value::Number(n)) => match integer(n, *bits) {
+                Some(i) => {
+                    *value = i.into();
+                    Ok(())
+                }
+                None => Err(self.mismatch(parent, of, &format!("number {n}"))),
+            },
+            (Type::IntOrString, Value::String(_)) => Ok(()),
+            (Type::IntOrString, Value::Number(n)) => match integer(n, 32) {
+                Some(i) => {
+                    *value = i.into();
+                    Ok(())
+                }
+                None => Err(self.mismatch(parent, &Type::Integer { bits: 32 }, &format!("number {n}"))),
+            },
+            (Type::Quantity, Value::String(_) | Value::Number(_)) => {
+                let text = match &*value {
+                    Value::String(s) => Cow::Borrowed(s.as_str()),
+                    other => Cow::Owned(other.to_string()),
+                };
+                let parsed = text.parse::<Quantity>().map_err(|e| format!("{}: {e}", self.here()))?;
+                *value = Value::String(parsed.to_string());
+                Ok(())
+            }
+            (Type::Bytes, Value::String(s)) => {
+                let normal = base64_normal(s).map_err(|e| format!("{}: {e}", self.here()))?;
+                *s = normal;
+                Ok(())
+            }
+            (Type::Time { micro }, Value::String(s)) => {
+                let time: jiff::Timestamp = s.parse().map_err(|_| {
+                    format!("{}: parsing time {s:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse it", self.here())
+                })?;
+                *s = format_time(time, *micro);
+                Ok(())
+            }
+            (_, other) => {
+                let got = go_value(other);
+                Err(self.mismatch(parent, of, got))
+            }
+        }
+    }
+
+    /// Upstream's (that is, Go's) wording; the field's path has no indexes there.
+    fn mismatch(&self, parent: &str, of: &Type, got: &str) -> String {
+        let fields: Vec<&str> =
+            self.path.iter().filter_map(|s| if let Step::Field(f) = s { Some(f.as_str()) } else { None }).collect();
+        format!("json: cannot unmarshal {got} into Go struct field {parent}.{} of type {}", fields.join("."), of.go())
+    }
+
+    /// `spec.containers[0].image`
+    fn here(&self) -> String {
+        let mut out = String::new();
+        for step in &self.path {
+            match step {
+                Step::Index(i) => out.push_str(&format!("[{i}]")),
+                Step::Field(name) | Step::Key(name) => {
+                    if !out.is_empty() {
+                        out.push('.');
+                    }
+                    out.push_str(name);
+                }
+            }
+        }
+        out
+    }
+}
+
+/// Upstream's form of a time: seconds (or exactly six digits of them), UTC.
+pub fn format_time(time: jiff::Timestamp, micro: bool) -> String {
+    if micro {
+        time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+    } else {
+        time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    }
+}
+
+/// An integer within `bits`; YAML may have written it as a whole float.
+fn integer(n: &serde_json::Number, bits: u8) -> Option<i64> {
+    let whole = |f: f64| (f.fract() == 0.0 && f.abs() < 9e15).then_some(f as i64);
+    let i = n.as_i64().or_else(|| n.as_f64().filter(|_| n.is_f64()).and_then(whole))?;
+    (bits == 64 || i32::try_from(i).is_ok()).then_some(i)
+}
+
+fn base64_normal(text: &str) -> Result<String, String> {
+    use base64::Engine;
+    let engine = base64::engine::general_purpose::STANDARD;
+    let bare: Cow<'_, str> =
+        if text.contains(['\r', '\n']) { text.replace(['\r', '\n'], "").into() } else { text.into() };
+    match engine.decode(bare.as_ref()) {
+        Ok(_) => Ok(bare.into_owned()),
+        Err(base64::DecodeError::InvalidByte(at, _)) => Err(format!("illegal base64 data at input byte {at}")),
+        Err(_) => Err(format!("illegal base64 data at input byte {}", bare.len() / 4 * 4)),
+    }
+}
+
+fn zero(of: &Type) -> Value {
+    match of {
+        Type::Any => Value::Null,
+        Type::String | Type::Bytes => "".into(),
+        Type::Quantity => "0".into(),
+        Type::IntOrString | Type::Integer { .. } | Type::Number => 0.into(),
+        Type::Boolean => false.into(),
+        Type::List(_) => Value::Array(Vec::new()),
+        Type::Time { .. } => Value::Null,
+        Type::Map(_) | Type::Struct(_) => Value::Object(Map::new()),
+    }
+}
+
+/// What Go's decoder calls the value.
+fn go_value(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}

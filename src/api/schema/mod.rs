@@ -1,0 +1,143 @@
+//! The schemas of kinds: for each field its type, how its list merges, and by which keys. A compact tree, compiled from
+//! k8s-openapi's JSON schemas when a kind is first used, plus a table of what these leave out (`merge_keys`).
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+
+use k8s_openapi::schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+
+mod compile;
+pub mod decode;
+mod merge_keys;
+
+/// The function that yields a kind's JSON schema: `of_type::<Pod>()`.
+pub struct Source {
+    /// The name of the definition: `io.k8s.api.core.v1.Pod`.
+    name: fn() -> std::borrow::Cow<'static, str>,
+    generate: fn(&mut SchemaGenerator) -> k8s_openapi::schemars::Schema,
+}
+
+/// The schema of a k8s-openapi type.
+pub const fn of_type<T: JsonSchema>() -> Source {
+    Source { name: T::schema_name, generate: T::json_schema }
+}
+
+/// The type of a value.
+#[derive(Clone, Debug)]
+pub enum Type {
+    /// Anything at all (`RawExtension`, `FieldsV1`).
+    Any,
+    String,
+    /// Base64.
+    Bytes,
+    /// RFC 3339; `micro` keeps microseconds.
+    Time {
+        micro: bool,
+    },
+    Quantity,
+    IntOrString,
+    Integer {
+        bits: u8,
+    },
+    Number,
+    Boolean,
+    Map(Arc<Type>),
+    List(Arc<List>),
+    Struct(Arc<Struct>),
+}
+
+/// A list and how it merges.
+#[derive(Clone, Debug)]
+pub struct List {
+    pub item: Type,
+    pub kind: ListKind,
+}
+
+/// Upstream's `x-kubernetes-list-type` with its keys, and `x-kubernetes-patch-strategy` with its key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListKind {
+    /// `Some`: a strategic merge patch merges the list: by this key, or as a set of plain values where it is "".
+    pub merge_key: Option<&'static str>,
+    /// The keys of a `map` list for server-side apply.
+    pub map_keys: &'static [&'static str],
+    /// A `set` list for server-side apply.
+    pub set: bool,
+}
+
+/// A JSON object with known fields.
+#[derive(Debug)]
+pub struct Struct {
+    /// Go's name: `Container`.
+    pub name: String,
+    /// The name in Go's errors: `v1.Container`.
+    pub go_type: String,
+    fields: OnceLock<Fields>,
+}
+
+/// Sorted by name.
+type Fields = Box<[(Box<str>, Field)]>;
+
+#[derive(Clone, Debug)]
+pub struct Field {
+    pub of: Type,
+    /// `retainKeys` of upstream's patch strategies: a patch may clear what it does not name.
+    pub retain_keys: bool,
+    /// A struct that is replaced as a whole: upstream's `x-kubernetes-map-type: atomic`, patch strategy `replace`.
+    pub atomic: bool,
+}
+
+impl Struct {
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        let fields = self.fields.get()?;
+        let at = fields.binary_search_by(|(n, _)| (**n).cmp(name)).ok()?;
+        Some(&fields[at].1)
+    }
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &Field)> {
+        self.fields.get().into_iter().flatten().map(|(n, f)| (&**n, f))
+    }
+    /// The type at a dotted path of plain fields: `spec.nodeName`.
+    pub fn at(&self, path: &str) -> Option<Type> {
+        let (first, rest) = path.split_once('.').unwrap_or((path, ""));
+        match &self.field(first)?.of {
+            found if rest.is_empty() => Some(found.clone()),
+            Type::Struct(inner) => inner.at(rest),
+            _ => None,
+        }
+    }
+}
+
+impl Type {
+    /// Go's name of the type, for errors.
+    pub fn go(&self) -> String {
+        match self {
+            Type::Any => "runtime.RawExtension".into(),
+            Type::String => "string".into(),
+            Type::Bytes => "[]uint8".into(),
+            Type::Time { micro: false } => "v1.Time".into(),
+            Type::Time { micro: true } => "v1.MicroTime".into(),
+            Type::Quantity => "resource.Quantity".into(),
+            Type::IntOrString => "intstr.IntOrString".into(),
+            Type::Integer { bits } => format!("int{bits}"),
+            Type::Number => "float64".into(),
+            Type::Boolean => "bool".into(),
+            Type::Map(of) => format!("map[string]{}", of.go()),
+            Type::List(list) => format!("[]{}", list.item.go()),
+            Type::Struct(s) => s.go_type.clone(),
+        }
+    }
+}
+
+/// All definitions compiled so far, by name; kinds share them (a Deployment's template is a Pod's).
+static DEFINITIONS: LazyLock<Mutex<HashMap<String, Arc<Struct>>>> = LazyLock::new(Default::default);
+
+/// The compiled schema of a source.
+pub fn of(source: &Source) -> Arc<Struct> {
+    let mut definitions = DEFINITIONS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let name = (source.name)();
+    if let Some(known) = definitions.get(name.as_ref()) {
+        return known.clone();
+    }
+    let mut generator = SchemaSettings::draft2020_12().into_generator();
+    let root = (source.generate)(&mut generator);
+    compile::root(&mut definitions, &name, root.as_value(), generator.definitions())
+}

@@ -1,0 +1,126 @@
+//! What the generic verbs do with an object of any kind between decoding and storing it.
+
+use serde_json::{Map, Value};
+
+use super::validation::{Errors, metadata};
+use super::{Cause, Kind, Object, Status};
+
+/// Readies a decoded object for creation: what a creator may not set is dropped, defaults are filled. The server sets
+/// uid, creationTimestamp, resourceVersion, and the name where it is generated.
+pub fn prepare_create(kind: &Kind, object: &mut Object) {
+    let meta = object.metadata_mut();
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "uid", "creationTimestamp"] {
+        meta.shift_remove(field);
+    }
+    meta.shift_remove("selfLink");
+    meta.shift_remove("generation");
+    if kind.strategy.has_generation {
+        meta.insert("generation".into(), 1.into());
+    }
+    if kind.has_subresource("status")
+        && let Some(map) = object.0.as_object_mut()
+    {
+        map.shift_remove("status");
+    }
+    (kind.strategy.default)(object);
+    (kind.strategy.prepare_create)(object);
+}
+
+/// Readies a decoded object to replace `old`: status and what the system owns are the old ones, defaults are filled,
+/// and the generation counts a change of anything but metadata and status.
+pub fn prepare_update(kind: &Kind, new: &mut Object, old: &Object) {
+    keep_system_metadata(new, old);
+    if kind.has_subresource("status") {
+        keep(new, old, "status");
+    }
+    (kind.strategy.default)(new);
+    (kind.strategy.prepare_update)(new, old);
+    if kind.strategy.has_generation {
+        let generation = old.generation() + i64::from(content_differs(new, old));
+        new.set_meta("generation", Value::from(generation));
+    }
+}
+
+/// Readies an update of the `status` subresource: everything is the old one's but status, labels and annotations.
+pub fn prepare_status_update(_kind: &Kind, new: &mut Object, old: &Object) {
+    let mut out = old.clone();
+    keep(&mut out, new, "status");
+    for field in ["labels", "annotations", "resourceVersion"] {
+        out.set_meta(field, new.0["metadata"].get(field).cloned());
+    }
+    *new = out;
+}
+
+/// All rules for a new object.
+pub fn validate_create(kind: &Kind, object: &Object) -> Result<(), Status> {
+    let mut errs = Errors::default();
+    metadata::check(kind, object, &mut errs);
+    errs.0.extend((kind.strategy.validate)(object));
+    finish(kind, object, errs.0)
+}
+
+/// All rules for an object that replaces another.
+pub fn validate_update(kind: &Kind, new: &Object, old: &Object) -> Result<(), Status> {
+    let mut errs = Errors::default();
+    metadata::check_update(new, old, &mut errs);
+    metadata::check(kind, new, &mut errs);
+    errs.0.extend((kind.strategy.validate)(new));
+    errs.0.extend((kind.strategy.validate_update)(new, old));
+    finish(kind, new, errs.0)
+}
+
+/// All rules for an update of the `status` subresource.
+pub fn validate_status_update(kind: &Kind, new: &Object, old: &Object) -> Result<(), Status> {
+    let mut errs = Errors::default();
+    metadata::check_update(new, old, &mut errs);
+    metadata::check(kind, new, &mut errs);
+    errs.0.extend((kind.strategy.validate_status)(new, old));
+    finish(kind, new, errs.0)
+}
+
+fn finish(kind: &Kind, object: &Object, mut causes: Vec<Cause>) -> Result<(), Status> {
+    if causes.is_empty() {
+        return Ok(());
+    }
+    let mut seen: Vec<Cause> = Vec::with_capacity(causes.len());
+    causes.retain(|c| {
+        let new = !seen.contains(c);
+        if new {
+            seen.push(c.clone());
+        }
+        new
+    });
+    Err(Status::invalid(kind.kind, kind.group, object.name(), causes))
+}
+
+/// Whether anything but metadata and status differs: what `generation` counts.
+pub fn content_differs(new: &Object, old: &Object) -> bool {
+    let content = |o: &Object| -> Map<String, Value> {
+        let all = o.0.as_object().cloned().unwrap_or_default();
+        all.into_iter().filter(|(k, _)| !matches!(k.as_str(), "metadata" | "status" | "apiVersion" | "kind")).collect()
+    };
+    !super::validation::same(&Value::Object(content(new)), &Value::Object(content(old)))
+}
+
+/// Copies a top-level field from `old`, or removes it.
+fn keep(new: &mut Object, old: &Object, field: &str) {
+    let Some(map) = new.0.as_object_mut() else { return };
+    match old.0.get(field) {
+        Some(value) => map.insert(field.to_owned(), value.clone()),
+        None => map.shift_remove(field),
+    };
+}
+
+/// An updater may leave out what the system owns; a different uid or name is for validation to refuse.
+fn keep_system_metadata(new: &mut Object, old: &Object) {
+    for field in ["uid", "name", "namespace"] {
+        if new.0["metadata"][field].as_str().unwrap_or("").is_empty() {
+            new.set_meta(field, old.0["metadata"].get(field).cloned());
+        }
+    }
+    for field in ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "generateName"]
+    {
+        new.set_meta(field, old.0["metadata"].get(field).cloned());
+    }
+    new.metadata_mut().shift_remove("selfLink");
+}

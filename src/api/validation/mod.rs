@@ -1,0 +1,203 @@
+//! Upstream's validation: rules over JSON trees that report fields by path, in upstream's reasons and words.
+//!
+//! A rule walks with `At`, a value that knows its path, and reports to `Errors`. The decoder has checked types already,
+//! so a rule only meets absent values and values of the right type.
+
+use serde_json::Value;
+
+use super::Cause;
+
+pub mod metadata;
+pub mod names;
+
+/// Which names a kind's objects may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameRule {
+    /// A DNS-1123 subdomain.
+    Subdomain,
+    /// A DNS-1123 label.
+    Label,
+    /// A DNS-1035 label.
+    Dns1035Label,
+    /// Any segment of a URL path.
+    PathSegment,
+}
+
+impl NameRule {
+    pub fn check(self, name: &str) -> Vec<String> {
+        match self {
+            NameRule::Subdomain => names::dns1123_subdomain(name),
+            NameRule::Label => names::dns1123_label(name),
+            NameRule::Dns1035Label => names::dns1035_label(name),
+            NameRule::PathSegment => names::path_segment(name),
+        }
+    }
+}
+
+/// A value and where it is.
+#[derive(Clone, Debug)]
+pub struct At<'a> {
+    pub value: &'a Value,
+    pub path: String,
+}
+
+static NULL: Value = Value::Null;
+
+impl<'a> At<'a> {
+    /// The root of an object.
+    pub fn root(value: &'a Value) -> At<'a> {
+        At { value, path: String::new() }
+    }
+    /// A field of a struct.
+    pub fn get(&self, field: &str) -> At<'a> {
+        At { value: self.value.get(field).unwrap_or(&NULL), path: self.path(field) }
+    }
+    /// The path of a field.
+    pub fn path(&self, field: &str) -> String {
+        if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) }
+    }
+    /// The path of a map's key, in brackets.
+    pub fn key_path(&self, key: &str) -> String {
+        format!("{}[{key}]", self.path)
+    }
+    /// The items of a list; none where it is absent.
+    pub fn items(&self) -> impl Iterator<Item = At<'a>> + use<'a> {
+        let path = self.path.clone();
+        let items = self.value.as_array().map(Vec::as_slice).unwrap_or_default();
+        items.iter().enumerate().map(move |(i, value)| At { value, path: format!("{path}[{i}]") })
+    }
+    /// The entries of a map; none where it is absent. Each is at `path[key]`.
+    pub fn entries(&self) -> impl Iterator<Item = (&'a str, At<'a>)> + use<'a> {
+        let path = self.path.clone();
+        let entries = self.value.as_object().into_iter().flatten();
+        entries.map(move |(key, value)| (key.as_str(), At { value, path: format!("{path}[{key}]") }))
+    }
+    pub fn is_set(&self) -> bool {
+        !self.value.is_null()
+    }
+    /// "" where it is absent.
+    pub fn str(&self) -> &'a str {
+        self.value.as_str().unwrap_or("")
+    }
+    pub fn int(&self) -> Option<i64> {
+        self.value.as_i64()
+    }
+    /// `false` where it is absent.
+    pub fn bool(&self) -> bool {
+        self.value.as_bool().unwrap_or(false)
+    }
+    pub fn len(&self) -> usize {
+        match self.value {
+            Value::Array(a) => a.len(),
+            Value::Object(o) => o.len(),
+            Value::String(s) => s.len(),
+            _ => 0,
+        }
+    }
+    /// Absent, or an empty list, map or string.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What is wrong with an object so far.
+#[derive(Debug, Default)]
+pub struct Errors(pub Vec<Cause>);
+
+impl Errors {
+    fn add(&mut self, reason: &str, path: impl Into<String>, message: String) {
+        self.0.push(Cause { reason: reason.to_owned(), message, field: path.into() });
+    }
+    /// `Required value`, with what else there is to say.
+    pub fn required(&mut self, path: impl Into<String>, detail: &str) {
+        let message = if detail.is_empty() { "Required value".to_owned() } else { format!("Required value: {detail}") };
+        self.add("FieldValueRequired", path, message);
+    }
+    /// `Invalid value: "x": must ...`
+    pub fn invalid(&mut self, path: impl Into<String>, value: impl Into<Value>, detail: impl AsRef<str>) {
+        let value = shown(&value.into());
+        let detail = detail.as_ref();
+        let message = if detail.is_empty() {
+            format!("Invalid value: {value}")
+        } else {
+            format!("Invalid value: {value}: {detail}")
+        };
+        self.add("FieldValueInvalid", path, message);
+    }
+    /// One error for each message of a syntax check.
+    pub fn invalid_each(&mut self, path: &str, value: &str, details: Vec<String>) {
+        for detail in details {
+            self.invalid(path, value, detail);
+        }
+    }
+    /// `Unsupported value: "x": supported values: "A", "B"`
+    pub fn not_supported(&mut self, path: impl Into<String>, value: &str, supported: &[&str]) {
+        let mut names: Vec<String> = supported.iter().map(|s| format!("\"{s}\"")).collect();
+        names.sort();
+        let message = format!("Unsupported value: \"{value}\": supported values: {}", names.join(", "));
+        self.add("FieldValueNotSupported", path, message);
+    }
+    pub fn duplicate(&mut self, path: impl Into<String>, value: impl Into<Value>) {
+        self.add("FieldValueDuplicate", path, format!("Duplicate value: {}", shown(&value.into())));
+    }
+    pub fn forbidden(&mut self, path: impl Into<String>, detail: impl AsRef<str>) {
+        self.add("FieldValueForbidden", path, format!("Forbidden: {}", detail.as_ref()));
+    }
+    pub fn not_found(&mut self, path: impl Into<String>, value: &str) {
+        self.add("FieldValueNotFound", path, format!("Not found: \"{value}\""));
+    }
+    pub fn too_long(&mut self, path: impl Into<String>, max: usize) {
+        self.add("FieldValueTooLong", path, format!("Too long: may not be more than {max} bytes"));
+    }
+    pub fn too_many(&mut self, path: impl Into<String>, got: usize, max: usize) {
+        self.add("FieldValueTooMany", path, format!("Too many: {got}: must have at most {max} items"));
+    }
+
+    /// A string that must be one of a few; empty counts as absent and is `Required`.
+    pub fn one_of(&mut self, at: &At<'_>, supported: &[&str]) {
+        match at.str() {
+            "" => self.required(at.path.clone(), ""),
+            value if !supported.contains(&value) => self.not_supported(at.path.clone(), value, supported),
+            _ => {}
+        }
+    }
+    /// A number that may be absent but not negative.
+    pub fn non_negative(&mut self, at: &At<'_>) {
+        if let Some(n) = at.int().filter(|n| *n < 0) {
+            self.invalid(at.path.clone(), n, "must be greater than or equal to 0");
+        }
+    }
+    /// What may not change: the whole value at a path.
+    pub fn immutable(&mut self, new: &At<'_>, old: &At<'_>) {
+        if !same(new.value, old.value) {
+            self.invalid(new.path.clone(), new.value.clone(), "field is immutable");
+        }
+    }
+}
+
+/// Equal as upstream's semantic equality has it: absent, null and empty are the same.
+pub fn same(a: &Value, b: &Value) -> bool {
+    let empty = |v: &Value| match v {
+        Value::Null => true,
+        Value::Array(a) => a.is_empty(),
+        Value::Object(o) => o.is_empty(),
+        _ => false,
+    };
+    match (a, b) {
+        (Value::Object(x), Value::Object(y)) => {
+            let missing = &Value::Null;
+            x.iter().all(|(k, v)| same(v, y.get(k).unwrap_or(missing)))
+                && y.iter().all(|(k, v)| x.contains_key(k) || same(missing, v))
+        }
+        (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(a, b)| same(a, b)),
+        _ => a == b || (empty(a) && empty(b)),
+    }
+}
+
+/// A value as errors show it.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(s) => format!("{s:?}"),
+        other => other.to_string(),
+    }
+}

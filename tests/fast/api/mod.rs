@@ -1,0 +1,25 @@
+//! The objects of the API: kinds, decoding, defaults, validation, selectors, quantities, patches.
+
+use podwright::api::{FieldValidation, Kind, Object, kinds, strategy, yaml};
+
+mod kinds_table;
+mod schema;
+
+/// The one document of a YAML text, decoded strictly.
+pub fn decode(text: &str) -> (&'static Kind, Object) {
+    let value = yaml::documents(text).expect("valid YAML").remove(0);
+    let kind = kinds::of(value["apiVersion"].as_str().unwrap_or(""), value["kind"].as_str().unwrap_or(""));
+    let kind = kind.unwrap_or_else(|| panic!("no such kind: {value}"));
+    let (mut object, _) = kind.decode(value, FieldValidation::Strict).expect("decodes");
+    if kind.namespaced && object.namespace().is_none() {
+        object.set_meta("namespace", serde_json::Value::from("default"));
+    }
+    (kind, object)
+}
+
+/// As the server would store it.
+pub fn created(text: &str) -> (&'static Kind, Object) {
+    let (kind, mut object) = decode(text);
+    strategy::prepare_create(kind, &mut object);
+    (kind, object)
+}
