@@ -18,6 +18,7 @@ pub mod pod;
 pub mod quantity;
 pub mod request;
 pub mod rpc;
+pub mod scale;
 pub mod schema;
 pub mod selector;
 pub mod status;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::validation::{Errors, metadata};
+use super::validation::{Errors, metadata, same};
 use super::{Cause, Kind, Object, Status};
 
 /// Readies a decoded object for creation: what a creator may not set is dropped, defaults are filled. The server sets
@@ -95,11 +95,26 @@ fn finish(kind: &Kind, object: &Object, mut causes: Vec<Cause>) -> Result<(), St
 
 /// Whether anything but metadata and status differs: what `generation` counts.
 pub fn content_differs(new: &Object, old: &Object) -> bool {
-    let content = |o: &Object| -> Map<String, Value> {
-        let all = o.0.as_object().cloned().unwrap_or_default();
-        all.into_iter().filter(|(k, _)| !matches!(k.as_str(), "metadata" | "status" | "apiVersion" | "kind")).collect()
+    let content = |o: &Object| -> Vec<String> {
+        let keys = o.0.as_object().into_iter().flatten().map(|(key, _)| key.clone());
+        keys.filter(|k| !matches!(k.as_str(), "metadata" | "status" | "apiVersion" | "kind")).collect()
     };
-    !super::validation::same(&Value::Object(content(new)), &Value::Object(content(old)))
+    let differs = |key: &String| !same(&new.0[key], &old.0[key]);
+    content(new).iter().any(differs) || content(old).iter().any(differs)
+}
+
+/// Whether an update changes nothing but what the server itself writes: it is then no write at all.
+pub fn is_unchanged(new: &Object, old: &Object) -> bool {
+    let keys = |o: &Object| -> Vec<String> { o.0.as_object().into_iter().flatten().map(|(k, _)| k.clone()).collect() };
+    let metadata = |o: &Object| -> Map<String, Value> {
+        let all = o.0["metadata"].as_object().into_iter().flatten();
+        let own = |k: &str| matches!(k, "resourceVersion" | "managedFields" | "generation");
+        all.filter(|(k, _)| !own(k)).map(|(k, v)| (k.clone(), v.clone())).collect()
+    };
+    let alike = |key: &String| key == "metadata" || same(&new.0[key], &old.0[key]);
+    keys(new).iter().all(alike)
+        && keys(old).iter().all(alike)
+        && same(&Value::Object(metadata(new)), &Value::Object(metadata(old)))
 }
 
 /// Copies a top-level field from `old`, or removes it.

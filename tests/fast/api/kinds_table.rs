@@ -39,7 +39,8 @@ fn every_selectable_field_is_in_the_schema() {
 
 #[test]
 fn selectable_fields_have_values() {
-    let (kind, pod) = created("{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: worker, containers: []}}");
+    let (kind, pod) =
+        created("{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: worker, containers: []}}");
     assert_eq!(kind.field(&pod, "spec.nodeName"), "worker");
     assert_eq!(kind.field(&pod, "status.phase"), "Pending");
     assert_eq!(kind.field(&pod, "spec.hostNetwork"), "false");

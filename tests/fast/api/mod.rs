@@ -3,6 +3,7 @@
 use podwright::api::{FieldValidation, Kind, Object, kinds, strategy, yaml};
 
 mod kinds_table;
+mod patch;
 mod schema;
 
 /// The one document of a YAML text, decoded strictly.

@@ -1,0 +1,145 @@
+//! Apply: a three-way merge of what was applied last, what is applied now, and what is live, as `kubectl apply` merges.
+//!
+//! What the new manifest names, it sets. What the last one named and the new one does not, goes. Everything else (set by
+//! controllers, by defaulting, by other people) stays. Lists of named things merge item by item, by upstream's keys.
+
+use serde_json::{Map, Value};
+
+use super::order::{Keys, arrange};
+use crate::api::schema::{Field, List, Struct, Type};
+use crate::api::{Kind, Object, Status};
+
+/// Where the last applied manifest is kept.
+pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// The object that an apply of the manifest `new` makes of `live`, annotated with what was applied. Compare the outcome,
+/// once it has its defaults, with `live` to tell `configured` from `unchanged`.
+pub fn merge(kind: &Kind, new: &Value, live: Option<&Object>) -> Result<Object, Status> {
+    let new = annotated(new)?;
+    let Some(live) = live else { return Ok(Object(new)) };
+    // An annotation that somebody broke counts as none, so nothing is removed by mistake.
+    let last = live.annotation(LAST_APPLIED).and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
+    let schema = kind.schema();
+    let mut merged = merge_struct(Some(&schema), &last, &new, &live.0, false);
+    // Neither is the manifest's business, whatever it says.
+    for field in ["resourceVersion", "uid", "creationTimestamp", "generation"] {
+        if let Some(value) = live.0["metadata"].get(field) {
+            merged["metadata"][field] = value.clone();
+        }
+    }
+    if let (Some(status), Some(map)) = (live.0.get("status"), merged.as_object_mut()) {
+        map.insert("status".into(), status.clone());
+    }
+    if let Some(wanted) = new["metadata"]["resourceVersion"].as_str().filter(|v| !v.is_empty()) {
+        merged["metadata"]["resourceVersion"] = wanted.into();
+    }
+    Ok(Object(merged))
+}
+
+/// The manifest with itself as an annotation.
+pub fn annotated(manifest: &Value) -> Result<Value, Status> {
+    let mut bare = Object(manifest.clone());
+    if !bare.0.is_object() {
+        return Err(Status::bad_request("the object is not a JSON object"));
+    }
+    if let Some(Value::Object(annotations)) = bare.metadata_mut().get_mut("annotations") {
+        annotations.shift_remove(LAST_APPLIED);
+    }
+    // kubectl encodes with sorted keys, an (empty) annotations map and a final newline.
+    let mut shown = bare.0.clone();
+    if !shown["metadata"]["annotations"].is_object() {
+        shown["metadata"]["annotations"] = Value::Object(Map::new());
+    }
+    let text = format!("{}\n", sorted(&shown));
+    let annotations = crate::api::defaults::made(bare.metadata_mut(), "annotations");
+    annotations.insert(LAST_APPLIED.into(), text.into());
+    Ok(bare.0)
+}
+
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<(&String, &Value)> = map.iter().collect();
+            entries.sort_by_key(|(key, _)| key.as_str());
+            Value::Object(entries.into_iter().map(|(k, v)| (k.clone(), sorted(v))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        plain => plain.clone(),
+    }
+}
+
+/// `schema` is `None` inside maps and untyped values. `retain_keys`: what `new` does not name goes.
+fn merge_struct(schema: Option<&Struct>, last: &Value, new: &Value, live: &Value, retain_keys: bool) -> Value {
+    let (Some(new), Some(live)) = (new.as_object(), live.as_object()) else { return pruned(new) };
+    let mut out = live.clone();
+    for key in last.as_object().into_iter().flatten().map(|(key, _)| key) {
+        if new.get(key).is_none_or(Value::is_null) {
+            out.shift_remove(key);
+        }
+    }
+    if retain_keys {
+        out.retain(|key, _| new.contains_key(key));
+    }
+    for (key, value) in new {
+        if value.is_null() {
+            out.shift_remove(key);
+            continue;
+        }
+        let field = schema.and_then(|s| s.field(key));
+        let merged = match live.get(key) {
+            Some(before) if !before.is_null() => merge_field(field, &last[key], value, before),
+            _ => pruned(value),
+        };
+        out.insert(key.clone(), merged);
+    }
+    Value::Object(out)
+}
+
+fn merge_field(field: Option<&Field>, last: &Value, new: &Value, live: &Value) -> Value {
+    let retain_keys = field.is_some_and(|f| f.retain_keys);
+    merge_value(field.map(|f| &f.of), last, new, live, retain_keys)
+}
+
+fn merge_value(of: Option<&Type>, last: &Value, new: &Value, live: &Value, retain_keys: bool) -> Value {
+    match (of, new, live) {
+        (Some(Type::Struct(schema)), Value::Object(_), Value::Object(_)) => {
+            merge_struct(Some(schema), last, new, live, retain_keys)
+        }
+        (_, Value::Object(_), Value::Object(_)) => merge_struct(None, last, new, live, false),
+        (Some(Type::List(list)), Value::Array(new), Value::Array(live)) if list.kind.merge_key.is_some() => {
+            merge_list(list, last, new, live, retain_keys)
+        }
+        (_, new, _) => pruned(new),
+    }
+}
+
+fn merge_list(list: &List, last: &Value, new: &[Value], live: &[Value], retain_keys: bool) -> Value {
+    // The keys of server-side apply, not the one merge key: two ports may have one number and two protocols.
+    let keys = Keys(list.kind.map_keys);
+    let last = last.as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut merged = Vec::with_capacity(new.len());
+    for value in new {
+        merged.push(match keys.find(live, value) {
+            Some(at) => {
+                let applied = keys.find(last, value).map_or(&Value::Null, |i| &last[i]);
+                merge_value(Some(&list.item), applied, value, &live[at], retain_keys)
+            }
+            None => pruned(value),
+        });
+    }
+    let kept = live.iter().filter(|v| keys.find(new, v).is_none() && keys.find(last, v).is_none());
+    merged.extend(kept.cloned());
+    Value::Array(arrange(merged, new, live, keys))
+}
+
+/// A new value: nulls in it say nothing.
+fn pruned(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = map.iter().filter(|(_, v)| !v.is_null());
+            Value::Object(kept.map(|(k, v)| (k.clone(), pruned(v))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(pruned).collect()),
+        plain => plain.clone(),
+    }
+}

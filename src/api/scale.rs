@@ -1,0 +1,62 @@
+//! The `scale` subresource: an `autoscaling/v1` Scale as a view of the kinds that have replicas.
+
+use serde_json::{Value, json};
+
+use super::kinds::Scale;
+use super::selector::LabelSelector;
+use super::validation::{At, Errors};
+use super::{Object, Status};
+
+/// The view of an object.
+pub fn get(scale: &Scale, object: &Object) -> Object {
+    let number = |path: &str| object.at(path).and_then(Value::as_i64).unwrap_or(0);
+    let selector = object.at(scale.selector).and_then(|v| LabelSelector::from_json(v).ok()).unwrap_or_default();
+    let metadata = &object.0["metadata"];
+    let mut view = json!({
+        "apiVersion": "autoscaling/v1",
+        "kind": "Scale",
+        "metadata": {},
+        "spec": {"replicas": number(scale.spec_replicas)},
+        "status": {"replicas": number(scale.status_replicas), "selector": selector.to_string()},
+    });
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(value) = metadata.get(field) {
+            view["metadata"][field] = value.clone();
+        }
+    }
+    Object(view)
+}
+
+/// Writes an updated view back into its object; the view's resourceVersion and uid, where given, become the object's, so
+/// that the update compares them.
+pub fn set(scale: &Scale, object: &mut Object, view: &Value) -> Result<(), Status> {
+    let replicas = match &view["spec"]["replicas"] {
+        Value::Null => 0,
+        value => match value.as_i64().and_then(|n| i32::try_from(n).ok()) {
+            Some(n) => n,
+            None => {
+                let why = "Scale in version \"v1\" cannot be handled as a Scale: spec.replicas is not an int32";
+                return Err(Status::bad_request(why));
+            }
+        },
+    };
+    let mut errs = Errors::default();
+    errs.non_negative(&At::root(view).get("spec").get("replicas"));
+    if !errs.0.is_empty() {
+        return Err(Status::invalid("Scale", "autoscaling", object.name(), errs.0));
+    }
+    let mut at = &mut object.0;
+    for step in scale.spec_replicas.split('.') {
+        if !at.is_object() {
+            *at = json!({});
+        }
+        at = &mut at[step];
+    }
+    *at = replicas.into();
+    for field in ["resourceVersion", "uid"] {
+        if let Some(value) = view["metadata"][field].as_str().filter(|v| !v.is_empty()) {
+            object.set_meta(field, Value::from(value));
+        }
+    }
+    Ok(())
+}
