@@ -28,6 +28,15 @@ impl Watcher {
         change.key.starts_with(&self.prefix)
     }
 
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Hands over history, which waits for room; false: nobody reads any more.
+    pub async fn send(&self, changes: Vec<Change>) -> bool {
+        self.sender.send(Ok(changes)).await.is_ok()
+    }
+
     pub fn end(self, error: Error) {
         self.last_word.send(Err(error));
     }

@@ -7,12 +7,15 @@
 //! the one before it on. A store that ended uncleanly may leave a hole in the revisions; a list or a watch from inside it
 //! gets `Compacted`, as for history that is gone: what its caller saw there was never made durable.
 
+pub mod bench;
 mod hub;
 mod memory;
 mod retention;
+mod sqlite;
 
 pub use memory::Memory;
 pub use retention::Retention;
+pub use sqlite::{Sqlite, restore};
 
 use std::{path::Path, sync::Arc};
 

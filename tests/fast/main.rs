@@ -1,4 +1,5 @@
 //! Tests without privilege: pure functions, golden files, properties, the simulated control plane. Seconds.
 
 mod api;
+mod store;
 mod stream;

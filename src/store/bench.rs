@@ -1,0 +1,76 @@
+//! How fast a store takes durable writes: what `./dev bench` measures.
+
+use std::{
+    fmt,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+
+use super::{Compare, Error, Outcome, Revision, Sqlite, Store, Txn, Write};
+
+/// What one run came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    pub writers: usize,
+    pub per_second: f64,
+    pub p50: Duration,
+    pub p99: Duration,
+    pub max: Duration,
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Figures { writers, per_second, p50, p99, max } = self;
+        write!(f, "{writers:>4} writers: {per_second:>7.0} durable puts/s, p50 {p50:.2?}, p99 {p99:.2?}, max {max:.2?}")
+    }
+}
+
+/// Puts values of 1 to 2 KiB durably into a new store in the folder `dir` for `seconds`, from so many writers at once;
+/// each compares and overwrites keys of its own, as updates of objects do. A live watch takes all changes, as the API
+/// server's does.
+pub async fn bench(dir: &Path, writers: usize, seconds: u64) -> Result<Figures, Error> {
+    let store = Arc::new(Sqlite::open(&dir.join(format!("bench-{writers}.db")))?);
+    let mut watch = store.watch("", 0).await?;
+    let watcher = tokio::spawn(async move { while let Some(Ok(_)) = watch.recv().await {} });
+    let start = Instant::now();
+    let until = start + Duration::from_secs(seconds);
+    let tasks: Vec<_> = (0..writers).map(|writer| tokio::spawn(write_until(store.clone(), writer, until))).collect();
+    let mut took = Vec::new();
+    for task in tasks {
+        took.extend(task.await.map_err(|e| Error::Io(format!("a writer failed: {e}")))??);
+    }
+    let elapsed = start.elapsed();
+    store.close().await?;
+    let _ = watcher.await;
+    took.sort_unstable();
+    let quantile = |q: f64| took.get(((took.len() as f64 - 1.0) * q) as usize).copied().unwrap_or_default();
+    let per_second = took.len() as f64 / elapsed.as_secs_f64();
+    Ok(Figures { writers, per_second, p50: quantile(0.5), p99: quantile(0.99), max: quantile(1.0) })
+}
+
+/// One writer: returns how long each of its commits took.
+async fn write_until(store: Arc<Sqlite>, writer: usize, until: Instant) -> Result<Vec<Duration>, Error> {
+    const KEYS: usize = 64;
+    let mut revisions: [Revision; KEYS] = [0; KEYS];
+    let mut took = Vec::new();
+    for turn in 0.. {
+        let start = Instant::now();
+        if start >= until {
+            break;
+        }
+        let slot = turn % KEYS;
+        let key = format!("/registry/pods/bench/writer-{writer:04}-{slot:04}");
+        let value = Bytes::from(vec![b'x'; 1024 + (turn * 97) % 1024]);
+        let compares = vec![Compare::Unchanged(key.clone(), revisions[slot])];
+        let txn = Txn { compares, writes: vec![Write::Put(key, value)], ..Txn::default() };
+        match store.commit(txn).await? {
+            Outcome::Committed(revision) => revisions[slot] = revision,
+            Outcome::Refused(_) => return Err(Error::Io("somebody else wrote a writer's own key".to_owned())),
+        }
+        took.push(start.elapsed());
+    }
+    Ok(took)
+}

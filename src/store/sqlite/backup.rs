@@ -1,0 +1,109 @@
+//! Backup of a running store, and restore.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
+
+use rusqlite::Connection;
+
+use super::{
+    Shared,
+    index::Index,
+    log::{self, State},
+    sync_folder,
+};
+use crate::store::Error;
+
+/// How far a restored store's revisions jump ahead of the backup's. The store that was lost has gone on since; whoever
+/// watched it resumes from a revision inside the jump, and is told to list again.
+const RESTORE_JUMP: u64 = 1_000_000_000;
+
+/// A new file beside `path`, removed unless it is put in place.
+struct Draft(PathBuf);
+
+impl Draft {
+    fn beside(path: &Path) -> Result<Draft, Error> {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".draft-{}", std::process::id()));
+        let draft = Draft(name.into());
+        match fs::remove_file(&draft.0) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(failed(&draft.0)(e)),
+            _ => Ok(draft),
+        }
+    }
+
+    /// Makes the content durable.
+    fn sync(&self) -> Result<(), Error> {
+        File::open(&self.0).and_then(|file| file.sync_all()).map_err(failed(&self.0))
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn failed(path: &Path) -> impl Fn(std::io::Error) -> Error {
+    let path = path.display().to_string();
+    move |e| Error::Io(format!("{path}: {e}"))
+}
+
+/// Whether a write-ahead log lies beside the file.
+fn has_wal(path: &Path) -> bool {
+    let mut wal = path.as_os_str().to_owned();
+    wal.push("-wal");
+    Path::new(&wal).exists()
+}
+
+/// Writes what is visible now to `path`: into a draft, read back and checked, fsynced, then renamed.
+pub(super) fn write(shared: &Shared, db: &Connection, path: &Path) -> Result<(), Error> {
+    if path == shared.path || has_wal(path) {
+        return Err(Error::Io(format!("{} is a store: a backup does not overwrite one", path.display())));
+    }
+    let draft = Draft::beside(path)?;
+    let name = draft.0.to_str().ok_or_else(|| Error::Io(format!("{}: not UTF-8", draft.0.display())))?;
+    db.execute("VACUUM INTO ?", [name]).map_err(log::sql)?;
+    {
+        let copy = log::connect(&draft.0, false, super::READER_CACHE_KIB)?;
+        Index::load(&copy, &State::load(&copy)?)?;
+    }
+    draft.sync()?;
+    fs::rename(&draft.0, path).map_err(failed(path))?;
+    sync_folder(path)
+}
+
+/// Makes a store at `to` out of the backup `from`. Refuses if there is a store already. Blocks.
+///
+/// The restored store's revision is far ahead of the backup's: no revision that the lost store may have handed out is
+/// used again, and a watch from one gets `Compacted`. What was visible at the backup is there, nothing newer.
+pub fn restore(from: &Path, to: &Path) -> Result<(), Error> {
+    // A log left by another store would be applied to this one.
+    if to.exists() || has_wal(to) {
+        return Err(Error::Io(format!("{} exists already: a restore does not overwrite a store", to.display())));
+    }
+    if has_wal(from) {
+        return Err(Error::Io(format!("{} is a store in use, or was not closed: not a backup", from.display())));
+    }
+    let draft = Draft::beside(to)?;
+    fs::copy(from, &draft.0).map_err(failed(from))?;
+    {
+        let db = log::connect(&draft.0, false, super::READER_CACHE_KIB)?;
+        if db.query_row("PRAGMA page_count", [], |row| row.get::<_, i64>(0)).map_err(log::sql)? == 0 {
+            return Err(Error::Damaged(format!("{} is empty", from.display())));
+        }
+        log::prepare(&db)?;
+        let mut state = State::load(&db)?;
+        Index::load(&db, &state)?;
+        let transaction = db.unchecked_transaction().map_err(log::sql)?;
+        let last = state.revision.max(state.ceiling) + RESTORE_JUMP;
+        log::skip_to(&db, &mut state, last)?;
+        transaction.commit().map_err(log::sql)?;
+        // Closing takes the write-ahead log back into the file.
+    }
+    draft.sync()?;
+    // A link, unlike a rename, refuses to overwrite.
+    fs::hard_link(&draft.0, to).map_err(failed(to))?;
+    sync_folder(to)
+}

@@ -1,0 +1,182 @@
+//! What of the store is in memory: where each key's newest version stands, the last few changes, who watches.
+//!
+//! The index makes an absent key certain (a rotten B-tree page cannot hide one), a compare free of I/O, and `remaining`
+//! a walk over memory. It costs about 130 bytes a key; values stay in the file.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::{Bound, ControlFlow},
+    sync::Arc,
+};
+
+use rusqlite::Connection;
+
+use super::log::{self, Hole, Place, State, revision_of};
+use crate::store::{Change, Error, Range, Revision, hub::Hub};
+
+/// How much of the newest history stays in memory, for watchers that come back.
+const TAIL_CHANGES: usize = 1024;
+const TAIL_BYTES: usize = 1 << 20;
+
+#[derive(Default)]
+pub struct Index {
+    pub revision: Revision,
+    pub oldest: Revision,
+    /// Keys that exist, and deleted ones that kept history still knows.
+    pub keys: BTreeMap<Arc<str>, Place>,
+    pub holes: Vec<Hole>,
+    pub hub: Hub,
+    pub closed: bool,
+    tail: VecDeque<Change>,
+    tail_bytes: usize,
+    /// All changes behind this revision are in `tail`.
+    pub tail_from: Revision,
+}
+
+/// The keys of one page, before their rows are read.
+#[derive(Debug, Default)]
+pub struct Selection {
+    pub at: Revision,
+    /// In order; those behind `at` may turn out not to have existed.
+    pub page: Vec<(Arc<str>, Place)>,
+    /// How many of the following keys existed for sure, and those that have changed since.
+    pub following: u64,
+    pub unsure: Vec<(Arc<str>, Place)>,
+}
+
+impl Index {
+    /// Reads and checks the whole file.
+    pub fn load(db: &Connection, state: &State) -> Result<Index, Error> {
+        let holes = log::holes(db)?;
+        let mut seen = State::default();
+        holes.iter().for_each(|&(first, last)| seen.add(log::hole_weight(first, last)));
+        let mut keys: BTreeMap<Arc<str>, Place> = BTreeMap::new();
+        log::scan(db, 0, |row| {
+            seen.add(log::weight(row.place, row.checksum()));
+            seen.revision = row.revision();
+            match keys.get_mut(&*row.key) {
+                Some(newest) => *newest = row.signed_place(),
+                None => drop(keys.insert(row.key.clone(), row.signed_place())),
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        if (seen.rows, seen.digest) != (state.rows, state.digest) || seen.revision > state.revision {
+            let (found, wanted) = (seen.rows, state.rows);
+            return Err(Error::Damaged(format!("{found} rows are not the {wanted} that were written")));
+        }
+        let (revision, oldest) = (state.revision, state.oldest);
+        Ok(Index { revision, oldest, keys, holes, tail_from: revision, ..Index::default() })
+    }
+
+    /// The key's newest version, if it exists.
+    pub fn place(&self, key: &str) -> Option<Place> {
+        self.keys.get(key).copied().filter(|&place| place > 0)
+    }
+
+    /// Whether the state at this revision is known.
+    pub fn readable(&self, at: Revision) -> Result<(), Error> {
+        if at > self.revision {
+            return Err(Error::Future { asked: at, now: self.revision });
+        }
+        let hole = self.holes.iter().find(|&&(first, last)| first <= at && at < last);
+        let oldest = hole.map_or(self.oldest, |&(_, last)| last);
+        if at < oldest { Err(Error::Compacted { asked: at, oldest }) } else { Ok(()) }
+    }
+
+    /// Whether all changes behind this revision are known.
+    pub fn watchable(&self, after: Revision) -> Result<(), Error> {
+        match self.readable(after) {
+            // The change of the oldest revision itself is still kept.
+            Err(Error::Compacted { oldest, .. })
+                if after + 1 == oldest && oldest == self.oldest && !self.lost(after) =>
+            {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Whether what somebody saw at this revision may have been lost.
+    fn lost(&self, revision: Revision) -> bool {
+        self.holes.iter().any(|&(first, last)| first <= revision && revision < last)
+    }
+
+    pub fn select(&self, range: &Range) -> Result<Selection, Error> {
+        let at = range.at.unwrap_or(self.revision);
+        self.readable(at)?;
+        let mut selection = Selection { at, ..Selection::default() };
+        let limit = if range.limit == 0 { usize::MAX } else { range.limit };
+        let mut sure = 0;
+        let start = match &range.after {
+            Some(after) if after.as_str() >= range.prefix.as_str() => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(range.prefix.as_str()),
+        };
+        let end = successor(&range.prefix);
+        let end = match &end {
+            // An inverted range would be a panic.
+            Some(end) if range.after.as_ref() >= Some(end) => return Ok(selection),
+            Some(end) => Bound::Excluded(end.as_str()),
+            None => Bound::Unbounded,
+        };
+        for (key, &place) in self.keys.range::<str, _>((start, end)) {
+            let changed_since = revision_of(place) > at;
+            if !changed_since && place < 0 {
+                continue;
+            }
+            match sure < limit {
+                true => selection.page.push((key.clone(), place)),
+                false if changed_since => selection.unsure.push((key.clone(), place)),
+                false => selection.following += 1,
+            }
+            sure += usize::from(!changed_since);
+        }
+        Ok(selection)
+    }
+
+    /// The effects of transactions that have just become durable (or as durable as they asked for).
+    pub fn publish(
+        &mut self,
+        revision: Revision,
+        places: impl Iterator<Item = (Arc<str>, Place)>,
+        changes: Vec<Change>,
+    ) {
+        for (key, place) in places {
+            self.keys.insert(key, place);
+        }
+        self.revision = revision;
+        self.hub.publish(&changes);
+        self.tail_bytes += changes.iter().map(size).sum::<usize>();
+        self.tail.extend(changes);
+        while self.tail.len() > TAIL_CHANGES || self.tail_bytes > TAIL_BYTES {
+            let Some(change) = self.tail.pop_front() else { break };
+            self.tail_bytes -= size(&change);
+            self.tail_from = change.revision;
+        }
+        while self.tail.front().is_some_and(|change| change.revision <= self.tail_from) {
+            self.tail_bytes -= self.tail.pop_front().as_ref().map_or(0, size);
+        }
+    }
+
+    /// The changes behind a revision that is not before `tail_from`.
+    pub fn tail(&self, after: Revision) -> impl Iterator<Item = &Change> {
+        self.tail.range(self.tail.partition_point(|change| change.revision <= after)..)
+    }
+}
+
+fn size(change: &Change) -> usize {
+    let value = |entry: &Option<crate::store::Entry>| entry.as_ref().map_or(0, |e| e.value.len());
+    change.key.len() + value(&change.now) + value(&change.before)
+}
+
+/// The smallest string behind everything that starts with `prefix`; `None`: there is none.
+fn successor(prefix: &str) -> Option<String> {
+    let mut end = prefix.to_owned();
+    while let Some(last) = end.pop() {
+        // Order of UTF-8 bytes is order of code points; the step may have to cross the surrogates.
+        if let Some(next) = (last as u32 + 1..=char::MAX as u32).find_map(char::from_u32) {
+            end.push(next);
+            return Some(end);
+        }
+    }
+    None
+}

@@ -1,0 +1,422 @@
+//! The embedded store: a log of versions in one SQLite file, an index of the keys in memory.
+//!
+//! ```text
+//!   commit --job--> writer thread --one transaction, one fsync--> file (WAL)
+//!                        | then                                     ^
+//!                        v                                          | rows by place
+//!                  Index (memory) --places, newest changes--> get, list, watch
+//! ```
+//!
+//! Readers learn from the index what there is and read only those rows, so nobody sees a revision before the writer
+//! publishes it. Every row read is checked; what does not check out is `Damaged`. One limit is honest to state: bytes
+//! that rot in the write-ahead log before they reach the main file look like the torn end of a crash, and are cut off
+//! at the next start.
+
+mod backup;
+mod index;
+mod log;
+mod writer;
+
+use std::{
+    fs::{File, TryLockError},
+    io::Read,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc},
+    thread::JoinHandle,
+};
+
+use async_trait::async_trait;
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use self::{
+    index::{Index, Selection},
+    log::{Place, State, revision_of},
+    writer::{Job, Writer},
+};
+use super::{Change, Entry, Error, Outcome, Page, Range, Revision, Store, Txn, Watch, closed, hub::Watcher};
+
+pub use backup::restore;
+
+/// Reading connections kept open, and KiB of page cache for each.
+const READERS: usize = 4;
+const READER_CACHE_KIB: u32 = 256;
+/// A watch's catch-up reads history in pieces of about this size.
+const CATCH_UP_CHANGES: usize = 512;
+const CATCH_UP_BYTES: usize = 1 << 20;
+
+/// See the module. Share it with `Arc`.
+pub struct Sqlite {
+    shared: Arc<Shared>,
+    jobs: mpsc::Sender<Job>,
+    writer: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What the writer and the readers share.
+struct Shared {
+    path: PathBuf,
+    index: RwLock<Index>,
+    readers: Mutex<Vec<Connection>>,
+}
+
+impl Sqlite {
+    /// Opens the store in the file `path` (its folder must exist), or makes a new one. Blocks while it reads and checks
+    /// the whole file. Opening a backup file is restoring it, but see [`restore`].
+    pub fn open(path: &Path) -> Result<Sqlite, Error> {
+        let lock = lock(path)?;
+        let db = log::connect(path, true, writer::CACHE_KIB)?;
+        log::prepare(&db)?;
+        sync_folder(path)?;
+        let mut state = State::load(&db)?;
+        let mut index = Index::load(&db, &state)?;
+        if state.ceiling > state.revision + 1 {
+            // An unclean end: revisions up to the ceiling may be known to somebody.
+            let transaction = db.unchecked_transaction().map_err(log::sql)?;
+            let last = state.ceiling;
+            index.holes.push(log::skip_to(&db, &mut state, last)?);
+            transaction.commit().map_err(log::sql)?;
+            (index.revision, index.tail_from) = (state.revision, state.revision);
+        }
+        let shared =
+            Arc::new(Shared { path: path.to_owned(), index: RwLock::new(index), readers: Mutex::new(Vec::new()) });
+        let (jobs, queue) = mpsc::channel();
+        let writer = Writer::new(db, lock, shared.clone(), queue, jobs.clone(), state);
+        let writer = std::thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || writer.run())
+            .map_err(|e| Error::Io(format!("spawn the writer: {e}")))?;
+        Ok(Sqlite { shared, jobs, writer: Mutex::new(Some(writer)) })
+    }
+
+    /// Has the writer do something, and waits for its answer.
+    async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<Result<T, Error>>) -> Job) -> Result<T, Error> {
+        let (answer, answered) = oneshot::channel();
+        self.jobs.send(job(answer)).map_err(|_| closed())?;
+        answered.await.map_err(|_| closed())?
+    }
+
+    /// Reads with a connection, where waiting for the disk holds up nobody.
+    async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Shared, &Connection) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        read_on(self.shared.clone(), read).await
+    }
+}
+
+async fn read_on<T: Send + 'static>(
+    shared: Arc<Shared>,
+    read: impl FnOnce(&Shared, &Connection) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let task = move || {
+        let db = shared.reader()?;
+        let answer = read(&shared, &db);
+        shared.give_back(db);
+        answer
+    };
+    tokio::task::spawn_blocking(task).await.map_err(|e| Error::Io(format!("a read failed: {e}")))?
+}
+
+impl Shared {
+    /// The index is changed in steps that cannot panic halfway, so a poisoned lock is still good.
+    fn index(&self) -> RwLockReadGuard<'_, Index> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open_index(&self) -> Result<RwLockReadGuard<'_, Index>, Error> {
+        let index = self.index();
+        if index.closed { Err(closed()) } else { Ok(index) }
+    }
+
+    fn readers(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reader(&self) -> Result<Connection, Error> {
+        let kept = self.readers().pop();
+        kept.map_or_else(|| log::connect(&self.path, false, READER_CACHE_KIB), Ok)
+    }
+
+    fn give_back(&self, db: Connection) {
+        let closed = self.index().closed;
+        let mut readers = self.readers();
+        if !closed && readers.len() < READERS {
+            readers.push(db);
+        }
+    }
+
+    fn get(&self, db: &Connection, key: &str) -> Result<Option<Entry>, Error> {
+        let mut tried = None;
+        loop {
+            let Some(place) = self.open_index()?.place(key) else { return Ok(None) };
+            match log::resolve(db, place, key) {
+                Ok(row) => return Ok(row.entry()),
+                // Overwritten and compacted since the look into the index? Then that has moved.
+                Err(error) if tried == Some(place) => return Err(error),
+                Err(_) => tried = Some(place),
+            }
+        }
+    }
+
+    fn list(&self, db: &Connection, range: &Range) -> Result<Page, Error> {
+        loop {
+            let selection = self.open_index()?.select(range)?;
+            let at = selection.at;
+            let page = read_page(db, selection, range.limit);
+            // Rows may have been compacted away underneath, in which case nothing that was read counts.
+            let gone = self.open_index()?.readable(at);
+            match (page, gone) {
+                (page, Ok(())) => return page,
+                (_, Err(gone)) if range.at.is_some() => return Err(gone),
+                (Ok(page), Err(_)) => return Ok(page),
+                (Err(_), Err(_)) => continue,
+            }
+        }
+    }
+
+    /// The changes below the watcher's prefix behind `after`, in whole transactions, and how far they reach.
+    fn history(&self, db: &Connection, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
+        let (until, holes) = {
+            let index = self.open_index()?;
+            index.watchable(after)?;
+            (index.revision, index.holes.clone())
+        };
+        let transaction = db.unchecked_transaction().map_err(log::sql)?;
+        let piece = read_history(&transaction, prefix, after, until, &holes);
+        match self.open_index()?.watchable(after) {
+            Ok(()) => piece,
+            Err(gone) => Err(gone),
+        }
+    }
+}
+
+fn read_page(db: &Connection, selection: Selection, limit: usize) -> Result<Page, Error> {
+    let transaction = db.unchecked_transaction().map_err(log::sql)?;
+    let at = selection.at;
+    let mut page = Page { revision: at, remaining: selection.following, ..Page::default() };
+    let limit = if limit == 0 { usize::MAX } else { limit };
+    for (key, place) in selection.page {
+        if page.entries.len() < limit {
+            page.entries.extend(entry_at(&transaction, &key, place, at)?);
+        } else {
+            page.remaining += u64::from(place_at(&transaction, &key, place, at)?.is_some());
+        }
+    }
+    for (key, place) in selection.unsure {
+        page.remaining += u64::from(place_at(&transaction, &key, place, at)?.is_some());
+    }
+    Ok(page)
+}
+
+/// Where the version of a key stands that reigned at a revision, given a newer one; `None`: the key was absent.
+fn place_at(db: &Connection, key: &str, mut place: Place, at: Revision) -> Result<Option<Place>, Error> {
+    while revision_of(place) > at {
+        place = log::resolve(db, place, key)?.prior;
+    }
+    Ok((place > 0).then_some(place))
+}
+
+fn entry_at(db: &Connection, key: &str, place: Place, at: Revision) -> Result<Option<Entry>, Error> {
+    match place_at(db, key, place, at)? {
+        Some(place) => Ok(log::resolve(db, place, key)?.entry()),
+        None => Ok(None),
+    }
+}
+
+fn read_history(
+    db: &Connection,
+    prefix: &str,
+    after: Revision,
+    until: Revision,
+    holes: &[log::Hole],
+) -> Result<(Vec<Change>, Revision), Error> {
+    let (mut changes, mut bytes, mut reached, mut enough) = (Vec::new(), 0, after, false);
+    let mut next = log::place(following(after, holes), 0);
+    log::scan(db, log::place(after + 1, 0) - 1, |row| {
+        if row.revision() > until {
+            return Ok(ControlFlow::Break(()));
+        }
+        if row.place != next {
+            return Err(Error::Damaged(format!("row {next} is missing (row {} follows)", row.place)));
+        }
+        let (place, last, revision) = (row.place, row.last, row.revision());
+        next = if last { log::place(following(revision, holes), 0) } else { place + 1 };
+        bytes += row.value.as_ref().map_or(0, |v| v.len());
+        if row.key.starts_with(prefix) {
+            let before = if row.prior > 0 { log::resolve(db, row.prior, &row.key)?.entry() } else { None };
+            bytes += before.as_ref().map_or(0, |e| e.value.len());
+            changes.push(Change { key: row.key.clone(), revision, now: row.entry(), before });
+        }
+        if last {
+            reached = revision;
+        }
+        enough = last && (changes.len() >= CATCH_UP_CHANGES || bytes >= CATCH_UP_BYTES);
+        Ok(if enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    if !enough {
+        // All was read. Nothing is missing at the end if what would come next is behind `until`.
+        if revision_of(next) <= until {
+            return Err(Error::Damaged(format!("row {next} is missing (no row follows)")));
+        }
+        reached = until;
+    }
+    Ok((changes, reached))
+}
+
+/// The revision of the change after this one.
+fn following(revision: Revision, holes: &[log::Hole]) -> Revision {
+    let mut next = revision + 1;
+    for &(first, last) in holes {
+        if (first..=last).contains(&next) {
+            next = last + 1;
+        }
+    }
+    next
+}
+
+/// Brings a watcher up to date out of the file, then lets it in among the live ones.
+async fn catch_up(shared: Arc<Shared>, watcher: Watcher, mut after: Revision) {
+    let mut waiting = Some(watcher);
+    while let Some(watcher) = waiting.take() {
+        if let Err(watcher) = join_live(&shared, watcher, after) {
+            let prefix = watcher.prefix().to_owned();
+            match read_on(shared.clone(), move |shared, db| shared.history(db, &prefix, after)).await {
+                Ok((changes, reached)) => {
+                    after = reached;
+                    if changes.is_empty() || watcher.send(changes).await {
+                        waiting = Some(watcher);
+                    }
+                }
+                Err(error) => watcher.end(error),
+            }
+        }
+    }
+}
+
+/// Makes a watcher a live one, if what it has missed is still in memory; else gives it back.
+fn join_live(shared: &Shared, watcher: Watcher, after: Revision) -> Result<(), Watcher> {
+    let mut index = shared.index_mut();
+    if after < index.tail_from {
+        return Err(watcher);
+    }
+    let missed: Vec<Change> = index.tail(after).filter(|change| watcher.wants(change)).cloned().collect();
+    if !index.closed
+        && let Some(watcher) = watcher.offer(&missed)
+    {
+        index.hub.add(watcher);
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl Store for Sqlite {
+    fn revision(&self) -> Revision {
+        self.shared.index().revision
+    }
+
+    fn oldest(&self) -> Revision {
+        self.shared.index().oldest
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
+        if self.shared.open_index()?.place(key).is_none() {
+            return Ok(None);
+        }
+        let key = key.to_owned();
+        self.read(move |shared, db| shared.get(db, &key)).await
+    }
+
+    async fn list(&self, range: Range) -> Result<Page, Error> {
+        self.read(move |shared, db| shared.list(db, &range)).await
+    }
+
+    async fn commit(&self, txn: Txn) -> Result<Outcome, Error> {
+        self.ask(|answer| Job::Commit(txn, answer)).await
+    }
+
+    async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error> {
+        {
+            let index = self.shared.open_index()?;
+            if after > index.revision {
+                return Err(Error::Future { asked: after, now: index.revision });
+            }
+            index.watchable(after)?;
+        }
+        let (watcher, watch) = Watcher::new(prefix);
+        if let Err(watcher) = join_live(&self.shared, watcher, after) {
+            tokio::spawn(catch_up(self.shared.clone(), watcher, after));
+        }
+        Ok(watch)
+    }
+
+    async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
+        self.ask(|answer| Job::Compact(keep_from, answer)).await
+    }
+
+    async fn backup(&self, path: &Path) -> Result<(), Error> {
+        let path = path.to_owned();
+        self.read(move |shared, db| backup::write(shared, db, &path)).await
+    }
+
+    async fn close(&self) -> Result<(), Error> {
+        self.ask(Job::Close).await?;
+        self.join();
+        Ok(())
+    }
+}
+
+impl Sqlite {
+    /// Waits for the writer's end. After it the file is closed and unlocked.
+    fn join(&self) {
+        let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(writer) = writer {
+            // A writer that panicked has said so on stderr.
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Drop for Sqlite {
+    /// As good as `close`, but blocks.
+    fn drop(&mut self) {
+        let (answer, _) = oneshot::channel();
+        let _ = self.jobs.send(Job::Close(answer));
+        self.join();
+    }
+}
+
+/// Takes the lock that keeps a second process (or a second `open`) out; it lasts as long as the file is open. The lock
+/// file stays behind: it also remembers that there has been a store, should its file vanish.
+fn lock(path: &Path) -> Result<File, Error> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let failed = |e: std::io::Error| Error::Io(format!("{}: {e}", Path::new(&name).display()));
+    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&name).map_err(failed)?;
+    let mut holder = String::new();
+    file.read_to_string(&mut holder).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let holder = holder.trim();
+            return Err(Error::Io(format!("{} is in use by another process ({holder})", path.display())));
+        }
+        Err(TryLockError::Error(e)) => return Err(failed(e)),
+    }
+    let there = path.metadata().is_ok_and(|file| file.len() > 0);
+    if !there && !holder.is_empty() {
+        return Err(Error::Damaged(format!("{} is missing or empty, though there has been a store", path.display())));
+    }
+    Ok(file)
+}
+
+/// Makes a file's name durable.
+fn sync_folder(path: &Path) -> Result<(), Error> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let synced = File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|e| Error::Io(format!("fsync {}: {e}", folder.display())))
+}

@@ -1,0 +1,402 @@
+//! Random operations on a store, with crashes between, compared with a plain history of maps.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use podwright::store::{
+    Change, Compare, Durability, Entry, Error, Memory, Outcome, Range, Revision, Sqlite, Store, Txn, Watch, Write,
+};
+use proptest::prelude::*;
+
+const KEYS: &[&str] = &["/a/1", "/a/2", "/a/20", "/a/3", "/ab/1", "/b/1", "/b/ä", "/b/😀", "/c"];
+const PREFIXES: &[&str] = &["", "/", "/a/", "/a/2", "/b/", "/none"];
+
+/// A point in history, as a share of it (256: now, more: the future).
+type Share = u16;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Commit { compares: Vec<(usize, bool, Share)>, writes: Vec<(usize, Option<u16>)>, relaxed: bool },
+    Get(usize),
+    List { prefix: usize, after: Option<usize>, limit: usize, at: Option<Share> },
+    Watch { prefix: usize, after: Share },
+    Compact(Share),
+    Reopen,
+    Kill,
+    PowerLoss(u8),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let key = 0..KEYS.len();
+    let prefix = 0..PREFIXES.len();
+    let share = 0u16..262;
+    let compares = prop::collection::vec((key.clone(), prop::bool::weighted(0.8), share.clone()), 0..2);
+    let writes = prop::collection::vec((key.clone(), prop::option::weighted(0.7, 0u16..3000)), 0..4);
+    let list = (prefix.clone(), prop::option::of(key.clone()), 0usize..4, prop::option::of(share.clone()));
+    prop_oneof![
+        20 => (compares, writes, prop::bool::weighted(0.3)).prop_map(|(compares, writes, relaxed)| Op::Commit { compares, writes, relaxed }),
+        2 => key.prop_map(Op::Get),
+        6 => list.prop_map(|(prefix, after, limit, at)| Op::List { prefix, after, limit, at }),
+        6 => (prefix, share.clone()).prop_map(|(prefix, after)| Op::Watch { prefix, after }),
+        2 => share.prop_map(Op::Compact),
+        1 => Just(Op::Reopen),
+        1 => Just(Op::Kill),
+        1 => any::<u8>().prop_map(Op::PowerLoss),
+    ]
+}
+
+/// The state after each revision, from 0 on; lost revisions have none.
+#[derive(Default)]
+struct Model {
+    states: BTreeMap<Revision, BTreeMap<String, Entry>>,
+    revision: Revision,
+    oldest: Revision,
+    holes: Vec<(Revision, Revision)>,
+    /// Everything up to here was acknowledged as durable.
+    durable: Revision,
+}
+
+impl Model {
+    fn new() -> Model {
+        Model { states: BTreeMap::from([(0, BTreeMap::new())]), ..Model::default() }
+    }
+
+    fn now(&self) -> &BTreeMap<String, Entry> {
+        self.at(self.revision)
+    }
+
+    fn at(&self, revision: Revision) -> &BTreeMap<String, Entry> {
+        self.states.range(..=revision).next_back().unwrap().1
+    }
+
+    fn point(&self, share: Share) -> Revision {
+        (self.revision * u64::from(share) + 255) / 256
+    }
+
+    fn in_hole(&self, at: Revision) -> Option<Revision> {
+        self.holes.iter().find(|h| h.0 <= at && at < h.1).map(|h| h.1)
+    }
+
+    fn readable(&self, at: Revision) -> Result<(), &'static str> {
+        match at {
+            _ if at > self.revision => Err("future"),
+            _ if at < self.oldest || self.in_hole(at).is_some() => Err("compacted"),
+            _ => Ok(()),
+        }
+    }
+
+    fn watchable(&self, after: Revision) -> Result<(), &'static str> {
+        if after + 1 == self.oldest && self.in_hole(after).is_none() { Ok(()) } else { self.readable(after) }
+    }
+
+    fn commit(&mut self, txn: &Txn) -> Outcome {
+        let mod_revision = |key: &str| self.now().get(key).map_or(0, |e| e.mod_revision);
+        let holds = |c: &Compare| match c {
+            Compare::Absent(key) => mod_revision(key) == 0,
+            Compare::Unchanged(key, revision) => mod_revision(key) == *revision,
+        };
+        if !txn.compares.iter().all(holds) {
+            let key = |c: &Compare| match c {
+                Compare::Absent(key) | Compare::Unchanged(key, _) => self.now().get(key).cloned(),
+            };
+            return Outcome::Refused(txn.compares.iter().map(key).collect());
+        }
+        let (before, revision) = (self.now(), self.revision + 1);
+        let mut after = before.clone();
+        for write in &txn.writes {
+            match write {
+                Write::Delete(key) => drop(after.remove(key)),
+                Write::Put(key, value) => {
+                    let create_revision = before.get(key).map_or(revision, |e| e.create_revision);
+                    let entry = Entry {
+                        key: key.as_str().into(),
+                        value: value.clone(),
+                        create_revision,
+                        mod_revision: revision,
+                    };
+                    after.insert(key.clone(), entry);
+                }
+            }
+        }
+        if after != *before {
+            self.states.insert(revision, after);
+            self.revision = revision;
+        }
+        if txn.durability == Durability::Full {
+            self.durable = self.revision;
+        }
+        Outcome::Committed(self.revision)
+    }
+
+    fn changes(&self, prefix: &str, after: Revision) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (&revision, now) in self.states.range(after + 1..) {
+            let before = self.at(revision - 1);
+            let mut keys: Vec<&String> = now.keys().chain(before.keys()).filter(|k| k.starts_with(prefix)).collect();
+            keys.sort();
+            keys.dedup();
+            for key in keys {
+                let (before, now) = (before.get(key).cloned(), now.get(key).cloned());
+                if before != now {
+                    changes.push(Change { key: key.as_str().into(), revision, now, before });
+                }
+            }
+        }
+        changes
+    }
+
+    fn list(&self, range: &Range) -> (Vec<Entry>, u64) {
+        let state = self.at(range.at.unwrap_or(self.revision));
+        let behind = |key: &str| range.after.as_deref().is_none_or(|after| key > after);
+        let all: Vec<Entry> =
+            state.values().filter(|e| e.key.starts_with(&range.prefix) && behind(&e.key)).cloned().collect();
+        let shown = if range.limit == 0 { all.len() } else { range.limit.min(all.len()) };
+        (all[..shown].to_vec(), (all.len() - shown) as u64)
+    }
+}
+
+fn complaint<T>(result: Result<T, Error>) -> Result<T, &'static str> {
+    result.map_err(|error| match error {
+        Error::Compacted { .. } => "compacted",
+        Error::Future { .. } => "future",
+        other => panic!("{other}"),
+    })
+}
+
+/// The store under test.
+enum Subject {
+    Memory(Memory),
+    Disk(Disk),
+}
+
+impl Subject {
+    fn store(&self) -> &dyn Store {
+        match self {
+            Subject::Memory(store) => store,
+            Subject::Disk(disk) => &disk.store,
+        }
+    }
+
+    fn disk(&mut self) -> Option<&mut Disk> {
+        match self {
+            Subject::Memory(_) => None,
+            Subject::Disk(disk) => Some(disk),
+        }
+    }
+}
+
+/// A store on disk, and how it crashes.
+struct Disk {
+    store: Sqlite,
+    folder: tempfile::TempDir,
+    lives: usize,
+    /// What was acknowledged as durable is in the log's first so many bytes.
+    synced: u64,
+}
+
+impl Disk {
+    fn new() -> Disk {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Sqlite::open(&folder.path().join("0.db")).unwrap();
+        let mut disk = Disk { store, folder, lives: 0, synced: 0 };
+        disk.note_synced();
+        disk
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join(format!("{}.db", self.lives))
+    }
+
+    fn note_synced(&mut self) {
+        self.synced = wal(&self.file()).metadata().map_or(0, |m| m.len());
+    }
+
+    async fn reopen(&mut self) {
+        self.store.close().await.unwrap();
+        self.store = Sqlite::open(&self.file()).unwrap();
+        self.note_synced();
+    }
+
+    /// Goes on with the files as a crash leaves them. `lost`: how much (of 256) of the log that was not synced is gone.
+    fn crash(&mut self, lost: u8) {
+        let old = self.file();
+        self.lives += 1;
+        let new = self.file();
+        fs::copy(&old, &new).unwrap();
+        let mut log = fs::read(wal(&old)).unwrap_or_default();
+        let unsynced = log.len() - (self.synced as usize).min(log.len());
+        log.truncate(log.len() - (unsynced * usize::from(lost)).div_ceil(256));
+        fs::write(wal(&new), log).unwrap();
+        self.store = Sqlite::open(&new).unwrap();
+        self.note_synced();
+    }
+}
+
+fn wal(file: &Path) -> PathBuf {
+    file.with_extension("db-wal")
+}
+
+struct Run {
+    subject: Subject,
+    model: Model,
+    /// Watches that are open: prefix, and the changes still to come start behind this revision.
+    watches: Vec<(String, Revision, Watch)>,
+}
+
+impl Run {
+    async fn step(&mut self, op: &Op) {
+        match op {
+            Op::Commit { compares, writes, relaxed } => {
+                let compare = |&(key, right, share): &(usize, bool, Share)| {
+                    let now = self.model.now().get(KEYS[key]).map(|e| e.mod_revision);
+                    match now {
+                        None if right => Compare::Absent(KEYS[key].to_owned()),
+                        Some(revision) if right => Compare::Unchanged(KEYS[key].to_owned(), revision),
+                        _ => Compare::Unchanged(KEYS[key].to_owned(), self.model.point(share)),
+                    }
+                };
+                let write = |&(key, value): &(usize, Option<u16>)| match value {
+                    Some(n) => Write::Put(KEYS[key].to_owned(), Bytes::from(vec![n as u8; n as usize])),
+                    None => Write::Delete(KEYS[key].to_owned()),
+                };
+                let durability = if *relaxed { Durability::Relaxed } else { Durability::Full };
+                let compares = compares.iter().map(compare).collect();
+                let txn = Txn { compares, writes: writes.iter().map(write).collect(), durability };
+                let durable = self.model.durable;
+                let expected = self.model.commit(&txn);
+                assert_eq!(self.subject.store().commit(txn).await.unwrap(), expected);
+                if let Some(disk) = self.subject.disk()
+                    && self.model.durable != durable
+                {
+                    disk.note_synced();
+                }
+            }
+            Op::Get(key) => {
+                let found = self.subject.store().get(KEYS[*key]).await.unwrap();
+                assert_eq!(found.as_ref(), self.model.now().get(KEYS[*key]));
+            }
+            Op::List { prefix, after, limit, at } => {
+                let at = at.map(|share| self.model.point(share));
+                let after = after.map(|key| KEYS[key].to_owned());
+                let range = Range { prefix: PREFIXES[*prefix].to_owned(), after, limit: *limit, at };
+                let page = complaint(self.subject.store().list(range.clone()).await);
+                let expected = self.model.readable(at.unwrap_or(self.model.revision)).map(|()| self.model.list(&range));
+                let shown = page.map(|page| {
+                    assert_eq!(page.revision, at.unwrap_or(self.model.revision));
+                    (page.entries, page.remaining)
+                });
+                assert_eq!(shown, expected, "{range:?}");
+            }
+            Op::Watch { prefix, after } => {
+                let after = self.model.point(*after);
+                let watch = complaint(self.subject.store().watch(PREFIXES[*prefix], after).await);
+                assert_eq!(watch.as_ref().err(), self.model.watchable(after).as_ref().err(), "watch after {after}");
+                self.watches.extend(watch.map(|watch| (PREFIXES[*prefix].to_owned(), after, watch)));
+            }
+            Op::Compact(share) => {
+                // A watch that is still catching up may rightly be cut off.
+                self.drain_watches().await;
+                let keep_from = self.model.point(*share);
+                let expected = if keep_from > self.model.revision { Err("future") } else { Ok(()) };
+                assert_eq!(complaint(self.subject.store().compact(keep_from).await), expected);
+                if expected.is_ok() {
+                    let keep_from = self.model.in_hole(keep_from).unwrap_or(keep_from);
+                    self.model.oldest = self.model.oldest.max(keep_from);
+                }
+                assert_eq!(self.subject.store().oldest(), self.model.oldest);
+            }
+            Op::Reopen | Op::Kill | Op::PowerLoss(_) => {
+                self.drain_watches().await;
+                let Some(disk) = self.subject.disk() else { return };
+                let at_least = match op {
+                    Op::PowerLoss(lost) => {
+                        disk.crash(*lost);
+                        self.model.durable
+                    }
+                    Op::Kill => {
+                        disk.crash(0);
+                        self.model.revision
+                    }
+                    _ => {
+                        disk.reopen().await;
+                        assert_eq!(disk.store.revision(), self.model.revision, "after a clean end there is no hole");
+                        self.model.revision
+                    }
+                };
+                self.after_restart(at_least).await;
+            }
+        }
+        assert_eq!(self.subject.store().revision(), self.model.revision);
+    }
+
+    /// Finds out which revision the store came back with (`at_least` this one), and has the model follow.
+    async fn after_restart(&mut self, at_least: Revision) {
+        self.watches.clear();
+        let store = self.subject.store();
+        let page = store.list(Range::default()).await.unwrap();
+        let now: BTreeMap<String, Entry> = page.entries.into_iter().map(|e| (e.key.to_string(), e)).collect();
+        let newest = self.model.states.range(at_least..).next_back().map_or(at_least, |(&r, _)| r);
+        // A compaction may have been lost with the log's end; no more than that.
+        assert!(store.oldest() <= self.model.oldest, "oldest is {}, not {}", store.oldest(), self.model.oldest);
+        self.model.oldest = store.oldest();
+        let survived = (at_least..=newest.max(at_least)).rev().find(|&r| *self.model.at(r) == now);
+        let survived = survived.unwrap_or_else(|| panic!("no state since revision {at_least} looks like {now:?}"));
+        let survived = survived.max(at_least);
+        if store.revision() > survived {
+            assert!(store.revision() > self.model.revision, "a revision is used twice");
+            self.model.states.split_off(&(survived + 1));
+            self.model.holes.push((survived + 1, store.revision()));
+        }
+        self.model.revision = store.revision();
+        self.model.durable = store.revision();
+    }
+
+    /// Every open watch shows exactly what has happened since, and nothing more.
+    async fn drain_watches(&mut self) {
+        for (prefix, after, watch) in &mut self.watches {
+            let expected = self.model.changes(prefix, *after);
+            let mut seen = Vec::new();
+            while seen.len() < expected.len() {
+                match tokio::time::timeout(Duration::from_secs(30), watch.recv()).await {
+                    Ok(Some(batch)) => seen.extend(batch.unwrap()),
+                    other => panic!("{other:?} behind {seen:?}, {expected:?} expected"),
+                }
+            }
+            assert_eq!(seen, expected, "watch of {prefix:?} after {after}");
+            assert!(watch.try_recv().is_err(), "the watch shows more than has happened");
+            *after = self.model.revision;
+        }
+    }
+}
+
+fn run(subject: Subject, ops: &[Op]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut run = Run { subject, model: Model::new(), watches: Vec::new() };
+        for op in ops {
+            run.step(op).await;
+        }
+        run.drain_watches().await;
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, max_shrink_iters: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn memory_is_as_the_model(ops in prop::collection::vec(op(), 1..120)) {
+        run(Subject::Memory(Memory::new()), &ops);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn sqlite_is_as_the_model_through_crashes(ops in prop::collection::vec(op(), 1..100)) {
+        run(Subject::Disk(Disk::new()), &ops);
+    }
+}
