@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use ipnet::IpNet;
 use libc::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST};
+use podwright_journal::Scribe;
 use serde::Serialize;
 
 use crate::message::{self, Writer, attribute, attributes, string, u32_at};
@@ -67,9 +68,17 @@ impl Links {
 
     /// Gives the Pod whose namespace is `pod` its link and addresses. What is there already, from an attempt that was
     /// interrupted or as a whole, is kept or finished.
-    pub fn attach(&mut self, owner: &str, pod: BorrowedFd<'_>, addresses: &[IpAddr]) -> Result<PodLink> {
+    pub fn attach(
+        &mut self,
+        owner: &str,
+        pod: BorrowedFd<'_>,
+        addresses: &[IpAddr],
+        scribe: &Scribe,
+    ) -> Result<PodLink> {
         let name = link_name(owner);
         let mut inside = Socket::open_in(pod, Protocol::Route)?;
+        inside.set_scribe(scribe.clone());
+        self.socket.set_scribe(scribe.clone());
         // 1. The pair, its far end born inside the Pod.
         let (host, peer) = self.pair(&name, owner, pod, &mut inside)?;
         // 2. The host's end: labelled, filtered, up.
@@ -90,7 +99,8 @@ impl Links {
     }
 
     /// Removes an owner's link with all that hangs on it; none is not an error.
-    pub fn detach(&mut self, owner: &str) -> Result<()> {
+    pub fn detach(&mut self, owner: &str, scribe: &Scribe) -> Result<()> {
+        self.socket.set_scribe(scribe.clone());
         self.remove(&link_name(owner))
     }
 
@@ -269,10 +279,10 @@ pub fn pod_details(netns: BorrowedFd<'_>) -> Result<Option<LinkDetails>> {
 }
 
 /// What containerd gives every Pod's namespace: ping and low ports without privilege.
-pub fn pod_sysctls(netns: BorrowedFd<'_>) -> Result<()> {
+pub fn pod_sysctls(netns: BorrowedFd<'_>, scribe: &Scribe) -> Result<()> {
     netlink::in_netns(netns, || {
-        netlink::sysctl("net/ipv4/ip_unprivileged_port_start", "0")?;
-        netlink::sysctl("net/ipv4/ping_group_range", "0 2147483647")
+        netlink::sysctl(scribe, "net/ipv4/ip_unprivileged_port_start", "0")?;
+        netlink::sysctl(scribe, "net/ipv4/ping_group_range", "0 2147483647")
     })?
 }
 

@@ -34,6 +34,15 @@ impl Writer {
         self
     }
 
+    /// Makes the current message ask for an acknowledgement.
+    pub fn acknowledge(&mut self) {
+        let at = self.message + 6;
+        if let Some(flags) = self.bytes.get_mut(at..at + 2) {
+            let asked = u16::from_ne_bytes([flags[0], flags[1]]) | libc::NLM_F_ACK as u16;
+            flags.copy_from_slice(&asked.to_ne_bytes());
+        }
+    }
+
     /// An attribute of raw bytes.
     pub fn attr(&mut self, kind: u16, value: &[u8]) -> &mut Writer {
         // Attribute lengths are 16 bits; the callers' values are addresses, names and numbers.
@@ -85,10 +94,6 @@ impl Writer {
         self
     }
 
-    /// Bytes written so far in the current message.
-    pub fn message_len(&self) -> usize {
-        self.bytes.len() - self.message
-    }
     pub fn len(&self) -> usize {
         self.bytes.len()
     }

@@ -1,32 +1,21 @@
 //! The crate's one door to the kernel: netlink sockets, namespaces, mounts, sysctls and the `nft` program.
 //!
-//! Each operation goes through [`record`], so that whoever keeps a journal needs this one place.
+//! What is done on behalf of a Pod is written to the journal of the [`Scribe`] that comes along.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, setsockopt, socket, sockopt};
 
+use podwright_journal::Scribe;
+
 use crate::message::{self, Writer};
 use crate::{Error, Result};
-
-/// An operation as the door did it.
-fn record<T>(what: impl Fn() -> String, operation: impl FnOnce() -> Result<T>) -> Result<T> {
-    let started = Instant::now();
-    let result = operation();
-    tracing::trace!(
-        what = what(),
-        micros = started.elapsed().as_micros() as u64,
-        error = result.as_ref().err().map(tracing::field::display)
-    );
-    result
-}
 
 /// Which netlink family a socket speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +29,7 @@ pub struct Socket {
     fd: OwnedFd,
     seq: u32,
     buffer: Vec<u8>,
+    scribe: Scribe,
 }
 
 /// A received message, owned.
@@ -57,29 +47,29 @@ const SEND_BUFFER: usize = 64 << 20;
 impl Socket {
     /// Opens a socket in the calling thread's network namespace.
     pub fn open(protocol: Protocol) -> Result<Socket> {
-        record(
-            || format!("socket(AF_NETLINK, {protocol:?})"),
-            || {
-                // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that nobody else owns.
-                let fd = unsafe {
-                    let raw = libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol as i32);
-                    if raw < 0 {
-                        return Err(Error::call(
-                            format!("socket(AF_NETLINK, {protocol:?})"),
-                            io::Error::last_os_error(),
-                        ));
-                    }
-                    OwnedFd::from_raw_fd(raw)
-                };
-                // Without the privilege the default sizes stay, and a large transaction says EMSGSIZE itself.
-                let _ = setsockopt(&fd, sockopt::SndBufForce, &SEND_BUFFER);
-                let _ = setsockopt(&fd, sockopt::RcvBufForce, &(8 << 20));
-                set_option(&fd, libc::NETLINK_CAP_ACK);
-                set_option(&fd, libc::NETLINK_EXT_ACK);
-                set_option(&fd, libc::NETLINK_GET_STRICT_CHK);
-                Ok(Socket { fd, seq: 1, buffer: vec![0; RECEIVE_BUFFER] })
-            },
-        )
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that nobody else owns.
+        let fd = unsafe {
+            let raw = libc::socket(libc::AF_NETLINK, kind, protocol as i32);
+            if raw < 0 {
+                return Err(Error::call(format!("socket(AF_NETLINK, {protocol:?})"), io::Error::last_os_error()));
+            }
+            OwnedFd::from_raw_fd(raw)
+        };
+        // Without the privilege the default sizes stay, and a large transaction says EMSGSIZE itself.
+        let _ = setsockopt(&fd, sockopt::SndBufForce, &SEND_BUFFER);
+        let _ = setsockopt(&fd, sockopt::RcvBufForce, &(8 << 20));
+        set_option(&fd, libc::NETLINK_CAP_ACK);
+        set_option(&fd, libc::NETLINK_GET_STRICT_CHK);
+        Ok(Socket { fd, seq: 1, buffer: vec![0; RECEIVE_BUFFER], scribe: Scribe::none() })
+    }
+
+    /// From now on the socket's operations are recorded on this journal.
+    pub fn set_scribe(&mut self, scribe: Scribe) {
+        self.scribe = scribe;
+    }
+    pub fn scribe(&self) -> &Scribe {
+        &self.scribe
     }
 
     /// Opens a socket inside `netns`, from any thread.
@@ -90,8 +80,9 @@ impl Socket {
     /// Sends messages that each ask for an acknowledgement and waits for all of them. They are applied in order; the
     /// first refusal is the error, and those after it are applied nevertheless.
     pub fn request(&mut self, what: &str, request: Writer) -> Result<()> {
-        record(
-            || format!("netlink {what}"),
+        self.scribe.clone().call(
+            "netlink",
+            || what.to_owned(),
             || {
                 let (first, last) = self.send(what, request)?;
                 let mut failure = None;
@@ -115,8 +106,9 @@ impl Socket {
     /// Sends one message flagged `NLM_F_DUMP` (or a get without it, which answers once and acknowledges) and collects
     /// its answers.
     pub fn dump(&mut self, what: &str, request: Writer) -> Result<Vec<Answer>> {
-        record(
-            || format!("netlink {what}"),
+        self.scribe.clone().call(
+            "netlink",
+            || what.to_owned(),
             || {
                 let (_, last) = self.send(what, request)?;
                 let mut answers = Vec::new();
@@ -145,8 +137,9 @@ impl Socket {
     /// Sends an nfnetlink batch: all of its messages or none are applied. The last message before the batch's end must
     /// ask for an acknowledgement; `batch` has begin and end in it.
     pub fn transaction(&mut self, what: &str, batch: Writer) -> Result<()> {
-        record(
-            || format!("netlink {what}"),
+        self.scribe.clone().call(
+            "netlink",
+            || what.to_owned(),
             || {
                 let (first, last) = self.send(what, batch)?;
                 // The kernel acknowledges what asked for it and reports each failure; a refused commit is reported
@@ -250,49 +243,35 @@ pub fn current_netns() -> Result<OwnedFd> {
 
 /// A new network namespace, known only by the descriptor. `lo` is down in it.
 pub fn new_netns() -> Result<OwnedFd> {
-    record(
-        || "unshare(CLONE_NEWNET)".to_owned(),
-        || {
-            let made = std::thread::spawn(|| {
-                unshare(CloneFlags::CLONE_NEWNET).map_err(|e| Error::call("unshare(CLONE_NEWNET)", e.into()))?;
-                current_netns()
-            });
-            made.join().unwrap_or(Err(Error::ThreadGone))
-        },
-    )
+    let made = std::thread::spawn(|| {
+        unshare(CloneFlags::CLONE_NEWNET).map_err(|e| Error::call("unshare(CLONE_NEWNET)", e.into()))?;
+        current_netns()
+    });
+    made.join().unwrap_or(Err(Error::ThreadGone))
 }
 
 /// Pins a namespace by a bind mount over an empty file at `path`.
 pub fn pin(netns: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let call = || format!("mount --bind <netns> {}", path.display());
-    record(call, || {
-        File::create(path).map_err(|e| Error::call(format!("create {}", path.display()), e))?;
-        let source = format!("/proc/self/fd/{}", netns.as_raw_fd());
-        mount(Some(source.as_str()), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-            .map_err(|e| Error::call(call(), e.into()))
-    })
+    File::create(path).map_err(|e| Error::call(format!("create {}", path.display()), e))?;
+    let source = format!("/proc/self/fd/{}", netns.as_raw_fd());
+    mount(Some(source.as_str()), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        .map_err(|e| Error::call(call(), e.into()))
 }
 
 /// Undoes [`pin`], also a half-made one; nothing there is not an error.
 pub fn unpin(path: &Path) -> Result<()> {
-    record(
-        || format!("umount {}", path.display()),
-        || {
-            while path.exists() {
-                match umount2(path, MntFlags::MNT_DETACH) {
-                    Ok(()) => continue,
-                    Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => break,
-                    Err(e) => return Err(Error::call(format!("umount {}", path.display()), e.into())),
-                }
-            }
-            match fs::remove_file(path) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                    Err(Error::call(format!("unlink {}", path.display()), e))
-                }
-                _ => Ok(()),
-            }
-        },
-    )
+    while path.exists() {
+        match umount2(path, MntFlags::MNT_DETACH) {
+            Ok(()) => continue,
+            Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => break,
+            Err(e) => return Err(Error::call(format!("umount {}", path.display()), e.into())),
+        }
+    }
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::call(format!("unlink {}", path.display()), e)),
+        _ => Ok(()),
+    }
 }
 
 /// The pinned namespace at `path`; `None` where there is no file, or a file that is not a namespace (a crash between
@@ -314,9 +293,10 @@ pub fn inode(netns: BorrowedFd<'_>) -> Result<u64> {
 }
 
 /// Writes a sysctl (`net/ipv4/ip_forward`) of the calling thread's network namespace.
-pub fn sysctl(name: &str, value: &str) -> Result<()> {
-    let call = || format!("write {value} to /proc/sys/{name}");
-    record(call, || fs::write(format!("/proc/sys/{name}"), value).map_err(|e| Error::call(call(), e)))
+pub fn sysctl(scribe: &Scribe, name: &str, value: &str) -> Result<()> {
+    let failed = |e| Error::call(format!("write {value} to /proc/sys/{name}"), e);
+    let write = || fs::write(format!("/proc/sys/{name}"), value).map_err(failed);
+    scribe.call("sysctl", || format!("{name} = {value}"), write)
 }
 
 /// Reads a sysctl of the calling thread's network namespace.
@@ -328,9 +308,10 @@ pub fn read_sysctl(name: &str) -> Result<String> {
 
 /// Runs `nft` with the given arguments in the calling thread's network namespace, feeding it `script`; its output.
 /// A script given by `-f -` is one transaction.
-pub fn nft(arguments: &[&str], script: &str) -> Result<String> {
-    record(
-        || format!("nft {} <<{}", arguments.join(" "), script.lines().count()),
+pub fn nft(scribe: &Scribe, arguments: &[&str], script: &str) -> Result<String> {
+    scribe.call(
+        "nft",
+        || format!("{}: {} lines", arguments.join(" "), script.lines().count()),
         || {
             let failed = |e| Error::call("spawn nft", e);
             let mut child = Command::new("nft")

@@ -1,14 +1,16 @@
 //! [`Network`]: a node's whole network, as an agent uses it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ipnet::IpNet;
+use podwright_journal::Scribe;
 use serde::Serialize;
 
+use crate::dataplane::{self, Change, Dataplane, NodeFacts, Service};
 use crate::ipam::Ipam;
 use crate::links::{self, LinkDetails, Links, PodLink};
 use crate::netlink::{self, Protocol};
@@ -61,6 +63,7 @@ struct Inner {
     netns: NodeNetns,
     links: Mutex<Links>,
     ipam: Mutex<Ipam>,
+    dataplane: Mutex<Dataplane>,
 }
 
 impl Network {
@@ -74,7 +77,7 @@ impl Network {
                 false => NodeNetns::of_process()?,
             };
             // 2. Forwarding, without redirects.
-            let with_v6 = config.service_ranges.iter().any(|r| Family::of_net(r) == Family::V6);
+            let with_v6 = families(&config).contains(&Family::V6);
             netns.run_blocking(move || forwarding(with_v6))??;
             // 3. The node's own addresses.
             let mut bare = Links::new(&config.node, netns.netlink(Protocol::Route)?, Vec::new());
@@ -83,8 +86,9 @@ impl Network {
             service_routes(&config, &addresses, &mut bare)?;
             let links = Links::new(&config.node, netns.netlink(Protocol::Route)?, addresses.clone());
             let ipam = Ipam::open(&config.folder.join("ipam.json"))?;
-            let (links, ipam) = (Mutex::new(links), Mutex::new(ipam));
-            Ok(Network(Arc::new(Inner { config, addresses, netns, links, ipam })))
+            let dataplane = Dataplane::new(&netns, &families(&config), &Scribe::none())?;
+            let (links, ipam, dataplane) = (Mutex::new(links), Mutex::new(ipam), Mutex::new(dataplane));
+            Ok(Network(Arc::new(Inner { config, addresses, netns, links, ipam, dataplane })))
         })
         .await
     }
@@ -109,24 +113,24 @@ impl Network {
         lock(&self.0.ipam).ranges().to_vec()
     }
 
-    /// Gives a Pod addresses and its link. `pod` is the Pod's network namespace. Idempotent for the same owner and
-    /// namespace; safe to call for a running Pod.
-    pub async fn attach(&self, owner: &str, pod: OwnedFd) -> Result<PodNetwork> {
-        let (inner, owner) = (self.0.clone(), owner.to_owned());
+    /// Gives a Pod addresses and its link. `pod` is the Pod's network namespace; what is done is recorded by `scribe`.
+    /// Idempotent for the same owner and namespace; safe to call for a running Pod.
+    pub async fn attach(&self, owner: &str, pod: OwnedFd, scribe: &Scribe) -> Result<PodNetwork> {
+        let (inner, owner, scribe) = (self.0.clone(), owner.to_owned(), scribe.clone());
         blocking(move || {
             let addresses = lock(&inner.ipam).allocate(&owner)?;
-            let link = lock(&inner.links).attach(&owner, pod.as_fd(), &addresses)?;
-            links::pod_sysctls(pod.as_fd())?;
+            let link = lock(&inner.links).attach(&owner, pod.as_fd(), &addresses, &scribe)?;
+            links::pod_sysctls(pod.as_fd(), &scribe)?;
             Ok(PodNetwork { addresses, link })
         })
         .await
     }
 
     /// Removes a Pod's link, then gives its addresses back. An unknown owner is not an error.
-    pub async fn detach(&self, owner: &str) -> Result<()> {
-        let (inner, owner) = (self.0.clone(), owner.to_owned());
+    pub async fn detach(&self, owner: &str, scribe: &Scribe) -> Result<()> {
+        let (inner, owner, scribe) = (self.0.clone(), owner.to_owned(), scribe.clone());
         blocking(move || {
-            lock(&inner.links).detach(&owner)?;
+            lock(&inner.links).detach(&owner, &scribe)?;
             lock(&inner.ipam).release(&owner)
         })
         .await
@@ -174,6 +178,31 @@ impl Network {
         .await
     }
 
+    /// Makes the tables hold exactly these Services; once an agent knows them all.
+    pub async fn load_services(&self, facts: NodeFacts, services: BTreeMap<String, Service>) -> Result<Change> {
+        let inner = self.0.clone();
+        blocking(move || lock(&inner.dataplane).load(facts, &services)).await
+    }
+    /// Replaces or removes some Services: one transaction.
+    pub async fn apply_services(&self, changes: Vec<(String, Option<Service>)>) -> Result<Change> {
+        let inner = self.0.clone();
+        blocking(move || lock(&inner.dataplane).apply(changes)).await
+    }
+    /// What is new about the node and its cluster.
+    pub async fn set_facts(&self, facts: NodeFacts) -> Result<()> {
+        let inner = self.0.clone();
+        blocking(move || lock(&inner.dataplane).set_facts(facts)).await
+    }
+    /// The table elements that carry an address's traffic, as nft text.
+    pub fn elements_of(&self, address: IpAddr) -> Vec<String> {
+        lock(&self.0.dataplane).elements_of(address)
+    }
+    /// Other programs' tables that would drop Pods' traffic.
+    pub async fn foreign(&self) -> Result<Vec<dataplane::Finding>> {
+        let inner = self.0.clone();
+        blocking(move || dataplane::foreign(&inner.netns)).await
+    }
+
     /// Removes everything this node made: Pod links, its routes and addresses, its namespace. Carries on past errors and
     /// returns them all.
     pub async fn remove(self) -> Vec<Error> {
@@ -185,6 +214,7 @@ impl Network {
                 Ok(all) => errors.extend(all.iter().filter_map(|l| links.remove(&l.name).err())),
                 Err(e) => errors.push(e),
             }
+            errors.extend(lock(&inner.dataplane).remove().err());
             for range in &inner.config.service_ranges {
                 errors.extend(links.remove_route(range, "lo").err());
             }
@@ -204,19 +234,26 @@ impl Network {
 const ISOLATED_V4: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 const ISOLATED_V6: IpAddr = IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
 
+/// The families the node has: those of the Service ranges.
+fn families(config: &NetworkConfig) -> Vec<Family> {
+    let wanted = |family: &Family| config.service_ranges.iter().any(|r| Family::of_net(r) == *family);
+    let possible = |family: &Family| *family == Family::V4 || links::ipv6_available();
+    Family::ALL.into_iter().filter(wanted).filter(possible).collect()
+}
+
 fn forwarding(with_v6: bool) -> Result<()> {
-    netlink::sysctl("net/ipv4/ip_forward", "1")?;
+    netlink::sysctl(&Scribe::none(), "net/ipv4/ip_forward", "1")?;
     // A redirect is sent when the link or `all` wants it.
-    netlink::sysctl("net/ipv4/conf/all/send_redirects", "0")?;
-    if with_v6 && links::ipv6_available() {
-        netlink::sysctl("net/ipv6/conf/all/forwarding", "1")?;
+    netlink::sysctl(&Scribe::none(), "net/ipv4/conf/all/send_redirects", "0")?;
+    if with_v6 {
+        netlink::sysctl(&Scribe::none(), "net/ipv6/conf/all/forwarding", "1")?;
     }
     Ok(())
 }
 
 /// The node's addresses: the configured ones, put on `lo` where no link has them; else what the node has.
 fn node_addresses(config: &NetworkConfig, links: &mut Links) -> Result<Vec<IpAddr>> {
-    let families: BTreeSet<Family> = config.service_ranges.iter().map(Family::of_net).collect();
+    let families = families(config);
     let wanted = match (config.addresses.is_empty(), config.isolated) {
         (false, _) => config.addresses.clone(),
         (true, false) => links.default_sources()?,

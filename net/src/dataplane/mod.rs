@@ -1,6 +1,406 @@
 //! Services as elements of one nftables table a family, named `podwright`.
+//!
+//! [`base`] is the fixed part; Services are elements ([`elements`]) that [`compile`] makes. What the kernel has is kept in
+//! memory and never read back: a change is the difference between two compilations of the Services that changed, sent as one
+//! netlink transaction. A refused transaction (something else has touched the table) is answered by loading everything anew.
+//!
+//! An agent that starts again finds the table of its predecessor. Ids and affinity slots are derived from names, so they are
+//! the same again: one transaction empties and fills the maps, established connections keep their conntrack entries and
+//! clients their endpoints. Only a table of another version of the fixed part is replaced as a whole, again in one step.
 
+mod base;
+mod compile;
+mod conntrack;
+mod elements;
+mod foreign;
 pub mod ids;
 mod model;
+pub mod speed;
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use podwright_journal::Scribe;
+
+pub use base::{TABLE, script};
+pub use foreign::{Finding, foreign};
 pub use model::{Backends, Empty, NodeFacts, Protocol, Service, ServicePort};
+
+use crate::netlink::{self, Socket};
+use crate::{Family, NodeNetns, Result};
+use base::BLOCK;
+use compile::{Compiled, compile};
+use conntrack::Stale;
+use elements::{Batch, Chain, Key, Map, Place, Value};
+use ids::Ids;
+
+/// The tables of one node. Its methods wait for the kernel: call them off the runtime's threads.
+pub struct Dataplane {
+    netns: NodeNetns,
+    socket: Socket,
+    families: Vec<Family>,
+    facts: NodeFacts,
+    ids: Ids,
+    services: HashMap<String, Compiled>,
+    /// Elements that several Services may want: the first in order of names has it.
+    claims: HashMap<Place, BTreeMap<String, Value>>,
+    chains: BTreeSet<(Family, Chain)>,
+    /// Whether the kernel has what memory says.
+    loaded: bool,
+}
+
+/// What one change cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    pub added: usize,
+    pub deleted: usize,
+    /// Whether everything had to be loaded.
+    pub full: bool,
+    pub took: Duration,
+}
+
+/// Elements to delete and to add.
+#[derive(Default)]
+struct Difference {
+    delete: BTreeMap<Place, Value>,
+    add: BTreeMap<Place, Value>,
+}
+
+impl Dataplane {
+    /// Prepares the tables of the given families. Nothing is touched before [`Dataplane::load`].
+    pub fn new(netns: &NodeNetns, families: &[Family], scribe: &Scribe) -> Result<Dataplane> {
+        let mut socket = netns.netlink(netlink::Protocol::Netfilter)?;
+        socket.set_scribe(scribe.clone());
+        Ok(Dataplane {
+            netns: netns.clone(),
+            socket,
+            families: families.to_vec(),
+            facts: NodeFacts::default(),
+            ids: Ids::default(),
+            services: HashMap::new(),
+            claims: HashMap::new(),
+            chains: BTreeSet::new(),
+            loaded: false,
+        })
+    }
+
+    /// Makes the tables hold exactly these Services: the first call of an agent, once it knows them all.
+    pub fn load(&mut self, facts: NodeFacts, services: &BTreeMap<String, Service>) -> Result<Change> {
+        self.facts = facts;
+        let gone: Vec<String> = self.services.keys().filter(|k| !services.contains_key(*k)).cloned().collect();
+        let changes = gone.into_iter().map(|key| (key, None));
+        let changes = changes.chain(services.iter().map(|(key, service)| (key.clone(), Some(service.clone()))));
+        self.loaded = false;
+        self.apply(changes.collect())
+    }
+
+    /// Replaces (or, with `None`, removes) Services: one transaction. An error leaves the wish in memory; the next call
+    /// loads everything.
+    pub fn apply(&mut self, changes: Vec<(String, Option<Service>)>) -> Result<Change> {
+        let started = Instant::now();
+        let (difference, stale) = self.decide(changes);
+        let mut change = Change { added: difference.add.len(), deleted: difference.delete.len(), ..Change::default() };
+        let incremental = self.loaded && self.commit(&difference).inspect_err(report_refusal).is_ok();
+        if !incremental {
+            self.loaded = false;
+            self.reload()?;
+            self.loaded = true;
+            change.full = true;
+        }
+        conntrack::flush(&mut self.socket, &stale)?;
+        change.took = started.elapsed();
+        Ok(change)
+    }
+
+    /// Tells the tables what is new about the node.
+    pub fn set_facts(&mut self, facts: NodeFacts) -> Result<()> {
+        if facts == self.facts {
+            return Ok(());
+        }
+        self.facts = facts;
+        if !self.loaded {
+            return Ok(());
+        }
+        let script: String = self.families.iter().map(|f| base::facts_script(&self.facts, *f)).collect();
+        self.nft(script)
+    }
+
+    /// The elements that carry an address's traffic, as nft text: its endpoints, the Services they belong to and their
+    /// frontends.
+    pub fn elements_of(&self, address: IpAddr) -> Vec<String> {
+        let mut found = Vec::new();
+        for compiled in self.services.values() {
+            let ids: BTreeSet<u32> = compiled
+                .lists
+                .iter()
+                .filter(|(_, list)| list.placed.iter().any(|e| e.ip() == address))
+                .map(|(id, _)| *id)
+                .collect();
+            for (place, value) in &compiled.elements {
+                let of_list = |id: &u32| ids.contains(id);
+                let carries = match (&place.key, value) {
+                    (Key::Slot(id, _), Value::Endpoint(e)) => ids.contains(id) && e.ip() == address,
+                    (Key::Slot(..), _) => false,
+                    (Key::Own(own), _) => *own == address && self.is_local(own),
+                    (Key::Id(id) | Key::Source(id, _), _) if of_list(id) => true,
+                    (_, Value::Id(id)) => of_list(id),
+                    _ => false,
+                };
+                if carries {
+                    found.push(elements::text(place, value));
+                }
+            }
+        }
+        found.sort();
+        found.dedup();
+        found
+    }
+
+    /// Every element, as nft text in order: for tests and for reading.
+    pub fn dump(&self) -> String {
+        let all = self.everything();
+        all.iter().fold(String::new(), |mut text, (place, value)| {
+            let _ = writeln!(text, "{}", elements::text(place, value));
+            text
+        })
+    }
+
+    /// Removes the tables. Idempotent.
+    pub fn remove(&mut self) -> Result<()> {
+        self.loaded = false;
+        remove(&self.netns)
+    }
+
+    /// Compiles the changes and takes them into memory.
+    fn decide(&mut self, changes: Vec<(String, Option<Service>)>) -> (Difference, Stale) {
+        let mut difference = Difference::default();
+        let mut stale = Stale::default();
+        let mut contested: BTreeMap<Place, Option<Value>> = BTreeMap::new();
+        for (key, service) in changes {
+            let before = self.services.remove(&key).unwrap_or_default();
+            let after = match &service {
+                Some(service) => compile(&key, service, Some(&before), &mut self.ids),
+                None => Compiled::default(),
+            };
+            let own = |place: &&Place| !place.map.is_shared();
+            for (place, value) in before.elements.iter().filter(|(p, _)| own(p)) {
+                if after.elements.get(place) != Some(value) {
+                    difference.delete.insert(*place, *value);
+                }
+            }
+            for (place, value) in after.elements.iter().filter(|(p, _)| own(p)) {
+                if before.elements.get(place) != Some(value) {
+                    difference.add.insert(*place, *value);
+                }
+            }
+            self.claim(&key, &before, &after, &mut contested);
+            stale.add(&before, &after);
+            for id in before.lists.keys().filter(|id| !after.lists.contains_key(id)) {
+                self.ids.give_back(*id);
+            }
+            if service.is_some() {
+                self.services.insert(key, after);
+            }
+        }
+        for (place, before) in contested {
+            let after = self.winner(&place);
+            if before != after {
+                difference.delete.extend(before.map(|value| (place, value)));
+                difference.add.extend(after.map(|value| (place, value)));
+            }
+        }
+        (difference, stale)
+    }
+
+    /// Notes what `key` wants of the shared elements; `contested` gets the value each touched one had at first.
+    fn claim(
+        &mut self,
+        key: &str,
+        before: &Compiled,
+        after: &Compiled,
+        contested: &mut BTreeMap<Place, Option<Value>>,
+    ) {
+        for place in before.elements.keys().chain(after.elements.keys()).filter(|p| p.map.is_shared()) {
+            if let Key::Own(address) = &place.key
+                && !self.is_local(address)
+            {
+                continue;
+            }
+            if before.elements.get(place) == after.elements.get(place) {
+                continue;
+            }
+            contested.entry(*place).or_insert_with(|| winner(&self.claims, place));
+            let claims = self.claims.entry(*place).or_default();
+            match after.elements.get(place) {
+                Some(value) => drop(claims.insert(key.to_owned(), *value)),
+                None => drop(claims.remove(key)),
+            }
+            if claims.is_empty() {
+                self.claims.remove(place);
+            }
+        }
+    }
+
+    fn winner(&self, place: &Place) -> Option<Value> {
+        winner(&self.claims, place)
+    }
+
+    fn is_local(&self, address: &IpAddr) -> bool {
+        self.facts.pod_ranges.iter().any(|range| range.contains(address))
+    }
+
+    /// Sends a difference as one transaction, after making the chains it names.
+    fn commit(&mut self, difference: &Difference) -> Result<()> {
+        let named = difference.add.iter().filter_map(|(place, value)| match value {
+            Value::Goto(chain) | Value::Jump(chain) => Some((place.family, *chain)),
+            _ => None,
+        });
+        let named: BTreeSet<_> = named.collect();
+        self.make_chains(&named)?;
+        if difference.delete.is_empty() && difference.add.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Batch::new();
+        batch.delete(difference.delete.iter());
+        batch.add(difference.add.iter());
+        let what = format!("nft: delete {} elements, add {}", difference.delete.len(), difference.add.len());
+        self.socket.transaction(&what, batch.finish())
+    }
+
+    /// Makes chains that are named and not there yet; those counting endpoints come in blocks, so that a list that grows by
+    /// one does not wait for `nft` each time.
+    fn make_chains(&mut self, named: &BTreeSet<(Family, Chain)>) -> Result<()> {
+        let missing: BTreeSet<_> = named.iter().filter(|c| !self.chains.contains(c)).flat_map(|c| block(*c)).collect();
+        let missing: Vec<_> = missing.into_iter().filter(|c| !self.chains.contains(c)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.nft(missing.iter().map(|(family, chain)| base::chain_script(*chain, *family)).collect())?;
+        self.chains.extend(missing);
+        Ok(())
+    }
+
+    /// Makes the tables hold what memory says, whatever is there.
+    fn reload(&mut self) -> Result<()> {
+        let families = self.families.clone();
+        if families.into_iter().all(|family| self.has_base(family)) {
+            match self.refill() {
+                Ok(()) => return Ok(()),
+                Err(error) => report_refusal(&error),
+            }
+        }
+        self.replace()
+    }
+
+    fn has_base(&mut self, family: Family) -> bool {
+        self.socket.dump("nft: get set", elements::get_set(family, &base::marker(family))).is_ok()
+    }
+
+    /// Keeps the fixed part, and with it the memory of affinity; all maps are emptied and filled in one transaction.
+    fn refill(&mut self) -> Result<()> {
+        let facts: String = self.families.iter().map(|f| base::facts_script(&self.facts, *f)).collect();
+        self.nft(facts)?;
+        self.chains = base_chains(&self.families);
+        self.make_chains(&self.named_chains())?;
+        let all = self.everything();
+        let mut batch = Batch::new();
+        for family in &self.families {
+            for map in Map::ALL {
+                batch.flush(*family, map);
+            }
+        }
+        batch.add(all.iter());
+        self.socket.transaction(&format!("nft: fill {} elements", all.len()), batch.finish())
+    }
+
+    /// Builds the tables anew. Where there was a table, fixed part and elements are one transaction; where there was none,
+    /// nothing can be interrupted, and the elements take the faster way.
+    fn replace(&mut self) -> Result<()> {
+        let mut existing = false;
+        for family in &self.families {
+            existing |= self.socket.dump("nft: get set", elements::get_set(*family, Map::Services.name())).is_ok();
+        }
+        let named = self.named_chains();
+        let fixed = base_chains(&self.families);
+        let mut script = String::new();
+        for family in &self.families {
+            script += &base::script(*family);
+            script += &base::facts_script(&self.facts, *family);
+        }
+        let further: BTreeSet<_> = named.iter().flat_map(|c| block(*c)).filter(|c| !fixed.contains(c)).collect();
+        script.extend(further.iter().map(|(family, chain)| base::chain_script(*chain, *family)));
+        let all = self.everything();
+        if existing {
+            for (place, value) in &all {
+                let _ = writeln!(script, "add element {}", elements::text(place, value));
+            }
+        }
+        self.nft(script)?;
+        self.chains = fixed.into_iter().chain(further).collect();
+        if !existing && !all.is_empty() {
+            let mut batch = Batch::new();
+            batch.add(all.iter());
+            self.socket.transaction(&format!("nft: fill {} elements", all.len()), batch.finish())?;
+        }
+        Ok(())
+    }
+
+    /// All elements that the kernel should have.
+    fn everything(&self) -> BTreeMap<Place, Value> {
+        let own = self.services.values().flat_map(|c| c.elements.iter()).filter(|(p, _)| !p.map.is_shared());
+        let own = own.map(|(place, value)| (*place, *value));
+        own.chain(self.claims.keys().filter_map(|place| Some((*place, self.winner(place)?)))).collect()
+    }
+
+    fn named_chains(&self) -> BTreeSet<(Family, Chain)> {
+        self.services.values().flat_map(Compiled::chains).collect()
+    }
+
+    fn nft(&self, script: String) -> Result<()> {
+        let scribe = self.socket.scribe().clone();
+        self.netns.run_blocking(move || netlink::nft(&scribe, &["-f", "-"], &script))??;
+        Ok(())
+    }
+}
+
+fn winner(claims: &HashMap<Place, BTreeMap<String, Value>>, place: &Place) -> Option<Value> {
+    claims.get(place)?.values().next().copied()
+}
+
+fn report_refusal(error: &crate::Error) {
+    tracing::warn!(%error, "the kernel refused a change of the Services; loading them all");
+}
+
+/// Removes our tables from a namespace. Idempotent.
+pub fn remove(netns: &NodeNetns) -> Result<()> {
+    let script: String = Family::ALL
+        .into_iter()
+        .filter(|family| *family == Family::V4 || crate::links::ipv6_available())
+        .map(|family| {
+            let ip = base::nft_family(family);
+            format!("add table {ip} {TABLE}\ndelete table {ip} {TABLE}\n")
+        })
+        .collect();
+    netns.run_blocking(move || netlink::nft(&Scribe::none(), &["-f", "-"], &script))??;
+    Ok(())
+}
+
+/// The chains that the fixed part has.
+fn base_chains(families: &[Family]) -> BTreeSet<(Family, Chain)> {
+    families.iter().flat_map(|family| (1..=BLOCK).map(|n| (*family, Chain::Lb(n)))).collect()
+}
+
+/// The chains that are made together with this one.
+fn block((family, chain): (Family, Chain)) -> Vec<(Family, Chain)> {
+    let around = |n: u32| {
+        let first = (n.max(1) - 1) / BLOCK * BLOCK + 1;
+        first..first + BLOCK
+    };
+    match chain {
+        Chain::Lb(n) => around(n).map(|n| (family, Chain::Lb(n))).collect(),
+        Chain::Pick(n) => around(n).map(|n| (family, Chain::Pick(n))).collect(),
+        Chain::Affinity(_) => vec![(family, chain)],
+    }
+}

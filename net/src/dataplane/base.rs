@@ -1,0 +1,236 @@
+//! The ruleset's fixed part as data: maps, chains and rules in nft's own words, the same for both families.
+//!
+//! Each endpoint list has an id, kept in the conntrack mark. A frontend (ClusterIP, external address, node port) maps to
+//! an id, an id to a shared chain by its number of endpoints, id and slot to an endpoint. So a Service is elements only,
+//! and no chain belongs to a Service.
+//!
+//! ```text
+//! 10.96.0.7 . tcp . 80 --@cluster-ips--> id --@services--> goto lb-3 --random 0..2--> id . 1 --@endpoints--> dnat
+//! ```
+//!
+//! `IP` stands for `ip` or `ip6`, `ADDR` for the type of an address, `CLIENT` for what a client is remembered by: its
+//! address, or for IPv6 the lower half of it (a dynamic map's key of more than 16 bytes is silently corrupted by nft 1.0.6).
+
+use std::fmt::Write;
+
+use super::elements::Chain;
+use super::ids::fnv;
+use super::model::NodeFacts;
+use crate::Family;
+
+/// The name of our table in both families.
+pub const TABLE: &str = "podwright";
+
+/// `(name, declaration)`.
+const MAPS: &[(&str, &str)] = &[
+    ("cluster-ips", "map { type ADDR . inet_proto . inet_service : mark; }"),
+    ("external-ips", "map { type ADDR . inet_proto . inet_service : mark; }"),
+    ("node-ports", "map { type inet_proto . inet_service : mark; }"),
+    // id -> the id that callers from outside the cluster get
+    ("outside", "map { type mark : mark; }"),
+    ("services", "map { type mark : verdict; }"),
+    // ids without endpoints
+    ("refused", "set { type mark; }"),
+    ("endpoints", "map { type mark . mark : ADDR . inet_service; }"),
+    // ids that only some sources may use from outside, and those sources
+    ("restricted", "set { type mark; }"),
+    ("sources", "set { type mark . ADDR; flags interval; }"),
+    // affinity: id -> pick-N; id . 0..N-1 -> stable slot; id . slot -> endpoint; id . client -> slot
+    ("picks", "map { type mark : verdict; }"),
+    ("slots", "map { type mark . mark : mark; }"),
+    ("sticky", "map { type mark . mark : ADDR . inet_service; }"),
+    ("affinity", "map { AFFINITY; flags dynamic,timeout; size 262144; timeout 3h; }"),
+    // this node's endpoints, each with itself: a Pod that reaches itself through a Service
+    ("own", "set { type ADDR . ADDR; }"),
+    ("local-pods", "set { type ADDR; flags interval; auto-merge; }"),
+    ("cluster-net", "set { type ADDR; flags interval; auto-merge; }"),
+    ("service-net", "set { type ADDR; flags interval; auto-merge; }"),
+];
+
+/// `(name, hook, rules)`; chains that a verdict names come before it.
+const CHAINS: &[(&str, &str, &[&str])] = &[
+    ("balance", "", &["ct mark vmap @services"]),
+    (
+        "external",
+        "",
+        &["IP saddr != @local-pods fib saddr type != local ct mark set ct mark map @outside", "goto balance"],
+    ),
+    ("external-address", "", &["ct mark @restricted ct mark . IP saddr != @sources drop", "goto external"]),
+    (
+        "service",
+        "",
+        &[
+            "ct mark set IP daddr . meta l4proto . th dport map @cluster-ips goto balance",
+            "ct mark set IP daddr . meta l4proto . th dport map @external-ips goto external-address",
+            "IP daddr != LOOPBACK fib daddr type local ct mark set meta l4proto . th dport map @node-ports goto external",
+        ],
+    ),
+    ("refuse", "", &["meta l4proto tcp reject with tcp reset", "reject with ICMP port-unreachable"]),
+    // A Service address without endpoints, or a port of it that nobody claims.
+    (
+        "refuse-service",
+        "",
+        &[
+            "ct mark @refused ct status & dnat != dnat goto refuse",
+            "IP daddr @service-net fib daddr type != local goto refuse",
+        ],
+    ),
+    ("nat-prerouting", "type nat hook prerouting priority dstnat;", &["goto service"]),
+    ("nat-output", "type nat hook output priority -100;", &["goto service"]),
+    (
+        "nat-postrouting",
+        "type nat hook postrouting priority srcnat;",
+        &[
+            // a Pod to itself
+            "IP saddr . IP daddr @own masquerade fully-random",
+            // a Pod to the outside
+            "IP saddr @local-pods IP daddr != @cluster-net masquerade fully-random",
+            // from outside to an endpoint on another node: the answer must come back here
+            "ct status dnat IP saddr != @local-pods IP daddr != @local-pods fib saddr type != local masquerade fully-random",
+        ],
+    ),
+    (
+        "forward",
+        "type filter hook forward priority filter;",
+        &[
+            "ct state established,related accept",
+            // An answer that conntrack cannot place would leave with the Pod's address instead of the Service's.
+            "IP saddr @local-pods ct state invalid drop",
+            "goto refuse-service",
+        ],
+    ),
+    (
+        "input",
+        "type filter hook input priority filter;",
+        &["ct state established,related accept", "ct mark @refused ct status & dnat != dnat goto refuse"],
+    ),
+    (
+        "output",
+        "type filter hook output priority filter;",
+        &["ct state established,related accept", "goto refuse-service"],
+    ),
+];
+
+/// Chains for lists of up to so many endpoints are there from the start; further ones come when a list grows.
+pub const BLOCK: u32 = 16;
+
+fn words(family: Family) -> [(&'static str, &'static str); 6] {
+    match family {
+        Family::V4 => [
+            ("AFFINITY", "type mark . ipv4_addr : mark"),
+            ("CLIENT", "ip saddr"),
+            ("ADDR", "ipv4_addr"),
+            ("LOOPBACK", "127.0.0.0/8"),
+            ("ICMP", "icmp"),
+            ("IP", "ip"),
+        ],
+        Family::V6 => [
+            ("AFFINITY", "typeof ct mark . @nh,128,64 : meta mark"),
+            ("CLIENT", "@nh,128,64"),
+            ("ADDR", "ipv6_addr"),
+            ("LOOPBACK", "::1"),
+            ("ICMP", "icmpv6"),
+            ("IP", "ip6"),
+        ],
+    }
+}
+
+fn expand(text: &str, family: Family) -> String {
+    words(family).iter().fold(text.to_owned(), |text, (word, meaning)| text.replace(word, meaning))
+}
+
+/// `ip` or `ip6`, as nft names the family.
+pub fn nft_family(family: Family) -> &'static str {
+    if family == Family::V4 { "ip" } else { "ip6" }
+}
+
+/// The whole fixed part for one family, from nothing: an older table of ours is replaced in the same transaction.
+pub fn script(family: Family) -> String {
+    let ip = nft_family(family);
+    let mut text = format!("add table {ip} {TABLE}\ndelete table {ip} {TABLE}\ntable {ip} {TABLE} {{\n");
+    for (name, declaration) in MAPS {
+        let (kind, body) = declaration.split_once(' ').unwrap_or((declaration, ""));
+        let _ = writeln!(text, "  {kind} {name} {}", expand(body, family));
+    }
+    let _ = writeln!(text, "  set {} {{ type mark; }}", marker(family));
+    for chain in (1..=BLOCK).map(Chain::Lb) {
+        let _ = writeln!(text, "  chain {chain} {{\n{}  }}", indent(&rules_of(chain, family)));
+    }
+    for (name, hook, rules) in CHAINS {
+        let hook = if hook.is_empty() { String::new() } else { format!("    {hook}\n") };
+        let rules: Vec<String> = rules.iter().map(|rule| expand(rule, family)).collect();
+        let _ = writeln!(text, "  chain {name} {{\n{hook}{}  }}", indent(&rules));
+    }
+    text + "}\n"
+}
+
+/// An empty set whose name tells which version of the fixed part a table has.
+pub fn marker(family: Family) -> String {
+    let lb: Vec<String> = (1..=BLOCK).flat_map(|n| rules_of(Chain::Lb(n), family)).collect();
+    format!("base-{:016x}", fnv(format!("{MAPS:?}{CHAINS:?}{lb:?}").as_bytes()))
+}
+
+/// Makes a shared chain, or makes it anew where it is there already.
+pub fn chain_script(chain: Chain, family: Family) -> String {
+    let ip = nft_family(family);
+    let mut text = format!("add chain {ip} {TABLE} {chain}\nflush chain {ip} {TABLE} {chain}\n");
+    for rule in rules_of(chain, family) {
+        let _ = writeln!(text, "add rule {ip} {TABLE} {chain} {rule}");
+    }
+    text
+}
+
+/// The rules of a shared chain.
+fn rules_of(chain: Chain, family: Family) -> Vec<String> {
+    const PORTS: &str = "meta l4proto { tcp, udp, sctp }";
+    let rules = match chain {
+        Chain::Lb(n) => {
+            let pick =
+                format!("{PORTS} meta mark set numgen random mod {n} dnat to ct mark . meta mark map @endpoints");
+            // A packet that straddles a commit may draw a slot that is gone; slot 0 is there while any is.
+            if n == 1 { vec![pick] } else { vec![pick, "goto lb-1".to_owned()] }
+        }
+        Chain::Pick(n) => vec![
+            format!("meta mark set numgen random mod {n}"),
+            "meta mark set ct mark . meta mark map @slots".to_owned(),
+        ],
+        Chain::Affinity(seconds) => {
+            let remember = format!("update @affinity {{ ct mark . CLIENT timeout {seconds}s : meta mark }}");
+            let go = format!("{PORTS} dnat to ct mark . meta mark map @sticky");
+            vec![
+                "meta mark set 0".to_owned(),
+                "meta mark set ct mark . CLIENT map @affinity".to_owned(),
+                format!("meta mark != 0 {remember} {go}"),
+                // Its endpoint is gone: forget it and pick another.
+                "meta mark != 0 delete @affinity { ct mark . CLIENT : meta mark }".to_owned(),
+                "ct mark vmap @picks".to_owned(),
+                remember,
+                go,
+            ]
+        }
+    };
+    rules.iter().map(|rule| expand(rule, family)).collect()
+}
+
+/// Replaces what the table knows of the node.
+pub fn facts_script(facts: &NodeFacts, family: Family) -> String {
+    let ip = nft_family(family);
+    let mut text = String::new();
+    let sets = [
+        ("local-pods", &facts.pod_ranges),
+        ("cluster-net", &facts.cluster_ranges),
+        ("service-net", &facts.service_ranges),
+    ];
+    for (set, ranges) in sets {
+        let _ = writeln!(text, "flush set {ip} {TABLE} {set}");
+        let ranges = ranges.iter().filter(|r| Family::of_net(r) == family).copied().collect();
+        for range in ipnet::IpNet::aggregate(&ranges) {
+            let _ = writeln!(text, "add element {ip} {TABLE} {set} {{ {range} }}");
+        }
+    }
+    text
+}
+
+fn indent(rules: &[String]) -> String {
+    rules.iter().map(|rule| format!("    {rule}\n")).collect()
+}

@@ -1,0 +1,198 @@
+//! One Service into elements. Pure: what it depends on from before is the placement of its endpoints.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+
+use super::elements::{Chain, Key, Map, Place, Value};
+use super::ids::{Ids, fnv};
+use super::model::{Backends, Empty, Protocol, Service, ServicePort};
+use crate::Family;
+
+/// A Service as elements.
+#[derive(Clone, Debug, Default)]
+pub struct Compiled {
+    pub elements: BTreeMap<Place, Value>,
+    /// The endpoint lists, by id.
+    pub lists: HashMap<u32, List>,
+    /// UDP node ports: when one is new, what conntrack knows of it is stale.
+    pub udp_node_ports: BTreeSet<(Family, u16)>,
+}
+
+/// One endpoint list as it lies in the maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List {
+    pub family: Family,
+    pub protocol: Protocol,
+    /// Position is the slot. An endpoint keeps its slot as long as it can, so that one change touches few elements.
+    pub placed: Vec<SocketAddr>,
+}
+
+/// Compiles `service`, named `key`; `before` is what it was compiled to last.
+pub fn compile(key: &str, service: &Service, before: Option<&Compiled>, ids: &mut Ids) -> Compiled {
+    let mut out = Compiled::default();
+    for port in &service.ports {
+        let internal = list(key, port, "internal", &port.internal, before, ids, &mut out);
+        let external = match &port.external {
+            Some(backends) => list(key, port, "external", backends, before, ids, &mut out),
+            None => internal,
+        };
+        if let Some(backends) = &port.outside {
+            let outside = list(key, port, "outside", backends, before, ids, &mut out);
+            out.put(port.family, Map::Outside, Key::Id(external), Value::Id(outside));
+        }
+        frontends(port, internal, external, &mut out);
+    }
+    out
+}
+
+/// Addresses and ports that lead to the lists.
+fn frontends(port: &ServicePort, internal: u32, external: u32, out: &mut Compiled) {
+    for address in &port.cluster_ips {
+        let key = Key::Frontend(*address, port.protocol, port.port);
+        out.put(port.family, Map::ClusterIps, key, Value::Id(internal));
+    }
+    for address in &port.external_ips {
+        let key = Key::Frontend(*address, port.protocol, port.port);
+        out.put(port.family, Map::ExternalIps, key, Value::Id(external));
+    }
+    if let Some(number) = port.node_port {
+        out.put(port.family, Map::NodePorts, Key::Port(port.protocol, number), Value::Id(external));
+        if port.protocol == Protocol::Udp {
+            out.udp_node_ports.insert((port.family, number));
+        }
+    }
+    let ranges: Vec<_> = port.source_ranges.iter().filter(|r| Family::of_net(r) == port.family).copied().collect();
+    if !port.source_ranges.is_empty() {
+        out.put(port.family, Map::Restricted, Key::Id(external), Value::None);
+    }
+    // Overlapping intervals of one id would be refused.
+    for range in ipnet::IpNet::aggregate(&ranges) {
+        out.put(port.family, Map::Sources, Key::Source(external, range), Value::None);
+    }
+}
+
+/// An endpoint list and the verdict that its id leads to; the id.
+fn list(
+    key: &str,
+    port: &ServicePort,
+    role: &str,
+    backends: &Backends,
+    before: Option<&Compiled>,
+    ids: &mut Ids,
+    out: &mut Compiled,
+) -> u32 {
+    let family = port.family;
+    let id = ids.take(&format!("{key}:{}:{}:{family:?}:{role}", port.name, port.protocol.name()));
+    let previous = before.and_then(|b| b.lists.get(&id)).map_or(&[][..], |l| &l.placed);
+    let placed = place(previous, &backends.endpoints, family);
+    let count = placed.len() as u32;
+    let at_id = Key::Id(id);
+    match (count, port.affinity, backends.empty) {
+        (0, _, Empty::Drop) => out.put(family, Map::Services, at_id, Value::Drop),
+        (0, _, Empty::Refuse) => out.put(family, Map::Refused, at_id, Value::None),
+        (_, None, _) => {
+            out.put(family, Map::Services, at_id, Value::Goto(Chain::Lb(count)));
+            for (slot, endpoint) in placed.iter().enumerate() {
+                out.put(family, Map::Endpoints, Key::Slot(id, slot as u32), Value::Endpoint(*endpoint));
+            }
+        }
+        (_, Some(duration), _) => {
+            let seconds = duration.as_secs().clamp(1, 86_400) as u32;
+            out.put(family, Map::Services, at_id, Value::Goto(Chain::Affinity(seconds)));
+            out.put(family, Map::Picks, at_id, Value::Jump(Chain::Pick(count)));
+            for (position, (endpoint, slot)) in stable_slots(&placed).into_iter().enumerate() {
+                out.put(family, Map::Slots, Key::Slot(id, position as u32), Value::Id(slot));
+                out.put(family, Map::Sticky, Key::Slot(id, slot), Value::Endpoint(endpoint));
+            }
+        }
+    }
+    for endpoint in &placed {
+        out.put(family, Map::Own, Key::Own(endpoint.ip()), Value::None);
+    }
+    out.lists.insert(id, List { family, protocol: port.protocol, placed });
+    id
+}
+
+/// Gives each endpoint a slot: those that stay keep theirs, new ones fill the gaps, and what is left of the gaps is
+/// filled from the end. Without duplicates and other families' addresses.
+fn place(previous: &[SocketAddr], wanted: &[SocketAddr], family: Family) -> Vec<SocketAddr> {
+    let wanted: BTreeSet<SocketAddr> = wanted.iter().filter(|e| Family::of(&e.ip()) == family).copied().collect();
+    let known: BTreeSet<SocketAddr> = previous.iter().copied().collect();
+    let mut new = wanted.iter().filter(|e| !known.contains(e)).copied();
+    let mut slots: Vec<Option<SocketAddr>> =
+        previous.iter().map(|e| if wanted.contains(e) { Some(*e) } else { new.next() }).collect();
+    slots.extend(new.map(Some));
+    let mut slot = 0;
+    while slot < slots.len() {
+        match slots[slot] {
+            Some(_) => slot += 1,
+            None => drop(slots.swap_remove(slot)),
+        }
+    }
+    slots.into_iter().flatten().collect()
+}
+
+/// The numbers under which clients remember endpoints: never 0, and the same after a restart of the agent.
+fn stable_slots(placed: &[SocketAddr]) -> Vec<(SocketAddr, u32)> {
+    let mut taken = BTreeSet::new();
+    let mut sorted = placed.to_vec();
+    sorted.sort();
+    let mut slots = HashMap::new();
+    for endpoint in sorted {
+        let mut slot = (fnv(endpoint.to_string().as_bytes()) as u32).max(1);
+        while !taken.insert(slot) {
+            slot = slot.wrapping_add(1).max(1);
+        }
+        slots.insert(endpoint, slot);
+    }
+    placed.iter().map(|endpoint| (*endpoint, slots[endpoint])).collect()
+}
+
+impl Compiled {
+    fn put(&mut self, family: Family, map: Map, key: Key, value: Value) {
+        self.elements.insert(Place { family, map, key }, value);
+    }
+
+    /// The shared chains that the elements name.
+    pub fn chains(&self) -> impl Iterator<Item = (Family, Chain)> {
+        self.elements.iter().filter_map(|(place, value)| match value {
+            Value::Goto(chain) | Value::Jump(chain) => Some((place.family, *chain)),
+            _ => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn endpoints(numbers: &[u8]) -> Vec<SocketAddr> {
+        numbers.iter().map(|n| SocketAddr::from(([10, 0, 0, *n], 80))).collect()
+    }
+
+    #[test]
+    fn endpoints_keep_their_slots() {
+        let place = |before: &[u8], wanted: &[u8]| place(&endpoints(before), &endpoints(wanted), Family::V4);
+        assert_eq!(place(&[], &[1, 2, 3]), endpoints(&[1, 2, 3]));
+        assert_eq!(place(&[1, 2, 3], &[1, 3]), endpoints(&[1, 3]));
+        assert_eq!(place(&[1, 2, 3], &[3, 2]), endpoints(&[3, 2]));
+        assert_eq!(place(&[1, 2, 3], &[1, 3, 4]), endpoints(&[1, 4, 3]));
+        assert_eq!(place(&[1, 2, 3], &[]), endpoints(&[]));
+        assert_eq!(place(&[1], &[2, 2, 1]), endpoints(&[1, 2]));
+    }
+
+    proptest! {
+        #[test]
+        fn placing_is_complete_and_moves_few(before: Vec<u8>, wanted: Vec<u8>) {
+            let before = place(&[], &endpoints(&before), Family::V4);
+            let after = place(&before, &endpoints(&wanted), Family::V4);
+            let set: BTreeSet<_> = after.iter().copied().collect();
+            prop_assert_eq!(set.len(), after.len());
+            prop_assert_eq!(set, endpoints(&wanted).into_iter().collect::<BTreeSet<_>>());
+            let gone = before.iter().filter(|e| !after.contains(e)).count();
+            let changed = before.iter().zip(&after).filter(|(a, b)| a != b).count();
+            prop_assert!(changed <= gone);
+        }
+    }
+}

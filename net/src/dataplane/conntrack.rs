@@ -1,0 +1,132 @@
+//! Conntrack entries that would keep sending datagrams to endpoints that are gone.
+//!
+//! A UDP "connection" lives as long as its client goes on sending, so an entry that leads to a vanished endpoint would blackhole
+//! that client. TCP connections are left alone: the endpoint's end resets them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::compile::Compiled;
+use super::elements::nfgen;
+use super::model::Protocol;
+use crate::message::{Writer, address, attribute, u32_at};
+use crate::netlink::{Answer, Socket};
+use crate::{Family, Result};
+
+// linux/netfilter/nfnetlink_conntrack.h
+const CTNETLINK: u16 = 1 << 8;
+const IPCTNL_MSG_CT_GET: u16 = CTNETLINK | 1;
+const IPCTNL_MSG_CT_DELETE: u16 = CTNETLINK | 2;
+const CTA_TUPLE_ORIG: u16 = 1;
+const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_MARK: u16 = 8;
+const CTA_ID: u16 = 12;
+const CTA_MARK_MASK: u16 = 21;
+const CTA_TUPLE_IP: u16 = 1;
+const CTA_TUPLE_PROTO: u16 = 2;
+const CTA_IP_V4_SRC: u16 = 1;
+const CTA_IP_V6_SRC: u16 = 3;
+const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_DST_PORT: u16 = 3;
+
+/// What has to be forgotten after a change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stale {
+    /// `(family, id, endpoint)`: entries of that id that lead to that endpoint.
+    endpoints: BTreeSet<(Family, u32, IpAddr)>,
+    /// Node ports that are new: entries from before are not translated.
+    node_ports: BTreeSet<(Family, u16)>,
+}
+
+impl Stale {
+    /// Adds what a Service's change leaves behind.
+    pub fn add(&mut self, before: &Compiled, after: &Compiled) {
+        for (id, list) in before.lists.iter().filter(|(_, list)| list.protocol == Protocol::Udp) {
+            let left: BTreeSet<_> = after.lists.get(id).into_iter().flat_map(|l| &l.placed).collect();
+            let gone = list.placed.iter().filter(|e| !left.contains(e));
+            self.endpoints.extend(gone.map(|e| (list.family, *id, e.ip())));
+        }
+        self.node_ports.extend(after.udp_node_ports.difference(&before.udp_node_ports));
+    }
+
+    fn matches(&self, family: Family, entry: &Entry) -> bool {
+        entry.protocol == Protocol::Udp.number()
+            && (self.endpoints.contains(&(family, entry.mark, entry.reply_source))
+                || (entry.mark == 0 && self.node_ports.contains(&(family, entry.destination_port))))
+    }
+}
+
+/// Deletes the stale entries. An entry that ended meanwhile is not an error.
+pub fn flush(socket: &mut Socket, stale: &Stale) -> Result<()> {
+    for family in Family::ALL {
+        let ids: BTreeSet<u32> = stale.endpoints.iter().filter(|e| e.0 == family).map(|e| e.1).collect();
+        let ports = stale.node_ports.iter().any(|p| p.0 == family);
+        if ids.is_empty() && !ports {
+            continue;
+        }
+        // The kernel can filter by one mark; for several, everything is looked through once.
+        let filter = match (ids.first(), ids.len(), ports) {
+            (Some(id), 1, false) => Some(*id),
+            (None, _, true) => Some(0),
+            _ => None,
+        };
+        for answer in socket.dump("list conntrack", list(family, filter))? {
+            let Some(entry) = Entry::parse(&answer) else { continue };
+            if !stale.matches(family, &entry) {
+                continue;
+            }
+            match socket.request("delete conntrack entry", entry.delete(family)) {
+                Err(e) if e.errno() != Some(libc::ENOENT) => return Err(e),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn list(family: Family, mark: Option<u32>) -> Writer {
+    let mut w = Writer::new();
+    w.message(IPCTNL_MSG_CT_GET, (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16, &nfgen(family));
+    if let Some(mark) = mark {
+        w.be32(CTA_MARK, mark).be32(CTA_MARK_MASK, u32::MAX);
+    }
+    w
+}
+
+/// A conntrack entry, as far as we need it.
+struct Entry {
+    /// The original direction's tuple as the kernel wrote it: what names the entry.
+    original: Vec<u8>,
+    id: Vec<u8>,
+    mark: u32,
+    protocol: u8,
+    destination_port: u16,
+    /// Who answers: after translation, the endpoint.
+    reply_source: IpAddr,
+}
+
+impl Entry {
+    fn parse(answer: &Answer) -> Option<Entry> {
+        let attrs = answer.payload.get(4..)?;
+        let original = attribute(attrs, CTA_TUPLE_ORIG)?;
+        let proto = attribute(original, CTA_TUPLE_PROTO)?;
+        let port = attribute(proto, CTA_PROTO_DST_PORT).and_then(|v| <[u8; 2]>::try_from(v).ok());
+        let reply = attribute(attribute(attrs, CTA_TUPLE_REPLY)?, CTA_TUPLE_IP)?;
+        let source = attribute(reply, CTA_IP_V4_SRC).or_else(|| attribute(reply, CTA_IP_V6_SRC))?;
+        Some(Entry {
+            original: original.to_vec(),
+            id: attribute(attrs, CTA_ID)?.to_vec(),
+            mark: attribute(attrs, CTA_MARK).map_or(0, |v| u32::from_be(u32_at(v, 0))),
+            protocol: *attribute(proto, CTA_PROTO_NUM)?.first()?,
+            destination_port: port.map_or(0, u16::from_be_bytes),
+            reply_source: address(source)?,
+        })
+    }
+
+    fn delete(&self, family: Family) -> Writer {
+        let mut w = Writer::new();
+        w.message(IPCTNL_MSG_CT_DELETE, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &nfgen(family));
+        w.attr(CTA_TUPLE_ORIG | libc::NLA_F_NESTED as u16, &self.original).attr(CTA_ID, &self.id);
+        w
+    }
+}

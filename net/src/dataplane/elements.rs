@@ -1,0 +1,337 @@
+//! Elements of our maps: as values to compare, as nft text to read, as netlink bytes to send.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+use super::base::{TABLE, nft_family};
+use super::model::Protocol;
+use crate::Family;
+use crate::message::Writer;
+
+/// A map or set whose elements change with Services. The order is that of loading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Map {
+    Endpoints,
+    Slots,
+    Sticky,
+    Picks,
+    Services,
+    Refused,
+    Outside,
+    Restricted,
+    Sources,
+    ClusterIps,
+    ExternalIps,
+    NodePorts,
+    Own,
+}
+
+impl Map {
+    pub const ALL: [Map; 13] = [
+        Map::Endpoints,
+        Map::Slots,
+        Map::Sticky,
+        Map::Picks,
+        Map::Services,
+        Map::Refused,
+        Map::Outside,
+        Map::Restricted,
+        Map::Sources,
+        Map::ClusterIps,
+        Map::ExternalIps,
+        Map::NodePorts,
+        Map::Own,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Map::Endpoints => "endpoints",
+            Map::Slots => "slots",
+            Map::Sticky => "sticky",
+            Map::Picks => "picks",
+            Map::Services => "services",
+            Map::Refused => "refused",
+            Map::Outside => "outside",
+            Map::Restricted => "restricted",
+            Map::Sources => "sources",
+            Map::ClusterIps => "cluster-ips",
+            Map::ExternalIps => "external-ips",
+            Map::NodePorts => "node-ports",
+            Map::Own => "own",
+        }
+    }
+
+    /// Whether several Services may claim the same element.
+    pub fn is_shared(self) -> bool {
+        matches!(self, Map::ClusterIps | Map::ExternalIps | Map::NodePorts | Map::Own)
+    }
+}
+
+/// Where an element stands: family, map and key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    pub family: Family,
+    pub map: Map,
+    pub key: Key,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    Frontend(IpAddr, Protocol, u16),
+    Port(Protocol, u16),
+    Id(u32),
+    Slot(u32, u32),
+    Source(u32, IpNet),
+    Own(IpAddr),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Value {
+    /// A set's element.
+    None,
+    Id(u32),
+    Endpoint(SocketAddr),
+    Goto(Chain),
+    Jump(Chain),
+    Drop,
+}
+
+/// A chain shared by all lists of one shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Chain {
+    /// A random one of so many endpoints.
+    Lb(u32),
+    /// A random slot of so many.
+    Pick(u32),
+    /// Affinity of so many seconds.
+    Affinity(u32),
+}
+
+impl fmt::Display for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Chain::Lb(n) => write!(f, "lb-{n}"),
+            Chain::Pick(n) => write!(f, "pick-{n}"),
+            Chain::Affinity(seconds) => write!(f, "aff-{seconds}"),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Frontend(address, protocol, port) => write!(f, "{address} . {} . {port}", protocol.name()),
+            Key::Port(protocol, port) => write!(f, "{} . {port}", protocol.name()),
+            Key::Id(id) => write!(f, "{id:#x}"),
+            Key::Slot(id, slot) => write!(f, "{id:#x} . {slot:#x}"),
+            Key::Source(id, net) => write!(f, "{id:#x} . {net}"),
+            Key::Own(address) => write!(f, "{address} . {address}"),
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::None => Ok(()),
+            Value::Id(id) => write!(f, "{id:#x}"),
+            Value::Endpoint(e) => write!(f, "{} . {}", e.ip(), e.port()),
+            Value::Goto(chain) => write!(f, "goto {chain}"),
+            Value::Jump(chain) => write!(f, "jump {chain}"),
+            Value::Drop => write!(f, "drop"),
+        }
+    }
+}
+
+/// An element as `nft add element` takes it: `ip podwright services { 0x1 : goto lb-2 }`.
+pub fn text(place: &Place, value: &Value) -> String {
+    let colon = if *value == Value::None { "" } else { " : " };
+    format!("{} {TABLE} {} {{ {}{colon}{value} }}", nft_family(place.family), place.map.name(), place.key)
+}
+
+// linux/netfilter/nfnetlink.h and nf_tables.h
+const NFNL_MSG_BATCH_BEGIN: u16 = 0x10;
+const NFNL_MSG_BATCH_END: u16 = 0x11;
+const NFTABLES: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
+const NFT_MSG_GETSET: u16 = NFTABLES | 10;
+const NFT_MSG_NEWSETELEM: u16 = NFTABLES | 12;
+const NFT_MSG_DELSETELEM: u16 = NFTABLES | 14;
+const NFTA_SET_TABLE: u16 = 1;
+const NFTA_SET_NAME: u16 = 2;
+const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
+const NFTA_SET_ELEM_LIST_SET: u16 = 2;
+const NFTA_SET_ELEM_LIST_ELEMENTS: u16 = 3;
+const NFTA_LIST_ELEM: u16 = 1;
+const NFTA_SET_ELEM_KEY: u16 = 1;
+const NFTA_SET_ELEM_DATA: u16 = 2;
+const NFTA_SET_ELEM_KEY_END: u16 = 10;
+const NFTA_DATA_VALUE: u16 = 1;
+const NFTA_DATA_VERDICT: u16 = 2;
+const NFTA_VERDICT_CODE: u16 = 1;
+const NFTA_VERDICT_CHAIN: u16 = 2;
+const NFT_JUMP: i32 = -3;
+const NFT_GOTO: i32 = -4;
+const NF_DROP: i32 = 0;
+
+/// The nested list of elements is one attribute, whose length has 16 bits.
+const LIST_LIMIT: usize = 60_000;
+
+/// A transaction under construction.
+pub struct Batch {
+    writer: Writer,
+}
+
+impl Batch {
+    pub fn new() -> Batch {
+        let mut writer = Writer::new();
+        writer.message(NFNL_MSG_BATCH_BEGIN, libc::NLM_F_REQUEST as u16, &batch_header());
+        Batch { writer }
+    }
+
+    /// Empties a map.
+    pub fn flush(&mut self, family: Family, map: Map) {
+        self.message(NFT_MSG_DELSETELEM, family, map);
+    }
+
+    /// Deletes elements; they should be sorted, so that those of one map share a message.
+    pub fn delete<'a>(&mut self, elements: impl Iterator<Item = (&'a Place, &'a Value)>) {
+        self.elements(NFT_MSG_DELSETELEM, elements);
+    }
+
+    /// Adds elements, sorted likewise.
+    pub fn add<'a>(&mut self, elements: impl Iterator<Item = (&'a Place, &'a Value)>) {
+        self.elements(NFT_MSG_NEWSETELEM, elements);
+    }
+
+    /// The finished transaction. Its last element message asks for the acknowledgement, as older kernels do not answer
+    /// to a batch's end.
+    pub fn finish(mut self) -> Writer {
+        self.writer.acknowledge();
+        self.writer.message(NFNL_MSG_BATCH_END, libc::NLM_F_REQUEST as u16, &batch_header());
+        self.writer
+    }
+
+    fn elements<'a>(&mut self, kind: u16, elements: impl Iterator<Item = (&'a Place, &'a Value)>) {
+        let mut elements = elements.peekable();
+        while let Some((place, _)) = elements.peek() {
+            let (family, map) = (place.family, place.map);
+            self.message(kind, family, map);
+            let list = self.writer.open(NFTA_SET_ELEM_LIST_ELEMENTS);
+            let start = self.writer.len();
+            while let Some((place, value)) = elements.next_if(|(p, _)| (p.family, p.map) == (family, map)) {
+                element(&mut self.writer, &place.key, (kind == NFT_MSG_NEWSETELEM).then_some(value));
+                if self.writer.len() - start > LIST_LIMIT {
+                    break;
+                }
+            }
+            self.writer.close(list);
+        }
+    }
+
+    fn message(&mut self, kind: u16, family: Family, map: Map) {
+        let flags = (libc::NLM_F_REQUEST | libc::NLM_F_CREATE) as u16;
+        self.writer.message(kind, flags, &nfgen(family));
+        self.writer.str(NFTA_SET_ELEM_LIST_TABLE, TABLE).str(NFTA_SET_ELEM_LIST_SET, map.name());
+    }
+}
+
+/// Asks for a set of our table, to see whether it is there.
+pub fn get_set(family: Family, name: &str) -> Writer {
+    let mut w = Writer::new();
+    w.message(NFT_MSG_GETSET, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &nfgen(family));
+    w.str(NFTA_SET_TABLE, TABLE).str(NFTA_SET_NAME, name);
+    w
+}
+
+/// `struct nfgenmsg`.
+pub fn nfgen(family: Family) -> [u8; 4] {
+    [(if family == Family::V4 { libc::NFPROTO_IPV4 } else { libc::NFPROTO_IPV6 }) as u8, 0, 0, 0]
+}
+
+fn batch_header() -> [u8; 4] {
+    let subsystem = (libc::NFNL_SUBSYS_NFTABLES as u16).to_be_bytes();
+    [0, 0, subsystem[0], subsystem[1]]
+}
+
+fn element(w: &mut Writer, key: &Key, value: Option<&Value>) {
+    let element = w.open(NFTA_LIST_ELEM);
+    data(w, NFTA_SET_ELEM_KEY, &key_bytes(key, false));
+    if matches!(key, Key::Source(..)) {
+        data(w, NFTA_SET_ELEM_KEY_END, &key_bytes(key, true));
+    }
+    match value {
+        None | Some(Value::None) => {}
+        Some(Value::Id(id)) => data(w, NFTA_SET_ELEM_DATA, &id.to_ne_bytes()),
+        Some(Value::Endpoint(e)) => {
+            let mut bytes = Vec::with_capacity(20);
+            push_address(&mut bytes, &e.ip());
+            push_port(&mut bytes, e.port());
+            data(w, NFTA_SET_ELEM_DATA, &bytes);
+        }
+        Some(Value::Goto(chain)) => verdict(w, NFT_GOTO, Some(*chain)),
+        Some(Value::Jump(chain)) => verdict(w, NFT_JUMP, Some(*chain)),
+        Some(Value::Drop) => verdict(w, NF_DROP, None),
+    }
+    w.close(element);
+}
+
+fn data(w: &mut Writer, kind: u16, bytes: &[u8]) {
+    let nest = w.open(kind);
+    w.attr(NFTA_DATA_VALUE, bytes);
+    w.close(nest);
+}
+
+fn verdict(w: &mut Writer, code: i32, chain: Option<Chain>) {
+    let data = w.open(NFTA_SET_ELEM_DATA);
+    let verdict = w.open(NFTA_DATA_VERDICT);
+    w.be32(NFTA_VERDICT_CODE, code as u32);
+    if let Some(chain) = chain {
+        w.str(NFTA_VERDICT_CHAIN, &chain.to_string());
+    }
+    w.close(verdict);
+    w.close(data);
+}
+
+/// A key as the kernel compares it: each field padded to 4 bytes, marks in host order. `end`: of an interval.
+fn key_bytes(key: &Key, end: bool) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(32);
+    match key {
+        Key::Frontend(address, protocol, port) => {
+            push_address(&mut bytes, address);
+            bytes.extend([protocol.number(), 0, 0, 0]);
+            push_port(&mut bytes, *port);
+        }
+        Key::Port(protocol, port) => {
+            bytes.extend([protocol.number(), 0, 0, 0]);
+            push_port(&mut bytes, *port);
+        }
+        Key::Id(id) => bytes.extend(id.to_ne_bytes()),
+        Key::Slot(id, slot) => {
+            bytes.extend(id.to_ne_bytes());
+            bytes.extend(slot.to_ne_bytes());
+        }
+        Key::Source(id, net) => {
+            bytes.extend(id.to_ne_bytes());
+            push_address(&mut bytes, &if end { net.broadcast() } else { net.network() });
+        }
+        Key::Own(address) => {
+            push_address(&mut bytes, address);
+            push_address(&mut bytes, address);
+        }
+    }
+    bytes
+}
+
+fn push_address(bytes: &mut Vec<u8>, address: &IpAddr) {
+    match address {
+        IpAddr::V4(a) => bytes.extend(a.octets()),
+        IpAddr::V6(a) => bytes.extend(a.octets()),
+    }
+}
+
+fn push_port(bytes: &mut Vec<u8>, port: u16) {
+    bytes.extend(port.to_be_bytes());
+    bytes.extend([0, 0]);
+}
