@@ -1,9 +1,39 @@
 //! The API server: one pipeline for every request, generic over kind.
+//!
+//! A request is resolved ([`call`]) and authorized ([`authorize`]), then its verb's file runs it. A write passes
+//! admission ([`admission`]), decoding, defaulting and validation (`api`), and ends in one store transaction
+//! ([`transact`]). Reads and watches are served from the watch cache ([`cache`]). Faces ([`rpc`]) are codecs onto
+//! [`Server::handle`] and [`Server::watch`].
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use crate::api::{Env, Request, Response, Status, WatchEvent};
+use tokio::task::JoinHandle;
+
+use crate::api::{Env, Request, Response, Status, Verb, WatchEvent};
 use crate::store::Store;
+
+mod admission;
+mod allocate;
+mod authorize;
+mod bootstrap;
+mod cache;
+mod call;
+mod create;
+mod delete;
+mod deletecollection;
+mod encode;
+mod get;
+mod housekeeping;
+mod list;
+mod patch;
+mod subresources;
+mod transact;
+mod update;
+mod watch;
+
+pub use authorize::{Authorizer, ClusterAdmin};
+use cache::Cache;
+use call::Call;
 
 /// Events of one watch, in order. The sender ends it when the watch is over; an `Error` event says why.
 pub type Watch = tokio::sync::mpsc::Receiver<WatchEvent>;
@@ -26,20 +56,80 @@ impl Default for Config {
 
 /// An API server over a store. Share it with `Arc`.
 pub struct Server {
-    #[allow(dead_code)]
     store: Arc<dyn Store>,
+    env: Env,
+    config: Config,
+    cache: Arc<Cache>,
+    authorizer: Box<dyn Authorizer>,
+    tasks: Tasks,
+}
+
+/// The server's own loops; they end with it.
+#[derive(Default)]
+struct Tasks(Mutex<Vec<AbortOnDrop>>);
+
+impl Tasks {
+    fn add(&self, task: JoinHandle<()>) {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(AbortOnDrop(task));
+    }
+}
+
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Server {
     /// Opens the server: warms the watch cache and creates what must always exist (namespaces, the `kubernetes` Service).
-    pub async fn open(store: Arc<dyn Store>, _env: Env, _config: Config) -> Result<Arc<Server>, Status> {
-        Ok(Arc::new(Server { store }))
+    pub async fn open(store: Arc<dyn Store>, env: Env, config: Config) -> Result<Arc<Server>, Status> {
+        let (cache, feed) = Cache::open(store.clone()).await?;
+        let tasks = Tasks::default();
+        tasks.add(tokio::spawn(feed));
+        let server = Arc::new(Server { store, env, config, cache, authorizer: Box::new(ClusterAdmin), tasks });
+        server.create_initial_objects().await?;
+        server.start_housekeeping();
+        Ok(server)
     }
+
     /// Everything but watch.
-    pub async fn handle(&self, _request: Request) -> Result<Response, Status> {
-        Err(Status::unavailable("the pipeline has not landed"))
+    pub async fn handle(&self, request: Request) -> Result<Response, Status> {
+        let call = Call::resolve(request)?;
+        self.authorizer.authorize(&call.attributes())?;
+        match (call.verb, call.subresource.as_deref()) {
+            (_, Some(_)) => self.subresource(call).await,
+            (Verb::Get, None) => self.get(&call).await,
+            (Verb::List, None) => self.list(&call).await,
+            (Verb::Create, None) => self.create(call).await,
+            (Verb::Update, None) => self.update(call).await,
+            (Verb::Patch, None) => self.patch(call).await,
+            (Verb::Delete, None) => self.delete(&call).await,
+            (Verb::DeleteCollection, None) => self.delete_collection(&call).await,
+            (Verb::Watch, None) => Err(Status::bad_request("watch is a subscription")),
+            (Verb::Connect, None) => Err(call.not_allowed("connect")),
+        }
     }
-    pub async fn watch(&self, _request: Request) -> Result<Watch, Status> {
-        Err(Status::unavailable("the pipeline has not landed"))
+
+    /// Changes of the objects that the request selects; see `api::Options` for where they start.
+    pub async fn watch(&self, request: Request) -> Result<Watch, Status> {
+        let call = Call::resolve(Request { verb: Verb::Watch, ..request })?;
+        self.authorizer.authorize(&call.attributes())?;
+        self.open_watch(&call).await
+    }
+}
+
+/// How the store's troubles look to a client.
+fn store_error(error: crate::store::Error) -> Status {
+    use crate::store::Error;
+    match error {
+        Error::Compacted { .. } => Status::expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+             without the continue parameter.",
+        ),
+        Error::Future { asked, now } => Status::timeout(format!("Too large resource version: {asked}, current: {now}")),
+        Error::Lagged => Status::expired("the watch fell too far behind"),
+        Error::Damaged(_) | Error::Io(_) => Status::internal(error),
     }
 }

@@ -2,4 +2,5 @@
 
 mod api;
 mod store;
+mod server;
 mod stream;

@@ -1,0 +1,371 @@
+//! ClusterIPs and NodePorts. An allocation is a key below `/registry/ranges/`, taken and freed in the same store
+//! transaction as the Service's own write, so that a crash can neither leak one nor hand one out twice.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde_json::{Value, json};
+
+use crate::api::{Env, Kind, Object, Status};
+
+use super::Server;
+use super::call::{Call, bad_value};
+use super::transact::{Claim, Taken};
+
+/// Where allocations lie.
+pub(super) const ROOT: &str = "/registry/ranges/";
+
+/// How often an address is chosen blindly before the range is searched for a free one.
+const BLIND: usize = 32;
+
+fn ip_key(ip: IpAddr) -> String {
+    format!("{ROOT}serviceips/{ip}")
+}
+fn port_key(port: u64) -> String {
+    format!("{ROOT}servicenodeports/{port}")
+}
+
+/// What else a write of a Service does: the claims it makes and the keys it frees. Fills in what it chose.
+pub(super) fn plan(
+    server: &Server,
+    call: &Call,
+    old: Option<&Object>,
+    new: &mut Object,
+    taken: &Taken,
+) -> Result<(Vec<Claim>, Vec<String>), Status> {
+    if call.kind.kind != "Service" {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    if let Some(old) = old {
+        keep_allocated(new, old);
+    }
+    let held = old.map(|old| all_of(call.kind, old)).unwrap_or_default();
+    let owner = format!("{}/{}", new.namespace().unwrap_or(""), new.name());
+    let mut allocator = Allocator { server, call, held: &held, taken, owner, claims: Vec::new() };
+    allocator.families(new);
+    allocator.addresses(new)?;
+    allocator.ports(new)?;
+    let claims = allocator.claims;
+    let wanted = all_of(call.kind, new);
+    let releases = held.into_iter().filter(|key| !wanted.contains(key)).collect();
+    Ok((claims, releases))
+}
+
+/// All keys that a Service holds.
+pub(super) fn all_of(kind: &Kind, service: &Object) -> Vec<String> {
+    if kind.kind != "Service" {
+        return Vec::new();
+    }
+    let spec = &service.0["spec"];
+    let ips = cluster_ips(service).into_iter().filter_map(|ip| ip.parse().ok()).map(ip_key);
+    let ports = spec["ports"].as_array().into_iter().flatten().filter_map(|port| port["nodePort"].as_u64());
+    let ports = ports.chain(spec["healthCheckNodePort"].as_u64()).filter(|port| *port > 0).map(port_key);
+    let mut keys: Vec<String> = ips.chain(ports).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+/// `spec.clusterIPs`, or `spec.clusterIP` where only that is given. Entries may be `None`.
+fn cluster_ips(service: &Object) -> Vec<String> {
+    let spec = &service.0["spec"];
+    let list: Vec<String> =
+        spec["clusterIPs"].as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect();
+    if !list.is_empty() {
+        return list;
+    }
+    spec["clusterIP"].as_str().filter(|ip| !ip.is_empty()).map(str::to_owned).into_iter().collect()
+}
+
+fn type_of(service: &Object) -> &str {
+    service.0["spec"]["type"].as_str().unwrap_or("ClusterIP")
+}
+
+fn needs_address(service: &Object) -> bool {
+    type_of(service) != "ExternalName"
+}
+
+fn needs_ports(service: &Object) -> bool {
+    match type_of(service) {
+        "NodePort" => true,
+        "LoadBalancer" => service.0["spec"]["allocateLoadBalancerNodePorts"] != false,
+        _ => false,
+    }
+}
+
+fn ports_of(service: &Object) -> impl Iterator<Item = &Value> {
+    service.0["spec"]["ports"].as_array().into_iter().flatten()
+}
+
+/// An updater may leave out what was allocated, and may change the type without clearing what belonged to the old one
+/// (upstream's `patchAllocatedValues` and `dropTypeDependentFields`).
+fn keep_allocated(new: &mut Object, old: &Object) {
+    let empty = cluster_ips(new).is_empty();
+    if needs_address(new) && needs_address(old) && empty {
+        for field in ["clusterIP", "clusterIPs"] {
+            new.0["spec"][field] = old.0["spec"][field].clone();
+        }
+    }
+    if !needs_address(new) && cluster_ips(new) == cluster_ips(old) {
+        for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            remove(&mut new.0["spec"], field);
+        }
+    }
+    let by_port = |port: &Value| (port["port"].clone(), port["protocol"].clone());
+    if needs_ports(new) && needs_ports(old) {
+        let mut used: Vec<Value> = ports_of(new).map(|port| port["nodePort"].clone()).collect();
+        for port in new.0["spec"]["ports"].as_array_mut().into_iter().flatten() {
+            let before = ports_of(old).find(|was| by_port(was) == by_port(port)).map(|was| was["nodePort"].clone());
+            if let Some(before) = before.filter(|b| port["nodePort"].as_u64().unwrap_or(0) == 0 && !used.contains(b)) {
+                port["nodePort"] = before.clone();
+                used.push(before);
+            }
+        }
+    }
+    let same = ports_of(new).map(|p| &p["nodePort"]).eq(ports_of(old).map(|p| &p["nodePort"]));
+    if matches!(type_of(new), "ClusterIP" | "ExternalName") && type_of(old) != type_of(new) && same {
+        for port in new.0["spec"]["ports"].as_array_mut().into_iter().flatten() {
+            remove(port, "nodePort");
+        }
+        if new.0["spec"]["externalTrafficPolicy"] == old.0["spec"]["externalTrafficPolicy"] {
+            remove(&mut new.0["spec"], "externalTrafficPolicy");
+        }
+    }
+}
+
+fn remove(value: &mut Value, field: &str) {
+    if let Some(map) = value.as_object_mut() {
+        map.shift_remove(field);
+    }
+}
+
+struct Allocator<'a> {
+    server: &'a Server,
+    call: &'a Call,
+    /// The keys that the Service holds already.
+    held: &'a [String],
+    taken: &'a Taken,
+    owner: String,
+    claims: Vec<Claim>,
+}
+
+impl Allocator<'_> {
+    /// Settles `ipFamilies` and `ipFamilyPolicy`.
+    fn families(&self, service: &mut Object) {
+        if !needs_address(service) {
+            return;
+        }
+        let given: Vec<&str> =
+            cluster_ips(service).iter().filter_map(|ip| ip.parse().ok()).map(|ip: IpAddr| family(ip)).collect();
+        let wished = service.0["spec"]["ipFamilies"].as_array().cloned().unwrap_or_default();
+        let policy = service.0["spec"]["ipFamilyPolicy"].as_str().map(str::to_owned).unwrap_or_else(|| {
+            if given.len() == 2 || wished.len() == 2 { "RequireDualStack".into() } else { "SingleStack".into() }
+        });
+        let mut families: Vec<Value> = wished;
+        for known in given.into_iter().chain(self.server.config.service_cidrs.iter().map(|c| family(c.network()))) {
+            let full = families.len() >= if policy == "SingleStack" { 1 } else { 2 };
+            if !full && !families.iter().any(|f| f == known) {
+                families.push(known.into());
+            }
+        }
+        let spec = &mut service.0["spec"];
+        spec["ipFamilies"] = Value::Array(families);
+        spec["ipFamilyPolicy"] = policy.into();
+    }
+
+    fn addresses(&mut self, service: &mut Object) -> Result<(), Status> {
+        if !needs_address(service) {
+            return Ok(());
+        }
+        let mut ips = cluster_ips(service);
+        if ips.iter().any(|ip| ip == "None") {
+            // Headless: what else is wrong with the list is for validation to say.
+            service.0["spec"]["clusterIP"] = ips[0].clone().into();
+            service.0["spec"]["clusterIPs"] = json!(ips);
+            return Ok(());
+        }
+        let families: Vec<String> = service.0["spec"]["ipFamilies"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|f| f.as_str().map(str::to_owned))
+            .collect();
+        for ip in ips.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()) {
+            self.claim_address(service, ip, &ips)?;
+        }
+        for wanted in families.iter().skip(ips.len()) {
+            let Some(range) = self.server.config.service_cidrs.iter().find(|c| family(c.network()) == wanted.as_str())
+            else {
+                let why = format!("this cluster is not configured for {wanted}");
+                let cause = bad_value("spec.ipFamilies", &json!(families), &why);
+                return Err(self.call.invalid(service.name(), vec![cause]));
+            };
+            let ip = self.choose_address(range)?;
+            ips.push(ip.to_string());
+        }
+        service.0["spec"]["clusterIP"] = ips.first().cloned().into();
+        service.0["spec"]["clusterIPs"] = json!(ips);
+        Ok(())
+    }
+
+    /// Takes an address that the Service names.
+    fn claim_address(&mut self, service: &Object, ip: IpAddr, all: &[String]) -> Result<(), Status> {
+        let invalid = |why: String| {
+            let why = format!("failed to allocate IP {ip}: {why}");
+            self.call.invalid(service.name(), vec![bad_value("spec.clusterIPs", &json!(all), &why)])
+        };
+        let key = ip_key(ip);
+        if self.held.contains(&key) {
+            return Ok(());
+        }
+        let cidrs = &self.server.config.service_cidrs;
+        if !cidrs.iter().any(|cidr| usable(cidr, ip)) {
+            let ranges: Vec<String> = cidrs.iter().map(IpNet::to_string).collect();
+            return Err(invalid(format!(
+                "the provided IP ({ip}) is not in the valid range. The range of valid IPs is {}",
+                ranges.join(", ")
+            )));
+        }
+        let refusal = invalid("provided IP is already allocated".into());
+        self.claims.push(Claim { key, owner: self.owner.clone(), refusal: Some(refusal) });
+        Ok(())
+    }
+
+    fn choose_address(&mut self, range: &IpNet) -> Result<IpAddr, Status> {
+        let hosts = hosts(range);
+        // Upstream keeps the lower part, at most 256 addresses, for those who name one.
+        let band = (hosts / 16).clamp(16, 256);
+        let chosen = self.choose(hosts, band, |n| ip_key(nth(range, n)));
+        let Some(n) = chosen else {
+            return Err(Status::internal("failed to allocate a serviceIP: range is full"));
+        };
+        let ip = nth(range, n);
+        self.claims.push(Claim { key: ip_key(ip), owner: self.owner.clone(), refusal: None });
+        Ok(ip)
+    }
+
+    fn ports(&mut self, service: &mut Object) -> Result<(), Status> {
+        let named: Vec<(String, u64)> = ports_of(service)
+            .enumerate()
+            .filter_map(|(i, port)| Some((format!("spec.ports[{i}].nodePort"), port["nodePort"].as_u64()?)))
+            .filter(|(_, port)| *port > 0)
+            .collect();
+        for (field, port) in named {
+            self.claim_port(service, &field, port)?;
+        }
+        if !needs_ports(service) {
+            return Ok(());
+        }
+        let mut chosen: Vec<(u64, u64, String)> = Vec::new();
+        let mut ports = service.0["spec"]["ports"].take();
+        for port in ports.as_array_mut().into_iter().flatten() {
+            if port["nodePort"].as_u64().unwrap_or(0) > 0 {
+                continue;
+            }
+            let (number, protocol) = (port["port"].as_u64().unwrap_or(0), port["protocol"].to_string());
+            // TCP and UDP of one port share a NodePort, as upstream has it for DNS.
+            let shared = chosen.iter().find(|(of, _, other)| *of == number && *other != protocol).map(|c| c.1);
+            let node_port = match shared {
+                Some(node_port) => node_port,
+                None => self.choose_port()?,
+            };
+            port["nodePort"] = node_port.into();
+            chosen.push((number, node_port, protocol));
+        }
+        service.0["spec"]["ports"] = ports;
+        self.health_check_port(service)
+    }
+
+    fn health_check_port(&mut self, service: &mut Object) -> Result<(), Status> {
+        let spec = &service.0["spec"];
+        if type_of(service) != "LoadBalancer" || spec["externalTrafficPolicy"] != "Local" {
+            return Ok(());
+        }
+        match spec["healthCheckNodePort"].as_u64().filter(|port| *port > 0) {
+            Some(port) => self.claim_port(service, "spec.healthCheckNodePort", port),
+            None => {
+                service.0["spec"]["healthCheckNodePort"] = self.choose_port()?.into();
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a port that the Service names.
+    fn claim_port(&mut self, service: &Object, field: &str, port: u64) -> Result<(), Status> {
+        let invalid = |why: &str| self.call.invalid(service.name(), vec![bad_value(field, &Value::from(port), why)]);
+        let key = port_key(port);
+        if self.held.contains(&key) || self.claims.iter().any(|claim| claim.key == key) {
+            return Ok(());
+        }
+        let range = &self.server.config.node_ports;
+        if !u16::try_from(port).is_ok_and(|port| range.contains(&port)) {
+            let (low, high) = (range.start(), range.end());
+            let why = format!("provided port is not in the valid range. The range of valid ports is {low}-{high}");
+            return Err(invalid(&why));
+        }
+        let refusal = invalid("provided port is already allocated");
+        self.claims.push(Claim { key, owner: self.owner.clone(), refusal: Some(refusal) });
+        Ok(())
+    }
+
+    fn choose_port(&mut self) -> Result<u64, Status> {
+        let range = &self.server.config.node_ports;
+        let low = u64::from(*range.start());
+        let size = (u64::from(*range.end()) + 1).saturating_sub(low);
+        // Upstream keeps the lower part, at most 128 ports, for those who name one.
+        let band = (size / 32).clamp(16, 128);
+        let Some(n) = self.choose(size, band, |n| port_key(low + n)) else {
+            return Err(Status::internal("failed to allocate a nodePort: range is full"));
+        };
+        self.claims.push(Claim { key: port_key(low + n), owner: self.owner.clone(), refusal: None });
+        Ok(low + n)
+    }
+
+    /// A number below `size` whose key is not known to be taken, from above the band while there are any.
+    fn choose(&self, size: u64, band: u64, key: impl Fn(u64) -> String) -> Option<u64> {
+        let free = |n: &u64| {
+            let key = key(*n);
+            !self.taken.keys.contains(&key) && !self.held.contains(&key) && !self.claims.iter().any(|c| c.key == key)
+        };
+        let band = if band < size { band } else { 0 };
+        if size == 0 {
+            return None;
+        }
+        if !self.taken.complete {
+            let blind = (0..BLIND).map(|_| random(&self.server.env, band, size)).find(free);
+            if blind.is_some() {
+                return blind;
+            }
+        }
+        let start = random(&self.server.env, band, size);
+        (start..size).chain(band..start).chain(0..band).find(free)
+    }
+}
+
+fn random(env: &Env, from: u64, to: u64) -> u64 {
+    from + env.below(to - from)
+}
+
+fn family(ip: IpAddr) -> &'static str {
+    if ip.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+/// How many addresses of a range are handed out: not the network's own and not the broadcast one; of a larger range than
+/// 2^20, so many.
+fn hosts(range: &IpNet) -> u64 {
+    let bits = u32::from(range.max_prefix_len() - range.prefix_len());
+    let all = 1u64 << bits.min(20);
+    all.saturating_sub(if range.network().is_ipv4() && bits <= 20 { 2 } else { 1 })
+}
+
+/// The nth address that may be handed out.
+fn nth(range: &IpNet, n: u64) -> IpAddr {
+    match range.network() {
+        IpAddr::V4(base) => IpAddr::V4((u32::from(base) + 1 + n as u32).into()),
+        IpAddr::V6(base) => IpAddr::V6((u128::from(base) + 1 + u128::from(n)).into()),
+    }
+}
+
+fn usable(range: &IpNet, ip: IpAddr) -> bool {
+    range.contains(&ip) && ip != range.network() && (ip.is_ipv6() || ip != range.broadcast())
+}

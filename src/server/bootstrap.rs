@@ -1,0 +1,97 @@
+//! What must always exist: the initial namespaces, and the Services `kubernetes` and `kube-dns`.
+
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use crate::api::{Request, Status, User, Verb};
+
+use super::{Config, Server};
+
+const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+
+/// Which address of the service range the cluster's DNS has, as kubeadm has it.
+const DNS_HOST: u32 = 10;
+
+impl Config {
+    /// The cluster's DNS address.
+    pub fn dns_address(&self) -> Option<IpAddr> {
+        self.host(DNS_HOST)
+    }
+    /// The address of the `kubernetes` Service.
+    pub fn api_address(&self) -> Option<IpAddr> {
+        self.host(1)
+    }
+
+    /// The nth address of the first service range.
+    fn host(&self, n: u32) -> Option<IpAddr> {
+        let cidr = self.service_cidrs.first()?;
+        Some(match cidr.network() {
+            IpAddr::V4(base) => IpAddr::V4((u32::from(base) + n).into()),
+            IpAddr::V6(base) => IpAddr::V6((u128::from(base) + u128::from(n)).into()),
+        })
+    }
+}
+
+impl Server {
+    /// Creates what is missing; does nothing to what exists.
+    pub(super) async fn create_initial_objects(&self) -> Result<(), Status> {
+        for name in NAMESPACES {
+            self.ensure("namespaces", None, name, json!({})).await?;
+        }
+        let address = |ip: Option<IpAddr>| ip.map_or(Value::Null, |ip| Value::from(ip.to_string()));
+        let kubernetes = json!({
+            "metadata": {"labels": {"component": "apiserver", "provider": "kubernetes"}},
+            "spec": {
+                "clusterIP": address(self.config.api_address()),
+                "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
+            },
+        });
+        self.ensure("services", Some("default"), "kubernetes", kubernetes).await?;
+        // Without a selector: each node's agent serves it on the node itself.
+        let dns = json!({
+            "metadata": {"labels": {
+                "k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS",
+            }},
+            "spec": {
+                "clusterIP": address(self.config.dns_address()),
+                "ports": [
+                    {"name": "dns", "port": 53, "protocol": "UDP", "targetPort": 53},
+                    {"name": "dns-tcp", "port": 53, "protocol": "TCP", "targetPort": 53},
+                ],
+            },
+        });
+        self.ensure("services", Some("kube-system"), "kube-dns", dns).await
+    }
+
+    /// Creates an object on the server's own behalf, if there is none of its name.
+    pub(super) async fn ensure(
+        &self,
+        resource: &str,
+        namespace: Option<&str>,
+        name: &str,
+        mut object: Value,
+    ) -> Result<(), Status> {
+        let kind =
+            crate::api::kinds::lookup(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
+        if self.cache.shelf(kind).get(&kind.key(namespace, name)).is_some() {
+            return Ok(());
+        }
+        object["apiVersion"] = kind.api_version().into();
+        object["kind"] = kind.kind.into();
+        object["metadata"]["name"] = name.into();
+        let request = Request {
+            verb: Verb::Create,
+            resource: resource.into(),
+            namespace: namespace.map(str::to_owned),
+            body: Some(object),
+            user: User::system("system:apiserver"),
+            ..Request::default()
+        };
+        // Boxed: a create may ensure what it needs.
+        match Box::pin(self.handle(request)).await {
+            Err(status) if !status.is_already_exists() => Err(status),
+            _ => Ok(()),
+        }
+    }
+}

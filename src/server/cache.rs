@@ -1,0 +1,319 @@
+//! The watch cache: the newest state of every kind as encoded bytes with its labels and selectable fields, and a window
+//! of recent changes from which watches resume.
+//!
+//! One task reads the store's one stream of changes and hands each to its kind's [`Shelf`], so all shelves are at one
+//! revision. An event is encoded once and shared by all watchers.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::future::Future;
+use std::ops::Bound;
+use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+use crate::api::request::EventKind;
+use crate::api::{Kind, Object, Status, WatchEvent, kinds};
+use crate::store::{Change, Range, Revision, Store};
+
+use super::encode::{Current, Head};
+use super::store_error;
+use super::watch::{Selection, Watchers};
+
+/// Where all objects live.
+const ROOT: &str = "/registry/";
+/// How long a read waits for the cache to come up to a revision.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// A kind's window is cut at so many events, or bytes of them.
+const WINDOW_EVENTS: usize = 16 * 1024;
+const WINDOW_BYTES: usize = 8 << 20;
+
+/// All shelves, and the revision that they have reached together.
+pub(super) struct Cache {
+    store: Arc<dyn Store>,
+    by_segment: HashMap<String, Arc<Shelf>>,
+    by_kind: HashMap<usize, Arc<Shelf>>,
+    revision: watch::Sender<Revision>,
+}
+
+/// One kind's part of the cache.
+pub(super) struct Shelf {
+    pub kind: &'static Kind,
+    pub head: Head,
+    state: RwLock<State>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub items: BTreeMap<Arc<str>, Arc<Item>>,
+    /// The revision of the kind's last change.
+    pub revision: Revision,
+    /// The window holds all changes after this revision.
+    low: Revision,
+    window: VecDeque<Arc<Event>>,
+    window_bytes: usize,
+    pub watchers: Watchers,
+}
+
+/// One object as the cache holds it.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub key: Arc<str>,
+    pub revision: Revision,
+    /// As it goes out.
+    pub bytes: Bytes,
+    labels: Box<[(Box<str>, Box<str>)]>,
+    /// The values of `Kind::selectable`, in its order.
+    fields: Box<[Box<str>]>,
+}
+
+/// One change of one object.
+#[derive(Debug)]
+pub(super) struct Event {
+    pub revision: Revision,
+    pub old: Option<Arc<Item>>,
+    pub new: Option<Arc<Item>>,
+    gone: OnceLock<Bytes>,
+}
+
+impl Item {
+    fn new(shelf: &Shelf, key: Arc<str>, stored: &[u8], revision: Revision) -> Item {
+        let bytes = shelf.head.deliver(stored, revision);
+        let object = Object::from_slice(&bytes).unwrap_or(Object(serde_json::Value::Null));
+        let label = |(k, v): (&String, &serde_json::Value)| Some((k.as_str().into(), v.as_str()?.into()));
+        let labels = object.labels().into_iter().flatten().filter_map(label).collect();
+        let fields = shelf.kind.selectable.iter().map(|path| shelf.kind.field(&object, path).into()).collect();
+        Item { key, revision, bytes, labels, fields }
+    }
+
+    pub fn name(&self) -> &str {
+        self.key.rsplit('/').next().unwrap_or("")
+    }
+    /// The namespace; "" for an object of a cluster-scoped kind.
+    pub fn namespace(&self, kind: &Kind) -> &str {
+        if !kind.namespaced {
+            return "";
+        }
+        self.key.rsplit('/').nth(1).unwrap_or("")
+    }
+    pub fn label(&self, name: &str) -> Option<&str> {
+        self.labels.iter().find(|(k, _)| **k == *name).map(|(_, v)| &**v)
+    }
+    /// A selectable field's value, "" where it is unset.
+    pub fn field(&self, kind: &Kind, path: &str) -> &str {
+        match path {
+            "metadata.name" => self.name(),
+            "metadata.namespace" => self.namespace(kind),
+            _ => kind.selectable.iter().position(|p| *p == path).map_or("", |i| &self.fields[i]),
+        }
+    }
+    pub fn current(&self) -> Result<Current, Status> {
+        Current::of_bytes(self.bytes.clone(), self.revision)
+    }
+}
+
+impl Event {
+    /// What a watcher of this selection is told.
+    pub fn told(&self, shelf: &Shelf, selection: &Selection) -> Option<WatchEvent> {
+        let fits = |item: &Option<Arc<Item>>| item.as_ref().is_some_and(|i| selection.matches(shelf.kind, i));
+        let (before, now) = (fits(&self.old), fits(&self.new));
+        let kind = match (before, now) {
+            (false, true) => EventKind::Added,
+            (true, true) => EventKind::Modified,
+            (true, false) => EventKind::Deleted,
+            (false, false) => return None,
+        };
+        let object = match (&self.new, &self.old) {
+            (Some(new), _) if now => new.bytes.clone(),
+            (_, Some(old)) => self.gone.get_or_init(|| shelf.head.redeliver(&old.bytes, self.revision)).clone(),
+            _ => return None,
+        };
+        Some(WatchEvent { kind, object })
+    }
+
+    fn size(&self) -> usize {
+        self.new.as_ref().map_or(64, |item| item.bytes.len())
+    }
+}
+
+impl Shelf {
+    pub fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+    pub fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+    pub fn get(&self, key: &str) -> Option<Arc<Item>> {
+        self.read().items.get(key).cloned()
+    }
+
+    /// What an entry of the store is in the cache.
+    pub fn item(&self, key: Arc<str>, stored: &[u8], revision: Revision) -> Item {
+        Item::new(self, key, stored, revision)
+    }
+
+    /// Takes one change in and tells the watchers.
+    fn apply(&self, change: &Change) {
+        let now = change.now.as_ref();
+        let new = now.map(|e| Arc::new(Item::new(self, change.key.clone(), &e.value, change.revision)));
+        let mut state = self.write();
+        let old = match &new {
+            Some(item) => state.items.insert(item.key.clone(), item.clone()),
+            None => state.items.remove(&change.key),
+        };
+        state.revision = change.revision;
+        if old.is_none() && new.is_none() {
+            return;
+        }
+        let event = Arc::new(Event { revision: change.revision, old, new, gone: OnceLock::new() });
+        state.watchers.tell(self, &event);
+        state.remember(event);
+    }
+
+    /// Starts over from a complete list; watches end, as what happened in between is not known.
+    fn refill(&self, items: BTreeMap<Arc<str>, Arc<Item>>, revision: Revision) {
+        *self.write() = State { items, revision, low: revision, ..State::default() };
+    }
+}
+
+impl State {
+    fn remember(&mut self, event: Arc<Event>) {
+        self.window_bytes += event.size();
+        self.window.push_back(event);
+        while self.window.len() > WINDOW_EVENTS || self.window_bytes > WINDOW_BYTES {
+            let Some(oldest) = self.window.pop_front() else { break };
+            self.window_bytes -= oldest.size();
+            self.low = oldest.revision;
+        }
+    }
+
+    /// The changes after a revision, oldest first; `Err` with the oldest revision that can be resumed from.
+    pub fn since(&self, revision: Revision) -> Result<impl Iterator<Item = &Arc<Event>>, Revision> {
+        if revision < self.low {
+            return Err(self.low);
+        }
+        let from = self.window.partition_point(|event| event.revision <= revision);
+        Ok(self.window.range(from..))
+    }
+
+    /// The items below a prefix and behind a key, in order of their keys.
+    pub fn range<'a>(&'a self, prefix: &'a str, after: Option<&'a str>) -> impl Iterator<Item = &'a Arc<Item>> + 'a {
+        let from = match after {
+            Some(key) => Bound::Excluded(key),
+            None => Bound::Included(prefix),
+        };
+        let below = self.items.range::<str, _>((from, Bound::Unbounded));
+        below.map(|(_, item)| item).take_while(move |item| item.key.starts_with(prefix))
+    }
+}
+
+impl Cache {
+    /// Lists everything; the future that comes with it keeps the cache up to date and runs until it is dropped.
+    pub async fn open(store: Arc<dyn Store>) -> Result<(Arc<Cache>, impl Future<Output = ()> + Send), Status> {
+        let shelf = |kind: &'static Kind| Arc::new(Shelf { kind, head: Head::of(kind), state: RwLock::default() });
+        let by_kind: HashMap<_, _> = kinds::KINDS.iter().map(|kind| (row(kind), shelf(kind))).collect();
+        let by_segment = by_kind.values().map(|shelf| (segment_of(shelf.kind), shelf.clone())).collect();
+        let cache = Arc::new(Cache { store, by_segment, by_kind, revision: watch::Sender::new(0) });
+        let from = cache.refill().await?;
+        let fed = cache.clone();
+        Ok((cache, async move { fed.feed(from).await }))
+    }
+
+    pub fn shelf(&self, kind: &'static Kind) -> &Arc<Shelf> {
+        // Every row of the table has its shelf since `open`.
+        &self.by_kind[&row(kind)]
+    }
+    pub fn shelves(&self) -> impl Iterator<Item = &Arc<Shelf>> {
+        self.by_kind.values()
+    }
+    /// The revision that all shelves show.
+    pub fn revision(&self) -> Revision {
+        *self.revision.borrow()
+    }
+
+    /// Waits until the cache shows everything that the store has acknowledged.
+    pub async fn fresh(&self) -> Result<(), Status> {
+        self.reach(self.store.revision()).await
+    }
+
+    /// Waits until the cache shows a revision.
+    pub async fn reach(&self, revision: Revision) -> Result<(), Status> {
+        if self.revision() >= revision {
+            return Ok(());
+        }
+        let mut reached = self.revision.subscribe();
+        let waited = tokio::time::timeout(PATIENCE, reached.wait_for(|now| *now >= revision)).await;
+        match waited {
+            Ok(Ok(_)) => Ok(()),
+            _ => {
+                let now = self.revision();
+                let mut status = Status::timeout(format!("Too large resource version: {revision}, current: {now}"));
+                status.details.get_or_insert_default().retry_after_seconds = Some(1);
+                Err(status)
+            }
+        }
+    }
+
+    async fn refill(&self) -> Result<Revision, Status> {
+        let page = self.store.list(Range { prefix: ROOT.into(), ..Range::default() }).await.map_err(store_error)?;
+        let mut filled: HashMap<usize, BTreeMap<Arc<str>, Arc<Item>>> = HashMap::new();
+        for entry in page.entries {
+            if let Some(shelf) = self.shelf_of(&entry.key) {
+                let item = Item::new(shelf, entry.key.clone(), &entry.value, entry.mod_revision);
+                filled.entry(row(shelf.kind)).or_default().insert(entry.key, Arc::new(item));
+            }
+        }
+        for (row, shelf) in &self.by_kind {
+            shelf.refill(filled.remove(row).unwrap_or_default(), page.revision);
+        }
+        self.revision.send_replace(page.revision);
+        Ok(page.revision)
+    }
+
+    async fn feed(&self, mut from: Revision) {
+        loop {
+            if let Err(why) = self.follow(from).await {
+                tracing::warn!("the watch cache lost the store's changes and starts over: {why}");
+            }
+            from = loop {
+                match self.refill().await {
+                    Ok(revision) => break revision,
+                    Err(why) => tracing::error!("the watch cache cannot read the store: {why}"),
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            };
+        }
+    }
+
+    async fn follow(&self, from: Revision) -> Result<(), crate::store::Error> {
+        let mut changes = self.store.watch(ROOT, from).await?;
+        while let Some(batch) = changes.recv().await {
+            let batch = batch?;
+            for change in &batch {
+                if let Some(shelf) = self.shelf_of(&change.key) {
+                    shelf.apply(change);
+                }
+            }
+            if let Some(last) = batch.last() {
+                self.revision.send_replace(last.revision);
+            }
+        }
+        Err(crate::store::Error::Io("the store ended the watch".into()))
+    }
+
+    fn shelf_of(&self, key: &str) -> Option<&Arc<Shelf>> {
+        let (segment, _) = key.strip_prefix(ROOT)?.split_once('/')?;
+        self.by_segment.get(segment)
+    }
+}
+
+/// A kind's part of its keys: `pods`, `deployments.apps`.
+fn segment_of(kind: &Kind) -> String {
+    kind.prefix().trim_start_matches(ROOT).trim_end_matches('/').to_owned()
+}
+
+/// A row of the table by its address; rows are static.
+fn row(kind: &'static Kind) -> usize {
+    std::ptr::from_ref(kind) as usize
+}

@@ -1,0 +1,159 @@
+//! A request whose resource, scope and names have been checked.
+
+use serde_json::Value;
+
+use crate::api::{Cause, Kind, Options, Request, Status, User, Verb, kinds, status};
+
+use super::authorize::Attributes;
+
+/// A resolved request; everything behind the pipeline's door works on it.
+pub(super) struct Call {
+    pub verb: Verb,
+    pub kind: &'static Kind,
+    /// `None` for cluster-scoped kinds, and for a collection over all namespaces.
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+    pub subresource: Option<String>,
+    pub body: Option<Value>,
+    pub options: Options,
+    pub user: User,
+}
+
+impl Call {
+    pub fn resolve(request: Request) -> Result<Call, Status> {
+        let Some(kind) = kinds::lookup(&request.resource) else {
+            return Err(Status::failure(404, "NotFound", "the server could not find the requested resource")
+                .with_details(&request.resource, "", ""));
+        };
+        let given = |s: Option<String>| s.filter(|s| !s.is_empty());
+        let mut call = Call {
+            verb: request.verb,
+            kind,
+            namespace: given(request.namespace).filter(|_| kind.namespaced),
+            name: given(request.name),
+            subresource: given(request.subresource),
+            body: request.body,
+            options: request.options,
+            user: request.user,
+        };
+        call.take_names_of_body();
+        call.check()?;
+        Ok(call)
+    }
+
+    /// A create or update may leave its scope to the object itself, as `kubectl create -f` does.
+    fn take_names_of_body(&mut self) {
+        if !matches!(self.verb, Verb::Create | Verb::Update) {
+            return;
+        }
+        let of = |field: &str| {
+            self.body.as_ref()?.get("metadata")?.get(field)?.as_str().filter(|s| !s.is_empty()).map(str::to_owned)
+        };
+        let (namespace, name) = (of("namespace"), of("name"));
+        if self.kind.namespaced && self.namespace.is_none() {
+            self.namespace = namespace;
+        }
+        if self.name.is_none() && self.subresource.is_none() {
+            self.name = name;
+        }
+    }
+
+    fn check(&self) -> Result<(), Status> {
+        let collection = matches!(self.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+        if self.kind.namespaced && self.namespace.is_none() && !collection {
+            let why = match self.verb {
+                Verb::Create => "an empty namespace may not be set during creation",
+                _ => "an empty namespace may not be set when a resource name is provided",
+            };
+            return Err(Status::bad_request(why));
+        }
+        // A name that holds a slash would be another object's key.
+        for part in [&self.namespace, &self.name].into_iter().flatten() {
+            if part.contains(['/', '%']) || part == "." || part == ".." {
+                return Err(Status::bad_request(format!("invalid name {part:?}: it may not contain '/' or '%'")));
+            }
+        }
+        if let Some(sub) = &self.subresource
+            && !collection
+            && !self.kind.has_subresource(sub)
+            && !super::subresources::is_served(self.kind, sub)
+        {
+            return Err(Status::failure(404, "NotFound", "the server could not find the requested resource")
+                .with_details(&format!("{}/{sub}", self.kind.plural), self.kind.group, ""));
+        }
+        let named = matches!(self.verb, Verb::Get | Verb::Update | Verb::Patch | Verb::Delete | Verb::Connect);
+        if (named || self.subresource.is_some()) && self.name.is_none() {
+            return Err(Status::bad_request("name is required"));
+        }
+        Ok(())
+    }
+
+    /// The same call without its body.
+    pub fn again(&self) -> Call {
+        Call {
+            verb: self.verb,
+            kind: self.kind,
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            subresource: self.subresource.clone(),
+            body: None,
+            options: self.options.clone(),
+            user: self.user.clone(),
+        }
+    }
+
+    /// The name of a request that has one by `check`.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or("")
+    }
+    pub fn key(&self) -> String {
+        self.kind.key(self.namespace.as_deref(), self.name())
+    }
+    pub fn take_body(&mut self) -> Result<Value, Status> {
+        self.body.take().ok_or_else(|| Status::bad_request("the request has no body"))
+    }
+    pub fn attributes(&self) -> Attributes<'_> {
+        Attributes {
+            user: &self.user,
+            verb: self.verb,
+            group: self.kind.group,
+            resource: self.kind.plural,
+            subresource: self.subresource.as_deref(),
+            namespace: self.namespace.as_deref(),
+            name: self.name.as_deref(),
+        }
+    }
+
+    pub fn not_found(&self) -> Status {
+        Status::not_found(self.kind.plural, self.kind.group, self.name())
+    }
+    pub fn modified(&self) -> Status {
+        Status::modified(self.kind.plural, self.kind.group, self.name())
+    }
+    pub fn conflict(&self, why: impl std::fmt::Display) -> Status {
+        Status::conflict(self.kind.plural, self.kind.group, self.name(), why)
+    }
+    pub fn forbidden(&self, why: impl std::fmt::Display) -> Status {
+        Status::forbidden(self.kind.plural, self.kind.group, self.name(), why)
+    }
+    pub fn already_exists(&self, name: &str) -> Status {
+        Status::already_exists(self.kind.plural, self.kind.group, name)
+    }
+    pub fn invalid(&self, name: &str, causes: Vec<Cause>) -> Status {
+        Status::invalid(self.kind.kind, self.kind.group, name, causes)
+    }
+    pub fn not_allowed(&self, verb: &str) -> Status {
+        Status::method_not_allowed(self.kind.plural, self.kind.group, verb)
+    }
+    /// `Success`, about this object.
+    pub fn success(&self, uid: &str) -> Status {
+        let mut status = Status::success().with_details(self.kind.plural, self.kind.group, self.name());
+        status.details = status.details.map(|d| status::Details { uid: uid.to_owned(), ..d });
+        status
+    }
+}
+
+/// A cause of `Invalid`, in upstream's wording of a bad value.
+pub(super) fn bad_value(field: &str, value: &Value, why: &str) -> Cause {
+    Cause { reason: "FieldValueInvalid".into(), message: format!("Invalid value: {value}: {why}"), field: field.into() }
+}

@@ -1,0 +1,111 @@
+//! The create verb.
+
+use crate::api::{Object, Response, Status, strategy};
+
+use super::Server;
+use super::admission;
+use super::allocate;
+use super::call::Call;
+use super::encode::Current;
+use super::get;
+use super::transact::{Decision, Plan, Taken};
+
+/// How often a generated name that turns out taken is generated anew.
+const NAMES: usize = 8;
+/// A generated name is its base, cut so that it fits with this many random characters.
+const SUFFIX: usize = 5;
+const LONGEST_BASE: usize = 63 - SUFFIX;
+
+impl Server {
+    pub(super) async fn create(&self, mut call: Call) -> Result<Response, Status> {
+        let body = call.take_body()?;
+        if body["metadata"]["resourceVersion"].as_str().is_some_and(|rv| !rv.is_empty() && rv != "0") {
+            return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+        }
+        let validation = call.options.field_validation.unwrap_or_default();
+        let (mut object, warnings) = call.kind.decode(body, validation)?;
+        call.align_namespace(&mut object)?;
+        call.align_name(&mut object)?;
+        strategy::prepare_create(call.kind, &mut object);
+        object.set_meta("uid", serde_json::Value::from(self.env.uid()));
+        object.set_meta("creationTimestamp", serde_json::Value::from(self.timestamp()));
+
+        let base = object.0["metadata"]["generateName"].as_str().unwrap_or("").to_owned();
+        let generated = object.name().is_empty() && !base.is_empty();
+        for left in (0..if generated { NAMES } else { 1 }).rev() {
+            if generated {
+                let cut: String = base.chars().take(LONGEST_BASE).collect();
+                let name = cut + &self.env.suffix(SUFFIX);
+                object.set_meta("name", serde_json::Value::from(name.as_str()));
+                call.name = Some(name);
+            }
+            if left == 0 || !generated {
+                return self.create_named(&call, object, warnings).await;
+            }
+            match self.create_named(&call, object.clone(), warnings.clone()).await {
+                Err(status) if status.is_already_exists() => {}
+                other => return other,
+            }
+        }
+        Err(call.already_exists(&base))
+    }
+
+    async fn create_named(&self, call: &Call, mut object: Object, warnings: Vec<String>) -> Result<Response, Status> {
+        admission::create(self, call, &mut object).await?;
+        let key = call.kind.key(call.namespace.as_deref(), object.name());
+        let decide = |current: Option<&Current>, taken: &Taken| -> Result<Plan, Status> {
+            if current.is_some() {
+                return Err(call.already_exists(object.name()));
+            }
+            let mut object = object.clone();
+            let (claims, releases) = allocate::plan(self, call, None, &mut object, taken)?;
+            strategy::validate_create(call.kind, &object)?;
+            Ok(Plan { decision: Decision::Put(object), claims, releases })
+        };
+        let written = self.transact_new(call, &key, decide).await?;
+        Ok(Response { warnings, ..get::object(written.bytes, true) })
+    }
+
+    /// Now, as the API writes times: in whole seconds.
+    pub(super) fn timestamp(&self) -> String {
+        timestamp(self.env.now())
+    }
+}
+
+/// A time as the API writes it: in whole seconds.
+pub(super) fn timestamp(time: jiff::Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+impl Call {
+    /// The object's namespace is the request's; a different one is a mistake.
+    pub(super) fn align_namespace(&self, object: &mut Object) -> Result<(), Status> {
+        let given = object.namespace().unwrap_or("").to_owned();
+        match &self.namespace {
+            None => object.set_meta("namespace", None),
+            Some(namespace) if given.is_empty() => {
+                object.set_meta("namespace", serde_json::Value::from(namespace.as_str()));
+            }
+            Some(namespace) if *namespace == given => {}
+            Some(_) => {
+                let why = "the namespace of the provided object does not match the namespace sent on the request";
+                return Err(Status::bad_request(why));
+            }
+        }
+        Ok(())
+    }
+
+    /// The object's name is the request's; a different one is a mistake.
+    pub(super) fn align_name(&self, object: &mut Object) -> Result<(), Status> {
+        let given = object.name().to_owned();
+        match &self.name {
+            Some(name) if given.is_empty() => object.set_meta("name", serde_json::Value::from(name.as_str())),
+            Some(name) if *name != given => {
+                let why = format!("the name of the object ({given}) does not match the name on the URL ({name})");
+                return Err(Status::bad_request(why));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,122 @@
+//! How objects lie in the store and go out: `apiVersion`, `kind` and `metadata` first, so that the resourceVersion, which
+//! is known only after the commit, is spliced in without parsing.
+//!
+//! Stored: `{"apiVersion":"v1","kind":"Pod","metadata":{"name":...`; delivered: the same with
+//! `"resourceVersion":"7",` behind `"metadata":{`.
+
+use std::fmt::Write as _;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::api::{Kind, Object, Status};
+use crate::store::{Entry, Revision};
+
+/// The fixed first bytes of every object of a kind.
+#[derive(Debug)]
+pub(super) struct Head(String);
+
+const FIELD: &str = "\"resourceVersion\":\"";
+
+impl Head {
+    pub fn of(kind: &Kind) -> Head {
+        Head(format!("{{\"apiVersion\":\"{}\",\"kind\":\"{}\",\"metadata\":{{", kind.api_version(), kind.kind))
+    }
+
+    /// An object's bytes for the store: without its resourceVersion. Its metadata has at least a name.
+    pub fn store(&self, object: &Object) -> Bytes {
+        let mut out = Vec::with_capacity(1024);
+        out.extend_from_slice(self.0.as_bytes());
+        let mut first = true;
+        for (key, value) in object.0["metadata"].as_object().into_iter().flatten() {
+            if key != "resourceVersion" {
+                member(&mut out, &mut first, key, value);
+            }
+        }
+        out.push(b'}');
+        first = false;
+        for (key, value) in object.0.as_object().into_iter().flatten() {
+            if !matches!(key.as_str(), "apiVersion" | "kind" | "metadata") {
+                member(&mut out, &mut first, key, value);
+            }
+        }
+        out.push(b'}');
+        out.into()
+    }
+
+    /// Stored bytes as they go out at a revision.
+    pub fn deliver(&self, stored: &[u8], revision: Revision) -> Bytes {
+        let rest = stored.get(self.0.len()..).unwrap_or_default();
+        self.splice(rest, revision)
+    }
+
+    /// Delivered bytes, at another revision: what is gone is told with the revision of its going.
+    pub fn redeliver(&self, delivered: &[u8], revision: Revision) -> Bytes {
+        let rest = delivered.get(self.0.len() + FIELD.len()..).unwrap_or_default();
+        // Behind the digits stand a quote and a comma.
+        let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+        self.splice(rest.get(digits + 2..).unwrap_or_default(), revision)
+    }
+
+    fn splice(&self, rest: &[u8], revision: Revision) -> Bytes {
+        let mut out = String::with_capacity(self.0.len() + FIELD.len() + 24);
+        out.push_str(&self.0);
+        out.push_str(FIELD);
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{revision}\",");
+        let mut out = out.into_bytes();
+        out.reserve_exact(rest.len());
+        out.extend_from_slice(rest);
+        out.into()
+    }
+}
+
+fn member(out: &mut Vec<u8>, first: &mut bool, key: &str, value: &Value) {
+    if !std::mem::take(first) {
+        out.push(b',');
+    }
+    // Strings and values encode, and writing to a Vec cannot fail.
+    let _ = serde_json::to_writer(&mut *out, key);
+    out.push(b':');
+    let _ = serde_json::to_writer(&mut *out, value);
+}
+
+/// An object as it was read, for a write that builds on it.
+#[derive(Clone, Debug)]
+pub(super) struct Current {
+    /// With its resourceVersion.
+    pub object: Object,
+    pub revision: Revision,
+    pub bytes: Bytes,
+}
+
+impl Current {
+    pub fn of_entry(head: &Head, entry: &Entry) -> Result<Current, Status> {
+        Current::of_bytes(head.deliver(&entry.value, entry.mod_revision), entry.mod_revision)
+    }
+    pub fn of_bytes(bytes: Bytes, revision: Revision) -> Result<Current, Status> {
+        let object = Object::from_slice(&bytes).map_err(|e| Status::internal(format!("a stored object: {e}")))?;
+        Ok(Current { object, revision, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_revision_is_spliced_in_and_exchanged() {
+        let head = Head(r#"{"apiVersion":"v1","kind":"Pod","metadata":{"#.into());
+        let object = Object(json!({"kind": "Pod", "spec": {"a": 1}, "apiVersion": "v1",
+            "metadata": {"name": "x", "resourceVersion": "3", "uid": "u"}}));
+        let stored = head.store(&object);
+        let plain = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x","uid":"u"},"spec":{"a":1}}"#;
+        assert_eq!(stored, plain);
+        let at7 = head.deliver(&stored, 7);
+        let spliced = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":"7","name":"x","uid":"u"},"spec":{"a":1}}"#;
+        assert_eq!(at7, spliced);
+        assert_eq!(head.redeliver(&at7, 1234), head.deliver(&stored, 1234));
+        assert_eq!(head.store(&Object::from_slice(&at7).unwrap()), plain);
+    }
+}

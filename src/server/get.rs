@@ -1,0 +1,27 @@
+//! The get verb.
+
+use crate::api::{Response, Status, request::Body};
+
+use super::{Server, call::Call, list};
+
+impl Server {
+    /// One object. It waits until the cache shows all acknowledged writes, unless an older state will do.
+    pub(super) async fn get(&self, call: &Call) -> Result<Response, Status> {
+        match list::revision_option(call)? {
+            None => self.cache.fresh().await?,
+            Some(revision) => self.cache.reach(revision).await?,
+        }
+        let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
+        Ok(object(item.bytes.clone(), false))
+    }
+}
+
+/// The answer with one object.
+pub(super) fn object(bytes: bytes::Bytes, created: bool) -> Response {
+    Response { body: Body::Object { bytes, created }, warnings: Vec::new() }
+}
+
+/// The answer with a `Status`.
+pub(super) fn status(status: Status) -> Response {
+    Response { body: Body::Status(Box::new(status)), warnings: Vec::new() }
+}

@@ -1,0 +1,211 @@
+//! The list verb: selectors, pages that show one revision, and resourceVersion semantics.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::api::{Kind, Response, Status, request};
+use crate::store::{Range, Revision};
+
+use super::cache::Item;
+use super::call::Call;
+use super::watch::Selection;
+use super::{Server, store_error};
+
+/// How many entries of an old revision are read at once.
+const CHUNK: usize = 500;
+
+/// Where the next page starts; the `continue` of a list, opaque to clients.
+#[derive(Serialize, Deserialize)]
+struct Continue {
+    #[serde(rename = "rv")]
+    revision: Revision,
+    /// The last key of the page before.
+    #[serde(rename = "start")]
+    after: String,
+}
+
+/// The `resourceVersion` of a read, `None` where it is unset.
+pub(super) fn revision_option(call: &Call) -> Result<Option<Revision>, Status> {
+    match call.options.resource_version.as_deref() {
+        None | Some("") => Ok(None),
+        Some(text) => match text.parse() {
+            Ok(revision) => Ok(Some(revision)),
+            Err(_) => Err(Status::bad_request(format!("Invalid value: \"{text}\": resourceVersion is not a number"))),
+        },
+    }
+}
+
+/// The prefix of the keys that a selection can match.
+pub(super) fn prefix(kind: &Kind, selection: &Selection) -> String {
+    match &selection.namespace {
+        Some(namespace) => format!("{}{namespace}/", kind.prefix()),
+        None => kind.prefix(),
+    }
+}
+
+/// A page on its way: what matched, and whether more would.
+#[derive(Default)]
+struct Found {
+    items: Vec<Bytes>,
+    /// The key of the last item.
+    last: String,
+    more: bool,
+    /// How many follow, where that is known.
+    remaining: Option<u64>,
+}
+
+impl Server {
+    pub(super) async fn list(&self, call: &Call) -> Result<Response, Status> {
+        let selection = Selection::of(call)?;
+        let limit = usize::try_from(call.options.limit.unwrap_or(0)).unwrap_or(usize::MAX);
+        let asked = revision_option(call)?;
+        let exact = match call.options.resource_version_match.as_deref() {
+            None | Some("") => false,
+            Some(_) if asked.is_none() => {
+                return Err(Status::bad_request(
+                    "resourceVersionMatch is forbidden unless resourceVersion is provided",
+                ));
+            }
+            Some("Exact") if asked == Some(0) => {
+                return Err(Status::bad_request(
+                    "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+                ));
+            }
+            Some("Exact") => true,
+            Some("NotOlderThan") => false,
+            Some(other) => {
+                let why = format!("resourceVersionMatch: Unsupported value: \"{other}\": supported values: ");
+                return Err(Status::bad_request(why + "\"Exact\", \"NotOlderThan\""));
+            }
+        };
+
+        let (found, revision) = match call.options.continue_token.as_deref().filter(|token| !token.is_empty()) {
+            Some(_) if asked.is_some_and(|revision| revision != 0) => {
+                return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+            }
+            Some(token) => {
+                let token = decode_token(token)?;
+                let found = self.list_at(call, &selection, token.revision, Some(token.after), limit).await?;
+                (found, token.revision)
+            }
+            None if exact => {
+                let revision = asked.unwrap_or_default();
+                (self.list_at(call, &selection, revision, None, limit).await?, revision)
+            }
+            None => {
+                match asked {
+                    None => self.cache.fresh().await?,
+                    Some(revision) => self.cache.reach(revision).await?,
+                }
+                self.list_now(call, &selection, limit)
+            }
+        };
+        Ok(respond(call.kind, found, revision))
+    }
+
+    /// The items that a selection matches now; for the verbs that act on each.
+    pub(super) async fn select(&self, call: &Call) -> Result<Vec<Arc<Item>>, Status> {
+        let selection = Selection::of(call)?;
+        self.cache.fresh().await?;
+        let state = self.cache.shelf(call.kind).read();
+        let all = state.range(&prefix(call.kind, &selection), None).cloned().collect::<Vec<_>>();
+        drop(state);
+        Ok(all.into_iter().filter(|item| selection.matches(call.kind, item)).collect())
+    }
+
+    /// The first page, of the newest state.
+    fn list_now(&self, call: &Call, selection: &Selection, limit: usize) -> (Found, Revision) {
+        let shelf = self.cache.shelf(call.kind);
+        // Read before the lock is taken: the shelf shows at least this.
+        let reached = self.cache.revision();
+        let state = shelf.read();
+        let prefix = prefix(call.kind, selection);
+        let mut matching = state.range(&prefix, None).filter(|item| selection.matches(call.kind, item));
+        let mut found = Found::default();
+        let limit = if limit == 0 { usize::MAX } else { limit };
+        for item in matching.by_ref().take(limit) {
+            found.items.push(item.bytes.clone());
+            if found.items.len() == limit {
+                found.last = item.key.to_string();
+            }
+        }
+        if found.items.len() == limit {
+            found.more = matching.next().is_some();
+            if found.more && !selection.is_filtered() {
+                found.remaining = Some(1 + matching.count() as u64);
+            }
+        }
+        (found, reached.max(state.revision))
+    }
+
+    /// A page as of a revision, from the store's history.
+    async fn list_at(
+        &self,
+        call: &Call,
+        selection: &Selection,
+        revision: Revision,
+        mut after: Option<String>,
+        limit: usize,
+    ) -> Result<Found, Status> {
+        let shelf = self.cache.shelf(call.kind);
+        let mut found = Found::default();
+        loop {
+            let chunk = if limit == 0 || selection.is_filtered() { CHUNK } else { limit - found.items.len() };
+            let range =
+                Range { prefix: prefix(call.kind, selection), after: after.take(), limit: chunk, at: Some(revision) };
+            let page = self.store.list(range).await.map_err(store_error)?;
+            for entry in page.entries {
+                let item = shelf.item(entry.key, &entry.value, entry.mod_revision);
+                if !selection.matches(call.kind, &item) {
+                    after = Some(item.key.to_string());
+                    continue;
+                }
+                if limit > 0 && found.items.len() == limit {
+                    found.more = true;
+                    return Ok(found);
+                }
+                found.items.push(item.bytes.clone());
+                found.last = item.key.to_string();
+                after = Some(found.last.clone());
+            }
+            if page.remaining == 0 {
+                return Ok(found);
+            }
+            if limit > 0 && found.items.len() == limit && !selection.is_filtered() {
+                found.more = true;
+                found.remaining = Some(page.remaining);
+                return Ok(found);
+            }
+        }
+    }
+}
+
+fn respond(kind: &Kind, found: Found, revision: Revision) -> Response {
+    let continue_token = if found.more { encode_token(revision, found.last) } else { String::new() };
+    let list = request::List {
+        kind: kind.list_kind(),
+        api_version: kind.api_version(),
+        resource_version: revision.to_string(),
+        continue_token,
+        remaining_item_count: found.remaining,
+        items: found.items,
+    };
+    Response { body: request::Body::List(list), warnings: Vec::new() }
+}
+
+fn encode_token(revision: Revision, after: String) -> String {
+    let token = Continue { revision, after };
+    // A struct of a number and a string encodes.
+    URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).unwrap_or_default())
+}
+
+fn decode_token(token: &str) -> Result<Continue, Status> {
+    let bytes = URL_SAFE_NO_PAD.decode(token).ok();
+    bytes
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .ok_or_else(|| Status::bad_request("continue key is not valid: the token was not made by this server"))
+}

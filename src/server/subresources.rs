@@ -1,0 +1,154 @@
+//! The subresources: which verb each has, and those that are small: scale, binding, eviction.
+
+use serde_json::{Value, json};
+
+use crate::api::kinds::Scale;
+use crate::api::request::PatchType;
+use crate::api::{Kind, Object, Response, Status, Verb, patch, scale, strategy};
+
+use super::call::{Call, bad_value};
+use super::create::timestamp;
+use super::encode::Current;
+use super::transact::{Decision, Plan, Taken};
+use super::update::Part;
+use super::{Server, get};
+
+/// Subresources of podwright's own, beside those of the kinds table.
+const OWN: &[(&str, &[&str])] = &[("Pod", &["inspect", "trace"]), ("Node", &["image", "dial"])];
+
+pub(super) fn is_served(kind: &Kind, subresource: &str) -> bool {
+    OWN.iter().any(|(of, names)| *of == kind.kind && names.contains(&subresource))
+}
+
+impl Server {
+    pub(super) async fn subresource(&self, mut call: Call) -> Result<Response, Status> {
+        let sub = call.subresource.clone().unwrap_or_default();
+        match (sub.as_str(), call.verb) {
+            ("status", Verb::Get) => self.get(&call).await,
+            ("status" | "finalize", Verb::Update) => self.update(call).await,
+            ("status" | "finalize", Verb::Patch) => self.patch(call).await,
+            ("scale", Verb::Get) => self.get_scale(&call).await,
+            ("scale", Verb::Update) => {
+                let body = call.take_body()?;
+                self.change_scale(&call, |_| Ok(body.clone())).await
+            }
+            ("scale", Verb::Patch) => {
+                let body = call.take_body()?;
+                let of_type = call.options.patch_type;
+                self.change_scale(&call, |old| match of_type {
+                    Some(PatchType::Json) => patch::json(old, &body),
+                    _ => Ok(patch::merge(old, &body)),
+                })
+                .await
+            }
+            ("binding", Verb::Create) => self.bind(call).await,
+            ("eviction", Verb::Create) => self.evict(call).await,
+            (_, verb) => Err(call.not_allowed(&format!("{verb:?}").to_lowercase())),
+        }
+    }
+
+    async fn get_scale(&self, call: &Call) -> Result<Response, Status> {
+        let paths = scale_of(call)?;
+        self.cache.fresh().await?;
+        let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
+        let view = scale::get(paths, &item.current()?.object);
+        Ok(get::object(view.to_vec().into(), false))
+    }
+
+    /// Changes an object by changing its `Scale`.
+    async fn change_scale(
+        &self,
+        call: &Call,
+        mut change: impl FnMut(&Value) -> Result<Value, Status>,
+    ) -> Result<Response, Status> {
+        let paths = scale_of(call)?;
+        let decide = |current: Option<&Current>, taken: &Taken| {
+            let current = current.ok_or_else(|| call.not_found())?;
+            let view = change(&scale::get(paths, &current.object).0)?;
+            let mut object = current.object.clone();
+            object.set_meta("resourceVersion", None);
+            scale::set(paths, &mut object, &view)?;
+            self.replace(call, Part::Whole, object, current, taken)
+        };
+        let written = self.transact(call, &call.key(), decide).await?;
+        let view = scale::get(paths, &Object::from_slice(&written.bytes)?);
+        Ok(get::object(view.to_vec().into(), false))
+    }
+
+    /// Assigns a Pod to a node.
+    async fn bind(&self, mut call: Call) -> Result<Response, Status> {
+        let body = call.take_body()?;
+        let node = body["target"]["name"].as_str().unwrap_or("").to_owned();
+        let target_kind = body["target"]["kind"].as_str().unwrap_or("");
+        if node.is_empty() || !matches!(target_kind, "" | "Node") {
+            let why = "a Binding needs a target of kind Node with a name";
+            return Err(call.invalid(call.name(), vec![bad_value("target", &body["target"], why)]));
+        }
+        let decide = |current: Option<&Current>, _: &Taken| {
+            let current = current.ok_or_else(|| call.not_found())?;
+            let decision = bound(&call, &current.object, &body, &node, &timestamp(self.env.now()))?;
+            Ok(Plan::from(decision))
+        };
+        self.transact(&call, &call.key(), decide).await?;
+        Ok(get::status(Status { code: 201, ..Status::success() }))
+    }
+
+    /// Deletes a Pod as an eviction. (Disruption budgets would be asked here.)
+    async fn evict(&self, mut call: Call) -> Result<Response, Status> {
+        let body = call.take_body()?;
+        let mut options = call.options.clone();
+        if let Some(given) = body.get("deleteOptions").filter(|v| !v.is_null()) {
+            options.grace_period_seconds = given["gracePeriodSeconds"].as_i64().or(options.grace_period_seconds);
+            let preconditions = given.get("preconditions").filter(|v| !v.is_null());
+            if let Some(preconditions) = preconditions {
+                let parsed = serde_json::from_value(preconditions.clone());
+                options.preconditions = Some(parsed.map_err(|e| Status::bad_request(e.to_string()))?);
+            }
+        }
+        let delete = Call { verb: Verb::Delete, subresource: None, options, ..call.again() };
+        self.delete(&delete).await?;
+        Ok(get::status(Status { code: 201, ..Status::success() }))
+    }
+}
+
+/// The Pod with its node; upstream's `assignPod`.
+fn bound(call: &Call, old: &Object, binding: &Value, node: &str, now: &str) -> Result<Decision, Status> {
+    let uid = binding["metadata"]["uid"].as_str().unwrap_or("");
+    if !uid.is_empty() && uid != old.uid() {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", old.uid());
+        return Err(call.conflict(why));
+    }
+    if old.is_terminating() {
+        return Err(call.conflict(format!("pod {} is being deleted, cannot be assigned to a host", old.name())));
+    }
+    if let Some(already) = old.0["spec"]["nodeName"].as_str().filter(|n| !n.is_empty()) {
+        let why = format!("pod {} is already assigned to node \"{already}\"", old.name());
+        return Err(call.conflict(why));
+    }
+    if old.0["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+        return Err(call.conflict(format!("pod {} has non-empty .spec.schedulingGates", old.name())));
+    }
+    let mut pod = old.clone();
+    pod.0["spec"]["nodeName"] = node.into();
+    for (key, value) in binding["metadata"]["annotations"].as_object().into_iter().flatten() {
+        pod.0["metadata"]["annotations"][key.as_str()] = value.clone();
+    }
+    let scheduled = json!({
+        "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now,
+        "observedGeneration": old.generation(),
+    });
+    let conditions = &mut pod.0["status"]["conditions"];
+    match conditions.as_array_mut() {
+        Some(list) => {
+            list.retain(|condition| condition["type"] != "PodScheduled");
+            list.push(scheduled);
+        }
+        None => *conditions = json!([scheduled]),
+    }
+    strategy::validate_update(call.kind, &pod, &pod)?;
+    Ok(Decision::Put(pod))
+}
+
+fn scale_of(call: &Call) -> Result<&'static Scale, Status> {
+    call.kind.scale.as_ref().ok_or_else(|| call.not_allowed("scale"))
+}

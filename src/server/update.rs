@@ -1,0 +1,131 @@
+//! The update verb, and what patch shares with it.
+
+use crate::api::{FieldValidation, Object, Response, Status, strategy};
+
+use super::call::{Call, bad_value};
+use super::encode::Current;
+use super::get;
+use super::transact::{Decision, How, Plan, Taken, Written};
+use super::{Server, admission, allocate};
+
+/// Which part of an object a write may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// All but status.
+    Whole,
+    Status,
+    /// A Namespace's `spec.finalizers`.
+    Finalize,
+}
+
+impl Server {
+    pub(super) async fn update(&self, mut call: Call) -> Result<Response, Status> {
+        let body = call.take_body()?;
+        let validation = call.options.field_validation.unwrap_or_default();
+        let (object, warnings) = self.decode_update(&call, body, validation)?;
+        let part = part_of(&call)?;
+        let decide = |current: Option<&Current>, taken: &Taken| {
+            let current = current.ok_or_else(|| call.not_found())?;
+            self.replace(&call, part, object.clone(), current, taken)
+        };
+        let written = self.transact(&call, &call.key(), decide).await?;
+        Ok(Response { warnings, ..respond(&call, written) })
+    }
+
+    pub(super) fn decode_update(
+        &self,
+        call: &Call,
+        body: serde_json::Value,
+        validation: FieldValidation,
+    ) -> Result<(Object, Vec<String>), Status> {
+        let (mut object, warnings) = call.kind.decode(body, validation)?;
+        call.align_namespace(&mut object)?;
+        call.align_name(&mut object)?;
+        Ok((object, warnings))
+    }
+
+    /// What it means that `new` shall replace the current object.
+    pub(super) fn replace(
+        &self,
+        call: &Call,
+        part: Part,
+        mut new: Object,
+        current: &Current,
+        taken: &Taken,
+    ) -> Result<Plan, Status> {
+        let old = &current.object;
+        check_preconditions(call, &new, old)?;
+        let (mut claims, mut releases) = (Vec::new(), Vec::new());
+        match part {
+            Part::Whole => {
+                strategy::prepare_update(call.kind, &mut new, old);
+                admission::update(self, call, &mut new, old)?;
+                (claims, releases) = allocate::plan(self, call, Some(old), &mut new, taken)?;
+                strategy::validate_update(call.kind, &new, old)?;
+            }
+            Part::Status => {
+                strategy::prepare_status_update(call.kind, &mut new, old);
+                strategy::validate_status_update(call.kind, &new, old)?;
+            }
+            Part::Finalize => {
+                let finalizers = new.0["spec"]["finalizers"].take();
+                new = old.clone();
+                new.0["spec"]["finalizers"] = finalizers;
+            }
+        }
+        // The object keeps its place: what was compared above is compared again by the store.
+        new.set_meta("resourceVersion", old.0["metadata"].get("resourceVersion").cloned());
+        if new == *old {
+            return Ok(Decision::Keep.into());
+        }
+        let decision = if is_finished(&new, old) { Decision::Delete } else { Decision::Put(new) };
+        if matches!(decision, Decision::Delete) {
+            (claims, releases) = (Vec::new(), allocate::all_of(call.kind, old));
+        }
+        Ok(Plan { decision, claims, releases })
+    }
+}
+
+/// The part that a request on an object or its subresource may change.
+pub(super) fn part_of(call: &Call) -> Result<Part, Status> {
+    match call.subresource.as_deref() {
+        None => Ok(Part::Whole),
+        Some("status") => Ok(Part::Status),
+        Some("finalize") => Ok(Part::Finalize),
+        Some(other) => Err(call.not_allowed(&format!("update of {other}"))),
+    }
+}
+
+/// The answer to a change. An object whose last finalizer went is gone; it is answered as it was.
+pub(super) fn respond(_call: &Call, written: Written) -> Response {
+    get::object(written.bytes, written.how == How::Created)
+}
+
+/// A writer that names a resourceVersion or a uid means that one.
+fn check_preconditions(call: &Call, new: &Object, old: &Object) -> Result<(), Status> {
+    let version = new.resource_version();
+    if !version.is_empty() && version != "0" {
+        if version.parse::<u64>().is_err() {
+            let value = serde_json::Value::from(version);
+            let cause = bad_value("metadata.resourceVersion", &value, "must be a number");
+            return Err(call.invalid(call.name(), vec![cause]));
+        }
+        if version != old.resource_version() {
+            return Err(call.modified());
+        }
+    }
+    let uid = new.uid();
+    if !uid.is_empty() && uid != old.uid() {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", old.uid());
+        return Err(call.conflict(why));
+    }
+    Ok(())
+}
+
+/// Whether an object that is being deleted has nothing left to wait for, by upstream's `ShouldDeleteDuringUpdate`.
+fn is_finished(new: &Object, old: &Object) -> bool {
+    let no_grace = old.0["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0;
+    let spec_finalizers =
+        new.kind() == "Namespace" && new.0["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+    new.finalizers().is_empty() && old.is_terminating() && no_grace && !spec_finalizers
+}

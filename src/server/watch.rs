@@ -1,0 +1,259 @@
+//! The watch verb: selections, watchers found by what they select, and where a watch starts.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::json;
+use tokio::sync::mpsc::{self, Sender};
+use tokio::sync::oneshot;
+
+use crate::api::request::EventKind;
+use crate::api::selector::{FieldSelector, LabelSelector};
+use crate::api::{Kind, Status, WatchEvent};
+use crate::store::Revision;
+
+use super::cache::{Event, Item, Shelf, State};
+use super::call::Call;
+use super::{Server, Watch};
+
+/// How many events a watcher may be behind before it is cut off.
+const BACKLOG: usize = 8 * 1024;
+
+/// What a list or a watch is about.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Selection {
+    pub namespace: Option<String>,
+    pub name: Option<String>,
+    pub labels: LabelSelector,
+    pub fields: FieldSelector,
+}
+
+impl Selection {
+    pub fn of(call: &Call) -> Result<Selection, Status> {
+        let labels = call.options.label_selector.as_deref().map(LabelSelector::parse).transpose()?.unwrap_or_default();
+        let fields = call.options.field_selector.as_deref().map(FieldSelector::parse).transpose()?.unwrap_or_default();
+        if let Some((path, ..)) = fields.0.iter().find(|(path, ..)| !call.kind.is_selectable(path)) {
+            return Err(Status::bad_request(format!("field label not supported: {path}")));
+        }
+        Ok(Selection { namespace: call.namespace.clone(), name: call.name.clone(), labels, fields })
+    }
+
+    pub fn matches(&self, kind: &Kind, item: &Item) -> bool {
+        self.namespace.as_ref().is_none_or(|ns| ns == item.namespace(kind))
+            && self.name.as_ref().is_none_or(|name| name == item.name())
+            && self.labels.matches(|label| item.label(label))
+            && self.fields.matches(|path| item.field(kind, path))
+    }
+
+    /// Whether it leaves out anything but by namespace.
+    pub fn is_filtered(&self) -> bool {
+        self.name.is_some() || !self.labels.0.is_empty() || !self.fields.0.is_empty()
+    }
+
+    /// The narrowest bucket that gets all its events.
+    fn bucket(&self) -> Bucket {
+        if let Some(name) = &self.name {
+            return Bucket::Field("metadata.name".into(), name.as_str().into());
+        }
+        let mut equals = self.fields.0.iter().filter(|(_, equal, _)| *equal);
+        if let Some((path, _, value)) = equals.next() {
+            return Bucket::Field(path.as_str().into(), value.as_str().into());
+        }
+        match &self.namespace {
+            Some(namespace) => Bucket::Field("metadata.namespace".into(), namespace.as_str().into()),
+            None => Bucket::All,
+        }
+    }
+}
+
+/// Which events can concern a watcher: those of objects with this value in this field, before or after.
+enum Bucket {
+    All,
+    Field(Box<str>, Box<str>),
+}
+
+/// A kind's watchers, in buckets, so that an event costs nothing for those it cannot concern.
+#[derive(Default)]
+pub(super) struct Watchers {
+    all: Vec<Watcher>,
+    by_field: HashMap<Box<str>, HashMap<Box<str>, Vec<Watcher>>>,
+    last: u64,
+}
+
+struct Watcher {
+    id: u64,
+    selection: Selection,
+    bookmarks: bool,
+    events: Sender<WatchEvent>,
+    _alive: oneshot::Sender<()>,
+}
+
+impl Watcher {
+    /// False when it is gone or too slow.
+    fn tell(&self, shelf: &Shelf, event: &Event) -> bool {
+        event.told(shelf, &self.selection).is_none_or(|told| self.events.try_send(told).is_ok())
+    }
+}
+
+impl Watchers {
+    /// Hands an event to whom it concerns. Who cannot take it is dropped: its stream ends, and the client resumes.
+    pub fn tell(&mut self, shelf: &Shelf, event: &Event) {
+        self.all.retain(|watcher| watcher.tell(shelf, event));
+        for (path, buckets) in &mut self.by_field {
+            let old = event.old.as_ref().map(|item| item.field(shelf.kind, path));
+            let new = event.new.as_ref().map(|item| item.field(shelf.kind, path));
+            for value in [old, new.filter(|_| new != old)].into_iter().flatten() {
+                if let Some(bucket) = buckets.get_mut(value) {
+                    bucket.retain(|watcher| watcher.tell(shelf, event));
+                }
+            }
+        }
+    }
+
+    /// Adds a watcher: its id, and what resolves when it has been dropped.
+    fn add(
+        &mut self,
+        selection: Selection,
+        bookmarks: bool,
+        events: Sender<WatchEvent>,
+    ) -> (u64, oneshot::Receiver<()>) {
+        self.last += 1;
+        let (alive, dropped) = oneshot::channel();
+        let bucket = match selection.bucket() {
+            Bucket::All => &mut self.all,
+            Bucket::Field(path, value) => self.by_field.entry(path).or_default().entry(value).or_default(),
+        };
+        bucket.push(Watcher { id: self.last, selection, bookmarks, events, _alive: alive });
+        (self.last, dropped)
+    }
+
+    fn remove(&mut self, id: u64) {
+        self.all.retain(|watcher| watcher.id != id);
+        self.by_field.retain(|_, buckets| {
+            buckets.retain(|_, bucket| {
+                bucket.retain(|watcher| watcher.id != id);
+                !bucket.is_empty()
+            });
+            !buckets.is_empty()
+        });
+    }
+
+    /// Tells those who want to know how far the kind is.
+    pub fn bookmark(&self, shelf: &Shelf, revision: Revision) {
+        let bookmark = bookmark(shelf.kind, revision, false);
+        let in_buckets = self.by_field.values().flat_map(HashMap::values).flatten();
+        for watcher in self.all.iter().chain(in_buckets).filter(|w| w.bookmarks) {
+            // A watcher without room is busy with news and needs none.
+            let _ = watcher.events.try_send(bookmark.clone());
+        }
+    }
+}
+
+fn bookmark(kind: &Kind, revision: Revision, initial_events_end: bool) -> WatchEvent {
+    let mut object = json!({
+        "apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"resourceVersion": revision.to_string()},
+    });
+    if initial_events_end {
+        object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+    }
+    WatchEvent { kind: EventKind::Bookmark, object: Bytes::from(object.to_string()) }
+}
+
+/// Where a watch starts.
+enum Start {
+    /// With an ADDED for each object there is; then a bookmark that says so, where it is wanted.
+    Present { bookmark: bool },
+    /// With the changes after this revision.
+    After(Revision),
+}
+
+impl Server {
+    pub(super) async fn open_watch(&self, call: &Call) -> Result<Watch, Status> {
+        let selection = Selection::of(call)?;
+        let asked = super::list::revision_option(call)?;
+        let start = match asked {
+            _ if call.options.send_initial_events => Start::Present { bookmark: call.options.allow_watch_bookmarks },
+            None | Some(0) => Start::Present { bookmark: false },
+            Some(revision) => Start::After(revision),
+        };
+        match asked {
+            None => self.cache.fresh().await?,
+            Some(revision) => self.cache.reach(revision).await?,
+        }
+
+        let shelf = self.cache.shelf(call.kind);
+        let now = self.cache.revision();
+        let (sender, watch, (id, dropped)) = {
+            let mut state = shelf.write();
+            let first = first_events(shelf, &state, &selection, start, now)?;
+            let (sender, watch) = mpsc::channel(first.len() + BACKLOG);
+            for event in first {
+                // The channel has room for all of them.
+                let _ = sender.try_send(event);
+            }
+            let added = state.watchers.add(selection, call.options.allow_watch_bookmarks, sender.clone());
+            (sender, watch, added)
+        };
+        let timeout = call.options.timeout_seconds.map(Duration::from_secs);
+        tokio::spawn(end_of_watch(Arc::downgrade(shelf), id, sender, dropped, timeout));
+        Ok(watch)
+    }
+
+    /// Tells idle watchers how far everything is.
+    pub(super) fn send_bookmarks(&self) {
+        // Everything up to this revision has been handed to the watchers before their shelf's lock is taken below.
+        let revision = self.cache.revision();
+        for shelf in self.cache.shelves() {
+            shelf.read().watchers.bookmark(shelf, revision);
+        }
+    }
+}
+
+fn first_events(
+    shelf: &Shelf,
+    state: &State,
+    selection: &Selection,
+    start: Start,
+    now: Revision,
+) -> Result<Vec<WatchEvent>, Status> {
+    match start {
+        Start::After(revision) => match state.since(revision) {
+            Ok(events) => Ok(events.filter_map(|event| event.told(shelf, selection)).collect()),
+            Err(oldest) => Err(Status::expired(format!("too old resource version: {revision} ({oldest})"))),
+        },
+        Start::Present { bookmark: wanted } => {
+            let prefix = super::list::prefix(shelf.kind, selection);
+            let present = state.range(&prefix, None).filter(|item| selection.matches(shelf.kind, item));
+            let added = present.map(|item| WatchEvent { kind: EventKind::Added, object: item.bytes.clone() });
+            let end = wanted.then(|| bookmark(shelf.kind, now.max(state.revision), true));
+            Ok(added.chain(end).collect())
+        }
+    }
+}
+
+/// Takes a watcher off its shelf when its reader is gone or its time is up; holds its stream open no longer than the
+/// shelf does.
+async fn end_of_watch(
+    shelf: Weak<Shelf>,
+    id: u64,
+    events: Sender<WatchEvent>,
+    dropped: oneshot::Receiver<()>,
+    timeout: Option<Duration>,
+) {
+    let up = async {
+        match timeout {
+            Some(timeout) => tokio::time::sleep(timeout).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = dropped => return,
+        () = events.closed() => {}
+        () = up => {}
+    }
+    if let Some(shelf) = shelf.upgrade() {
+        shelf.write().watchers.remove(id);
+    }
+}
