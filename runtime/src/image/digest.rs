@@ -53,13 +53,13 @@ pub(super) fn of_path(path: &Path) -> String {
 pub(super) fn chain_ids(diff_ids: &[String]) -> Vec<String> {
     let mut chain: Vec<String> = Vec::with_capacity(diff_ids.len());
     for diff_id in diff_ids {
-        let id = match chain.last() {
-            Some(below) => sha256(format!("{below} {diff_id}").as_bytes()),
-            None => diff_id.clone(),
-        };
-        chain.push(id);
+        chain.push(chain_id(chain.last().map(String::as_str), diff_id));
     }
     chain
+}
+
+pub(super) fn chain_id(below: Option<&str>, diff_id: &str) -> String {
+    below.map_or_else(|| diff_id.to_owned(), |below| sha256(format!("{below} {diff_id}").as_bytes()))
 }
 
 /// An incremental sha256.

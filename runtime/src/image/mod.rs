@@ -18,7 +18,10 @@ mod digest;
 mod error;
 mod name;
 mod pull;
+mod registry;
 mod store;
+mod tarball;
+mod unpack;
 mod user;
 mod view;
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::{self, chain_ids, hex_of, sha256};
 use super::pull::Pulls;
+use super::unpack::{Unpacked, unpack};
 use super::view::LayerView;
 use super::{ImageError, ImageName, Result, UserIds, resolve_user};
 
@@ -365,6 +366,30 @@ fn read_refs(dir: &Path) -> Result<BTreeMap<String, Ref>> {
     Ok(refs)
 }
 
+/// Something in the making below `tmp/`; removed when dropped, unless it was moved to its place.
+pub(super) struct Temp(PathBuf);
+
+impl Temp {
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(super) fn create(&self) -> Result<File> {
+        File::create_new(&self.0).map_err(|e| ImageError::io("create", &self.0, e))
+    }
+
+    pub(super) fn move_to(&self, path: &Path) -> Result<()> {
+        fs::rename(&self.0, path).map_err(|e| ImageError::io("rename", path, e))
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        // What cannot be removed now is removed by the next `open`.
+        let _ = remove_any(&self.0);
+    }
+}
+
 /// Names the blobs and layers that stay where they are while this lives.
 pub(super) struct Pin {
     inner: Arc<Inner>,
@@ -391,7 +416,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Inner {
-    fn refs(&self) -> MutexGuard<'_, BTreeMap<String, Ref>> {
+    pub(super) fn refs(&self) -> MutexGuard<'_, BTreeMap<String, Ref>> {
         lock(&self.refs)
     }
 
@@ -405,6 +430,12 @@ impl Inner {
         Pin { inner: self.clone(), keys }
     }
 
+    /// Deletes a blob that only the caller's own pin counts on.
+    pub(super) fn drop_blob(&self, digest: &str) -> Result<()> {
+        let pins = lock(&self.pins);
+        if pins.get(digest).is_some_and(|count| *count > 1) { Ok(()) } else { remove_any(&self.blob_path(digest)) }
+    }
+
     /// The lock of whoever makes `key`; wait for it, then look again whether the thing is there.
     pub(super) fn making(&self, key: &str) -> Arc<Mutex<()>> {
         let mut making = lock(&self.making);
@@ -412,9 +443,9 @@ impl Inner {
         making.entry(key.to_owned()).or_default().clone()
     }
 
-    /// A fresh path below `tmp/`.
-    pub(super) fn temp_path(&self, what: &str) -> PathBuf {
-        self.dir.join("tmp").join(format!("{what}-{}", self.temp.fetch_add(1, Ordering::Relaxed)))
+    /// A fresh path below `tmp/`; nothing is there yet.
+    pub(super) fn temp(&self, what: &str) -> Temp {
+        Temp(self.dir.join("tmp").join(format!("{what}-{}", self.temp.fetch_add(1, Ordering::Relaxed))))
     }
 
     pub(super) fn blob_path(&self, digest: &str) -> PathBuf {
@@ -427,6 +458,32 @@ impl Inner {
 
     pub(super) fn has_layer(&self, chain_id: &str) -> bool {
         self.layer_path(chain_id).is_dir()
+    }
+
+    /// Unpacks a layer (its tar, plain or compressed) on top of those below (chainIDs, lowest first) and puts it into
+    /// its place, pinned. With a `diff_id` only that content is taken.
+    pub(super) fn unpack_layer(
+        self: &Arc<Inner>,
+        tar: impl Read,
+        below: &[String],
+        diff_id: Option<&str>,
+    ) -> Result<(Unpacked, Pin)> {
+        let temp = self.temp("layer");
+        let root = temp.path().join("fs");
+        fs::create_dir_all(&root).map_err(|e| ImageError::io("mkdir", &root, e))?;
+        let stack: Vec<PathBuf> = below.iter().rev().map(|c| self.layer_path(c).join("fs")).collect();
+        let unpacked = unpack(tar, &root, &stack, &self.options)?;
+        if let Some(diff_id) = diff_id {
+            digest::verify("uncompressed layer", diff_id, &unpacked.diff_id)?;
+        }
+        let chain_id = digest::chain_id(below.last().map(String::as_str), &unpacked.diff_id);
+        let pin = self.pin([chain_id.clone()]);
+        match temp.move_to(&self.layer_path(&chain_id)) {
+            // Somebody else has made the same layer meanwhile.
+            Err(_) if self.has_layer(&chain_id) => {}
+            moved => moved?,
+        }
+        Ok((unpacked, pin))
     }
 
     /// Reads a small blob (manifest, index, config) and checks its digest.
@@ -449,11 +506,27 @@ impl Inner {
 
     /// Whole or not at all, also across a power loss.
     fn write_file(&self, path: &Path, bytes: &[u8]) -> Result<()> {
-        let temp = self.temp_path("file");
-        let mut file = File::create(&temp).map_err(|e| ImageError::io("create", &temp, e))?;
-        file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|e| ImageError::io("write", &temp, e))?;
-        fs::rename(&temp, path).map_err(|e| ImageError::io("rename", path, e))?;
+        let temp = self.temp("file");
+        let mut file = temp.create()?;
+        file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|e| ImageError::io("write", path, e))?;
+        temp.move_to(path)?;
         sync_dir(path.parent().unwrap_or(&self.dir))
+    }
+
+    /// Stores the documents of an image whose layers are there (and pinned), and gives it its names.
+    pub(super) fn publish(
+        self: &Arc<Inner>,
+        names: &[String],
+        config: &[u8],
+        manifest: &[u8],
+        chain: &[String],
+    ) -> Result<Image> {
+        let _pin = self.pin([sha256(config), sha256(manifest)]);
+        self.write_blob(config)?;
+        let digest = self.write_blob(manifest)?;
+        self.commit(names, &digest, &digest, chain)?;
+        let image = self.image(&self.refs(), &digest)?;
+        image.ok_or_else(|| ImageError::NotFound(format!("image {digest} was removed while it was stored")))
     }
 
     /// Makes the layers' files durable, marks them done and publishes the names, in this order.
@@ -495,7 +568,7 @@ impl Inner {
     }
 
     /// Assembles the image of a manifest; none when a part is missing.
-    fn image(&self, refs: &BTreeMap<String, Ref>, manifest_digest: &str) -> Result<Option<Image>> {
+    pub(super) fn image(&self, refs: &BTreeMap<String, Ref>, manifest_digest: &str) -> Result<Option<Image>> {
         if !self.blob_path(manifest_digest).exists() {
             return Ok(None);
         }
@@ -547,14 +620,14 @@ impl Inner {
                 removed.in_use.push(path.join("fs"));
                 continue;
             }
-            let temp = self.temp_path("removed");
-            fs::rename(&path, &temp).map_err(|e| ImageError::io("rename", &path, e))?;
+            let temp = self.temp("removed");
+            fs::rename(&path, temp.path()).map_err(|e| ImageError::io("rename", &path, e))?;
             doomed.push(temp);
             removed.deleted.push(chain_id);
         }
         drop(pins);
-        for path in doomed {
-            remove_any(&path)?;
+        for temp in doomed {
+            remove_any(temp.path())?;
         }
         Ok(removed)
     }

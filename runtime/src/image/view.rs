@@ -1,15 +1,75 @@
 //! A read-only look through stacked layers as overlayfs would show them, without mounting anything.
 
-use std::os::fd::OwnedFd;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
 
 use super::{ImageError, Result};
+
+/// What marks a directory that hides everything of the same name below it.
+pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
+/// As many symlinks as the kernel follows in one path.
+pub(super) const MAX_SYMLINKS: usize = 40;
 
 /// Layers, uppermost first.
 pub(super) struct LayerView {
     layers: Vec<OwnedFd>,
+}
+
+/// Something found in a view.
+pub(super) struct Found {
+    /// `O_PATH`, a symlink itself and not its target.
+    pub fd: OwnedFd,
+    pub stat: Stat,
+}
+
+impl Found {
+    pub(super) fn kind(&self) -> FileType {
+        FileType::from_raw_mode(self.stat.st_mode)
+    }
+
+    /// A name that system calls without an `AT_EMPTY_PATH` understand.
+    pub(super) fn proc_path(&self) -> String {
+        proc_path(&self.fd)
+    }
+
+    pub(super) fn read_link(&self) -> rustix::io::Result<Vec<u8>> {
+        Ok(rustix::fs::readlinkat(&self.fd, c"", Vec::new())?.into_bytes())
+    }
+}
+
+pub(super) fn proc_path(fd: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
+
+/// overlayfs' whiteout: a character device 0:0.
+pub(super) fn is_whiteout(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
+}
+
+/// Opens what is at `path` (relative, no symlink on the way) below `root`: none when nothing is there.
+pub(super) fn find_beneath(root: impl AsFd, path: &[u8]) -> rustix::io::Result<Option<Found>> {
+    let path = if path.is_empty() { b"." } else { path };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    match rustix::fs::openat2(root, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve) {
+        Ok(fd) => rustix::fs::fstat(&fd).map(|stat| Some(Found { fd, stat })),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The parts of a path that mean something; `..` is left in.
+pub(super) fn parts(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
+    path.split(|b| *b == b'/').filter(|part| !part.is_empty() && *part != b".").map(|part| part.to_vec())
+}
+
+pub(super) fn join(parts: &[Vec<u8>]) -> Vec<u8> {
+    parts.join(&b'/')
 }
 
 impl LayerView {
@@ -21,8 +81,82 @@ impl LayerView {
         Ok(LayerView { layers: layers.iter().map(open).collect::<Result<_>>()? })
     }
 
-    pub(super) fn read_file(&self, _path: &str, _limit: u64) -> Result<Option<Vec<u8>>> {
-        let _ = &self.layers;
+    /// What a merged mount would show at `path`, none of whose directories is a symlink.
+    pub(super) fn find(&self, path: &[u8]) -> rustix::io::Result<Option<Found>> {
+        for layer in &self.layers {
+            match find_beneath(layer, path) {
+                Ok(Some(found)) if is_whiteout(&found.stat) => return Ok(None),
+                Ok(Some(found)) => return Ok(Some(found)),
+                // A file or symlink in a directory's place hides the directories below it.
+                Err(Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+                Err(error) => return Err(error),
+                Ok(None) if hides_below(layer, path)? => return Ok(None),
+                Ok(None) => {}
+            }
+        }
         Ok(None)
     }
+
+    /// As `find`, following symlinks inside the view.
+    fn resolve(&self, path: &[u8]) -> rustix::io::Result<Option<Found>> {
+        let mut pending: VecDeque<Vec<u8>> = parts(path).collect();
+        let mut done: Vec<Vec<u8>> = Vec::new();
+        let mut links = 0;
+        while let Some(part) = pending.pop_front() {
+            if part == b".." {
+                done.pop();
+                continue;
+            }
+            done.push(part);
+            let Some(found) = self.find(&join(&done))? else { return Ok(None) };
+            if found.kind() == FileType::Symlink {
+                links += 1;
+                if links > MAX_SYMLINKS {
+                    return Err(Errno::LOOP);
+                }
+                let target = found.read_link()?;
+                done.pop();
+                if target.starts_with(b"/") {
+                    done.clear();
+                }
+                parts(&target).rev().for_each(|part| pending.push_front(part));
+            } else if pending.is_empty() {
+                return Ok(Some(found));
+            }
+        }
+        self.find(&join(&done))
+    }
+
+    /// The first `limit` bytes of a regular file, symlinks followed inside the view.
+    pub(super) fn read_file(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>> {
+        let fail = |e: std::io::Error| ImageError::io("read from image", path.as_ref(), e);
+        let found = match self.resolve(path.as_bytes()) {
+            Ok(Some(found)) if found.kind() == FileType::RegularFile => found,
+            Ok(_) | Err(Errno::NOTDIR) => return Ok(None),
+            Err(error) => return Err(fail(error.into())),
+        };
+        let file = File::open(found.proc_path()).map_err(fail)?;
+        let mut bytes = Vec::new();
+        file.take(limit).read_to_end(&mut bytes).map_err(fail)?;
+        Ok(Some(bytes))
+    }
+}
+
+/// Whether a directory that this layer has on the way to `path` is opaque (or gone), so that nothing below counts.
+fn hides_below(layer: &OwnedFd, path: &[u8]) -> rustix::io::Result<bool> {
+    let mut above: Vec<Vec<u8>> = parts(path).collect();
+    while above.pop().is_some() {
+        match find_beneath(layer, &join(&above)) {
+            Ok(Some(found)) if is_whiteout(&found.stat) || is_opaque(&found) => return Ok(true),
+            Ok(_) => {}
+            Err(Errno::NOTDIR | Errno::LOOP) => return Ok(true),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(false)
+}
+
+pub(super) fn is_opaque(dir: &Found) -> bool {
+    let mut value = [0u8; 1];
+    rustix::fs::getxattr(dir.proc_path(), OPAQUE, &mut value).is_ok_and(|length| length == 1 && value[0] == b'y')
 }

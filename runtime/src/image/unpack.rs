@@ -1,0 +1,498 @@
+//! Unpacks a layer's tar into a directory that overlayfs can stack: whiteouts, opaque directories, owners, xattrs.
+//!
+//! Every path goes through `openat2` and stays below the layer's root, whatever the archive says. Layers that leave
+//! out their directories, link to files of lower layers, or write below a lower layer's symlink come out as they would
+//! on a mounted stack, because missing directories are looked up in the layers below.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use super::digest::HashingReader;
+use super::store::Options;
+use super::tarball::{Entry, Kind, TarReader, lossy};
+use super::view::{Found, LayerView, MAX_SYMLINKS, OPAQUE, find_beneath, is_whiteout, join, parts, proc_path};
+use super::{ImageError, Result};
+
+/// Deeper trees than any image needs only serve to make their removal fail.
+const MAX_DEPTH: usize = 256;
+
+/// What a layer turned out to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unpacked {
+    /// Digest of the uncompressed tar.
+    pub diff_id: String,
+    /// Length of the uncompressed tar.
+    pub bytes: u64,
+}
+
+/// Gives the uncompressed bytes of a plain, gzip or zstd stream, told apart by how it begins.
+pub(super) fn decompress<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>> {
+    let mut reader = BufReader::with_capacity(1 << 16, reader);
+    Ok(match reader.fill_buf()? {
+        [0x1f, 0x8b, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(reader)),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::Decoder::with_buffer(reader)?),
+        _ => Box::new(reader),
+    })
+}
+
+/// Unpacks the tar (plain or compressed) into `root`, an empty directory, as a layer on top of `below` (uppermost
+/// first).
+pub(super) fn unpack(tar: impl Read, root: &Path, below: &[PathBuf], options: &Options) -> Result<Unpacked> {
+    let fail = |e: io::Error| ImageError::io("unpack into", root, e);
+    let reader = HashingReader::new(decompress(tar).map_err(fail)?, options.max_layer_bytes);
+    let mut tar = TarReader::new(BufReader::with_capacity(1 << 17, reader));
+    let mut layer = Layer::open(root, below)?;
+    let mut count = 0;
+    while let Some(entry) = tar.next_entry().map_err(fail)? {
+        count += 1;
+        if count > options.max_layer_entries {
+            return Err(ImageError::Invalid(format!("more than {} entries", options.max_layer_entries)));
+        }
+        layer.apply(&entry, &mut tar).map_err(|e| ImageError::io("unpack", Path::new(&lossy(&entry.path)), e))?;
+    }
+    layer.finish().map_err(fail)?;
+    // What the buffer has read ahead went through the hash already.
+    let (diff_id, bytes) = tar.into_inner().into_inner().finish().map_err(fail)?;
+    Ok(Unpacked { diff_id, bytes })
+}
+
+/// The layer in the making.
+struct Layer {
+    root: OwnedFd,
+    below: LayerView,
+    /// The directory that the last entry went into, by the path that the archive gave it.
+    last: Option<(Vec<u8>, Directory)>,
+    /// Directories by canonical path; their attributes are set last, when nothing is written into them any more.
+    directories: BTreeMap<Vec<u8>, Attributes>,
+    /// Canonical paths of directories that hide what is below.
+    opaque: BTreeSet<Vec<u8>>,
+}
+
+struct Directory {
+    fd: OwnedFd,
+    /// Without symlinks, relative to the root.
+    path: Vec<u8>,
+}
+
+/// Owner, mode, times and xattrs, as an entry or a lower layer has them.
+#[derive(Debug, Clone)]
+struct Attributes {
+    uid: u32,
+    gid: u32,
+    mode: u32,
+    mtime: (i64, i64),
+    xattrs: Vec<(String, Vec<u8>)>,
+}
+
+fn invalid(message: impl Into<String>) -> io::Error {
+    ImageError::Invalid(message.into()).into()
+}
+
+/// The parts of an entry's path, `.` and `..` resolved by text; `..` out of the root is refused.
+fn clean(path: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    if path.contains(&0) {
+        return Err(invalid("path with a NUL byte"));
+    }
+    let mut clean: Vec<Vec<u8>> = Vec::new();
+    for part in parts(path) {
+        if part != b".." {
+            clean.push(part);
+        } else if clean.pop().is_none() {
+            return Err(invalid("path leads out of the root"));
+        }
+    }
+    check_depth(&clean)?;
+    Ok(clean)
+}
+
+fn check_depth(path: &[Vec<u8>]) -> io::Result<()> {
+    if path.len() > MAX_DEPTH { Err(invalid(format!("more than {MAX_DEPTH} directories deep"))) } else { Ok(()) }
+}
+
+impl Layer {
+    fn open(root: &Path, below: &[PathBuf]) -> Result<Layer> {
+        let fail = |e: Errno| ImageError::io("open", root, e);
+        let fd = rustix::fs::open(root, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let below = LayerView::open(below)?;
+        let attributes = match below.find(b"").map_err(fail)? {
+            Some(found) => Attributes::of(&found).map_err(|e| ImageError::io("read", root, e))?,
+            None => Attributes::plain(),
+        };
+        Ok(Layer {
+            root: fd.map_err(fail)?,
+            below,
+            last: None,
+            directories: BTreeMap::from([(Vec::new(), attributes)]),
+            opaque: BTreeSet::new(),
+        })
+    }
+
+    fn apply(&mut self, entry: &Entry, tar: &mut TarReader<impl Read>) -> io::Result<()> {
+        let mut path = clean(&entry.path)?;
+        let Some(name) = path.pop() else {
+            if entry.kind == Kind::Directory {
+                self.directories.insert(Vec::new(), Attributes::from(entry));
+            }
+            return Ok(());
+        };
+        let (key, dir) = match self.last.take() {
+            Some((key, dir)) if key == join(&path) => (key, dir),
+            _ => (join(&path), self.directory(&path)?),
+        };
+        let applied = match name.strip_prefix(b".wh.") {
+            Some(b".wh..opq") => self.make_opaque(&dir.fd, &dir.path),
+            // Bookkeeping of aufs.
+            Some(rest) if rest.starts_with(b".wh.") => Ok(()),
+            Some(hidden) => self.white_out(&dir, hidden),
+            None => self.create(&dir, &name, entry, tar),
+        };
+        self.last = Some((key, dir));
+        applied
+    }
+
+    fn make_opaque(&mut self, dir: &OwnedFd, path: &[u8]) -> io::Result<()> {
+        rustix::fs::fsetxattr(dir, OPAQUE, b"y", XattrFlags::empty())?;
+        self.opaque.insert(path.to_vec());
+        Ok(())
+    }
+
+    /// Hides `name` of the layers below. What this layer itself has under the name stays (OCI image spec,
+    /// "Whiteouts": they apply to lower layers only).
+    fn white_out(&mut self, dir: &Directory, name: &[u8]) -> io::Result<()> {
+        if matches!(name, b"" | b"." | b"..") {
+            return Err(invalid("whiteout of nothing"));
+        }
+        match find_beneath(&dir.fd, name)? {
+            None => Ok(rustix::fs::mknodat(&dir.fd, name, FileType::CharacterDevice, Mode::empty(), 0)?),
+            Some(found) if found.kind() == FileType::Directory => {
+                let fd = open_directory(&dir.fd, name)?;
+                self.make_opaque(&fd, &below_path(&dir.path, name))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn create(
+        &mut self,
+        dir: &Directory,
+        name: &[u8],
+        entry: &Entry,
+        tar: &mut TarReader<impl Read>,
+    ) -> io::Result<()> {
+        let path = below_path(&dir.path, name);
+        let mut hidden = false;
+        if let Some(found) = find_beneath(&dir.fd, name)? {
+            hidden = is_whiteout(&found.stat);
+            let both_directories = entry.kind == Kind::Directory && found.kind() == FileType::Directory;
+            let link_to_itself = entry.kind == Kind::Hardlink && join(&clean(&entry.link)?) == path;
+            if link_to_itself {
+                return Ok(());
+            }
+            if !both_directories {
+                remove_tree(&dir.fd, name, &found)?;
+                self.forget_below(&path);
+            }
+        }
+        match entry.kind {
+            Kind::File => return create_file(dir, name, entry, tar),
+            Kind::Hardlink => return self.link(dir, name, entry),
+            Kind::Directory => {
+                match rustix::fs::mkdirat(&dir.fd, name, Mode::from_raw_mode(0o700)) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                if hidden {
+                    self.make_opaque(&open_directory(&dir.fd, name)?, &path)?;
+                }
+                self.directories.insert(path, Attributes::from(entry));
+                return Ok(());
+            }
+            Kind::Symlink => {
+                if entry.link.contains(&0) {
+                    return Err(invalid("link target with a NUL byte"));
+                }
+                rustix::fs::symlinkat(entry.link.as_slice(), &dir.fd, name)?;
+            }
+            Kind::Char | Kind::Block | Kind::Fifo => {
+                let (kind, device) = match entry.kind {
+                    Kind::Char => (FileType::CharacterDevice, entry.device),
+                    Kind::Block => (FileType::BlockDevice, entry.device),
+                    _ => (FileType::Fifo, (0, 0)),
+                };
+                let device = rustix::fs::makedev(device.0, device.1);
+                rustix::fs::mknodat(&dir.fd, name, kind, Mode::from_raw_mode(0o600), device)?;
+            }
+        }
+        Attributes::from(entry).set_on_name(&dir.fd, name, entry.kind == Kind::Symlink)
+    }
+
+    /// A hard link; a target that only a lower layer has is copied up first, as overlayfs would.
+    fn link(&mut self, dir: &Directory, name: &[u8], entry: &Entry) -> io::Result<()> {
+        let mut path = clean(&entry.link)?;
+        let target = path.pop().ok_or_else(|| invalid("hard link to the root"))?;
+        let to = self.directory(&path)?;
+        if find_beneath(&to.fd, &target)?.is_none_or(|found| is_whiteout(&found.stat)) {
+            let lower = match self.is_hidden(&below_path(&to.path, &target)) {
+                true => None,
+                false => self.below.find(&below_path(&to.path, &target))?,
+            };
+            let missing = || invalid(format!("hard link to {}, which is not there", lossy(&entry.link)));
+            copy_up(&lower.ok_or_else(missing)?, &to, &target)?;
+        }
+        Ok(rustix::fs::linkat(&to.fd, target.as_slice(), &dir.fd, name, AtFlags::empty())?)
+    }
+
+    /// Opens a directory of this layer, made if need be; symlinks on the way stay inside the root.
+    fn directory(&mut self, path: &[Vec<u8>]) -> io::Result<Directory> {
+        match find_beneath(&self.root, &join(path)) {
+            Ok(Some(found)) if found.kind() == FileType::Directory => {
+                return Ok(Directory { fd: open_directory(&self.root, &join(path))?, path: join(path) });
+            }
+            // Not here yet, or not straight: walk.
+            Ok(_) | Err(Errno::LOOP | Errno::NOTDIR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut pending: VecDeque<Vec<u8>> = path.iter().cloned().collect();
+        let mut done: Vec<Vec<u8>> = Vec::new();
+        let mut links = 0;
+        while let Some(part) = pending.pop_front() {
+            if part == b".." {
+                done.pop();
+                continue;
+            }
+            done.push(part);
+            check_depth(&done)?;
+            let Some(target) = self.step(&join(&done))? else { continue };
+            links += 1;
+            if links > MAX_SYMLINKS {
+                return Err(Errno::LOOP.into());
+            }
+            done.pop();
+            if target.starts_with(b"/") {
+                done.clear();
+            }
+            parts(&target).rev().for_each(|part| pending.push_front(part));
+        }
+        Ok(Directory { fd: open_directory(&self.root, &join(&done))?, path: join(&done) })
+    }
+
+    /// One step of a walk: makes sure of a directory at `path`, or gives the target of the symlink that is there.
+    fn step(&mut self, path: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        let own = find_beneath(&self.root, path)?;
+        let hidden = own.as_ref().is_some_and(|found| is_whiteout(&found.stat));
+        let found = match own {
+            Some(found) if !hidden => Some((found, true)),
+            _ if hidden || self.is_hidden(path) => None,
+            _ => self.below.find(path)?.map(|found| (found, false)),
+        };
+        let attributes = match &found {
+            None => Attributes::plain(),
+            Some((found, own)) => match (found.kind(), own) {
+                (FileType::Symlink, _) => return Ok(Some(found.read_link()?)),
+                (FileType::Directory, true) => return Ok(None),
+                (FileType::Directory, false) => Attributes::of(found)?,
+                _ => return Err(invalid(format!("{} is not a directory", lossy(path)))),
+            },
+        };
+        if hidden {
+            rustix::fs::unlinkat(&self.root, path, AtFlags::empty())?;
+        }
+        rustix::fs::mkdirat(&self.root, path, Mode::from_raw_mode(0o700))?;
+        if hidden {
+            self.make_opaque(&open_directory(&self.root, path)?, path)?;
+        }
+        self.directories.insert(path.to_vec(), attributes);
+        Ok(None)
+    }
+
+    /// Whether a directory above `path` hides the layers below.
+    fn is_hidden(&self, path: &[u8]) -> bool {
+        let mut above: Vec<Vec<u8>> = parts(path).collect();
+        while above.pop().is_some() {
+            if self.opaque.contains(&join(&above)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn forget_below(&mut self, path: &[u8]) {
+        let below = |p: &[u8]| p == path || (p.starts_with(path) && p.get(path.len()) == Some(&b'/'));
+        self.directories.retain(|p, _| !below(p));
+        self.opaque.retain(|p| !below(p));
+        self.last = None;
+    }
+
+    fn finish(self) -> io::Result<()> {
+        for (path, attributes) in &self.directories {
+            let fd = open_directory(&self.root, path)?;
+            attributes.set_on_file(&fd)?;
+        }
+        Ok(())
+    }
+}
+
+fn below_path(dir: &[u8], name: &[u8]) -> Vec<u8> {
+    if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
+}
+
+fn open_directory(root: &OwnedFd, path: &[u8]) -> io::Result<OwnedFd> {
+    let path = if path.is_empty() { b"." } else { path };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    Ok(rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)?)
+}
+
+fn new_file(dir: &Directory, name: &[u8]) -> io::Result<File> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::openat(&dir.fd, name, flags, Mode::from_raw_mode(0o600))?))
+}
+
+fn create_file(dir: &Directory, name: &[u8], entry: &Entry, tar: &mut TarReader<impl Read>) -> io::Result<()> {
+    let mut file = new_file(dir, name)?;
+    tar.copy_data(entry, &mut file)?;
+    Attributes::from(entry).set_on_file(&file)
+}
+
+/// Copies a lower layer's file (or symlink, or device) into this one, attributes and all.
+fn copy_up(lower: &Found, dir: &Directory, name: &[u8]) -> io::Result<()> {
+    match find_beneath(&dir.fd, name)? {
+        Some(found) if is_whiteout(&found.stat) => rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty())?,
+        _ => {}
+    }
+    let attributes = Attributes::of(lower)?;
+    match lower.kind() {
+        FileType::RegularFile => {
+            let mut file = new_file(dir, name)?;
+            io::copy(&mut File::open(lower.proc_path())?, &mut file)?;
+            attributes.set_on_file(&file)
+        }
+        FileType::Symlink => {
+            rustix::fs::symlinkat(lower.read_link()?, &dir.fd, name)?;
+            attributes.set_on_name(&dir.fd, name, true)
+        }
+        FileType::Directory => Err(invalid("hard link to a directory")),
+        kind => {
+            rustix::fs::mknodat(&dir.fd, name, kind, Mode::from_raw_mode(0o600), lower.stat.st_rdev)?;
+            attributes.set_on_name(&dir.fd, name, false)
+        }
+    }
+}
+
+/// Removes what an entry replaces. Nothing but this thread writes below the root.
+fn remove_tree(dir: &OwnedFd, name: &[u8], found: &Found) -> io::Result<()> {
+    if found.kind() != FileType::Directory {
+        return Ok(rustix::fs::unlinkat(dir, name, AtFlags::empty())?);
+    }
+    let inner = open_directory(dir, name)?;
+    for child in rustix::fs::Dir::read_from(&inner)? {
+        let child = child?;
+        let child = child.file_name().to_bytes();
+        if child != b"." && child != b".." {
+            if let Some(found) = find_beneath(&inner, child)? {
+                remove_tree(&inner, child, &found)?;
+            }
+        }
+    }
+    Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
+}
+
+impl From<&Entry> for Attributes {
+    fn from(entry: &Entry) -> Attributes {
+        let Entry { uid, gid, mode, mtime, .. } = *entry;
+        Attributes { uid, gid, mode, mtime, xattrs: entry.xattrs.clone() }
+    }
+}
+
+impl Attributes {
+    /// Of a directory that no layer says anything about.
+    fn plain() -> Attributes {
+        Attributes { uid: 0, gid: 0, mode: 0o755, mtime: (0, 0), xattrs: Vec::new() }
+    }
+
+    fn of(found: &Found) -> io::Result<Attributes> {
+        let stat = &found.stat;
+        let mut xattrs = Vec::new();
+        // Symlinks in /proc/self/fd lead to what they name, so a symlink's own xattrs cannot be had that way.
+        if found.kind() != FileType::Symlink {
+            let path = found.proc_path();
+            let mut names = vec![0u8; 1 << 16];
+            let length = rustix::fs::listxattr(path.as_str(), &mut names[..]).unwrap_or(0);
+            for name in names[..length].split(|b| *b == 0).filter_map(|n| std::str::from_utf8(n).ok()) {
+                let mut value = vec![0u8; 1 << 16];
+                if !name.is_empty()
+                    && let Ok(length) = rustix::fs::getxattr(path.as_str(), name, &mut value[..])
+                {
+                    value.truncate(length);
+                    xattrs.push((name.to_owned(), value));
+                }
+            }
+        }
+        Ok(Attributes {
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            mode: stat.st_mode & 0o7777,
+            mtime: (stat.st_mtime as i64, stat.st_mtime_nsec as i64),
+            xattrs,
+        })
+    }
+
+    fn times(&self) -> Timestamps {
+        let time = Timespec { tv_sec: self.mtime.0, tv_nsec: self.mtime.1 as _ };
+        Timestamps { last_access: time, last_modification: time }
+    }
+
+    fn owner(&self) -> (Option<Uid>, Option<Gid>) {
+        (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
+    }
+
+    /// In this order: chown clears setuid bits and capabilities; the time goes last.
+    fn set_on_file(&self, fd: impl AsFd) -> io::Result<()> {
+        let (uid, gid) = self.owner();
+        rustix::fs::fchown(&fd, uid, gid)?;
+        self.set_xattrs(&proc_path(&fd))?;
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(self.mode))?;
+        Ok(rustix::fs::futimens(&fd, &self.times())?)
+    }
+
+    /// For what cannot be opened: symlinks, devices, fifos.
+    fn set_on_name(&self, dir: &OwnedFd, name: &[u8], symlink: bool) -> io::Result<()> {
+        let (uid, gid) = self.owner();
+        rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        if !symlink {
+            if let Some(found) = find_beneath(dir, name)? {
+                self.set_xattrs(&found.proc_path())?;
+            }
+            // Made by us a moment ago and no symlink, so there is nothing to follow.
+            rustix::fs::chmodat(dir, name, Mode::from_raw_mode(self.mode), AtFlags::empty())?;
+        }
+        Ok(rustix::fs::utimensat(dir, name, &self.times(), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    fn set_xattrs(&self, path: &str) -> io::Result<()> {
+        for (name, value) in &self.xattrs {
+            // overlayfs' own marks are ours to set: an image could make it look elsewhere with them.
+            if name.starts_with("trusted.overlay.") || name.starts_with("user.overlay.") {
+                continue;
+            }
+            match rustix::fs::setxattr(path, name.as_str(), value, XattrFlags::empty()) {
+                // As containerd: a file system without them makes do without them.
+                Ok(()) | Err(Errno::OPNOTSUPP) => {}
+                // user.* is for files and directories only.
+                Err(Errno::PERM) if name.starts_with("user.") => {}
+                Err(error) => return Err(io::Error::new(error.kind(), format!("set {name}: {error}"))),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "unpack_tests.rs"]
+mod tests;
