@@ -1,1 +1,5 @@
-fn main() {}
+//! `podwright`: argv to one command.
+
+fn main() -> std::process::ExitCode {
+    podwright::cmd::main()
+}

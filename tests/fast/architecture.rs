@@ -23,8 +23,7 @@ const EDGES: &[(&str, &[&str])] = &[
 const CRATE_EDGES: &[(&str, &[&str])] =
     &[("runtime/journal/src", &[]), ("runtime/src", &["journal"]), ("net/src", &["journal"])];
 
-const ROOMS: &[&str] =
-    &["api", "cli", "client", "cmd", "controllers", "node", "proxy", "scheduler", "server", "store"];
+const ROOMS: &[&str] = &["api", "cli", "client", "cmd", "controllers", "node", "proxy", "scheduler", "server", "store"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -103,7 +102,8 @@ fn rooms_name_only_what_they_may() {
         for file in sources(&root().join(dir)) {
             let text = fs::read_to_string(&file).unwrap();
             for krate in ["runtime", "net", "journal"].iter().filter(|k| !allowed.contains(k)) {
-                let own = dir.starts_with(krate) && *krate != "journal" || dir.contains("journal") && *krate == "journal";
+                let own =
+                    dir.starts_with(krate) && *krate != "journal" || dir.contains("journal") && *krate == "journal";
                 if !own && text.contains(&format!("podwright_{krate}::")) {
                     wrong.push(format!("{} names {krate}", file.strip_prefix(root()).unwrap().display()));
                 }
@@ -115,7 +115,8 @@ fn rooms_name_only_what_they_may() {
 
 #[test]
 fn every_file_opens_with_one_sentence() {
-    let all = ["src", "runtime/src", "runtime/journal/src", "net/src", "tests"].iter().flat_map(|d| sources(&root().join(d)));
+    let all =
+        ["src", "runtime/src", "runtime/journal/src", "net/src", "tests"].iter().flat_map(|d| sources(&root().join(d)));
     let bare: Vec<String> = all
         .filter(|file| !fs::read_to_string(file).unwrap().starts_with("//! "))
         .map(|file| file.strip_prefix(root()).unwrap().display().to_string())

@@ -1,7 +1,6 @@
 //! Tests without privilege: pure functions, golden files, properties, the simulated control plane. Seconds.
 
 mod api;
-mod architecture;
 mod store;
 mod server;
 mod stream;
