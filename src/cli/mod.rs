@@ -12,7 +12,13 @@ use crate::client::{Client, rpc};
 #[derive(Clone, Debug, Args)]
 pub struct Global {
     /// The server: unix:///path/to/api.sock
-    #[arg(long, short = 's', global = true, env = "PODWRIGHT_SERVER", default_value = "unix:///run/podwright/api.sock")]
+    #[arg(
+        long,
+        short = 's',
+        global = true,
+        env = "PODWRIGHT_SERVER",
+        default_value = "unix:///run/podwright/api.sock"
+    )]
     pub server: String,
     /// The namespace of the objects named
     #[arg(long, short = 'n', global = true, value_name = "NAME")]
