@@ -94,12 +94,18 @@ impl<K> Clone for Informer<K> {
 /// What an informer shall cover, before it starts.
 pub struct InformerBuilder<K> {
     client: Client,
+    resource: String,
     namespace: Option<String>,
     options: Options,
     indexes: HashMap<&'static str, Index<K>>,
 }
 
 impl<K: Typed> InformerBuilder<K> {
+    /// Another resource than `K`'s own; for views like [`super::Partial`] that fit every kind.
+    pub fn resource(mut self, resource: impl Into<String>) -> Self {
+        self.resource = resource.into();
+        self
+    }
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespace = Some(namespace.to_owned());
         self
@@ -130,7 +136,7 @@ impl<K: Typed> InformerBuilder<K> {
         let reflector = Reflector {
             client: self.client,
             request: Request {
-                resource: K::resource(),
+                resource: self.resource,
                 namespace: self.namespace,
                 options: self.options,
                 ..Request::default()
@@ -145,7 +151,13 @@ impl<K: Typed> InformerBuilder<K> {
 
 impl<K: Typed> Informer<K> {
     pub fn builder(client: Client) -> InformerBuilder<K> {
-        InformerBuilder { client, namespace: None, options: Options::default(), indexes: HashMap::new() }
+        InformerBuilder {
+            client,
+            resource: K::resource(),
+            namespace: None,
+            options: Options::default(),
+            indexes: HashMap::new(),
+        }
     }
 
     pub fn get(&self, key: &Key) -> Option<Arc<K>> {

@@ -5,7 +5,9 @@
 
 mod events;
 mod informer;
+mod informers;
 pub mod local;
+mod partial;
 pub mod rpc;
 
 use std::sync::Arc;
@@ -25,6 +27,8 @@ use crate::api::{
 
 pub use events::{Recorder, reference};
 pub use informer::{Delta, Informer, InformerBuilder, Key};
+pub use informers::Informers;
+pub use partial::Partial;
 
 /// A raw stream to a node, carrying `api::stream` frames.
 pub type Stream = Box<dyn Duplex>;

@@ -1,1 +1,167 @@
-//! controllers: placeholder until its owner lands it.
+//! Controllers: loops that make the world as the objects want it. This file is their contract and their table.
+//!
+//! A controller is one row of [`CONTROLLERS`]: it says which changes wake which keys (`wire`) and what a key needs
+//! (`reconcile`). `reconcile` is a synchronous pure function of what the shared informers show, the time and the last
+//! failure: it returns a [`Plan`], a value, and is idempotent. It takes a key, never an event, and holds no retry loop:
+//! the [`driver`] carries plans out, the [`queue`] brings keys back. There is no other state; what a controller knows
+//! after a restart is what it knew before.
+
+mod catalog;
+mod conditions;
+pub mod deployment;
+mod driver;
+pub mod endpoint_slice;
+pub mod garbage;
+pub mod meta;
+pub mod namespace;
+pub mod node_ipam;
+pub mod node_lifecycle;
+pub mod plan;
+pub mod pod_garbage;
+pub mod queue;
+pub mod replica_set;
+mod service_account;
+mod taint_eviction;
+mod wires;
+
+use std::{sync::Arc, time::Duration};
+
+use ipnet::IpNet;
+use jiff::Timestamp;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    api::Env,
+    client::{Client, Informers, Key, Recorder},
+};
+pub use catalog::Catalog;
+pub use plan::Plan;
+use wires::Wires;
+
+/// One controller.
+pub struct Row {
+    /// Upstream's name: who its writes and events are said to come from.
+    pub name: &'static str,
+    /// How many keys are worked on at once.
+    pub workers: usize,
+    /// Connects informers to the queue: which change wakes which keys.
+    pub wire: fn(&mut Wires<'_>),
+    /// What the key needs now.
+    pub reconcile: fn(&Context<'_>, &Key) -> Plan,
+}
+
+/// The table.
+pub static CONTROLLERS: &[Row] = &[
+    deployment::ROW,
+    replica_set::ROW,
+    endpoint_slice::ROW,
+    namespace::ROW,
+    garbage::ROW,
+    service_account::ROW,
+    node_ipam::ROW,
+    node_lifecycle::ROW,
+    taint_eviction::ROW,
+    pod_garbage::ORPHANED,
+    pod_garbage::UNSCHEDULED,
+    pod_garbage::TERMINATED,
+];
+
+/// How the controllers are set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where nodes' podCIDRs come from, in order of preference (dual-stack: two).
+    pub cluster_cidrs: Vec<IpNet>,
+    /// Never handed out to nodes.
+    pub service_cidrs: Vec<IpNet>,
+    /// The prefix lengths of a node's podCIDRs.
+    pub node_mask_v4: u8,
+    pub node_mask_v6: u8,
+    /// A node that has not renewed its Lease for so long is not ready.
+    pub node_monitor_grace: Duration,
+    /// A node that has never reported gets so long.
+    pub node_startup_grace: Duration,
+    /// Pods of a node that is gone are removed after so long.
+    pub node_gone_quarantine: Duration,
+    /// So many terminated Pods are kept.
+    pub terminated_pods: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        // The invariant: literals that parse.
+        let cidr = |text: &str| text.parse::<IpNet>().expect("a valid CIDR");
+        Config {
+            cluster_cidrs: vec![cidr("10.244.0.0/16")],
+            service_cidrs: vec![cidr("10.96.0.0/16")],
+            node_mask_v4: 24,
+            node_mask_v6: 64,
+            node_monitor_grace: Duration::from_secs(40),
+            node_startup_grace: Duration::from_secs(60),
+            node_gone_quarantine: Duration::from_secs(40),
+            terminated_pods: 12_500,
+        }
+    }
+}
+
+/// What controllers see.
+pub struct World {
+    pub informers: Informers,
+    pub catalog: Catalog,
+    pub heartbeats: node_lifecycle::Heartbeats,
+    pub config: Config,
+}
+
+/// What one reconcile sees.
+pub struct Context<'a> {
+    pub world: &'a World,
+    pub now: Timestamp,
+    /// Why the key's last plan failed, if the write that failed wanted that reported.
+    pub failure: Option<&'a Failure>,
+}
+
+/// A failed write: the reason of its event and the server's message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// Runs all controllers until `shutdown`; returns when every worker has ended.
+pub async fn run(client: Client, env: Env, informers: Informers, config: Config, shutdown: CancellationToken) {
+    let catalog = Catalog::start(&client);
+    let world = Arc::new(World { informers, catalog, heartbeats: Default::default(), config });
+    let synced = async {
+        world.informers.synced().await;
+        world.catalog.synced().await;
+    };
+    tokio::select! {
+        () = synced => {}
+        () = shutdown.cancelled() => return,
+    }
+    let mut tasks = JoinSet::new();
+    for row in CONTROLLERS {
+        let client = client.named(row.name);
+        let recorder = Recorder::new(client.clone(), env.clone(), row.name, None);
+        let driver = Arc::new(driver::Driver {
+            row,
+            world: world.clone(),
+            client,
+            env: env.clone(),
+            recorder,
+            queue: queue::Queue::new(),
+            memory: Default::default(),
+        });
+        (row.wire)(&mut Wires {
+            queue: &driver.queue,
+            world: &world,
+            env: &env,
+            shutdown: &shutdown,
+            tasks: &mut tasks,
+        });
+        for _ in 0..row.workers {
+            tasks.spawn(driver.clone().work(shutdown.clone()));
+        }
+    }
+    while tasks.join_next().await.is_some() {}
+}

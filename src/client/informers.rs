@@ -1,0 +1,91 @@
+//! The shared informers of a server process: one per kind, for controllers and scheduler alike.
+
+use k8s_openapi::{
+    Metadata,
+    api::{
+        apps::v1::{Deployment, ReplicaSet},
+        coordination::v1::Lease,
+        core::v1::{Namespace, Node, Pod, Service, ServiceAccount},
+        discovery::v1::EndpointSlice,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+use super::{Client, Informer};
+
+/// Where agents keep their heartbeats, one Lease named as its Node.
+pub const NODE_LEASES: &str = "kube-node-lease";
+
+/// One shared informer per kind and process. Cheap to clone.
+#[derive(Clone)]
+pub struct Informers {
+    /// Indexes: [`Informers::BY_NODE`], [`Informers::BY_OWNER`].
+    pub pods: Informer<Pod>,
+    pub nodes: Informer<Node>,
+    pub services: Informer<Service>,
+    /// Index: [`Informers::BY_SERVICE`].
+    pub endpoint_slices: Informer<EndpointSlice>,
+    pub namespaces: Informer<Namespace>,
+    pub service_accounts: Informer<ServiceAccount>,
+    /// Index: [`Informers::BY_OWNER`].
+    pub replica_sets: Informer<ReplicaSet>,
+    pub deployments: Informer<Deployment>,
+    /// The Leases of the namespace `kube-node-lease` alone.
+    pub leases: Informer<Lease>,
+}
+
+impl Informers {
+    /// Pods by `spec.nodeName`, "" for unscheduled ones.
+    pub const BY_NODE: &str = "node";
+    /// By the uid of the controlling owner; those without one under "<namespace>/".
+    pub const BY_OWNER: &str = "owner";
+    /// EndpointSlices by "<namespace>/<service>".
+    pub const BY_SERVICE: &str = "service";
+
+    /// Starts them all. Must be called inside a tokio runtime.
+    pub fn start(client: Client) -> Informers {
+        let node_of = |pod: &Pod| vec![pod.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap_or_default()];
+        let service_of = |slice: &EndpointSlice| {
+            let service = slice.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/service-name"));
+            let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
+            service.map(|name| format!("{namespace}/{name}")).into_iter().collect()
+        };
+        Informers {
+            pods: Informer::builder(client.clone())
+                .index(Self::BY_NODE, node_of)
+                .index(Self::BY_OWNER, |pod: &Pod| owner_of(pod.metadata()))
+                .start(),
+            nodes: Informer::builder(client.clone()).start(),
+            services: Informer::builder(client.clone()).start(),
+            endpoint_slices: Informer::builder(client.clone()).index(Self::BY_SERVICE, service_of).start(),
+            namespaces: Informer::builder(client.clone()).start(),
+            service_accounts: Informer::builder(client.clone()).start(),
+            replica_sets: Informer::builder(client.clone())
+                .index(Self::BY_OWNER, |rs: &ReplicaSet| owner_of(rs.metadata()))
+                .start(),
+            deployments: Informer::builder(client.clone()).start(),
+            leases: Informer::builder(client).namespace(NODE_LEASES).start(),
+        }
+    }
+
+    /// Waits until every first list is complete.
+    pub async fn synced(&self) {
+        self.pods.synced().await;
+        self.nodes.synced().await;
+        self.services.synced().await;
+        self.endpoint_slices.synced().await;
+        self.namespaces.synced().await;
+        self.service_accounts.synced().await;
+        self.replica_sets.synced().await;
+        self.deployments.synced().await;
+        self.leases.synced().await;
+    }
+}
+
+fn owner_of(meta: &ObjectMeta) -> Vec<String> {
+    let owner = meta.owner_references.iter().flatten().find(|o| o.controller == Some(true));
+    match owner {
+        Some(owner) => vec![owner.uid.clone()],
+        None => vec![format!("{}/", meta.namespace.as_deref().unwrap_or_default())],
+    }
+}

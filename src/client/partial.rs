@@ -1,0 +1,67 @@
+//! `Partial`: the metadata of an object of any kind, for loops that work over all kinds alike.
+
+use k8s_openapi::{
+    ClusterResourceScope, Metadata, Resource,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time},
+};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// What the garbage collector and the namespace controller need of an object: its name, uid, revision, owners,
+/// finalizers and deletion time. Labels, annotations and managed fields are not kept.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Partial {
+    pub metadata: ObjectMeta,
+}
+
+impl Resource for Partial {
+    const API_VERSION: &'static str = "meta.k8s.io/v1";
+    const GROUP: &'static str = "meta.k8s.io";
+    const KIND: &'static str = "PartialObjectMetadata";
+    const VERSION: &'static str = "v1";
+    const URL_PATH_SEGMENT: &'static str = "";
+    type Scope = ClusterResourceScope;
+}
+
+impl Metadata for Partial {
+    type Ty = ObjectMeta;
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    metadata: Meta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Meta {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    deletion_timestamp: Option<Time>,
+    finalizers: Option<Vec<String>>,
+    owner_references: Option<Vec<OwnerReference>>,
+}
+
+impl<'de> Deserialize<'de> for Partial {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Partial, D::Error> {
+        let meta = Wire::deserialize(deserializer)?.metadata;
+        let metadata = ObjectMeta {
+            name: meta.name,
+            namespace: meta.namespace,
+            uid: meta.uid,
+            resource_version: meta.resource_version,
+            deletion_timestamp: meta.deletion_timestamp,
+            finalizers: meta.finalizers,
+            owner_references: meta.owner_references,
+            ..ObjectMeta::default()
+        };
+        Ok(Partial { metadata })
+    }
+}

@@ -1,0 +1,319 @@
+//! Deployments: ReplicaSets for each revision of a Pod template, and the way from one to the next.
+//!
+//! Upstream: `pkg/controller/deployment`. [`plan`] reads as upstream's `syncDeployment`; [`rolling`] holds the arithmetic,
+//! [`revision`] what ReplicaSets are called and numbered, [`status`] what is told about it all.
+
+pub mod revision;
+pub mod rolling;
+pub mod status;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    apps::v1::{Deployment, ReplicaSet},
+    core::v1::Pod,
+};
+
+use super::{
+    Context, Failure, Plan, Row,
+    meta::{self, Claim},
+    plan::{Note, Write},
+    replica_set::replicas as size,
+};
+use crate::client::{Informers, Key, reference};
+
+pub const ROW: Row = Row {
+    name: "deployment-controller",
+    workers: 5,
+    wire: |wires| {
+        let informers = &wires.world.informers.clone();
+        wires.own(&informers.deployments);
+        wires.owner(&informers.replica_sets, "Deployment");
+        wires.on(&informers.replica_sets, |world, queue, change| {
+            // An orphan may be adopted by whoever selects it.
+            let Some(set) = change.new.as_ref().filter(|set| meta::controller(&set.metadata).is_none()) else { return };
+            for deployment in world.informers.deployments.list_namespace(&change.key.namespace) {
+                if selector(&deployment).is_some_and(|selector| meta::matches(&selector, &set.metadata)) {
+                    queue.add(Key::of(&*deployment));
+                }
+            }
+        });
+        wires.on(&informers.pods, |world, queue, change| {
+            // A Recreate waits for the last old Pod to be gone.
+            let Some(pod) = change.old.as_ref().filter(|_| change.new.is_none()) else { return };
+            let Some(set) = meta::controller(&pod.metadata) else { return };
+            let set = world.informers.replica_sets.get(&Key::new(&change.key.namespace, &set.name));
+            if let Some(owner) = set.as_ref().and_then(|set| meta::controller(&set.metadata)) {
+                queue.add(Key::new(&change.key.namespace, &owner.name));
+            }
+        });
+    },
+    reconcile,
+};
+
+fn selector(deployment: &Deployment) -> Option<crate::api::selector::LabelSelector> {
+    meta::selector(&deployment.spec.as_ref()?.selector)
+}
+
+fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
+    let informers = &context.world.informers;
+    let Some(deployment) = informers.deployments.get(key) else { return Plan::default() };
+    let mut plan = Plan::default();
+    let Some(selector) = selector(&deployment) else {
+        let message = "This deployment is selecting all pods. A non-empty selector is required.";
+        plan.notes.push(Note::warning(reference(&*deployment), "SelectingAll", message));
+        return plan;
+    };
+    let orphans = informers.replica_sets.indexed(Informers::BY_OWNER, &format!("{}/", key.namespace));
+    let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
+    let (mut claims, mut own) = (Vec::new(), Vec::new());
+    for set in informers.replica_sets.indexed(Informers::BY_OWNER, uid).into_iter().chain(orphans) {
+        match meta::claim(&*deployment, &selector, &*set) {
+            Claim::Own => own.push(set),
+            Claim::Other => {}
+            Claim::Adopt(write) | Claim::Release(write) => claims.push(write),
+        }
+    }
+    if !claims.is_empty() {
+        plan.then(claims);
+        return plan;
+    }
+    let namesake = |name: &str| informers.replica_sets.get(&Key::new(&key.namespace, name)).is_some();
+    let pods_of =
+        |set: &ReplicaSet| informers.pods.indexed(Informers::BY_OWNER, set.metadata.uid.as_deref().unwrap_or_default());
+    self::plan(&Scene {
+        deployment: &deployment,
+        sets: &own,
+        taken: &namesake,
+        pods_of: &pods_of,
+        now: context.now,
+        failure: context.failure,
+    })
+}
+
+/// What a Deployment's plan depends on.
+pub struct Scene<'a> {
+    pub deployment: &'a Deployment,
+    /// The ReplicaSets that are its own.
+    pub sets: &'a [Arc<ReplicaSet>],
+    /// Whether a ReplicaSet of this name exists, whosever it is.
+    pub taken: &'a dyn Fn(&str) -> bool,
+    pub pods_of: &'a dyn Fn(&ReplicaSet) -> Vec<Arc<Pod>>,
+    pub now: Timestamp,
+    pub failure: Option<&'a Failure>,
+}
+
+/// A ReplicaSet as it is and as it shall be.
+#[derive(Clone, Debug)]
+pub struct Set {
+    pub old: Arc<ReplicaSet>,
+    pub new: ReplicaSet,
+}
+
+impl Set {
+    fn of(set: &Arc<ReplicaSet>) -> Set {
+        Set { old: set.clone(), new: ReplicaSet::clone(set) }
+    }
+
+    /// How many Pods it shall have.
+    pub fn size(&self) -> i32 {
+        size(&self.new)
+    }
+
+    /// Resizes it for a Deployment of so many replicas.
+    fn resize(&mut self, to: i32, deployment: &Deployment) {
+        self.new.spec.get_or_insert_default().replicas = Some(to);
+        rolling::annotate(&mut self.new, deployment);
+    }
+
+    /// How many of its Pods are available. Its status may still count Pods that it has been told to delete.
+    pub fn available(&self) -> i32 {
+        let status = self.old.status.as_ref();
+        status.and_then(|status| status.available_replicas).unwrap_or(0).min(self.size())
+    }
+
+    fn write(&self, deployment: &Deployment) -> Option<Write> {
+        let write = Write::change(&*self.old, &self.new)?;
+        let (from, to) = (size(&self.old), self.size());
+        Some(if from == to { write } else { write.done(scaled(deployment, &self.new, from, to)) })
+    }
+}
+
+fn scaled(deployment: &Deployment, set: &ReplicaSet, from: i32, to: i32) -> Note {
+    let way = if from < to { "up" } else { "down" };
+    let name = meta::name(&set.metadata);
+    Note::normal(
+        reference(deployment),
+        "ScalingReplicaSet",
+        format!("Scaled {way} replica set {name} from {from} to {to}"),
+    )
+}
+
+/// A rollout in the making: the ReplicaSets of all revisions, and what has been decided about them.
+pub struct Rollout<'a> {
+    pub deployment: &'a Deployment,
+    /// The ReplicaSet of the current template.
+    pub new: Option<Set>,
+    /// The others, oldest first.
+    pub old: Vec<Set>,
+}
+
+impl Rollout<'_> {
+    pub fn sets(&self) -> impl Iterator<Item = &Set> {
+        self.old.iter().chain(&self.new)
+    }
+    /// How many Pods all revisions shall have.
+    pub fn total(&self) -> i32 {
+        self.sets().map(Set::size).sum()
+    }
+    fn changed(&self) -> bool {
+        self.sets().any(|set| size(&set.old) != set.size())
+    }
+}
+
+/// How many replicas a Deployment shall have.
+pub fn replicas(deployment: &Deployment) -> i32 {
+    deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
+fn is_recreate(deployment: &Deployment) -> bool {
+    let strategy = deployment.spec.as_ref().and_then(|spec| spec.strategy.as_ref());
+    strategy.and_then(|strategy| strategy.type_.as_deref()) == Some("Recreate")
+}
+
+fn is_paused(deployment: &Deployment) -> bool {
+    deployment.spec.as_ref().and_then(|spec| spec.paused).unwrap_or(false)
+}
+
+/// What a Deployment needs.
+pub fn plan(scene: &Scene<'_>) -> Plan {
+    let deployment = scene.deployment;
+    let mut plan = Plan::default();
+    let mut rollout = revision::sort(deployment, scene.sets);
+    if meta::is_terminating(&deployment.metadata) {
+        return finish(scene, &rollout, &mut plan, None);
+    }
+
+    // 1. The current ReplicaSet bears the Deployment's annotations and the highest revision.
+    let next = revision::next(&rollout);
+    if let Some(new) = &mut rollout.new {
+        revision::annotate(deployment, &mut new.new, next);
+    }
+
+    // 2. Resize the ReplicaSets, or find that the current one has to be made.
+    let step = match () {
+        () if is_paused(deployment) || rolling::is_scaling(&rollout) => {
+            rolling::scale(&mut rollout);
+            Step::Done
+        }
+        () if is_recreate(deployment) => recreate(scene, &mut rollout),
+        () => roll(&mut rollout),
+    };
+    let new = match step {
+        Step::Done => None,
+        Step::Create => match revision::create(deployment, &rollout, next) {
+            // A ReplicaSet of that name that is not of this template: hash again with another seed.
+            new if (scene.taken)(meta::name(&new.metadata)) => return collide(scene, &rollout, plan),
+            new => Some(new),
+        },
+    };
+
+    // 3. Write that down, forget revisions beyond the limit, and tell how it is.
+    plan.then(
+        new.iter().map(|new| make(deployment, new)).chain(rollout.sets().filter_map(|s| s.write(deployment))).collect(),
+    );
+    if is_paused(deployment) || status::is_complete(deployment, &status::of(&rollout)) {
+        plan.then(revision::expired(&rollout));
+    }
+    finish(scene, &rollout, &mut plan, new.as_ref())
+}
+
+/// What a strategy finds beyond resizing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Step {
+    Done,
+    /// The current template has no ReplicaSet yet.
+    Create,
+}
+
+/// First up, within maxSurge; then down, within maxUnavailable.
+fn roll(rollout: &mut Rollout<'_>) -> Step {
+    if rollout.new.is_none() {
+        return Step::Create;
+    }
+    rolling::grow_new(rollout);
+    if !rollout.changed() {
+        rolling::shrink_old(rollout);
+    }
+    Step::Done
+}
+
+/// First all old Pods down and gone, then the new ones up.
+fn recreate(scene: &Scene<'_>, rollout: &mut Rollout<'_>) -> Step {
+    let deployment = rollout.deployment;
+    let mut down = false;
+    for set in rollout.old.iter_mut().filter(|set| set.size() > 0) {
+        set.resize(0, deployment);
+        down = true;
+    }
+    let gone = |pod: &Arc<Pod>| meta::is_finished(pod);
+    let gone = |set: &Set| {
+        set.old.status.as_ref().is_none_or(|status| status.replicas == 0) && (scene.pods_of)(&set.old).iter().all(gone)
+    };
+    if down || !rollout.old.iter().all(gone) {
+        return Step::Done;
+    }
+    match &mut rollout.new {
+        Some(new) => {
+            if new.size() != replicas(deployment) {
+                new.resize(replicas(deployment), deployment);
+            }
+            Step::Done
+        }
+        None => Step::Create,
+    }
+}
+
+fn make(deployment: &Deployment, new: &ReplicaSet) -> Write {
+    let name = meta::name(&new.metadata);
+    let failed = format!("Failed to create new replica set \"{name}\": {{}}");
+    let write = Write::create(new).failed(Note::warning(reference(deployment), status::CREATE_ERROR, failed));
+    match size(new) {
+        0 => write,
+        size => write.done(scaled(deployment, new, 0, size)),
+    }
+}
+
+fn collide(scene: &Scene<'_>, rollout: &Rollout<'_>, mut plan: Plan) -> Plan {
+    let mut told = scene.deployment.clone();
+    let count = told.status.get_or_insert_with(|| status::of(rollout)).collision_count.get_or_insert_default();
+    *count += 1;
+    plan.then(Write::status(scene.deployment, &told).into_iter().collect());
+    plan
+}
+
+/// The revision annotation and the status.
+fn finish(scene: &Scene<'_>, rollout: &Rollout<'_>, plan: &mut Plan, created: Option<&ReplicaSet>) -> Plan {
+    let deployment = scene.deployment;
+    let mut writes = Vec::new();
+    let current = created.or(rollout.new.as_ref().map(|set| &set.new));
+    if let Some(number) = current.and_then(|set| meta::annotation(&set.metadata, revision::REVISION))
+        && meta::annotation(&deployment.metadata, revision::REVISION) != Some(number)
+        && !meta::is_terminating(&deployment.metadata)
+    {
+        let mut numbered = deployment.clone();
+        let annotations = numbered.metadata.annotations.get_or_insert_default();
+        annotations.insert(revision::REVISION.into(), number.to_owned());
+        writes.extend(Write::change(deployment, &numbered));
+    }
+    let (status, requeue) = status::next(deployment, rollout, created, scene.now, scene.failure);
+    let mut told = deployment.clone();
+    told.status = Some(status);
+    writes.extend(Write::status(deployment, &told));
+    plan.then(writes);
+    if let Some(delay) = requeue {
+        plan.requeue(delay);
+    }
+    std::mem::take(plan)
+}

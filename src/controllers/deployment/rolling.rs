@@ -1,0 +1,202 @@
+//! The arithmetic of rollouts: how far up, how far down, and in which proportion.
+//!
+//! Upstream: `pkg/controller/deployment/{rolling,sync}.go` and `util/deployment_util.go`.
+
+use k8s_openapi::{
+    api::apps::v1::{Deployment, ReplicaSet},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+
+use super::{Rollout, Set, is_recreate, meta, replicas};
+
+/// For how many replicas of the Deployment, and how many Pods at most, a ReplicaSet was sized last.
+pub const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
+pub const MOST: &str = "deployment.kubernetes.io/max-replicas";
+
+/// Numbers or percentages of `of`: maxSurge rounded up, maxUnavailable rounded down; not both 0, or nothing would move.
+pub fn fenceposts(surge: Option<&IntOrString>, unavailable: Option<&IntOrString>, of: i32) -> (i32, i32) {
+    let surge = resolve(surge, of, true);
+    let unavailable = resolve(unavailable, of, false);
+    if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable) }
+}
+
+fn resolve(value: Option<&IntOrString>, of: i32, up: bool) -> i32 {
+    let text = match value {
+        None => "25%",
+        Some(IntOrString::Int(number)) => return (*number).max(0),
+        Some(IntOrString::String(text)) => text,
+    };
+    let percent: i64 = text.strip_suffix('%').and_then(|n| n.parse().ok()).unwrap_or(0);
+    let hundredfold = percent.max(0).saturating_mul(of.into());
+    let rounded = if up { hundredfold.saturating_add(99) / 100 } else { hundredfold / 100 };
+    i32::try_from(rounded).unwrap_or(i32::MAX)
+}
+
+fn limits(deployment: &Deployment) -> (i32, i32) {
+    if is_recreate(deployment) {
+        return (0, 0);
+    }
+    let strategy = deployment.spec.as_ref().and_then(|spec| spec.strategy.as_ref());
+    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    let (surge, unavailable) = rolling.map_or((None, None), |r| (r.max_surge.as_ref(), r.max_unavailable.as_ref()));
+    fenceposts(surge, unavailable, replicas(deployment))
+}
+
+/// How many Pods there may be beyond the replicas.
+pub fn max_surge(deployment: &Deployment) -> i32 {
+    limits(deployment).0
+}
+
+/// How many of the replicas may be unavailable.
+pub fn max_unavailable(deployment: &Deployment) -> i32 {
+    limits(deployment).1.min(replicas(deployment))
+}
+
+fn most(deployment: &Deployment) -> i32 {
+    replicas(deployment).saturating_add(max_surge(deployment))
+}
+
+/// Notes on a ReplicaSet what it is sized for.
+pub fn annotate(set: &mut ReplicaSet, deployment: &Deployment) {
+    let annotations = set.metadata.annotations.get_or_insert_default();
+    annotations.insert(DESIRED.into(), replicas(deployment).to_string());
+    annotations.insert(MOST.into(), most(deployment).to_string());
+}
+
+fn noted(set: &ReplicaSet, annotation: &str) -> Option<i32> {
+    meta::annotation(&set.metadata, annotation)?.parse().ok()
+}
+
+/// How many Pods the current ReplicaSet shall have, given how many all have now and it has.
+pub fn new_size(deployment: &Deployment, total: i32, has: i32) -> i32 {
+    if is_recreate(deployment) {
+        return replicas(deployment);
+    }
+    let room = most(deployment) - total;
+    if room <= 0 { has } else { has + room.min(replicas(deployment) - has) }
+}
+
+/// Grows the current ReplicaSet as far as maxSurge allows, or shrinks it to the replicas.
+pub fn grow_new(rollout: &mut Rollout<'_>) {
+    let (deployment, total) = (rollout.deployment, rollout.total());
+    let Some(new) = &mut rollout.new else { return };
+    let (has, wants) = (new.size(), replicas(deployment));
+    let to = if has > wants { wants } else { new_size(deployment, total, has) };
+    if to != has {
+        new.resize(to, deployment);
+    }
+}
+
+/// Shrinks the old ReplicaSets as far as maxUnavailable allows: first Pods that are not available anyway, then others.
+pub fn shrink_old(rollout: &mut Rollout<'_>) {
+    let deployment = rollout.deployment;
+    let fewest = replicas(deployment) - max_unavailable(deployment);
+    let unavailable = rollout.new.as_ref().map_or(0, |new| new.size() - new.available());
+    let room = rollout.total() - fewest - unavailable;
+    if room <= 0 || rollout.old.iter().all(|set| set.size() == 0) {
+        return;
+    }
+    shrink(rollout, room, |set| set.size() - set.available());
+    let available: i32 = rollout.sets().map(Set::available).sum();
+    shrink(rollout, available - fewest, Set::size);
+}
+
+/// Takes up to `room` Pods from the old ReplicaSets, oldest first, from each at most what `part` says.
+fn shrink(rollout: &mut Rollout<'_>, mut room: i32, part: impl Fn(&Set) -> i32) {
+    let deployment = rollout.deployment;
+    for set in rollout.old.iter_mut() {
+        let cut = room.min(part(set)).min(set.size());
+        if cut > 0 {
+            set.resize(set.size() - cut, deployment);
+            room -= cut;
+        }
+    }
+}
+
+/// Whether the Deployment's replicas have changed since its ReplicaSets were sized.
+pub fn is_scaling(rollout: &Rollout<'_>) -> bool {
+    let wanted = replicas(rollout.deployment);
+    let sized = rollout.sets().filter(|set| set.size() > 0).filter_map(|set| noted(&set.old, DESIRED));
+    { sized }.any(|desired| desired != wanted)
+}
+
+/// Resizes all ReplicaSets for another number of replicas, in proportion, without moving on in the rollout.
+pub fn scale(rollout: &mut Rollout<'_>) {
+    let deployment = rollout.deployment;
+    let wanted = replicas(deployment);
+    if let Some(only) = active_or_latest(rollout) {
+        if only.size() != wanted || noted(&only.old, DESIRED) != Some(wanted) {
+            only.resize(wanted, deployment);
+        }
+        return;
+    }
+    if is_saturated(rollout) {
+        rollout.old.iter_mut().filter(|set| set.size() > 0).for_each(|set| set.resize(0, deployment));
+        return;
+    }
+    if is_recreate(deployment) {
+        return;
+    }
+    let allowed = if wanted > 0 { most(deployment) } else { 0 };
+    let to_add = allowed - rollout.total();
+    let mut active: Vec<&mut Set> =
+        rollout.old.iter_mut().chain(&mut rollout.new).filter(|set| set.size() > 0).collect();
+    // The largest first; of equals the newest when growing, the oldest when shrinking.
+    active.sort_by(|a, b| {
+        let age = meta::created(&a.old.metadata).cmp(&meta::created(&b.old.metadata));
+        b.size().cmp(&a.size()).then(if to_add > 0 { age.reverse() } else { age })
+    });
+    let sizes: Vec<i32> = active.iter().map(|set| set.size()).collect();
+    let before: Vec<Option<i32>> = active.iter().map(|set| noted(&set.old, MOST)).collect();
+    for (set, size) in active.iter_mut().zip(proportions(deployment, &sizes, &before, to_add)) {
+        set.resize(size, deployment);
+    }
+}
+
+/// The sizes after `to_add` Pods are spread in proportion; what rounding leaves goes to the first.
+fn proportions(deployment: &Deployment, sizes: &[i32], before: &[Option<i32>], to_add: i32) -> Vec<i32> {
+    let mut added = 0;
+    let mut new: Vec<i32> = Vec::new();
+    for (size, before) in sizes.iter().zip(before) {
+        let share = share(deployment, *size, *before);
+        let allowed = to_add - added;
+        let share = if to_add > 0 { share.min(allowed) } else { share.max(allowed) };
+        let share = if to_add == 0 || allowed == 0 { 0 } else { share };
+        added += share;
+        new.push(size + share);
+    }
+    if let Some(first) = new.first_mut() {
+        *first = (*first + to_add - added).max(0);
+    }
+    new
+}
+
+/// By how much one ReplicaSet of `size` changes when the Pods at most change from `before`.
+fn share(deployment: &Deployment, size: i32, before: Option<i32>) -> i32 {
+    if replicas(deployment) == 0 {
+        return -size;
+    }
+    let observed = deployment.status.as_ref().and_then(|status| status.replicas);
+    match before.filter(|n| *n > 0).or(observed.filter(|n| *n > 0)) {
+        Some(before) => (f64::from(size) * f64::from(most(deployment)) / f64::from(before)).round() as i32 - size,
+        None => 0,
+    }
+}
+
+/// The only ReplicaSet with Pods or, when none has any, the newest.
+fn active_or_latest<'a>(rollout: &'a mut Rollout<'_>) -> Option<&'a mut Set> {
+    match rollout.sets().filter(|set| set.size() > 0).count() {
+        0 if rollout.new.is_some() => rollout.new.as_mut(),
+        0 => rollout.old.last_mut(),
+        1 => rollout.old.iter_mut().chain(&mut rollout.new).find(|set| set.size() > 0),
+        _ => None,
+    }
+}
+
+/// Whether the current ReplicaSet is as it shall be, so that old ones are left-overs.
+fn is_saturated(rollout: &Rollout<'_>) -> bool {
+    let wanted = replicas(rollout.deployment);
+    rollout.new.as_ref().is_some_and(|new| {
+        noted(&new.old, DESIRED) == Some(wanted) && new.size() == wanted && new.available() == wanted
+    })
+}

@@ -1,0 +1,294 @@
+//! The driver: takes keys from a controller's queue, has them reconciled, and carries the plans out. All I/O is here.
+//!
+//! A key is reconciled only when the shared informers show everything that its last plan wrote. The store numbers all
+//! changes with one revision, so this is one comparison per resource; it takes the place of upstream's counted
+//! expectations, and is why a ReplicaSet never creates a Pod twice.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use futures::future::join_all;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Context, Failure, Row, World,
+    plan::{Batch, Guard, Note, Plan, Write},
+    queue::Queue,
+};
+use crate::{
+    api::{Env, Object, Options, Request, Response, Status, Verb, request::Body},
+    client::{Client, Informer, Informers, Key, Recorder, Typed},
+};
+
+/// How long a key waits for the informers at most before it looks again; they wake it themselves, this is for when the
+/// awaited change was of an object that no longer concerns the key.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// Drives one controller.
+pub(super) struct Driver {
+    pub row: &'static Row,
+    pub world: Arc<World>,
+    pub client: Client,
+    pub env: Env,
+    pub recorder: Recorder,
+    pub queue: Queue,
+    /// What is known of keys that are not at rest.
+    pub memory: Mutex<HashMap<Key, Memory>>,
+}
+
+/// What is remembered of a key from one reconcile to the next.
+#[derive(Default)]
+pub(super) struct Memory {
+    awaited: Vec<Awaited>,
+    failure: Option<Failure>,
+}
+
+/// A change that the informers must show before the key is reconciled again.
+#[derive(Clone, Debug, PartialEq)]
+enum Awaited {
+    Revision { resource: String, revision: u64 },
+    Gone { resource: String, key: Key, uid: String },
+}
+
+/// What a write led to.
+enum Done {
+    Awaiting(Vec<Awaited>),
+    Nothing,
+}
+
+impl Driver {
+    /// One worker.
+    pub async fn work(self: Arc<Self>, shutdown: CancellationToken) {
+        loop {
+            let key = tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                key = self.queue.get() => key,
+            };
+            self.reconcile(&key).await;
+            self.queue.done(&key);
+        }
+    }
+
+    async fn reconcile(&self, key: &Key) {
+        let Some(failure) = self.ready(key) else { return self.queue.add_after(key.clone(), LOOK_AGAIN) };
+        let context = Context { world: &self.world, now: self.env.now(), failure: failure.as_ref() };
+        let plan = (self.row.reconcile)(&context, key);
+        let requeue_after = plan.requeue_after;
+        let (awaited, outcome) = self.execute(plan).await;
+        let failure = outcome.as_ref().err().and_then(|refusal| refusal.failure.clone());
+        {
+            let mut memory = self.memory();
+            if awaited.is_empty() && failure.is_none() {
+                memory.remove(key);
+            } else {
+                memory.insert(key.clone(), Memory { awaited, failure });
+            }
+        }
+        match outcome {
+            Ok(()) => {
+                self.queue.forget(key);
+                if let Some(delay) = requeue_after {
+                    self.queue.add_after(key.clone(), delay);
+                }
+            }
+            Err(refusal) => {
+                tracing::debug!(controller = self.row.name, %key, status = %refusal.status, "a write was refused");
+                self.queue.add_rate_limited(key.clone());
+            }
+        }
+    }
+
+    /// The last failure of `key`, once the informers show what was written for it.
+    fn ready(&self, key: &Key) -> Option<Option<Failure>> {
+        let mut memory = self.memory();
+        let Some(known) = memory.get_mut(key) else { return Some(None) };
+        known.awaited.retain(|awaited| !shows(&self.world.informers, awaited));
+        known.awaited.is_empty().then(|| known.failure.clone())
+    }
+
+    async fn execute(&self, plan: Plan) -> (Vec<Awaited>, Result<(), Refusal>) {
+        let mut awaited = Vec::new();
+        for batch in plan.batches {
+            if let Err(refusal) = self.batch(batch, &mut awaited).await {
+                return (awaited, Err(refusal));
+            }
+        }
+        for note in plan.notes {
+            self.tell(note, "");
+        }
+        (awaited, Ok(()))
+    }
+
+    /// Carries out a batch; the first failure is returned after everything that was begun has ended.
+    async fn batch(&self, batch: Batch, awaited: &mut Vec<Awaited>) -> Result<(), Refusal> {
+        let mut writes = batch.writes;
+        let mut width = if batch.slow_start { 1 } else { writes.len() };
+        while !writes.is_empty() {
+            let rest = writes.split_off(width.min(writes.len()));
+            let mut first = Ok(());
+            for outcome in join_all(writes.into_iter().map(|write| self.write(write))).await {
+                match outcome {
+                    Ok(Done::Awaiting(more)) => awaited.extend(more),
+                    Ok(Done::Nothing) => {}
+                    Err(refusal) => first = first.and(Err(refusal)),
+                }
+            }
+            first?;
+            writes = rest;
+            width *= 2;
+        }
+        Ok(())
+    }
+
+    async fn write(&self, write: Write) -> Result<Done, Refusal> {
+        let Write { request, guard, done, failed } = write;
+        let outcome = match self.check(guard).await {
+            Ok(()) => self.client.call(request.clone()).await,
+            Err(status) => Err(status),
+        };
+        match outcome {
+            Ok(response) => {
+                let answer = answer(&response);
+                if let Some(note) = done {
+                    self.tell(note, answer.as_ref().map_or(request.name.as_deref().unwrap_or(""), |o| o.name()));
+                }
+                Ok(Done::Awaiting(awaited(&request, answer)))
+            }
+            // What shall be deleted is not there, or it is another one by now.
+            Err(status) if request.verb == Verb::Delete && (status.is_not_found() || status.is_conflict()) => {
+                Ok(Done::Nothing)
+            }
+            Err(status) => {
+                let passing = status.is_conflict() || status.is_already_exists() || status.is_not_found();
+                let note = failed.filter(|_| !passing);
+                let failure = note.as_ref().map(|n| Failure { reason: n.reason, message: status.message.clone() });
+                if let Some(note) = note {
+                    self.tell(note, &status.message);
+                }
+                Err(Refusal { status, failure })
+            }
+        }
+    }
+
+    async fn check(&self, guard: Option<Guard>) -> Result<(), Status> {
+        match guard {
+            None => Ok(()),
+            Some(Guard::Absent { resource, key, uid }) => match self.look(&resource, &key).await? {
+                Some(found) if uid.is_none_or(|uid| uid == found.uid()) => {
+                    Err(Status::conflict(&resource, "", &key.name, "it does exist"))
+                }
+                _ => Ok(()),
+            },
+            Some(Guard::Alive { resource, key, uid }) => match self.look(&resource, &key).await? {
+                Some(found) if found.uid() == uid && !found.is_terminating() => Ok(()),
+                _ => Err(Status::conflict(&resource, "", &key.name, "it is gone or being deleted")),
+            },
+            Some(Guard::Empty { namespace, resources }) => {
+                let all = resources.iter().map(|resource| self.must_be_empty(resource, &namespace));
+                join_all(all).await.into_iter().collect()
+            }
+        }
+    }
+
+    /// The object as the server has it now.
+    async fn look(&self, resource: &str, key: &Key) -> Result<Option<Object>, Status> {
+        let request = Request {
+            verb: Verb::Get,
+            resource: resource.to_owned(),
+            namespace: key.namespace().map(str::to_owned),
+            name: Some(key.name.clone()),
+            ..Request::default()
+        };
+        match self.client.call(request).await {
+            Ok(response) => Ok(answer(&response)),
+            Err(status) if status.is_not_found() => Ok(None),
+            Err(status) => Err(status),
+        }
+    }
+
+    async fn must_be_empty(&self, resource: &str, namespace: &str) -> Result<(), Status> {
+        let request = Request {
+            verb: Verb::List,
+            resource: resource.to_owned(),
+            namespace: Some(namespace.to_owned()),
+            options: Options { limit: Some(1), ..Options::default() },
+            ..Request::default()
+        };
+        match self.client.call(request).await?.body {
+            Body::List(list) if list.items.is_empty() => Ok(()),
+            _ => Err(Status::conflict("namespaces", "", namespace, format!("it still holds {resource}"))),
+        }
+    }
+
+    fn tell(&self, note: Note, what: &str) {
+        let message = note.message.replacen("{}", what, 1);
+        match note.warning {
+            true => self.recorder.warning(note.about, note.reason, message),
+            false => self.recorder.normal(note.about, note.reason, message),
+        }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, HashMap<Key, Memory>> {
+        self.memory.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Why a plan was not carried out to its end.
+struct Refusal {
+    status: Status,
+    /// What the next reconcile is told, for failures that the controller wants to report.
+    failure: Option<Failure>,
+}
+
+fn answer(response: &Response) -> Option<Object> {
+    match &response.body {
+        Body::Object { bytes, .. } => Object::from_slice(bytes).ok(),
+        _ => None,
+    }
+}
+
+/// What the informers must show after `request` was answered with `answer`.
+fn awaited(request: &Request, answer: Option<Object>) -> Vec<Awaited> {
+    let resource = request.resource.clone();
+    if request.verb == Verb::Delete {
+        let uid = request.options.preconditions.as_ref().and_then(|p| p.uid.clone());
+        let key = Key::new(request.namespace.clone().unwrap_or_default(), request.name.clone().unwrap_or_default());
+        return uid.map(|uid| Awaited::Gone { resource, key, uid }).into_iter().collect();
+    }
+    let revision = answer.and_then(|object| object.resource_version().parse().ok());
+    revision.map(|revision| Awaited::Revision { resource, revision }).into_iter().collect()
+}
+
+/// Whether the shared informers show a change. Of resources without one nothing is awaited.
+fn shows(informers: &Informers, awaited: &Awaited) -> bool {
+    let resource = match awaited {
+        Awaited::Revision { resource, .. } | Awaited::Gone { resource, .. } => resource.as_str(),
+    };
+    match resource {
+        "pods" => shown(&informers.pods, awaited),
+        "nodes" => shown(&informers.nodes, awaited),
+        "services" => shown(&informers.services, awaited),
+        "endpointslices.discovery.k8s.io" => shown(&informers.endpoint_slices, awaited),
+        "namespaces" => shown(&informers.namespaces, awaited),
+        "serviceaccounts" => shown(&informers.service_accounts, awaited),
+        "replicasets.apps" => shown(&informers.replica_sets, awaited),
+        "deployments.apps" => shown(&informers.deployments, awaited),
+        _ => true,
+    }
+}
+
+fn shown<K: Typed>(informer: &Informer<K>, awaited: &Awaited) -> bool {
+    match awaited {
+        Awaited::Revision { revision, .. } => {
+            informer.resource_version().parse::<u64>().is_ok_and(|known| known >= *revision)
+        }
+        Awaited::Gone { key, uid, .. } => informer.get(key).is_none_or(|object| {
+            let meta = object.metadata();
+            meta.uid.as_deref() != Some(uid) || meta.deletion_timestamp.is_some()
+        }),
+    }
+}

@@ -1,0 +1,351 @@
+//! EndpointSlices: which Pods stand behind a Service, at most a hundred of them a slice.
+//!
+//! Upstream: `staging/src/k8s.io/endpointslice/reconciler.go`. Services without a selector are left alone.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use k8s_openapi::{
+    api::{
+        core::v1::{Node, ObjectReference, Pod, Service, ServicePort, ServiceSpec},
+        discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
+    },
+    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
+};
+
+use super::{
+    Context, Plan, Row, meta,
+    plan::{Note, Write},
+};
+use crate::{
+    api::selector::{LabelSelector, Requirement},
+    client::{Informers, Key, reference},
+};
+
+/// The most endpoints of a slice.
+const MOST: usize = 100;
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+const MANAGER: &str = "endpointslice-controller.k8s.io";
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
+pub const ROW: Row = Row {
+    name: "endpoint-slice-controller",
+    workers: 5,
+    wire: |wires| {
+        let informers = &wires.world.informers.clone();
+        wires.own(&informers.services);
+        wires.on(&informers.endpoint_slices, |_, queue, change| {
+            for slice in change.old.iter().chain(&change.new).filter(|slice| is_ours(slice)) {
+                let service = slice.metadata.labels.as_ref().and_then(|labels| labels.get(SERVICE_NAME));
+                queue.add(Key::new(&change.key.namespace, service.cloned().unwrap_or_default()));
+            }
+        });
+        wires.on(&informers.pods, |world, queue, change| {
+            let pods: Vec<&Pod> = change.old.iter().chain(&change.new).map(|pod| &**pod).collect();
+            if let [old, new] = pods[..]
+                && same_endpoint(old, new)
+            {
+                return;
+            }
+            for service in world.informers.services.list_namespace(&change.key.namespace) {
+                let Some(selector) = service.spec.as_ref().and_then(selector) else { continue };
+                if pods.iter().any(|pod| meta::matches(&selector, &pod.metadata)) {
+                    queue.add(Key::of(&*service));
+                }
+            }
+        });
+    },
+    reconcile,
+};
+
+/// Whether a change of a Pod can change no endpoint.
+fn same_endpoint(old: &Pod, new: &Pod) -> bool {
+    let facts = |pod: &Pod| {
+        let addresses = pod.status.as_ref().and_then(|status| status.pod_ips.clone());
+        let done = meta::is_finished(pod);
+        (meta::is_ready(pod), meta::is_terminating(&pod.metadata), done, addresses, pod.metadata.uid.clone())
+    };
+    old.metadata.labels == new.metadata.labels
+        && facts(old) == facts(new)
+        && meta::node_name(old) == meta::node_name(new)
+}
+
+fn is_ours(slice: &EndpointSlice) -> bool {
+    slice.metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|by| by == MANAGER)
+}
+
+/// The Service's selector; none where somebody else manages the endpoints.
+fn selector(spec: &ServiceSpec) -> Option<LabelSelector> {
+    let map = spec.selector.as_ref().filter(|map| !map.is_empty())?;
+    if spec.type_.as_deref() == Some("ExternalName") {
+        return None;
+    }
+    Some(LabelSelector(map.iter().map(|(k, v)| Requirement::In(k.clone(), vec![v.clone()])).collect()))
+}
+
+fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
+    let informers = &context.world.informers;
+    let Some(service) = informers.services.get(key) else { return Plan::default() };
+    let Some(selector) = service.spec.as_ref().and_then(selector) else { return Plan::default() };
+    if meta::is_terminating(&service.metadata) {
+        return Plan::default();
+    }
+    let mut pods = informers.pods.list_namespace(&key.namespace);
+    pods.retain(|pod| meta::matches(&selector, &pod.metadata));
+    let mut slices = informers.endpoint_slices.indexed(Informers::BY_SERVICE, &key.to_string());
+    slices.retain(|slice| is_ours(slice) && !meta::is_terminating(&slice.metadata));
+    let zone_of = |node: &str| informers.nodes.get(&Key::new("", node)).and_then(|node| zone(&node));
+    plan(&service, &pods, &slices, zone_of)
+}
+
+fn zone(node: &Node) -> Option<String> {
+    node.metadata.labels.as_ref()?.get("topology.kubernetes.io/zone").cloned()
+}
+
+/// What a Service's slices need, given the Pods that it selects and the slices that are ours.
+pub fn plan(
+    service: &Service,
+    pods: &[Arc<Pod>],
+    slices: &[Arc<EndpointSlice>],
+    zone_of: impl Fn(&str) -> Option<String>,
+) -> Plan {
+    let none = ServiceSpec::default();
+    let spec = service.spec.as_ref().unwrap_or(&none);
+    let families = match &spec.ip_families {
+        Some(families) if !families.is_empty() => families.clone(),
+        _ => vec!["IPv4".to_owned()],
+    };
+    let mut writes = Vec::new();
+    for slice in slices.iter().filter(|slice| !families.contains(&slice.address_type)) {
+        writes.push(Write::delete(&**slice));
+    }
+    for family in &families {
+        let old: Vec<&EndpointSlice> =
+            slices.iter().map(|slice| &**slice).filter(|slice| slice.address_type == *family).collect();
+        let wanted = endpoints(service, spec, pods, family, &zone_of);
+        writes.extend(slice_up(service, family, wanted, &old));
+    }
+    let note = Note::warning(
+        reference(service),
+        "FailedToUpdateEndpointSlices",
+        format!("Error updating Endpoint Slices for Service {}: {{}}", Key::of(service)),
+    );
+    let mut plan = Plan::default();
+    plan.then(writes.into_iter().map(|write| write.failed(note.clone())).collect());
+    plan
+}
+
+/// Endpoints by the ports that they serve: a named targetPort may be another number in another Pod.
+type Wanted = Vec<(Vec<EndpointPort>, Vec<Endpoint>)>;
+
+fn endpoints(
+    service: &Service,
+    spec: &ServiceSpec,
+    pods: &[Arc<Pod>],
+    family: &str,
+    zone_of: impl Fn(&str) -> Option<String>,
+) -> Wanted {
+    let mut wanted: Wanted = Vec::new();
+    for pod in pods.iter().filter(|pod| !meta::is_finished(pod)) {
+        let addresses = addresses(pod, family);
+        if addresses.is_empty() {
+            continue;
+        }
+        let ports: Vec<EndpointPort> =
+            spec.ports.iter().flatten().filter_map(|port| endpoint_port(port, pod)).collect();
+        let endpoint = endpoint(service, spec, pod, addresses, &zone_of);
+        match wanted.iter_mut().find(|(known, _)| *known == ports) {
+            Some((_, endpoints)) => endpoints.push(endpoint),
+            None => wanted.push((ports, vec![endpoint])),
+        }
+    }
+    wanted
+}
+
+/// The Pod's addresses of one family.
+fn addresses(pod: &Pod, family: &str) -> Vec<String> {
+    let Some(status) = &pod.status else { return Vec::new() };
+    let all = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str());
+    let mut all: Vec<&str> = all.filter(|ip| !ip.is_empty()).collect();
+    if all.is_empty() {
+        all.extend(status.pod_ip.as_deref().filter(|ip| !ip.is_empty()));
+    }
+    all.into_iter().filter(|ip| ip.contains(':') == (family == "IPv6")).map(str::to_owned).collect()
+}
+
+/// The port behind a Service's port in one Pod; nothing when the Pod has none of that name.
+pub fn endpoint_port(port: &ServicePort, pod: &Pod) -> Option<EndpointPort> {
+    let protocol = port.protocol.as_deref().unwrap_or("TCP");
+    let number = match &port.target_port {
+        Some(IntOrString::Int(0)) | None => port.port,
+        Some(IntOrString::Int(number)) => *number,
+        Some(IntOrString::String(name)) => {
+            let spec = pod.spec.as_ref()?;
+            let sidecars = spec.init_containers.iter().flatten();
+            let sidecars = sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always"));
+            let ports = spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
+            let fits = |p: &&k8s_openapi::api::core::v1::ContainerPort| {
+                p.name.as_deref() == Some(name) && p.protocol.as_deref().unwrap_or("TCP") == protocol
+            };
+            { ports }.find(fits)?.container_port
+        }
+    };
+    Some(EndpointPort {
+        name: Some(port.name.clone().unwrap_or_default()),
+        port: Some(number),
+        protocol: Some(protocol.to_owned()),
+        app_protocol: port.app_protocol.clone(),
+    })
+}
+
+fn endpoint(
+    service: &Service,
+    spec: &ServiceSpec,
+    pod: &Pod,
+    addresses: Vec<String>,
+    zone_of: impl Fn(&str) -> Option<String>,
+) -> Endpoint {
+    let serving = meta::is_ready(pod);
+    let terminating = meta::is_terminating(&pod.metadata);
+    let ready = spec.publish_not_ready_addresses.unwrap_or(false) || (serving && !terminating);
+    let pod_spec = pod.spec.as_ref();
+    let in_domain = pod_spec.and_then(|s| s.subdomain.as_deref()) == Some(meta::name(&service.metadata));
+    Endpoint {
+        addresses,
+        conditions: Some(EndpointConditions {
+            ready: Some(ready),
+            serving: Some(serving),
+            terminating: Some(terminating),
+        }),
+        hostname: pod_spec.and_then(|s| s.hostname.clone()).filter(|name| in_domain && !name.is_empty()),
+        node_name: meta::node_name(pod).map(str::to_owned),
+        target_ref: Some(ObjectReference {
+            kind: Some("Pod".into()),
+            namespace: pod.metadata.namespace.clone(),
+            name: pod.metadata.name.clone(),
+            uid: pod.metadata.uid.clone(),
+            ..ObjectReference::default()
+        }),
+        zone: meta::node_name(pod).and_then(zone_of),
+        ..Endpoint::default()
+    }
+}
+
+/// A slice as it is (none: it does not exist yet) and as it shall be.
+struct Slice<'a> {
+    old: Option<&'a EndpointSlice>,
+    new: EndpointSlice,
+}
+
+impl Slice<'_> {
+    fn changed(&self) -> bool {
+        self.old.is_none_or(|old| old.endpoints != self.new.endpoints)
+    }
+    fn room(&self) -> usize {
+        MOST.saturating_sub(self.new.endpoints.len())
+    }
+}
+
+/// Spreads the endpoints over the old slices and, where they have no room, new ones, changing as few as possible.
+fn slice_up(service: &Service, family: &str, wanted: Wanted, old: &[&EndpointSlice]) -> Vec<Write> {
+    let emptied = |old: &EndpointSlice| {
+        let mut new = old.clone();
+        new.endpoints.clear();
+        new.metadata.labels = Some(labels(service));
+        new
+    };
+    let mut slices: Vec<Slice<'_>> = old.iter().map(|old| Slice { old: Some(*old), new: emptied(old) }).collect();
+    for (ports, endpoints) in wanted {
+        let mut same: Vec<&mut Slice<'_>> =
+            slices.iter_mut().filter(|slice| slice.new.ports.as_deref().unwrap_or_default() == ports).collect();
+        let rest = stay(&mut same, endpoints);
+        let rest = fill(&mut same, rest);
+        let new = rest.chunks(MOST).map(|chunk| blank(service, family, &ports, chunk.to_vec()));
+        slices.extend(new.map(|new| Slice { old: None, new }));
+    }
+    if slices.iter().all(|slice| slice.new.endpoints.is_empty()) {
+        // A Service without endpoints has one empty slice, which says just that.
+        if slices.is_empty() {
+            slices.push(Slice { old: None, new: blank(service, family, &[], Vec::new()) });
+        }
+        slices.sort_by_key(|slice| std::cmp::Reverse(slice.old.map(|old| old.endpoints.len())));
+        let rest = slices.split_off(1);
+        return slices
+            .iter()
+            .filter_map(|slice| write(slice, true))
+            .chain(rest.iter().filter_map(|s| write(s, false)))
+            .collect();
+    }
+    slices.iter().filter_map(|slice| write(slice, false)).collect()
+}
+
+/// Leaves endpoints in the slices where they are; returns those that are in none yet.
+fn stay(slices: &mut [&mut Slice<'_>], endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
+    let uid = |endpoint: &Endpoint| endpoint.target_ref.as_ref().and_then(|target| target.uid.clone());
+    let order: Vec<Option<String>> = endpoints.iter().map(uid).collect();
+    let mut wanted: HashMap<Option<String>, Endpoint> = endpoints.into_iter().map(|e| (uid(&e), e)).collect();
+    for slice in slices {
+        let old = slice.old.iter().flat_map(|old| &old.endpoints);
+        let staying: Vec<Endpoint> = old.filter_map(|endpoint| wanted.remove(&uid(endpoint))).collect();
+        slice.new.endpoints = staying;
+    }
+    order.iter().filter_map(|uid| wanted.remove(uid)).collect()
+}
+
+/// Puts endpoints where there is room: in slices that change anyway, then all that is left in the fullest slice that
+/// takes it. Returns what would need new slices.
+fn fill(slices: &mut [&mut Slice<'_>], mut endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
+    for slice in slices.iter_mut().filter(|slice| slice.changed()) {
+        let rest = endpoints.split_off(slice.room().min(endpoints.len()));
+        slice.new.endpoints.append(&mut endpoints);
+        endpoints = rest;
+    }
+    if !endpoints.is_empty() {
+        let fits = slices.iter_mut().filter(|slice| slice.room() >= endpoints.len());
+        if let Some(slice) = fits.min_by_key(|slice| slice.room()) {
+            slice.new.endpoints.append(&mut endpoints);
+        }
+    }
+    endpoints
+}
+
+fn blank(service: &Service, family: &str, ports: &[EndpointPort], endpoints: Vec<Endpoint>) -> EndpointSlice {
+    EndpointSlice {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-", meta::name(&service.metadata))),
+            namespace: service.metadata.namespace.clone(),
+            labels: Some(labels(service)),
+            owner_references: Some(vec![meta::owner_reference(service)]),
+            ..ObjectMeta::default()
+        },
+        address_type: family.to_owned(),
+        endpoints,
+        ports: Some(ports.to_vec()),
+    }
+}
+
+/// The Service's own labels and ours.
+fn labels(service: &Service) -> BTreeMap<String, String> {
+    let mut labels = service.metadata.labels.clone().unwrap_or_default();
+    for reserved in [SERVICE_NAME, MANAGED_BY, HEADLESS] {
+        labels.remove(reserved);
+    }
+    labels.insert(SERVICE_NAME.into(), meta::name(&service.metadata).to_owned());
+    labels.insert(MANAGED_BY.into(), MANAGER.into());
+    if service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()) == Some("None") {
+        labels.insert(HEADLESS.into(), String::new());
+    }
+    labels
+}
+
+/// What has to be written for one slice; an empty one is deleted unless it is to be kept.
+fn write(slice: &Slice<'_>, keep: bool) -> Option<Write> {
+    match slice.old {
+        None => Some(Write::create(&slice.new)),
+        Some(old) if slice.new.endpoints.is_empty() && !keep => Some(Write::delete(old)),
+        Some(old) => Write::change(old, &slice.new),
+    }
+}

@@ -1,0 +1,208 @@
+//! The garbage collector: what is owned ends with its owners, over all kinds alike.
+//!
+//! Upstream: `pkg/controller/garbagecollector`. The key is an object's uid. An object whose owners are all gone is
+//! deleted; in a foreground deletion the owner waits for its dependents; in an orphaning one they are let go.
+//! The catalog may know a dependent before its owner: before anything is deleted for want of an owner the server is asked.
+
+use serde_json::json;
+
+use super::{
+    Catalog, Context, Plan, Row,
+    catalog::{Item, Section},
+    meta,
+    plan::{Guard, Write},
+};
+use crate::client::{Key, Partial};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
+
+pub const ROW: Row = Row {
+    name: "generic-garbage-collector",
+    workers: 20,
+    wire: |wires| {
+        let catalog = wires.world.catalog.clone();
+        for section in catalog.sections() {
+            wires.on(&section.objects, |world, queue, change| {
+                let (old, new) = (change.old.as_deref(), change.new.as_deref());
+                let Some(object) = new.or(old) else { return };
+                if old.zip(new).is_some_and(|(old, new)| same(old, new)) {
+                    return;
+                }
+                // Most objects have neither owners nor finalizers: nothing to collect.
+                let wake = |uid: &str| queue.add(Key::new("", uid));
+                let uid = object.metadata.uid.as_deref().unwrap_or_default();
+                if new.is_some_and(|new| !owners(new).is_empty() || waits(new) || orphans(new)) {
+                    wake(uid);
+                }
+                if new.is_none_or(waits) {
+                    for dependent in world.catalog.dependents(uid) {
+                        wake(dependent.object.metadata.uid.as_deref().unwrap_or_default());
+                    }
+                }
+                // An owner may be waiting for this one to go, or to disown it.
+                for owner in old.map(owners).unwrap_or_default() {
+                    wake(&owner.uid);
+                }
+            });
+        }
+    },
+    reconcile,
+};
+
+fn same(old: &Partial, new: &Partial) -> bool {
+    let (old, new) = (&old.metadata, &new.metadata);
+    old.uid == new.uid
+        && old.owner_references == new.owner_references
+        && old.finalizers == new.finalizers
+        && old.deletion_timestamp.is_some() == new.deletion_timestamp.is_some()
+}
+
+fn owners(object: &Partial) -> &[OwnerReference] {
+    object.metadata.owner_references.as_deref().unwrap_or_default()
+}
+
+fn holds(object: &Partial, finalizer: &str) -> bool {
+    meta::is_terminating(&object.metadata) && object.metadata.finalizers.iter().flatten().any(|f| f == finalizer)
+}
+
+/// Whether it is being deleted in the foreground: after its dependents.
+fn waits(object: &Partial) -> bool {
+    holds(object, FOREGROUND)
+}
+
+fn orphans(object: &Partial) -> bool {
+    holds(object, ORPHAN)
+}
+
+fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
+    let catalog = &context.world.catalog;
+    let Some(item) = catalog.by_uid(&key.name) else { return Plan::default() };
+    let dependents = || catalog.dependents(&key.name);
+    if orphans(&item.object) {
+        return orphan(&item, &dependents());
+    }
+    if waits(&item.object) {
+        return wait(&item, &dependents());
+    }
+    if meta::is_terminating(&item.object.metadata) {
+        return Plan::default();
+    }
+    let owners: Vec<Owner> = owners(&item.object).iter().map(|owner| judge(catalog, &item, owner)).collect();
+    collect(&item, &owners, || !dependents().is_empty())
+}
+
+/// What has become of an owner.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Owner {
+    /// It exists, or cannot be judged: then nothing is deleted.
+    Solid,
+    /// It is being deleted and waits for this dependent.
+    Waiting { uid: String },
+    /// It is not in the catalog; the guard makes sure.
+    Gone { uid: String, guard: Guard },
+}
+
+fn judge(catalog: &Catalog, item: &Item<'_>, owner: &OwnerReference) -> Owner {
+    let Some(section) = catalog.section(&owner.api_version, &owner.kind) else { return Owner::Solid };
+    let namespace = match (section.kind.namespaced, item.section.kind.namespaced) {
+        (true, true) => meta::namespace(&item.object.metadata),
+        // No namespaced object can own a cluster-wide one: such a reference is a mistake, not a reason to delete.
+        (true, false) => return Owner::Solid,
+        (false, _) => "",
+    };
+    let key = Key::new(namespace, &owner.name);
+    match section.objects.get(&key).filter(|found| found.metadata.uid.as_ref() == Some(&owner.uid)) {
+        Some(found) if waits(&found) => Owner::Waiting { uid: owner.uid.clone() },
+        Some(_) => Owner::Solid,
+        None => {
+            let guard = Guard::Absent { resource: section.resource.clone(), key, uid: Some(owner.uid.clone()) };
+            Owner::Gone { uid: owner.uid.clone(), guard }
+        }
+    }
+}
+
+/// What an object needs, given its owners. Nothing, as long as it has none or one that stays.
+fn collect(item: &Item<'_>, owners: &[Owner], has_dependents: impl FnOnce() -> bool) -> Plan {
+    let mut plan = Plan::default();
+    let lost: Vec<&str> = owners
+        .iter()
+        .filter_map(|owner| match owner {
+            Owner::Solid => None,
+            Owner::Waiting { uid } | Owner::Gone { uid, .. } => Some(uid.as_str()),
+        })
+        .collect();
+    if lost.is_empty() {
+        return plan;
+    }
+    let guard = owners.iter().find_map(|owner| match owner {
+        Owner::Gone { guard, .. } => Some(guard.clone()),
+        _ => None,
+    });
+    let waiting = owners.iter().any(|owner| matches!(owner, Owner::Waiting { .. }));
+    let write = if lost.len() < owners.len() {
+        disown(item.section, &item.object, &lost)
+    } else {
+        let mut write = remove(item);
+        // What waits for this object waits for all that hangs on it.
+        let policy = if waiting && has_dependents() { "Foreground" } else { "Background" };
+        write.request.options.propagation_policy = Some(policy.into());
+        write
+    };
+    // One guard asks about one owner; with an owner that waits, the owner is known to exist and to want this.
+    let write = match guard.filter(|_| !waiting) {
+        Some(guard) => write.guarded(guard),
+        None => write,
+    };
+    plan.then(vec![write]);
+    plan
+}
+
+/// A foreground deletion ends when no dependent blocks it any more.
+fn wait(item: &Item<'_>, dependents: &[Item<'_>]) -> Plan {
+    let uid = item.object.metadata.uid.as_deref().unwrap_or_default();
+    let blocks = |dependent: &&Item<'_>| {
+        owners(&dependent.object).iter().any(|owner| owner.uid == uid && owner.block_owner_deletion == Some(true))
+    };
+    let mut plan = Plan::default();
+    if !dependents.iter().any(|dependent| blocks(&dependent)) {
+        plan.then(vec![drop_finalizer(item, FOREGROUND)]);
+    }
+    plan
+}
+
+/// An orphaning deletion ends when all dependents have been let go.
+fn orphan(item: &Item<'_>, dependents: &[Item<'_>]) -> Plan {
+    let uid = item.object.metadata.uid.as_deref().unwrap_or_default();
+    let mut plan = Plan::default();
+    plan.then(dependents.iter().map(|d| disown(d.section, &d.object, &[uid])).collect());
+    plan.then(vec![drop_finalizer(item, ORPHAN)]);
+    plan
+}
+
+fn remove(item: &Item<'_>) -> Write {
+    let meta = &item.object.metadata;
+    let mut write = Write::remove(item.section.resource.clone(), &Key::of(&*item.object), meta.uid.clone());
+    if let Some(preconditions) = &mut write.request.options.preconditions {
+        preconditions.resource_version = meta.resource_version.clone();
+    }
+    write
+}
+
+/// Takes owners off exactly this state of an object.
+fn disown(section: &Section, object: &Partial, lost: &[&str]) -> Write {
+    let rest: Vec<&OwnerReference> = owners(object).iter().filter(|o| !lost.contains(&o.uid.as_str())).collect();
+    edit(section, object, "ownerReferences", json!(rest))
+}
+
+fn drop_finalizer(item: &Item<'_>, finalizer: &str) -> Write {
+    let rest: Vec<&String> = item.object.metadata.finalizers.iter().flatten().filter(|f| *f != finalizer).collect();
+    edit(item.section, &item.object, "finalizers", json!(rest))
+}
+
+fn edit(section: &Section, object: &Partial, field: &str, value: serde_json::Value) -> Write {
+    let meta = &object.metadata;
+    let patch = json!({ "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version, field: value } });
+    Write::patch(section.resource.clone(), &Key::of(object), patch)
+}

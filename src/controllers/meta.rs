@@ -1,0 +1,187 @@
+//! Small questions about objects that several controllers ask, answered as upstream answers them.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::core::v1::{Pod, PodCondition},
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference, Time},
+};
+use serde_json::json;
+
+use super::plan::{Guard, Write};
+use crate::{
+    api::selector::{self, Requirement},
+    client::{Key, Typed},
+};
+
+/// The owner with `controller: true`.
+pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+}
+
+/// Whether the object with `uid` controls it.
+pub fn is_controlled_by(meta: &ObjectMeta, uid: &Option<String>) -> bool {
+    controller(meta).is_some_and(|owner| Some(&owner.uid) == uid.as_ref())
+}
+
+/// The reference by which `owner` controls another object.
+pub fn owner_reference<K: Typed>(owner: &K) -> OwnerReference {
+    let meta = owner.metadata();
+    OwnerReference {
+        api_version: K::API_VERSION.to_owned(),
+        kind: K::KIND.to_owned(),
+        name: meta.name.clone().unwrap_or_default(),
+        uid: meta.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+pub fn name(meta: &ObjectMeta) -> &str {
+    meta.name.as_deref().unwrap_or_default()
+}
+
+pub fn namespace(meta: &ObjectMeta) -> &str {
+    meta.namespace.as_deref().unwrap_or_default()
+}
+
+pub fn is_terminating(meta: &ObjectMeta) -> bool {
+    meta.deletion_timestamp.is_some()
+}
+
+/// When it was created; what has no time yet was created at the beginning.
+pub fn created(meta: &ObjectMeta) -> Timestamp {
+    meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0)
+}
+
+pub fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// A time as objects carry it: whole seconds, as upstream's `metav1.Time`.
+pub fn time(now: Timestamp) -> Time {
+    Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
+}
+
+/// How long from `now` to `at`; nothing when that is past.
+pub fn until(now: Timestamp, at: Timestamp) -> Option<Duration> {
+    let wait = at.duration_since(now);
+    (wait > SignedDuration::ZERO).then(|| wait.unsigned_abs())
+}
+
+pub fn later(at: Timestamp, by: Duration) -> Timestamp {
+    at.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// A parsed label selector of an object. An absent or empty one matches nothing: a controller that selected everything
+/// would take over everything.
+pub fn selector(selector: &LabelSelector) -> Option<selector::LabelSelector> {
+    let equal = |(key, value): (&String, &String)| Requirement::In(key.clone(), vec![value.clone()]);
+    let mut all: Vec<Requirement> = selector.match_labels.iter().flatten().map(equal).collect();
+    for LabelSelectorRequirement { key, operator, values } in selector.match_expressions.iter().flatten() {
+        let (key, values) = (key.clone(), values.clone().unwrap_or_default());
+        all.push(match operator.as_str() {
+            "In" => Requirement::In(key, values),
+            "NotIn" => Requirement::NotIn(key, values),
+            "Exists" => Requirement::Exists(key),
+            "DoesNotExist" => Requirement::DoesNotExist(key),
+            _ => return None,
+        });
+    }
+    (!all.is_empty()).then_some(selector::LabelSelector(all))
+}
+
+/// Whether the labels of `meta` match.
+pub fn matches(selector: &selector::LabelSelector, meta: &ObjectMeta) -> bool {
+    let none = BTreeMap::new();
+    let labels = meta.labels.as_ref().unwrap_or(&none);
+    selector.matches(|key| labels.get(key).map(String::as_str))
+}
+
+/// What a controller does about an object that may be its own.
+#[derive(Debug)]
+pub enum Claim {
+    /// It is ours.
+    Own,
+    /// It is not.
+    Other,
+    /// It matches and has no controller: take it over.
+    Adopt(Write),
+    /// It is ours and no longer matches: let it go.
+    Release(Write),
+}
+
+/// Decides whether `object` belongs to `owner` (upstream's `ControllerRefManager`).
+pub fn claim<O: Typed, K: Typed>(owner: &O, selector: &selector::LabelSelector, object: &K) -> Claim {
+    let (mine, its) = (owner.metadata(), object.metadata());
+    let fits = matches(selector, its);
+    match controller(its) {
+        Some(other) if Some(&other.uid) != mine.uid.as_ref() => Claim::Other,
+        Some(_) if fits => Claim::Own,
+        Some(_) if is_terminating(mine) => Claim::Other,
+        Some(_) => Claim::Release(owners(object, |all| all.retain(|o| Some(&o.uid) != mine.uid.as_ref()))),
+        None if !fits || is_terminating(mine) || is_terminating(its) => Claim::Other,
+        None => {
+            let guard = Guard::Alive {
+                resource: O::resource(),
+                key: Key::of(owner),
+                uid: mine.uid.clone().unwrap_or_default(),
+            };
+            Claim::Adopt(owners(object, |all| all.push(owner_reference(owner))).guarded(guard))
+        }
+    }
+}
+
+/// A change of the owner references of exactly this state of `object`.
+fn owners<K: Typed>(object: &K, change: impl FnOnce(&mut Vec<OwnerReference>)) -> Write {
+    let meta = object.metadata();
+    let mut all = meta.owner_references.clone().unwrap_or_default();
+    change(&mut all);
+    let patch = json!({ "metadata": {
+        "uid": meta.uid, "resourceVersion": meta.resource_version, "ownerReferences": all,
+    }});
+    Write::merge::<K>(&Key::of(object), patch)
+}
+
+pub fn pod_condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
+    pod.status.as_ref()?.conditions.iter().flatten().find(|c| c.type_ == kind)
+}
+
+pub fn is_ready(pod: &Pod) -> bool {
+    pod_condition(pod, "Ready").is_some_and(|c| c.status == "True")
+}
+
+/// Since when the Pod is ready.
+pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    let ready = pod_condition(pod, "Ready").filter(|c| c.status == "True")?;
+    ready.last_transition_time.as_ref().map(|time| time.0)
+}
+
+/// When a Pod becomes available: ready for `min_ready_seconds`. Nothing when it is not ready.
+pub fn available_at(pod: &Pod, min_ready_seconds: i32) -> Option<Timestamp> {
+    if !is_ready(pod) {
+        return None;
+    }
+    match min_ready_seconds {
+        ..=0 => Some(Timestamp::MIN),
+        seconds => ready_since(pod).map(|since| later(since, Duration::from_secs(seconds.unsigned_abs().into()))),
+    }
+}
+
+pub fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
+}
+
+pub fn is_finished(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+/// Neither finished nor being deleted.
+pub fn is_active(pod: &Pod) -> bool {
+    !is_finished(pod) && !is_terminating(&pod.metadata)
+}
+
+pub fn node_name(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref().filter(|name| !name.is_empty())
+}

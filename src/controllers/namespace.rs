@@ -1,0 +1,175 @@
+//! Namespaces: one that is being deleted is emptied kind by kind, then let go.
+//!
+//! Upstream: `pkg/controller/namespace/deletion/namespaced_resources_deleter.go`.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
+
+use super::{
+    Catalog, Context, Plan, Row,
+    conditions::{self, Condition},
+    meta,
+    plan::{Guard, Write},
+};
+use crate::{
+    api::{Request, Verb},
+    client::{Key, Partial},
+};
+
+const FINALIZER: &str = "kubernetes";
+
+pub const ROW: Row = Row {
+    name: "namespace-controller",
+    workers: 10,
+    wire: |wires| {
+        let world = wires.world.clone();
+        wires.own(&world.informers.namespaces);
+        for section in world.catalog.sections().iter().filter(|section| section.kind.namespaced) {
+            wires.on(&section.objects, |world, queue, change| {
+                let key = Key::new("", &change.key.namespace);
+                let ending = |ns: &Namespace| meta::is_terminating(&ns.metadata);
+                if world.informers.namespaces.get(&key).is_some_and(|namespace| ending(&namespace)) {
+                    queue.add(key);
+                }
+            });
+        }
+    },
+    reconcile,
+};
+
+fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
+    let Some(namespace) = context.world.informers.namespaces.get(key) else { return Plan::default() };
+    if !meta::is_terminating(&namespace.metadata) {
+        return Plan::default();
+    }
+    plan(&namespace, contents(&context.world.catalog, &key.name), context.now)
+}
+
+/// What is left of one kind in a namespace.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Remains {
+    pub resource: String,
+    /// How many objects there are.
+    pub count: usize,
+    /// How many of them are not being deleted yet.
+    pub untouched: usize,
+    /// How many of them each finalizer holds back.
+    pub finalizers: BTreeMap<String, usize>,
+}
+
+fn contents(catalog: &Catalog, namespace: &str) -> Vec<Remains> {
+    let sections = catalog.sections().iter().filter(|section| section.kind.namespaced);
+    sections.map(|s| remains(&s.resource, s.objects.list_namespace(namespace).iter().map(|o| &**o))).collect()
+}
+
+fn remains<'a>(resource: &str, objects: impl Iterator<Item = &'a Partial>) -> Remains {
+    let mut remains = Remains { resource: resource.to_owned(), ..Remains::default() };
+    for Partial { metadata } in objects {
+        remains.count += 1;
+        remains.untouched += usize::from(!meta::is_terminating(metadata));
+        for finalizer in metadata.finalizers.iter().flatten() {
+            *remains.finalizers.entry(finalizer.clone()).or_default() += 1;
+        }
+    }
+    remains
+}
+
+/// What a namespace that is being deleted needs; `contents` has one entry for every namespaced kind.
+pub fn plan(namespace: &Namespace, contents: Vec<Remains>, now: Timestamp) -> Plan {
+    let name = meta::name(&namespace.metadata);
+    let mut plan = Plan::default();
+    let held = |finalizer: &String| finalizer == FINALIZER;
+    let ours = namespace.spec.iter().flat_map(|spec| spec.finalizers.iter().flatten()).any(held);
+    if ours && contents.iter().all(|remains| remains.count == 0) {
+        let mut done = namespace.clone();
+        done.spec.get_or_insert_default().finalizers.get_or_insert_default().retain(|finalizer| !held(finalizer));
+        let mut write = Write::create(&done);
+        write.request.verb = Verb::Update;
+        write.request.subresource = Some("finalize".into());
+        // Caches may not show yet what was created last: ask once more before letting go.
+        let resources = contents.into_iter().map(|remains| remains.resource).collect();
+        plan.then(vec![write.guarded(Guard::Empty { namespace: name.to_owned(), resources })]);
+        return plan;
+    }
+    if ours {
+        let untouched = contents.iter().filter(|remains| remains.untouched > 0);
+        plan.then(untouched.map(|remains| clear(name, &remains.resource)).collect());
+    }
+    let mut new = namespace.clone();
+    let conditions = new.status.get_or_insert_default().conditions.get_or_insert_default();
+    for condition in told(&contents, now) {
+        conditions::set(conditions, condition);
+    }
+    plan.then(Write::status(namespace, &new).into_iter().collect());
+    plan
+}
+
+/// Deletes all objects of one kind in the namespace.
+fn clear(namespace: &str, resource: &str) -> Write {
+    let mut write = Write::new(Request {
+        verb: Verb::DeleteCollection,
+        resource: resource.to_owned(),
+        namespace: Some(namespace.to_owned()),
+        ..Request::default()
+    });
+    write.request.options.propagation_policy = Some("Background".into());
+    write
+}
+
+/// The conditions that tell how far it is.
+fn told(contents: &[Remains], now: Timestamp) -> Vec<NamespaceCondition> {
+    let remaining: Vec<String> = contents
+        .iter()
+        .filter(|remains| remains.count > 0)
+        .map(|remains| format!("{} has {} resource instances", remains.resource, remains.count))
+        .collect();
+    let mut finalizers: BTreeMap<&str, usize> = BTreeMap::new();
+    for (finalizer, count) in contents.iter().flat_map(|remains| &remains.finalizers) {
+        *finalizers.entry(finalizer).or_default() += count;
+    }
+    let held: Vec<String> = finalizers.iter().map(|(name, n)| format!("{name} in {n} resource instances")).collect();
+    let is = |kind: &str, status: &str, reason: &str, message: &str| {
+        NamespaceCondition::new(kind, status, reason, message, now)
+    };
+    vec![
+        is(
+            "NamespaceDeletionDiscoveryFailure",
+            "False",
+            "ResourcesDiscovered",
+            "All resources successfully discovered",
+        ),
+        is(
+            "NamespaceDeletionGroupVersionParsingFailure",
+            "False",
+            "ParsedGroupVersions",
+            "All legacy kube types successfully parsed",
+        ),
+        is(
+            "NamespaceDeletionContentFailure",
+            "False",
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization",
+        ),
+        match remaining.is_empty() {
+            true => is("NamespaceContentRemaining", "False", "ContentRemoved", "All content successfully removed"),
+            false => {
+                let message = format!("Some resources are remaining: {}", remaining.join(", "));
+                is("NamespaceContentRemaining", "True", "SomeResourcesRemain", &message)
+            }
+        },
+        match held.is_empty() {
+            true => is(
+                "NamespaceFinalizersRemaining",
+                "False",
+                "ContentHasNoFinalizers",
+                "All content-preserving finalizers finished",
+            ),
+            false => {
+                let message = format!("Some content in the namespace has finalizers remaining: {}", held.join(", "));
+                is("NamespaceFinalizersRemaining", "True", "SomeFinalizersRemain", &message)
+            }
+        },
+    ]
+}

@@ -1,0 +1,212 @@
+//! Node lifecycle: a node that has fallen silent is not ready, and taints say what its conditions mean for Pods.
+//!
+//! Upstream: `pkg/controller/nodelifecycle`. Clocks of nodes are not trusted: a heartbeat counts from when it was seen
+//! here, not from the time written in it.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, Pod, Taint};
+
+use super::{
+    Config, Context, Plan, Row,
+    conditions::{self, Condition},
+    meta,
+    plan::{Note, Write},
+};
+use crate::client::{Informers, Key, reference};
+
+pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
+pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+pub const ROW: Row = Row {
+    name: "node-controller",
+    workers: 4,
+    wire: |wires| {
+        let informers = &wires.world.informers.clone();
+        let env = wires.env.clone();
+        wires.on(&informers.leases, move |world, queue, change| {
+            let key = Key::new("", &change.key.name);
+            world.heartbeats.hear(&key.name, env.now());
+            // A beat of a node that is well changes nothing: its timer is set anew when it fires.
+            let silent = |node: Arc<Node>| condition(&node, "Ready").is_none_or(|ready| ready.status == "Unknown");
+            if world.informers.nodes.get(&key).is_none_or(silent) {
+                queue.add(key);
+            }
+        });
+        let env = wires.env.clone();
+        wires.on(&informers.nodes, move |world, queue, change| {
+            let said = |node: &Node| node.status.as_ref().and_then(|status| status.conditions.clone());
+            match &change.new {
+                // The agent's reports of its status are heartbeats as well; what is written here is not one.
+                Some(node) if change.old.as_ref().is_none_or(|old| said(old) != said(node)) => {
+                    let silenced = condition(node, "Ready").is_none_or(|ready| ready.status == "Unknown");
+                    if !silenced || change.old.is_none() {
+                        world.heartbeats.hear(&change.key.name, env.now());
+                    }
+                }
+                Some(_) => {}
+                None => world.heartbeats.forget(&change.key.name),
+            }
+            queue.add(change.key.clone());
+        });
+        wires.on(&informers.pods, |world, queue, change| {
+            // A Pod that says it is ready on a node that is not.
+            let Some(pod) = change.new.as_ref().filter(|pod| meta::is_ready(pod)) else { return };
+            let key = Key::new("", meta::node_name(pod).unwrap_or_default());
+            if world.informers.nodes.get(&key).is_some_and(|node| is_unready(&node)) {
+                queue.add(key);
+            }
+        });
+    },
+    reconcile,
+};
+
+/// When each node was heard last, by our own clock. After a restart every node gets its full grace again.
+#[derive(Default)]
+pub struct Heartbeats(Mutex<HashMap<String, Timestamp>>);
+
+impl Heartbeats {
+    fn hear(&self, node: &str, now: Timestamp) {
+        self.lock().insert(node.to_owned(), now);
+    }
+    fn forget(&self, node: &str) {
+        self.lock().remove(node);
+    }
+    fn last(&self, node: &str) -> Option<Timestamp> {
+        self.lock().get(node).copied()
+    }
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Timestamp>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
+    let world = context.world;
+    let Some(node) = world.informers.nodes.get(key) else { return Plan::default() };
+    let heard = world.heartbeats.last(&key.name).unwrap_or(context.now);
+    let pods = if is_unready(&node) { world.informers.pods.indexed(Informers::BY_NODE, &key.name) } else { Vec::new() };
+    plan(&node, &pods, heard, context.now, &world.config)
+}
+
+fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
+    conditions::find(node.status.as_ref()?.conditions.as_deref()?, kind)
+}
+
+fn is_unready(node: &Node) -> bool {
+    condition(node, "Ready").is_some_and(|ready| ready.status != "True")
+}
+
+/// What a node needs that was `heard` last then; `pods` are its Pods when it is not ready.
+pub fn plan(node: &Node, pods: &[Arc<Pod>], heard: Timestamp, now: Timestamp, config: &Config) -> Plan {
+    let mut plan = Plan::default();
+    if meta::is_terminating(&node.metadata) {
+        return plan;
+    }
+    let never = condition(node, "Ready").is_none();
+    let grace = if never { config.node_startup_grace } else { config.node_monitor_grace };
+    let mut seen = node.clone();
+    match meta::until(now, meta::later(heard, grace)) {
+        Some(wait) => plan.requeue(wait),
+        None => silence(seen.status.get_or_insert_default(), now),
+    }
+    if let Some(write) = Write::shared_status(node, &seen) {
+        let before = condition(node, "Ready").is_none_or(|ready| ready.status == "True");
+        let name = meta::name(&node.metadata);
+        let note = Note::normal(about(node), "NodeNotReady", format!("Node {name} status is now: NodeNotReady"));
+        plan.then(vec![if before { write.done(note) } else { write }]);
+        // The taints follow when the conditions are seen to be written.
+        return plan;
+    }
+    plan.then(pods.iter().filter(|pod| meta::is_ready(pod)).filter_map(|pod| mark(pod, now)).collect());
+    let mut tainted = node.clone();
+    let old = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    let taints = taints(node, old, now);
+    if taints != old {
+        tainted.spec.get_or_insert_default().taints = Some(taints).filter(|taints| !taints.is_empty());
+        plan.then(Write::change(node, &tainted).into_iter().collect());
+    }
+    plan
+}
+
+/// Events about nodes name them by uid as upstream's node controller does.
+fn about(node: &Node) -> k8s_openapi::api::core::v1::ObjectReference {
+    reference(node)
+}
+
+/// Nobody knows how it is.
+fn silence(status: &mut NodeStatus, now: Timestamp) {
+    let all = status.conditions.get_or_insert_default();
+    for kind in ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"] {
+        let (reason, message) = match conditions::find(all, kind) {
+            Some(known) if known.status == "Unknown" => continue,
+            Some(_) => ("NodeStatusUnknown", "Kubelet stopped posting node status."),
+            None => ("NodeStatusNeverUpdated", "Kubelet never posted node status."),
+        };
+        let heartbeat = conditions::find(all, kind).and_then(|known| known.last_heartbeat_time.clone());
+        let new = NodeCondition::new(kind, "Unknown", reason, message, now);
+        conditions::replace(all, NodeCondition { last_heartbeat_time: heartbeat, ..new });
+    }
+}
+
+/// Pods of a node that is not ready are not ready either, so that Services leave them out.
+fn mark(pod: &Arc<Pod>, now: Timestamp) -> Option<Write> {
+    let mut new = Pod::clone(pod);
+    let ready = new.status.as_mut()?.conditions.as_mut()?.iter_mut().find(|c| c.type_ == "Ready")?;
+    ready.status = "False".into();
+    ready.last_transition_time = Some(meta::time(now));
+    let note = Note::warning(reference(&**pod), "NodeNotReady", "Node is not ready");
+    Write::shared_status(&**pod, &new).map(|write| write.done(note))
+}
+
+/// A condition, its status, and the taint that says so.
+const TAINTS: &[(&str, &str, &str)] = &[
+    ("Ready", "False", NOT_READY),
+    ("Ready", "Unknown", UNREACHABLE),
+    ("MemoryPressure", "True", "node.kubernetes.io/memory-pressure"),
+    ("DiskPressure", "True", "node.kubernetes.io/disk-pressure"),
+    ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
+    ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
+];
+
+/// The taints that a node's conditions call for, beside those that are none of ours.
+pub fn taints(node: &Node, old: &[Taint], now: Timestamp) -> Vec<Taint> {
+    let mut wanted: Vec<(&str, &str)> = Vec::new();
+    for (kind, status, key) in TAINTS {
+        if condition(node, kind).is_some_and(|c| c.status == *status) {
+            wanted.push((*key, "NoSchedule"));
+            if *kind == "Ready" {
+                wanted.push((*key, "NoExecute"));
+            }
+        }
+    }
+    // A node that has never reported is as good as not ready.
+    if condition(node, "Ready").is_none() {
+        wanted.push((NOT_READY, "NoSchedule"));
+    }
+    if node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
+        wanted.push((UNSCHEDULABLE, "NoSchedule"));
+    }
+    let ours = |taint: &Taint| {
+        (taint.effect == "NoSchedule" && (taint.key == UNSCHEDULABLE || TAINTS.iter().any(|row| row.2 == taint.key)))
+            || (taint.effect == "NoExecute" && (taint.key == NOT_READY || taint.key == UNREACHABLE))
+    };
+    let fits = |taint: &Taint, want: &(&str, &str)| (taint.key.as_str(), taint.effect.as_str()) == *want;
+    let mut taints: Vec<Taint> =
+        old.iter().filter(|taint| !ours(taint) || wanted.iter().any(|want| fits(taint, want))).cloned().collect();
+    for want in &wanted {
+        if !taints.iter().any(|taint| fits(taint, want)) {
+            taints.push(Taint {
+                key: want.0.into(),
+                effect: want.1.into(),
+                value: None,
+                time_added: Some(meta::time(now)),
+            });
+        }
+    }
+    taints
+}

@@ -1,0 +1,221 @@
+//! Plans: what a reconciler wants done, as a value. The driver carries it out.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    api::{
+        Options, Request, Verb,
+        request::{PatchType, Preconditions},
+    },
+    client::{Key, Typed},
+};
+
+/// What to do, in this order: the batches, then the notes, then (unless woken before) come back.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// A batch starts when the one before it has succeeded as a whole.
+    pub batches: Vec<Batch>,
+    /// Events that depend on no write.
+    pub notes: Vec<Note>,
+    pub requeue_after: Option<Duration>,
+}
+
+/// Writes that do not depend on each other; they are done at once.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    pub writes: Vec<Write>,
+    /// Begin with one, then two, four, ... as long as all succeed: a quota or a bad template is met by few requests.
+    pub slow_start: bool,
+}
+
+/// One request to the server and what to tell about it.
+#[derive(Clone, Debug)]
+pub struct Write {
+    pub request: Request,
+    /// What must hold at the server when the write starts; where it does not, the write is left out as a failure.
+    pub guard: Option<Guard>,
+    /// Told after success; `{}` in the message is the object's name as the server chose it.
+    pub done: Option<Note>,
+    /// Told after failure; `{}` in the message is the error. The reason and the error are given to the next reconcile.
+    pub failed: Option<Note>,
+}
+
+/// A fact that a cache may not know yet, asked of the server right before a write.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Guard {
+    /// No object of this name (and, if given, uid) exists.
+    Absent { resource: String, key: Key, uid: Option<String> },
+    /// The object exists, with this uid, and is not being deleted.
+    Alive { resource: String, key: Key, uid: String },
+    /// No object of any of these resources is in the namespace.
+    Empty { namespace: String, resources: Vec<String> },
+}
+
+/// An event to be recorded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Note {
+    pub about: ObjectReference,
+    pub warning: bool,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl Note {
+    pub fn normal(about: ObjectReference, reason: &'static str, message: impl Into<String>) -> Note {
+        Note { about, warning: false, reason, message: message.into() }
+    }
+    pub fn warning(about: ObjectReference, reason: &'static str, message: impl Into<String>) -> Note {
+        Note { about, warning: true, reason, message: message.into() }
+    }
+}
+
+impl Plan {
+    /// Appends a batch, unless it is empty.
+    pub fn then(&mut self, writes: Vec<Write>) {
+        if !writes.is_empty() {
+            self.batches.push(Batch { writes, slow_start: false });
+        }
+    }
+
+    /// Comes back at the latest after `delay`.
+    pub fn requeue(&mut self, delay: Duration) {
+        self.requeue_after = Some(self.requeue_after.map_or(delay, |other| other.min(delay)));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.batches.is_empty() && self.notes.is_empty()
+    }
+
+    /// All writes, in order.
+    pub fn writes(&self) -> impl Iterator<Item = &Write> {
+        self.batches.iter().flat_map(|batch| &batch.writes)
+    }
+}
+
+impl Write {
+    pub fn new(request: Request) -> Write {
+        Write { request, guard: None, done: None, failed: None }
+    }
+
+    pub fn create<K: Typed>(object: &K) -> Write {
+        let meta = object.metadata();
+        Write::new(Request {
+            verb: Verb::Create,
+            resource: K::resource(),
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+            body: Some(value(object)),
+            ..Request::default()
+        })
+    }
+
+    /// A merge patch of what differs between `old` and `new`, refused when the object is no longer as in `old`; nothing
+    /// when they are equal. Fields that our types do not know stay untouched.
+    pub fn change<K: Typed>(old: &K, new: &K) -> Option<Write> {
+        let patch = difference(&value(old), &value(new))?;
+        let revision = old.metadata().resource_version.clone();
+        Some(Write::merge::<K>(&Key::of(old), locked(patch, revision)))
+    }
+
+    /// The same for the status alone. A status has one writer and is computed from scratch each time: it is not locked
+    /// by revision, but by uid, so that a namesake never gets it.
+    pub fn status<K: Typed>(old: &K, new: &K) -> Option<Write> {
+        let (old_value, new_value) = (value(old), value(new));
+        let status = difference(&old_value["status"], &new_value["status"])?;
+        let mut write =
+            Write::merge::<K>(&Key::of(old), json!({ "metadata": { "uid": old.metadata().uid }, "status": status }));
+        write.request.subresource = Some("status".into());
+        Some(write)
+    }
+
+    /// The same for a status with several writers: refused when the object is no longer as in `old`.
+    pub fn shared_status<K: Typed>(old: &K, new: &K) -> Option<Write> {
+        let mut write = Write::status(old, new)?;
+        let revision = old.metadata().resource_version.clone();
+        write.request.body = write.request.body.map(|patch| locked(patch, revision));
+        Some(write)
+    }
+
+    pub fn merge<K: Typed>(key: &Key, patch: Value) -> Write {
+        Write::patch(K::resource(), key, patch)
+    }
+
+    /// A merge patch on an object of any kind.
+    pub fn patch(resource: String, key: &Key, patch: Value) -> Write {
+        Write::new(Request {
+            verb: Verb::Patch,
+            resource,
+            namespace: key.namespace().map(str::to_owned),
+            name: Some(key.name.clone()),
+            body: Some(patch),
+            options: Options { patch_type: Some(PatchType::Merge), ..Options::default() },
+            ..Request::default()
+        })
+    }
+
+    /// Deletes that very object.
+    pub fn delete<K: Typed>(object: &K) -> Write {
+        Write::remove(K::resource(), &Key::of(object), object.metadata().uid.clone())
+    }
+
+    /// Deletes an object of any kind, with `uid` only that very one.
+    pub fn remove(resource: String, key: &Key, uid: Option<String>) -> Write {
+        let preconditions = uid.map(|uid| Preconditions { uid: Some(uid), resource_version: None });
+        Write::new(Request {
+            verb: Verb::Delete,
+            resource,
+            namespace: key.namespace().map(str::to_owned),
+            name: Some(key.name.clone()),
+            options: Options { preconditions, ..Options::default() },
+            ..Request::default()
+        })
+    }
+
+    pub fn guarded(mut self, guard: Guard) -> Write {
+        self.guard = Some(guard);
+        self
+    }
+    pub fn done(mut self, note: Note) -> Write {
+        self.done = Some(note);
+        self
+    }
+    pub fn failed(mut self, note: Note) -> Write {
+        self.failed = Some(note);
+        self
+    }
+}
+
+/// An object as JSON, with its `apiVersion` and `kind`.
+fn value<K: Typed>(object: &K) -> Value {
+    // The invariant: API types have string keys and no failing serializers.
+    serde_json::to_value(object).expect("API types are representable in JSON")
+}
+
+fn locked(mut patch: Value, resource_version: Option<String>) -> Value {
+    patch["metadata"]["resourceVersion"] = resource_version.into();
+    patch
+}
+
+/// The smallest merge patch (RFC 7386) that makes `new` of `old`; `None` when they are equal.
+pub fn difference(old: &Value, new: &Value) -> Option<Value> {
+    match (old, new) {
+        (old, new) if old == new => None,
+        (Value::Object(old), Value::Object(new)) => {
+            let mut patch = Map::new();
+            for key in old.keys().filter(|key| !new.contains_key(*key)) {
+                patch.insert(key.clone(), Value::Null);
+            }
+            for (key, value) in new {
+                match old.get(key) {
+                    Some(before) => patch.extend(difference(before, value).map(|v| (key.clone(), v))),
+                    None => drop(patch.insert(key.clone(), value.clone())),
+                }
+            }
+            Some(Value::Object(patch))
+        }
+        (_, new) => Some(new.clone()),
+    }
+}

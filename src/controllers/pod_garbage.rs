@@ -1,0 +1,155 @@
+//! Pod garbage: Pods that nobody else will ever remove.
+//!
+//! Upstream: `pkg/controller/podgc`. Three controllers: Pods of nodes that no longer exist (or are declared out of
+//! service), Pods deleted before they were ever scheduled, and the oldest of too many terminated Pods.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod, PodCondition};
+
+use super::{
+    Context, Plan, Row,
+    conditions::{self, Condition},
+    meta,
+    plan::{Guard, Write},
+};
+use crate::client::{Informers, Key, Typed};
+
+const NAME: &str = "pod-garbage-collector";
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
+/// The key is a node's name.
+pub const ORPHANED: Row = Row {
+    name: NAME,
+    workers: 2,
+    wire: |wires| {
+        let informers = &wires.world.informers.clone();
+        let quarantine = wires.world.config.node_gone_quarantine;
+        wires.on(&informers.nodes, move |_, queue, change| match &change.new {
+            Some(node) if is_out_of_service(node) => queue.add(change.key.clone()),
+            Some(_) => {}
+            // It may come back: its Pods are given some time.
+            None => queue.add_after(change.key.clone(), quarantine),
+        });
+        wires.on(&informers.pods, move |world, queue, change| {
+            let Some(node) = change.new.as_deref().and_then(meta::node_name) else { return };
+            let key = Key::new("", node);
+            match world.informers.nodes.get(&key) {
+                Some(node) if is_out_of_service(&node) => queue.add(key),
+                Some(_) => {}
+                None => queue.add_after(key, quarantine),
+            }
+        });
+    },
+    reconcile: |context: &Context<'_>, key: &Key| {
+        let informers = &context.world.informers;
+        let pods = informers.pods.indexed(Informers::BY_NODE, &key.name);
+        orphaned(key, informers.nodes.get(key).as_deref(), &pods, context.now)
+    },
+};
+
+/// The key is a Pod's.
+pub const UNSCHEDULED: Row = Row {
+    name: NAME,
+    workers: 2,
+    wire: |wires| {
+        let pods = &wires.world.informers.pods.clone();
+        wires.on(pods, |_, queue, change| {
+            if change.new.as_ref().is_some_and(|pod| is_unscheduled_leftover(pod)) {
+                queue.add(change.key.clone());
+            }
+        });
+    },
+    reconcile: |context: &Context<'_>, key: &Key| {
+        let pod = context.world.informers.pods.get(key).filter(|pod| is_unscheduled_leftover(pod));
+        let mut plan = Plan::default();
+        plan.then(pod.iter().map(|pod| force(pod)).collect());
+        plan
+    },
+};
+
+/// There is one key, the cluster.
+pub const TERMINATED: Row = Row {
+    name: NAME,
+    workers: 1,
+    wire: |wires| {
+        let pods = &wires.world.informers.pods.clone();
+        let threshold = wires.world.config.terminated_pods;
+        wires.on(pods, move |world, queue, change| {
+            let finished = |pod: &Option<Arc<Pod>>| pod.as_ref().is_some_and(|pod| meta::is_finished(pod));
+            let newly = finished(&change.new) && !finished(&change.old);
+            if newly && world.informers.pods.len() > threshold {
+                queue.add(Key::default());
+            }
+        });
+    },
+    reconcile: |context: &Context<'_>, _: &Key| {
+        terminated(&context.world.informers.pods.list(), context.world.config.terminated_pods)
+    },
+};
+
+fn is_out_of_service(node: &Node) -> bool {
+    node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| taint.key == OUT_OF_SERVICE)
+}
+
+fn is_unscheduled_leftover(pod: &Pod) -> bool {
+    meta::is_terminating(&pod.metadata) && meta::node_name(pod).is_none()
+}
+
+/// What to do about the Pods of a node that may be gone.
+pub fn orphaned(key: &Key, node: Option<&Node>, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let (message, doomed): (_, Vec<&Arc<Pod>>) = match node {
+        None => ("PodGC: node no longer exists", pods.iter().collect()),
+        Some(node) if is_out_of_service(node) && !is_ready(node) => {
+            let leaving = pods.iter().filter(|pod| meta::is_terminating(&pod.metadata));
+            ("PodGC: node is out of service", leaving.collect())
+        }
+        Some(_) => return plan,
+    };
+    let guard = |write: Write| match node {
+        None => write.guarded(Guard::Absent { resource: Node::resource(), key: key.clone(), uid: None }),
+        Some(_) => write,
+    };
+    plan.then(doomed.iter().filter_map(|pod| fail(pod, message, now)).map(guard).collect());
+    plan.then(doomed.iter().map(|pod| guard(force(pod))).collect());
+    plan
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions::find(conditions, "Ready").is_some_and(|ready| ready.status == "True")
+}
+
+/// The oldest Pods beyond the threshold.
+pub fn terminated(pods: &[Arc<Pod>], threshold: usize) -> Plan {
+    let mut finished: Vec<&Arc<Pod>> =
+        pods.iter().filter(|pod| meta::is_finished(pod) && !meta::is_terminating(&pod.metadata)).collect();
+    let surplus = finished.len().saturating_sub(threshold);
+    finished.sort_by_cached_key(|pod| (meta::created(&pod.metadata), Key::of(&***pod)));
+    finished.truncate(surplus);
+    let mut plan = Plan::default();
+    plan.then(finished.into_iter().map(|pod| force(pod)).collect());
+    plan
+}
+
+/// Nobody else is left to report the Pod's end.
+fn fail(pod: &Pod, message: &str, now: Timestamp) -> Option<Write> {
+    if meta::is_finished(pod) {
+        return None;
+    }
+    let mut new = pod.clone();
+    let status = new.status.get_or_insert_default();
+    status.phase = Some("Failed".into());
+    let condition = PodCondition::new("DisruptionTarget", "True", "DeletionByPodGC", message, now);
+    conditions::set(status.conditions.get_or_insert_default(), condition);
+    Write::shared_status(pod, &new)
+}
+
+/// Nobody is left who could end it gracefully.
+fn force(pod: &Pod) -> Write {
+    let mut write = Write::delete(pod);
+    write.request.options.grace_period_seconds = Some(0);
+    write
+}

@@ -1,0 +1,188 @@
+//! The work queue: a key is in it once, is worked on by one worker at a time, and comes back ever later while it fails.
+//!
+//! The semantics are those of upstream's `client-go/util/workqueue`: `dirty` holds what needs work, `processing` what is
+//! worked on; a key added while it is worked on comes back when that is done.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+use crate::client::Key;
+
+/// A failing key's first wait; it doubles up to `MOST`.
+const FIRST: Duration = Duration::from_millis(5);
+const MOST: Duration = Duration::from_secs(1000);
+/// All retries of one queue together: so many a second, in bursts of so many.
+const RETRIES_PER_SECOND: f64 = 10.0;
+const RETRY_BURST: f64 = 100.0;
+
+/// A deduplicating, delaying, rate-limited queue. Clones share it.
+#[derive(Clone)]
+pub struct Queue(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+struct State {
+    ready: VecDeque<Key>,
+    dirty: HashSet<Key>,
+    processing: HashSet<Key>,
+    /// What shall be added later, and for each such key when.
+    later: BTreeSet<(Instant, Key)>,
+    due: HashMap<Key, Instant>,
+    failures: HashMap<Key, u32>,
+    bucket: Bucket,
+}
+
+/// A token bucket that lends: a taker waits until its token has been earned.
+struct Bucket {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    fn take(&mut self, now: Instant) -> Duration {
+        let earned = now.duration_since(self.at).as_secs_f64() * RETRIES_PER_SECOND;
+        self.tokens = (self.tokens + earned).min(RETRY_BURST) - 1.0;
+        self.at = now;
+        Duration::from_secs_f64((-self.tokens / RETRIES_PER_SECOND).max(0.0))
+    }
+}
+
+impl Default for Queue {
+    fn default() -> Queue {
+        Queue::new()
+    }
+}
+
+impl Queue {
+    pub fn new() -> Queue {
+        let state = State {
+            ready: VecDeque::new(),
+            dirty: HashSet::new(),
+            processing: HashSet::new(),
+            later: BTreeSet::new(),
+            due: HashMap::new(),
+            failures: HashMap::new(),
+            bucket: Bucket { tokens: RETRY_BURST, at: Instant::now() },
+        };
+        Queue(Arc::new(Shared { state: Mutex::new(state), changed: Notify::new() }))
+    }
+
+    /// Wants `key` worked on, now or as soon as the work on it that runs is done.
+    pub fn add(&self, key: Key) {
+        if self.state().add(key) {
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Wants `key` worked on after `delay`. Of several such wishes the earliest counts.
+    pub fn add_after(&self, key: Key, delay: Duration) {
+        if delay.is_zero() {
+            return self.add(key);
+        }
+        // A wait beyond what the clock can say is no wish at all.
+        let Some(when) = Instant::now().checked_add(delay) else { return };
+        let mut state = self.state();
+        match state.due.get(&key).copied() {
+            Some(sooner) if sooner <= when => return,
+            Some(old) => state.later.remove(&(old, key.clone())),
+            None => false,
+        };
+        state.due.insert(key.clone(), when);
+        state.later.insert((when, key));
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    /// Wants `key` worked on again after a failure: later each time, and all failing keys together at a bounded rate.
+    pub fn add_rate_limited(&self, key: Key) {
+        let delay = {
+            let mut state = self.state();
+            let failures = state.failures.entry(key.clone()).or_default();
+            let own = FIRST.saturating_mul(1u32.checked_shl(*failures).unwrap_or(u32::MAX)).min(MOST);
+            *failures = (*failures + 1).min(31);
+            own.max(state.bucket.take(Instant::now()))
+        };
+        self.add_after(key, delay);
+    }
+
+    /// Ends the history of failures of `key`.
+    pub fn forget(&self, key: &Key) {
+        self.state().failures.remove(key);
+    }
+
+    /// How often `key` has failed since it last was forgotten.
+    pub fn failures(&self, key: &Key) -> u32 {
+        self.state().failures.get(key).copied().unwrap_or(0)
+    }
+
+    /// The next key to work on; `done` must follow.
+    pub async fn get(&self) -> Key {
+        loop {
+            let changed = self.0.changed.notified();
+            let next = {
+                let mut state = self.state();
+                state.mature(Instant::now());
+                if let Some(key) = state.ready.pop_front() {
+                    state.dirty.remove(&key);
+                    state.processing.insert(key.clone());
+                    // Another worker may be asleep while more is ready: one notification may stand for several keys.
+                    if !state.ready.is_empty() {
+                        self.0.changed.notify_one();
+                    }
+                    return key;
+                }
+                state.later.first().map(|(when, _)| *when)
+            };
+            match next {
+                Some(when) => tokio::select! {
+                    () = changed => {}
+                    () = tokio::time::sleep_until(when) => {}
+                },
+                None => changed.await,
+            }
+        }
+    }
+
+    /// The work on `key` has ended.
+    pub fn done(&self, key: &Key) {
+        let mut state = self.state();
+        state.processing.remove(key);
+        if state.dirty.contains(key) {
+            state.ready.push_back(key.clone());
+            drop(state);
+            self.0.changed.notify_one();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl State {
+    /// Whether a worker has something new to take.
+    fn add(&mut self, key: Key) -> bool {
+        if !self.dirty.insert(key.clone()) || self.processing.contains(&key) {
+            return false;
+        }
+        self.ready.push_back(key);
+        true
+    }
+
+    /// Adds what was to be added later and is due.
+    fn mature(&mut self, now: Instant) {
+        while self.later.first().is_some_and(|(when, _)| *when <= now) {
+            let Some((_, key)) = self.later.pop_first() else { return };
+            self.due.remove(&key);
+            self.add(key);
+        }
+    }
+}

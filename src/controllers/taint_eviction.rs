@@ -1,0 +1,133 @@
+//! Taint eviction: Pods leave a node whose NoExecute taints they do not tolerate, at once or when their time is up.
+//!
+//! Upstream: `pkg/controller/tainteviction`. The time runs from when the taint was added, so a restart changes nothing.
+//! As in upstream's zones of full disruption nobody is evicted while no node at all can be reached: there is nowhere to
+//! go, and the fault is more likely on this side.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodCondition, Taint, Toleration};
+
+use super::{
+    Context, Plan, Row,
+    conditions::{self, Condition},
+    meta, node_lifecycle,
+    plan::{Note, Write},
+};
+use crate::client::{Informers, Key, reference};
+
+pub const ROW: Row = Row {
+    name: "taint-eviction-controller",
+    workers: 4,
+    wire: |wires| {
+        let informers = &wires.world.informers.clone();
+        wires.on(&informers.pods, |_, queue, change| {
+            let Some(new) = &change.new else { return };
+            let placed = |pod: &Pod| {
+                let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.clone());
+                (meta::node_name(pod).map(str::to_owned), tolerations)
+            };
+            if meta::node_name(new).is_some() && change.old.as_ref().is_none_or(|old| placed(old) != placed(new)) {
+                queue.add(change.key.clone());
+            }
+        });
+        wires.on(&informers.nodes, |world, queue, change| {
+            let taints = |node: &std::sync::Arc<_>| no_execute(node);
+            let (old, new) = (change.old.as_ref().map(taints), change.new.as_ref().map(taints));
+            if old.unwrap_or_default() == new.clone().unwrap_or_default() {
+                return;
+            }
+            // When the first node is back all others' Pods may have to go.
+            let back = new.is_some_and(|taints| !is_lost(&taints));
+            let all = if back {
+                world.informers.pods.list()
+            } else {
+                world.informers.pods.indexed(Informers::BY_NODE, &change.key.name)
+            };
+            all.iter().filter(|pod| meta::node_name(pod).is_some()).for_each(|pod| queue.add(Key::of(&**pod)));
+        });
+    },
+    reconcile,
+};
+
+fn no_execute(node: &std::sync::Arc<k8s_openapi::api::core::v1::Node>) -> Vec<Taint> {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.filter(|taint| taint.effect == "NoExecute").cloned().collect()
+}
+
+fn is_lost(taints: &[Taint]) -> bool {
+    taints.iter().any(|taint| taint.key == node_lifecycle::UNREACHABLE)
+}
+
+fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
+    let informers = &context.world.informers;
+    let Some(pod) = informers.pods.get(key) else { return Plan::default() };
+    let node = informers.nodes.get(&Key::new("", meta::node_name(&pod).unwrap_or_default()));
+    let Some(taints) = node.map(|node| no_execute(&node)).filter(|taints| !taints.is_empty()) else {
+        return Plan::default();
+    };
+    if is_lost(&taints) && informers.nodes.list().iter().all(|node| is_lost(&no_execute(node))) {
+        return Plan::default();
+    }
+    plan(&pod, &taints, context.now)
+}
+
+/// What a Pod needs on a node with these NoExecute taints.
+pub fn plan(pod: &Pod, taints: &[Taint], now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    if meta::is_terminating(&pod.metadata) || meta::is_finished(pod) {
+        return plan;
+    }
+    let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
+    match leaves_at(tolerations, taints, now) {
+        None => {}
+        Some(at) => match meta::until(now, at) {
+            Some(wait) => plan.requeue(wait),
+            None => evict(pod, now, &mut plan),
+        },
+    }
+    plan
+}
+
+/// When a Pod with these tolerations has to go; never, if it tolerates all taints without a limit.
+pub fn leaves_at(tolerations: &[Toleration], taints: &[Taint], now: Timestamp) -> Option<Timestamp> {
+    let mut leaves: Option<Timestamp> = None;
+    for taint in taints {
+        let mut fitting = tolerations.iter().filter(|toleration| tolerates(toleration, taint)).peekable();
+        if fitting.peek().is_none() {
+            return Some(now);
+        }
+        let since = taint.time_added.as_ref().map_or(now, |time| time.0);
+        if let Some(seconds) = fitting.filter_map(|toleration| toleration.toleration_seconds).min() {
+            let at = meta::later(since, Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
+            leaves = Some(leaves.map_or(at, |other| other.min(at)));
+        }
+    }
+    leaves
+}
+
+/// Upstream's `Toleration.ToleratesTaint`.
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let given = |text: &Option<String>| text.as_deref().unwrap_or_default().to_owned();
+    let (effect, key) = (given(&toleration.effect), given(&toleration.key));
+    if (!effect.is_empty() && effect != taint.effect) || (!key.is_empty() && key != taint.key) {
+        return false;
+    }
+    match given(&toleration.operator).as_str() {
+        "" | "Equal" => !key.is_empty() && given(&toleration.value) == given(&taint.value),
+        "Exists" => true,
+        _ => false,
+    }
+}
+
+fn evict(pod: &Pod, now: Timestamp, plan: &mut Plan) {
+    let mut new = pod.clone();
+    let all = new.status.get_or_insert_default().conditions.get_or_insert_default();
+    let message = "Taint manager: deleting due to NoExecute taint";
+    conditions::set(all, PodCondition::new("DisruptionTarget", "True", "DeletionByTaintManager", message, now));
+    let note =
+        Note::normal(reference(pod), "TaintManagerEviction", format!("Marking for deletion Pod {}", Key::of(pod)));
+    plan.then(Write::shared_status(pod, &new).into_iter().collect());
+    plan.then(vec![Write::delete(pod).done(note)]);
+}

@@ -1,0 +1,63 @@
+//! Wires: from an informer's changes to the keys of a queue.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::{World, queue::Queue};
+use crate::{
+    api::Env,
+    client::{Delta, Informer, Key, Typed},
+};
+
+/// What a row's `wire` connects.
+pub struct Wires<'a> {
+    pub queue: &'a Queue,
+    pub world: &'a Arc<World>,
+    pub env: &'a Env,
+    pub(super) shutdown: &'a CancellationToken,
+    pub(super) tasks: &'a mut JoinSet<()>,
+}
+
+impl Wires<'_> {
+    /// Has `wake` called for every change, first of all for what is known already.
+    pub fn on<K: Typed>(
+        &mut self,
+        informer: &Informer<K>,
+        wake: impl Fn(&Arc<World>, &Queue, &Delta<K>) + Send + 'static,
+    ) {
+        let mut changes = informer.subscribe();
+        let (queue, world, shutdown) = (self.queue.clone(), self.world.clone(), self.shutdown.clone());
+        self.tasks.spawn(async move {
+            loop {
+                let change = tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => return,
+                    change = changes.recv() => change,
+                };
+                match change {
+                    Some(change) => wake(&world, &queue, &change),
+                    None => return,
+                }
+            }
+        });
+    }
+
+    /// Every change of an object wakes its own key.
+    pub fn own<K: Typed>(&mut self, informer: &Informer<K>) {
+        self.on(informer, |_, queue, change| queue.add(change.key.clone()));
+    }
+
+    /// Every change of an object wakes its controlling owner of `kind`, the old one and the new one.
+    pub fn owner<K: Typed>(&mut self, informer: &Informer<K>, kind: &'static str) {
+        self.on(informer, move |_, queue, change| {
+            for object in change.old.iter().chain(&change.new) {
+                let meta = object.metadata();
+                if let Some(owner) = super::meta::controller(meta).filter(|o| o.kind == kind) {
+                    queue.add(Key::new(meta.namespace.clone().unwrap_or_default(), owner.name.clone()));
+                }
+            }
+        });
+    }
+}
