@@ -5,11 +5,14 @@
 //! ([`transact`]). Reads and watches are served from the watch cache ([`cache`]). Faces ([`rpc`]) are codecs onto
 //! [`Server::handle`] and [`Server::watch`].
 
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::api::{Env, Request, Response, Status, Verb, WatchEvent};
+use crate::api::rpc::Session;
+use crate::api::{Env, Request, Response, Status, User, Verb, WatchEvent};
 use crate::store::Store;
 
 mod admission;
@@ -18,14 +21,18 @@ mod authorize;
 mod bootstrap;
 mod cache;
 mod call;
+mod connect;
 mod create;
 mod delete;
 mod deletecollection;
+mod discover;
 mod encode;
 mod get;
 mod housekeeping;
 mod list;
 mod patch;
+pub mod rpc;
+mod streams;
 mod subresources;
 mod transact;
 mod update;
@@ -34,6 +41,7 @@ mod watch;
 pub use authorize::{Authorizer, ClusterAdmin};
 use cache::Cache;
 use call::Call;
+use streams::Streams;
 
 /// Events of one watch, in order. The sender ends it when the watch is over; an `Error` event says why.
 pub type Watch = tokio::sync::mpsc::Receiver<WatchEvent>;
@@ -61,6 +69,7 @@ pub struct Server {
     config: Config,
     cache: Arc<Cache>,
     authorizer: Box<dyn Authorizer>,
+    streams: Arc<Streams>,
     tasks: Tasks,
 }
 
@@ -88,7 +97,9 @@ impl Server {
         let (cache, feed) = Cache::open(store.clone()).await?;
         let tasks = Tasks::default();
         tasks.add(tokio::spawn(feed));
-        let server = Arc::new(Server { store, env, config, cache, authorizer: Box::new(ClusterAdmin), tasks });
+        let authorizer = Box::new(ClusterAdmin);
+        let streams = Arc::default();
+        let server = Arc::new(Server { store, env, config, cache, authorizer, streams, tasks });
         server.create_initial_objects().await?;
         server.start_housekeeping();
         Ok(server)
@@ -99,6 +110,7 @@ impl Server {
         let call = Call::resolve(request)?;
         self.authorizer.authorize(&call.attributes())?;
         match (call.verb, call.subresource.as_deref()) {
+            (Verb::Connect, _) => self.connect(&call).await,
             (_, Some(_)) => self.subresource(call).await,
             (Verb::Get, None) => self.get(&call).await,
             (Verb::List, None) => self.list(&call).await,
@@ -108,7 +120,6 @@ impl Server {
             (Verb::Delete, None) => self.delete(&call).await,
             (Verb::DeleteCollection, None) => self.delete_collection(&call).await,
             (Verb::Watch, None) => Err(Status::bad_request("watch is a subscription")),
-            (Verb::Connect, None) => Err(call.not_allowed("connect")),
         }
     }
 
@@ -117,6 +128,27 @@ impl Server {
         let call = Call::resolve(Request { verb: Verb::Watch, ..request })?;
         self.authorizer.authorize(&call.attributes())?;
         self.open_watch(&call).await
+    }
+}
+
+/// What concerns the server as a whole, not one object.
+impl Server {
+    /// The sessions that a node shall serve from now on; for its agent.
+    pub fn sessions(&self, user: &User, node: &str) -> Result<mpsc::Receiver<Session>, Status> {
+        let request = Request {
+            verb: Verb::Connect,
+            resource: "nodes".into(),
+            name: Some(node.to_owned()),
+            user: user.clone(),
+            ..Request::default()
+        };
+        self.authorizer.authorize(&Call::resolve(request)?.attributes())?;
+        Ok(self.streams.subscribe(node))
+    }
+
+    /// Writes a consistent copy of the store to a new file, while serving.
+    pub async fn backup(&self, path: &Path) -> Result<(), Status> {
+        self.store.backup(path).await.map_err(store_error)
     }
 }
 

@@ -1,0 +1,154 @@
+//! The connect verb: what needs a node. The object is checked here, then its node is asked to dial back.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::api::request::Body;
+use crate::api::rpc::{ExecOptions, ImageOptions, LogOptions, PodRef, PortForwardOptions, Task};
+use crate::api::{Object, Response, Status};
+
+use super::Server;
+use super::call::Call;
+
+impl Server {
+    pub(super) async fn connect(&self, call: &Call) -> Result<Response, Status> {
+        self.cache.fresh().await?;
+        let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
+        let object = item.current()?.object;
+        let mut warnings = Vec::new();
+        let (node, task) = match (call.kind.kind, call.subresource.as_deref().unwrap_or("")) {
+            ("Pod", sub) => {
+                let node = object.0["spec"]["nodeName"].as_str().filter(|node| !node.is_empty());
+                let task = pod_task(call, sub, &object, &mut warnings)?;
+                let why = || Status::bad_request(format!("pod {} does not have a host assigned", object.name()));
+                (node.ok_or_else(why)?.to_owned(), task)
+            }
+            ("Node", sub) => (object.name().to_owned(), node_task(call, sub)?),
+            _ => return Err(call.not_allowed("connect")),
+        };
+        let id = self.streams.open(&self.env, &node, task)?;
+        Ok(Response { body: Body::Stream { id }, warnings })
+    }
+}
+
+fn pod_task(call: &Call, sub: &str, object: &Object, warnings: &mut Vec<String>) -> Result<Task, Status> {
+    let pod = PodRef {
+        namespace: object.namespace().unwrap_or("").to_owned(),
+        name: object.name().to_owned(),
+        uid: object.uid().to_owned(),
+    };
+    Ok(match sub {
+        "log" => {
+            let mut log: LogOptions = options(call)?;
+            log.container = container(object, &log.container, warnings)?;
+            if log.since_seconds.is_some() && log.since_time.is_some() {
+                return Err(Status::bad_request("at most one of `sinceTime` or `sinceSeconds` may be specified"));
+            }
+            may_log(object, &log)?;
+            Task::Log { pod, log }
+        }
+        "exec" | "attach" => {
+            let mut exec: ExecOptions = options(call)?;
+            exec.container = container(object, &exec.container, warnings)?;
+            if let Some(phase @ ("Succeeded" | "Failed")) = object.0["status"]["phase"].as_str() {
+                let why = format!("cannot {sub} into a container in a completed pod; current phase is {phase}");
+                return Err(Status::bad_request(why));
+            }
+            if sub == "attach" {
+                return Ok(Task::Attach { pod, exec });
+            }
+            if exec.command.is_empty() {
+                return Err(Status::bad_request("you must specify at least 1 command for the container"));
+            }
+            Task::Exec { pod, exec }
+        }
+        "portforward" => {
+            let PortForwardOptions { port } = options(call)?;
+            if port == 0 {
+                return Err(Status::bad_request("you must specify at least 1 port"));
+            }
+            Task::PortForward { pod, port }
+        }
+        "inspect" => Task::Inspect { pod },
+        "trace" => Task::Trace { pod },
+        _ => return Err(call.not_allowed("connect")),
+    })
+}
+
+fn node_task(call: &Call, sub: &str) -> Result<Task, Status> {
+    Ok(match sub {
+        "image" => Task::Image(options::<Option<ImageOptions>>(call)?.ok_or_else(|| {
+            Status::bad_request("an image operation is needed: import, load, pull, list or remove")
+        })?),
+        "dial" => {
+            let address = call.body.as_ref().and_then(|body| body["address"].as_str());
+            let address = address.ok_or_else(|| Status::bad_request("an address to dial is needed: host:port"))?;
+            Task::Dial { address: address.to_owned() }
+        }
+        _ => return Err(call.not_allowed("connect")),
+    })
+}
+
+/// The options object in the body, or the defaults.
+fn options<T: DeserializeOwned + Default>(call: &Call) -> Result<T, Status> {
+    match &call.body {
+        None | Some(Value::Null) => Ok(T::default()),
+        Some(body) => T::deserialize(body).map_err(|e| Status::bad_request(format!("options: {e}"))),
+    }
+}
+
+fn names(pod: &Object, list: &str) -> Vec<String> {
+    let all = pod.0["spec"][list].as_array().into_iter().flatten();
+    all.filter_map(|c| c["name"].as_str().map(str::to_owned)).collect()
+}
+
+/// The container that is meant: the named one, or the one that the Pod declares its default, or the first.
+fn container(pod: &Object, asked: &str, warnings: &mut Vec<String>) -> Result<String, Status> {
+    let (plain, init, ephemeral) =
+        (names(pod, "containers"), names(pod, "initContainers"), names(pod, "ephemeralContainers"));
+    let known = |name: &str| plain.iter().chain(&init).chain(&ephemeral).any(|n| n == name);
+    if !asked.is_empty() {
+        if known(asked) {
+            return Ok(asked.to_owned());
+        }
+        return Err(Status::bad_request(format!("container {asked} is not valid for pod {}", pod.name())));
+    }
+    if let Some(default) = pod.annotation("kubectl.kubernetes.io/default-container").filter(|name| known(name)) {
+        return Ok(default.to_owned());
+    }
+    let Some(first) = plain.first() else {
+        return Err(Status::bad_request(format!("pod {} has no containers", pod.name())));
+    };
+    if plain.len() + init.len() + ephemeral.len() > 1 {
+        let marked = |names: &[String], mark: &str| names.iter().map(|n| format!("{n}{mark}")).collect::<Vec<_>>();
+        let all = [marked(&plain, ""), marked(&ephemeral, " (ephem)"), marked(&init, " (init)")].concat();
+        warnings.push(format!("Defaulted container \"{first}\" out of: {}", all.join(", ")));
+    }
+    Ok(first.clone())
+}
+
+/// Refuses where there can be no log yet; upstream's `validateContainerLogStatus`.
+fn may_log(pod: &Object, log: &LogOptions) -> Result<(), Status> {
+    let (name, container) = (pod.name(), log.container.as_str());
+    let lists = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
+    let mut all = lists.iter().filter_map(|list| pod.0["status"][list].as_array()).flatten();
+    let status = all.find(|status| status["name"] == container).unwrap_or(&Value::Null);
+    let ended_before = status["lastState"]["terminated"].is_object();
+    if log.previous {
+        if ended_before {
+            return Ok(());
+        }
+        let why = format!("previous terminated container \"{container}\" in pod \"{name}\" not found");
+        return Err(Status::bad_request(why));
+    }
+    let state = &status["state"];
+    if state["running"].is_object() || state["terminated"].is_object() || ended_before {
+        return Ok(());
+    }
+    let waits = match state["waiting"]["reason"].as_str().unwrap_or("ContainerCreating") {
+        "ErrImagePull" => "image can't be pulled".to_owned(),
+        "ImagePullBackOff" => "trying and failing to pull image".to_owned(),
+        reason => reason.to_owned(),
+    };
+    Err(Status::bad_request(format!("container \"{container}\" in pod \"{name}\" is waiting to start: {waits}")))
+}

@@ -1,0 +1,129 @@
+//! Raw streams: a caller's half and a node's half meet here and are spliced, byte for byte, with plain backpressure.
+//!
+//! `connect` asks the node (through its subscription to sessions) to dial one id and tells the caller another; whoever
+//! comes first waits a while for the other. The bytes are `api::stream` frames, which the server does not look into.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures::SinkExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::codec::Framed;
+
+use crate::api::rpc::{Session, Task};
+use crate::api::stream::{Frame, FrameCodec, STATUS};
+use crate::api::{Env, Status};
+
+/// How long one half waits for the other.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How many sessions a node may be asked for before it has read the first.
+const SESSIONS: usize = 256;
+const BUFFER: usize = 64 * 1024;
+
+/// One end's connection.
+pub(super) type Half = Box<dyn Duplex>;
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// The nodes that can be asked, and the halves that are awaited.
+#[derive(Default)]
+pub(super) struct Streams {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Each node's subscriptions, the newest last.
+    nodes: HashMap<String, Vec<mpsc::Sender<Session>>>,
+    awaited: HashMap<String, oneshot::Sender<Half>>,
+}
+
+impl Streams {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// The sessions that a node shall serve from now on.
+    pub fn subscribe(&self, node: &str) -> mpsc::Receiver<Session> {
+        let (sender, receiver) = mpsc::channel(SESSIONS);
+        let mut state = self.lock();
+        let subscriptions = state.nodes.entry(node.to_owned()).or_default();
+        subscriptions.retain(|old| !old.is_closed());
+        subscriptions.push(sender);
+        receiver
+    }
+
+    /// Asks a node for a session: the id that the caller shall dial.
+    pub fn open(self: &Arc<Streams>, env: &Env, node: &str, task: Task) -> Result<String, Status> {
+        let (caller_id, node_id) = (id(env), id(env));
+        let (caller, caller_comes) = oneshot::channel();
+        let (nodes, node_comes) = oneshot::channel();
+        {
+            let mut state = self.lock();
+            let session = Session { id: node_id.clone(), task };
+            let subscriptions = state.nodes.entry(node.to_owned()).or_default();
+            subscriptions.retain(|one| !one.is_closed());
+            // The newest first: an agent that came back after a cut has a new one beside the dead.
+            if !subscriptions.iter().rev().any(|one| one.try_send(session.clone()).is_ok()) {
+                let why = format!("the agent of node \"{node}\" is not connected to this server");
+                return Err(Status::unavailable(why));
+            }
+            state.awaited.insert(caller_id.clone(), caller);
+            state.awaited.insert(node_id.clone(), nodes);
+        }
+        let (streams, ids, node) = (self.clone(), [caller_id.clone(), node_id], node.to_owned());
+        tokio::spawn(async move {
+            meet(&node, caller_comes, node_comes).await;
+            let mut state = streams.lock();
+            ids.iter().for_each(|id| drop(state.awaited.remove(id)));
+        });
+        Ok(caller_id)
+    }
+
+    /// Whether someone waits for this id. It is then taken: the half has to follow.
+    pub fn take(&self, id: &str) -> Option<oneshot::Sender<Half>> {
+        self.lock().awaited.remove(id)
+    }
+}
+
+/// An id that cannot be guessed.
+fn id(env: &Env) -> String {
+    let mut bytes = [0u8; 16];
+    env.fill(&mut bytes);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+async fn meet(node: &str, caller: oneshot::Receiver<Half>, from_node: oneshot::Receiver<Half>) {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let Ok(Ok(caller)) = tokio::time::timeout_at(deadline, caller).await else { return };
+    match tokio::time::timeout_at(deadline, from_node).await {
+        Ok(Ok(node)) => splice(caller, node).await,
+        _ => {
+            let status = Status::timeout(format!("the agent of node \"{node}\" did not open the stream in time"));
+            // A Status always encodes; a caller that is gone needs no answer.
+            let payload = serde_json::to_vec(&status).unwrap_or_default().into();
+            let _ = Framed::new(caller, FrameCodec).send(Frame { channel: STATUS, payload }).await;
+        }
+    }
+}
+
+/// Copies both ways until the node's side ends; the caller's end is passed on, but does not end the node's answer.
+async fn splice(caller: Half, node: Half) {
+    let (from_caller, mut to_caller) = tokio::io::split(caller);
+    let (from_node, mut to_node) = tokio::io::split(node);
+    let up = async {
+        let _ = tokio::io::copy_buf(&mut BufReader::with_capacity(BUFFER, from_caller), &mut to_node).await;
+        let _ = to_node.shutdown().await;
+        std::future::pending::<()>().await;
+    };
+    let down = async {
+        let _ = tokio::io::copy_buf(&mut BufReader::with_capacity(BUFFER, from_node), &mut to_caller).await;
+        let _ = to_caller.shutdown().await;
+    };
+    tokio::select! {
+        () = up => {}
+        () = down => {}
+    }
+}
