@@ -23,7 +23,7 @@ pub enum Verb {
 
 /// A request to the API server, whatever face it came through.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct Request {
     pub verb: Verb,
     /// The resource: `pods`, `deployments.apps`; any name that `kinds::lookup` knows.

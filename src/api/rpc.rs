@@ -23,7 +23,7 @@ pub const SESSION_EVENT: &str = "node.session";
 pub const UNSESSIONS: &str = "node.unsessions";
 
 /// The result of every method but the subscriptions.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Answer {
     /// The object, the list or the `Status`.

@@ -77,9 +77,11 @@ fn pod_task(call: &Call, sub: &str, object: &Object, warnings: &mut Vec<String>)
 
 fn node_task(call: &Call, sub: &str) -> Result<Task, Status> {
     Ok(match sub {
-        "image" => Task::Image(options::<Option<ImageOptions>>(call)?.ok_or_else(|| {
-            Status::bad_request("an image operation is needed: import, load, pull, list or remove")
-        })?),
+        "image" => {
+            Task::Image(options::<Option<ImageOptions>>(call)?.ok_or_else(|| {
+                Status::bad_request("an image operation is needed: import, load, pull, list or remove")
+            })?)
+        }
         "dial" => {
             let address = call.body.as_ref().and_then(|body| body["address"].as_str());
             let address = address.ok_or_else(|| Status::bad_request("an address to dial is needed: host:port"))?;

@@ -262,7 +262,9 @@ fn encode(response: Response) -> Result<Answer, Status> {
             answer.created = created;
         }
         Body::List(list) => answer.object = Some(raw(&encode_list(&list))?),
-        Body::Status(status) => answer.object = Some(serde_json::value::to_raw_value(&status).map_err(Status::internal)?),
+        Body::Status(status) => {
+            answer.object = Some(serde_json::value::to_raw_value(&status).map_err(Status::internal)?)
+        }
         Body::Stream { id } => answer.stream = Some(id),
     }
     Ok(answer)

@@ -1,5 +1,7 @@
 //! The API server on the memory store, through its in-process door.
 
+mod rpc;
+
 use std::sync::Arc;
 
 use podwright::api::request::{Body, EventKind, PatchType, Preconditions};

@@ -1,0 +1,203 @@
+//! The JSON-RPC face over a real Unix socket: calls, watches, streams, and what is refused.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures::{SinkExt, StreamExt};
+use podwright::api::request::{Body, EventKind};
+use podwright::api::rpc::{ImageOptions, Session, Task};
+use podwright::api::stream::{Frame, FrameCodec, STATUS, STDIN, STDOUT};
+use podwright::api::{Object, Options, Request, Status, Verb};
+use podwright::client::{Client, rpc};
+use podwright::server::rpc::{bind, serve};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio_util::codec::Framed;
+
+use super::{Api, config_map, object_of, pod, request};
+
+/// A served socket; it closes when this is dropped.
+struct Served {
+    api: Api,
+    client: Client,
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Served {
+    async fn new() -> Served {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("api.sock");
+        let api = Api::new().await;
+        let (listener, server) = (bind(&path).unwrap(), api.0.clone());
+        let task = tokio::spawn(async move { serve(server, listener, std::future::pending()).await.unwrap() });
+        let client = rpc::client(rpc::Address(path.clone()), "test");
+        Served { api, client, path, _dir: dir, task }
+    }
+
+    /// What curl would send and see: the status line's code and the body.
+    async fn http(&self, head: &str, body: &str) -> (u16, String) {
+        let mut stream = UnixStream::connect(&self.path).await.unwrap();
+        let length = body.len();
+        let text = format!(
+            "{head} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+        );
+        // A server that refuses a body does not read it to its end.
+        let _ = stream.write_all(text.as_bytes()).await;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let code = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        (code, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+    }
+
+    async fn post(&self, method: &str, params: Value) -> Value {
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+        let (code, body) = self.http("POST /rpc", &call).await;
+        assert_eq!(code, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn objects_are_written_and_read_over_http_and_websocket() {
+    let served = Served::new().await;
+    let body = config_map("a");
+    let made = served.post("create", json!({"resource": "configmaps", "namespace": "default", "body": body})).await;
+    assert_eq!(made["result"]["created"], true);
+    assert_eq!(made["result"]["object"]["metadata"]["name"], "a");
+    let read = request(Verb::Get, "configmaps", "a", None, Options::default());
+    let read = object_of(served.client.call(read).await.unwrap());
+    assert_eq!(read.0, made["result"]["object"]);
+    let list = served.client.call(request(Verb::List, "configmaps", "", None, Options::default())).await.unwrap();
+    let Body::List(list) = list.body else { panic!("not a list") };
+    assert_eq!((list.kind.as_str(), list.items.len()), ("ConfigMapList", 1));
+    assert_eq!(Object::from_slice(&list.items[0]).unwrap(), read);
+    assert_eq!(served.http("GET /healthz", "").await, (200, "ok".into()));
+    assert_eq!(served.http("GET /other", "").await.0, 404);
+    let document = served.post("rpc.discover", json!({})).await;
+    let names: Vec<_> = document["result"]["methods"].as_array().unwrap().iter().map(|m| &m["name"]).collect();
+    assert!(names.iter().any(|name| *name == "deletecollection"), "{names:?}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_answered_with_its_status() {
+    let served = Served::new().await;
+    for (method, params, code, part) in [
+        ("get", json!({"resource": "pods", "namespace": "default", "name": "x"}), 404, "pods \"x\" not found"),
+        ("get", json!({"resource": "gadgets", "name": "x"}), 404, "could not find the requested resource"),
+        ("get", json!({"resource": "pods", "namespce": "default", "name": "x"}), 400, "namespce"),
+        ("get", json!({"resource": 3}), 400, "params"),
+        ("get", json!({"resource": "pods", "name": "x"}), 400, "namespace"),
+        ("get", json!({"resource": "pods", "namespace": "default", "name": "../x"}), 400, "invalid name"),
+        ("create", json!({"resource": "pods", "namespace": "default"}), 400, "no body"),
+        ("create", json!({"resource": "pods", "namespace": "default", "body": [1]}), 400, ""),
+        ("create", json!({"resource": "configmaps", "namespace": "nowhere", "body": config_map("a")}), 404, "nowhere"),
+        ("list", json!({"resource": "pods", "options": {"labelSelector": "a in ("}}), 400, ""),
+        (
+            "list",
+            json!({"resource": "pods", "options": {"fieldSelector": "spec.image=x"}}),
+            400,
+            "field label not supported",
+        ),
+        ("list", json!({"resource": "pods", "options": {"continue": "!"}}), 400, "continue key is not valid"),
+        ("list", json!({"resource": "pods", "options": {"resourceVersion": "x"}}), 400, "resourceVersion"),
+    ] {
+        let answer = served.post(method, params.clone()).await;
+        let status: Status = serde_json::from_value(answer["error"]["data"].clone())
+            .unwrap_or_else(|e| panic!("{e}: {params} {answer}"));
+        assert_eq!(i64::from(status.code), answer["error"]["code"].as_i64().unwrap());
+        assert_eq!(status.code, code, "{params} {answer}");
+        assert!(status.message.contains(part), "{params} {answer}");
+    }
+    for bad in
+        ["{", "[]", "3", "{\"jsonrpc\": \"2.0\", \"id\": 1}", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"nothing\"}"]
+    {
+        let (_, body) = served.http("POST /rpc", bad).await;
+        let code = serde_json::from_str::<Value>(&body).unwrap()["error"]["code"].as_i64().unwrap();
+        assert!((-32700..=-32600).contains(&code), "{bad}: {body}");
+    }
+    let (code, _) = served.http("POST /rpc", &"x".repeat((16 << 20) + 1)).await;
+    assert_eq!(code, 413);
+}
+
+#[tokio::test]
+async fn a_subscription_tells_events_and_its_end() {
+    let served = Served::new().await;
+    let options = Options { timeout_seconds: Some(1), ..Options::default() };
+    let mut watch = served.client.watch(request(Verb::Watch, "configmaps", "", None, options)).await.unwrap();
+    served.api.create("configmaps", config_map("a")).await.unwrap();
+    let event = watch.recv().await.unwrap();
+    assert_eq!(event.kind, EventKind::Added);
+    assert_eq!(Object::from_slice(&event.object).unwrap().name(), "a");
+    assert!(tokio::time::timeout(Duration::from_secs(10), watch.recv()).await.unwrap().is_none(), "its time was up");
+
+    let options = Options { resource_version: Some("999999".into()), ..Options::default() };
+    let future = served.client.watch(request(Verb::Watch, "configmaps", "", None, options)).await.unwrap_err();
+    assert!(future.message.contains("Too large resource version"), "{future}");
+}
+
+fn connect(resource: &str, name: &str, sub: &str, body: Value) -> Request {
+    Request { subresource: Some(sub.into()), ..request(Verb::Connect, resource, name, Some(body), Options::default()) }
+}
+
+#[tokio::test]
+async fn a_stream_joins_the_caller_and_the_node() {
+    let served = Served::new().await;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});
+    served.api.create("nodes", node).await.unwrap();
+    let list = json!(ImageOptions::List);
+    let away = served.client.connect(connect("nodes", "n1", "image", list.clone())).await.err().unwrap();
+    assert_eq!(away.code, 503, "{away}");
+
+    let mut sessions = served.client.sessions("n1").await.unwrap();
+    let client = served.client.clone();
+    let agent = tokio::spawn(async move {
+        let Session { id, task } = sessions.recv().await.unwrap();
+        assert!(matches!(task, Task::Image(ImageOptions::List)));
+        let mut frames = Framed::new(client.dial(&id).await.unwrap(), FrameCodec);
+        while let Some(Ok(frame)) = frames.next().await {
+            let last = frame.payload.is_empty();
+            frames.send(Frame { channel: STDOUT, ..frame }).await.unwrap();
+            if last {
+                break;
+            }
+        }
+        frames.send(Frame { channel: STATUS, payload: "{}".into() }).await.unwrap();
+    });
+    let mut frames =
+        Framed::new(served.client.connect(connect("nodes", "n1", "image", list)).await.unwrap(), FrameCodec);
+    let block = bytes::Bytes::from(vec![7u8; 300_000]);
+    for payload in [block.clone(), block.clone(), bytes::Bytes::new()] {
+        frames.send(Frame { channel: STDIN, payload: payload.clone() }).await.unwrap();
+        assert_eq!(frames.next().await.unwrap().unwrap(), Frame { channel: STDOUT, payload });
+    }
+    assert_eq!(frames.next().await.unwrap().unwrap().channel, STATUS);
+    assert!(frames.next().await.is_none(), "the node's end ends the stream");
+    agent.await.unwrap();
+    let gone = served.http("GET /stream/0123", "").await;
+    assert_eq!(gone.0, 426);
+}
+
+#[tokio::test]
+async fn a_log_is_refused_for_what_has_none() {
+    let served = Served::new().await;
+    let mut object = pod("p");
+    object["spec"]["containers"] = json!([{"name": "a", "image": "x:1"}, {"name": "b", "image": "x:1"}]);
+    served.api.create("pods", object).await.unwrap();
+    let log = |body: Value| {
+        let client = served.client.clone();
+        async move { client.call(connect("pods", "p", "log", body)).await.unwrap_err().message }
+    };
+    assert_eq!(log(json!({"container": "z"})).await, "container z is not valid for pod p");
+    assert_eq!(log(json!({})).await, "container \"a\" in pod \"p\" is waiting to start: ContainerCreating");
+    assert!(log(json!({"previous": true, "container": "b"})).await.contains("previous terminated container \"b\""));
+    assert!(log(json!({"colour": 1})).await.contains("colour"));
+}
