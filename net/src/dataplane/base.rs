@@ -85,25 +85,18 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "IP saddr . IP daddr @own masquerade fully-random",
             // a Pod to the outside
             "IP saddr @local-pods IP daddr != @cluster-net masquerade fully-random",
-            // from outside to an endpoint on another node: the answer must come back here
-            "ct status dnat IP saddr != @local-pods IP daddr != @local-pods fib saddr type != local masquerade fully-random",
+            // from outside or this node to an endpoint on another node: the answer must come back here
+            "ct status dnat IP saddr != @local-pods IP daddr != @local-pods masquerade fully-random",
         ],
     ),
+    // Refused before routing: IPv6 answers for a route over `lo` by itself, and otherwise.
     (
-        "forward",
-        "type filter hook forward priority filter;",
-        &[
-            "ct state established,related accept",
-            // An answer that conntrack cannot place would leave with the Pod's address instead of the Service's.
-            "IP saddr @local-pods ct state invalid drop",
-            "goto refuse-service",
-        ],
+        "prerouting",
+        "type filter hook prerouting priority -90;",
+        &["ct state established,related accept", "goto refuse-service"],
     ),
-    (
-        "input",
-        "type filter hook input priority filter;",
-        &["ct state established,related accept", "ct mark @refused ct status & dnat != dnat goto refuse"],
-    ),
+    // An answer that conntrack cannot place would leave with the Pod's address instead of the Service's.
+    ("forward", "type filter hook forward priority filter;", &["IP saddr @local-pods ct state invalid drop"]),
     (
         "output",
         "type filter hook output priority filter;",

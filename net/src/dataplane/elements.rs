@@ -313,7 +313,8 @@ fn key_bytes(key: &Key, end: bool) -> Vec<u8> {
             bytes.extend(slot.to_ne_bytes());
         }
         Key::Source(id, net) => {
-            bytes.extend(id.to_ne_bytes());
+            // In keys of intervals nft keeps marks in network order, and has rules convert.
+            bytes.extend(id.to_be_bytes());
             push_address(&mut bytes, &if end { net.broadcast() } else { net.network() });
         }
         Key::Own(address) => {

@@ -1,0 +1,150 @@
+//! Pod links: addresses, routes and neighbours that carry packets, and what is left when they go.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use podwright_journal::Scribe;
+use podwright_net::{links, netlink};
+
+use super::net_world::*;
+
+#[test]
+fn pods_reach_each_other_and_their_node() {
+    let node = Node::dual();
+    let (a, b) = (node.server("pod-a"), node.server("pod-b"));
+    let node_ip = node.network.addresses()[0];
+    assert_eq!(ask(a.netns.as_fd(), b.endpoint()).unwrap(), ("pod-b".to_owned(), a.ip()));
+    assert_eq!(ask(a.netns.as_fd(), b.endpoint6()).unwrap(), ("pod-b".to_owned(), a.ips[1]));
+    assert_eq!(ask(node.netns(), b.endpoint()).unwrap(), ("pod-b".to_owned(), node_ip));
+    assert_eq!(ask(node.netns(), b.endpoint6()).unwrap(), ("pod-b".to_owned(), node.network.addresses()[1]));
+    node.serve(node.netns(), "node", 9000);
+    assert_eq!(ask(a.netns.as_fd(), SocketAddr::new(node_ip, 9000)).unwrap(), ("node".to_owned(), a.ip()));
+}
+
+#[test]
+fn pods_on_two_nodes_reach_each_other_with_their_own_addresses() {
+    let (one, two) = Node::two();
+    let (a, b) = (one.server("pod-a"), two.server("pod-b"));
+    assert_eq!(ask(a.netns.as_fd(), b.endpoint()).unwrap(), ("pod-b".to_owned(), a.ip()));
+    assert_eq!(ask_udp(b.netns.as_fd(), a.endpoint()).unwrap(), ("pod-a".to_owned(), b.ip()));
+    assert_eq!(ask(one.netns(), b.endpoint()).unwrap().1, "192.168.50.1".parse::<IpAddr>().unwrap());
+}
+
+#[test]
+fn a_pod_to_the_outside_has_the_nodes_address() {
+    let (one, _two) = Node::two();
+    let outside = outsider(&one, "uplink", "203.0.113.1/24", "203.0.113.9/24");
+    one.serve(outside.as_fd(), "internet", 443);
+    let pod = one.pod("pod-a");
+    let seen = ask(pod.netns.as_fd(), at("203.0.113.9", 443)).unwrap();
+    assert_eq!(seen, ("internet".to_owned(), "203.0.113.1".parse().unwrap()));
+}
+
+#[test]
+fn a_pod_cannot_lie_about_its_address() {
+    let node = Node::single();
+    let (liar, other) = (node.pod("liar"), node.server("other"));
+    run_in(liar.netns.as_fd(), "ip", &["addr", "add", "10.244.1.99/32", "dev", "eth0"]);
+    let socket = netlink::in_netns(liar.netns.as_fd(), || UdpSocket::bind("10.244.1.99:0")).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    assert!(ask_on(&socket, other.endpoint()).is_err());
+    assert!(ask_udp(liar.netns.as_fd(), other.endpoint()).is_ok());
+}
+
+#[test]
+fn attaching_twice_keeps_the_link_and_its_connections() {
+    let node = Node::single();
+    let (client, server) = (node.pod("client"), node.server("server"));
+    let before = node.wait(node.network.list()).unwrap();
+    let (_, mut held) = hold(client.netns.as_fd(), server.endpoint()).unwrap();
+    for pod in [&client, &server] {
+        let scribe = Scribe::none();
+        let again = node.network.attach(&pod.uid, pod.netns.try_clone().unwrap(), &scribe);
+        assert_eq!(node.wait(again).unwrap().addresses, pod.ips);
+    }
+    assert_eq!(node.wait(node.network.list()).unwrap(), before);
+    assert_eq!(echo(&mut held, "still here").unwrap(), "server still here");
+}
+
+#[test]
+fn an_interrupted_attach_is_finished() {
+    let node = Node::single();
+    let server = node.server("server");
+    let pod = node.pod("pod-a");
+    // As if the agent had died after making the pair, and again in a new sandbox of the same Pod.
+    run_in(pod.netns.as_fd(), "ip", &["addr", "flush", "dev", "eth0"]);
+    run_in(pod.netns.as_fd(), "ip", &["link", "set", "eth0", "down"]);
+    node.wait(node.network.attach("pod-a", pod.netns.try_clone().unwrap(), &Scribe::none())).unwrap();
+    assert!(ask(pod.netns.as_fd(), server.endpoint()).is_ok());
+    let fresh = netlink::new_netns().unwrap();
+    node.wait(node.network.attach("pod-a", fresh.try_clone().unwrap(), &Scribe::none())).unwrap();
+    assert_eq!(ask(fresh.as_fd(), server.endpoint()).unwrap().1, pod.ip());
+    assert_eq!(links::pod_details(pod.netns.as_fd()).unwrap(), None);
+}
+
+#[test]
+fn a_restarted_agent_finds_its_pods_and_removes_the_dead() {
+    let mut node = Node::single();
+    let (kept, _dead) = (node.server("kept"), node.pod("dead"));
+    let inode = node.network.netns().inode().unwrap();
+    node.restart();
+    assert_eq!(node.network.netns().inode().unwrap(), inode);
+    let removed = node.wait(node.network.retain(BTreeSet::from(["kept".to_owned()]))).unwrap();
+    assert_eq!(removed, ["dead"]);
+    let left: Vec<_> = node.wait(node.network.list()).unwrap().into_iter().map(|l| l.owner).collect();
+    assert_eq!(left, ["kept"]);
+    assert_eq!(node.network.addresses_of("kept"), Some(kept.ips.clone()));
+    assert_eq!(node.network.addresses_of("dead"), None);
+    assert!(ask(node.netns(), kept.endpoint()).is_ok());
+}
+
+#[test]
+fn inspection_shows_both_ends() {
+    let node = Node::dual();
+    let pod = node.pod("11f2c3d4-5566-4788-99aa-bbccddeeff00");
+    let seen = node.wait(node.network.inspect(&pod.uid, Some(pod.netns.try_clone().unwrap()))).unwrap();
+    let (host, inside) = (seen.host.unwrap(), seen.pod.unwrap());
+    assert_eq!((host.name.as_str(), host.peer_index), ("pw11f2c3d45566", inside.index));
+    assert_eq!((inside.name.as_str(), inside.peer_index), ("eth0", host.index));
+    assert!(host.routes.contains(&format!("{} src {}", pod.ip(), node.network.addresses()[0])), "{:?}", host.routes);
+    assert!(inside.routes.contains(&"default via 169.254.1.1".to_owned()), "{:?}", inside.routes);
+    assert!(inside.routes.contains(&"default via fe80::1".to_owned()), "{:?}", inside.routes);
+    assert!(inside.addresses.iter().any(|a| a.addr() == pod.ips[1]), "{:?}", inside.addresses);
+}
+
+#[test]
+fn nothing_is_left_of_a_detached_pod_and_of_a_removed_node() {
+    let mut node = Node::single();
+    let pod = node.pod("pod-a");
+    let links_before = run_in(node.netns(), "ip", &["-o", "link"]).lines().count();
+    for _ in 0..2 {
+        node.wait(node.network.detach("pod-a", &Scribe::none())).unwrap();
+    }
+    assert_eq!(run_in(node.netns(), "ip", &["-o", "link"]).lines().count(), links_before - 1);
+    assert!(!run_in(node.netns(), "ip", &["route"]).contains(&pod.ip().to_string()));
+    assert_eq!(node.network.addresses_of("pod-a"), None);
+    assert_eq!(links::pod_details(pod.netns.as_fd()).unwrap(), None);
+    let pin = node.folder.path().join("netns");
+    let netns = node.netns().try_clone_to_owned().unwrap();
+    node.remove();
+    assert!(!pin.exists());
+    assert_eq!(run_in(netns.as_fd(), "nft", &["list", "tables"]), "");
+    assert!(!std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(pin.to_str().unwrap()));
+}
+
+#[test]
+fn the_journal_tells_what_was_done_for_a_pod() {
+    let node = Node::single();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("journal");
+    let scribe = Scribe::open(&path, podwright_journal::Role::Net).unwrap().about("uid-1", 7);
+    let netns = netlink::new_netns().unwrap();
+    node.wait(node.network.attach("uid-1", netns, &scribe)).unwrap();
+    let records = podwright_journal::read(&path).unwrap();
+    assert!(records.iter().all(|r| r.subject == "uid-1" && r.revision == 7));
+    let told: Vec<_> = records.iter().map(|r| r.args.as_str()).collect();
+    assert!(told.iter().any(|a| a.starts_with("add link pw")), "{told:?}");
+    assert!(told.iter().any(|a| a.starts_with("net/ipv4/ip_unprivileged_port_start")), "{told:?}");
+}
