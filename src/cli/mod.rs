@@ -1,12 +1,31 @@
 //! The client's commands: one file each, kubectl's verbs, flags, output and exit codes.
+//!
+//! What they share: `target` (which objects argv means), `manifest` (what `-f` means), `print` and `jsonpath` (how
+//! objects are shown), `error` (how failures are worded).
 
+mod apply;
+mod create;
+mod delete;
+mod error;
+mod get;
+mod jsonpath;
+mod manifest;
+mod print;
+mod target;
 mod version;
+mod wait;
 
 use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::client::{Client, rpc};
+use crate::{
+    api::{Kind, Object, Request, Response, Status, Verb, request::Body},
+    client::{Client, rpc},
+};
+
+/// How every command ends: the exit code, or a failure to word.
+pub type Outcome = Result<ExitCode, error::Failure>;
 
 /// Flags that every command takes.
 #[derive(Clone, Debug, Args)]
@@ -25,42 +44,100 @@ pub struct Global {
     pub namespace: Option<String>,
 }
 
+/// One row a command.
 #[derive(clap::Subcommand)]
 pub enum Command {
+    /// Create or change objects to be as the manifests say
+    Apply(apply::Args),
+    /// Create objects from manifests
+    Create(create::Args),
+    /// Show objects
+    Get(get::Args),
+    /// Delete objects
+    Delete(delete::Args),
+    /// Wait until objects are in a state
+    Wait(wait::Args),
     /// Print the versions of client and server
     Version(version::Args),
 }
 
-impl Global {
-    /// A client of the server that the flags name; nothing is dialled yet.
-    pub fn client(&self) -> anyhow::Result<Client> {
-        let address: rpc::Address = self.server.parse().map_err(anyhow::Error::msg)?;
-        Ok(rpc::client(address, "kubectl"))
-    }
-
-    pub fn namespace(&self) -> &str {
-        self.namespace.as_deref().unwrap_or("default")
+async fn dispatch(command: Command, session: &Session) -> Outcome {
+    match command {
+        Command::Apply(args) => apply::run(args, session).await,
+        Command::Create(args) => create::run(args, session).await,
+        Command::Get(args) => get::run(args, session).await,
+        Command::Delete(args) => delete::run(args, session).await,
+        Command::Wait(args) => wait::run(args, session).await,
+        Command::Version(args) => version::run(args, session).await,
     }
 }
 
 /// Runs one client command.
 pub fn main(command: Command, global: Global) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(dispatch(command, global)),
-        Err(e) => Err(e.into()),
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(e) => return error::Failure::from(anyhow::Error::from(e)).report(),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("Error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    let outcome = runtime.block_on(async {
+        let session = Session::open(global)?;
+        dispatch(command, &session).await
+    });
+    // A reader of stdin may still hang in a thread of its own: do not wait for it.
+    runtime.shutdown_background();
+    outcome.unwrap_or_else(|failure| failure.report())
 }
 
-async fn dispatch(command: Command, global: Global) -> anyhow::Result<()> {
-    match command {
-        Command::Version(args) => version::run(args, &global).await,
+/// What a command works with: the server and the namespace that argv names.
+pub struct Session {
+    pub client: Client,
+    pub namespace: String,
+    /// Whether argv named the namespace.
+    pub namespace_given: bool,
+}
+
+impl Session {
+    /// Nothing is dialled yet.
+    fn open(global: Global) -> Result<Session, error::Failure> {
+        let address: rpc::Address = global.server.parse().map_err(error::Failure::usage)?;
+        Ok(Session {
+            client: rpc::client(address, "kubectl"),
+            namespace_given: global.namespace.is_some(),
+            namespace: global.namespace.unwrap_or_else(|| "default".into()),
+        })
+    }
+
+    /// A request on one kind; the namespace is left out where the kind has none.
+    pub fn request(&self, verb: Verb, kind: &Kind, namespace: Option<&str>, name: Option<&str>) -> Request {
+        let namespace = namespace.unwrap_or(&self.namespace);
+        Request {
+            verb,
+            resource: crate::api::status::qualified(kind.plural, kind.group),
+            namespace: kind.namespaced.then(|| namespace.to_owned()),
+            name: name.map(str::to_owned),
+            ..Request::default()
+        }
+    }
+
+    /// Sends a request; its warnings go to standard error, as kubectl shows them.
+    pub async fn call(&self, request: Request) -> Result<Response, Status> {
+        let response = self.client.call(request).await?;
+        for warning in &response.warnings {
+            eprintln!("Warning: {warning}");
+        }
+        Ok(response)
+    }
+
+    /// Sends a request whose answer is one object.
+    pub async fn object(&self, request: Request) -> Result<Object, Status> {
+        match self.call(request).await?.body {
+            Body::Object { bytes, .. } => Object::from_slice(&bytes),
+            Body::Status(status) => Err(*status),
+            _ => Err(Status::internal("the server did not answer with an object")),
+        }
+    }
+
+    /// One object by kind and name.
+    pub async fn get(&self, kind: &Kind, namespace: Option<&str>, name: &str) -> Result<Object, Status> {
+        self.object(self.request(Verb::Get, kind, namespace, Some(name))).await
     }
 }

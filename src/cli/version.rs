@@ -1,11 +1,17 @@
-//! `version`: this binary's version.
+//! `version`: the versions of client and server.
 
-use super::Global;
+use std::process::ExitCode;
+
+use super::{Outcome, Session};
 
 #[derive(clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// The client's alone; no server is asked
+    #[arg(long)]
+    client: bool,
+}
 
-pub async fn run(_args: Args, _global: &Global) -> anyhow::Result<()> {
+pub async fn run(_args: Args, _session: &Session) -> Outcome {
     println!("Client Version: v{}", env!("CARGO_PKG_VERSION"));
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

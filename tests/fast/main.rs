@@ -1,6 +1,6 @@
 //! Tests without privilege: pure functions, golden files, properties, the simulated control plane. Seconds.
 
 mod api;
-mod store;
 mod server;
+mod store;
 mod stream;

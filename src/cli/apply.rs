@@ -1,0 +1,116 @@
+//! `apply`: makes objects be as the manifests say.
+
+use std::process::ExitCode;
+
+use super::{
+    Outcome, Session,
+    error::Failure,
+    manifest::{Document, Files},
+    print::{self, Format},
+    target,
+};
+use crate::api::{FieldValidation, Object, Verb, request::PatchType};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    files: Files,
+    /// Show the result: json, yaml, name
+    #[arg(long, short = 'o', value_name = "FORMAT")]
+    output: Option<Format>,
+    /// none, server: validate and show the result, but store nothing
+    #[arg(long, default_value = "none", value_parser = ["none", "client", "server"])]
+    dry_run: String,
+    /// What to do with unknown fields: strict, warn, ignore
+    #[arg(long, default_value = "strict", value_parser = ["strict", "true", "warn", "ignore", "false"])]
+    validate: String,
+    /// Only objects whose labels match
+    #[arg(long, short = 'l', value_name = "LABELS")]
+    selector: Option<String>,
+}
+
+/// What apply did with an object.
+fn verdict(before: Option<&Object>, after: &Object) -> &'static str {
+    match before {
+        None => "created",
+        Some(before) if before.resource_version() == after.resource_version() => "unchanged",
+        Some(_) => "configured",
+    }
+}
+
+pub fn field_validation(flag: &str) -> FieldValidation {
+    match flag {
+        "warn" => FieldValidation::Warn,
+        "ignore" | "false" => FieldValidation::Ignore,
+        _ => FieldValidation::Strict,
+    }
+}
+
+/// Applies each object; one that is refused does not keep the others back.
+pub async fn run(args: Args, session: &Session) -> Outcome {
+    let mut documents = args.files.documents()?;
+    if let Some(text) = &args.selector {
+        let selector = crate::api::selector::LabelSelector::parse(text)?;
+        documents.retain(|d| selector.matches(|key| d.object.label(key)));
+    }
+    let mut code = ExitCode::SUCCESS;
+    for document in documents {
+        if let Err(failure) = apply(document, &args, session).await {
+            code = failure.report();
+        }
+    }
+    Ok(code)
+}
+
+async fn apply(document: Document, args: &Args, session: &Session) -> Result<(), Failure> {
+    let (kind, object) = (document.kind, &document.object);
+    let name = Some(object.name()).filter(|n| !n.is_empty());
+    let name = name.ok_or_else(|| {
+        Failure::usage(format!(
+            "error when retrieving current configuration of \"{}\": resource name may not be empty",
+            document.source
+        ))
+    })?;
+    check_namespace(session, &document)?;
+    let namespace = object.namespace();
+    let before = match session.get(kind, namespace, name).await {
+        Ok(live) => Some(live),
+        Err(status) if status.is_not_found() => None,
+        Err(status) => return Err(Failure::doing(status, document.doing("retrieving current configuration of"))),
+    };
+    let what = if before.is_some() { "applying patch to" } else { "creating" };
+    let after = match args.dry_run.as_str() {
+        "client" => document.object.clone(),
+        dry_run => {
+            let mut request = session.request(Verb::Patch, kind, namespace, Some(name));
+            request.body = Some(object.0.clone());
+            request.options.patch_type = Some(PatchType::Apply);
+            request.options.dry_run = dry_run == "server";
+            request.options.field_validation = Some(field_validation(&args.validate));
+            session.object(request).await.map_err(|status| Failure::doing(status, document.doing(what)))?
+        }
+    };
+    let note = match args.dry_run.as_str() {
+        "none" => String::new(),
+        dry => format!(" ({} dry run)", dry),
+    };
+    match &args.output {
+        None => println!("{} {}{note}", target::display(kind, name), verdict(before.as_ref(), &after)),
+        Some(format) => print!("{}", print::object(format, &after)?),
+    }
+    Ok(())
+}
+
+/// `-n` and the manifest's own namespace must agree.
+pub fn check_namespace(session: &Session, document: &Document) -> Result<(), Failure> {
+    match document.object.namespace() {
+        Some(own) if session.namespace_given && document.kind.namespaced && own != session.namespace => {
+            Err(Failure::usage(format!(
+                "the namespace from the provided object \"{own}\" does not match the namespace \"{}\". \
+                 You must pass '--namespace={own}' to perform this operation.",
+                session.namespace
+            )))
+        }
+        _ => Ok(()),
+    }
+}

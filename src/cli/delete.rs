@@ -1,0 +1,120 @@
+//! `delete`: deletes objects and, unless told otherwise, waits until they are gone.
+
+use std::{process::ExitCode, time::Duration};
+
+use super::{
+    Outcome, Session,
+    error::Failure,
+    target::{self, Selection, Target},
+    wait,
+};
+use crate::api::{Object, Options, Status, Verb, request::Preconditions};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    selection: Selection,
+    /// All objects of the type
+    #[arg(long)]
+    all: bool,
+    /// Seconds that the objects get to end; -1: their own
+    #[arg(long, default_value_t = -1, allow_negative_numbers = true)]
+    grace_period: i64,
+    /// The same as --grace-period=1
+    #[arg(long)]
+    now: bool,
+    /// With --grace-period=0: remove the object at once, whatever still runs
+    #[arg(long)]
+    force: bool,
+    /// What becomes of dependents: background, foreground, orphan
+    #[arg(long, default_value = "background", value_parser = ["background", "foreground", "orphan", "true", "false"])]
+    cascade: String,
+    /// Wait until the objects are gone
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
+    wait: bool,
+    /// How long to wait; 0s: for ever
+    #[arg(long, default_value = "0s", value_parser = wait::duration)]
+    timeout: Duration,
+    /// An object that does not exist is no error
+    #[arg(long)]
+    ignore_not_found: bool,
+    /// name: print names alone
+    #[arg(long, short = 'o', value_parser = ["name"])]
+    output: Option<String>,
+}
+
+impl Args {
+    fn options(&self, uid: &str) -> Options {
+        let grace = match (self.now, self.force, self.grace_period) {
+            (true, ..) => Some(1),
+            (false, true, -1) => Some(0),
+            (false, _, grace) => Some(grace).filter(|g| *g >= 0),
+        };
+        let policy = match self.cascade.as_str() {
+            "foreground" => "Foreground",
+            "orphan" | "false" => "Orphan",
+            _ => "Background",
+        };
+        Options {
+            grace_period_seconds: grace,
+            propagation_policy: Some(policy.to_owned()),
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() }),
+            ..Options::default()
+        }
+    }
+}
+
+pub async fn run(args: Args, session: &Session) -> Outcome {
+    let targets = args.selection.targets()?;
+    let broad = args.all || args.selection.selector.is_some() || args.selection.field_selector.is_some();
+    if !broad && targets.iter().any(|t| t.name.is_none()) {
+        return Err(Failure::usage("resource(s) were provided, but no name was specified"));
+    }
+    if args.force && args.grace_period <= 0 {
+        eprintln!(
+            "Warning: Immediate deletion does not wait for confirmation that the running resource has been terminated. \
+             The resource may continue to run on the cluster indefinitely."
+        );
+    }
+    let (mut going, mut code) = (Vec::new(), ExitCode::SUCCESS);
+    for target in &targets {
+        match delete(&args, target, session).await {
+            Ok(objects) => going.extend(objects.into_iter().map(|o| (target.kind, o))),
+            Err(status) if status.is_not_found() && args.ignore_not_found => {}
+            Err(status) => code = Failure::from(status).report(),
+        }
+    }
+    if going.is_empty() && broad && code == ExitCode::SUCCESS {
+        println!("No resources found");
+    }
+    if args.wait {
+        let deadline = (!args.timeout.is_zero()).then(|| tokio::time::Instant::now() + args.timeout);
+        for (kind, object) in &going {
+            wait::gone(session, kind, object, deadline).await?;
+        }
+    }
+    Ok(code)
+}
+
+/// Deletes what a target means; the objects as they were.
+async fn delete(args: &Args, target: &Target, session: &Session) -> Result<Vec<Object>, Status> {
+    let objects = args.selection.fetch(target, session).await?;
+    let mut deleted = Vec::new();
+    for object in objects {
+        let mut request = session.request(Verb::Delete, target.kind, object.namespace(), Some(object.name()));
+        request.options = args.options(object.uid());
+        match session.call(request).await {
+            Err(status) if status.is_not_found() && target.name.is_none() => continue,
+            outcome => drop(outcome?),
+        }
+        match args.output {
+            Some(_) => println!("{}", target::display(target.kind, object.name())),
+            None => {
+                let how = if args.force { "force deleted" } else { "deleted" };
+                println!("{} \"{}\" {how}", target::singular(target.kind), object.name());
+            }
+        }
+        deleted.push(object);
+    }
+    Ok(deleted)
+}

@@ -1,0 +1,221 @@
+//! `get`: shows objects, once or as they change.
+
+use std::process::ExitCode;
+
+use jiff::Timestamp;
+
+use super::{
+    Outcome, Session,
+    error::Failure,
+    jsonpath,
+    print::{self, Format, Layout, Table},
+    target::{Selection, Target},
+};
+use crate::api::{Object, Status, Verb, WatchEvent, request::EventKind};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    selection: Selection,
+    /// wide, yaml, json, name, jsonpath=TEMPLATE, jsonpath-file=FILE, custom-columns=HEADING:PATH,...
+    #[arg(long, short = 'o', value_name = "FORMAT")]
+    output: Option<Format>,
+    /// Show changes as they happen, after what there is
+    #[arg(long, short = 'w')]
+    watch: bool,
+    /// Show changes alone
+    #[arg(long)]
+    watch_only: bool,
+    #[arg(long)]
+    no_headers: bool,
+    /// Show all labels in the last column
+    #[arg(long)]
+    show_labels: bool,
+    /// Give these labels columns of their own
+    #[arg(long, short = 'L', value_delimiter = ',', value_name = "LABEL")]
+    label_columns: Vec<String>,
+    /// Sort by this field, as .metadata.creationTimestamp
+    #[arg(long, value_name = "JSONPATH")]
+    sort_by: Option<jsonpath::Template>,
+    /// An object that does not exist is no error
+    #[arg(long)]
+    ignore_not_found: bool,
+    /// Ask for this subresource of the objects: status, scale
+    #[arg(long)]
+    subresource: Option<String>,
+}
+
+impl Args {
+    fn layout(&self, targets: &[Target]) -> Layout {
+        let kinds: std::collections::BTreeSet<&str> = targets.iter().map(|t| t.kind.kind).collect();
+        Layout {
+            wide: matches!(self.output, Some(Format::Wide)),
+            namespaces: self.selection.all_namespaces,
+            no_headers: self.no_headers,
+            show_labels: self.show_labels,
+            label_columns: self.label_columns.clone(),
+            prefix: kinds.len() > 1,
+        }
+    }
+}
+
+pub async fn run(args: Args, session: &Session) -> Outcome {
+    let targets = args.selection.targets()?;
+    if args.watch || args.watch_only {
+        return watch(&args, &targets, session).await;
+    }
+    let (mut groups, mut failed) = (Vec::new(), None);
+    for target in &targets {
+        match fetch(&args, target, session).await {
+            Ok(objects) => groups.push((target, objects)),
+            Err(status) if status.is_not_found() && args.ignore_not_found => {}
+            Err(status) => failed = Some(Failure::from(status)).inspect(|_| {}).or(failed),
+        }
+    }
+    if let Some(template) = &args.sort_by {
+        groups.iter_mut().for_each(|(_, objects)| sort(objects, template));
+    }
+    show(&args, &targets, groups, session)?;
+    Ok(failed.map_or(ExitCode::SUCCESS, Failure::report))
+}
+
+async fn fetch(args: &Args, target: &Target, session: &Session) -> Result<Vec<Object>, Status> {
+    match (&args.subresource, &target.name) {
+        (Some(subresource), Some(name)) => {
+            let mut request = session.request(Verb::Get, target.kind, target.namespace.as_deref(), Some(name));
+            request.subresource = Some(subresource.clone());
+            Ok(vec![session.object(request).await?])
+        }
+        _ => args.selection.fetch(target, session).await,
+    }
+}
+
+fn sort(objects: &mut [Object], template: &jsonpath::Template) {
+    objects.sort_by(|a, b| {
+        let key = |o: &Object| template.values(&o.0).first().map(|v| (v.as_f64(), jsonpath::text(v)));
+        key(a).partial_cmp(&key(b)).unwrap_or(std::cmp::Ordering::Equal)
+    });
+}
+
+fn show(
+    args: &Args,
+    targets: &[Target],
+    groups: Vec<(&Target, Vec<Object>)>,
+    session: &Session,
+) -> Result<(), Failure> {
+    let total: usize = groups.iter().map(|(_, objects)| objects.len()).sum();
+    match &args.output {
+        None | Some(Format::Wide) => {
+            tables(args, targets, &groups);
+            if total == 0 && !groups.is_empty() && !args.ignore_not_found {
+                let everywhere = args.selection.all_namespaces || !targets.iter().any(|t| t.kind.namespaced);
+                let place = if everywhere { String::new() } else { format!(" in {} namespace", session.namespace) };
+                eprintln!("No resources found{}{}", place, if everywhere { "" } else { "." });
+            }
+        }
+        Some(Format::CustomColumns(columns)) => {
+            let objects: Vec<Object> = groups.into_iter().flat_map(|(_, objects)| objects).collect();
+            print!("{}", print::custom(columns, &objects, args.no_headers));
+        }
+        Some(Format::Name) => {
+            groups.iter().flat_map(|(_, objects)| objects).for_each(|o| println!("{}", print::name(o)));
+        }
+        Some(format) => {
+            let one = targets.len() == 1 && targets[0].name.is_some();
+            let mut objects: Vec<Object> = groups.into_iter().flat_map(|(_, objects)| objects).collect();
+            match (one, objects.pop()) {
+                (true, None) => {}
+                (true, Some(object)) => print!("{}", print::object(format, &object)?),
+                (false, last) => {
+                    objects.extend(last);
+                    print!("{}", print::object(format, &print::list(objects))?);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One table a kind, an empty line between two.
+fn tables(args: &Args, targets: &[Target], groups: &[(&Target, Vec<Object>)]) {
+    let (layout, now, mut first) = (args.layout(targets), Timestamp::now(), true);
+    let mut at = 0;
+    while at < groups.len() {
+        let kind = groups[at].0.kind;
+        let run = groups[at..].iter().take_while(|(target, _)| target.kind.kind == kind.kind);
+        let mut rows: Vec<Vec<String>> = Vec::new();
+        let mut next = at;
+        for (_, objects) in run {
+            rows.extend(objects.iter().map(|o| print::row(kind, &layout, o, now)));
+            next += 1;
+        }
+        at = next;
+        if rows.is_empty() {
+            continue;
+        }
+        if !layout.no_headers {
+            rows.insert(0, print::headings(kind, &layout));
+        }
+        if !first {
+            println!();
+        }
+        first = false;
+        print!("{}", Table::default().render(&rows));
+    }
+}
+
+/// Shows one kind's objects, then every change, until interrupted.
+async fn watch(args: &Args, targets: &[Target], session: &Session) -> Outcome {
+    let [target] = targets else {
+        return Err(Failure::usage("you may only specify a single resource type when watching"));
+    };
+    let (layout, mut table) = (args.layout(targets), Table::default());
+    let mut selection = args.selection.clone();
+    if let Some(name) = &target.name {
+        let own = format!("metadata.name={name}");
+        selection.field_selector = Some(selection.field_selector.map_or(own.clone(), |other| format!("{other},{own}")));
+    }
+    let (objects, revision) = selection.list(target, session).await?;
+    if let (Some(name), true) = (&target.name, objects.is_empty()) {
+        return Err(Status::not_found(target.kind.plural, target.kind.group, name).into());
+    }
+    let mut headed = layout.no_headers;
+    let mut print = |objects: &[Object]| -> Result<(), Failure> {
+        match &args.output {
+            None | Some(Format::Wide) => {
+                let mut rows = Vec::new();
+                if !std::mem::replace(&mut headed, true) {
+                    rows.push(print::headings(target.kind, &layout));
+                }
+                rows.extend(objects.iter().map(|o| print::row(target.kind, &layout, o, Timestamp::now())));
+                print!("{}", table.render(&rows));
+            }
+            Some(format) => objects.iter().try_for_each(|o| {
+                print!("{}", print::object(format, o)?);
+                Ok::<_, Failure>(())
+            })?,
+        }
+        Ok(std::io::Write::flush(&mut std::io::stdout())?)
+    };
+    if !args.watch_only && !objects.is_empty() {
+        print(&objects)?;
+    }
+    let mut request = session.request(Verb::Watch, target.kind, target.namespace.as_deref(), None);
+    request.options = selection.options();
+    request.options.resource_version = Some(revision);
+    if selection.all_namespaces {
+        request.namespace = None;
+    }
+    let mut events = session.client.watch(request).await?;
+    while let Some(WatchEvent { kind, object }) = events.recv().await {
+        match kind {
+            EventKind::Bookmark => {}
+            EventKind::Error => {
+                let status: Status = serde_json::from_slice(&object).map_err(Status::internal)?;
+                return Err(status.into());
+            }
+            _ => print(&[super::target::typed(target.kind, Object::from_slice(&object)?)?])?,
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,113 @@
+//! What `-f` means: files, folders, standard input, several documents, lists.
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+
+use super::error::Failure;
+use crate::api::{Kind, Object, kinds, yaml};
+
+/// `-f` and `-R`, as every command takes them.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Files {
+    /// A manifest: a file, a folder of them, or - for standard input
+    #[arg(long = "filename", short = 'f', value_name = "FILE", value_delimiter = ',')]
+    pub filename: Vec<PathBuf>,
+    /// Go into folders of folders
+    #[arg(long, short = 'R')]
+    pub recursive: bool,
+}
+
+/// One object of a manifest, and where it was read.
+pub struct Document {
+    pub source: String,
+    pub kind: &'static Kind,
+    pub object: Object,
+}
+
+impl Document {
+    /// `Error from server (...): error when creating "hello.yaml": ...`
+    pub fn doing(&self, what: &str) -> String {
+        format!("error when {what} \"{}\"", self.source)
+    }
+}
+
+impl Files {
+    pub fn is_empty(&self) -> bool {
+        self.filename.is_empty()
+    }
+
+    /// All objects, in order. The first that cannot be read ends it.
+    pub fn documents(&self) -> Result<Vec<Document>, Failure> {
+        let mut documents = Vec::new();
+        for path in &self.filename {
+            if path.as_os_str() == "-" {
+                let mut text = String::new();
+                std::io::stdin().read_to_string(&mut text)?;
+                parse("STDIN", &text, &mut documents)?;
+                continue;
+            }
+            for file in files(path, self.recursive, true)? {
+                let text = std::fs::read_to_string(&file)
+                    .map_err(|e| Failure::usage(format!("reading {}: {e}", file.display())))?;
+                parse(&file.display().to_string(), &text, &mut documents)?;
+            }
+        }
+        if documents.is_empty() {
+            return Err(Failure::usage("no objects passed to the command"));
+        }
+        Ok(documents)
+    }
+}
+
+/// The manifests at a path, in order of their names. Only a folder is searched by ending.
+fn files(path: &Path, recursive: bool, top: bool) -> Result<Vec<PathBuf>, Failure> {
+    let missing = |_| Failure::usage(format!("the path \"{}\" does not exist", path.display()));
+    if !std::fs::metadata(path).map_err(missing)?.is_dir() {
+        let manifest = path.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
+        return Ok(if manifest || top { vec![path.to_owned()] } else { Vec::new() });
+    }
+    if !top && !recursive {
+        return Ok(Vec::new());
+    }
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(path)?.map(|e| Ok(e?.path())).collect::<std::io::Result<_>>()?;
+    entries.sort();
+    let mut found = Vec::new();
+    for entry in entries {
+        found.extend(files(&entry, recursive, false)?);
+    }
+    Ok(found)
+}
+
+fn parse(source: &str, text: &str, into: &mut Vec<Document>) -> Result<(), Failure> {
+    let values = yaml::documents(text).map_err(|e| Failure::usage(format!("error parsing {source}: {e}")))?;
+    for value in values {
+        flatten(source, value, into)?;
+    }
+    Ok(())
+}
+
+/// A document, or each item of a `List`.
+fn flatten(source: &str, value: Value, into: &mut Vec<Document>) -> Result<(), Failure> {
+    let text = |field: &str| value[field].as_str().unwrap_or("").to_owned();
+    let (api_version, kind_name) = (text("apiVersion"), text("kind"));
+    if kind_name.is_empty() || api_version.is_empty() {
+        let what = if kind_name.is_empty() { "kind" } else { "apiVersion" };
+        return Err(Failure::usage(format!("error validating \"{source}\": error validating data: {what} not set")));
+    }
+    if let (true, Some(items)) = (kind_name.ends_with("List"), value["items"].as_array()) {
+        return items.iter().try_for_each(|item| flatten(source, item.clone(), into));
+    }
+    let kind = kinds::of(&api_version, &kind_name).ok_or_else(|| {
+        let name = value["metadata"]["name"].as_str().unwrap_or("");
+        Failure::usage(format!(
+            "resource mapping not found for name: \"{name}\" namespace: \"\" from \"{source}\": \
+             no matches for kind \"{kind_name}\" in version \"{api_version}\""
+        ))
+    })?;
+    into.push(Document { source: source.to_owned(), kind, object: Object(value) });
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! How objects are shown: tables, YAML, JSON, names, JSONPath.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{error::Failure, jsonpath, target};
+use crate::api::{Kind, Object, kinds, yaml};
+
+/// What `-o` says.
+#[derive(Clone, Debug, Default)]
+pub enum Format {
+    #[default]
+    Table,
+    Wide,
+    Yaml,
+    Json,
+    Name,
+    JsonPath(jsonpath::Template),
+    /// Heading and path of each column.
+    CustomColumns(Vec<(String, jsonpath::Template)>),
+}
+
+impl std::str::FromStr for Format {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Format, String> {
+        let (name, argument) = text.split_once('=').map_or((text, None), |(n, a)| (n, Some(a)));
+        match (name, argument) {
+            ("wide", None) => Ok(Format::Wide),
+            ("yaml", None) => Ok(Format::Yaml),
+            ("json", None) => Ok(Format::Json),
+            ("name", None) => Ok(Format::Name),
+            ("jsonpath", Some(template)) => Ok(Format::JsonPath(template.parse()?)),
+            ("jsonpath-file", Some(file)) => {
+                let template = std::fs::read_to_string(file).map_err(|e| format!("reading {file}: {e}"))?;
+                Ok(Format::JsonPath(template.parse()?))
+            }
+            ("custom-columns", Some(columns)) => columns
+                .split(',')
+                .map(|column| {
+                    let (heading, path) = column.split_once(':').ok_or("custom-columns wants HEADING:PATH,...")?;
+                    Ok((heading.to_owned(), format!("{{{}}}", path.trim_matches(['{', '}'])).parse()?))
+                })
+                .collect::<Result<_, String>>()
+                .map(Format::CustomColumns),
+            _ => Err(format!(
+                "unable to match a printer suitable for the output format \"{text}\", allowed formats are: \
+                 custom-columns,json,jsonpath,jsonpath-file,name,wide,yaml"
+            )),
+        }
+    }
+}
+
+/// One object in a format that is not a table.
+pub fn object(format: &Format, object: &Object) -> Result<String, Failure> {
+    match format {
+        Format::Yaml => yaml::to_string(&object.0).map_err(Failure::usage),
+        Format::Json => Ok(format!("{:#}\n", object.0)),
+        Format::JsonPath(template) => template.render(&object.0).map_err(Failure::usage),
+        _ => Ok(format!("{}\n", name(object))),
+    }
+}
+
+/// Several objects as one `List`, as `get` shows them in YAML, JSON and JSONPath.
+pub fn list(objects: Vec<Object>) -> Object {
+    let items: Vec<Value> = objects.into_iter().map(|o| o.0).collect();
+    Object(json!({ "apiVersion": "v1", "items": items, "kind": "List", "metadata": { "resourceVersion": "" } }))
+}
+
+/// `pod/x`, `deployment.apps/y`.
+pub fn name(object: &Object) -> String {
+    match kinds::of(object.api_version(), object.kind()) {
+        Some(kind) => target::display(kind, object.name()),
+        None => format!("{}/{}", object.kind().to_lowercase(), object.name()),
+    }
+}
+
+/// How a table is laid out beside its kind's columns.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    pub wide: bool,
+    pub namespaces: bool,
+    pub no_headers: bool,
+    pub show_labels: bool,
+    /// `-L`: labels that get a column of their own.
+    pub label_columns: Vec<String>,
+    /// Names are shown as `pod/x`, because several kinds are shown.
+    pub prefix: bool,
+}
+
+/// Rows of cells, made into aligned lines. Keeps its widths, so that watched rows line up with what came before.
+#[derive(Default)]
+pub struct Table {
+    widths: Vec<usize>,
+}
+
+impl Table {
+    /// Lines of the rows: columns three spaces apart, the last one unpadded.
+    pub fn render(&mut self, rows: &[Vec<String>]) -> String {
+        for row in rows {
+            self.widths.resize(self.widths.len().max(row.len()), 0);
+            for (width, cell) in self.widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let mut text = String::new();
+        for row in rows {
+            let last = row.len().saturating_sub(1);
+            for (at, (cell, width)) in row.iter().zip(&self.widths).enumerate() {
+                // Writing to a String cannot fail.
+                let _ = if at == last { writeln!(text, "{cell}") } else { write!(text, "{cell:width$}   ") };
+            }
+        }
+        text
+    }
+}
+
+/// The headings of a kind's table.
+pub fn headings(kind: &Kind, layout: &Layout) -> Vec<String> {
+    let mut row = Vec::new();
+    if layout.namespaces && kind.namespaced {
+        row.push("NAMESPACE".to_owned());
+    }
+    row.extend(kind.columns.iter().filter(|c| layout.wide || !c.wide).map(|c| c.name.to_owned()));
+    row.extend(layout.label_columns.iter().map(|l| l.rsplit('/').next().unwrap_or(l).to_uppercase()));
+    if layout.show_labels {
+        row.push("LABELS".to_owned());
+    }
+    row
+}
+
+/// One object's row in its kind's table.
+pub fn row(kind: &Kind, layout: &Layout, object: &Object, now: Timestamp) -> Vec<String> {
+    let mut row = Vec::new();
+    if layout.namespaces && kind.namespaced {
+        row.push(object.namespace().unwrap_or("").to_owned());
+    }
+    for column in kind.columns.iter().filter(|c| layout.wide || !c.wide) {
+        let cell = (column.cell)(object, now);
+        let prefixed = layout.prefix && column.name == "NAME";
+        row.push(if prefixed { format!("{}/{cell}", target::singular(kind)) } else { cell });
+    }
+    row.extend(layout.label_columns.iter().map(|l| object.label(l).unwrap_or("").to_owned()));
+    if layout.show_labels {
+        let labels = object.labels().into_iter().flatten();
+        let pairs: Vec<String> = labels.map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or(""))).collect();
+        row.push(if pairs.is_empty() { "<none>".to_owned() } else { pairs.join(",") });
+    }
+    row
+}
+
+/// Rows of `-o custom-columns`.
+pub fn custom(columns: &[(String, jsonpath::Template)], objects: &[Object], no_headers: bool) -> String {
+    let cell = |object: &Object, path: &jsonpath::Template| match path.values(&object.0) {
+        values if values.is_empty() => "<none>".to_owned(),
+        values => values.iter().map(|v| jsonpath::text(v)).collect::<Vec<_>>().join(","),
+    };
+    let mut rows = Vec::new();
+    if !no_headers {
+        rows.push(columns.iter().map(|(heading, _)| heading.clone()).collect());
+    }
+    rows.extend(objects.iter().map(|o| columns.iter().map(|(_, path)| cell(o, path)).collect()));
+    Table::default().render(&rows)
+}

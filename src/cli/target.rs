@@ -1,0 +1,145 @@
+//! Which objects argv means: `pods`, `pod x y`, `pod/x deploy/y`, `all`, each with `-l`, `--all` and `-A`.
+
+use super::{Session, error::Failure, manifest::Files};
+use crate::api::{
+    Kind, Object, Options, Status, Verb,
+    kinds::{self, KINDS},
+    request::Body,
+};
+
+/// The arguments by which commands name objects.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Selection {
+    /// TYPE [NAME...] or TYPE/NAME...
+    #[arg(value_name = "TYPE[/NAME] [NAME]")]
+    pub names: Vec<String>,
+    #[command(flatten)]
+    pub files: Files,
+    /// Only objects whose labels match, as a=b,c!=d,e in (f,g)
+    #[arg(long, short = 'l', value_name = "LABELS")]
+    pub selector: Option<String>,
+    /// Only objects whose fields match, as status.phase=Running
+    #[arg(long, value_name = "FIELDS")]
+    pub field_selector: Option<String>,
+    /// In all namespaces
+    #[arg(long, short = 'A')]
+    pub all_namespaces: bool,
+}
+
+/// One thing that argv names: a kind's objects, or one of them.
+#[derive(Clone)]
+pub struct Target {
+    pub kind: &'static Kind,
+    /// As a manifest says; else the session's.
+    pub namespace: Option<String>,
+    /// None: all that the selectors leave.
+    pub name: Option<String>,
+}
+
+/// `deployment.apps/hello`, `pod/hello`: how kubectl names an object in its output.
+pub fn display(kind: &Kind, name: &str) -> String {
+    format!("{}/{name}", singular(kind))
+}
+
+/// `deployment.apps`, `pod`.
+pub fn singular(kind: &Kind) -> String {
+    crate::api::status::qualified(kind.singular, kind.group)
+}
+
+/// The kind that a word of argv means.
+pub fn kind(word: &str) -> Result<&'static Kind, Failure> {
+    kinds::lookup(word).ok_or_else(|| Failure::usage(format!("the server doesn't have a resource type \"{word}\"")))
+}
+
+impl Selection {
+    /// What is meant, in argv's order. Categories (`all`) and comma lists become several targets.
+    pub fn targets(&self) -> Result<Vec<Target>, Failure> {
+        if !self.files.is_empty() {
+            if !self.names.is_empty() {
+                return Err(Failure::usage(
+                    "when paths are provided as input, you may not specify resource by arguments as well",
+                ));
+            }
+            let named = |d: super::manifest::Document| Target {
+                kind: d.kind,
+                namespace: d.object.namespace().map(str::to_owned),
+                name: Some(d.object.name().to_owned()),
+            };
+            return Ok(self.files.documents()?.into_iter().map(named).collect());
+        }
+        let Some(first) = self.names.first() else {
+            return Err(Failure::usage("You must specify the type of resource, or a manifest with -f"));
+        };
+        if self.names.iter().any(|n| n.contains('/')) {
+            return self.names.iter().map(|n| slashed(n)).collect();
+        }
+        let kinds = first.split(',').map(of_type).collect::<Result<Vec<_>, _>>()?.concat();
+        let target = |kind: &'static Kind, name: Option<&String>| Target { kind, namespace: None, name: name.cloned() };
+        Ok(match &self.names[1..] {
+            [] => kinds.into_iter().map(|kind| target(kind, None)).collect(),
+            names => kinds.iter().flat_map(|kind| names.iter().map(|n| target(kind, Some(n)))).collect(),
+        })
+    }
+
+    /// The objects that one target means.
+    pub async fn fetch(&self, target: &Target, session: &Session) -> Result<Vec<Object>, Status> {
+        match &target.name {
+            Some(name) => Ok(vec![session.get(target.kind, target.namespace.as_deref(), name).await?]),
+            None => Ok(self.list(target, session).await?.0),
+        }
+    }
+
+    /// All objects of a target's kind that the selectors leave, and the revision of the list.
+    pub async fn list(&self, target: &Target, session: &Session) -> Result<(Vec<Object>, String), Status> {
+        let mut request = session.request(Verb::List, target.kind, target.namespace.as_deref(), None);
+        request.options = self.options();
+        if self.all_namespaces {
+            request.namespace = None;
+        }
+        match session.call(request).await?.body {
+            Body::List(list) => {
+                let objects = list
+                    .items
+                    .iter()
+                    .map(|bytes| typed(target.kind, Object::from_slice(bytes)?))
+                    .collect::<Result<_, _>>()?;
+                Ok((objects, list.resource_version))
+            }
+            _ => Err(Status::internal("the server did not answer with a list")),
+        }
+    }
+
+    pub fn options(&self) -> Options {
+        Options {
+            label_selector: self.selector.clone(),
+            field_selector: self.field_selector.clone(),
+            ..Options::default()
+        }
+    }
+}
+
+/// Items of a list may lack their type; a table or a file needs it.
+pub fn typed(kind: &Kind, mut object: Object) -> Result<Object, Status> {
+    if object.kind().is_empty() {
+        object.0["apiVersion"] = kind.api_version().into();
+        object.0["kind"] = kind.kind.into();
+    }
+    Ok(object)
+}
+
+fn slashed(word: &str) -> Result<Target, Failure> {
+    match word.split_once('/') {
+        Some((kind_name, name)) if !name.is_empty() && !name.contains('/') => {
+            Ok(Target { kind: kind(kind_name)?, namespace: None, name: Some(name.to_owned()) })
+        }
+        _ => Err(Failure::usage(
+            "there is no need to specify a resource type as a separate argument when passing arguments in resource/name form",
+        )),
+    }
+}
+
+/// The kinds of one word: a category's, or the one of that name.
+fn of_type(word: &str) -> Result<Vec<&'static Kind>, Failure> {
+    let members: Vec<&Kind> = KINDS.iter().filter(|k| k.categories.contains(&word)).collect();
+    if members.is_empty() { Ok(vec![kind(word)?]) } else { Ok(members) }
+}
