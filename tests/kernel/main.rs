@@ -1,5 +1,7 @@
 //! Tests of one kernel primitive at a time, as root, each in namespaces of its own.
 
+mod image;
+mod image_registry;
 mod net_links;
 mod net_services;
 mod net_world;

@@ -85,7 +85,7 @@ pub struct Image {
     /// Bytes as transferred: config and layers.
     pub size: u64,
     pub config: ImageConfiguration,
-    /// Unpacked layers, **uppermost first**: the order of overlayfs' `lowerdir`.
+    /// Unpacked layers, lowest first. (`lowerdir` of overlayfs wants them the other way round.)
     pub layers: Vec<PathBuf>,
 }
 
@@ -275,7 +275,8 @@ impl Image {
 
     /// A regular file of the image as the overlay would show it, symlinks followed inside the image; at most 1 MiB.
     pub fn read_file(&self, path: &str) -> Result<Option<Vec<u8>>> {
-        LayerView::open(&self.layers)?.read_file(path, 1 << 20)
+        let uppermost_first: Vec<PathBuf> = self.layers.iter().rev().cloned().collect();
+        LayerView::open(&uppermost_first)?.read_file(path, 1 << 20)
     }
 
     /// Resolves a `USER` (the image's own when `spec` is empty) against the image's `/etc/passwd` and `/etc/group`.
@@ -580,7 +581,7 @@ impl Inner {
         let config: ImageConfiguration = serde_json::from_slice(&self.read_blob(&id)?)
             .map_err(|e| ImageError::Invalid(format!("image config {id}: {e}")))?;
         let layers: Vec<PathBuf> =
-            chain_ids(config.rootfs().diff_ids()).iter().rev().map(|c| self.layer_path(c).join("fs")).collect();
+            chain_ids(config.rootfs().diff_ids()).iter().map(|c| self.layer_path(c).join("fs")).collect();
         if layers.iter().any(|l| !l.is_dir()) {
             return Ok(None);
         }
