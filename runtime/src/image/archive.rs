@@ -285,8 +285,8 @@ fn oci_images(files: &Files, index: &Stored) -> Result<Vec<FoundImage>> {
         }
         let bytes = files.document(&blob_name(&digest)?)?;
         let manifest: ImageManifest = parse("manifest", &bytes)?;
-        let layers = manifest.layers().iter().map(|l| blob_name(&l.digest().to_string())).collect::<Result<_>>()?;
-        let config = files.document(&blob_name(&manifest.config().digest().to_string())?)?;
+        let layers = manifest.layers().iter().map(|l| blob_name(l.digest().as_ref())).collect::<Result<_>>()?;
+        let config = files.document(&blob_name(manifest.config().digest().as_ref())?)?;
         found.push((digest, FoundImage { manifest: bytes, config, layers, names }));
     }
     Ok(found.into_iter().map(|(_, image)| image).collect())

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 use super::archive::{MAX_DOCUMENT, check_layers, fits_host, parse};
 use super::digest::{self, Hasher, chain_ids, sha256};
 use super::registry::{connect, describe};
-use super::store::{Inner, Temp, lock};
+use super::store::{Inner, Pin, Temp, lock};
 use super::{Auth, Image, ImageError, ImageName, ImageStore, Progress, PullEvent, Result};
 
 /// Tries to download one blob; each goes on where the last one broke off.
@@ -176,7 +176,7 @@ impl Job {
         check_layers(&diff_ids, manifest.layers().len())?;
         let chain = Arc::new(chain_ids(&diff_ids));
         let digests = manifest.layers().iter().map(|l| l.digest().to_string());
-        let _layers = self.inner.pin(chain.iter().cloned().chain(digests));
+        let pin = Arc::new(self.inner.pin(chain.iter().cloned().chain(digests)));
 
         let layers = self.missing_layers(&manifest, &diff_ids, &chain)?;
         self.tell(PullEvent::Resolved {
@@ -184,7 +184,7 @@ impl Job {
             layers: layers.len(),
             bytes: layers.iter().map(|l| l.size).sum(),
         });
-        self.fetch_layers(client, layers, &chain).await?;
+        self.fetch_layers(client, layers, &chain, &pin).await?;
 
         let mut names = vec![self.name.with_digest(&resolved.target)];
         names.extend(self.name.digest().is_none().then(|| self.name.key()));
@@ -206,7 +206,7 @@ impl Job {
         if let Ok(bytes) = self.inner.read_blob(&digest) {
             return Ok(bytes.into());
         }
-        let blob = Blob { digest, size: descriptor.size() };
+        let blob = Blob { digest, size: descriptor.size(), told: false };
         if blob.size > MAX_DOCUMENT {
             return Err(ImageError::Invalid(format!("image config has {} bytes", blob.size)));
         }
@@ -233,7 +233,13 @@ impl Job {
     }
 
     /// Downloads side by side; unpacks each layer once those below it are there, while the next ones still arrive.
-    async fn fetch_layers(&self, client: &Client, layers: Vec<Layer>, chain: &Arc<Vec<String>>) -> Result<()> {
+    async fn fetch_layers(
+        &self,
+        client: &Client,
+        layers: Vec<Layer>,
+        chain: &Arc<Vec<String>>,
+        pin: &Arc<Pin>,
+    ) -> Result<()> {
         let (arrived, mut next) = mpsc::channel::<Layer>(layers.len().max(1));
         let download = async move {
             let mut downloads = stream::iter(layers)
@@ -248,7 +254,13 @@ impl Job {
         let unpack = async {
             while let Some(layer) = next.recv().await {
                 let (inner, chain, digest) = (self.inner.clone(), chain.clone(), layer.digest.clone());
-                blocking(move || unpack_blob(&inner, &layer, &chain)).await?;
+                // An unpacking thread outlives a dropped pull, and looks at the layers below until it is done.
+                let pin = pin.clone();
+                let work = move || {
+                    let _pin = pin;
+                    unpack_blob(&inner, &layer, &chain)
+                };
+                blocking(work).await?;
                 self.tell(PullEvent::Unpacked { digest });
             }
             Ok(())
@@ -262,7 +274,7 @@ impl Job {
         let _downloading = downloading.lock().await;
         let path = self.inner.blob_path(&layer.digest);
         if !path.exists() {
-            let blob = Blob { digest: layer.digest.clone(), size: layer.size };
+            let blob = Blob { digest: layer.digest.clone(), size: layer.size, told: true };
             self.download(client, &blob).await?.move_to(&path)?;
         }
         Ok(())
@@ -312,7 +324,9 @@ impl Job {
                     blob.size
                 )));
             }
-            self.tell(PullEvent::Downloading { digest: blob.digest.clone(), done: sink.sent, total: blob.size });
+            if blob.told {
+                self.tell(PullEvent::Downloading { digest: blob.digest.clone(), done: sink.sent, total: blob.size });
+            }
         }
         match sink.sent == blob.size {
             true => Ok(()),
@@ -338,6 +352,8 @@ struct Layer {
 struct Blob {
     digest: String,
     size: u64,
+    /// Whether whoever watches the pull hears of it: layers, not documents.
+    told: bool,
 }
 
 impl Blob {

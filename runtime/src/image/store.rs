@@ -268,9 +268,7 @@ impl Image {
 
     /// Paths that the image declares as volumes, sorted.
     pub fn volumes(&self) -> Vec<String> {
-        let mut volumes = self.field(|c| c.volumes());
-        volumes.sort();
-        volumes
+        self.field(|c| c.volumes())
     }
 
     /// A regular file of the image as the overlay would show it, symlinks followed inside the image; at most 1 MiB.
@@ -285,6 +283,23 @@ impl Image {
         let own = self.user();
         resolve_user(&text("/etc/passwd")?, &text("/etc/group")?, if spec.is_empty() { &own } else { spec })
     }
+}
+
+/// Parses a config; what JSON keeps as the keys of a map comes out sorted, not in the hasher's order of the day.
+fn parse_config(id: &str, json: &[u8]) -> Result<ImageConfiguration> {
+    let invalid = |e| ImageError::Invalid(format!("image config {id}: {e}"));
+    let mut config: ImageConfiguration = serde_json::from_slice(json).map_err(invalid)?;
+    if let Some(mut run) = config.config().clone() {
+        let sorted = |list: &Option<Vec<String>>| {
+            let mut list = list.clone();
+            list.iter_mut().for_each(|l| l.sort());
+            list
+        };
+        run.set_volumes(sorted(run.volumes()));
+        run.set_exposed_ports(sorted(run.exposed_ports()));
+        config.set_config(Some(run));
+    }
+    Ok(config)
 }
 
 /// The keys that go when `name` goes.
@@ -578,8 +593,7 @@ impl Inner {
         if !self.blob_path(&id).exists() {
             return Ok(None);
         }
-        let config: ImageConfiguration = serde_json::from_slice(&self.read_blob(&id)?)
-            .map_err(|e| ImageError::Invalid(format!("image config {id}: {e}")))?;
+        let config = parse_config(&id, &self.read_blob(&id)?)?;
         let layers: Vec<PathBuf> =
             chain_ids(config.rootfs().diff_ids()).iter().map(|c| self.layer_path(c).join("fs")).collect();
         if layers.iter().any(|l| !l.is_dir()) {

@@ -394,10 +394,11 @@ fn remove_tree(dir: &OwnedFd, name: &[u8], found: &Found) -> io::Result<()> {
     for child in rustix::fs::Dir::read_from(&inner)? {
         let child = child?;
         let child = child.file_name().to_bytes();
-        if child != b"." && child != b".." {
-            if let Some(found) = find_beneath(&inner, child)? {
-                remove_tree(&inner, child, &found)?;
-            }
+        if child != b"."
+            && child != b".."
+            && let Some(found) = find_beneath(&inner, child)?
+        {
+            remove_tree(&inner, child, &found)?;
         }
     }
     Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
@@ -438,7 +439,7 @@ impl Attributes {
             uid: stat.st_uid,
             gid: stat.st_gid,
             mode: stat.st_mode & 0o7777,
-            mtime: (stat.st_mtime as i64, stat.st_mtime_nsec as i64),
+            mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
             xattrs,
         })
     }
