@@ -59,6 +59,8 @@ pub struct Strategy {
     pub prepare_update: fn(&mut Object, &Object),
     /// The rules for the object by itself, beside those of metadata that hold for every kind.
     pub validate: fn(&Object) -> Vec<Cause>,
+    /// The rules for a new object alone; `validate` runs too.
+    pub validate_create: fn(&Object) -> Vec<Cause>,
     /// The rules about change alone (immutable fields), new then old; `validate` runs too.
     pub validate_update: fn(&Object, &Object) -> Vec<Cause>,
     /// The rules for an update of the `status` subresource, new then old.
@@ -69,6 +71,8 @@ pub struct Strategy {
     pub default_grace: fn(&Object) -> Option<i64>,
     /// Whether `metadata.generation` counts changes of everything but metadata and status.
     pub has_generation: bool,
+    /// Whether a create may bring a status along, though that is a subresource.
+    pub creates_with_status: bool,
 }
 
 impl Strategy {
@@ -78,11 +82,13 @@ impl Strategy {
         prepare_create: |_| {},
         prepare_update: |_, _| {},
         validate: |_| Vec::new(),
+        validate_create: |_| Vec::new(),
         validate_update: |_, _| Vec::new(),
         validate_status: |_, _| Vec::new(),
         name: super::validation::NameRule::Subdomain,
         default_grace: |_| None,
         has_generation: false,
+        creates_with_status: false,
     };
 }
 

@@ -18,6 +18,7 @@ pub fn prepare_create(kind: &Kind, object: &mut Object) {
         meta.insert("generation".into(), 1.into());
     }
     if kind.has_subresource("status")
+        && !kind.strategy.creates_with_status
         && let Some(map) = object.0.as_object_mut()
     {
         map.shift_remove("status");
@@ -56,6 +57,7 @@ pub fn validate_create(kind: &Kind, object: &Object) -> Result<(), Status> {
     let mut errs = Errors::default();
     metadata::check(kind, object, &mut errs);
     errs.0.extend((kind.strategy.validate)(object));
+    errs.0.extend((kind.strategy.validate_create)(object));
     finish(kind, object, errs.0)
 }
 

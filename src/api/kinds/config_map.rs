@@ -1,9 +1,10 @@
 //! ConfigMap.
 
 use super::{Kind, Strategy};
-use crate::api::Object;
 use crate::api::columns::{AGE, NAME, column};
 use crate::api::schema::of_type;
+use crate::api::validation::{At, Errors, names, same};
+use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     kind: "ConfigMap",
@@ -19,9 +20,56 @@ pub const KIND: Kind = Kind {
     schema: of_type::<k8s_openapi::api::core::v1::ConfigMap>(),
     columns: &[NAME, column("DATA", |o, _| entries(o).to_string()), AGE],
     scale: None,
-    strategy: Strategy { ..Strategy::PLAIN },
+    strategy: Strategy { validate, validate_update, ..Strategy::PLAIN },
 };
 
 fn entries(map: &Object) -> usize {
     ["data", "binaryData"].iter().filter_map(|f| map.at(f)?.as_object()).map(|m| m.len()).sum()
+}
+
+/// The most that a ConfigMap or Secret may hold, in bytes.
+pub const MAX_SIZE: usize = 1024 * 1024;
+
+fn validate(map: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let root = At::root(&map.0);
+    let binary = root.get("binaryData");
+    let mut size = 0;
+    for (key, value) in root.get("data").entries() {
+        errs.invalid_each(&value.path, key, names::config_key(key));
+        if binary.value.get(key).is_some() {
+            errs.invalid(&value.path, key, "duplicate of key present in binaryData");
+        }
+        size += value.len();
+    }
+    for (key, value) in binary.entries() {
+        errs.invalid_each(&value.path, key, names::config_key(key));
+        size += value.len() / 4 * 3;
+    }
+    if size > MAX_SIZE {
+        errs.too_long("", MAX_SIZE);
+    }
+    errs.0
+}
+
+fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    immutable(new, old, &["data", "binaryData"], &mut errs);
+    errs.0
+}
+
+/// An object marked immutable stays so, with its data.
+pub fn immutable(new: &Object, old: &Object, data: &[&str], errs: &mut Errors) {
+    if old.0["immutable"] != true {
+        return;
+    }
+    let why = "field is immutable when `immutable` is set";
+    if new.0["immutable"] != true {
+        errs.forbidden("immutable", why);
+    }
+    for field in data {
+        if !same(&new.0[*field], &old.0[*field]) {
+            errs.forbidden(field, why);
+        }
+    }
 }

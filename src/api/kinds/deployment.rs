@@ -4,10 +4,11 @@ use serde_json::json;
 
 use super::replica_set::SCALE;
 use super::{Kind, Strategy};
-use crate::api::Object;
 use crate::api::columns::{AGE, NAME, column, containers, number, selector, wide};
 use crate::api::defaults::{self, fill, made};
 use crate::api::schema::of_type;
+use crate::api::validation::{At, Errors, workload};
+use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     kind: "Deployment",
@@ -32,7 +33,15 @@ pub const KIND: Kind = Kind {
         wide("SELECTOR", |o, _| selector(o.at("spec.selector"))),
     ],
     scale: Some(SCALE),
-    strategy: Strategy { default, prepare_create, has_generation: true, ..Strategy::PLAIN },
+    strategy: Strategy {
+        default,
+        prepare_create,
+        validate,
+        validate_update,
+        validate_status,
+        has_generation: true,
+        ..Strategy::PLAIN
+    },
 };
 
 fn default(deployment: &mut Object) {
@@ -53,4 +62,59 @@ fn default(deployment: &mut Object) {
 
 fn prepare_create(deployment: &mut Object) {
     deployment.0["status"] = json!({});
+}
+
+fn validate(deployment: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let spec = At::root(&deployment.0).get("spec");
+    for field in ["replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"] {
+        errs.non_negative(&spec.get(field));
+    }
+    workload::selector_and_template(&spec, "Deployment", &mut errs);
+    let strategy = spec.get("strategy");
+    let rolling = strategy.get("rollingUpdate");
+    match strategy.get("type").str() {
+        "Recreate" if rolling.is_set() => {
+            errs.forbidden(&rolling.path, "may not be specified when strategy `type` is 'Recreate'");
+        }
+        "RollingUpdate" => workload::rolling_update(&rolling, &mut errs),
+        _ => errs.one_of(&strategy.get("type"), &["Recreate", "RollingUpdate"]),
+    }
+    let (deadline, ready) = (spec.get("progressDeadlineSeconds"), spec.get("minReadySeconds").int().unwrap_or(0));
+    if let Some(n) = deadline.int().filter(|n| *n <= ready) {
+        errs.invalid(&deadline.path, n, "must be greater than minReadySeconds");
+    }
+    errs.0
+}
+
+fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    workload::selector_immutable(new, old, &mut errs);
+    errs.0
+}
+
+fn validate_status(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    const COUNTS: &[&str] = &[
+        "observedGeneration",
+        "replicas",
+        "updatedReplicas",
+        "readyReplicas",
+        "availableReplicas",
+        "unavailableReplicas",
+        "collisionCount",
+    ];
+    const ORDER: &[(&str, &str)] = &[
+        ("updatedReplicas", "replicas"),
+        ("readyReplicas", "replicas"),
+        ("availableReplicas", "replicas"),
+        ("availableReplicas", "readyReplicas"),
+    ];
+    let (new, old) = (At::root(&new.0).get("status"), At::root(&old.0).get("status"));
+    workload::status(&new, COUNTS, ORDER, &mut errs);
+    let (now, before) = (new.get("collisionCount"), old.get("collisionCount"));
+    if now.int().unwrap_or(0) < before.int().unwrap_or(0) {
+        errs.invalid(&now.path, now.value.clone(), "cannot be decremented");
+    }
+    errs.0
 }

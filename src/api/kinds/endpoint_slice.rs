@@ -4,10 +4,11 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::Object;
 use crate::api::columns::{AGE, NAME, column, text};
 use crate::api::defaults::{each, fill};
 use crate::api::schema::of_type;
+use crate::api::validation::{At, Errors, names};
+use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     kind: "EndpointSlice",
@@ -29,7 +30,7 @@ pub const KIND: Kind = Kind {
         AGE,
     ],
     scale: None,
-    strategy: Strategy { default, has_generation: true, ..Strategy::PLAIN },
+    strategy: Strategy { default, validate, validate_update, has_generation: true, ..Strategy::PLAIN },
 };
 
 fn default(slice: &mut Object) {
@@ -63,4 +64,97 @@ fn endpoints(slice: &Object, _now: Timestamp) -> String {
     let list = slice.at("endpoints").and_then(Value::as_array).into_iter().flatten();
     let addresses = list.flat_map(|e| e["addresses"].as_array().into_iter().flatten());
     shortened(addresses.filter_map(|a| a.as_str().map(str::to_owned)).collect())
+}
+
+const MAX_ENDPOINTS: usize = 1000;
+const MAX_ADDRESSES: usize = 100;
+const MAX_PORTS: usize = 20000;
+
+fn validate(slice: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let root = At::root(&slice.0);
+    let family = root.get("addressType");
+    errs.one_of(&family, &["FQDN", "IPv4", "IPv6"]);
+    let list = root.get("endpoints");
+    if list.len() > MAX_ENDPOINTS {
+        errs.too_many(&list.path, list.len(), MAX_ENDPOINTS);
+    }
+    for endpoint in list.items() {
+        addresses(&endpoint.get("addresses"), family.str(), &mut errs);
+        let hostname = endpoint.get("hostname");
+        if hostname.is_set() {
+            errs.invalid_each(&hostname.path, hostname.str(), names::dns1123_label(hostname.str()));
+        }
+        let node = endpoint.get("nodeName");
+        if node.is_set() {
+            errs.invalid_each(&node.path, node.str(), names::dns1123_subdomain(node.str()));
+        }
+    }
+    check_ports(&root.get("ports"), &mut errs);
+    errs.0
+}
+
+fn addresses(list: &At<'_>, family: &str, errs: &mut Errors) {
+    if list.is_empty() {
+        errs.required(&list.path, "must contain at least 1 address");
+    } else if list.len() > MAX_ADDRESSES {
+        errs.too_many(&list.path, list.len(), MAX_ADDRESSES);
+    }
+    for address in list.items() {
+        let text = address.str();
+        match (family, text.parse::<std::net::IpAddr>()) {
+            ("FQDN", _) => errs.invalid_each(&address.path, text, names::dns1123_subdomain(text)),
+            ("IPv4", Ok(ip)) if ip.is_ipv4() => usable(&address, ip, errs),
+            ("IPv6", Ok(ip)) if ip.is_ipv6() => usable(&address, ip, errs),
+            ("IPv4", _) => errs.invalid(&address.path, text, "must be an IPv4 address"),
+            ("IPv6", _) => errs.invalid(&address.path, text, "must be an IPv6 address"),
+            _ => {}
+        }
+    }
+}
+
+/// Addresses that would lead traffic to the node itself, or nowhere.
+fn usable(at: &At<'_>, ip: std::net::IpAddr, errs: &mut Errors) {
+    let link_local = match ip {
+        std::net::IpAddr::V4(ip) => ip.is_link_local(),
+        std::net::IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    let wrong = match ip {
+        ip if ip.is_unspecified() => "may not be unspecified (0.0.0.0 or ::)",
+        ip if ip.is_loopback() => "may not be in the loopback range (127.0.0.0/8, ::1/128)",
+        _ if link_local => "may not be in the link-local range (169.254.0.0/16, fe80::/10)",
+        ip if ip.is_multicast() => "may not be in the multicast range (224.0.0.0/4, ff00::/10)",
+        _ => return,
+    };
+    errs.invalid(&at.path, at.str(), wrong);
+}
+
+fn check_ports(list: &At<'_>, errs: &mut Errors) {
+    if list.len() > MAX_PORTS {
+        errs.too_many(&list.path, list.len(), MAX_PORTS);
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    for port in list.items() {
+        let name = port.get("name");
+        if !name.is_empty() {
+            errs.invalid_each(&name.path, name.str(), names::dns1123_label(name.str()));
+        }
+        if seen.contains(&name.str()) {
+            errs.duplicate(&name.path, name.str());
+        }
+        seen.push(name.str());
+        errs.one_of(&port.get("protocol"), &["SCTP", "TCP", "UDP"]);
+        let number = port.get("port");
+        if let Some(n) = number.int() {
+            for why in names::port_number(n) {
+                errs.invalid(&number.path, n, why);
+            }
+        }
+    }
+}
+
+fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    errs.immutable(&At::root(&new.0).get("addressType"), &At::root(&old.0).get("addressType"));
+    errs.0
 }

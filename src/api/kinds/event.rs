@@ -4,9 +4,10 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{Kind, Strategy};
-use crate::api::Object;
-use crate::api::columns::{NAME, age, column, text, wide};
+use crate::api::columns::{Column, NAME, age, column, text, wide};
 use crate::api::schema::of_type;
+use crate::api::validation::{At, Errors, names};
+use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     kind: "Event",
@@ -45,10 +46,8 @@ pub const KIND: Kind = Kind {
         Column { wide: true, ..NAME },
     ],
     scale: None,
-    strategy: Strategy::PLAIN,
+    strategy: Strategy { validate, ..Strategy::PLAIN },
 };
-
-use crate::api::columns::Column;
 
 fn last_seen(event: &Object, now: Timestamp) -> String {
     let first = first_seen(event, now);
@@ -82,4 +81,36 @@ fn source(event: &Object) -> String {
 fn count(event: &Object) -> i64 {
     let counted = event.at("series.count").or(event.at("count")).and_then(Value::as_i64).unwrap_or(0);
     counted.max(1)
+}
+
+/// Old events need little; those with an `eventTime` follow the rules of events.k8s.io.
+fn validate(event: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let root = At::root(&event.0);
+    let namespace = root.get("involvedObject").get("namespace");
+    let own = event.namespace().unwrap_or("");
+    // Events about objects without a namespace live in `default`.
+    let expected = if namespace.is_empty() { "default" } else { namespace.str() };
+    let system = namespace.is_empty() && matches!(own, "kube-system");
+    if own != expected && !system {
+        errs.invalid(&namespace.path, namespace.str(), "does not match event.namespace");
+    }
+    if root.get("eventTime").is_set() {
+        for field in ["reportingInstance", "action", "reason"] {
+            if root.get(field).is_empty() {
+                errs.required(field, "");
+            }
+        }
+        let component = root.get("reportingComponent");
+        if component.is_empty() {
+            errs.required("reportingController", "");
+        } else {
+            errs.invalid_each("reportingController", component.str(), names::qualified_name(component.str()));
+        }
+        let kind = root.get("type");
+        if !matches!(kind.str(), "Normal" | "Warning") {
+            errs.invalid(&kind.path, kind.str(), "");
+        }
+    }
+    errs.0
 }

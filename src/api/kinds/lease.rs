@@ -3,6 +3,8 @@
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, column, text};
 use crate::api::schema::of_type;
+use crate::api::validation::{At, Errors};
+use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     kind: "Lease",
@@ -18,5 +20,16 @@ pub const KIND: Kind = Kind {
     schema: of_type::<k8s_openapi::api::coordination::v1::Lease>(),
     columns: &[NAME, column("HOLDER", |o, _| text(o, "spec.holderIdentity")), AGE],
     scale: None,
-    strategy: Strategy::PLAIN,
+    strategy: Strategy { validate, ..Strategy::PLAIN },
 };
+
+fn validate(lease: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let spec = At::root(&lease.0).get("spec");
+    let duration = spec.get("leaseDurationSeconds");
+    if let Some(n) = duration.int().filter(|n| *n <= 0) {
+        errs.invalid(&duration.path, n, "must be greater than 0");
+    }
+    errs.non_negative(&spec.get("leaseTransitions"));
+    errs.0
+}

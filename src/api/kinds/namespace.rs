@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::Object;
 use crate::api::columns::{AGE, NAME, column, text};
 use crate::api::schema::of_type;
-use crate::api::validation::NameRule;
+use crate::api::validation::{At, Errors, NameRule, names};
+use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     kind: "Namespace",
@@ -22,7 +22,15 @@ pub const KIND: Kind = Kind {
     schema: of_type::<k8s_openapi::api::core::v1::Namespace>(),
     columns: &[NAME, column("STATUS", |o, _| text(o, "status.phase")), AGE],
     scale: None,
-    strategy: Strategy { default, prepare_create, prepare_update, name: NameRule::Label, ..Strategy::PLAIN },
+    strategy: Strategy {
+        default,
+        prepare_create,
+        prepare_update,
+        validate,
+        validate_status,
+        name: NameRule::Label,
+        ..Strategy::PLAIN
+    },
 };
 
 /// Its name as a label, so that selectors can name it.
@@ -55,4 +63,33 @@ fn prepare_update(new: &mut Object, old: &Object) {
         Some(spec) => map.insert("spec".into(), spec.clone()),
         None => map.shift_remove("spec"),
     };
+}
+
+fn validate(namespace: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    for finalizer in At::root(&namespace.0).get("spec").get("finalizers").items() {
+        let name = finalizer.str();
+        errs.invalid_each(&finalizer.path, name, names::qualified_name(name));
+        if !name.contains('/') && name != "kubernetes" {
+            errs.invalid(&finalizer.path, name, "name is neither a standard finalizer name nor is it fully qualified");
+        }
+    }
+    errs.0
+}
+
+/// The phase says whether the namespace is being deleted.
+fn validate_status(new: &Object, _old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let phase = At::root(&new.0).get("status").get("phase");
+    match (new.is_terminating(), phase.str()) {
+        (false, "Terminating") => {
+            let why = "may only be 'Terminating' if `deletionTimestamp` is not empty";
+            errs.invalid(&phase.path, phase.str(), why);
+        }
+        (true, other) if other != "Terminating" => {
+            errs.invalid(&phase.path, other, "may only be 'Terminating' if `deletionTimestamp` is not empty");
+        }
+        _ => {}
+    }
+    errs.0
 }

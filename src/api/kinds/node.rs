@@ -3,9 +3,10 @@
 use serde_json::Value;
 
 use super::{Kind, Strategy};
-use crate::api::Object;
 use crate::api::columns::{AGE, NAME, column, text, text_or, wide};
 use crate::api::schema::of_type;
+use crate::api::validation::{At, Errors, names, pod as pod_rules};
+use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     kind: "Node",
@@ -32,7 +33,8 @@ pub const KIND: Kind = Kind {
         wide("CONTAINER-RUNTIME", |o, _| text_or(o, "status.nodeInfo.containerRuntimeVersion", "<unknown>")),
     ],
     scale: None,
-    strategy: Strategy { ..Strategy::PLAIN },
+    // A Node announces itself with its status in one write.
+    strategy: Strategy { validate, validate_update, validate_status, creates_with_status: true, ..Strategy::PLAIN },
 };
 
 /// `Ready`, `NotReady,SchedulingDisabled`
@@ -66,4 +68,68 @@ fn address(node: &Object, of_type: &str) -> String {
     let addresses = node.at("status.addresses").and_then(Value::as_array);
     let found = addresses.into_iter().flatten().find(|a| a["type"] == of_type);
     found.and_then(|a| a["address"].as_str()).unwrap_or("<none>").to_owned()
+}
+
+fn validate(node: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let spec = At::root(&node.0).get("spec");
+    let mut seen: Vec<(&str, &str)> = Vec::new();
+    for taint in spec.get("taints").items() {
+        let (key, value, effect) = (taint.get("key"), taint.get("value"), taint.get("effect"));
+        errs.invalid_each(&key.path, key.str(), names::qualified_name(key.str()));
+        errs.invalid_each(&value.path, value.str(), names::label_value(value.str()));
+        pod_rules::taint_effect(&effect, &mut errs);
+        if seen.contains(&(key.str(), effect.str())) {
+            errs.duplicate(&taint.path, taint.value.clone());
+        }
+        seen.push((key.str(), effect.str()));
+    }
+    cidrs(&spec, &mut errs);
+    errs.0
+}
+
+/// At most one of each family, and the first is the old single field's.
+fn cidrs(spec: &At<'_>, errs: &mut Errors) {
+    let list = spec.get("podCIDRs");
+    for cidr in list.items() {
+        errs.invalid_each(&cidr.path, cidr.str(), names::cidr(cidr.str()));
+    }
+    let families: Vec<bool> = list.items().map(|c| c.str().contains(':')).collect();
+    if families.len() > 2 || (families.len() == 2 && families[0] == families[1]) {
+        let why = "may specify no more than one CIDR for each IP family";
+        errs.invalid(&list.path, list.value.clone(), why);
+    }
+    let single = spec.get("podCIDR");
+    if let Some(first) = list.items().next().filter(|f| !single.is_empty() && f.str() != single.str()) {
+        errs.invalid(&list.path, first.str(), "the first value must match `podCIDR`");
+    }
+}
+
+fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let (new, old) = (At::root(&new.0).get("spec"), At::root(&old.0).get("spec"));
+    for (field, called) in [("podCIDRs", "podCIDR"), ("providerID", "providerID")] {
+        if !old.get(field).is_empty() && new.get(field).value != old.get(field).value {
+            let why = format!("node updates may not change {called} except from \"\" to valid");
+            errs.forbidden(new.path(field), why);
+        }
+    }
+    errs.0
+}
+
+fn validate_status(new: &Object, _old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let status = At::root(&new.0).get("status");
+    let mut seen: Vec<(&str, &str)> = Vec::new();
+    for address in status.get("addresses").items() {
+        let it = (address.get("type").str(), address.get("address").str());
+        if seen.contains(&it) {
+            errs.duplicate(&address.path, address.value.clone());
+        }
+        seen.push(it);
+    }
+    for field in ["capacity", "allocatable"] {
+        pod_rules::resource_list(&status.get(field), &mut errs);
+    }
+    errs.0
 }

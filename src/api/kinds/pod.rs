@@ -5,7 +5,8 @@ use serde_json::json;
 use super::{Kind, Strategy};
 use crate::api::columns;
 use crate::api::schema::of_type;
-use crate::api::{Object, defaults};
+use crate::api::validation::{At, Errors, pod as rules};
+use crate::api::{Cause, Object, defaults};
 
 pub const KIND: Kind = Kind {
     kind: "Pod",
@@ -40,7 +41,17 @@ pub const KIND: Kind = Kind {
     schema: of_type::<k8s_openapi::api::core::v1::Pod>(),
     columns: columns::pod::COLUMNS,
     scale: None,
-    strategy: Strategy { default, prepare_create, default_grace, has_generation: true, ..Strategy::PLAIN },
+    strategy: Strategy {
+        default,
+        prepare_create,
+        validate,
+        validate_create,
+        validate_update,
+        validate_status,
+        default_grace,
+        has_generation: true,
+        ..Strategy::PLAIN
+    },
 };
 
 fn default(pod: &mut Object) {
@@ -55,12 +66,43 @@ fn prepare_create(pod: &mut Object) {
     pod.0["status"] = json!({"phase": "Pending", "qosClass": qos});
 }
 
-/// The Pod's own grace period; none is needed where nothing runs yet or any more.
+fn validate(pod: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    rules::spec(&At::root(&pod.0).get("spec"), true, &mut errs);
+    errs.0
+}
+
+/// Ephemeral containers join a running Pod through a subresource of their own.
+fn validate_create(pod: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let ephemeral = At::root(&pod.0).get("spec").get("ephemeralContainers");
+    if !ephemeral.is_empty() {
+        errs.forbidden(&ephemeral.path, "cannot be set on create");
+    }
+    errs.0
+}
+
+fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    rules::update::spec(new, old, &mut errs);
+    errs.0
+}
+
+fn validate_status(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    rules::update::status(new, old, &mut errs);
+    errs.0
+}
+
+/// The Pod's own grace period; none is needed where nothing runs yet or any more. A negative one counts as one second.
 fn default_grace(pod: &Object) -> Option<i64> {
     let ended = matches!(pod.0["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
     let unscheduled = pod.0["spec"]["nodeName"].as_str().unwrap_or("").is_empty();
     if ended || unscheduled {
         return Some(0);
     }
-    Some(pod.0["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30))
+    match pod.0["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30) {
+        ..0 => Some(1),
+        seconds => Some(seconds),
+    }
 }

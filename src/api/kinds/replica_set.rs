@@ -3,10 +3,11 @@
 use serde_json::json;
 
 use super::{Kind, Scale, Strategy};
-use crate::api::Object;
 use crate::api::columns::{AGE, NAME, column, containers, number, selector, wide};
 use crate::api::defaults::{self, fill, made};
 use crate::api::schema::of_type;
+use crate::api::validation::{At, Errors, workload};
+use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     kind: "ReplicaSet",
@@ -31,7 +32,15 @@ pub const KIND: Kind = Kind {
         wide("SELECTOR", |o, _| selector(o.at("spec.selector"))),
     ],
     scale: Some(SCALE),
-    strategy: Strategy { default, prepare_create, has_generation: true, ..Strategy::PLAIN },
+    strategy: Strategy {
+        default,
+        prepare_create,
+        validate,
+        validate_update,
+        validate_status,
+        has_generation: true,
+        ..Strategy::PLAIN
+    },
 };
 
 /// Deployments have the same.
@@ -47,4 +56,33 @@ fn default(set: &mut Object) {
 
 fn prepare_create(set: &mut Object) {
     set.0["status"] = json!({"replicas": 0});
+}
+
+fn validate(set: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let spec = At::root(&set.0).get("spec");
+    errs.non_negative(&spec.get("replicas"));
+    errs.non_negative(&spec.get("minReadySeconds"));
+    workload::selector_and_template(&spec, "ReplicaSet", &mut errs);
+    errs.0
+}
+
+fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    workload::selector_immutable(new, old, &mut errs);
+    errs.0
+}
+
+fn validate_status(new: &Object, _old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    const COUNTS: &[&str] =
+        &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"];
+    const ORDER: &[(&str, &str)] = &[
+        ("fullyLabeledReplicas", "replicas"),
+        ("readyReplicas", "replicas"),
+        ("availableReplicas", "replicas"),
+        ("availableReplicas", "readyReplicas"),
+    ];
+    workload::status(&At::root(&new.0).get("status"), COUNTS, ORDER, &mut errs);
+    errs.0
 }

@@ -3,11 +3,13 @@
 use base64::Engine;
 use serde_json::Value;
 
+use super::config_map::{MAX_SIZE, immutable};
 use super::{Kind, Strategy};
-use crate::api::Object;
 use crate::api::columns::{AGE, NAME, column, text};
 use crate::api::defaults::{fill, made};
 use crate::api::schema::of_type;
+use crate::api::validation::{At, Errors, names};
+use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
     kind: "Secret",
@@ -28,7 +30,7 @@ pub const KIND: Kind = Kind {
         AGE,
     ],
     scale: None,
-    strategy: Strategy { default, ..Strategy::PLAIN },
+    strategy: Strategy { default, validate, validate_update, ..Strategy::PLAIN },
 };
 
 /// `stringData` is a way to write `data`, never kept.
@@ -42,4 +44,65 @@ fn default(secret: &mut Object) {
             data.insert(key, encoded.into());
         }
     }
+}
+
+/// What a Secret of a type must hold; one of the keys is enough where there are several alternatives.
+const TYPES: &[(&str, &[&str])] = &[
+    ("kubernetes.io/dockercfg", &[".dockercfg"]),
+    ("kubernetes.io/dockerconfigjson", &[".dockerconfigjson"]),
+    ("kubernetes.io/ssh-auth", &["ssh-privatekey"]),
+    ("kubernetes.io/tls", &["tls.crt", "tls.key"]),
+];
+
+fn validate(secret: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let root = At::root(&secret.0);
+    let data = root.get("data");
+    let mut size = 0;
+    for (key, value) in data.entries() {
+        errs.invalid_each(&value.path, key, names::config_key(key));
+        size += value.len() / 4 * 3;
+    }
+    if size > MAX_SIZE {
+        errs.too_long("data", MAX_SIZE);
+    }
+    let kind = root.get("type");
+    let has = |key: &str| data.value.get(key).is_some();
+    for key in TYPES.iter().filter(|(name, _)| *name == kind.str()).flat_map(|(_, keys)| keys.iter()) {
+        if !has(key) {
+            errs.required(data.key_path(key), "");
+        } else if key.starts_with(".docker") {
+            docker_config(&data, key, &mut errs);
+        }
+    }
+    match kind.str() {
+        "kubernetes.io/basic-auth" if !has("username") && !has("password") => {
+            errs.required(data.key_path("username"), "");
+            errs.required(data.key_path("password"), "");
+        }
+        "kubernetes.io/service-account-token" => {
+            const NAME: &str = "kubernetes.io/service-account.name";
+            if secret.annotation(NAME).unwrap_or("").is_empty() {
+                errs.required(format!("metadata.annotations[{NAME}]"), "");
+            }
+        }
+        _ => {}
+    }
+    errs.0
+}
+
+/// Credentials that no agent could read are refused here.
+fn docker_config(data: &At<'_>, key: &str, errs: &mut Errors) {
+    let text = data.get(key).str();
+    let bytes = base64::engine::general_purpose::STANDARD.decode(text).unwrap_or_default();
+    if let Err(e) = serde_json::from_slice::<serde_json::Map<String, Value>>(&bytes) {
+        errs.invalid(data.key_path(key), "<secret contents redacted>", e.to_string());
+    }
+}
+
+fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    errs.immutable(&At::root(&new.0).get("type"), &At::root(&old.0).get("type"));
+    immutable(new, old, &["data"], &mut errs);
+    errs.0
 }

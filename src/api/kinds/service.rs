@@ -8,7 +8,7 @@ use crate::api::Object;
 use crate::api::columns::{AGE, NAME, column, pairs, text, wide};
 use crate::api::defaults::{each, fill, made};
 use crate::api::schema::of_type;
-use crate::api::validation::NameRule;
+use crate::api::validation::{NameRule, service};
 
 pub const KIND: Kind = Kind {
     kind: "Service",
@@ -32,7 +32,15 @@ pub const KIND: Kind = Kind {
         wide("SELECTOR", |o, _| pairs(o.at("spec.selector"))),
     ],
     scale: None,
-    strategy: Strategy { default, prepare_create, name: NameRule::Dns1035Label, ..Strategy::PLAIN },
+    strategy: Strategy {
+        default,
+        prepare_create,
+        prepare_update,
+        validate: service::check,
+        validate_update: service::check_update,
+        name: NameRule::Dns1035Label,
+        ..Strategy::PLAIN
+    },
 };
 
 fn default(service: &mut Object) {
@@ -74,6 +82,55 @@ fn traffic(spec: &mut Map<String, Value>) {
 
 fn prepare_create(service: &mut Object) {
     service.0["status"] = json!({"loadBalancer": {}});
+}
+
+/// What the server allocated stays with a Service that does not say otherwise: a manifest names neither its ClusterIP
+/// nor its NodePorts, and is applied again and again.
+fn prepare_update(new: &mut Object, old: &Object) {
+    let kind = |o: &Object| o.0["spec"]["type"].as_str().unwrap_or("").to_owned();
+    let (now, before) = (kind(new), kind(old));
+    let Some(spec) = new.0.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    if now == "ExternalName" {
+        return;
+    }
+    if before != "ExternalName" {
+        for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            keep(spec, &old.0["spec"], field);
+        }
+    }
+    let needs_ports = |kind: &str| matches!(kind, "NodePort" | "LoadBalancer");
+    if needs_ports(&now) && needs_ports(&before) {
+        keep_node_ports(spec, &old.0["spec"]);
+        keep(spec, &old.0["spec"], "healthCheckNodePort");
+    }
+}
+
+fn keep(spec: &mut Map<String, Value>, old: &Value, field: &str) {
+    let empty = |v: &Value| v.is_null() || *v == json!("") || *v == json!([]) || *v == json!(0);
+    if spec.get(field).is_none_or(empty)
+        && let Some(value) = old.get(field)
+    {
+        spec.insert(field.to_owned(), value.clone());
+    }
+}
+
+/// Ports are matched by protocol and number; a NodePort that the new Service gives away is not kept.
+fn keep_node_ports(spec: &mut Map<String, Value>, old: &Value) {
+    let old_ports = old["ports"].as_array().cloned().unwrap_or_default();
+    let mut taken: Vec<Value> = each(spec, "ports").filter_map(|p| p.get("nodePort").cloned()).collect();
+    for port in each(spec, "ports").filter(|p| p.get("nodePort").and_then(Value::as_i64).unwrap_or(0) == 0) {
+        let same = |o: &&Value| {
+            Some(&o["port"]) == port.get("port")
+                && Some(&o["protocol"]) == port.get("protocol")
+                && !o["nodePort"].is_null()
+        };
+        if let Some(found) = old_ports.iter().find(same).map(|o| o["nodePort"].clone())
+            && !taken.contains(&found)
+        {
+            taken.push(found.clone());
+            port.insert("nodePort".into(), found);
+        }
+    }
 }
 
 fn cluster_ip(service: &Object) -> String {

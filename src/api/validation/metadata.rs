@@ -31,7 +31,7 @@ fn name(kind: &Kind, meta: &At<'_>, errs: &mut Errors) {
     }
     let name = meta.get("name");
     if name.is_empty() {
-        errs.required(name.path, if generate.is_empty() { "name or generateName is required" } else { "" });
+        errs.required(&name.path, if generate.is_empty() { "name or generateName is required" } else { "" });
     } else {
         errs.invalid_each(&name.path, name.str(), kind.strategy.name.check(name.str()));
     }
@@ -40,9 +40,9 @@ fn name(kind: &Kind, meta: &At<'_>, errs: &mut Errors) {
 fn namespace(kind: &Kind, meta: &At<'_>, errs: &mut Errors) {
     let namespace = meta.get("namespace");
     match (kind.namespaced, namespace.is_empty()) {
-        (true, true) => errs.required(namespace.path, ""),
+        (true, true) => errs.required(&namespace.path, ""),
         (true, false) => errs.invalid_each(&namespace.path, namespace.str(), NameRule::Label.check(namespace.str())),
-        (false, false) => errs.forbidden(namespace.path, "not allowed on this type"),
+        (false, false) => errs.forbidden(&namespace.path, "not allowed on this type"),
         (false, true) => {}
     }
 }
@@ -63,7 +63,7 @@ pub fn annotations(at: &At<'_>, errs: &mut Errors) {
         size += key.len() + value.str().len();
     }
     if size > ANNOTATIONS_LIMIT {
-        errs.too_long(at.path.clone(), ANNOTATIONS_LIMIT);
+        errs.too_long(&at.path, ANNOTATIONS_LIMIT);
     }
 }
 
@@ -74,7 +74,7 @@ fn finalizers(at: &At<'_>, errs: &mut Errors) {
     }
     if has("orphan") && has("foregroundDeletion") {
         let why = "finalizer orphan and foregroundDeletion cannot be both set";
-        errs.invalid(at.path.clone(), at.value.clone(), why);
+        errs.invalid(&at.path, at.value.clone(), why);
     }
 }
 
@@ -91,7 +91,7 @@ fn owner_references(at: &At<'_>, errs: &mut Errors) {
             }
         }
         if (owner.get("apiVersion").str(), owner.get("kind").str()) == ("v1", "Event") {
-            errs.invalid(at.path.clone(), owner.value.clone(), "/v1, Kind=Event is disallowed from being an owner");
+            errs.invalid(&at.path, owner.value.clone(), "/v1, Kind=Event is disallowed from being an owner");
         }
         if owner.get("controller").bool() {
             let name = owner.get("name").str();
@@ -99,7 +99,7 @@ fn owner_references(at: &At<'_>, errs: &mut Errors) {
                 let why = format!(
                     "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
                 );
-                errs.invalid(at.path.clone(), at.value.clone(), why);
+                errs.invalid(&at.path, at.value.clone(), why);
             }
             controller = Some(name);
         }

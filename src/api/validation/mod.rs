@@ -9,6 +9,9 @@ use super::Cause;
 
 pub mod metadata;
 pub mod names;
+pub mod pod;
+pub mod service;
+pub mod workload;
 
 /// Which names a kind's objects may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,16 +108,16 @@ impl<'a> At<'a> {
 pub struct Errors(pub Vec<Cause>);
 
 impl Errors {
-    fn add(&mut self, reason: &str, path: impl Into<String>, message: String) {
-        self.0.push(Cause { reason: reason.to_owned(), message, field: path.into() });
+    fn add(&mut self, reason: &str, path: impl AsRef<str>, message: String) {
+        self.0.push(Cause { reason: reason.to_owned(), message, field: path.as_ref().to_owned() });
     }
     /// `Required value`, with what else there is to say.
-    pub fn required(&mut self, path: impl Into<String>, detail: &str) {
+    pub fn required(&mut self, path: impl AsRef<str>, detail: &str) {
         let message = if detail.is_empty() { "Required value".to_owned() } else { format!("Required value: {detail}") };
         self.add("FieldValueRequired", path, message);
     }
     /// `Invalid value: "x": must ...`
-    pub fn invalid(&mut self, path: impl Into<String>, value: impl Into<Value>, detail: impl AsRef<str>) {
+    pub fn invalid(&mut self, path: impl AsRef<str>, value: impl Into<Value>, detail: impl AsRef<str>) {
         let value = shown(&value.into());
         let detail = detail.as_ref();
         let message = if detail.is_empty() {
@@ -131,46 +134,46 @@ impl Errors {
         }
     }
     /// `Unsupported value: "x": supported values: "A", "B"`
-    pub fn not_supported(&mut self, path: impl Into<String>, value: &str, supported: &[&str]) {
+    pub fn not_supported(&mut self, path: impl AsRef<str>, value: &str, supported: &[&str]) {
         let mut names: Vec<String> = supported.iter().map(|s| format!("\"{s}\"")).collect();
         names.sort();
         let message = format!("Unsupported value: \"{value}\": supported values: {}", names.join(", "));
         self.add("FieldValueNotSupported", path, message);
     }
-    pub fn duplicate(&mut self, path: impl Into<String>, value: impl Into<Value>) {
+    pub fn duplicate(&mut self, path: impl AsRef<str>, value: impl Into<Value>) {
         self.add("FieldValueDuplicate", path, format!("Duplicate value: {}", shown(&value.into())));
     }
-    pub fn forbidden(&mut self, path: impl Into<String>, detail: impl AsRef<str>) {
+    pub fn forbidden(&mut self, path: impl AsRef<str>, detail: impl AsRef<str>) {
         self.add("FieldValueForbidden", path, format!("Forbidden: {}", detail.as_ref()));
     }
-    pub fn not_found(&mut self, path: impl Into<String>, value: &str) {
+    pub fn not_found(&mut self, path: impl AsRef<str>, value: &str) {
         self.add("FieldValueNotFound", path, format!("Not found: \"{value}\""));
     }
-    pub fn too_long(&mut self, path: impl Into<String>, max: usize) {
+    pub fn too_long(&mut self, path: impl AsRef<str>, max: usize) {
         self.add("FieldValueTooLong", path, format!("Too long: may not be more than {max} bytes"));
     }
-    pub fn too_many(&mut self, path: impl Into<String>, got: usize, max: usize) {
+    pub fn too_many(&mut self, path: impl AsRef<str>, got: usize, max: usize) {
         self.add("FieldValueTooMany", path, format!("Too many: {got}: must have at most {max} items"));
     }
 
     /// A string that must be one of a few; empty counts as absent and is `Required`.
     pub fn one_of(&mut self, at: &At<'_>, supported: &[&str]) {
         match at.str() {
-            "" => self.required(at.path.clone(), ""),
-            value if !supported.contains(&value) => self.not_supported(at.path.clone(), value, supported),
+            "" => self.required(&at.path, ""),
+            value if !supported.contains(&value) => self.not_supported(&at.path, value, supported),
             _ => {}
         }
     }
     /// A number that may be absent but not negative.
     pub fn non_negative(&mut self, at: &At<'_>) {
         if let Some(n) = at.int().filter(|n| *n < 0) {
-            self.invalid(at.path.clone(), n, "must be greater than or equal to 0");
+            self.invalid(&at.path, n, "must be greater than or equal to 0");
         }
     }
     /// What may not change: the whole value at a path.
     pub fn immutable(&mut self, new: &At<'_>, old: &At<'_>) {
         if !same(new.value, old.value) {
-            self.invalid(new.path.clone(), new.value.clone(), "field is immutable");
+            self.invalid(&new.path, new.value.clone(), "field is immutable");
         }
     }
 }

@@ -5,6 +5,7 @@ use podwright::api::{FieldValidation, Kind, Object, kinds, strategy, yaml};
 mod kinds_table;
 mod patch;
 mod schema;
+mod validation;
 
 /// The one document of a YAML text, decoded strictly.
 pub fn decode(text: &str) -> (&'static Kind, Object) {

@@ -1,0 +1,142 @@
+//! The rules of a PodSpec, of a Pod as of every kind with a Pod template.
+
+use super::{At, Errors, metadata, names};
+
+mod container;
+mod env;
+mod handlers;
+mod network;
+mod resources;
+mod scheduling;
+mod security;
+pub mod update;
+mod volumes;
+
+pub use resources::list as resource_list;
+pub use scheduling::{label_selector, taint_effect, toleration};
+
+/// What a rule may ask of the whole spec.
+pub(super) struct Scope<'a> {
+    pub spec: &'a At<'a>,
+    /// A Pod itself, not a template of one.
+    pub is_pod: bool,
+}
+
+impl Scope<'_> {
+    /// The volume of this name: its source's field name.
+    pub fn volume_source(&self, name: &str) -> Option<String> {
+        let volume = self.spec.get("volumes").items().find(|v| v.get("name").str() == name)?;
+        let fields = volume.value.as_object()?;
+        Some(fields.keys().find(|k| *k != "name").cloned().unwrap_or_default())
+    }
+    pub fn host_network(&self) -> bool {
+        self.spec.get("hostNetwork").bool()
+    }
+}
+
+const RESTART_POLICIES: &[&str] = &["Always", "OnFailure", "Never"];
+const DNS_POLICIES: &[&str] = &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
+
+/// All rules of a PodSpec.
+pub fn spec(spec: &At<'_>, is_pod: bool, errs: &mut Errors) {
+    let scope = Scope { spec, is_pod };
+    volumes::all(&scope, errs);
+    container::all(&scope, errs);
+    errs.one_of(&spec.get("restartPolicy"), RESTART_POLICIES);
+    errs.one_of(&spec.get("dnsPolicy"), DNS_POLICIES);
+    metadata::labels(&spec.get("nodeSelector"), errs);
+    security::pod(&scope, errs);
+    for secret in spec.get("imagePullSecrets").items() {
+        if secret.get("name").is_empty() {
+            errs.required(secret.path("name"), "");
+        }
+    }
+    scheduling::affinity(&spec.get("affinity"), errs);
+    network::dns_config(spec, errs);
+    scheduling::gates(spec, errs);
+    scheduling::topology_spread(&spec.get("topologySpreadConstraints"), errs);
+    named(spec, errs);
+    deadlines(spec, errs);
+    for it in spec.get("tolerations").items() {
+        scheduling::toleration(&it, errs);
+    }
+    network::host_aliases(&spec.get("hostAliases"), errs);
+    if let policy = spec.get("preemptionPolicy")
+        && policy.is_set()
+    {
+        errs.one_of(&policy, &["PreemptLowerPriority", "Never"]);
+    }
+    resources::list(&spec.get("overhead"), errs);
+    if let os = spec.get("os")
+        && os.is_set()
+    {
+        errs.one_of(&os.get("name"), &["linux", "windows"]);
+    }
+    resource_claims(&spec.get("resourceClaims"), errs);
+}
+
+/// Fields that are names of something.
+fn named(spec: &At<'_>, errs: &mut Errors) {
+    type Check = fn(&str) -> Vec<String>;
+    const NAMES: &[(&str, Check)] = &[
+        ("serviceAccountName", names::dns1123_subdomain),
+        ("nodeName", names::dns1123_subdomain),
+        ("hostname", names::dns1123_label),
+        ("subdomain", names::dns1123_label),
+        ("priorityClassName", names::dns1123_subdomain),
+        ("runtimeClassName", names::dns1123_subdomain),
+        ("schedulerName", names::qualified_name),
+    ];
+    for (field, check) in NAMES {
+        let at = spec.get(field);
+        if !at.is_empty() {
+            errs.invalid_each(&at.path, at.str(), check(at.str()));
+        }
+    }
+}
+
+fn deadlines(spec: &At<'_>, errs: &mut Errors) {
+    let deadline = spec.get("activeDeadlineSeconds");
+    if let Some(n) = deadline.int().filter(|n| !(1..=i64::from(i32::MAX)).contains(n)) {
+        errs.invalid(&deadline.path, n, names::between(1, i32::MAX.into()));
+    }
+}
+
+fn resource_claims(claims: &At<'_>, errs: &mut Errors) {
+    let mut seen: Vec<&str> = Vec::new();
+    for claim in claims.items() {
+        let name = claim.get("name");
+        if name.is_empty() {
+            errs.required(&name.path, "");
+        } else if seen.contains(&name.str()) {
+            errs.duplicate(&name.path, name.str());
+        } else {
+            errs.invalid_each(&name.path, name.str(), names::dns1123_label(name.str()));
+            seen.push(name.str());
+        }
+        let (by_name, by_template) = (claim.get("resourceClaimName"), claim.get("resourceClaimTemplateName"));
+        match (by_name.is_empty(), by_template.is_empty()) {
+            (true, true) => {
+                let why = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
+                errs.invalid(&claim.path, claim.value.clone(), why);
+            }
+            (false, false) => {
+                let why = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
+                errs.invalid(&claim.path, claim.value.clone(), why);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A Pod template: labels, annotations and a spec without what belongs to running Pods.
+pub fn template(template: &At<'_>, errs: &mut Errors) {
+    let meta = template.get("metadata");
+    metadata::labels(&meta.get("labels"), errs);
+    metadata::annotations(&meta.get("annotations"), errs);
+    let its_spec = template.get("spec");
+    spec(&its_spec, false, errs);
+    if !its_spec.get("ephemeralContainers").is_empty() {
+        errs.forbidden(its_spec.path("ephemeralContainers"), "ephemeral containers not allowed in pod template");
+    }
+}

@@ -1,0 +1,275 @@
+//! The rules of a Service.
+
+use serde_json::{Value, json};
+
+use super::{At, Errors, metadata, names, same};
+use crate::api::{Cause, Object};
+
+const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
+const TYPES: &[&str] = &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+const MAX_AFFINITY: i64 = 86400;
+
+pub fn check(service: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let spec = At::root(&service.0).get("spec");
+    let kind = spec.get("type");
+    let headless = is_headless(&spec);
+    if spec.get("ports").is_empty() && !headless && kind.str() != "ExternalName" {
+        errs.required(spec.path("ports"), "");
+    }
+    by_type(&spec, headless, &mut errs);
+    ports(&spec, &mut errs);
+    metadata::labels(&spec.get("selector"), &mut errs);
+    affinity(&spec, &mut errs);
+    cluster_ips(&spec, &mut errs);
+    for ip in spec.get("externalIPs").items() {
+        errs.invalid_each(&ip.path, ip.str(), names::ip(ip.str()));
+    }
+    errs.one_of(&kind, TYPES);
+    for range in spec.get("loadBalancerSourceRanges").items() {
+        errs.invalid_each(&range.path, range.str(), names::cidr(range.str()));
+    }
+    traffic(&spec, &mut errs);
+    families(&spec, &mut errs);
+    errs.0
+}
+
+fn is_headless(spec: &At<'_>) -> bool {
+    spec.get("clusterIP").str() == "None" || spec.get("clusterIPs").items().next().is_some_and(|ip| ip.str() == "None")
+}
+
+/// Which of the other fields go with which type.
+fn by_type(spec: &At<'_>, headless: bool, errs: &mut Errors) {
+    let ips = spec.path("clusterIPs");
+    match spec.get("type").str() {
+        "LoadBalancer" if headless => {
+            errs.invalid(format!("{ips}[0]"), "None", "may not be set to 'None' for LoadBalancer services");
+        }
+        "NodePort" if headless => {
+            errs.invalid(format!("{ips}[0]"), "None", "may not be set to 'None' for NodePort services");
+        }
+        "ExternalName" => {
+            if !spec.get("clusterIPs").is_empty() || !spec.get("clusterIP").is_empty() {
+                errs.forbidden(ips, "may not be set for ExternalName services");
+            }
+            let name = spec.get("externalName");
+            if name.is_empty() {
+                errs.required(&name.path, "");
+            } else {
+                let bare = name.str().strip_suffix('.').unwrap_or(name.str());
+                errs.invalid_each(&name.path, name.str(), names::dns1123_subdomain(bare));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn ports(spec: &At<'_>, errs: &mut Errors) {
+    let list = spec.get("ports");
+    let (mut seen_names, mut seen_ports, mut seen_nodes) = (Vec::new(), Vec::new(), Vec::new());
+    for port in list.items() {
+        let name = port.get("name");
+        if name.is_empty() && list.len() > 1 {
+            errs.required(&name.path, "");
+        } else if !name.is_empty() {
+            errs.invalid_each(&name.path, name.str(), names::dns1123_label(name.str()));
+            if seen_names.contains(&name.str()) {
+                errs.duplicate(&name.path, name.str());
+            }
+            seen_names.push(name.str());
+        }
+        let number = port.get("port").int().unwrap_or(0);
+        for why in names::port_number(number) {
+            errs.invalid(port.path("port"), number, why);
+        }
+        errs.one_of(&port.get("protocol"), PROTOCOLS);
+        target(&port.get("targetPort"), errs);
+        let protocol = port.get("appProtocol");
+        if protocol.is_set() {
+            errs.invalid_each(&protocol.path, protocol.str(), names::qualified_name(protocol.str()));
+        }
+        let key = json!({"port": number, "protocol": port.get("protocol").str()});
+        if seen_ports.contains(&key) {
+            errs.duplicate(&port.path, key.clone());
+        }
+        seen_ports.push(key);
+        node_port(spec, &port, &mut seen_nodes, errs);
+    }
+}
+
+fn target(at: &At<'_>, errs: &mut Errors) {
+    match at.value.as_str() {
+        Some(name) => errs.invalid_each(&at.path, name, names::port_name(name)),
+        None if at.is_set() => {
+            for why in names::port_number(at.int().unwrap_or(0)) {
+                errs.invalid(&at.path, at.value.clone(), why);
+            }
+        }
+        None => {}
+    }
+}
+
+fn node_port(spec: &At<'_>, port: &At<'_>, seen: &mut Vec<Value>, errs: &mut Errors) {
+    let at = port.get("nodePort");
+    let number = at.int().unwrap_or(0);
+    if number == 0 {
+        return;
+    }
+    match spec.get("type").str() {
+        "ClusterIP" => errs.forbidden(&at.path, "may not be used when `type` is 'ClusterIP'"),
+        "ExternalName" => errs.forbidden(&at.path, "may not be used when `type` is 'ExternalName'"),
+        _ => {}
+    }
+    let key = json!({"nodePort": number, "protocol": port.get("protocol").str()});
+    if seen.contains(&key) {
+        errs.duplicate(&at.path, number);
+    }
+    seen.push(key);
+}
+
+fn affinity(spec: &At<'_>, errs: &mut Errors) {
+    let kind = spec.get("sessionAffinity");
+    errs.one_of(&kind, &["ClientIP", "None"]);
+    let config = spec.get("sessionAffinityConfig");
+    match kind.str() {
+        "ClientIP" => {
+            let timeout = config.get("clientIP").get("timeoutSeconds");
+            match timeout.int() {
+                None => errs.required(&timeout.path, ""),
+                Some(n) if n <= 0 || n > MAX_AFFINITY => {
+                    let why = format!("must be greater than 0 and less than {MAX_AFFINITY}");
+                    errs.invalid(&timeout.path, n, why);
+                }
+                Some(_) => {}
+            }
+        }
+        _ if config.is_set() => {
+            errs.forbidden(&config.path, "must not be set when session affinity is None");
+        }
+        _ => {}
+    }
+}
+
+fn cluster_ips(spec: &At<'_>, errs: &mut Errors) {
+    let (one, list) = (spec.get("clusterIP"), spec.get("clusterIPs"));
+    if let Some(first) = list.items().next()
+        && first.str() != one.str()
+        && !one.is_empty()
+    {
+        errs.invalid(&list.path, list.value.clone(), "first value must match `clusterIP`");
+    }
+    if list.len() > 2 {
+        errs.invalid(&list.path, list.value.clone(), "may only hold up to 2 values");
+    }
+    let all: Vec<At<'_>> = if list.is_empty() { vec![one.clone()] } else { list.items().collect() };
+    let none = all.iter().filter(|ip| ip.str() == "None").count();
+    if none > 0 && all.len() > 1 {
+        errs.invalid(&list.path, list.value.clone(), "'None' must be the first and only value");
+    }
+    for ip in all.iter().filter(|ip| !ip.is_empty() && ip.str() != "None") {
+        errs.invalid_each(&ip.path, ip.str(), names::ip(ip.str()));
+    }
+    if let [first, second] = all.as_slice()
+        && first.str().contains(':') == second.str().contains(':')
+        && none == 0
+    {
+        errs.invalid(&list.path, list.value.clone(), "may specify no more than one IP for each IP family");
+    }
+}
+
+fn traffic(spec: &At<'_>, errs: &mut Errors) {
+    let (kind, external, internal) =
+        (spec.get("type"), spec.get("externalTrafficPolicy"), spec.get("internalTrafficPolicy"));
+    let outside = matches!(kind.str(), "NodePort" | "LoadBalancer") || !spec.get("externalIPs").is_empty();
+    if !external.is_empty() {
+        if !outside {
+            errs.invalid(&external.path, external.str(), "may only be set for externally-accessible services");
+        } else {
+            errs.one_of(&external, &["Cluster", "Local"]);
+        }
+    }
+    if !internal.is_empty() {
+        errs.one_of(&internal, &["Cluster", "Local"]);
+    }
+    let health = spec.get("healthCheckNodePort");
+    if let Some(n) = health.int().filter(|n| *n != 0)
+        && (kind.str() != "LoadBalancer" || external.str() != "Local")
+    {
+        let why = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        errs.invalid(&health.path, n, why);
+    }
+    let distribution = spec.get("trafficDistribution");
+    if !distribution.is_empty() {
+        errs.one_of(&distribution, &["PreferClose", "PreferSameNode", "PreferSameZone"]);
+    }
+    if kind.str() != "LoadBalancer" {
+        for field in ["allocateLoadBalancerNodePorts", "loadBalancerClass"] {
+            if spec.get(field).is_set() {
+                errs.forbidden(spec.path(field), "may only be used when `type` is 'LoadBalancer'");
+            }
+        }
+    }
+}
+
+fn families(spec: &At<'_>, errs: &mut Errors) {
+    let (list, policy) = (spec.get("ipFamilies"), spec.get("ipFamilyPolicy"));
+    if spec.get("type").str() == "ExternalName" {
+        for at in [&list, &policy] {
+            if !at.is_empty() {
+                errs.forbidden(&at.path, "may not be set for ExternalName services");
+            }
+        }
+        return;
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    for family in list.items() {
+        errs.one_of(&family, &["IPv4", "IPv6"]);
+        if seen.contains(&family.str()) {
+            errs.duplicate(&family.path, family.str());
+        }
+        seen.push(family.str());
+    }
+    if list.len() > 2 {
+        errs.invalid(&list.path, list.value.clone(), "may only hold up to 2 values");
+    }
+    if policy.is_set() {
+        errs.one_of(&policy, &["SingleStack", "PreferDualStack", "RequireDualStack"]);
+        if policy.str() == "SingleStack" && list.len() > 1 {
+            errs.invalid(
+                &policy.path,
+                policy.str(),
+                "must be 'RequireDualStack' or 'PreferDualStack' when multiple 'ipFamilies' are specified",
+            );
+        }
+    }
+}
+
+/// A ClusterIP that was once given stays, as long as the Service has one at all.
+pub fn check_update(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let (new, old) = (At::root(&new.0).get("spec"), At::root(&old.0).get("spec"));
+    let kinds = (new.get("type"), old.get("type"));
+    if kinds.0.str() == "ExternalName" || kinds.1.str() == "ExternalName" {
+        return errs.0;
+    }
+    let before = old.get("clusterIP");
+    if !before.is_empty() && new.get("clusterIP").str() != before.str() {
+        let path = format!("{}[0]", new.path("clusterIPs"));
+        let value = match new.get("clusterIPs").value {
+            Value::Null => json!([new.get("clusterIP").str()]),
+            list => list.clone(),
+        };
+        errs.invalid(path, value, "may not change once set");
+    }
+    let (first, was) = (new.get("ipFamilies").items().next(), old.get("ipFamilies").items().next());
+    if let (Some(first), Some(was)) = (first, was)
+        && !same(first.value, was.value)
+    {
+        errs.invalid(&first.path, first.str(), "may not change once set");
+    }
+    let (class, had) = (new.get("loadBalancerClass"), old.get("loadBalancerClass"));
+    if kinds.0.str() == "LoadBalancer" && kinds.1.str() == "LoadBalancer" && !same(class.value, had.value) {
+        errs.invalid(&class.path, class.value.clone(), "may not change once set");
+    }
+    errs.0
+}

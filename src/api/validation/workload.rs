@@ -1,0 +1,87 @@
+//! The rules that Deployments, ReplicaSets and their like share: selector, template, counts, rolling updates.
+
+use serde_json::Value;
+
+use super::{At, Errors, pod};
+use crate::api::Object;
+use crate::api::int_or_string::percent;
+use crate::api::selector::LabelSelector;
+
+/// The selector is there, is not empty, and matches the template; the template makes Pods that run for ever.
+pub fn selector_and_template(spec: &At<'_>, kind: &str, errs: &mut Errors) {
+    let (selector, template) = (spec.get("selector"), spec.get("template"));
+    if !selector.is_set() {
+        errs.required(&selector.path, "");
+    } else {
+        pod::label_selector(&selector, errs);
+        if selector.get("matchLabels").is_empty() && selector.get("matchExpressions").is_empty() {
+            let why = format!("empty selector is invalid for {}", kind.to_lowercase());
+            errs.invalid(&selector.path, selector.value.clone(), why);
+        }
+    }
+    let labels = template.get("metadata").get("labels");
+    if let Ok(parsed) = LabelSelector::from_json(selector.value)
+        && !parsed.is_empty()
+        && !parsed.matches_labels(labels.value.as_object())
+    {
+        errs.invalid(&labels.path, labels.value.clone(), "`selector` does not match template `labels`");
+    }
+    pod::template(&template, errs);
+    let its_spec = template.get("spec");
+    let policy = its_spec.get("restartPolicy");
+    if !matches!(policy.str(), "Always" | "") {
+        errs.not_supported(&policy.path, policy.str(), &["Always"]);
+    }
+    if its_spec.get("activeDeadlineSeconds").is_set() {
+        let why = format!("activeDeadlineSeconds in {kind} is not Supported");
+        errs.forbidden(its_spec.path("activeDeadlineSeconds"), why);
+    }
+}
+
+pub fn selector_immutable(new: &Object, old: &Object, errs: &mut Errors) {
+    let at = |o| At::root(o).get("spec").get("selector");
+    errs.immutable(&at(&new.0), &at(&old.0));
+}
+
+/// Counts that are not negative, and pairs of which the first may not exceed the second.
+pub fn status(status: &At<'_>, counts: &[&str], order: &[(&str, &str)], errs: &mut Errors) {
+    for field in counts {
+        errs.non_negative(&status.get(field));
+    }
+    for (less, more) in order {
+        let at = status.get(less);
+        let n = at.int().unwrap_or(0);
+        if n > status.get(more).int().unwrap_or(0) {
+            let what = if *more == "replicas" { "status.replicas" } else { more };
+            errs.invalid(&at.path, n, format!("cannot be greater than {what}"));
+        }
+    }
+}
+
+/// `maxUnavailable` and `maxSurge`.
+pub fn rolling_update(rolling: &At<'_>, errs: &mut Errors) {
+    if !rolling.is_set() {
+        errs.required(&rolling.path, "this should be defaulted and never be nil");
+        return;
+    }
+    let (unavailable, surge) = (rolling.get("maxUnavailable"), rolling.get("maxSurge"));
+    for at in [&unavailable, &surge] {
+        int_or_percent(at, errs);
+    }
+    let is_zero = |v: &Value| v.as_i64() == Some(0) || percent(v) == Some(0);
+    if is_zero(unavailable.value) && is_zero(surge.value) {
+        errs.invalid(&unavailable.path, unavailable.value.clone(), "may not be 0 when `maxSurge` is 0");
+    }
+    if percent(unavailable.value).is_some_and(|n| n > 100) {
+        errs.invalid(&unavailable.path, unavailable.value.clone(), "must not be greater than 100%");
+    }
+}
+
+fn int_or_percent(at: &At<'_>, errs: &mut Errors) {
+    if at.value.is_string() && percent(at.value).is_none() {
+        let why = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex \
+                   used for validation is '[0-9]+%')";
+        errs.invalid(&at.path, at.value.clone(), why);
+    }
+    errs.non_negative(at);
+}
