@@ -30,7 +30,8 @@ use crate::api::{
 
 /// Events of one subscription that may wait in the client; behind that the server's buffer fills, then it cuts us off.
 const SUBSCRIPTION_BUFFER: usize = 16 * 1024;
-const MAX_MESSAGE: u32 = 64 << 20;
+/// As much as the server may answer with.
+const MAX_MESSAGE: u32 = 256 << 20;
 /// Longer than any request may take; a call that hangs longer is a lost connection.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 

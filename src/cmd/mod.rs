@@ -1,5 +1,10 @@
 //! The processes: one file each puts the parts together. `main` here turns argv into one of them, or into a client command.
 
+mod control_plane;
+mod paths;
+mod server;
+mod shutdown;
+
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -18,6 +23,8 @@ struct Argv {
 
 #[derive(clap::Subcommand)]
 enum Command {
+    /// Run the control plane alone: store, API server, controllers, scheduler
+    Server(server::Args),
     #[command(flatten)]
     Client(cli::Command),
 }
@@ -25,7 +32,28 @@ enum Command {
 /// Parses argv, runs the command, and says how it went.
 pub fn main() -> ExitCode {
     let argv = Argv::parse();
-    match argv.command {
-        Command::Client(command) => cli::main(command, argv.global),
+    podwright_runtime::image::install_crypto();
+    let outcome = match argv.command {
+        Command::Server(args) => process(server::run(args)),
+        Command::Client(command) => return cli::main(command, argv.global),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("podwright: {error:#}");
+            ExitCode::FAILURE
+        }
     }
+}
+
+/// Runs a long-lived process on a small thread pool; its log goes to standard error.
+fn process(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("PODWRIGHT_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    let outcome = runtime.block_on(task);
+    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    outcome
 }

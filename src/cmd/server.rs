@@ -1,0 +1,24 @@
+//! `podwright server`: the control plane alone.
+
+use super::{
+    control_plane::{ControlPlane, ControlPlaneArgs},
+    paths::StateArgs,
+    shutdown,
+};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    state: StateArgs,
+    #[command(flatten)]
+    control_plane: ControlPlaneArgs,
+}
+
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let stop = shutdown::on_signals()?;
+    let paths = args.state.paths()?;
+    let control_plane = ControlPlane::start(&args.control_plane, &paths).await?;
+    tracing::info!("serving on unix://{}", paths.socket().display());
+    stop.cancelled().await;
+    control_plane.stop().await
+}
