@@ -315,7 +315,7 @@ impl<K: Typed> Reflector<K> {
     }
 
     async fn list(&self) -> Result<(), Status> {
-        let list = self.client.list::<K>(self.request.namespace.as_deref(), self.request.options.clone()).await?;
+        let list = self.client.collection::<K>(self.request.clone()).await?;
         self.change(|state| {
             state.replace(list.items);
             state.resource_version = list.resource_version;

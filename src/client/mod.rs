@@ -130,8 +130,12 @@ impl Client {
     }
 
     pub async fn list<K: Typed>(&self, namespace: Option<&str>, options: Options) -> Result<TypedList<K>, Status> {
-        let request = Request { options, ..request::<K>(Verb::List, namespace, None) };
-        match self.call(request).await?.body {
+        self.collection(Request { options, ..request::<K>(Verb::List, namespace, None) }).await
+    }
+
+    /// Sends a list request whose items decode as `T`.
+    pub async fn collection<T: DeserializeOwned>(&self, request: Request) -> Result<TypedList<T>, Status> {
+        match self.call(Request { verb: Verb::List, ..request }).await?.body {
             Body::List(List { items, resource_version, continue_token, .. }) => {
                 let items = items.iter().map(decode).collect::<Result<_, _>>()?;
                 Ok(TypedList { items, resource_version, continue_token })
