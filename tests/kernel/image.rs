@@ -9,6 +9,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use podwright_runtime::image::{Auth, Image, ImageError, ImageStore, ImportOptions, Options, PullEvent};
 use serde_json::json;
 
@@ -36,24 +38,32 @@ fn secret() -> Auth {
     Auth::Basic { username: "user".into(), password: "secret".into() }
 }
 
-/// Runs `look` on the image's layers as overlayfs merges them, in a mount namespace of its own.
-fn merged<T: Send + 'static>(image: &Image, look: impl FnOnce(&Path) -> T + Send + 'static) -> T {
-    let below: Vec<String> = image.layers.iter().rev().map(|l| l.display().to_string()).collect();
+/// Runs `look` on something mounted, in a mount namespace of its own.
+fn mounted<T: Send + 'static>(
+    kind: &'static str,
+    flags: MsFlags,
+    options: String,
+    look: impl FnOnce(&Path) -> T + Send + 'static,
+) -> T {
     let thread = std::thread::spawn(move || {
-        use nix::mount::{MsFlags, mount};
-        use nix::sched::{CloneFlags, unshare};
         unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS).unwrap();
         mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).unwrap();
         let at = tempfile::tempdir().unwrap();
-        // A mount of lower layers alone needs two of them.
-        let empty = tempfile::tempdir().unwrap();
-        let options = format!("lowerdir={}:{}", below.join(":"), empty.path().display());
-        mount(Some("overlay"), at.path(), Some("overlay"), MsFlags::MS_RDONLY, Some(options.as_str())).unwrap();
+        mount(Some(kind), at.path(), Some(kind), flags, Some(options.as_str())).unwrap();
         let seen = look(at.path());
         nix::mount::umount(at.path()).unwrap();
         seen
     });
     thread.join().unwrap()
+}
+
+/// Runs `look` on the image's layers as overlayfs merges them.
+fn merged<T: Send + 'static>(image: &Image, look: impl FnOnce(&Path) -> T + Send + 'static) -> T {
+    let below: Vec<String> = image.layers.iter().rev().map(|l| l.display().to_string()).collect();
+    // A mount of lower layers alone needs two of them.
+    let empty = tempfile::tempdir().unwrap();
+    let options = format!("lowerdir={}:{}", below.join(":"), empty.path().display());
+    mounted("overlay", MsFlags::MS_RDONLY, options, look)
 }
 
 #[tokio::test]
@@ -424,6 +434,18 @@ fn a_root_filesystem_imports() {
         Options { max_layer_bytes: 99, ..Options::default() },
     );
     assert!(matches!(bomb.unwrap().import(&rootfs[..], "x", &options), Err(ImageError::Invalid(_))));
+}
+
+#[test]
+fn a_full_disk_is_said_and_leaves_room_behind() {
+    let big = tar(&[("big", &noise(4 << 20))]);
+    mounted("tmpfs", MsFlags::empty(), "size=2m".into(), move |at| {
+        let store = ImageStore::open(at).unwrap();
+        let error = store.import(&big[..], "localhost/big:1", &ImportOptions::default()).unwrap_err();
+        assert!(matches!(&error, ImageError::DiskFull(m) if m.contains("big")), "{error:?}");
+        assert_eq!(tree(&at.join("tmp")), [""; 0]);
+        store.import(&tar(&[("small", b"s")])[..], "localhost/small:1", &ImportOptions::default()).unwrap();
+    });
 }
 
 #[test]

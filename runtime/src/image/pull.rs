@@ -168,7 +168,7 @@ impl Job {
         let manifest: ImageManifest = parse("manifest", &resolved.manifest)?;
         let digest = sha256(&resolved.manifest);
         let config_digest = manifest.config().digest().to_string();
-        let _documents = self.inner.pin([resolved.target.clone(), digest.clone(), config_digest]);
+        let documents = self.inner.pin([resolved.target.clone(), digest.clone(), config_digest]);
 
         let config = self.fetch_config(client, manifest.config()).await?;
         let document: ImageConfiguration = parse("image config", &config)?;
@@ -190,6 +190,7 @@ impl Job {
         names.extend(self.name.digest().is_none().then(|| self.name.key()));
         let inner = self.inner.clone();
         blocking(move || {
+            let _pins = (documents, pin);
             for document in [&config, &resolved.manifest].into_iter().chain(&resolved.index) {
                 inner.write_blob(document)?;
             }
