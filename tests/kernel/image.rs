@@ -59,7 +59,7 @@ fn mounted<T: Send + 'static>(
 
 /// Runs `look` on the image's layers as overlayfs merges them.
 fn merged<T: Send + 'static>(image: &Image, look: impl FnOnce(&Path) -> T + Send + 'static) -> T {
-    let below: Vec<String> = image.layers.iter().rev().map(|l| l.display().to_string()).collect();
+    let below: Vec<String> = image.layers.iter().map(|l| l.display().to_string()).collect();
     // A mount of lower layers alone needs two of them.
     let empty = tempfile::tempdir().unwrap();
     let options = format!("lowerdir={}:{}", below.join(":"), empty.path().display());
@@ -116,11 +116,12 @@ async fn a_pull_gives_an_image_that_overlayfs_merges() {
     assert_eq!((registry.gets("/blobs/"), registry.gets("/manifests/")), (blobs, 3));
 
     // Layers in use outlive their image until they are collected.
-    let in_use: HashSet<PathBuf> = [image.layers[0].clone()].into();
+    let (upper, lower) = (&image.layers[0], &image.layers[1]);
+    let in_use: HashSet<PathBuf> = [lower.clone()].into();
     let removed = store.remove(&name, &in_use).unwrap();
     assert_eq!(removed.names.len(), 2);
-    assert_eq!(removed.in_use, [image.layers[0].clone()]);
-    assert!(image.layers[0].exists() && !image.layers[1].exists());
+    assert_eq!(removed.in_use, [lower.clone()]);
+    assert!(lower.exists() && !upper.exists());
     assert_eq!(store.list().unwrap(), []);
     store.collect(&HashSet::new()).unwrap();
     assert_eq!(tree(dir.path()), ["blobs", "blobs/sha256", "layers", "lock", "refs", "tmp"]);
@@ -306,7 +307,7 @@ async fn a_pull_that_is_dropped_leaves_nothing_broken() {
     assert_eq!(tree(&layers_dir), [""; 0], "a layer without its `done` is a leftover");
     let image = store.pull(&format!("{}/app:1", registry.addr), &Auth::Anonymous, None).await.unwrap();
     assert_eq!(image.read_file("small").unwrap().as_deref(), Some(&b"1"[..]));
-    assert_eq!(fs::metadata(image.layers[1].join("big")).unwrap().size(), 3 << 20);
+    assert_eq!(fs::metadata(image.layers[0].join("big")).unwrap().size(), 3 << 20);
 }
 
 #[tokio::test]
@@ -341,7 +342,7 @@ async fn concurrent_pulls_happen_once() {
         images.push(pull.await.unwrap().unwrap());
     }
     assert!(images.iter().step_by(2).all(|i| *i == images[0]));
-    assert_eq!(images[0].layers[0], images[1].layers[0]);
+    assert_eq!(images[0].layers[1], images[1].layers[1]);
     // Two manifests; two configs, the shared layer once, and a layer of each.
     assert_eq!((registry.gets("/manifests/"), registry.gets("/blobs/")), (2, 5), "{}", registry.log());
 }

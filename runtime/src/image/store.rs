@@ -85,7 +85,7 @@ pub struct Image {
     /// Bytes as transferred: config and layers.
     pub size: u64,
     pub config: ImageConfiguration,
-    /// Unpacked layers, lowest first. (`lowerdir` of overlayfs wants them the other way round.)
+    /// Unpacked layers, **uppermost first**: the order of overlayfs' `lowerdir`.
     pub layers: Vec<PathBuf>,
 }
 
@@ -273,8 +273,7 @@ impl Image {
 
     /// A regular file of the image as the overlay would show it, symlinks followed inside the image; at most 1 MiB.
     pub fn read_file(&self, path: &str) -> Result<Option<Vec<u8>>> {
-        let uppermost_first: Vec<PathBuf> = self.layers.iter().rev().cloned().collect();
-        LayerView::open(&uppermost_first)?.read_file(path, 1 << 20)
+        LayerView::open(&self.layers)?.read_file(path, 1 << 20)
     }
 
     /// Resolves a `USER` (the image's own when `spec` is empty) against the image's `/etc/passwd` and `/etc/group`.
@@ -595,7 +594,7 @@ impl Inner {
         }
         let config = parse_config(&id, &self.read_blob(&id)?)?;
         let layers: Vec<PathBuf> =
-            chain_ids(config.rootfs().diff_ids()).iter().map(|c| self.layer_path(c).join("fs")).collect();
+            chain_ids(config.rootfs().diff_ids()).iter().rev().map(|c| self.layer_path(c).join("fs")).collect();
         if layers.iter().any(|l| !l.is_dir()) {
             return Ok(None);
         }
