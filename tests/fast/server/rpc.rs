@@ -52,8 +52,10 @@ impl Served {
         );
         // A server that refuses a body does not read it to its end.
         let _ = stream.write_all(text.as_bytes()).await;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
+        let mut answer = Vec::new();
+        // And resets what is left of it, behind its answer.
+        let _ = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8(answer).unwrap();
         let code = answer.split(' ').nth(1).unwrap().parse().unwrap();
         (code, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
     }
