@@ -101,6 +101,32 @@ pub struct PodRef {
     pub uid: String,
 }
 
+/// One control-plane step of an object's story: `get` on `pods/<name>/trace` answers `{"kind": "Trace", "items": [Step]}`
+/// in order of time, with the steps of the Pod's owners.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Step {
+    /// When the request came, RFC 3339 with microseconds.
+    pub time: String,
+    /// From then to the store's commit, in microseconds.
+    pub duration_us: u64,
+    /// The revision that it made.
+    pub revision: u64,
+    /// `create`, `update`, `patch`, `delete`.
+    pub verb: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub subresource: String,
+    pub kind: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub user: String,
+    /// The `fieldManager` of the request: which component it was.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub manager: String,
+}
+
 /// Upstream's `PodLogOptions`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]

@@ -18,6 +18,7 @@ use crate::store::Store;
 mod admission;
 mod allocate;
 mod authorize;
+pub mod bench;
 mod bootstrap;
 mod cache;
 mod call;
@@ -34,6 +35,8 @@ mod patch;
 pub mod rpc;
 mod streams;
 mod subresources;
+mod tokens;
+mod trace;
 mod transact;
 mod update;
 mod watch;
@@ -42,6 +45,8 @@ pub use authorize::{Authorizer, ClusterAdmin};
 use cache::Cache;
 use call::Call;
 use streams::Streams;
+use tokens::Signer;
+use trace::Trace;
 
 /// Events of one watch, in order. The sender ends it when the watch is over; an `Error` event says why.
 pub type Watch = tokio::sync::mpsc::Receiver<WatchEvent>;
@@ -70,6 +75,8 @@ pub struct Server {
     cache: Arc<Cache>,
     authorizer: Box<dyn Authorizer>,
     streams: Arc<Streams>,
+    signer: Signer,
+    trace: Trace,
     tasks: Tasks,
 }
 
@@ -99,7 +106,9 @@ impl Server {
         tasks.add(tokio::spawn(feed));
         let authorizer = Box::new(ClusterAdmin);
         let streams = Arc::default();
-        let server = Arc::new(Server { store, env, config, cache, authorizer, streams, tasks });
+        let signer = Signer::open(&*store, &env).await?;
+        let trace = Trace::default();
+        let server = Arc::new(Server { store, env, config, cache, authorizer, streams, signer, trace, tasks });
         server.create_initial_objects().await?;
         server.start_housekeeping();
         Ok(server)

@@ -43,6 +43,8 @@ impl Server {
             }
             ("binding", Verb::Create) => self.bind(call).await,
             ("eviction", Verb::Create) => self.evict(call).await,
+            ("token", Verb::Create) => self.issue_token(call).await,
+            ("trace", Verb::Get) => self.get_trace(&call).await,
             (_, verb) => Err(call.not_allowed(&format!("{verb:?}").to_lowercase())),
         }
     }

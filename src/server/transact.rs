@@ -115,6 +115,7 @@ impl Server {
     ) -> Result<Written, Status> {
         let head = &self.cache.shelf(call.kind).head;
         let mut taken = Taken::default();
+        let started = (self.env.now(), tokio::time::Instant::now());
         for attempt in 0..ATTEMPTS {
             let plan = match decide(current.as_ref(), &taken) {
                 Err(_) | Ok(Plan { decision: Decision::Keep, .. }) if !certain => {
@@ -142,8 +143,15 @@ impl Server {
             }
 
             let txn = transaction(call, key, current.as_ref(), object.clone(), &plan);
+            let subject = match &plan.decision {
+                Decision::Put(object) => Some(object),
+                _ => current.as_ref().map(|c| &c.object),
+            };
             match self.store.commit(txn).await.map_err(store_error)? {
                 Outcome::Committed(revision) => {
+                    if let Some(subject) = subject {
+                        self.trace.record(call, subject, revision, started.0, started.1.elapsed());
+                    }
                     let bytes = match object {
                         Some(stored) => head.deliver(&stored, revision),
                         None => before.unwrap_or_default().0,

@@ -1,0 +1,109 @@
+//! How fast the API takes durable writes over its socket: what `./dev bench` measures.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+
+use crate::api::Env;
+use crate::store::Sqlite;
+
+use super::{Config, Server, rpc};
+
+/// What one run came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    pub writers: usize,
+    pub per_second: f64,
+    pub p50: Duration,
+    pub p99: Duration,
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Figures { writers, per_second, p50, p99 } = self;
+        write!(f, "{writers:>4} writers: {per_second:>7.0} durable creates/s, p50 {p50:.2?}, p99 {p99:.2?}")
+    }
+}
+
+/// Creates ConfigMaps of about 1 KiB over JSON-RPC on a Unix socket for `seconds`, from so many connections at once,
+/// each with one call at a time, on a new SQLite store in the folder `dir`.
+pub async fn bench(dir: &Path, writers: usize, seconds: u64) -> io::Result<Figures> {
+    let store = Sqlite::open(&dir.join(format!("api-{writers}.db"))).map_err(io::Error::other)?;
+    let store = Arc::new(store);
+    let server = Server::open(store, Env::system(), Config::default()).await.map_err(io::Error::other)?;
+    let path = dir.join(format!("api-{writers}.sock"));
+    let listener = rpc::bind(&path)?;
+    let serving = tokio::spawn(rpc::serve(server, listener, std::future::pending()));
+
+    let start = Instant::now();
+    let until = start + Duration::from_secs(seconds);
+    let each = |writer| {
+        let path = path.clone();
+        tokio::spawn(async move { create_until(&path, writer, until).await })
+    };
+    let tasks: Vec<_> = (0..writers).map(each).collect();
+    let mut took = Vec::new();
+    for task in tasks {
+        took.extend(task.await.map_err(io::Error::other)??);
+    }
+    let elapsed = start.elapsed();
+    serving.abort();
+    took.sort_unstable();
+    let quantile = |q: f64| took.get(((took.len() as f64 - 1.0) * q) as usize).copied().unwrap_or_default();
+    let per_second = took.len() as f64 / elapsed.as_secs_f64();
+    Ok(Figures { writers, per_second, p50: quantile(0.5), p99: quantile(0.99) })
+}
+
+/// One writer, over HTTP with keep-alive: returns how long each of its calls took.
+async fn create_until(path: &Path, writer: usize, until: Instant) -> io::Result<Vec<Duration>> {
+    let mut stream = BufReader::new(UnixStream::connect(path).await?);
+    let filler = "x".repeat(900);
+    let mut took = Vec::new();
+    for turn in 0u64.. {
+        if Instant::now() >= until {
+            break;
+        }
+        let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("c-{writer}-{turn}"),
+            "labels": {"app": "bench"}}, "data": {"filler": filler}});
+        let params = json!({"resource": "configmaps", "namespace": "default", "body": body});
+        let call = json!({"jsonrpc": "2.0", "id": turn, "method": "create", "params": params}).to_string();
+        let request = format!(
+            "POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{call}",
+            call.len()
+        );
+        let start = Instant::now();
+        stream.get_mut().write_all(request.as_bytes()).await?;
+        let answer = read_answer(&mut stream).await?;
+        took.push(start.elapsed());
+        if !answer.windows(14).any(|part| part == b"\"created\":true") {
+            return Err(io::Error::other(String::from_utf8_lossy(&answer).into_owned()));
+        }
+    }
+    Ok(took)
+}
+
+async fn read_answer(stream: &mut BufReader<UnixStream>) -> io::Result<Vec<u8>> {
+    let (mut line, mut length) = (String::new(), 0);
+    loop {
+        line.clear();
+        if stream.read_line(&mut line).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let line = line.trim_end().to_ascii_lowercase();
+        if line.is_empty() {
+            break;
+        }
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().map_err(io::Error::other)?;
+        }
+    }
+    let mut answer = vec![0; length];
+    stream.read_exact(&mut answer).await?;
+    Ok(answer)
+}

@@ -1,0 +1,116 @@
+//! The control plane's part of `podwright trace`: for recent objects, which writes were accepted, when, and whose.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use crate::api::rpc::Step;
+use crate::api::{Object, Response, Status};
+
+use super::call::Call;
+use super::{Server, get};
+
+/// So many objects are remembered, the most recently created ones, each with so many steps: its first ones, which tell
+/// how it came about, and its latest.
+const OBJECTS: usize = 4096;
+const FIRST: usize = 16;
+const LATEST: usize = 16;
+/// A chain of owners longer than this is no chain.
+const OWNERS: usize = 4;
+
+/// A bounded memory of accepted writes.
+#[derive(Default)]
+pub(super) struct Trace(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    by_uid: HashMap<String, Story>,
+    /// The uids in order of their first step.
+    order: VecDeque<String>,
+}
+
+#[derive(Default)]
+struct Story {
+    first: Vec<Step>,
+    latest: VecDeque<Step>,
+    /// The uid of the controlling owner.
+    owner: Option<String>,
+}
+
+impl Trace {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Notes an accepted write. Heartbeats and Events are no part of any story.
+    pub fn record(&self, call: &Call, object: &Object, revision: u64, came: Timestamp, took: Duration) {
+        if matches!(call.kind.kind, "Lease" | "Event") {
+            return;
+        }
+        let step = Step {
+            time: came.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
+            duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            revision,
+            verb: format!("{:?}", call.verb).to_lowercase(),
+            subresource: call.subresource.clone().unwrap_or_default(),
+            kind: call.kind.kind.to_owned(),
+            namespace: object.namespace().unwrap_or("").to_owned(),
+            name: object.name().to_owned(),
+            uid: object.uid().to_owned(),
+            user: call.user.name.clone(),
+            manager: call.options.field_manager.clone().unwrap_or_default(),
+        };
+        let mut state = self.lock();
+        if !state.by_uid.contains_key(&step.uid) {
+            if state.order.len() == OBJECTS
+                && let Some(oldest) = state.order.pop_front()
+            {
+                state.by_uid.remove(&oldest);
+            }
+            state.order.push_back(step.uid.clone());
+        }
+        let story = state.by_uid.entry(step.uid.clone()).or_default();
+        story.owner = object.controller().map(|owner| owner.uid).or(story.owner.take());
+        if story.first.len() < FIRST {
+            story.first.push(step);
+            return;
+        }
+        if story.latest.len() == LATEST {
+            story.latest.pop_front();
+        }
+        story.latest.push_back(step);
+    }
+
+    /// The steps of an object and of its owners, in order.
+    fn steps(&self, uid: &str) -> Vec<Step> {
+        let state = self.lock();
+        let mut steps = Vec::new();
+        let mut next = Some(uid);
+        for _ in 0..OWNERS {
+            let Some(story) = next.and_then(|uid| state.by_uid.get(uid)) else { break };
+            steps.extend(story.first.iter().chain(&story.latest).cloned());
+            next = story.owner.as_deref();
+        }
+        steps.sort_by_key(|step| step.revision);
+        steps
+    }
+}
+
+impl Server {
+    /// The steps of a Pod, for `podwright trace`; of what came before it was scheduled too.
+    pub(super) async fn get_trace(&self, call: &Call) -> Result<Response, Status> {
+        self.cache.fresh().await?;
+        let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
+        let object = item.current()?.object;
+        let steps = self.trace.steps(object.uid());
+        let trace = json!({
+            "apiVersion": "podwright/v1", "kind": "Trace",
+            "metadata": {"name": object.name(), "namespace": object.namespace(), "uid": object.uid()},
+            "items": steps,
+        });
+        Ok(get::object(trace.to_string().into(), false))
+    }
+}

@@ -1,0 +1,254 @@
+//! Pods, and what admission and their subresources do: grace, binding, tokens, eviction, traces; Namespaces; scale.
+
+use podwright::api::request::{Body, Preconditions};
+use podwright::api::{Object, Options, Request, Status, Verb};
+use podwright::server::Server;
+use serde_json::{Value, json};
+
+use super::{Api, object_of, pod, request};
+
+fn grace(seconds: i64) -> Options {
+    Options { grace_period_seconds: Some(seconds), ..Options::default() }
+}
+
+async fn bind(api: &Api, name: &str, node: &str) -> Result<(), Status> {
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"kind": "Node", "name": node}});
+    api.sub(Verb::Create, "pods", name, "binding", binding).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_pod_gets_an_account_a_token_and_tolerations() {
+    let api = Api::new().await;
+    let made = api.create("pods", pod("p")).await.unwrap();
+    let spec = &made.0["spec"];
+    assert_eq!(spec["serviceAccountName"], "default");
+    assert!(api.get("serviceaccounts", "default").await.is_ok());
+    let volume = spec["volumes"][0]["name"].as_str().unwrap();
+    assert!(volume.starts_with("kube-api-access-"), "{volume}");
+    let mount = &spec["containers"][0]["volumeMounts"][0];
+    assert_eq!((mount["name"].as_str(), mount["readOnly"].as_bool()), (Some(volume), Some(true)));
+    assert_eq!(mount["mountPath"], "/var/run/secrets/kubernetes.io/serviceaccount");
+    assert_eq!(spec["tolerations"].as_array().unwrap().len(), 2);
+    assert_eq!(spec["priority"], 0);
+    assert_eq!(made.generation(), 1);
+
+    let mut without = pod("q");
+    without["spec"]["automountServiceAccountToken"] = false.into();
+    let without = api.create("pods", without).await.unwrap();
+    assert!(without.0["spec"]["volumes"].as_array().is_none_or(Vec::is_empty));
+    let mut unknown = pod("r");
+    unknown["spec"]["serviceAccountName"] = "nobody".into();
+    let refused = api.create("pods", unknown).await.unwrap_err();
+    assert_eq!(
+        refused.message,
+        "pods \"r\" is forbidden: error looking up service account default/nobody: serviceaccount \"nobody\" not found"
+    );
+}
+
+#[tokio::test]
+async fn a_binding_schedules_a_pod_once() {
+    let api = Api::new().await;
+    api.create("pods", pod("p")).await.unwrap();
+    bind(&api, "p", "n1").await.unwrap();
+    let bound = api.get("pods", "p").await.unwrap();
+    assert_eq!(bound.0["spec"]["nodeName"], "n1");
+    let condition = &bound.0["status"]["conditions"][0];
+    assert_eq!((condition["type"].as_str(), condition["status"].as_str()), (Some("PodScheduled"), Some("True")));
+    let again = bind(&api, "p", "n2").await.unwrap_err();
+    assert!(again.is_conflict() && again.message.contains("pod p is already assigned to node \"n1\""), "{again}");
+    assert!(bind(&api, "gone", "n1").await.unwrap_err().is_not_found());
+}
+
+#[tokio::test]
+async fn a_running_pod_is_given_its_grace_and_only_less_later() {
+    let api = Api::new().await;
+    api.create("pods", pod("early")).await.unwrap();
+    let gone = api.delete("pods", "early", grace(10)).await.unwrap();
+    assert!(matches!(gone.body, Body::Status(_)), "nothing runs, nothing is waited for");
+
+    let made = api.create("pods", pod("p")).await.unwrap();
+    bind(&api, "p", "n1").await.unwrap();
+    let first = object_of(api.delete("pods", "p", Options::default()).await.unwrap());
+    assert_eq!(first.0["metadata"]["deletionGracePeriodSeconds"], 30);
+    assert_eq!(first.generation(), made.generation() + 1);
+    let longer = object_of(api.delete("pods", "p", grace(60)).await.unwrap());
+    assert_eq!(longer, first, "grace does not grow");
+    let shorter = object_of(api.delete("pods", "p", grace(5)).await.unwrap());
+    assert_eq!(shorter.0["metadata"]["deletionGracePeriodSeconds"], 5);
+    let (was, is) = (first.deletion_timestamp().unwrap(), shorter.deletion_timestamp().unwrap());
+    assert_eq!(was.duration_since(is).as_secs(), 25);
+    assert!(bind(&api, "p", "n2").await.unwrap_err().message.contains("is being deleted"));
+    let other = Preconditions { uid: Some("other".into()), ..Preconditions::default() };
+    let refused = api.delete("pods", "p", Options { preconditions: Some(other), ..grace(0) }).await.unwrap_err();
+    assert!(refused.message.contains("the UID in the precondition (other) does not match"), "{refused}");
+    assert!(matches!(api.delete("pods", "p", grace(0)).await.unwrap().body, Body::Status(_)));
+    assert!(api.get("pods", "p").await.unwrap_err().is_not_found());
+}
+
+#[tokio::test]
+async fn status_is_written_by_its_subresource_alone() {
+    let api = Api::new().await;
+    let made = api.create("pods", pod("p")).await.unwrap();
+    let status = json!({"status": {"phase": "Running"}, "spec": {"activeDeadlineSeconds": 5}});
+    let patched = object_of(api.sub(Verb::Patch, "pods", "p", "status", status).await.unwrap());
+    assert_eq!(patched.0["status"]["phase"], "Running");
+    assert_eq!(patched.0["spec"], made.0["spec"]);
+    assert_eq!(patched.generation(), made.generation());
+    let whole = api.patch("pods", "p", json!({"status": {"phase": "Failed"}})).await.unwrap();
+    assert_eq!(whole, patched, "and nothing else writes it");
+}
+
+#[tokio::test]
+async fn propagation_sets_the_collectors_finalizers() {
+    let api = Api::new().await;
+    for (policy, finalizer) in [("Foreground", "foregroundDeletion"), ("Orphan", "orphan")] {
+        api.create("configmaps", super::config_map("a")).await.unwrap();
+        let options = Options { propagation_policy: Some(policy.into()), ..Options::default() };
+        let held = object_of(api.delete("configmaps", "a", options).await.unwrap());
+        assert_eq!(held.finalizers(), [finalizer]);
+        assert!(held.is_terminating());
+        api.patch("configmaps", "a", json!({"metadata": {"finalizers": []}})).await.unwrap();
+        assert!(api.get("configmaps", "a").await.unwrap_err().is_not_found());
+    }
+    let odd = Options { propagation_policy: Some("Sideways".into()), ..Options::default() };
+    assert_eq!(api.delete("configmaps", "a", odd).await.unwrap_err().code, 400);
+}
+
+fn namespace(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+}
+
+#[tokio::test]
+async fn a_namespace_terminates_then_goes_with_its_finalizers() {
+    let api = Api::new().await;
+    let made = api.create("namespaces", namespace("n")).await.unwrap();
+    assert_eq!(made.0["spec"]["finalizers"], json!(["kubernetes"]));
+    let dying = object_of(api.delete("namespaces", "n", Options::default()).await.unwrap());
+    assert_eq!(dying.0["status"]["phase"], "Terminating");
+    let mut object = super::config_map("a");
+    object["metadata"]["namespace"] = "n".into();
+    let refused = api.create("configmaps", object).await.unwrap_err();
+    let why =
+        "configmaps \"a\" is forbidden: unable to create new content in namespace n because it is being terminated";
+    assert_eq!(refused.message, why);
+    assert_eq!(refused.details.unwrap().causes[0].reason, "NamespaceTerminating");
+    let mut finalized = dying.clone();
+    finalized.0["spec"]["finalizers"] = json!([]);
+    api.sub(Verb::Update, "namespaces", "n", "finalize", finalized.0).await.unwrap();
+    assert!(api.get("namespaces", "n").await.unwrap_err().is_not_found());
+    let immortal = api.delete("namespaces", "default", Options::default()).await.unwrap_err();
+    assert_eq!(immortal.message, "namespaces \"default\" is forbidden: this namespace may not be deleted");
+}
+
+#[tokio::test]
+async fn scale_shows_and_changes_replicas() {
+    let api = Api::new().await;
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {
+        "selector": {"matchLabels": {"app": "d"}},
+        "template": {"metadata": {"labels": {"app": "d"}}, "spec": {"containers": [{"name": "c", "image": "x:1"}]}}}});
+    let made = api.create("deployments", deployment).await.unwrap();
+    assert_eq!((made.generation(), made.0["spec"]["replicas"].as_i64()), (1, Some(1)));
+    let scale = object_of(api.sub(Verb::Get, "deployments", "d", "scale", Value::Null).await.unwrap());
+    assert_eq!(scale.0["status"]["selector"], "app=d");
+    let patch = json!({"spec": {"replicas": 3}});
+    let scaled = object_of(api.sub(Verb::Patch, "deployments", "d", "scale", patch).await.unwrap());
+    assert_eq!((scaled.kind(), scaled.0["spec"]["replicas"].as_i64()), ("Scale", Some(3)));
+    let now = api.get("deployments", "d").await.unwrap();
+    assert_eq!((now.generation(), now.0["spec"]["replicas"].as_i64()), (2, Some(3)));
+    let negative = api.sub(Verb::Patch, "deployments", "d", "scale", json!({"spec": {"replicas": -1}})).await;
+    assert_eq!(negative.unwrap_err().code, 422);
+}
+
+#[tokio::test]
+async fn a_token_says_whose_it_is_until_its_pod_is_gone() {
+    let api = Api::new().await;
+    let made = api.create("pods", pod("p")).await.unwrap();
+    let reference = json!({"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": made.uid()});
+    let ask = |spec: Value| api.sub(Verb::Create, "serviceaccounts", "default", "token", json!({"spec": spec}));
+    let spec = json!({"audiences": ["a"], "expirationSeconds": 3607, "boundObjectRef": reference});
+    let answer = object_of(ask(spec).await.unwrap());
+    let token = answer.0["status"]["token"].as_str().unwrap();
+    let server: &Server = &api.0;
+    assert_eq!(server.verify_token(token, "a").await.unwrap().name, "system:serviceaccount:default:default");
+    assert!(server.verify_token(token, "b").await.is_err());
+    let (head, rest) = token.split_at(token.len() - 8);
+    let forged = format!("{head}{}", rest.chars().rev().collect::<String>());
+    assert!(server.verify_token(&forged, "a").await.is_err());
+    api.delete("pods", "p", grace(0)).await.unwrap();
+    assert!(server.verify_token(token, "a").await.unwrap_err().message.contains("pod default/p is gone"));
+    let short = ask(json!({"expirationSeconds": 60})).await.unwrap_err();
+    assert!(short.message.contains("may not specify a duration less than 10 minutes"), "{short}");
+}
+
+#[tokio::test]
+async fn an_eviction_deletes_and_a_trace_tells_the_story() {
+    let api = Api::new().await;
+    let mut owned = pod("p");
+    let owner = api.create("configmaps", super::config_map("owner")).await.unwrap();
+    owned["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner",
+        "uid": owner.uid(), "controller": true}]);
+    api.create("pods", owned).await.unwrap();
+    bind(&api, "p", "n1").await.unwrap();
+    let trace = object_of(api.sub(Verb::Get, "pods", "p", "trace", Value::Null).await.unwrap());
+    let told: Vec<_> = trace.0["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|step| {
+            format!(
+                "{} {}{}",
+                step["verb"].as_str().unwrap(),
+                step["kind"].as_str().unwrap(),
+                step["subresource"].as_str().map(|s| format!("/{s}")).unwrap_or_default()
+            )
+        })
+        .collect();
+    assert_eq!(told, ["create ConfigMap", "create Pod", "create Pod/binding"]);
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}, "deleteOptions": {"gracePeriodSeconds": 7}});
+    api.sub(Verb::Create, "pods", "p", "eviction", eviction).await.unwrap();
+    assert_eq!(api.get("pods", "p").await.unwrap().0["metadata"]["deletionGracePeriodSeconds"], 7);
+}
+
+#[tokio::test]
+async fn only_masters_may_do_anything() {
+    let api = Api::new().await;
+    let asked = Request { user: Default::default(), ..request(Verb::Get, "pods", "p", None, Options::default()) };
+    let refused = api.0.handle(asked).await.unwrap_err();
+    let why = "pods \"p\" is forbidden: User \"system:anonymous\" cannot get resource \"pods\" in API group \"\" in the namespace \"default\"";
+    assert_eq!((refused.code, refused.message.as_str()), (403, why));
+}
+
+#[tokio::test]
+async fn apply_creates_merges_and_leaves_alone() {
+    let api = Api::new().await;
+    let apply = |object: Value| {
+        let options = Options { patch_type: Some(podwright::api::request::PatchType::Apply), ..Options::default() };
+        api.0.handle(request(Verb::Patch, "configmaps", "a", Some(object), options))
+    };
+    let first = apply(super::config_map("a")).await.unwrap();
+    assert!(matches!(first.body, Body::Object { created: true, .. }));
+    api.patch("configmaps", "a", json!({"data": {"mine": "x"}})).await.unwrap();
+    let mut next = super::config_map("a");
+    next["data"] = json!({"b": "2"});
+    let merged = object_of(apply(next.clone()).await.unwrap());
+    assert_eq!(merged.0["data"], json!({"mine": "x", "b": "2"}));
+    let same: Object = object_of(apply(next).await.unwrap());
+    assert_eq!(same.resource_version(), merged.resource_version());
+}
+
+#[tokio::test]
+async fn generated_names_and_dry_runs() {
+    let api = Api::new().await;
+    let mut object = super::config_map("");
+    object["metadata"] = json!({"generateName": "x-"});
+    let made = api.create("configmaps", object.clone()).await.unwrap();
+    assert!(made.name().starts_with("x-") && made.name().len() == 7, "{}", made.name());
+    object["metadata"] = json!({});
+    assert_eq!(api.create("configmaps", object).await.unwrap_err().code, 422);
+    let options = Options { dry_run: true, ..Options::default() };
+    let dry = request(Verb::Create, "configmaps", "", Some(super::config_map("dry")), options.clone());
+    assert_eq!(object_of(api.0.handle(dry).await.unwrap()).name(), "dry");
+    assert!(api.get("configmaps", "dry").await.unwrap_err().is_not_found());
+    api.delete("configmaps", made.name(), options).await.unwrap();
+    assert!(api.get("configmaps", made.name()).await.is_ok());
+}

@@ -1,0 +1,150 @@
+//! Services: ClusterIPs and NodePorts that are handed out once, kept, and given back.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use podwright::api::{Env, Options, Verb};
+use podwright::server::{Config, Server};
+use podwright::store::{Memory, Range, Store};
+use serde_json::{Value, json};
+
+use super::{Api, request, service};
+
+fn small() -> Config {
+    Config { service_cidrs: vec!["10.96.0.0/28".parse().unwrap()], node_ports: 30000..=30003 }
+}
+
+async fn allocations(store: &Memory) -> Vec<String> {
+    let range = Range { prefix: "/registry/ranges/".into(), ..Range::default() };
+    store.list(range).await.unwrap().entries.into_iter().map(|entry| entry.key.to_string()).collect()
+}
+
+#[tokio::test]
+async fn addresses_and_ports_are_chosen_kept_and_freed() {
+    let store = Arc::new(Memory::new());
+    let api = Api(Server::open(store.clone(), Env::system(), Config::default()).await.unwrap());
+    let before = allocations(&store).await;
+    let made = api.create("services", service("a", json!({"type": "NodePort"}))).await.unwrap();
+    let ip = made.0["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    assert!(ip.starts_with("10.96."), "{ip}");
+    assert_eq!(made.0["spec"]["clusterIPs"], json!([ip]));
+    assert_eq!(made.0["spec"]["ipFamilies"], json!(["IPv4"]));
+    assert_eq!(made.0["spec"]["ipFamilyPolicy"], "SingleStack");
+    let port = made.0["spec"]["ports"][0]["nodePort"].as_u64().unwrap();
+    assert!((30000..=32767).contains(&port));
+    assert_eq!(allocations(&store).await.len(), before.len() + 2);
+
+    // A manifest without what was allocated changes nothing of it.
+    let kept = api
+        .update("services", &podwright::api::Object(service("a", json!({"type": "NodePort", "selector": {"a": "b"}}))))
+        .await
+        .unwrap();
+    assert_eq!(
+        (&kept.0["spec"]["clusterIP"], &kept.0["spec"]["ports"]),
+        (&made.0["spec"]["clusterIP"], &made.0["spec"]["ports"])
+    );
+    let plain = api.patch("services", "a", json!({"spec": {"type": "ClusterIP"}})).await.unwrap();
+    assert!(plain.0["spec"]["ports"][0]["nodePort"].is_null(), "{}", plain.0["spec"]);
+    assert_eq!(allocations(&store).await.len(), before.len() + 1);
+    api.delete("services", "a", Options::default()).await.unwrap();
+    assert_eq!(allocations(&store).await, before);
+}
+
+#[tokio::test]
+async fn what_is_asked_for_must_be_free_and_in_range() {
+    let api = Api::new().await;
+    api.create(
+        "services",
+        service("a", json!({"clusterIP": "10.96.7.7", "type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]})),
+    )
+    .await
+    .unwrap();
+    for (spec, why) in [
+        (
+            json!({"clusterIP": "10.96.7.7"}),
+            "spec.clusterIPs: Invalid value: [\"10.96.7.7\"]: failed to allocate IP 10.96.7.7: provided IP is already allocated",
+        ),
+        (
+            json!({"clusterIP": "10.97.0.1"}),
+            "the provided IP (10.97.0.1) is not in the valid range. The range of valid IPs is 10.96.0.0/16",
+        ),
+        (
+            json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]}),
+            "spec.ports[0].nodePort: Invalid value: 30080: provided port is already allocated",
+        ),
+        (
+            json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 80}]}),
+            "provided port is not in the valid range. The range of valid ports is 30000-32767",
+        ),
+    ] {
+        let refused = api.create("services", service("b", spec)).await.unwrap_err();
+        assert!(refused.code == 422 && refused.message.contains(why), "{refused}");
+    }
+    let taken = api.create("services", service("a", json!({"clusterIP": "10.96.7.7"}))).await.unwrap_err();
+    assert!(taken.is_already_exists(), "{taken}");
+    let headless = api.create("services", service("h", json!({"clusterIP": "None"}))).await.unwrap();
+    assert_eq!(headless.0["spec"]["clusterIPs"], json!(["None"]));
+    let dns =
+        json!({"type": "NodePort", "ports": [{"name": "u", "port": 53, "protocol": "UDP"}, {"name": "t", "port": 53}]});
+    let dns = api.create("services", service("dns", dns)).await.unwrap();
+    assert_eq!(dns.0["spec"]["ports"][0]["nodePort"], dns.0["spec"]["ports"][1]["nodePort"]);
+}
+
+#[tokio::test]
+async fn a_small_range_is_used_up_without_handing_out_twice() {
+    let store = Arc::new(Memory::new());
+    let api = Arc::new(Api(Server::open(store.clone(), Env::system(), small()).await.unwrap()));
+    // 14 addresses, of which `kubernetes` has .1 and `kube-dns` .10.
+    let creators = (0..40).map(|i| {
+        let api = api.clone();
+        tokio::spawn(async move { api.create("services", service(&format!("s{i}"), json!({}))).await })
+    });
+    let (mut given, mut refused) = (HashSet::new(), 0);
+    for creator in creators.collect::<Vec<_>>() {
+        match creator.await.unwrap() {
+            Ok(made) => assert!(given.insert(made.0["spec"]["clusterIP"].as_str().unwrap().to_owned())),
+            Err(why) => {
+                assert!(why.message.contains("failed to allocate a serviceIP: range is full"), "{why}");
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((given.len(), refused), (12, 28));
+    assert_eq!(allocations(&store).await.len(), 14);
+    let everything = request(Verb::DeleteCollection, "services", "", None, Options::default());
+    api.0.handle(everything).await.unwrap();
+    assert_eq!(allocations(&store).await, ["/registry/ranges/serviceips/10.96.0.10"], "only kube-dns is left");
+}
+
+#[tokio::test]
+async fn aborted_requests_leak_nothing() {
+    let store = Arc::new(Memory::new());
+    let api = Arc::new(Api(Server::open(store.clone(), Env::system(), Config::default()).await.unwrap()));
+    for round in 0..200 {
+        let api = api.clone();
+        let name = format!("s{round}");
+        let mut call =
+            Box::pin(async move { api.create("services", service(&name, json!({"type": "NodePort"}))).await });
+        // Polled a few times, then dropped wherever it is, as when a connection or the process dies.
+        for _ in 0..round % 5 {
+            if futures::poll!(&mut call).is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    let list = api.ask(Verb::List, "services", "", Options::default()).await.unwrap();
+    let podwright::api::request::Body::List(list) = list.body else { panic!("not a list") };
+    let services = list.items.iter().map(|item| serde_json::from_slice::<Value>(item).unwrap());
+    let held: HashSet<String> = services
+        .flat_map(|s| {
+            let port =
+                s["spec"]["ports"][0]["nodePort"].as_u64().map(|p| format!("/registry/ranges/servicenodeports/{p}"));
+            let ip = format!("/registry/ranges/serviceips/{}", s["spec"]["clusterIP"].as_str().unwrap());
+            [Some(ip), port].into_iter().flatten()
+        })
+        .collect();
+    let mut kept: HashSet<String> = allocations(&store).await.into_iter().collect();
+    kept.remove("/registry/ranges/serviceips/10.96.0.10");
+    assert_eq!(kept, held, "what is allocated is what Services hold");
+}
