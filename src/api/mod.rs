@@ -15,6 +15,7 @@ pub mod kinds;
 pub mod object;
 pub mod patch;
 pub mod pod;
+pub mod pod_resources;
 pub mod quantity;
 pub mod request;
 pub mod rpc;

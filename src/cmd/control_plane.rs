@@ -11,7 +11,7 @@ use super::paths::Paths;
 use crate::{
     api::Env,
     client::{self, Informers},
-    controllers, server,
+    controllers, scheduler, server,
     store::{self, Store},
 };
 
@@ -66,8 +66,10 @@ impl ControlPlane {
             service_cidrs: args.service_cidr.clone(),
             ..controllers::Config::default()
         };
-        let client = client::local::client(server, "kube-controller-manager");
-        loops.spawn(controllers::run(client, env, informers, config, stop_loops.clone()));
+        let client = client::local::client(server.clone(), "kube-controller-manager");
+        loops.spawn(controllers::run(client, env.clone(), informers.clone(), config, stop_loops.clone()));
+        let client = client::local::client(server, "kube-scheduler");
+        loops.spawn(scheduler::run(client, env, informers, stop_loops.clone()));
         Ok(ControlPlane { store, loops, listener, stop_loops, stop_listener })
     }
 

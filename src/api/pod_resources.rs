@@ -1,0 +1,118 @@
+//! What a Pod asks of a node and what a node has, as sums: init containers, sidecars and overhead counted as upstream.
+//! <https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers>
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{Container, Node, Pod},
+    apimachinery::pkg::api::resource,
+};
+
+use super::quantity::Quantity;
+
+/// Amounts of every resource: CPU in thousandths, the rest in units.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Amounts {
+    pub cpu: i64,
+    pub memory: i64,
+    pub ephemeral_storage: i64,
+    /// Extended resources and huge pages.
+    pub others: BTreeMap<String, i64>,
+}
+
+impl Amounts {
+    fn from_map(map: Option<&BTreeMap<String, resource::Quantity>>) -> Amounts {
+        let mut amounts = Amounts::default();
+        for (name, quantity) in map.into_iter().flatten() {
+            let Ok(quantity) = quantity.0.parse::<Quantity>() else { continue };
+            match name.as_str() {
+                "cpu" => amounts.cpu = quantity.millis(),
+                "memory" => amounts.memory = quantity.value(),
+                "ephemeral-storage" => amounts.ephemeral_storage = quantity.value(),
+                "pods" => {}
+                _ => drop(amounts.others.insert(name.clone(), quantity.value())),
+            }
+        }
+        amounts
+    }
+
+    fn combine(&mut self, other: &Amounts, with: fn(i64, i64) -> i64) {
+        self.cpu = with(self.cpu, other.cpu);
+        self.memory = with(self.memory, other.memory);
+        self.ephemeral_storage = with(self.ephemeral_storage, other.ephemeral_storage);
+        for (name, amount) in &other.others {
+            let mine = self.others.entry(name.clone()).or_default();
+            *mine = with(*mine, *amount);
+        }
+    }
+
+    pub fn add(&mut self, other: &Amounts) {
+        self.combine(other, i64::saturating_add);
+    }
+    pub fn subtract(&mut self, other: &Amounts) {
+        self.combine(other, i64::saturating_sub);
+    }
+    fn raise_to(&mut self, other: &Amounts) {
+        self.combine(other, i64::max);
+    }
+
+    /// The amount of a resource by its name.
+    pub fn get(&self, name: &str) -> i64 {
+        match name {
+            "cpu" => self.cpu,
+            "memory" => self.memory,
+            "ephemeral-storage" => self.ephemeral_storage,
+            _ => self.others.get(name).copied().unwrap_or(0),
+        }
+    }
+}
+
+/// What a node can give to Pods, and how many Pods it takes.
+pub fn allocatable(node: &Node) -> (Amounts, i64) {
+    let map = node.status.as_ref().and_then(|s| s.allocatable.as_ref().or(s.capacity.as_ref()));
+    let pods = map.and_then(|m| m.get("pods")).and_then(|q| q.0.parse::<Quantity>().ok());
+    (Amounts::from_map(map), pods.map_or(0, |q| q.value()))
+}
+
+/// What a Pod requests: the larger of what its containers and sidecars need together and what its init containers need
+/// one after the other (beside the sidecars started before them), plus overhead.
+pub fn requests(pod: &Pod) -> Amounts {
+    sum(pod, |container| Amounts::from_map(container.resources.as_ref().and_then(|r| r.requests.as_ref())))
+}
+
+/// The same, with upstream's assumptions for containers that name nothing: 100m CPU and 200 MiB. For scores alone.
+pub fn assumed_requests(pod: &Pod) -> Amounts {
+    sum(pod, |container| {
+        let named = container.resources.as_ref().and_then(|r| r.requests.as_ref());
+        let mut amounts = Amounts::from_map(named);
+        if named.is_none_or(|m| !m.contains_key("cpu")) {
+            amounts.cpu = 100;
+        }
+        if named.is_none_or(|m| !m.contains_key("memory")) {
+            amounts.memory = 200 << 20;
+        }
+        amounts
+    })
+}
+
+fn sum(pod: &Pod, of: impl Fn(&Container) -> Amounts) -> Amounts {
+    let Some(spec) = &pod.spec else { return Amounts::default() };
+    let mut running = Amounts::default();
+    spec.containers.iter().for_each(|c| running.add(&of(c)));
+    let (mut sidecars, mut peak) = (Amounts::default(), Amounts::default());
+    for container in spec.init_containers.iter().flatten() {
+        let own = of(container);
+        if container.restart_policy.as_deref() == Some("Always") {
+            running.add(&own);
+            sidecars.add(&own);
+            peak.raise_to(&sidecars);
+        } else {
+            let mut now = sidecars.clone();
+            now.add(&own);
+            peak.raise_to(&now);
+        }
+    }
+    running.raise_to(&peak);
+    running.add(&Amounts::from_map(spec.overhead.as_ref()));
+    running
+}
