@@ -9,7 +9,21 @@ pub fn documents(text: &str) -> Result<Vec<Value>, String> {
     Ok(documents.into_iter().filter(|d| !d.is_null()).collect())
 }
 
-/// One value as YAML, in the order of its keys.
+/// One value as kubectl writes it: keys sorted, lists not indented, texts of several lines as blocks.
 pub fn to_string(value: &Value) -> Result<String, String> {
-    serde_saphyr::to_string(value).map_err(|e| e.to_string())
+    let options =
+        serde_saphyr::ser_options! { compact_list_indent: true, prefer_block_scalars: true, no_lang_directive: true };
+    serde_saphyr::to_string_with_options(&sorted(value), options).map_err(|e| e.to_string())
+}
+
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<(&String, &Value)> = map.iter().collect();
+            entries.sort_by_key(|(key, _)| key.as_str());
+            Value::Object(entries.into_iter().map(|(k, v)| (k.clone(), sorted(v))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        plain => plain.clone(),
+    }
 }

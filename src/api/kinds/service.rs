@@ -90,10 +90,7 @@ fn prepare_update(new: &mut Object, old: &Object) {
     let kind = |o: &Object| o.0["spec"]["type"].as_str().unwrap_or("").to_owned();
     let (now, before) = (kind(new), kind(old));
     let Some(spec) = new.0.get_mut("spec").and_then(Value::as_object_mut) else { return };
-    if now == "ExternalName" {
-        return;
-    }
-    if before != "ExternalName" {
+    if now != "ExternalName" && before != "ExternalName" {
         for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
             keep(spec, &old.0["spec"], field);
         }
@@ -102,6 +99,38 @@ fn prepare_update(new: &mut Object, old: &Object) {
     if needs_ports(&now) && needs_ports(&before) {
         keep_node_ports(spec, &old.0["spec"]);
         keep(spec, &old.0["spec"], "healthCheckNodePort");
+    }
+    drop_what_the_type_lacks(spec, &old.0["spec"], &now, &before);
+}
+
+/// A change of `type` alone is enough: what only the old type has goes, unless the writer changed it.
+fn drop_what_the_type_lacks(spec: &mut Map<String, Value>, old: &Value, now: &str, before: &str) {
+    const BY_TYPE: &[(&str, &[&str])] = &[
+        ("clusterIP", &["ClusterIP", "NodePort", "LoadBalancer"]),
+        ("clusterIPs", &["ClusterIP", "NodePort", "LoadBalancer"]),
+        ("ipFamilies", &["ClusterIP", "NodePort", "LoadBalancer"]),
+        ("ipFamilyPolicy", &["ClusterIP", "NodePort", "LoadBalancer"]),
+        ("internalTrafficPolicy", &["ClusterIP", "NodePort", "LoadBalancer"]),
+        ("externalTrafficPolicy", &["NodePort", "LoadBalancer"]),
+        ("healthCheckNodePort", &["LoadBalancer"]),
+        ("allocateLoadBalancerNodePorts", &["LoadBalancer"]),
+        ("loadBalancerClass", &["LoadBalancer"]),
+    ];
+    let has_external_ips = spec.get("externalIPs").and_then(Value::as_array).is_some_and(|l| !l.is_empty());
+    for (field, types) in BY_TYPE {
+        let lost = types.contains(&before) && !types.contains(&now);
+        let needed = *field == "externalTrafficPolicy" && has_external_ips;
+        if lost && !needed && spec.get(*field) == old.get(field) {
+            spec.shift_remove(*field);
+        }
+    }
+    if matches!(before, "NodePort" | "LoadBalancer") && !matches!(now, "NodePort" | "LoadBalancer") {
+        let had: Vec<&Value> = old["ports"].as_array().into_iter().flatten().map(|p| &p["nodePort"]).collect();
+        for port in each(spec, "ports") {
+            if port.get("nodePort").is_some_and(|n| had.contains(&n)) {
+                port.shift_remove("nodePort");
+            }
+        }
     }
 }
 

@@ -1,15 +1,20 @@
 //! The objects of the API: kinds, decoding, defaults, validation, selectors, quantities, patches.
 
-use podwright::api::{FieldValidation, Kind, Object, kinds, strategy, yaml};
+use podwright::api::{FieldValidation, Kind, Object, kinds, strategy};
 
+mod columns;
+mod defaults;
+mod fuzz;
 mod kinds_table;
 mod patch;
 mod schema;
 mod validation;
+mod values;
+mod yaml;
 
 /// The one document of a YAML text, decoded strictly.
 pub fn decode(text: &str) -> (&'static Kind, Object) {
-    let value = yaml::documents(text).expect("valid YAML").remove(0);
+    let value = podwright::api::yaml::documents(text).expect("valid YAML").remove(0);
     let kind = kinds::of(value["apiVersion"].as_str().unwrap_or(""), value["kind"].as_str().unwrap_or(""));
     let kind = kind.unwrap_or_else(|| panic!("no such kind: {value}"));
     let (mut object, _) = kind.decode(value, FieldValidation::Strict).expect("decodes");
