@@ -2,6 +2,7 @@
 
 mod image;
 mod image_registry;
+mod net_dns;
 mod net_links;
 mod net_services;
 mod net_world;

@@ -1,5 +1,13 @@
 //! The cluster's DNS: served on the node for its own Pods, everything else forwarded.
+//!
+//! `records` says what the names are, [`answer`] speaks the wire format, `forward` asks upstream servers, `server` owns the
+//! sockets.
 
+pub mod answer;
+mod forward;
 mod records;
+mod server;
 
-pub use records::{Entry, Records, Srv};
+pub use forward::Upstream;
+pub use records::{Answer, Data, Entry, Names, Question, Srv, Table, reverse_name};
+pub use server::Server;

@@ -1,15 +1,22 @@
-//! The cluster's names as an immutable table, and how a question is answered from it. Pure.
+//! The cluster's names and how a question is answered from them. Pure.
+//!
+//! What the names are is said by <https://github.com/kubernetes/dns/blob/master/docs/specification.md>; who has which is
+//! decided by the caller: an owner (a Service) brings its names and may replace or withdraw them.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
-/// What a name has. Names are lower case, fully qualified, without the final dot.
+use ipnet::IpNet;
+
+/// What one owner says about one name. Names are lower case, fully qualified, without the final dot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     pub addresses: Vec<IpAddr>,
     /// The name is another name's alias; everything else is ignored then.
     pub cname: Option<String>,
     pub services: Vec<Srv>,
+    /// What a reverse name points to.
     pub pointers: Vec<String>,
 }
 
@@ -22,16 +29,401 @@ pub struct Srv {
     pub target: String,
 }
 
-/// All records of one cluster domain.
+/// The names of one owner.
+pub type Names = BTreeMap<String, Entry>;
+
+/// What a name server is asked for, as far as we have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    A,
+    Aaaa,
+    Srv,
+    Ptr,
+    Cname,
+    Soa,
+    Ns,
+    Other,
+}
+
+/// One record of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Data {
+    Address(IpAddr),
+    Srv(Srv),
+    Ptr(String),
+    Cname(String),
+    Soa,
+    Ns(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Not a name of this cluster: ask elsewhere.
+    Foreign,
+    /// Records: the name's own, and further ones that spare the next question (name, record).
+    Found {
+        answers: Vec<(String, Data)>,
+        additionals: Vec<(String, Data)>,
+    },
+    /// An alias to a name that is not of this cluster.
+    Alias(String),
+    /// The name is there, but has nothing of this type.
+    NoData,
+    NoSuchName,
+}
+
+/// All names of one cluster.
 #[derive(Clone, Debug, Default)]
-pub struct Records {
+pub struct Table {
     /// `cluster.local`.
-    pub domain: String,
-    /// The reverse zones that are answered here and never forwarded: `244.10.in-addr.arpa`.
-    pub reverse_zones: Vec<String>,
-    /// Seconds that an answer may be kept; 5 to 30.
-    pub ttl: u32,
-    /// Namespaces that exist: `a-b-c-d.<namespace>.pod.<domain>` is answered for these alone.
-    pub namespaces: std::collections::HashSet<String>,
-    pub names: HashMap<String, Entry>,
+    domain: String,
+    /// Addresses whose reverse names are answered here and nowhere else.
+    reverse: Vec<IpNet>,
+    /// The addresses that serve this table: those of `ns.dns.<domain>`.
+    servers: Vec<IpAddr>,
+    names: HashMap<String, Vec<(Arc<str>, Entry)>>,
+    owners: HashMap<Arc<str>, Names>,
+    /// Names without records above names with them, and how many those are.
+    inner: HashMap<String, usize>,
+}
+
+/// How many aliases are followed inside the cluster.
+const ALIASES: usize = 8;
+
+impl Table {
+    pub fn new(domain: &str, reverse: Vec<IpNet>, servers: Vec<IpAddr>) -> Table {
+        let mut table = Table { domain: domain.to_owned(), reverse, servers, ..Table::default() };
+        // These two exist in every cluster, with or without Services and Pods.
+        for name in ["svc", "pod"] {
+            table.inner.insert(format!("{name}.{domain}"), 1);
+        }
+        table
+    }
+
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// Replaces the names of an owner; no names withdraws it.
+    pub fn set(&mut self, owner: &str, names: Names) {
+        let owner: Arc<str> = owner.into();
+        for name in self.owners.remove(&owner).unwrap_or_default().into_keys() {
+            self.withdraw(&name, &owner);
+        }
+        if names.is_empty() {
+            return;
+        }
+        for (name, entry) in &names {
+            for above in self.above(name) {
+                *self.inner.entry(above).or_default() += 1;
+            }
+            self.names.entry(name.clone()).or_default().push((owner.clone(), entry.clone()));
+        }
+        self.owners.insert(owner, names);
+    }
+
+    fn withdraw(&mut self, name: &str, owner: &Arc<str>) {
+        for above in self.above(name) {
+            if let Some(count) = self.inner.get_mut(&above) {
+                *count -= 1;
+                if *count == 0 {
+                    self.inner.remove(&above);
+                }
+            }
+        }
+        if let Some(entries) = self.names.get_mut(name) {
+            entries.retain(|(o, _)| o != owner);
+            if entries.is_empty() {
+                self.names.remove(name);
+            }
+        }
+    }
+
+    /// The names above `name`, up to the domain.
+    fn above(&self, name: &str) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut rest = name;
+        while let Some((_, above)) = rest.split_once('.') {
+            if above == self.domain || !above.ends_with(&self.domain) {
+                break;
+            }
+            names.push(above.to_owned());
+            rest = above;
+        }
+        names
+    }
+
+    /// Answers a question for `name`, which is in lower case and without the final dot.
+    pub fn answer(&self, name: &str, question: Question) -> Answer {
+        let below =
+            name.strip_suffix(&self.domain).and_then(|n| if n.is_empty() { Some("") } else { n.strip_suffix('.') });
+        match below {
+            Some("") => self.apex(name, question),
+            Some("ns.dns") => self.addresses(name, &self.servers, question),
+            Some(below) => match pod_address(below) {
+                Some(address) => self.addresses(name, &[address], question),
+                None => self.own(name, question),
+            },
+            None => self.reverse(name, question),
+        }
+    }
+
+    fn apex(&self, name: &str, question: Question) -> Answer {
+        let server = format!("ns.dns.{}", self.domain);
+        let (data, additionals) = match question {
+            Question::Soa => (Data::Soa, Vec::new()),
+            Question::Ns => {
+                let addresses = self.servers.iter().map(|a| (server.clone(), Data::Address(*a))).collect();
+                (Data::Ns(server), addresses)
+            }
+            _ => return Answer::NoData,
+        };
+        Answer::Found { answers: vec![(name.to_owned(), data)], additionals }
+    }
+
+    fn addresses(&self, name: &str, addresses: &[IpAddr], question: Question) -> Answer {
+        let answers = addresses.iter().filter(|a| wants(question, a)).map(|a| (name.to_owned(), Data::Address(*a)));
+        found(answers.collect(), Vec::new())
+    }
+
+    /// A name below the domain, aliases followed.
+    fn own(&self, name: &str, question: Question) -> Answer {
+        let mut name = name.to_owned();
+        let mut answers = Vec::new();
+        for _ in 0..ALIASES {
+            let Some(entries) = self.names.get(&name) else {
+                return match (answers.is_empty(), self.inner.contains_key(&name)) {
+                    (false, _) => Answer::Found { answers, additionals: Vec::new() },
+                    (true, true) => Answer::NoData,
+                    (true, false) => Answer::NoSuchName,
+                };
+            };
+            match entries.iter().find_map(|(_, e)| e.cname.as_ref()) {
+                Some(target) if question != Question::Cname => {
+                    answers.push((name, Data::Cname(target.clone())));
+                    name = target.clone();
+                    if !is_below(&name, &self.domain) {
+                        return if answers.len() == 1 {
+                            Answer::Alias(name)
+                        } else {
+                            Answer::Found { answers, additionals: Vec::new() }
+                        };
+                    }
+                }
+                _ => {
+                    let entries = entries.iter().map(|(_, entry)| entry);
+                    let (own, additionals) = self.records(&name, entries, question);
+                    answers.extend(own);
+                    return found(answers, additionals);
+                }
+            }
+        }
+        Answer::Found { answers, additionals: Vec::new() }
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn records<'a>(
+        &self,
+        name: &str,
+        entries: impl Iterator<Item = &'a Entry>,
+        question: Question,
+    ) -> (Vec<(String, Data)>, Vec<(String, Data)>) {
+        let (mut answers, mut additionals) = (Vec::new(), Vec::new());
+        for entry in entries {
+            let own = |data: Data| (name.to_owned(), data);
+            match question {
+                Question::A | Question::Aaaa => {
+                    let addresses = entry.addresses.iter().filter(|a| wants(question, a));
+                    answers.extend(addresses.map(|a| own(Data::Address(*a))));
+                }
+                Question::Srv => {
+                    for srv in &entry.services {
+                        answers.push(own(Data::Srv(srv.clone())));
+                        let target = self.names.get(&srv.target).into_iter().flatten().flat_map(|(_, e)| &e.addresses);
+                        let target = target.map(|a| (srv.target.clone(), Data::Address(*a)));
+                        additionals.extend(target);
+                    }
+                }
+                Question::Ptr => answers.extend(entry.pointers.iter().map(|p| own(Data::Ptr(p.clone())))),
+                Question::Cname => answers.extend(entry.cname.iter().map(|c| own(Data::Cname(c.clone())))),
+                Question::Soa | Question::Ns | Question::Other => {}
+            }
+        }
+        let mut seen = std::collections::HashSet::new();
+        additionals.retain(|record: &(String, Data)| seen.insert(format!("{record:?}")));
+        (answers, additionals)
+    }
+
+    /// A reverse name: known ones are answered, unknown ones of our ranges do not exist.
+    fn reverse(&self, name: &str, question: Question) -> Answer {
+        if let Some(entries) = self.names.get(name) {
+            let (answers, additionals) = self.records(name, entries.iter().map(|(_, e)| e), question);
+            return found(answers, additionals);
+        }
+        match reverse_address(name) {
+            Some(address) if self.reverse.iter().any(|net| net.contains(&address)) => Answer::NoSuchName,
+            _ => Answer::Foreign,
+        }
+    }
+}
+
+fn found(answers: Vec<(String, Data)>, additionals: Vec<(String, Data)>) -> Answer {
+    if answers.is_empty() { Answer::NoData } else { Answer::Found { answers, additionals } }
+}
+
+fn wants(question: Question, address: &IpAddr) -> bool {
+    match question {
+        Question::A => address.is_ipv4(),
+        Question::Aaaa => address.is_ipv6(),
+        _ => false,
+    }
+}
+
+fn is_below(name: &str, domain: &str) -> bool {
+    name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
+/// The address in `10-1-2-3.<namespace>.pod` (or `fd00--1.<namespace>.pod`), which exists for every Pod.
+fn pod_address(below: &str) -> Option<IpAddr> {
+    let (label, namespace) = below.strip_suffix(".pod")?.split_once('.')?;
+    if namespace.contains('.') {
+        return None;
+    }
+    let v4 = || label.replace('-', ".").parse::<Ipv4Addr>().ok().map(IpAddr::from);
+    let v6 = || label.replace('-', ":").parse::<Ipv6Addr>().ok().map(IpAddr::from);
+    v4().or_else(v6)
+}
+
+/// The reverse name of an address: `7.0.96.10.in-addr.arpa`.
+pub fn reverse_name(address: &IpAddr) -> String {
+    match address {
+        IpAddr::V4(a) => {
+            let [a, b, c, d] = a.octets();
+            format!("{d}.{c}.{b}.{a}.in-addr.arpa")
+        }
+        IpAddr::V6(a) => {
+            let nibbles = a.octets().into_iter().rev().flat_map(|byte| [byte & 15, byte >> 4]);
+            nibbles.map(|n| format!("{n:x}.")).collect::<String>() + "ip6.arpa"
+        }
+    }
+}
+
+fn reverse_address(name: &str) -> Option<IpAddr> {
+    if let Some(v4) = name.strip_suffix(".in-addr.arpa") {
+        let octets: Vec<&str> = v4.rsplit('.').collect();
+        return octets.join(".").parse::<Ipv4Addr>().ok().map(IpAddr::from);
+    }
+    let nibbles: Vec<&str> = name.strip_suffix(".ip6.arpa")?.rsplit('.').collect();
+    if nibbles.len() != 32 || nibbles.iter().any(|n| n.len() != 1) {
+        return None;
+    }
+    u128::from_str_radix(&nibbles.concat(), 16).ok().map(|n| Ipv6Addr::from_bits(n).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn table() -> Table {
+        let mut table = Table::new("cluster.local", vec!["10.96.0.0/16".parse().unwrap()], vec![ip("10.96.0.10")]);
+        let web = "web.default.svc.cluster.local".to_owned();
+        let srv = Srv { priority: 0, weight: 100, port: 80, target: web.clone() };
+        table.set(
+            "default/web",
+            Names::from([
+                (web.clone(), Entry { addresses: vec![ip("10.96.0.7"), ip("fd00::7")], ..Entry::default() }),
+                (format!("_http._tcp.{web}"), Entry { services: vec![srv], ..Entry::default() }),
+                (reverse_name(&ip("10.96.0.7")), Entry { pointers: vec![web.clone()], ..Entry::default() }),
+            ]),
+        );
+        let alias = |to: &str| Entry { cname: Some(to.to_owned()), ..Entry::default() };
+        table.set("default/out", Names::from([("out.default.svc.cluster.local".into(), alias("example.org"))]));
+        table.set("default/in", Names::from([("in.default.svc.cluster.local".into(), alias(&web))]));
+        table.set(
+            "default/loop",
+            Names::from([("loop.default.svc.cluster.local".into(), alias("loop.default.svc.cluster.local"))]),
+        );
+        table
+    }
+
+    fn data(answer: Answer) -> Vec<Data> {
+        match answer {
+            Answer::Found { answers, .. } => answers.into_iter().map(|(_, data)| data).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn names_and_their_types() {
+        let table = table();
+        let ask = |name: &str, question| table.answer(&format!("{name}.cluster.local"), question);
+        assert_eq!(data(ask("web.default.svc", Question::A)), [Data::Address(ip("10.96.0.7"))]);
+        assert_eq!(data(ask("web.default.svc", Question::Aaaa)), [Data::Address(ip("fd00::7"))]);
+        assert_eq!(ask("web.default.svc", Question::Srv), Answer::NoData);
+        assert_eq!(ask("nothing.default.svc", Question::A), Answer::NoSuchName);
+        let Answer::Found { answers, additionals } = ask("_http._tcp.web.default.svc", Question::Srv) else { panic!() };
+        assert!(matches!(&answers[0].1, Data::Srv(s) if s.port == 80));
+        assert_eq!(additionals.len(), 2);
+        for inner in ["default.svc", "svc", "pod", "_tcp.web.default.svc"] {
+            assert_eq!(ask(inner, Question::A), Answer::NoData, "{inner}");
+        }
+        assert_eq!(data(table.answer("cluster.local", Question::Soa)), [Data::Soa]);
+        assert_eq!(table.answer("cluster.local", Question::A), Answer::NoData);
+        assert_eq!(data(ask("ns.dns", Question::A)), [Data::Address(ip("10.96.0.10"))]);
+    }
+
+    #[test]
+    fn pods_by_their_address() {
+        let table = table();
+        let ask = |name: &str, question| table.answer(&format!("{name}.cluster.local"), question);
+        assert_eq!(data(ask("10-244-1-5.default.pod", Question::A)), [Data::Address(ip("10.244.1.5"))]);
+        assert_eq!(data(ask("fd00-244--5.default.pod", Question::Aaaa)), [Data::Address(ip("fd00:244::5"))]);
+        assert_eq!(ask("10-244-1-5.default.pod", Question::Aaaa), Answer::NoData);
+        assert_eq!(ask("10-244-1-500.default.pod", Question::A), Answer::NoSuchName);
+    }
+
+    #[test]
+    fn aliases() {
+        let table = table();
+        let ask = |name: &str| table.answer(&format!("{name}.default.svc.cluster.local"), Question::A);
+        assert_eq!(ask("out"), Answer::Alias("example.org".to_owned()));
+        assert_eq!(data(ask("in")).len(), 2);
+        assert_eq!(data(ask("loop")).len(), ALIASES);
+    }
+
+    #[test]
+    fn reverse_names() {
+        let table = table();
+        assert_eq!(
+            data(table.answer("7.0.96.10.in-addr.arpa", Question::Ptr)),
+            [Data::Ptr("web.default.svc.cluster.local".into())]
+        );
+        assert_eq!(table.answer("8.0.96.10.in-addr.arpa", Question::Ptr), Answer::NoSuchName);
+        assert_eq!(table.answer("8.8.8.8.in-addr.arpa", Question::Ptr), Answer::Foreign);
+        let v6 = ip("fd00::7");
+        assert_eq!(reverse_address(&reverse_name(&v6)), Some(v6));
+    }
+
+    #[test]
+    fn foreign_names_are_not_ours() {
+        let table = table();
+        for name in ["example.org", "notcluster.local", "local", "", "xcluster.local"] {
+            assert_eq!(table.answer(name, Question::A), Answer::Foreign, "{name}");
+        }
+    }
+
+    #[test]
+    fn withdrawn_owners_leave_nothing() {
+        let mut table = table();
+        for owner in ["default/web", "default/out", "default/in", "default/loop", "default/unknown"] {
+            table.set(owner, Names::new());
+        }
+        assert!(table.names.is_empty() && table.owners.is_empty());
+        assert_eq!(table.inner.len(), 2);
+        assert_eq!(table.answer("default.svc.cluster.local", Question::A), Answer::NoSuchName);
+    }
 }

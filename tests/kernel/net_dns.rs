@@ -1,0 +1,200 @@
+//! The DNS server as Pods see it: datagrams, streams, truncation, forwarding, and bytes that are no DNS.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use podwright_net::dns::{Entry, Names, Server, Table, Upstream};
+use podwright_net::{NodeNetns, netlink};
+
+use super::net_world::*;
+
+const A: u16 = 1;
+const CNAME: u16 = 5;
+const AAAA: u16 = 28;
+const SERVFAIL: u8 = 2;
+const NXDOMAIN: u8 = 3;
+
+/// The parts of a response that the tests look at.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    code: u8,
+    truncated: bool,
+    answers: u16,
+    authorities: u16,
+    bytes: Vec<u8>,
+}
+
+fn query(id: u16, name: &str, kind: u16) -> Vec<u8> {
+    let mut bytes = id.to_be_bytes().to_vec();
+    bytes.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+    for label in name.split('.') {
+        bytes.push(label.len() as u8);
+        bytes.extend(label.as_bytes());
+    }
+    bytes.push(0);
+    bytes.extend(kind.to_be_bytes());
+    bytes.extend(1u16.to_be_bytes());
+    bytes
+}
+
+fn seen(bytes: &[u8]) -> Seen {
+    let number = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    Seen {
+        code: bytes[3] & 15,
+        truncated: bytes[2] & 2 != 0,
+        answers: number(6),
+        authorities: number(8),
+        bytes: bytes.to_vec(),
+    }
+}
+
+fn server() -> SocketAddr {
+    at("10.96.0.10", 53)
+}
+
+fn exchange(netns: BorrowedFd<'_>, bytes: &[u8]) -> Option<Vec<u8>> {
+    let socket = netlink::in_netns(netns, || std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+    socket.connect(server()).unwrap();
+    socket.send(bytes).unwrap();
+    let mut buffer = [0; 4096];
+    let length = socket.recv(&mut buffer).ok()?;
+    Some(buffer[..length].to_vec())
+}
+
+fn lookup(netns: BorrowedFd<'_>, name: &str, kind: u16) -> Seen {
+    seen(&exchange(netns, &query(7, name, kind)).expect("an answer"))
+}
+
+fn lookup_tcp(netns: BorrowedFd<'_>, name: &str, kind: u16) -> Seen {
+    let mut stream = netlink::in_netns(netns, || TcpStream::connect(server())).unwrap().unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+    let question = query(8, name, kind);
+    stream.write_all(&(question.len() as u16).to_be_bytes()).unwrap();
+    stream.write_all(&question).unwrap();
+    let mut length = [0; 2];
+    stream.read_exact(&mut length).unwrap();
+    let mut answer = vec![0; usize::from(u16::from_be_bytes(length))];
+    stream.read_exact(&mut answer).unwrap();
+    seen(&answer)
+}
+
+fn table() -> Table {
+    let mut table = Table::new("cluster.local", vec!["10.96.0.0/16".parse().unwrap()], vec![]);
+    let addresses =
+        |n: u8| Entry { addresses: (1..=n).map(|i| IpAddr::from([10, 244, 1, i])).collect(), ..Entry::default() };
+    let alias = Entry { cname: Some("www.example.org".to_owned()), ..Entry::default() };
+    table.set(
+        "default",
+        Names::from([
+            ("web.default.svc.cluster.local".to_owned(), addresses(1)),
+            ("many.default.svc.cluster.local".to_owned(), addresses(100)),
+            ("out.default.svc.cluster.local".to_owned(), alias),
+        ]),
+    );
+    table
+}
+
+/// A name server outside that knows one address for everything.
+fn upstream(node: &Node, netns: BorrowedFd<'_>) {
+    let socket = netlink::in_netns(netns, || std::net::UdpSocket::bind("192.0.2.53:53")).unwrap().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    node.wait(async {
+        let socket = tokio::net::UdpSocket::from_std(socket).unwrap();
+        tokio::spawn(async move {
+            let mut buffer = [0; 512];
+            while let Ok((length, client)) = socket.recv_from(&mut buffer).await {
+                let mut answer = buffer[..length].to_vec();
+                answer[2] |= 0x80;
+                answer[7] = 1;
+                answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 203, 0, 113, 80]);
+                let _ = socket.send_to(&answer, client).await;
+            }
+        });
+    });
+}
+
+/// A node with the server; `nameserver` is the line of its upstream's resolv.conf.
+fn start(nameserver: &str) -> (Node, Server, NodeNetns) {
+    let node = Node::single();
+    let host = NodeNetns::from_fd(netlink::new_netns().unwrap()).unwrap();
+    podwright_net::links::loopback_up(host.fd()).unwrap();
+    run_in(host.fd(), "ip", &["addr", "add", "192.0.2.53/32", "dev", "lo"]);
+    upstream(&node, host.fd());
+    let resolv_conf = node.folder.path().join("resolv.conf");
+    std::fs::write(&resolv_conf, nameserver).unwrap();
+    let dns = node.network.config().dns.clone();
+    let forward = Upstream::new(host.clone(), &resolv_conf, dns.clone());
+    let server = node.wait(Server::start(node.network.netns(), &dns, table(), forward)).unwrap();
+    (node, server, host)
+}
+
+#[test]
+fn pods_and_the_node_resolve_cluster_names() {
+    let (node, server, _host) = start("");
+    let pod = node.pod("client");
+    for from in [pod.netns.as_fd(), node.netns()] {
+        let found = lookup(from, "web.default.svc.cluster.local", A);
+        assert_eq!((found.code, found.answers), (0, 1));
+        assert!(found.bytes.ends_with(&[10, 244, 1, 1]));
+        assert_eq!(lookup(from, "WEB.Default.svc.CLUSTER.local", A).answers, 1);
+        let no_data = lookup(from, "web.default.svc.cluster.local", AAAA);
+        assert_eq!((no_data.code, no_data.answers, no_data.authorities), (0, 0, 1));
+        let missing = lookup(from, "nothing.default.svc.cluster.local", A);
+        assert_eq!((missing.code, missing.authorities), (NXDOMAIN, 1));
+        assert_eq!(lookup_tcp(from, "web.default.svc.cluster.local", A).answers, 1);
+    }
+    server.set([("default".to_owned(), Names::new())]);
+    assert_eq!(lookup(pod.netns.as_fd(), "web.default.svc.cluster.local", A).code, NXDOMAIN);
+}
+
+#[test]
+fn what_does_not_fit_a_datagram_comes_by_stream() {
+    let (node, _server, _host) = start("");
+    let pod = node.pod("client");
+    let cut = lookup(pod.netns.as_fd(), "many.default.svc.cluster.local", A);
+    assert!(cut.truncated && cut.bytes.len() <= 512 && cut.answers > 10, "{cut:?}");
+    let whole = lookup_tcp(pod.netns.as_fd(), "many.default.svc.cluster.local", A);
+    assert_eq!((whole.truncated, whole.answers), (false, 100));
+}
+
+#[test]
+fn other_names_are_asked_upstream() {
+    let (node, _server, _host) = start("nameserver 192.0.2.53\n");
+    let pod = node.pod("client");
+    let found = lookup(pod.netns.as_fd(), "www.example.org", A);
+    assert_eq!((found.code, found.answers), (0, 1));
+    assert!(found.bytes.ends_with(&[203, 0, 113, 80]));
+    assert_eq!(found.bytes[..2], [0, 7]);
+    let alias = lookup(pod.netns.as_fd(), "out.default.svc.cluster.local", A);
+    assert_eq!((alias.code, alias.answers), (0, 2));
+    assert_eq!(lookup(pod.netns.as_fd(), "out.default.svc.cluster.local", CNAME).answers, 1);
+}
+
+#[test]
+fn without_an_upstream_server_the_answer_is_quick() {
+    let (node, _server, _host) = start("# nothing\nnameserver 10.96.0.10\n");
+    let started = std::time::Instant::now();
+    assert_eq!(lookup(node.netns(), "www.example.org", A).code, SERVFAIL);
+    assert!(started.elapsed() < Duration::from_millis(500));
+}
+
+#[test]
+fn garbage_is_survived() {
+    let (node, _server, _host) = start("");
+    let mut bytes = query(9, "web.default.svc.cluster.local", A);
+    let socket = netlink::in_netns(node.netns(), || std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+    socket.connect(server()).unwrap();
+    for at in 0..bytes.len() {
+        for value in [0, 0x3f, 0xc0, 0xff] {
+            let before = std::mem::replace(&mut bytes[at], value);
+            socket.send(&bytes).unwrap();
+            socket.send(&bytes[..at]).unwrap();
+            bytes[at] = before;
+        }
+        // Also keeps the receive buffer from overflowing.
+        assert_eq!(lookup(node.netns(), "web.default.svc.cluster.local", A).answers, 1);
+    }
+}
