@@ -89,6 +89,7 @@ impl Dataplane {
     /// Makes the tables hold exactly these Services: the first call of an agent, once it knows them all.
     pub fn load(&mut self, facts: NodeFacts, services: &BTreeMap<String, Service>) -> Result<Change> {
         self.facts = facts;
+        self.claim_anew();
         let gone: Vec<String> = self.services.keys().filter(|k| !services.contains_key(*k)).cloned().collect();
         let changes = gone.into_iter().map(|key| (key, None));
         let changes = changes.chain(services.iter().map(|(key, service)| (key.clone(), Some(service.clone()))));
@@ -119,8 +120,17 @@ impl Dataplane {
         if facts == self.facts {
             return Ok(());
         }
+        let moved = facts.pod_ranges != self.facts.pod_ranges;
         self.facts = facts;
         if !self.loaded {
+            return Ok(());
+        }
+        if moved {
+            // Which endpoints are this node's own has changed with its ranges.
+            self.claim_anew();
+            self.loaded = false;
+            self.reload()?;
+            self.loaded = true;
             return Ok(());
         }
         let script: String = self.families.iter().map(|f| base::facts_script(&self.facts, *f)).collect();
@@ -241,6 +251,15 @@ impl Dataplane {
                 self.claims.remove(place);
             }
         }
+    }
+
+    fn claim_anew(&mut self) {
+        self.claims.clear();
+        let (services, nothing) = (std::mem::take(&mut self.services), Compiled::default());
+        for (key, compiled) in &services {
+            self.claim(key, &nothing, compiled, &mut BTreeMap::new());
+        }
+        self.services = services;
     }
 
     fn winner(&self, place: &Place) -> Option<Value> {

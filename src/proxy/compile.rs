@@ -1,0 +1,125 @@
+//! One Service with its EndpointSlices into frontends and endpoint lists.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Service, ServicePort as ApiPort, ServiceSpec};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use podwright_net::dataplane::{self, Protocol, ServicePort};
+use podwright_net::{Family, IpNet};
+
+use super::endpoints::{candidates, everywhere, on_this_node};
+
+/// Another proxy serves this Service.
+const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+/// Upstream's default of `sessionAffinityConfig.clientIP.timeoutSeconds`.
+const AFFINITY_SECONDS: i32 = 10_800;
+const DNS_PORT: u16 = 53;
+
+/// Where the compilation stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// This node's name.
+    pub node: String,
+    /// The addresses on which this node answers DNS itself: port 53 there is not balanced.
+    pub dns: Vec<IpAddr>,
+}
+
+/// What the dataplane shall do for a Service; `None` where that is nothing (headless, ExternalName, another proxy's).
+pub fn compile(service: &Service, slices: &[impl AsRef<EndpointSlice>], place: &Place) -> Option<dataplane::Service> {
+    let spec = service.spec.as_ref()?;
+    let labels = service.metadata.labels.as_ref();
+    if labels.is_some_and(|l| l.contains_key(PROXY_NAME)) || spec.type_.as_deref() == Some("ExternalName") {
+        return None;
+    }
+    let cluster_ips = addresses(spec.cluster_ips.as_deref().unwrap_or_default());
+    let balancers = balancer_addresses(service);
+    let external = addresses(spec.external_ips.as_deref().unwrap_or_default());
+    let mut ports = Vec::new();
+    for family in Family::ALL {
+        let of_family = |all: &[IpAddr]| all.iter().copied().filter(|a| Family::of(a) == family).collect::<Vec<_>>();
+        let own = of_family(&cluster_ips);
+        if own.is_empty() {
+            continue;
+        }
+        let outer = [of_family(&external), of_family(&balancers)].concat();
+        for port in spec.ports.iter().flatten() {
+            ports.extend(compile_port(spec, port, family, &own, &outer, slices, place));
+        }
+    }
+    (!ports.is_empty()).then_some(dataplane::Service { ports })
+}
+
+fn compile_port(
+    spec: &ServiceSpec,
+    port: &ApiPort,
+    family: Family,
+    cluster_ips: &[IpAddr],
+    external_ips: &[IpAddr],
+    slices: &[impl AsRef<EndpointSlice>],
+    place: &Place,
+) -> Option<ServicePort> {
+    let name = port.name.clone().unwrap_or_default();
+    let number = u16::try_from(port.port).ok()?;
+    let found = candidates(slices, &name, family, &place.node);
+    let local = |policy: &Option<String>| policy.as_deref() == Some("Local");
+    let inside = local(&spec.internal_traffic_policy);
+    let has_node_port = matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"));
+    let node_port = port.node_port.filter(|_| has_node_port).and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0);
+    let is_external = node_port.is_some() || !external_ips.is_empty();
+    let served_here = |a: &&IpAddr| !(number == DNS_PORT && place.dns.contains(a));
+    Some(ServicePort {
+        family,
+        protocol: protocol(port)?,
+        port: number,
+        cluster_ips: cluster_ips.iter().filter(served_here).copied().collect(),
+        external_ips: external_ips.to_vec(),
+        node_port,
+        internal: if inside { on_this_node(&found) } else { everywhere(&found) },
+        external: (is_external && inside).then(|| everywhere(&found)),
+        outside: (is_external && local(&spec.external_traffic_policy)).then(|| on_this_node(&found)),
+        affinity: affinity(spec),
+        source_ranges: source_ranges(spec),
+        name,
+    })
+}
+
+fn protocol(port: &ApiPort) -> Option<Protocol> {
+    match port.protocol.as_deref().unwrap_or("TCP") {
+        "TCP" => Some(Protocol::Tcp),
+        "UDP" => Some(Protocol::Udp),
+        "SCTP" => Some(Protocol::Sctp),
+        _ => None,
+    }
+}
+
+fn affinity(spec: &ServiceSpec) -> Option<Duration> {
+    if spec.session_affinity.as_deref() != Some("ClientIP") {
+        return None;
+    }
+    let configured = spec.session_affinity_config.as_ref().and_then(|c| c.client_ip.as_ref());
+    let seconds = configured.and_then(|c| c.timeout_seconds).unwrap_or(AFFINITY_SECONDS);
+    Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(1)))
+}
+
+/// `loadBalancerSourceRanges`; upstream trims the entries before it parses them.
+fn source_ranges(spec: &ServiceSpec) -> Vec<IpNet> {
+    if spec.type_.as_deref() != Some("LoadBalancer") {
+        return Vec::new();
+    }
+    let ranges = spec.load_balancer_source_ranges.iter().flatten();
+    ranges.filter_map(|r| r.trim().parse().ok()).collect()
+}
+
+/// Load balancers' addresses that reach the nodes unchanged (ipMode VIP).
+fn balancer_addresses(service: &Service) -> Vec<IpAddr> {
+    let status = service.status.as_ref().and_then(|s| s.load_balancer.as_ref());
+    let ingress = status.and_then(|l| l.ingress.as_deref()).unwrap_or_default();
+    let direct = ingress.iter().filter(|i| i.ip_mode.as_deref() != Some("Proxy"));
+    direct.filter_map(|i| i.ip.as_deref()?.parse().ok()).collect()
+}
+
+/// Addresses as they parse: `None` (headless) and the empty string do not.
+fn addresses(texts: &[String]) -> Vec<IpAddr> {
+    texts.iter().filter_map(|a| a.parse().ok()).collect()
+}

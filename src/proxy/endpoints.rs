@@ -1,0 +1,88 @@
+//! Which endpoints of a Service are used, after upstream's `pkg/proxy/topology.go`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use podwright_net::Family;
+use podwright_net::dataplane::{Backends, Empty};
+
+/// An endpoint of one Service port, as far as balancing looks at it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    pub address: SocketAddr,
+    /// It runs on this node.
+    pub local: bool,
+    pub ready: bool,
+    /// It is going away and still answers.
+    pub serving_terminating: bool,
+}
+
+/// The endpoints that slices give a Service port, by the port's name, in one family.
+pub fn candidates(slices: &[impl AsRef<EndpointSlice>], port: &str, family: Family, node: &str) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for slice in slices.iter().map(AsRef::as_ref) {
+        if family_of(slice) != Some(family) {
+            continue;
+        }
+        let ports = slice.ports.iter().flatten();
+        let named = ports.filter(|p| p.name.as_deref().unwrap_or("") == port);
+        for number in named.filter_map(|p| p.port).filter_map(|p| u16::try_from(p).ok()) {
+            found.extend(slice.endpoints.iter().filter_map(|e| candidate(e, number, node)));
+        }
+    }
+    found
+}
+
+/// The address family of a slice; none for one of host names.
+pub fn family_of(slice: &EndpointSlice) -> Option<Family> {
+    match slice.address_type.as_str() {
+        "IPv4" => Some(Family::V4),
+        "IPv6" => Some(Family::V6),
+        _ => None,
+    }
+}
+
+/// Whether an endpoint is ready; what is not said is.
+pub fn is_ready(endpoint: &Endpoint) -> bool {
+    endpoint.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true)
+}
+
+/// An endpoint's address: consumers use the first alone.
+pub fn address_of(endpoint: &Endpoint) -> Option<IpAddr> {
+    endpoint.addresses.first()?.parse().ok()
+}
+
+fn candidate(endpoint: &Endpoint, port: u16, node: &str) -> Option<Candidate> {
+    let ready = is_ready(endpoint);
+    let conditions = endpoint.conditions.as_ref();
+    let serving = conditions.and_then(|c| c.serving).unwrap_or(ready);
+    let terminating = conditions.and_then(|c| c.terminating).unwrap_or(false);
+    Some(Candidate {
+        address: SocketAddr::new(address_of(endpoint)?, port),
+        local: endpoint.node_name.as_deref() == Some(node),
+        ready,
+        serving_terminating: serving && terminating,
+    })
+}
+
+/// All usable endpoints of the cluster; refused while there are none.
+pub fn everywhere(candidates: &[Candidate]) -> Backends {
+    Backends { endpoints: usable(candidates, |_| true), empty: Empty::Refuse }
+}
+
+/// This node's usable endpoints. Without one, callers are dropped where other nodes have some (a load balancer notices
+/// and goes there), refused where nobody has.
+pub fn on_this_node(candidates: &[Candidate]) -> Backends {
+    let anywhere = !usable(candidates, |_| true).is_empty();
+    let empty = if anywhere { Empty::Drop } else { Empty::Refuse };
+    Backends { endpoints: usable(candidates, |c| c.local), empty }
+}
+
+/// The ready ones; without any, those that are going away and still answer.
+fn usable(candidates: &[Candidate], among: impl Fn(&&Candidate) -> bool) -> Vec<SocketAddr> {
+    let pick = |wanted: fn(&Candidate) -> bool| -> Vec<SocketAddr> {
+        candidates.iter().filter(&among).filter(|c| wanted(c)).map(|c| c.address).collect()
+    };
+    let ready = pick(|c| c.ready);
+    if ready.is_empty() { pick(|c| c.serving_terminating) } else { ready }
+}

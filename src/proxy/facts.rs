@@ -1,0 +1,36 @@
+//! What the rules must know of the cluster's nodes.
+
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::Node;
+use podwright_net::IpNet;
+use podwright_net::dataplane::NodeFacts;
+
+/// The facts of the node named `own`, from all Nodes and the cluster's Service ranges.
+pub fn facts(nodes: &[impl AsRef<Node>], own: &str, service_ranges: &[IpNet]) -> NodeFacts {
+    let mut facts = NodeFacts { service_ranges: service_ranges.to_vec(), ..NodeFacts::default() };
+    for node in nodes.iter().map(AsRef::as_ref) {
+        let ranges = pod_ranges(node);
+        if node.metadata.name.as_deref() == Some(own) {
+            facts.pod_ranges = ranges.clone();
+        }
+        facts.cluster_ranges.extend(ranges);
+        facts.cluster_ranges.extend(node_addresses(node).into_iter().map(IpNet::from));
+    }
+    facts.cluster_ranges.sort();
+    facts.cluster_ranges.dedup();
+    facts
+}
+
+fn pod_ranges(node: &Node) -> Vec<IpNet> {
+    let spec = node.spec.as_ref();
+    let all = spec.and_then(|s| s.pod_cidrs.clone()).unwrap_or_default();
+    let one = spec.and_then(|s| s.pod_cidr.clone()).filter(|_| all.is_empty());
+    all.iter().chain(&one).filter_map(|c| c.parse().ok()).collect()
+}
+
+/// A node's addresses, names left out.
+pub fn node_addresses(node: &Node) -> Vec<IpAddr> {
+    let addresses = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
+    addresses.iter().filter(|a| a.type_ != "Hostname").filter_map(|a| a.address.parse().ok()).collect()
+}

@@ -1,0 +1,246 @@
+//! The task: watches Services, EndpointSlices and Nodes, and applies what changed as it comes.
+//!
+//! While one change is applied, further ones gather and are applied together. What could not be applied is tried again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::{
+    core::v1::{Node, Service},
+    discovery::v1::EndpointSlice,
+};
+use podwright_net::{IpNet, Network, dataplane, dns};
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+
+use super::{compile, facts, names};
+use crate::client::{Client, Delta, Informer, Informers, Key};
+
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// How long to wait after the kernel refused.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The informers that the proxy reads.
+#[derive(Clone)]
+pub struct Sources {
+    pub services: Informer<Service>,
+    /// Index: [`Informers::BY_SERVICE`].
+    pub endpoint_slices: Informer<EndpointSlice>,
+    pub nodes: Informer<Node>,
+}
+
+impl Sources {
+    /// Informers of its own. Must be called inside a tokio runtime.
+    pub fn start(client: Client) -> Sources {
+        Sources {
+            services: Informer::builder(client.clone()).start(),
+            endpoint_slices: Informer::builder(client.clone())
+                .index(Informers::BY_SERVICE, |slice: &EndpointSlice| {
+                    service_of(slice).map(|key| key.to_string()).into_iter().collect()
+                })
+                .start(),
+            nodes: Informer::builder(client).start(),
+        }
+    }
+
+    async fn synced(&self) {
+        self.services.synced().await;
+        self.endpoint_slices.synced().await;
+        self.nodes.synced().await;
+    }
+
+    fn slices(&self, service: &Key) -> Vec<Arc<EndpointSlice>> {
+        self.endpoint_slices.indexed(Informers::BY_SERVICE, &service.to_string())
+    }
+}
+
+/// What the proxy must be told.
+#[derive(Clone, Debug)]
+pub struct ProxyConfig {
+    /// This node's name.
+    pub node: String,
+    /// `cluster.local`.
+    pub domain: String,
+    pub service_ranges: Vec<IpNet>,
+    /// The addresses on which this node answers DNS itself.
+    pub dns: Vec<IpAddr>,
+}
+
+/// The running proxy of one node. It ends when dropped; what it loaded stays.
+pub struct Proxy {
+    synced: watch::Receiver<bool>,
+    task: AbortHandle,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Proxy {
+    /// Starts to keep `network` and the DNS server in step with the API. Must be called inside a tokio runtime.
+    pub fn start(config: ProxyConfig, sources: Sources, network: Network, dns: Option<Arc<dns::Server>>) -> Proxy {
+        let (synced, receiver) = watch::channel(false);
+        let sync = Sync {
+            place: super::Place { node: config.node.clone(), dns: config.dns.clone() },
+            config,
+            sources,
+            network,
+            dns,
+        };
+        Proxy { synced: receiver, task: tokio::spawn(sync.run(synced)).abort_handle() }
+    }
+
+    /// Waits until everything that was known at the start is loaded.
+    pub async fn synced(&self) {
+        // The sender lives as long as the task, which ends with us.
+        let _ = self.synced.clone().wait_for(|synced| *synced).await;
+    }
+}
+
+struct Sync {
+    config: ProxyConfig,
+    place: super::Place,
+    sources: Sources,
+    network: Network,
+    dns: Option<Arc<dns::Server>>,
+}
+
+/// What has changed and is not applied yet.
+#[derive(Default)]
+struct Dirty {
+    services: BTreeSet<Key>,
+    nodes: bool,
+}
+
+impl Dirty {
+    fn is_empty(&self) -> bool {
+        self.services.is_empty() && !self.nodes
+    }
+    fn slice(&mut self, delta: &Delta<EndpointSlice>) {
+        let slices = delta.old.iter().chain(&delta.new);
+        self.services.extend(slices.filter_map(|slice| service_of(slice)));
+    }
+}
+
+impl Sync {
+    async fn run(self, synced: watch::Sender<bool>) {
+        self.sources.synced().await;
+        let mut services = self.sources.services.subscribe();
+        let mut slices = self.sources.endpoint_slices.subscribe();
+        let mut nodes = self.sources.nodes.subscribe();
+        let mut loaded = false;
+        let mut dirty = Dirty::default();
+        loop {
+            while let Ok(delta) = services.try_recv() {
+                dirty.services.insert(delta.key);
+            }
+            while let Ok(delta) = slices.try_recv() {
+                dirty.slice(&delta);
+            }
+            dirty.nodes |= drained(&mut nodes);
+            let applied = match loaded {
+                false => self.load().await,
+                true => self.apply(&dirty).await,
+            };
+            match applied {
+                Ok(()) => {
+                    dirty = Dirty::default();
+                    if !std::mem::replace(&mut loaded, true) {
+                        synced.send_replace(true);
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, "Services could not be loaded");
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+            }
+            tokio::select! {
+                Some(delta) = services.recv() => drop(dirty.services.insert(delta.key)),
+                Some(delta) = slices.recv() => dirty.slice(&delta),
+                Some(_) = nodes.recv() => dirty.nodes = true,
+                else => return,
+            }
+        }
+    }
+
+    /// Everything, once: replaces whatever a predecessor has left.
+    async fn load(&self) -> podwright_net::Result<()> {
+        let mut all = BTreeMap::new();
+        let reverse = [self.facts().cluster_ranges, self.config.service_ranges.clone()].concat();
+        let mut table = dns::Table::new(&self.config.domain, reverse, self.config.dns.clone());
+        for service in self.sources.services.list() {
+            let key = Key::of(&*service);
+            let slices = self.sources.slices(&key);
+            all.extend(compile(&service, &slices, &self.place).map(|compiled| (key.to_string(), compiled)));
+            table.set(&key.to_string(), names(&service, &slices, &self.config.domain));
+        }
+        let loaded = self.network.load_services(self.facts(), all).await;
+        if let Some(dns) = &self.dns {
+            dns.replace(table);
+        }
+        let change = loaded?;
+        tracing::info!(elements = change.added, took = ?change.took, "Services loaded");
+        Ok(())
+    }
+
+    async fn apply(&self, dirty: &Dirty) -> podwright_net::Result<()> {
+        if dirty.is_empty() {
+            return Ok(());
+        }
+        if dirty.nodes {
+            self.network.set_facts(self.facts()).await?;
+        }
+        let mut services = Vec::new();
+        let mut owners = Vec::new();
+        for key in &dirty.services {
+            let (service, names) = self.compiled(key);
+            services.push((key.to_string(), service));
+            owners.push((key.to_string(), names));
+        }
+        // A name is told after its address works.
+        let applied = self.network.apply_services(services).await;
+        if let Some(dns) = &self.dns {
+            dns.set(owners);
+        }
+        let change = applied?;
+        tracing::debug!(added = change.added, deleted = change.deleted, took = ?change.took, "Services changed");
+        Ok(())
+    }
+
+    fn compiled(&self, key: &Key) -> (Option<dataplane::Service>, dns::Names) {
+        let slices = self.sources.slices(key);
+        match self.sources.services.get(key) {
+            Some(service) => (compile(&service, &slices, &self.place), names(&service, &slices, &self.config.domain)),
+            None => (None, dns::Names::new()),
+        }
+    }
+
+    fn facts(&self) -> dataplane::NodeFacts {
+        let mut facts = facts(&self.sources.nodes.list(), &self.config.node, &self.config.service_ranges);
+        // Known before the Node object says so.
+        facts.cluster_ranges.extend(self.network.addresses().iter().map(|a| IpNet::from(*a)));
+        facts.cluster_ranges.sort();
+        facts.cluster_ranges.dedup();
+        facts
+    }
+}
+
+/// Takes everything that waits; whether there was something.
+fn drained<T>(receiver: &mut mpsc::UnboundedReceiver<T>) -> bool {
+    let mut some = false;
+    while receiver.try_recv().is_ok() {
+        some = true;
+    }
+    some
+}
+
+/// The Service that a slice belongs to.
+fn service_of(slice: &EndpointSlice) -> Option<Key> {
+    let name = slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?;
+    Some(Key::new(slice.metadata.namespace.clone().unwrap_or_default(), name.clone()))
+}

@@ -1,0 +1,272 @@
+//! Services compiled to dataplane and names: golden text, case by case.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use expect_test::{Expect, expect};
+use k8s_openapi::api::{
+    core::v1::{Node, Service},
+    discovery::v1::EndpointSlice,
+};
+use podwright::proxy::{Place, compile, facts, names};
+use podwright_net::dataplane::{Backends, Empty};
+
+/// A Service and its slices, compiled on node `a`.
+fn check(service: &str, slices: &[&str], expected: Expect) {
+    let service: Service = serde_saphyr::from_str(service).unwrap();
+    let slices: Vec<Arc<EndpointSlice>> = slices.iter().map(|s| Arc::new(serde_saphyr::from_str(s).unwrap())).collect();
+    let place = Place { node: "a".to_owned(), dns: vec!["10.96.0.10".parse().unwrap()] };
+    let mut text = String::new();
+    for port in compile(&service, &slices, &place).iter().flat_map(|s| &s.ports) {
+        let _ = write!(text, "{:?} {} {:?}", port.family, port.protocol.name(), port.name);
+        for address in port.cluster_ips.iter().chain(&port.external_ips) {
+            let _ = write!(text, " {address}:{}", port.port);
+        }
+        let _ = port.node_port.map(|p| write!(text, " node port {p}"));
+        let _ = port.affinity.map(|a| write!(text, " affinity {}s", a.as_secs()));
+        if !port.source_ranges.is_empty() {
+            let _ = write!(text, " only {:?}", port.source_ranges);
+        }
+        text.push('\n');
+        list(&mut text, "internal", Some(&port.internal));
+        list(&mut text, "external", port.external.as_ref());
+        list(&mut text, "outside", port.outside.as_ref());
+    }
+    for (name, entry) in names(&service, &slices, "cluster.local") {
+        let _ = write!(text, "{name}");
+        entry.addresses.iter().for_each(|a| write!(text, " {a}").unwrap());
+        entry.cname.iter().for_each(|c| write!(text, " -> {c}").unwrap());
+        entry.pointers.iter().for_each(|p| write!(text, " = {p}").unwrap());
+        entry.services.iter().for_each(|s| write!(text, " [{} {}]:{}", s.weight, s.target, s.port).unwrap());
+        text.push('\n');
+    }
+    expected.assert_eq(&text);
+}
+
+fn list(text: &mut String, name: &str, backends: Option<&Backends>) {
+    let Some(backends) = backends else { return };
+    let endpoints: Vec<String> = backends.endpoints.iter().map(ToString::to_string).collect();
+    let empty = if backends.empty == Empty::Drop { "else drop" } else { "else refuse" };
+    let _ = writeln!(text, "  {name}: {} {empty}", endpoints.join(" "));
+}
+
+const WEB: &str = "
+metadata: {name: web, namespace: default}
+spec:
+  type: ClusterIP
+  clusterIP: 10.96.0.7
+  clusterIPs: [10.96.0.7]
+  ports: [{name: http, port: 80, targetPort: 8080, protocol: TCP}]
+";
+
+/// Two ready endpoints, one on each node, and one that is not ready.
+const SLICE: &str = "
+addressType: IPv4
+metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
+ports: [{name: http, port: 8080, protocol: TCP}]
+endpoints:
+- {addresses: [10.244.1.2], nodeName: a, conditions: {ready: true}}
+- {addresses: [10.244.2.2], nodeName: b}
+- {addresses: [10.244.2.3], nodeName: b, conditions: {ready: false, serving: false}}
+";
+
+fn with(service: &str, more: &str) -> String {
+    format!("{service}{}", more.lines().map(|l| format!("  {}\n", l.trim())).collect::<String>())
+}
+
+#[test]
+fn cluster_ip() {
+    check(WEB, &[SLICE], expect![[r#"
+        V4 tcp "http" 10.96.0.7:80
+          internal: 10.244.1.2:8080 10.244.2.2:8080 else refuse
+        7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
+        _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
+        web.default.svc.cluster.local 10.96.0.7
+    "#]]);
+    check(WEB, &[], expect![[r#"
+        V4 tcp "http" 10.96.0.7:80
+          internal:  else refuse
+        7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
+        _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
+        web.default.svc.cluster.local 10.96.0.7
+    "#]]);
+}
+
+#[test]
+fn node_port_with_policies() {
+    let node_port = WEB.replace("ClusterIP\n", "NodePort\n").replace("port: 80,", "port: 80, nodePort: 30080,");
+    check(&node_port, &[SLICE], expect![[r#"
+        V4 tcp "http" 10.96.0.7:80 node port 30080
+          internal: 10.244.1.2:8080 10.244.2.2:8080 else refuse
+        7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
+        _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
+        web.default.svc.cluster.local 10.96.0.7
+    "#]]);
+    check(&with(&node_port, "externalTrafficPolicy: Local"), &[SLICE], expect![[r#"
+        V4 tcp "http" 10.96.0.7:80 node port 30080
+          internal: 10.244.1.2:8080 10.244.2.2:8080 else refuse
+          outside: 10.244.1.2:8080 else drop
+        7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
+        _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
+        web.default.svc.cluster.local 10.96.0.7
+    "#]]);
+    let both = with(&node_port, "externalTrafficPolicy: Local\ninternalTrafficPolicy: Local");
+    check(&both, &[&SLICE.replace("nodeName: a", "nodeName: c")], expect![[r#"
+        V4 tcp "http" 10.96.0.7:80 node port 30080
+          internal:  else drop
+          external: 10.244.1.2:8080 10.244.2.2:8080 else refuse
+          outside:  else drop
+        7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
+        _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
+        web.default.svc.cluster.local 10.96.0.7
+    "#]]);
+    check(&both, &[], expect![[r#"
+        V4 tcp "http" 10.96.0.7:80 node port 30080
+          internal:  else refuse
+          external:  else refuse
+          outside:  else refuse
+        7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
+        _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
+        web.default.svc.cluster.local 10.96.0.7
+    "#]]);
+}
+
+#[test]
+fn terminating_endpoints_serve_when_nobody_else_does() {
+    let last = SLICE
+        .replace("conditions: {ready: true}", "conditions: {ready: false, serving: true, terminating: true}")
+        .replace("nodeName: b}", "nodeName: b, conditions: {ready: false, serving: false, terminating: true}}");
+    check(WEB, &[&last], expect![[r#"
+        V4 tcp "http" 10.96.0.7:80
+          internal: 10.244.1.2:8080 else refuse
+        7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
+        _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
+        web.default.svc.cluster.local 10.96.0.7
+    "#]]);
+}
+
+#[test]
+fn dual_stack_and_affinity() {
+    let dual = WEB.replace("clusterIPs: [10.96.0.7]", "clusterIPs: [10.96.0.7, 'fd00:96::7']");
+    let v6 = SLICE
+        .replace("IPv4", "IPv6")
+        .replace("10.244.1.2", "'fd00:244:1::2'")
+        .replace("10.244.2.", "'fd00:244:2::")
+        .replace("::2]", "::2']")
+        .replace("::3]", "::3']");
+    let affinity = "sessionAffinity: ClientIP\nsessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}";
+    check(&with(&dual, affinity), &[SLICE, &v6], expect![[r#"
+        V4 tcp "http" 10.96.0.7:80 affinity 60s
+          internal: 10.244.1.2:8080 10.244.2.2:8080 else refuse
+        V6 tcp "http" fd00:96::7:80 affinity 60s
+          internal: [fd00:244:1::2]:8080 [fd00:244:2::2]:8080 else refuse
+        7.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.0.d.f.ip6.arpa = web.default.svc.cluster.local
+        7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
+        _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
+        web.default.svc.cluster.local 10.96.0.7 fd00:96::7
+    "#]]);
+    check(&with(WEB, "sessionAffinity: ClientIP"), &[SLICE], expect![[r#"
+        V4 tcp "http" 10.96.0.7:80 affinity 10800s
+          internal: 10.244.1.2:8080 10.244.2.2:8080 else refuse
+        7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
+        _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
+        web.default.svc.cluster.local 10.96.0.7
+    "#]]);
+}
+
+#[test]
+fn load_balancer() {
+    let balancer =
+        WEB.replace("type: ClusterIP", "type: LoadBalancer").replace("port: 80,", "port: 80, nodePort: 30080,");
+    let balancer = with(&balancer, "externalIPs: [198.51.100.1]\nloadBalancerSourceRanges: [' 203.0.113.0/24 ', oops]");
+    let status =
+        "status: {loadBalancer: {ingress: [{ip: 198.51.100.7}, {ip: 198.51.100.8, ipMode: Proxy}, {hostname: x}]}}\n";
+    check(&(balancer + status), &[SLICE], expect![[r#"
+        V4 tcp "http" 10.96.0.7:80 198.51.100.1:80 198.51.100.7:80 node port 30080 only [203.0.113.0/24]
+          internal: 10.244.1.2:8080 10.244.2.2:8080 else refuse
+        7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
+        _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
+        web.default.svc.cluster.local 10.96.0.7
+    "#]]);
+}
+
+#[test]
+fn headless() {
+    let headless = WEB.replace("clusterIP: 10.96.0.7", "clusterIP: None").replace("[10.96.0.7]", "[None]");
+    check(&headless, &[&SLICE.replace("nodeName: a,", "nodeName: a, hostname: db-0,")], expect![[r#"
+        10-244-2-2.web.default.svc.cluster.local 10.244.2.2
+        2.1.244.10.in-addr.arpa = db-0.web.default.svc.cluster.local
+        2.2.244.10.in-addr.arpa = 10-244-2-2.web.default.svc.cluster.local
+        _http._tcp.web.default.svc.cluster.local [50 db-0.web.default.svc.cluster.local]:8080 [50 10-244-2-2.web.default.svc.cluster.local]:8080
+        db-0.web.default.svc.cluster.local 10.244.1.2
+        web.default.svc.cluster.local 10.244.1.2 10.244.2.2
+    "#]]);
+}
+
+#[test]
+fn nothing_to_balance() {
+    let external =
+        "{metadata: {name: out, namespace: default}, spec: {type: ExternalName, externalName: WWW.Example.org.}}";
+    check(external, &[], expect![[r#"
+        out.default.svc.cluster.local -> www.example.org
+    "#]]);
+    let other = WEB.replace("{name: web,", "{name: web, labels: {service.kubernetes.io/service-proxy-name: mine},");
+    check(&other, &[SLICE], expect![[r#"
+        7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
+        _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
+        web.default.svc.cluster.local 10.96.0.7
+    "#]]);
+    check("{metadata: {name: new, namespace: default}, spec: {ports: [{port: 80}]}}", &[], expect![[""]]);
+}
+
+#[test]
+fn the_address_of_dns_is_not_balanced() {
+    let dns = "
+metadata: {name: kube-dns, namespace: kube-system}
+spec:
+  clusterIP: 10.96.0.10
+  clusterIPs: [10.96.0.10]
+  ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53}, {name: metrics, port: 9153}]
+";
+    check(dns, &[], expect![[r#"
+        V4 udp "dns"
+          internal:  else refuse
+        V4 tcp "dns-tcp"
+          internal:  else refuse
+        V4 tcp "metrics" 10.96.0.10:9153
+          internal:  else refuse
+        10.0.96.10.in-addr.arpa = kube-dns.kube-system.svc.cluster.local
+        _dns-tcp._tcp.kube-dns.kube-system.svc.cluster.local [100 kube-dns.kube-system.svc.cluster.local]:53
+        _dns._udp.kube-dns.kube-system.svc.cluster.local [100 kube-dns.kube-system.svc.cluster.local]:53
+        _metrics._tcp.kube-dns.kube-system.svc.cluster.local [100 kube-dns.kube-system.svc.cluster.local]:9153
+        kube-dns.kube-system.svc.cluster.local 10.96.0.10
+    "#]]);
+}
+
+#[test]
+fn facts_of_nodes() {
+    let node = |name: &str, range: &str, address: &str| -> Arc<Node> {
+        let yaml = format!(
+            "metadata: {{name: {name}}}\nspec: {{podCIDR: {range}, podCIDRs: [{range}]}}\n\
+             status: {{addresses: [{{type: InternalIP, address: {address}}}, {{type: Hostname, address: {name}}}]}}"
+        );
+        Arc::new(serde_saphyr::from_str(&yaml).unwrap())
+    };
+    let nodes = [node("a", "10.244.1.0/24", "192.168.50.1"), node("b", "10.244.2.0/24", "192.168.50.2")];
+    let facts = facts(&nodes, "b", &["10.96.0.0/16".parse().unwrap()]);
+    expect![[r#"
+        {
+          "pod_ranges": [
+            "10.244.2.0/24"
+          ],
+          "cluster_ranges": [
+            "10.244.1.0/24",
+            "10.244.2.0/24",
+            "192.168.50.1/32",
+            "192.168.50.2/32"
+          ],
+          "service_ranges": [
+            "10.96.0.0/16"
+          ]
+        }"#]].assert_eq(&serde_json::to_string_pretty(&facts).unwrap());
+}
