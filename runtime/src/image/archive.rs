@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::digest::{self, HashingReader, chain_ids};
-use super::store::{Inner, Temp, lock};
+use super::disk::{Inner, Temp, lock};
 use super::tarball::{Kind, TarReader, lossy};
 use super::unpack::decompress;
 use super::view::parts;

@@ -9,12 +9,13 @@
 //! <dir>/tmp/                        everything in the making; emptied by `open`
 //! ```
 //!
-//! Reading order: [`name`] (what people write), [`store`] (what is on disk), [`unpack`] and [`view`] (layers),
+//! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] (what is there), [`unpack`] and [`view`] (layers),
 //! [`archive`] (import, load), [`pull`] (registries), [`auth`] (docker configs), [`user`] (`USER`).
 
 mod archive;
 pub mod auth;
 mod digest;
+mod disk;
 mod error;
 mod name;
 mod pull;

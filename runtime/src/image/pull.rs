@@ -17,8 +17,8 @@ use tokio::sync::mpsc;
 
 use super::archive::{MAX_DOCUMENT, check_layers, fits_host, parse};
 use super::digest::{self, Hasher, chain_ids, sha256};
+use super::disk::{Inner, Pin, Temp, lock};
 use super::registry::{connect, describe};
-use super::store::{Inner, Pin, Temp, lock};
 use super::{Auth, Image, ImageError, ImageName, ImageStore, Progress, PullEvent, Result};
 
 /// Tries to download one blob; each goes on where the last one broke off.

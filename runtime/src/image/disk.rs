@@ -1,0 +1,406 @@
+//! What is on disk, and who may touch it: blobs, layers, names, work in the making, the collector.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use oci_spec::image::{ImageConfiguration, ImageManifest};
+use serde::{Deserialize, Serialize};
+
+use super::digest::{self, chain_ids, hex_of, sha256};
+use super::pull::Pulls;
+use super::unpack::{Unpacked, unpack};
+use super::{Image, ImageError, Options, Removed, Result};
+
+/// The open store, shared by its clones and by the work that it does.
+pub(super) struct Inner {
+    dir: PathBuf,
+    pub(super) options: Options,
+    /// Held (flock) for as long as the store is open.
+    _lock: File,
+    /// Key of a name -> what it stands for. The files below `refs/` say the same.
+    refs: Mutex<BTreeMap<String, Ref>>,
+    /// Digests and chainIDs that work in flight counts on; the collector leaves them alone.
+    pins: Mutex<HashMap<String, usize>>,
+    /// One lock per blob or layer in the making, so that nobody makes it twice.
+    making: Mutex<HashMap<String, Arc<Mutex<()>>>>,
+    pub(super) pulls: Pulls,
+    temp: AtomicU64,
+}
+
+/// What a name stands for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ref {
+    pub name: String,
+    /// What the registry calls the name: digest of an index or of the manifest.
+    pub target: String,
+    /// The manifest chosen for this host.
+    pub manifest: String,
+}
+
+/// Parses a config; what JSON keeps as the keys of a map comes out sorted, not in the hasher's order of the day.
+fn parse_config(id: &str, json: &[u8]) -> Result<ImageConfiguration> {
+    let invalid = |e| ImageError::Invalid(format!("image config {id}: {e}"));
+    let mut config: ImageConfiguration = serde_json::from_slice(json).map_err(invalid)?;
+    if let Some(mut run) = config.config().clone() {
+        let sorted = |list: &Option<Vec<String>>| {
+            let mut list = list.clone();
+            list.iter_mut().for_each(|l| l.sort());
+            list
+        };
+        run.set_volumes(sorted(run.volumes()));
+        run.set_exposed_ports(sorted(run.exposed_ports()));
+        config.set_config(Some(run));
+    }
+    Ok(config)
+}
+
+/// One process at a time: `flock` on `<dir>/lock`, gone with the process.
+fn take_lock(dir: &Path) -> Result<File> {
+    let path = dir.join("lock");
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|e| ImageError::io("open", &path, e))?;
+    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(ImageError::Locked(dir.display().to_string())),
+        Err(e) => Err(ImageError::io("flock", &path, e)),
+    }
+}
+
+/// Everything in `tmp`, and layers that never got their `done`, are remains of a process that died.
+fn clear_leftovers(dir: &Path) -> Result<()> {
+    for entry in read_dir(&dir.join("tmp"))? {
+        remove_any(&entry)?;
+    }
+    for entry in read_dir(&dir.join("layers"))? {
+        if !entry.join("done").exists() {
+            remove_any(&entry)?;
+        }
+    }
+    Ok(())
+}
+
+fn read_dir(dir: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(dir).map_err(|e| ImageError::io("read", dir, e))?;
+    entries.map(|entry| entry.map(|e| e.path()).map_err(|e| ImageError::io("read", dir, e))).collect()
+}
+
+fn remove_any(path: &Path) -> Result<()> {
+    let is_dir = fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
+    let removed = if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(ImageError::io("remove", path, e)),
+        _ => Ok(()),
+    }
+}
+
+fn read_refs(dir: &Path) -> Result<BTreeMap<String, Ref>> {
+    let mut refs = BTreeMap::new();
+    for path in read_dir(dir)? {
+        let bytes = fs::read(&path).map_err(|e| ImageError::io("read", &path, e))?;
+        match serde_json::from_slice::<Ref>(&bytes) {
+            Ok(record) => drop(refs.insert(record.name.clone(), record)),
+            // Written whole and synced before its rename, so this is damage; the image can be pulled again.
+            Err(e) => tracing::warn!(path = %path.display(), error = %e, "unreadable image reference ignored"),
+        }
+    }
+    Ok(refs)
+}
+
+/// Something in the making below `tmp/`; removed when dropped, unless it was moved to its place.
+pub(super) struct Temp(PathBuf);
+
+impl Temp {
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(super) fn create(&self) -> Result<File> {
+        File::create_new(&self.0).map_err(|e| ImageError::io("create", &self.0, e))
+    }
+
+    pub(super) fn move_to(&self, path: &Path) -> Result<()> {
+        fs::rename(&self.0, path).map_err(|e| ImageError::io("rename", path, e))
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        // What cannot be removed now is removed by the next `open`.
+        let _ = remove_any(&self.0);
+    }
+}
+
+/// Names the blobs and layers that stay where they are while this lives.
+pub(super) struct Pin {
+    inner: Arc<Inner>,
+    keys: Vec<String>,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut pins = lock(&self.inner.pins);
+        for key in &self.keys {
+            if let Some(count) = pins.get_mut(key) {
+                *count -= 1;
+                if *count == 0 {
+                    pins.remove(key);
+                }
+            }
+        }
+    }
+}
+
+/// No invariant of ours spans a panic, so a poisoned lock is as good as any.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inner {
+    /// Makes what is missing, takes the lock, clears leftovers, reads the names.
+    pub(super) fn open(dir: PathBuf, options: Options) -> Result<Inner> {
+        for part in ["blobs/sha256", "layers", "refs", "tmp"] {
+            let path = dir.join(part);
+            fs::create_dir_all(&path).map_err(|e| ImageError::io("mkdir", &path, e))?;
+        }
+        let lock = take_lock(&dir)?;
+        clear_leftovers(&dir)?;
+        let refs = read_refs(&dir.join("refs"))?;
+        Ok(Inner {
+            dir,
+            options,
+            _lock: lock,
+            refs: Mutex::new(refs),
+            pins: Mutex::default(),
+            making: Mutex::default(),
+            pulls: Pulls::default(),
+            temp: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn refs(&self) -> MutexGuard<'_, BTreeMap<String, Ref>> {
+        lock(&self.refs)
+    }
+
+    /// Keeps `keys` (digests, chainIDs) from the collector until the pin is dropped. Pin first, then look.
+    pub(super) fn pin(self: &Arc<Inner>, keys: impl IntoIterator<Item = String>) -> Pin {
+        let keys: Vec<String> = keys.into_iter().collect();
+        let mut pins = lock(&self.pins);
+        for key in &keys {
+            *pins.entry(key.clone()).or_default() += 1;
+        }
+        Pin { inner: self.clone(), keys }
+    }
+
+    /// Deletes a blob that only the caller's own pin counts on.
+    pub(super) fn drop_blob(&self, digest: &str) -> Result<()> {
+        let pins = lock(&self.pins);
+        if pins.get(digest).is_some_and(|count| *count > 1) { Ok(()) } else { remove_any(&self.blob_path(digest)) }
+    }
+
+    /// The lock of whoever makes `key`; wait for it, then look again whether the thing is there.
+    pub(super) fn making(&self, key: &str) -> Arc<Mutex<()>> {
+        let mut making = lock(&self.making);
+        making.retain(|_, made| Arc::strong_count(made) > 1);
+        making.entry(key.to_owned()).or_default().clone()
+    }
+
+    /// A fresh path below `tmp/`; nothing is there yet.
+    pub(super) fn temp(&self, what: &str) -> Temp {
+        Temp(self.dir.join("tmp").join(format!("{what}-{}", self.temp.fetch_add(1, Ordering::Relaxed))))
+    }
+
+    pub(super) fn blob_path(&self, digest: &str) -> PathBuf {
+        self.dir.join("blobs/sha256").join(hex_of(digest))
+    }
+
+    pub(super) fn layer_path(&self, chain_id: &str) -> PathBuf {
+        self.dir.join("layers").join(hex_of(chain_id))
+    }
+
+    pub(super) fn has_layer(&self, chain_id: &str) -> bool {
+        self.layer_path(chain_id).is_dir()
+    }
+
+    /// Unpacks a layer (its tar, plain or compressed) on top of those below (chainIDs, lowest first) and puts it into
+    /// its place, pinned. With a `diff_id` only that content is taken.
+    pub(super) fn unpack_layer(
+        self: &Arc<Inner>,
+        tar: impl Read,
+        below: &[String],
+        diff_id: Option<&str>,
+    ) -> Result<(Unpacked, Pin)> {
+        let temp = self.temp("layer");
+        let root = temp.path().join("fs");
+        fs::create_dir_all(&root).map_err(|e| ImageError::io("mkdir", &root, e))?;
+        let stack: Vec<PathBuf> = below.iter().rev().map(|c| self.layer_path(c).join("fs")).collect();
+        let unpacked = unpack(tar, &root, &stack, &self.options)?;
+        if let Some(diff_id) = diff_id {
+            digest::verify("uncompressed layer", diff_id, &unpacked.diff_id)?;
+        }
+        let chain_id = digest::chain_id(below.last().map(String::as_str), &unpacked.diff_id);
+        let pin = self.pin([chain_id.clone()]);
+        match temp.move_to(&self.layer_path(&chain_id)) {
+            // Somebody else has made the same layer meanwhile.
+            Err(_) if self.has_layer(&chain_id) => {}
+            moved => moved?,
+        }
+        Ok((unpacked, pin))
+    }
+
+    /// Reads a small blob (manifest, index, config) and checks its digest.
+    pub(super) fn read_blob(&self, digest: &str) -> Result<Vec<u8>> {
+        let path = self.blob_path(digest);
+        let bytes = fs::read(&path).map_err(|e| ImageError::io("read", &path, e))?;
+        digest::verify(&format!("blob {}", path.display()), digest, &sha256(&bytes))?;
+        Ok(bytes)
+    }
+
+    /// Stores a small blob durably under its digest.
+    pub(super) fn write_blob(&self, bytes: &[u8]) -> Result<String> {
+        let digest = sha256(bytes);
+        let path = self.blob_path(&digest);
+        if !path.exists() {
+            self.write_file(&path, bytes)?;
+        }
+        Ok(digest)
+    }
+
+    /// Whole or not at all, also across a power loss.
+    fn write_file(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        let temp = self.temp("file");
+        let mut file = temp.create()?;
+        file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|e| ImageError::io("write", path, e))?;
+        temp.move_to(path)?;
+        sync_dir(path.parent().unwrap_or(&self.dir))
+    }
+
+    /// Stores the documents of an image whose layers are there (and pinned), and gives it its names.
+    pub(super) fn publish(
+        self: &Arc<Inner>,
+        names: &[String],
+        config: &[u8],
+        manifest: &[u8],
+        chain: &[String],
+    ) -> Result<Image> {
+        let _pin = self.pin([sha256(config), sha256(manifest)]);
+        self.write_blob(config)?;
+        let digest = self.write_blob(manifest)?;
+        self.commit(names, &digest, &digest, chain)?;
+        let image = self.image(&self.refs(), &digest)?;
+        image.ok_or_else(|| ImageError::NotFound(format!("image {digest} was removed while it was stored")))
+    }
+
+    /// Makes the layers' files durable, marks them done and publishes the names, in this order.
+    pub(super) fn commit(&self, names: &[String], target: &str, manifest: &str, chain: &[String]) -> Result<()> {
+        let new: Vec<PathBuf> =
+            chain.iter().map(|c| self.layer_path(c).join("done")).filter(|done| !done.exists()).collect();
+        if !new.is_empty() {
+            let dir = File::open(&self.dir).map_err(|e| ImageError::io("open", &self.dir, e))?;
+            rustix::fs::syncfs(&dir).map_err(|e| ImageError::io("syncfs", &self.dir, e))?;
+            for done in new {
+                self.write_file(&done, b"")?;
+            }
+        }
+        let mut refs = self.refs();
+        for name in names {
+            let record = Ref { name: name.clone(), target: target.to_owned(), manifest: manifest.to_owned() };
+            if refs.get(name) == Some(&record) {
+                continue;
+            }
+            let json = serde_json::to_vec(&record).map_err(|e| ImageError::Local(format!("encode reference: {e}")))?;
+            self.write_file(&self.ref_path(name), &json)?;
+            refs.insert(name.clone(), record);
+        }
+        Ok(())
+    }
+
+    fn ref_path(&self, name: &str) -> PathBuf {
+        self.dir.join("refs").join(hex_of(&sha256(name.as_bytes())))
+    }
+
+    pub(super) fn delete_ref(&self, name: &str) -> Result<()> {
+        remove_any(&self.ref_path(name))?;
+        sync_dir(&self.dir.join("refs"))
+    }
+
+    pub(super) fn manifest(&self, digest: &str) -> Result<ImageManifest> {
+        serde_json::from_slice(&self.read_blob(digest)?)
+            .map_err(|e| ImageError::Invalid(format!("manifest {digest}: {e}")))
+    }
+
+    /// Assembles the image of a manifest; none when a part is missing.
+    pub(super) fn image(&self, refs: &BTreeMap<String, Ref>, manifest_digest: &str) -> Result<Option<Image>> {
+        if !self.blob_path(manifest_digest).exists() {
+            return Ok(None);
+        }
+        let manifest = self.manifest(manifest_digest)?;
+        let id = manifest.config().digest().to_string();
+        if !self.blob_path(&id).exists() {
+            return Ok(None);
+        }
+        let config = parse_config(&id, &self.read_blob(&id)?)?;
+        let layers: Vec<PathBuf> =
+            chain_ids(config.rootfs().diff_ids()).iter().rev().map(|c| self.layer_path(c).join("fs")).collect();
+        if layers.iter().any(|l| !l.is_dir()) {
+            return Ok(None);
+        }
+        let names = refs.values().filter(|r| r.manifest == manifest_digest).map(|r| r.name.clone());
+        let (repo_digests, names) = names.partition(|n| n.contains('@'));
+        let size = manifest.config().size() + manifest.layers().iter().map(|l| l.size()).sum::<u64>();
+        Ok(Some(Image { id, digest: manifest_digest.to_owned(), names, repo_digests, size, config, layers }))
+    }
+
+    pub(super) fn collect(&self, refs: &BTreeMap<String, Ref>, in_use: &HashSet<PathBuf>) -> Result<Removed> {
+        let mut blobs: HashSet<String> = HashSet::new();
+        let mut layers: HashSet<String> = HashSet::new();
+        for record in refs.values() {
+            blobs.extend([record.target.clone(), record.manifest.clone()]);
+            // A damaged image keeps what is known of it; pulling it again mends it.
+            let Ok(Some(image)) = self.image(refs, &record.manifest) else { continue };
+            layers.extend(chain_ids(image.config.rootfs().diff_ids()));
+            blobs.insert(image.id);
+        }
+        // Held throughout, so that nobody can pin what is being deleted.
+        let pins = lock(&self.pins);
+        let mut removed = Removed::default();
+        for path in read_dir(&self.dir.join("blobs/sha256"))? {
+            let digest = digest::of_path(&path);
+            if !blobs.contains(&digest) && !pins.contains_key(&digest) {
+                remove_any(&path)?;
+                removed.deleted.push(digest);
+            }
+        }
+        let mut doomed = Vec::new();
+        for path in read_dir(&self.dir.join("layers"))? {
+            let chain_id = digest::of_path(&path);
+            if layers.contains(&chain_id) || pins.contains_key(&chain_id) {
+                continue;
+            }
+            if in_use.contains(&path.join("fs")) {
+                removed.in_use.push(path.join("fs"));
+                continue;
+            }
+            let temp = self.temp("removed");
+            fs::rename(&path, temp.path()).map_err(|e| ImageError::io("rename", &path, e))?;
+            doomed.push(temp);
+            removed.deleted.push(chain_id);
+        }
+        drop(pins);
+        for temp in doomed {
+            remove_any(temp.path())?;
+        }
+        Ok(removed)
+    }
+}
+
+fn sync_dir(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|d| d.sync_all()).map_err(|e| ImageError::io("fsync", dir, e))
+}
