@@ -22,10 +22,10 @@ pub struct Section {
     pub objects: Informer<Partial>,
 }
 
-/// An object and its kind.
-#[derive(Clone)]
-pub struct Item<'a> {
-    pub section: &'a Section,
+/// An object and the resource that it is of.
+#[derive(Clone, Debug)]
+pub struct Item {
+    pub resource: String,
     pub object: Arc<Partial>,
 }
 
@@ -65,19 +65,19 @@ impl Catalog {
         self.0.iter().find(|s| s.kind.kind == kind && s.kind.group == group)
     }
 
-    pub fn by_uid(&self, uid: &str) -> Option<Item<'_>> {
+    pub fn by_uid(&self, uid: &str) -> Option<Item> {
         self.0.iter().find_map(|section| {
             let object = section.objects.indexed(Self::BY_UID, uid).into_iter().next()?;
-            Some(Item { section, object })
+            Some(Item { resource: section.resource.clone(), object })
         })
     }
 
     /// Every object with an owner reference to `uid`.
-    pub fn dependents(&self, uid: &str) -> Vec<Item<'_>> {
+    pub fn dependents(&self, uid: &str) -> Vec<Item> {
         let mut all = Vec::new();
         for section in self.0.iter() {
             let objects = section.objects.indexed(Self::BY_OWNER, uid);
-            all.extend(objects.into_iter().map(|object| Item { section, object }));
+            all.extend(objects.into_iter().map(|object| Item { resource: section.resource.clone(), object }));
         }
         all
     }

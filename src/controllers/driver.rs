@@ -162,6 +162,8 @@ impl Driver {
             Err(status) if request.verb == Verb::Delete && (status.is_not_found() || status.is_conflict()) => {
                 Ok(Done::Nothing)
             }
+            // Its namespace ends, and it with it.
+            Err(status) if request.verb == Verb::Create && is_ending(&status) => Ok(Done::Nothing),
             Err(status) => {
                 let passing = status.is_conflict() || status.is_already_exists() || status.is_not_found();
                 let note = failed.filter(|_| !passing);
@@ -242,6 +244,11 @@ struct Refusal {
     status: Status,
     /// What the next reconcile is told, for failures that the controller wants to report.
     failure: Option<Failure>,
+}
+
+fn is_ending(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    { causes }.any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 fn answer(response: &Response) -> Option<Object> {

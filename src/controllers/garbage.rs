@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{
     Catalog, Context, Plan, Row,
-    catalog::{Item, Section},
+    catalog::Item,
     meta,
     plan::{Guard, Write},
 };
@@ -79,18 +79,18 @@ fn orphans(object: &Partial) -> bool {
 fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let catalog = &context.world.catalog;
     let Some(item) = catalog.by_uid(&key.name) else { return Plan::default() };
-    let dependents = || catalog.dependents(&key.name);
-    if orphans(&item.object) {
-        return orphan(&item, &dependents());
-    }
-    if waits(&item.object) {
-        return wait(&item, &dependents());
-    }
-    if meta::is_terminating(&item.object.metadata) {
-        return Plan::default();
-    }
     let owners: Vec<Owner> = owners(&item.object).iter().map(|owner| judge(catalog, &item, owner)).collect();
-    collect(&item, &owners, || !dependents().is_empty())
+    plan(&item, &owners, &catalog.dependents(&key.name))
+}
+
+/// What an object needs, given what has become of each of its owners, and the objects that name it as their owner.
+pub fn plan(item: &Item, owners: &[Owner], dependents: &[Item]) -> Plan {
+    match &*item.object {
+        object if orphans(object) => orphan(item, dependents),
+        object if waits(object) => wait(item, dependents),
+        object if meta::is_terminating(&object.metadata) => Plan::default(),
+        _ => collect(item, owners, !dependents.is_empty()),
+    }
 }
 
 /// What has become of an owner.
@@ -104,9 +104,9 @@ pub enum Owner {
     Gone { uid: String, guard: Guard },
 }
 
-fn judge(catalog: &Catalog, item: &Item<'_>, owner: &OwnerReference) -> Owner {
+fn judge(catalog: &Catalog, item: &Item, owner: &OwnerReference) -> Owner {
     let Some(section) = catalog.section(&owner.api_version, &owner.kind) else { return Owner::Solid };
-    let namespace = match (section.kind.namespaced, item.section.kind.namespaced) {
+    let namespace = match (section.kind.namespaced, item.object.metadata.namespace.is_some()) {
         (true, true) => meta::namespace(&item.object.metadata),
         // No namespaced object can own a cluster-wide one: such a reference is a mistake, not a reason to delete.
         (true, false) => return Owner::Solid,
@@ -124,7 +124,7 @@ fn judge(catalog: &Catalog, item: &Item<'_>, owner: &OwnerReference) -> Owner {
 }
 
 /// What an object needs, given its owners. Nothing, as long as it has none or one that stays.
-fn collect(item: &Item<'_>, owners: &[Owner], has_dependents: impl FnOnce() -> bool) -> Plan {
+fn collect(item: &Item, owners: &[Owner], has_dependents: bool) -> Plan {
     let mut plan = Plan::default();
     let lost: Vec<&str> = owners
         .iter()
@@ -142,11 +142,11 @@ fn collect(item: &Item<'_>, owners: &[Owner], has_dependents: impl FnOnce() -> b
     });
     let waiting = owners.iter().any(|owner| matches!(owner, Owner::Waiting { .. }));
     let write = if lost.len() < owners.len() {
-        disown(item.section, &item.object, &lost)
+        disown(item, &lost)
     } else {
         let mut write = remove(item);
         // What waits for this object waits for all that hangs on it.
-        let policy = if waiting && has_dependents() { "Foreground" } else { "Background" };
+        let policy = if waiting && has_dependents { "Foreground" } else { "Background" };
         write.request.options.propagation_policy = Some(policy.into());
         write
     };
@@ -160,9 +160,9 @@ fn collect(item: &Item<'_>, owners: &[Owner], has_dependents: impl FnOnce() -> b
 }
 
 /// A foreground deletion ends when no dependent blocks it any more.
-fn wait(item: &Item<'_>, dependents: &[Item<'_>]) -> Plan {
+fn wait(item: &Item, dependents: &[Item]) -> Plan {
     let uid = item.object.metadata.uid.as_deref().unwrap_or_default();
-    let blocks = |dependent: &&Item<'_>| {
+    let blocks = |dependent: &&Item| {
         owners(&dependent.object).iter().any(|owner| owner.uid == uid && owner.block_owner_deletion == Some(true))
     };
     let mut plan = Plan::default();
@@ -173,17 +173,17 @@ fn wait(item: &Item<'_>, dependents: &[Item<'_>]) -> Plan {
 }
 
 /// An orphaning deletion ends when all dependents have been let go.
-fn orphan(item: &Item<'_>, dependents: &[Item<'_>]) -> Plan {
+fn orphan(item: &Item, dependents: &[Item]) -> Plan {
     let uid = item.object.metadata.uid.as_deref().unwrap_or_default();
     let mut plan = Plan::default();
-    plan.then(dependents.iter().map(|d| disown(d.section, &d.object, &[uid])).collect());
+    plan.then(dependents.iter().map(|d| disown(d, &[uid])).collect());
     plan.then(vec![drop_finalizer(item, ORPHAN)]);
     plan
 }
 
-fn remove(item: &Item<'_>) -> Write {
+fn remove(item: &Item) -> Write {
     let meta = &item.object.metadata;
-    let mut write = Write::remove(item.section.resource.clone(), &Key::of(&*item.object), meta.uid.clone());
+    let mut write = Write::remove(item.resource.clone(), &Key::of(&*item.object), meta.uid.clone());
     if let Some(preconditions) = &mut write.request.options.preconditions {
         preconditions.resource_version = meta.resource_version.clone();
     }
@@ -191,18 +191,18 @@ fn remove(item: &Item<'_>) -> Write {
 }
 
 /// Takes owners off exactly this state of an object.
-fn disown(section: &Section, object: &Partial, lost: &[&str]) -> Write {
-    let rest: Vec<&OwnerReference> = owners(object).iter().filter(|o| !lost.contains(&o.uid.as_str())).collect();
-    edit(section, object, "ownerReferences", json!(rest))
+fn disown(item: &Item, lost: &[&str]) -> Write {
+    let rest: Vec<&OwnerReference> = owners(&item.object).iter().filter(|o| !lost.contains(&o.uid.as_str())).collect();
+    edit(item, "ownerReferences", json!(rest))
 }
 
-fn drop_finalizer(item: &Item<'_>, finalizer: &str) -> Write {
+fn drop_finalizer(item: &Item, finalizer: &str) -> Write {
     let rest: Vec<&String> = item.object.metadata.finalizers.iter().flatten().filter(|f| *f != finalizer).collect();
-    edit(item.section, &item.object, "finalizers", json!(rest))
+    edit(item, "finalizers", json!(rest))
 }
 
-fn edit(section: &Section, object: &Partial, field: &str, value: serde_json::Value) -> Write {
-    let meta = &object.metadata;
+fn edit(item: &Item, field: &str, value: serde_json::Value) -> Write {
+    let meta = &item.object.metadata;
     let patch = json!({ "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version, field: value } });
-    Write::patch(section.resource.clone(), &Key::of(object), patch)
+    Write::patch(item.resource.clone(), &Key::of(&*item.object), patch)
 }

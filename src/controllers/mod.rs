@@ -6,8 +6,8 @@
 //! the [`driver`] carries plans out, the [`queue`] brings keys back. There is no other state; what a controller knows
 //! after a restart is what it knew before.
 
-mod catalog;
-mod conditions;
+pub mod catalog;
+pub mod conditions;
 pub mod deployment;
 mod driver;
 pub mod endpoint_slice;
@@ -21,7 +21,7 @@ pub mod pod_garbage;
 pub mod queue;
 pub mod replica_set;
 mod service_account;
-mod taint_eviction;
+pub mod taint_eviction;
 mod wires;
 
 use std::{sync::Arc, time::Duration};

@@ -143,6 +143,7 @@ impl Queue {
             };
             match next {
                 Some(when) => tokio::select! {
+                    biased;
                     () = changed => {}
                     () = tokio::time::sleep_until(when) => {}
                 },

@@ -1,7 +1,9 @@
 //! Tests without privilege: pure functions, golden files, properties, the simulated control plane. Seconds.
 
 mod api;
+mod controllers;
 mod proxy;
 mod server;
+mod simulation;
 mod store;
 mod stream;

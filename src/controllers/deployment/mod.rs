@@ -133,6 +133,13 @@ impl Set {
         status.and_then(|status| status.available_replicas).unwrap_or(0).min(self.size())
     }
 
+    /// How many Pods it may have now: as many as it shall have, or still has. Nothing is known as long as its controller
+    /// has not seen what it shall have.
+    pub fn occupied(&self) -> Option<i32> {
+        let status = self.old.status.as_ref()?;
+        (self.old.metadata.generation <= status.observed_generation).then(|| status.replicas.max(self.size()))
+    }
+
     fn write(&self, deployment: &Deployment) -> Option<Write> {
         let write = Write::change(&*self.old, &self.new)?;
         let (from, to) = (size(&self.old), self.size());

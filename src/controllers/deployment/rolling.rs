@@ -76,12 +76,18 @@ pub fn new_size(deployment: &Deployment, total: i32, has: i32) -> i32 {
     if room <= 0 { has } else { has + room.min(replicas(deployment) - has) }
 }
 
-/// Grows the current ReplicaSet as far as maxSurge allows, or shrinks it to the replicas.
+/// Grows the current ReplicaSet as far as maxSurge allows, or shrinks it to the replicas. Pods that old ones have been
+/// told to delete take up room until they are (upstream counts them no more, and so may exceed maxSurge for a moment).
 pub fn grow_new(rollout: &mut Rollout<'_>) {
-    let (deployment, total) = (rollout.deployment, rollout.total());
+    let deployment = rollout.deployment;
+    let old: Option<i32> = rollout.old.iter().map(Set::occupied).sum();
     let Some(new) = &mut rollout.new else { return };
     let (has, wants) = (new.size(), replicas(deployment));
-    let to = if has > wants { wants } else { new_size(deployment, total, has) };
+    let to = match old {
+        _ if has > wants => wants,
+        Some(old) => new_size(deployment, old + has, has),
+        None => has,
+    };
     if to != has {
         new.resize(to, deployment);
     }

@@ -1,0 +1,148 @@
+//! The garbage collector's and the namespace controller's decisions.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Namespace;
+use podwright::{
+    api::request::Verb,
+    client::Key,
+    controllers::{
+        catalog::Item,
+        garbage::{Owner, plan},
+        namespace::{self, Remains},
+        plan::Guard,
+    },
+};
+use serde_json::{Value, json};
+
+use super::{at, lines, object};
+
+fn item(name: &str, extra: Value) -> Item {
+    let mut value = json!({ "metadata": { "name": name, "namespace": "a", "uid": name, "resourceVersion": "7" } });
+    json_patch::merge(&mut value, &json!({ "metadata": extra }));
+    Item { resource: "pods".into(), object: object(value) }
+}
+
+fn owned_by(owners: &[&str]) -> Value {
+    let reference =
+        |uid: &&str| json!({ "apiVersion": "v1", "kind": "X", "name": uid, "uid": uid, "blockOwnerDeletion": true });
+    json!({ "ownerReferences": owners.iter().map(reference).collect::<Vec<_>>() })
+}
+
+fn deleting(finalizer: &str) -> Value {
+    json!({ "deletionTimestamp": at(0).to_string(), "finalizers": [finalizer, "other"] })
+}
+
+fn gone(uid: &str) -> Owner {
+    let guard = Guard::Absent { resource: "x".into(), key: Key::new("a", uid), uid: Some(uid.into()) };
+    Owner::Gone { uid: uid.into(), guard }
+}
+
+fn waiting(uid: &str) -> Owner {
+    Owner::Waiting { uid: uid.into() }
+}
+
+#[test]
+fn an_object_goes_with_its_last_owner() {
+    let one = || item("p", owned_by(&["o"]));
+    let two = || item("p", owned_by(&["o", "q"]));
+    for (why, item, owners, expected) in [
+        ("no owners", item("p", json!({})), vec![], None),
+        ("its owner lives", one(), vec![Owner::Solid], None),
+        ("its owner is gone", one(), vec![gone("o")], Some((Verb::Delete, "Background"))),
+        ("both are gone", two(), vec![gone("o"), gone("q")], Some((Verb::Delete, "Background"))),
+        ("one of two is gone", two(), vec![gone("o"), Owner::Solid], Some((Verb::Patch, ""))),
+        ("its owner waits for it", one(), vec![waiting("o")], Some((Verb::Delete, "Background"))),
+        ("one waits, one lives", two(), vec![waiting("o"), Owner::Solid], Some((Verb::Patch, ""))),
+    ] {
+        let plan = plan(&item, &owners, &[]);
+        let found = plan.writes().next().map(|write| {
+            let policy = write.request.options.propagation_policy.as_deref().unwrap_or("");
+            (write.request.verb, policy)
+        });
+        assert_eq!(found, expected, "{why}");
+    }
+}
+
+#[test]
+fn nothing_is_deleted_for_want_of_an_owner_before_the_server_is_asked() {
+    let plan = plan(&item("p", owned_by(&["o"])), &[gone("o")], &[]);
+    let write = plan.writes().next().unwrap();
+    let asked = Guard::Absent { resource: "x".into(), key: Key::new("a", "o"), uid: Some("o".into()) };
+    assert_eq!(write.guard, Some(asked));
+    let preconditions = write.request.options.preconditions.as_ref().unwrap();
+    assert_eq!((preconditions.uid.as_deref(), preconditions.resource_version.as_deref()), (Some("p"), Some("7")));
+}
+
+#[test]
+fn what_is_waited_for_waits_for_its_own_dependents() {
+    let middle = item("m", owned_by(&["o"]));
+    let leaf = item("l", owned_by(&["m"]));
+    let plan = plan(&middle, &[waiting("o")], &[leaf]);
+    assert_eq!(plan.writes().next().unwrap().request.options.propagation_policy.as_deref(), Some("Foreground"));
+}
+
+#[test]
+fn a_foreground_deletion_ends_with_the_last_blocking_dependent() {
+    let owner = item("o", deleting("foregroundDeletion"));
+    assert!(plan(&owner, &[], &[item("p", owned_by(&["o"]))]).is_empty());
+    let mut lax = owned_by(&["o"]);
+    lax["ownerReferences"][0]["blockOwnerDeletion"] = false.into();
+    let done = plan(&owner, &[], &[item("p", lax)]);
+    assert_eq!(lines(&done), ["patch pods/o"]);
+    let body = done.writes().next().unwrap().request.body.clone().unwrap();
+    assert_eq!(body["metadata"]["finalizers"], json!(["other"]));
+    assert_eq!(body["metadata"]["resourceVersion"], "7");
+}
+
+#[test]
+fn an_orphaning_deletion_lets_the_dependents_go_first() {
+    let owner = item("o", deleting("orphan"));
+    let plan = plan(&owner, &[], &[item("p", owned_by(&["o", "q"])), item("r", owned_by(&["o"]))]);
+    assert_eq!(lines(&plan), ["patch pods/p", "patch pods/r", "patch pods/o"]);
+    assert_eq!(plan.batches.len(), 2, "the owner only when all have been let go");
+    let first = plan.writes().next().unwrap().request.body.clone().unwrap();
+    assert_eq!(first["metadata"]["ownerReferences"][0]["uid"], "q");
+}
+
+#[test]
+fn what_is_being_deleted_already_is_left_alone() {
+    let mut extra = owned_by(&["o"]);
+    extra["deletionTimestamp"] = at(0).to_string().into();
+    assert!(plan(&item("p", extra), &[gone("o")], &[]).is_empty());
+}
+
+#[test]
+fn a_namespace_is_emptied_then_let_go() {
+    let ns: std::sync::Arc<Namespace> = object(json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": { "name": "a", "uid": "a", "deletionTimestamp": at(0).to_string() },
+        "spec": { "finalizers": ["kubernetes"] }, "status": { "phase": "Terminating" },
+    }));
+    let left = |resource: &str, count, untouched, finalizers: &[(&str, usize)]| Remains {
+        resource: resource.into(),
+        count,
+        untouched,
+        finalizers: finalizers.iter().map(|(name, n)| (name.to_string(), *n)).collect::<BTreeMap<_, _>>(),
+    };
+    let full = namespace::plan(
+        &ns,
+        vec![left("pods", 3, 2, &[("a/b", 1)]), left("secrets", 1, 0, &[]), left("x", 0, 0, &[])],
+        at(0),
+    );
+    assert_eq!(lines(&full), ["deletecollection pods/", "patch namespaces/a/status"]);
+    let status = full.writes().last().unwrap().request.body.clone().unwrap();
+    let told: Vec<&str> =
+        status["status"]["conditions"].as_array().unwrap().iter().filter_map(|c| c["message"].as_str()).collect();
+    assert!(
+        told.contains(&"Some resources are remaining: pods has 3 resource instances, secrets has 1 resource instances")
+    );
+    assert!(told.contains(&"Some content in the namespace has finalizers remaining: a/b in 1 resource instances"));
+
+    let empty = namespace::plan(&ns, vec![left("pods", 0, 0, &[])], at(0));
+    assert_eq!(lines(&empty), ["update namespaces/a/finalize"]);
+    let write = empty.writes().next().unwrap();
+    assert_eq!(write.request.body.as_ref().unwrap()["spec"]["finalizers"], json!([]));
+    let guard = Guard::Empty { namespace: "a".into(), resources: vec!["pods".into()] };
+    assert_eq!(write.guard, Some(guard), "the server is asked whether it is really empty");
+}

@@ -1,0 +1,63 @@
+//! What controllers decide: tables of cases for the pure functions.
+
+mod deployment;
+mod endpoint_slice;
+mod garbage;
+mod nodes;
+mod queue;
+mod replica_set;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use podwright::controllers::{Plan, plan::Write};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// A typed object from JSON.
+fn object<K: DeserializeOwned>(value: Value) -> Arc<K> {
+    Arc::new(serde_json::from_value(value).expect("the test's object decodes"))
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).expect("a valid time")
+}
+
+/// What a plan does, a line a write: the verb, the object, the subresource, what is patched, and what is told.
+fn lines(plan: &Plan) -> Vec<String> {
+    plan.writes().map(line).collect()
+}
+
+fn line(write: &Write) -> String {
+    let request = &write.request;
+    let body = request.body.as_ref().unwrap_or(&Value::Null);
+    let generated = body["metadata"]["generateName"].as_str();
+    let name = request.name.as_deref().or(generated).unwrap_or("");
+    let mut text = format!("{:?} {}/{name}", request.verb, request.resource).to_lowercase();
+    text.extend(request.subresource.iter().flat_map(|sub| ["/", sub.as_str()]));
+    if let Some(note) = &write.done {
+        text.push_str(&format!(": {}", note.message));
+    }
+    text
+}
+
+/// A Pod that is ready since so many seconds (negative: long ago); `ready` none: it is not.
+fn pod(name: &str, node: &str, ready: Option<i64>) -> Value {
+    let (phase, status) = match (node, ready) {
+        ("", _) => ("Pending", "False"),
+        (_, Some(_)) => ("Running", "True"),
+        (_, None) => ("Running", "False"),
+    };
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "name": name, "namespace": "a", "uid": format!("uid-{name}"), "labels": { "app": "web" },
+            "creationTimestamp": at(-1000).to_string(),
+        },
+        "spec": { "containers": [{ "name": "c", "ports": [{ "name": "http", "containerPort": 8080 }] }], "nodeName": node },
+        "status": {
+            "phase": phase, "podIP": "10.0.0.1", "podIPs": [{ "ip": "10.0.0.1" }],
+            "conditions": [{ "type": "Ready", "status": status, "lastTransitionTime": at(ready.unwrap_or(0)).to_string() }],
+        },
+    })
+}

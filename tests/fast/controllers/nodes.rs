@@ -1,0 +1,219 @@
+//! Nodes: heartbeats, taints, eviction, address ranges, and the Pods that nobody else removes.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
+use podwright::{
+    client::Key,
+    controllers::{Config, node_ipam, node_lifecycle, plan::Guard, pod_garbage, taint_eviction},
+};
+use serde_json::{Value, json};
+
+use super::{at, lines, object, pod};
+
+fn node(name: &str, ready: &str, spec: Value) -> Arc<Node> {
+    let conditions = match ready {
+        "" => json!([]),
+        ready => json!([{ "type": "Ready", "status": ready, "lastTransitionTime": at(0).to_string() }]),
+    };
+    object(json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "uid": name, "resourceVersion": "1" },
+        "spec": spec, "status": { "conditions": conditions },
+    }))
+}
+
+#[test]
+fn a_silent_node_is_unknown_after_its_grace() {
+    let config = Config::default();
+    let node = node("n", "True", json!({}));
+    let soon = node_lifecycle::plan(&node, &[], at(0), at(30), &config);
+    assert!(soon.is_empty());
+    assert_eq!(soon.requeue_after.map(|wait| wait.as_secs()), Some(10));
+    let late = node_lifecycle::plan(&node, &[], at(0), at(40), &config);
+    assert_eq!(lines(&late), ["patch nodes/n/status: Node n status is now: NodeNotReady"]);
+    let body = late.writes().next().unwrap().request.body.clone().unwrap();
+    let told: Vec<(&str, &str, &str)> = body["status"]["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| (c["type"].as_str().unwrap(), c["status"].as_str().unwrap(), c["reason"].as_str().unwrap()))
+        .collect();
+    assert_eq!(told[0], ("Ready", "Unknown", "NodeStatusUnknown"));
+    assert_eq!(told[1], ("MemoryPressure", "Unknown", "NodeStatusNeverUpdated"));
+    assert_eq!(body["metadata"]["resourceVersion"], "1", "the agent writes it as well");
+}
+
+#[test]
+fn a_node_that_never_reports_gets_longer() {
+    let node = node("n", "", json!({ "taints": [{ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" }] }));
+    assert!(node_lifecycle::plan(&node, &[], at(0), at(59), &Config::default()).is_empty());
+    assert_eq!(node_lifecycle::plan(&node, &[], at(0), at(60), &Config::default()).writes().count(), 1);
+}
+
+#[test]
+fn taints_follow_the_conditions() {
+    let old = |keys: &[(&str, &str)]| -> Vec<Taint> {
+        let taint = |(key, effect): &(&str, &str)| Taint {
+            key: key.to_string(),
+            effect: effect.to_string(),
+            ..Taint::default()
+        };
+        keys.iter().map(taint).collect()
+    };
+    const MINE: (&str, &str) = ("mine", "NoExecute");
+    const NOT_READY: [(&str, &str); 2] =
+        [("node.kubernetes.io/not-ready", "NoSchedule"), ("node.kubernetes.io/not-ready", "NoExecute")];
+    const LOST: [(&str, &str); 2] =
+        [("node.kubernetes.io/unreachable", "NoSchedule"), ("node.kubernetes.io/unreachable", "NoExecute")];
+    const CORDONED: (&str, &str) = ("node.kubernetes.io/unschedulable", "NoSchedule");
+    for (ready, spec, before, expected) in [
+        ("True", json!({}), vec![], vec![]),
+        ("True", json!({}), vec![MINE, NOT_READY[0], NOT_READY[1], LOST[0], LOST[1]], vec![MINE]),
+        ("False", json!({}), vec![MINE], vec![MINE, NOT_READY[0], NOT_READY[1]]),
+        ("Unknown", json!({}), vec![NOT_READY[0], NOT_READY[1]], vec![LOST[0], LOST[1]]),
+        ("Unknown", json!({}), vec![LOST[1]], vec![LOST[1], LOST[0]]),
+        ("True", json!({ "unschedulable": true }), vec![], vec![CORDONED]),
+        ("True", json!({}), vec![CORDONED], vec![]),
+        ("", json!({}), vec![NOT_READY[0]], vec![NOT_READY[0]]),
+    ] {
+        let taints = node_lifecycle::taints(&node("n", ready, spec), &old(&before), at(0));
+        let found: Vec<(&str, &str)> = taints.iter().map(|t| (t.key.as_str(), t.effect.as_str())).collect();
+        assert_eq!(found, expected, "ready {ready}, before {before:?}");
+        let timed = taints.iter().filter(|t| !before.contains(&(&t.key, &t.effect))).all(|t| t.time_added.is_some());
+        assert!(timed, "eviction counts from when a taint was added");
+    }
+}
+
+#[test]
+fn pods_of_an_unready_node_are_not_ready() {
+    let taints = json!({ "taints": [
+        { "key": "node.kubernetes.io/unreachable", "effect": "NoSchedule" },
+        { "key": "node.kubernetes.io/unreachable", "effect": "NoExecute" },
+    ] });
+    let pods: Vec<Arc<Pod>> = vec![object(pod("p", "n", Some(0))), object(pod("q", "n", None))];
+    let plan = node_lifecycle::plan(&node("n", "Unknown", taints), &pods, at(0), at(100), &Config::default());
+    // Its other conditions are not known either; that is written first.
+    assert_eq!(lines(&plan), ["patch nodes/n/status"]);
+    let mut known = Node::clone(&node("n", "Unknown", json!({})));
+    let patch = plan.writes().next().unwrap().request.body.clone().unwrap();
+    known.status = serde_json::from_value(patch["status"].clone()).unwrap();
+    let plan = node_lifecycle::plan(&known, &pods, at(0), at(100), &Config::default());
+    assert_eq!(lines(&plan), ["patch pods/p/status: Node is not ready", "patch nodes/n"]);
+}
+
+fn toleration(value: Value) -> Toleration {
+    serde_json::from_value(value).unwrap()
+}
+
+#[test]
+fn a_pod_leaves_when_its_tolerance_ends() {
+    let taint = |key: &str| Taint {
+        key: key.into(),
+        effect: "NoExecute".into(),
+        value: Some("v".into()),
+        time_added: Some(at(0).into()),
+    };
+    let exists = |key: &str, seconds: Value| {
+        toleration(json!({ "key": key, "operator": "Exists", "tolerationSeconds": seconds }))
+    };
+    let now = at(100);
+    for (why, tolerations, taints, expected) in [
+        ("no taints", vec![], vec![], None),
+        ("no toleration", vec![], vec![taint("a")], Some(now)),
+        ("for ever", vec![exists("a", Value::Null)], vec![taint("a")], None),
+        ("for a while", vec![exists("a", 300.into())], vec![taint("a")], Some(at(300))),
+        ("the shorter of two", vec![exists("a", 300.into()), exists("a", 20.into())], vec![taint("a")], Some(at(20))),
+        ("one of two taints", vec![exists("a", Value::Null)], vec![taint("a"), taint("b")], Some(now)),
+        ("both taints", vec![exists("a", 9.into()), exists("b", 5.into())], vec![taint("a"), taint("b")], Some(at(5))),
+        ("everything", vec![toleration(json!({ "operator": "Exists" }))], vec![taint("a")], None),
+        (
+            "another effect",
+            vec![toleration(json!({ "key": "a", "operator": "Exists", "effect": "NoSchedule" }))],
+            vec![taint("a")],
+            Some(now),
+        ),
+        ("the value", vec![toleration(json!({ "key": "a", "value": "v" }))], vec![taint("a")], None),
+        ("another value", vec![toleration(json!({ "key": "a", "value": "w" }))], vec![taint("a")], Some(now)),
+    ] {
+        assert_eq!(taint_eviction::leaves_at(&tolerations, &taints, now), expected, "{why}");
+    }
+    let plan = taint_eviction::plan(&Pod::clone(&object(pod("p", "n", Some(0)))), &[taint("a")], now);
+    assert_eq!(lines(&plan), ["patch pods/p/status", "delete pods/p: Marking for deletion Pod a/p"]);
+}
+
+fn given(nodes: &[Arc<Node>], config: &Config) -> Vec<String> {
+    let plan = node_ipam::plan(nodes, config);
+    plan.writes().map(|write| write.request.body.as_ref().unwrap()["spec"]["podCIDRs"].to_string()).collect()
+}
+
+#[test]
+fn every_node_gets_the_lowest_free_range() {
+    let with = |name: &str, cidr: &str| node(name, "True", json!({ "podCIDR": cidr, "podCIDRs": [cidr] }));
+    let without = |name: &str| node(name, "True", json!({}));
+    let config = Config::default();
+    let nodes = [without("a"), with("b", "10.244.0.0/24"), without("c"), with("d", "10.244.2.0/24"), without("e")];
+    assert_eq!(given(&nodes, &config), [r#"["10.244.1.0/24"]"#, r#"["10.244.3.0/24"]"#, r#"["10.244.4.0/24"]"#]);
+    let write = node_ipam::plan(&nodes, &config).writes().next().unwrap().request.body.clone().unwrap();
+    assert_eq!(
+        (write["spec"]["podCIDR"].as_str(), write["metadata"]["resourceVersion"].as_str()),
+        (Some("10.244.1.0/24"), Some("1"))
+    );
+    // A larger range that somebody gave by hand.
+    assert_eq!(given(&[with("a", "10.244.0.0/17"), without("b")], &config), [r#"["10.244.128.0/24"]"#]);
+}
+
+#[test]
+fn dual_stack_nodes_get_one_of_each_and_services_are_kept_free() {
+    let config = Config {
+        cluster_cidrs: vec!["10.0.0.0/8".parse().unwrap(), "fd00::/48".parse().unwrap()],
+        service_cidrs: vec!["10.0.0.0/16".parse().unwrap(), "fd00::/112".parse().unwrap()],
+        ..Config::default()
+    };
+    let nodes = [node("a", "True", json!({})), node("b", "True", json!({}))];
+    assert_eq!(
+        given(&nodes, &config),
+        [r#"["10.1.0.0/24","fd00:0:0:1::/64"]"#, r#"["10.1.1.0/24","fd00:0:0:2::/64"]"#]
+    );
+}
+
+#[test]
+fn a_full_cluster_is_told() {
+    let config = Config { cluster_cidrs: vec!["10.9.0.0/23".parse().unwrap()], ..Config::default() };
+    let nodes: Vec<Arc<Node>> = ["a", "b", "c"].iter().map(|name| node(name, "True", json!({}))).collect();
+    let plan = node_ipam::plan(&nodes, &config);
+    assert_eq!(plan.writes().count(), 2);
+    assert_eq!(plan.notes[0].message, "Node c status is now: CIDRNotAvailable");
+}
+
+#[test]
+fn thousands_of_nodes_get_distinct_ranges() {
+    let config = Config { cluster_cidrs: vec!["10.128.0.0/9".parse().unwrap()], ..Config::default() };
+    let nodes: Vec<Arc<Node>> = (0..5000).map(|n| node(&n.to_string(), "True", json!({}))).collect();
+    let all: std::collections::HashSet<String> = given(&nodes, &config).into_iter().collect();
+    assert_eq!(all.len(), 5000);
+}
+
+#[test]
+fn pods_of_a_node_that_is_gone_are_removed_by_force() {
+    let pods: Vec<Arc<Pod>> = vec![object(pod("p", "n", Some(0)))];
+    let key = Key::new("", "n");
+    let plan = pod_garbage::orphaned(&key, None, &pods, at(0));
+    assert_eq!(lines(&plan), ["patch pods/p/status", "delete pods/p"]);
+    let guard = Guard::Absent { resource: "nodes".into(), key: key.clone(), uid: None };
+    assert!(plan.writes().all(|write| write.guard.as_ref() == Some(&guard)), "it may have come back");
+    assert_eq!(plan.writes().last().unwrap().request.options.grace_period_seconds, Some(0));
+    assert!(pod_garbage::orphaned(&key, Some(&node("n", "Unknown", json!({}))), &pods, at(0)).is_empty());
+}
+
+#[test]
+fn the_oldest_terminated_pods_beyond_the_threshold_go() {
+    let finished = |name: &str, created: i64| -> Arc<Pod> {
+        let mut pod = pod(name, "n", None);
+        pod["status"]["phase"] = "Succeeded".into();
+        pod["metadata"]["creationTimestamp"] = at(created).to_string().into();
+        object(pod)
+    };
+    let pods = [finished("c", 3), finished("a", 1), object(pod("r", "n", Some(0))), finished("b", 2)];
+    assert_eq!(lines(&pod_garbage::terminated(&pods, 1)), ["delete pods/a", "delete pods/b"]);
+    assert!(pod_garbage::terminated(&pods, 3).is_empty());
+}

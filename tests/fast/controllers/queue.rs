@@ -1,0 +1,101 @@
+//! The work queue's semantics, on a paused clock.
+
+use std::time::Duration;
+
+use podwright::{client::Key, controllers::queue::Queue};
+use tokio::time::{Instant, timeout};
+
+fn key(name: &str) -> Key {
+    Key::new("", name)
+}
+
+/// Nothing comes within a millisecond.
+async fn is_idle(queue: &Queue) -> bool {
+    timeout(Duration::from_millis(1), queue.get()).await.is_err()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_in_it_once_and_worked_on_by_one() {
+    let queue = Queue::new();
+    queue.add(key("a"));
+    queue.add(key("a"));
+    queue.add(key("b"));
+    assert_eq!(queue.get().await, key("a"));
+    queue.add(key("a"));
+    assert_eq!(queue.get().await, key("b"));
+    assert!(is_idle(&queue).await, "a is being worked on");
+    queue.done(&key("a"));
+    assert_eq!(queue.get().await, key("a"), "it was added meanwhile");
+    queue.done(&key("a"));
+    queue.done(&key("b"));
+    assert!(is_idle(&queue).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_delays_the_earliest_counts() {
+    let queue = Queue::new();
+    let start = Instant::now();
+    queue.add_after(key("a"), Duration::from_secs(5));
+    queue.add_after(key("a"), Duration::from_secs(2));
+    queue.add_after(key("a"), Duration::from_secs(9));
+    assert_eq!(queue.get().await, key("a"));
+    assert_eq!(start.elapsed().as_secs(), 2);
+    queue.done(&key("a"));
+    assert!(timeout(Duration::from_secs(60), queue.get()).await.is_err(), "the others are void");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_key_waits_ever_longer_until_it_is_forgotten() {
+    let queue = Queue::new();
+    let mut waits = Vec::new();
+    for _ in 0..20 {
+        let start = Instant::now();
+        queue.add_rate_limited(key("a"));
+        queue.get().await;
+        queue.done(&key("a"));
+        waits.push(start.elapsed().as_millis());
+    }
+    assert_eq!(waits[..5], [5, 10, 20, 40, 80]);
+    assert_eq!(waits[19], 1_000_000, "at most 1000 s");
+    queue.forget(&key("a"));
+    let start = Instant::now();
+    queue.add_rate_limited(key("a"));
+    queue.get().await;
+    assert_eq!(start.elapsed().as_millis(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_failing_keys_share_a_bucket() {
+    let queue = Queue::new();
+    let start = Instant::now();
+    for n in 0..150 {
+        queue.add_rate_limited(key(&n.to_string()));
+    }
+    for _ in 0..150 {
+        let key = queue.get().await;
+        queue.done(&key);
+    }
+    // A hundred at once, then ten a second.
+    assert_eq!(start.elapsed().as_secs(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_workers_share_the_keys() {
+    let queue = Queue::new();
+    let workers: Vec<_> = (0..4)
+        .map(|_| {
+            let queue = queue.clone();
+            tokio::spawn(async move { queue.get().await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    for n in 0..4 {
+        queue.add(key(&n.to_string()));
+    }
+    let mut taken = Vec::new();
+    for worker in workers {
+        taken.push(timeout(Duration::from_secs(1), worker).await.expect("every worker gets one").unwrap().name);
+    }
+    taken.sort();
+    assert_eq!(taken, ["0", "1", "2", "3"]);
+}

@@ -1,0 +1,124 @@
+//! ReplicaSets: creation, who is deleted first, status.
+
+use std::{collections::HashMap, sync::Arc};
+
+use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::Pod};
+use podwright::{
+    api::request::Verb,
+    controllers::{Failure, replica_set},
+};
+use serde_json::{Value, json};
+
+use super::{at, lines, object, pod};
+
+fn set(replicas: i32, min_ready: i32) -> Arc<ReplicaSet> {
+    object(json!({
+        "apiVersion": "apps/v1", "kind": "ReplicaSet",
+        "metadata": { "name": "web", "namespace": "a", "uid": "rs", "generation": 3 },
+        "spec": {
+            "replicas": replicas, "minReadySeconds": min_ready, "selector": { "matchLabels": { "app": "web" } },
+            "template": { "metadata": { "labels": { "app": "web" } }, "spec": { "containers": [] } },
+        },
+    }))
+}
+
+fn pods(all: Vec<Value>) -> Vec<Arc<Pod>> {
+    all.into_iter().map(object).collect()
+}
+
+#[test]
+fn missing_pods_are_created_in_a_slow_start() {
+    let set = set(5, 0);
+    let plan = replica_set::plan(&set, &pods(vec![pod("one", "n", Some(0))]), &HashMap::new(), at(0), None);
+    let batch = plan.batches.iter().find(|batch| batch.slow_start).expect("a batch of creations");
+    assert_eq!(batch.writes.len(), 4);
+    let request = &batch.writes[0].request;
+    assert_eq!((request.verb, request.resource.as_str()), (Verb::Create, "pods"));
+    let body = request.body.as_ref().unwrap();
+    assert_eq!(body["metadata"]["generateName"], "web-");
+    assert_eq!(body["metadata"]["ownerReferences"][0]["uid"], "rs");
+    assert_eq!(body["metadata"]["ownerReferences"][0]["blockOwnerDeletion"], true);
+    assert_eq!(batch.writes[0].done.as_ref().unwrap().message, "Created pod: {}");
+}
+
+#[test]
+fn at_most_five_hundred_at_a_time() {
+    let plan = replica_set::plan(&set(2000, 0), &[], &HashMap::new(), at(0), None);
+    assert_eq!(plan.writes().filter(|write| write.request.verb == Verb::Create).count(), 500);
+}
+
+#[test]
+fn surplus_pods_go_in_this_order() {
+    let cost = |mut pod: Value, cost: &str| {
+        pod["metadata"]["annotations"] = json!({ "controller.kubernetes.io/pod-deletion-cost": cost });
+        pod
+    };
+    let restarted = |mut pod: Value| {
+        pod["status"]["containerStatuses"] =
+            json!([{ "name": "c", "restartCount": 7, "image": "", "imageID": "", "ready": true }]);
+        pod
+    };
+    let young = |mut pod: Value| {
+        pod["metadata"]["creationTimestamp"] = at(-1).to_string().into();
+        pod
+    };
+    // The first one named is the one that goes.
+    for (why, first, second) in [
+        ("not scheduled", pod("z", "", None), pod("a", "n", None)),
+        ("not ready", pod("z", "n", None), pod("a", "n", Some(-500))),
+        ("cheaper", cost(pod("z", "n", Some(-500)), "-5"), pod("a", "n", Some(-500))),
+        ("on a crowded node", pod("z", "crowded", Some(-500)), pod("a", "n", Some(-500))),
+        ("ready for a shorter time", pod("z", "n", Some(-5)), pod("a", "n", Some(-500))),
+        ("restarted more often", restarted(pod("z", "n", Some(-500))), pod("a", "n", Some(-500))),
+        ("younger", young(pod("z", "n", Some(-500))), pod("a", "n", Some(-500))),
+        ("cost beats crowd", cost(pod("z", "n", Some(-500)), "1"), cost(pod("a", "crowded", Some(-500)), "2")),
+        ("readiness beats cost", pod("z", "n", None), cost(pod("a", "n", Some(-500)), "-9")),
+    ] {
+        let crowd = HashMap::from([("crowded".to_owned(), 2), ("n".to_owned(), 1)]);
+        let pods = pods(vec![second, first]);
+        let victims = replica_set::victims(&pods, 1, &crowd, at(0));
+        assert_eq!(victims[0].metadata.name.as_deref(), Some("z"), "{why}");
+    }
+}
+
+#[test]
+fn surplus_pods_are_deleted_by_uid() {
+    let pods = pods(vec![pod("a", "n", Some(0)), pod("b", "n", None), pod("c", "n", Some(0))]);
+    let plan = replica_set::plan(&set(2, 0), &pods, &HashMap::new(), at(10), None);
+    assert_eq!(lines(&plan), ["patch replicasets.apps/web/status", "delete pods/b: Deleted pod: b"]);
+    let delete = plan.writes().last().unwrap();
+    assert_eq!(delete.request.options.preconditions.as_ref().unwrap().uid.as_deref(), Some("uid-b"));
+}
+
+#[test]
+fn a_deleted_replica_set_makes_no_pods() {
+    let mut set = ReplicaSet::clone(&set(3, 0));
+    set.metadata.deletion_timestamp = Some(at(0).into());
+    assert_eq!(
+        lines(&replica_set::plan(&set, &[], &HashMap::new(), at(0), None)),
+        ["patch replicasets.apps/web/status"]
+    );
+}
+
+#[test]
+fn available_is_ready_for_min_ready_seconds() {
+    let pods = pods(vec![pod("a", "n", Some(0)), pod("b", "n", Some(20)), pod("c", "n", None)]);
+    let plan = replica_set::plan(&set(3, 30), &pods, &HashMap::new(), at(35), None);
+    assert_eq!(plan.requeue_after.map(|wait| wait.as_secs()), Some(15), "b becomes available then");
+    let status = replica_set::status(&set(3, 30), &pods, at(35), None);
+    let counts = (status.replicas, status.ready_replicas, status.available_replicas, status.fully_labeled_replicas);
+    assert_eq!(counts, (3, Some(2), Some(1), Some(3)));
+    assert_eq!(status.observed_generation, Some(3));
+}
+
+#[test]
+fn a_failure_is_a_condition_until_it_is_over() {
+    let failure = Failure { reason: "FailedCreate", message: "pods \"web\" is forbidden".into() };
+    let status = replica_set::status(&set(1, 0), &[], at(0), Some(&failure));
+    let condition = &status.conditions.as_ref().unwrap()[0];
+    let told = (condition.type_.as_str(), condition.status.as_str(), condition.reason.as_deref());
+    assert_eq!(told, ("ReplicaFailure", "True", Some("FailedCreate")));
+    let mut set = ReplicaSet::clone(&set(1, 0));
+    set.status = Some(status);
+    assert_eq!(replica_set::status(&set, &[], at(9), None).conditions, None);
+}
