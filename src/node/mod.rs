@@ -1,1 +1,269 @@
-//! node: placeholder until its owner lands it.
+//! The node agent: one worker per Pod observes, plans (pure) and acts; it only dials out.
+//!
+//! ```text
+//!  server --Pods--> pods.rs --News--> worker.rs --(Pod, Observed)--> plan.rs      pure
+//!  manifest folder ----^                 |  ^                          |
+//!                                        |  '------- News::Done <--- executor.rs  a trait
+//!                                        v                             |- machine/  runtime, images, net, volumes/
+//!                          status.rs (pure) -> publish.rs -> server    '- hollow.rs no kernel below it
+//! ```
+//!
+//! Reading order: `spec`, `observed`, `plan`, `worker`, `status`, then `executor` and `machine`; `translate` is the only
+//! place where a manifest becomes runtime words; `sessions` serves logs, exec, attach, port-forward, images, inspect, trace.
+
+pub mod admission;
+pub mod backoff;
+pub mod conditions;
+pub mod events;
+pub mod executor;
+mod hollow;
+mod hooks;
+mod host;
+mod labels;
+mod machine;
+mod objects;
+pub mod observed;
+pub mod plan;
+mod pods;
+pub mod probes;
+mod publish;
+pub mod qos;
+mod register;
+pub mod sessions;
+pub mod spec;
+mod start;
+mod static_pods;
+pub mod status;
+mod stop;
+pub mod translate;
+pub mod unsupported;
+pub mod volumes;
+mod worker;
+
+use std::{
+    net::IpAddr,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use k8s_openapi::api::core::v1::Node;
+use podwright_net::Network;
+use podwright_runtime::{Runtime, image::ImageStore};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    api::{Env, Status},
+    client::{Client, Informer, Recorder},
+};
+use executor::Executor;
+use machine::{Machine, Places};
+use status::Host;
+use translate::{env::Facts, files::Names};
+use volumes::{Tokens, Volumes};
+
+pub use hollow::Hollow;
+
+/// How an agent is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The node's name.
+    pub name: String,
+    /// Durable things: `<state>/pods`, `<state>/journals`, `<state>/seccomp`.
+    pub state_dir: PathBuf,
+    /// What lives until reboot: `<run>/volumes`.
+    pub run_dir: PathBuf,
+    /// The Pods' logs: `/var/log/pods`, or below the state folder of an isolated node.
+    pub log_dir: PathBuf,
+    /// Static Pods' manifests, if there is such a folder.
+    pub manifests: Option<PathBuf>,
+    /// The node's network namespace, where it has one of its own: the path at which it is pinned.
+    pub network_namespace: Option<PathBuf>,
+    /// The node's addresses, the preferred one first.
+    pub addresses: Vec<IpAddr>,
+    /// Where the cluster's names are answered.
+    pub cluster_dns: Vec<IpAddr>,
+    /// `cluster.local`
+    pub cluster_domain: String,
+    /// How many Pods the node takes.
+    pub max_pods: u32,
+    /// pids.max of each Pod; `None`: no limit but the host's.
+    pub pod_pids_max: Option<u64>,
+    /// Further labels of the Node.
+    pub labels: Vec<(String, String)>,
+    /// Remove all Pods, and what they have on this machine, when the agent is told to end.
+    pub remove_at_exit: bool,
+}
+
+impl Config {
+    /// An agent below `state_dir` with upstream's defaults.
+    pub fn new(name: &str, state_dir: PathBuf, run_dir: PathBuf) -> Config {
+        Config {
+            name: name.to_owned(),
+            log_dir: state_dir.join("logs"),
+            state_dir,
+            run_dir,
+            manifests: None,
+            network_namespace: None,
+            addresses: Vec::new(),
+            cluster_dns: Vec::new(),
+            cluster_domain: "cluster.local".to_owned(),
+            max_pods: 110,
+            pod_pids_max: None,
+            labels: Vec::new(),
+            remove_at_exit: false,
+        }
+    }
+}
+
+/// What an agent stands on.
+pub struct Parts {
+    pub client: Client,
+    pub runtime: Runtime,
+    pub images: ImageStore,
+    pub network: Network,
+    pub env: Env,
+}
+
+/// What all workers of an agent share.
+pub struct Shared {
+    pub env: Env,
+    pub client: Client,
+    pub recorder: Recorder,
+    pub executor: Arc<dyn Executor>,
+    pub host: Host,
+    pub config: Config,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("node", &self.config.name).finish_non_exhaustive()
+    }
+}
+
+/// A node's agent.
+pub struct Agent;
+
+impl Agent {
+    /// Runs a node until `shutdown`.
+    ///
+    /// 1. read what the host is, 2. open volumes and informers, 3. register the Node, 4. serve sessions,
+    /// 5. wait for the node's Pod range, 6. find what an earlier agent left and run the Pods.
+    pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) -> Result<(), Status> {
+        let Parts { client, runtime, images, network, env } = parts;
+        let client = client.named("kubelet");
+        let host = host::Machine::read();
+        let objects = Arc::new(objects::Objects::new(client.clone()));
+        let tokens = Tokens::new(client.clone(), env.clone());
+        let made = [&config.log_dir, &config.state_dir.join("journals"), &config.state_dir.join("seccomp")]
+            .into_iter()
+            .try_for_each(std::fs::create_dir_all);
+        made.map_err(Status::internal)?;
+        let (pods, memory) = (config.state_dir.join("pods"), config.run_dir.join("volumes"));
+        let volumes = Volumes::open(pods, memory, objects.clone(), tokens, env.clone()).map_err(Status::internal)?;
+        let missing_controllers = host::missing_controllers();
+        if !missing_controllers.is_empty() {
+            let missing = missing_controllers.join(", ");
+            tracing::warn!("this host lacks the cgroup v2 controllers {missing}: resource limits are not enforced");
+        }
+        let machine = Arc::new(Machine {
+            runtime,
+            images,
+            network: network.clone(),
+            objects: objects.clone(),
+            volumes,
+            env: env.clone(),
+            places: Places {
+                logs: config.log_dir.clone(),
+                journals: config.state_dir.join("journals"),
+                seccomp: config.state_dir.join("seccomp"),
+                network: config.network_namespace.clone(),
+            },
+            names: Names {
+                dns: config.cluster_dns.clone(),
+                domain: config.cluster_domain.clone(),
+                host_resolv_conf: std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
+            },
+            facts: Facts {
+                host_ips: config.addresses.clone(),
+                pod_ips: Vec::new(),
+                cpu_millis: host.cpus * 1000,
+                memory: host.memory,
+                ephemeral_storage: host.storage,
+            },
+            pids_max: config.pod_pids_max,
+            missing_controllers,
+            scribes: Mutex::default(),
+        });
+        let node = register::Registration::new(client.clone(), env.clone(), &config, host.clone());
+        let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
+        let sessions =
+            sessions::Sessions { machine: machine.clone(), client: client.clone(), node: config.name.clone() };
+
+        let run = async {
+            node.register().await;
+            tokio::spawn(sessions.serve(shutdown.clone()));
+            let ranges = register::pod_ranges(&nodes).await;
+            network.set_pod_ranges(ranges);
+            let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some(&config.name));
+            let shared = Arc::new(Shared {
+                env: env.clone(),
+                client: client.clone(),
+                recorder,
+                executor: machine.clone(),
+                host: Host { addresses: config.addresses.clone() },
+                config: config.clone(),
+            });
+            tokio::spawn(node.clone().heartbeat());
+            node.ready().await;
+            let labels = move || nodes.list().first().and_then(|n| n.metadata.labels.clone()).unwrap_or_default();
+            objects.synced().await;
+            let pods = pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels));
+            pods.run(Some((objects, machine.clone()))).await;
+        };
+        tokio::select! {
+            () = run => {}
+            () = shutdown.cancelled() => {}
+        }
+        if config.remove_at_exit {
+            for error in machine.teardown().await {
+                tracing::warn!(error, "something of this node stays behind");
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a hollow node: everything but the machine below it.
+    pub async fn run_hollow(
+        config: Config,
+        client: Client,
+        env: Env,
+        shutdown: CancellationToken,
+    ) -> Result<(), Status> {
+        let client = client.named("kubelet");
+        let host = host::Machine::hollow();
+        let node = register::Registration::new(client.clone(), env.clone(), &config, host.clone());
+        let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
+        let run = async {
+            node.register().await;
+            let ranges = register::pod_ranges(&nodes).await;
+            let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some(&config.name));
+            let shared = Arc::new(Shared {
+                env: env.clone(),
+                client: client.clone(),
+                recorder,
+                executor: Arc::new(Hollow::new(env.clone(), ranges)),
+                host: Host { addresses: config.addresses.clone() },
+                config: config.clone(),
+            });
+            tokio::spawn(node.clone().heartbeat());
+            node.ready().await;
+            let labels = move || nodes.list().first().and_then(|n| n.metadata.labels.clone()).unwrap_or_default();
+            pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels)).run(None).await;
+        };
+        tokio::select! {
+            () = run => {}
+            () = shutdown.cancelled() => {}
+        }
+        Ok(())
+    }
+}

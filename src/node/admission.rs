@@ -1,0 +1,117 @@
+//! What a node refuses although the scheduler sent it: too little left, a taken host port, labels that do not fit. Pure.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod};
+
+use super::{observed::Failure, qos, spec::PodExt};
+
+/// What a node has to give.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Allocatable {
+    pub cpu_millis: i64,
+    /// Bytes.
+    pub memory: i64,
+    /// Bytes.
+    pub storage: i64,
+    pub pods: usize,
+}
+
+type Labels = BTreeMap<String, String>;
+
+/// Whether `pod` may run beside `others`; if not, why, with upstream's reasons.
+pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Allocatable, labels: &Labels) -> Result<(), Failure> {
+    let refuse = |reason: &str, message: String| {
+        Err(Failure { reason: reason.to_owned(), message: format!("Pod was rejected: {message}") })
+    };
+    let os = pod.spec().os.as_ref().map(|o| o.name.as_str()).unwrap_or("linux");
+    if os != "linux" {
+        let why = format!("Failed to admit pod as the OS field doesn't match node OS: {os}");
+        return refuse("PodOSNotSupported", why);
+    }
+    if !pod.is_static() && !selected(pod, labels) {
+        return refuse("NodeAffinity", "Predicate NodeAffinity failed".to_owned() + NODE_AFFINITY);
+    }
+    if let Some(port) = taken_port(pod, others) {
+        let why =
+            format!("Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports ({port})");
+        return refuse("NodePorts", why);
+    }
+    if others.len() + 1 > node.pods {
+        let (used, most) = (others.len(), node.pods);
+        let why = format!("Node didn't have enough resource: pods, requested: 1, used: {used}, capacity: {most}");
+        return refuse("OutOfpods", why);
+    }
+    let resources =
+        [("cpu", node.cpu_millis), ("memory", node.memory * 1000), ("ephemeral-storage", node.storage * 1000)];
+    for (resource, capacity) in resources {
+        let wanted = qos::pod_request(pod, resource);
+        let used: i64 = others.iter().map(|p| qos::pod_request(p, resource)).sum();
+        if wanted > 0 && wanted + used > capacity {
+            let shown = |millis: i64| if resource == "cpu" { millis } else { millis / 1000 };
+            let (wanted, used, capacity) = (shown(wanted), shown(used), shown(capacity));
+            let numbers = format!("requested: {wanted}, used: {used}, capacity: {capacity}");
+            let why = format!("Node didn't have enough resource: {resource}, {numbers}");
+            return refuse(&format!("OutOf{resource}"), why);
+        }
+    }
+    Ok(())
+}
+
+const NODE_AFFINITY: &str = ": node(s) didn't match Pod's node affinity/selector";
+
+/// A host port that another Pod holds already.
+fn taken_port(pod: &Pod, others: &[Arc<Pod>]) -> Option<i32> {
+    let wanted = host_ports(pod);
+    let held: Vec<(String, String, i32)> = others.iter().flat_map(|p| host_ports(p)).collect();
+    let any = |ip: &str| ip.is_empty() || ip == "0.0.0.0" || ip == "::";
+    let clash = |(ip, protocol, port): &(String, String, i32)| {
+        held.iter().any(|(i, pr, p)| p == port && pr == protocol && (any(i) || any(ip) || i == ip))
+    };
+    wanted.into_iter().find(clash).map(|(_, _, port)| port)
+}
+
+/// `(hostIP, protocol, port)` of all host ports.
+fn host_ports(pod: &Pod) -> Vec<(String, String, i32)> {
+    let host = pod.host_network();
+    let parts = pod.parts();
+    let ports = parts.iter().flat_map(|p| p.container.ports.iter().flatten());
+    ports
+        .filter_map(|p| {
+            let port = p.host_port.filter(|port| *port != 0).or(host.then_some(p.container_port))?;
+            let protocol = p.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
+            Some((p.host_ip.clone().unwrap_or_default(), protocol, port))
+        })
+        .collect()
+}
+
+/// Whether nodeSelector and required node affinity let the Pod run on a node with these labels.
+fn selected(pod: &Pod, labels: &Labels) -> bool {
+    let selector = pod.spec().node_selector.iter().flatten();
+    let plain = selector.into_iter().all(|(k, v)| labels.get(k) == Some(v));
+    let affinity = pod.spec().affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
+    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    plain && required.is_none_or(|r| r.node_selector_terms.iter().any(|term| term_matches(term, labels)))
+}
+
+fn term_matches(term: &NodeSelectorTerm, labels: &Labels) -> bool {
+    // matchFields knows metadata.name alone, and the scheduler has bound the Pod to this very node.
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let empty = expressions.is_empty() && term.match_fields.as_ref().is_none_or(|f| f.is_empty());
+    !empty && expressions.iter().all(|r| requirement_holds(r, labels))
+}
+
+fn requirement_holds(requirement: &NodeSelectorRequirement, labels: &Labels) -> bool {
+    let value = labels.get(&requirement.key);
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let number = |text: Option<&String>| text.and_then(|t| t.parse::<i64>().ok());
+    match requirement.operator.as_str() {
+        "In" => value.is_some_and(|v| values.contains(v)),
+        "NotIn" => value.is_none_or(|v| !values.contains(v)),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => number(value) > number(values.first()) && value.is_some(),
+        "Lt" => value.is_some() && number(value) < number(values.first()),
+        _ => false,
+    }
+}

@@ -1,0 +1,72 @@
+//! Upstream's back-off: doubling from a first delay to a longest one, forgotten after twice the longest without trouble.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// Crash loops and image pulls: 10 s, 20 s, 40 s ... 5 min.
+pub const FIRST: Duration = Duration::from_secs(10);
+pub const LONGEST: Duration = Duration::from_secs(300);
+
+/// The back-off of one thing that keeps failing. Small enough to travel in a container's labels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backoff {
+    /// The delay that the next trouble costs; zero before the first.
+    delay: Duration,
+    /// When `delay` was last raised.
+    raised: Option<Timestamp>,
+}
+
+impl Backoff {
+    pub fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    /// When the thing may be tried again after its trouble at `event`; `None`: now.
+    pub fn until(&self, event: Timestamp, now: Timestamp) -> Option<Timestamp> {
+        let raised = self.raised?;
+        if expired(event, raised) {
+            return None;
+        }
+        let until = later(event, self.delay);
+        (until > now).then_some(until)
+    }
+
+    /// Counts one more trouble, which was at `event`.
+    pub fn raise(&mut self, event: Timestamp, now: Timestamp) {
+        self.delay = match self.raised {
+            Some(raised) if !expired(event, raised) => (self.delay * 2).clamp(FIRST, LONGEST),
+            _ => FIRST,
+        };
+        self.raised = Some(now);
+    }
+
+    /// As a label: `<seconds>.<unix seconds>`.
+    pub fn to_label(self) -> String {
+        match self.raised {
+            Some(at) => format!("{}.{}", self.delay.as_secs(), at.as_second()),
+            None => String::new(),
+        }
+    }
+
+    /// The inverse of [`Backoff::to_label`]; anything else is no back-off.
+    pub fn from_label(label: &str) -> Backoff {
+        let parse = || {
+            let (delay, raised) = label.split_once('.')?;
+            let raised = Timestamp::from_second(raised.parse().ok()?).ok()?;
+            Some(Backoff { delay: Duration::from_secs(delay.parse().ok()?).min(LONGEST), raised: Some(raised) })
+        };
+        parse().unwrap_or_default()
+    }
+}
+
+/// Whether trouble at `event` is so late after the last raise that it counts as the first again.
+fn expired(event: Timestamp, raised: Timestamp) -> bool {
+    event.duration_since(raised) > SignedDuration::try_from(LONGEST * 2).unwrap_or(SignedDuration::MAX)
+}
+
+/// `at + by`, within what a timestamp can hold.
+pub fn later(at: Timestamp, by: Duration) -> Timestamp {
+    at.checked_add(by).unwrap_or(Timestamp::MAX)
+}

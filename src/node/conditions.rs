@@ -1,0 +1,132 @@
+//! The conditions of a Pod's status, worded as upstream words them. Those of other owners stay as they are.
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Pod, PodCondition, PodStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+use super::{
+    observed::{Observed, SandboxState},
+    spec::{Part, PodExt, Role},
+};
+
+/// What a condition says, before it is compared with what it said.
+struct Said {
+    kind: &'static str,
+    holds: bool,
+    reason: Option<&'static str>,
+    message: Option<String>,
+}
+
+fn said(kind: &'static str, holds: bool) -> Said {
+    Said { kind, holds, reason: None, message: None }
+}
+
+/// All conditions: the agent's own, then those of others in `old`.
+pub fn conditions(
+    pod: &Pod,
+    parts: &[Part<'_>],
+    seen: &Observed,
+    status: &PodStatus,
+    old: Option<&[PodCondition]>,
+    now: Timestamp,
+) -> Vec<PodCondition> {
+    let old = old.unwrap_or_default();
+    let phase = status.phase.as_deref().unwrap_or_default();
+    let containers_ready = containers_ready(parts, seen, status, phase);
+    let ready = ready(pod, &containers_ready, old);
+    let sandbox = seen.sandbox.state == SandboxState::Ready && (!seen.sandbox.ips.is_empty() || pod.host_network());
+    let own = [said("PodReadyToStartContainers", sandbox), initialized(parts, seen, phase), ready, containers_ready];
+
+    let mut all: Vec<PodCondition> = own.into_iter().map(|s| condition(pod, s, old, now)).collect();
+    let foreign = old.iter().filter(|c| !all.iter().any(|own| own.type_ == c.type_)).cloned();
+    let foreign: Vec<PodCondition> = foreign.collect();
+    all.extend(foreign);
+    if !all.iter().any(|c| c.type_ == "PodScheduled") {
+        all.push(condition(pod, said("PodScheduled", true), old, now));
+    }
+    all
+}
+
+/// The condition with its time of transition: the old one's unless it has turned.
+fn condition(pod: &Pod, said: Said, old: &[PodCondition], now: Timestamp) -> PodCondition {
+    let status = if said.holds { "True" } else { "False" };
+    let before = old.iter().find(|c| c.type_ == said.kind);
+    let since = before.filter(|c| c.status == status).and_then(|c| c.last_transition_time.clone());
+    PodCondition {
+        type_: said.kind.to_owned(),
+        status: status.to_owned(),
+        reason: said.reason.map(str::to_owned),
+        message: said.message,
+        last_probe_time: None,
+        last_transition_time: Some(since.unwrap_or(Time(now))),
+        observed_generation: pod.metadata.generation,
+    }
+}
+
+fn initialized(parts: &[Part<'_>], seen: &Observed, phase: &str) -> Said {
+    let begun = parts.iter().filter(|p| p.role == Role::Main).any(|p| seen.container(p.name()).attempt.is_some());
+    if phase == "Succeeded" {
+        return Said { reason: Some("PodCompleted"), ..said("Initialized", true) };
+    }
+    let incomplete = parts.iter().filter(|p| match p.role {
+        Role::Init => !begun && !seen.container(p.name()).succeeded(),
+        Role::Sidecar => !begun && !seen.container(p.name()).started,
+        _ => false,
+    });
+    let names: Vec<&str> = incomplete.map(Part::name).collect();
+    if names.is_empty() {
+        return said("Initialized", true);
+    }
+    Said {
+        reason: Some("ContainersNotInitialized"),
+        message: Some(format!("containers with incomplete status: [{}]", names.join(" "))),
+        ..said("Initialized", false)
+    }
+}
+
+fn containers_ready(parts: &[Part<'_>], seen: &Observed, status: &PodStatus, phase: &str) -> Said {
+    match phase {
+        "Succeeded" => return Said { reason: Some("PodCompleted"), ..said("ContainersReady", false) },
+        "Failed" => return Said { reason: Some("PodFailed"), ..said("ContainersReady", false) },
+        _ => {}
+    }
+    let ready = |name: &str| {
+        let lists = [&status.init_container_statuses, &status.container_statuses];
+        lists.into_iter().flatten().flatten().any(|c| c.name == name && c.ready)
+    };
+    let counts = |p: &&Part<'_>| p.role == Role::Main || (p.role == Role::Sidecar && seen.container(p.name()).started);
+    let unready: Vec<&str> = parts.iter().filter(counts).map(Part::name).filter(|n| !ready(n)).collect();
+    if unready.is_empty() {
+        return said("ContainersReady", true);
+    }
+    Said {
+        reason: Some("ContainersNotReady"),
+        message: Some(format!("containers with unready status: [{}]", unready.join(" "))),
+        ..said("ContainersReady", false)
+    }
+}
+
+fn ready(pod: &Pod, containers: &Said, old: &[PodCondition]) -> Said {
+    if !containers.holds {
+        return Said { reason: containers.reason, message: containers.message.clone(), ..said("Ready", false) };
+    }
+    let gates = pod.spec().readiness_gates.iter().flatten();
+    let missing: Vec<String> = gates
+        .filter_map(|gate| {
+            let kind = &gate.condition_type;
+            match old.iter().find(|c| c.type_ == *kind) {
+                None => Some(format!("corresponding condition of pod readiness gate \"{kind}\" does not exist.")),
+                Some(c) if c.status == "True" => None,
+                Some(c) => {
+                    Some(format!("the status of pod readiness gate \"{kind}\" is not \"True\", but {}", c.status))
+                }
+            }
+        })
+        .collect();
+    if missing.is_empty() {
+        return said("Ready", true);
+    }
+    Said { reason: Some("ReadinessGatesNotReady"), message: Some(missing.join(", ")), ..said("Ready", false) }
+}

@@ -1,0 +1,144 @@
+//! What a Pod worker asks of the machine: a narrow trait, so that a hollow node is a node without a kernel below it.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use tokio::{net::TcpStream, sync::mpsc};
+
+use super::{
+    backoff::Backoff,
+    observed::{Attempt, Exit, Failure, Observed},
+    spec::Part,
+};
+
+/// Why something did not work, with upstream's reason for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// `CreateContainerConfigError`, `ErrImagePull`, `FailedMount`, ...
+    pub reason: String,
+    pub message: String,
+}
+
+impl Trouble {
+    pub fn new(reason: &str, message: impl std::fmt::Display) -> Trouble {
+        Trouble { reason: reason.to_owned(), message: message.to_string() }
+    }
+    pub fn failure(&self) -> Failure {
+        Failure { reason: self.reason.clone(), message: self.message.clone() }
+    }
+}
+
+/// A container that runs.
+#[derive(Clone, Debug)]
+pub struct Started {
+    pub id: String,
+    pub at: Timestamp,
+}
+
+/// How to start a container.
+#[derive(Clone, Debug)]
+pub struct StartOrder {
+    /// Which sandbox of the Pod.
+    pub sandbox: u32,
+    /// Which start of the container.
+    pub restart: u32,
+    /// Remembered with the container, for a later agent.
+    pub backoff: Backoff,
+    pub image_id: String,
+    pub ips: Vec<IpAddr>,
+}
+
+/// What a command that was run inside a container said.
+#[derive(Clone, Debug, Default)]
+pub struct Ran {
+    pub code: i32,
+    /// Standard output and error, the first few KiB.
+    pub output: String,
+}
+
+/// What goes on in the middle of a pull.
+#[derive(Clone, Debug)]
+pub enum PullNews {
+    /// A registry is being asked.
+    Pulling,
+}
+
+/// An image that is ready for a container.
+#[derive(Clone, Debug)]
+pub struct Pulled {
+    /// For `imageID`.
+    pub id: String,
+    /// How long it took, when it was pulled: the pull itself, and with waiting for others.
+    pub pulled: Option<(Duration, Duration)>,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// Something happened by itself.
+#[derive(Clone, Debug)]
+pub enum Happening {
+    Exited {
+        uid: String,
+        container: String,
+        id: String,
+        exit: Exit,
+    },
+    SandboxGone {
+        uid: String,
+        attempt: u32,
+    },
+    /// Events were lost: look at everything again.
+    Lagged,
+}
+
+/// A Pod of an earlier agent, as found on the machine.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub pod: Pod,
+    pub seen: Observed,
+}
+
+/// The machine, or the absence of one. All methods may be repeated.
+#[async_trait]
+pub trait Executor: Send + Sync + 'static {
+    /// Every Pod that this node has anything of.
+    async fn find(&self) -> Vec<Found>;
+    /// Happenings since the call of this method. Called once, before `find`.
+    fn happenings(&self) -> mpsc::UnboundedReceiver<Happening>;
+    /// Removes what belongs to no Pod among `living` (uids): links, addresses, folders, mounts. All errors, in words.
+    async fn sweep(&self, living: Vec<String>) -> Vec<String>;
+
+    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble>;
+    /// Brings mounted ConfigMaps, Secrets, tokens and downward API files up to date.
+    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble>;
+    async fn release_volumes(&self, pod: &Pod) -> Result<(), String>;
+
+    /// Makes the sandbox and connects it; the Pod's addresses. `seen` is remembered for a later agent.
+    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, Trouble>;
+    /// Ends the sandbox and all in it, and disconnects it; its containers stay to be looked at.
+    async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String>;
+    /// Removes the sandbox with all its containers.
+    async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String>;
+    /// Removes everything that the Pod has on this node.
+    async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String>;
+
+    async fn pull(
+        &self,
+        pod: &Arc<Pod>,
+        part: &Part<'_>,
+        news: &(dyn Fn(PullNews) + Send + Sync),
+    ) -> Result<Pulled, Trouble>;
+    async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble>;
+    /// Signals, waits for `grace`, kills. `None`: it was not there any more.
+    async fn stop(&self, pod: &Pod, id: &str, signal: Option<&str>, grace: Duration) -> Result<Option<Exit>, String>;
+    /// Forgets an earlier attempt of a container.
+    async fn forget(&self, pod: &Pod, attempt: &Attempt);
+    async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, String>;
+    /// A connection from inside the node's network.
+    async fn connect(&self, address: std::net::SocketAddr) -> std::io::Result<TcpStream>;
+
+    /// What of the Pod's wishes this machine cannot fulfil; said once per Pod.
+    fn shortcomings(&self, pod: &Pod) -> Vec<String>;
+}

@@ -1,0 +1,120 @@
+//! An executor without a kernel below it: every Pod runs at once and ends when told. Thousands of nodes fit one process.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Pod;
+use tokio::{net::TcpStream, sync::mpsc};
+
+use super::{
+    executor::{Executor, Found, Happening, PullNews, Pulled, Ran, StartOrder, Started, Trouble},
+    observed::{Attempt, Exit, Observed},
+    spec::{Part, PodExt},
+    translate::sandbox_id,
+};
+use crate::api::Env;
+
+pub struct Hollow {
+    env: Env,
+    ranges: Vec<IpNet>,
+    /// Pod uid -> its addresses.
+    addresses: Mutex<HashMap<String, Vec<IpAddr>>>,
+}
+
+impl Hollow {
+    pub fn new(env: Env, ranges: Vec<IpNet>) -> Hollow {
+        Hollow { env, ranges, addresses: Mutex::default() }
+    }
+
+    fn allocate(&self, uid: &str) -> Vec<IpAddr> {
+        let mut taken = self.addresses.lock().unwrap_or_else(|p| p.into_inner());
+        if let Some(known) = taken.get(uid) {
+            return known.clone();
+        }
+        let free = |range: &IpNet| range.hosts().skip(1).find(|ip| !taken.values().flatten().any(|t| t == ip));
+        let addresses: Vec<IpAddr> = self.ranges.iter().filter_map(free).collect();
+        taken.insert(uid.to_owned(), addresses.clone());
+        addresses
+    }
+
+    fn release(&self, uid: &str) {
+        self.addresses.lock().unwrap_or_else(|p| p.into_inner()).remove(uid);
+    }
+}
+
+#[async_trait]
+impl Executor for Hollow {
+    async fn find(&self) -> Vec<Found> {
+        Vec::new()
+    }
+    fn happenings(&self) -> mpsc::UnboundedReceiver<Happening> {
+        // Nothing ever happens by itself; the receiver of a dropped sender says so.
+        mpsc::unbounded_channel().1
+    }
+    async fn sweep(&self, _living: Vec<String>) -> Vec<String> {
+        Vec::new()
+    }
+    async fn prepare_volumes(&self, _pod: &Arc<Pod>) -> Result<(), Trouble> {
+        Ok(())
+    }
+    async fn refresh_volumes(&self, _pod: &Arc<Pod>) -> Result<(), Trouble> {
+        Ok(())
+    }
+    async fn release_volumes(&self, _pod: &Pod) -> Result<(), String> {
+        Ok(())
+    }
+    async fn start_sandbox(&self, pod: &Arc<Pod>, _attempt: u32, _seen: &Observed) -> Result<Vec<IpAddr>, Trouble> {
+        Ok(self.allocate(pod.uid()))
+    }
+    async fn stop_sandbox(&self, pod: &Pod, _attempt: u32) -> Result<(), String> {
+        self.release(pod.uid());
+        Ok(())
+    }
+    async fn remove_sandbox(&self, pod: &Pod, _attempt: u32) -> Result<(), String> {
+        self.release(pod.uid());
+        Ok(())
+    }
+    async fn remove(&self, pod: &Pod, _attempt: u32) -> Result<(), String> {
+        self.release(pod.uid());
+        Ok(())
+    }
+    async fn pull(
+        &self,
+        _pod: &Arc<Pod>,
+        part: &Part<'_>,
+        _news: &(dyn Fn(PullNews) + Send + Sync),
+    ) -> Result<Pulled, Trouble> {
+        Ok(Pulled { id: part.container.image.clone().unwrap_or_default(), pulled: None, size: 0 })
+    }
+    async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
+        let id = format!("{}/{}.{}", sandbox_id(pod.uid(), order.sandbox), part.name(), order.restart);
+        Ok(Started { id, at: self.env.now() })
+    }
+    async fn stop(
+        &self,
+        _pod: &Pod,
+        _id: &str,
+        _signal: Option<&str>,
+        _grace: Duration,
+    ) -> Result<Option<Exit>, String> {
+        let finished_at = self.env.now();
+        Ok(Some(Exit { code: 0, reason: "Completed".into(), message: None, finished_at }))
+    }
+    async fn forget(&self, _pod: &Pod, _attempt: &Attempt) {}
+    async fn run(&self, _pod: &Pod, _id: &str, _command: &[String], _timeout: Duration) -> Result<Ran, String> {
+        Ok(Ran::default())
+    }
+    async fn connect(&self, _address: SocketAddr) -> io::Result<TcpStream> {
+        Err(io::Error::from(io::ErrorKind::ConnectionRefused))
+    }
+    fn shortcomings(&self, _pod: &Pod) -> Vec<String> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,45 @@
+//! The labels by which sandboxes and containers are found again after the agent was restarted.
+
+use k8s_openapi::api::core::v1::Pod;
+use podwright_runtime::Labels;
+
+use super::{
+    backoff::Backoff,
+    executor::StartOrder,
+    spec::{Part, PodExt},
+};
+
+pub const UID: &str = "io.kubernetes.pod.uid";
+pub const ATTEMPT: &str = "podwright.sandbox.attempt";
+pub const IMAGE: &str = "podwright.container.image";
+pub const IMAGE_ID: &str = "podwright.container.image-id";
+pub const BACKOFF: &str = "podwright.container.backoff";
+/// Present where a log stands in for a termination message.
+pub const FALLBACK: &str = "podwright.container.message-from-log";
+/// On a sandbox: what its forerunners' containers had come to, as JSON.
+pub const HISTORY: &str = "podwright.sandbox.history";
+
+pub fn of_pod(pod: &Pod, attempt: u32) -> Labels {
+    Labels::from([
+        ("io.kubernetes.pod.name".to_owned(), pod.name().to_owned()),
+        ("io.kubernetes.pod.namespace".to_owned(), pod.namespace().to_owned()),
+        (UID.to_owned(), pod.uid().to_owned()),
+        (ATTEMPT.to_owned(), attempt.to_string()),
+    ])
+}
+
+pub fn of_container(pod: &Pod, part: &Part<'_>, order: &StartOrder) -> Labels {
+    let mut labels = of_pod(pod, order.sandbox);
+    let backoff = Backoff::to_label(order.backoff);
+    let image = part.container.image.clone().unwrap_or_default();
+    labels.extend([
+        ("io.kubernetes.container.name".to_owned(), part.name().to_owned()),
+        (IMAGE.to_owned(), image),
+        (IMAGE_ID.to_owned(), order.image_id.clone()),
+        (BACKOFF.to_owned(), backoff),
+    ]);
+    if part.container.termination_message_policy.as_deref() == Some("FallbackToLogsOnError") {
+        labels.insert(FALLBACK.to_owned(), "true".to_owned());
+    }
+    labels
+}

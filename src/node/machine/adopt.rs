@@ -1,0 +1,197 @@
+//! After a restart: what an earlier agent left on this machine, as Pods; and what belongs to nobody any more.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use podwright_runtime::{ContainerState, ContainerStatus, SandboxState as RuntimeState, SandboxStatus, Scribe};
+use serde::{Deserialize, Serialize};
+
+use super::{Machine, all, messages, remove_dir};
+use crate::node::{
+    backoff::Backoff,
+    executor::Found,
+    labels,
+    observed::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState, Step},
+    spec::PodExt,
+};
+
+/// Every Pod that has a sandbox here: the newest of each, older and unreadable ones are removed.
+pub async fn find(machine: &Machine) -> Vec<Found> {
+    let mut newest: BTreeMap<String, SandboxStatus> = BTreeMap::new();
+    let mut old = Vec::new();
+    for sandbox in machine.runtime.list().await {
+        let (uid, attempt) = messages::split(&sandbox.spec.id);
+        match newest.get(&uid) {
+            Some(known) if messages::split(&known.spec.id).1 > attempt => old.push(sandbox),
+            _ => old.extend(newest.insert(uid, sandbox)),
+        }
+    }
+    let mut found = Vec::new();
+    for (uid, sandbox) in newest {
+        match serde_json::from_str::<Pod>(&sandbox.spec.annotation) {
+            Ok(pod) => found.push(adopt(machine, pod, sandbox).await),
+            Err(error) => {
+                tracing::warn!(uid, %error, "a sandbox without a readable Pod is removed");
+                old.push(sandbox);
+            }
+        }
+    }
+    for sandbox in old {
+        if let Err(error) = machine.runtime.remove_sandbox(&sandbox.spec.id, &Scribe::none()).await {
+            tracing::warn!(%error, sandbox = sandbox.spec.id, "an old sandbox stays");
+        }
+    }
+    found
+}
+
+async fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
+    let (uid, attempt) = messages::split(&sandbox.spec.id);
+    let ready = sandbox.state == RuntimeState::Ready;
+    let ips = match pod.host_network() {
+        true => machine.facts.host_ips.clone(),
+        false => machine.network.addresses_of(&uid).unwrap_or_default(),
+    };
+    // A sandbox that was never connected is finished by doing it again.
+    let connected = ready && !ips.is_empty();
+    let mut seen = Observed {
+        sandbox: Sandbox {
+            state: match (ready, connected) {
+                (true, true) => SandboxState::Ready,
+                (true, false) => SandboxState::None,
+                (false, _) => SandboxState::Stopped,
+            },
+            attempt,
+            ips: if connected { ips } else { Vec::new() },
+            trouble: None,
+        },
+        // Making what is there already costs little, and finishes what was half made.
+        volumes: Step::Undone,
+        start_time: Some(sandbox.created),
+        containers: remembered(sandbox.spec.labels.get(labels::HISTORY)),
+        ..Observed::default()
+    };
+    let mut by_name: HashMap<String, Vec<ContainerStatus>> = HashMap::new();
+    for container in sandbox.containers {
+        if container.state == ContainerState::Created {
+            // It was never started: an earlier agent died in between.
+            let removed = machine.runtime.remove_container(&container.id, &machine.scribe(&pod)).await;
+            if let Err(error) = removed {
+                tracing::warn!(%error, id = %container.id, "a half-made container stays");
+            }
+            continue;
+        }
+        by_name.entry(container.id.name.clone()).or_default().push(container);
+    }
+    for (name, mut attempts) in by_name {
+        attempts.sort_by_key(|c| c.id.attempt);
+        let mut newest = attempts.into_iter().rev();
+        let container = seen.container_mut(&name);
+        let Some(now) = newest.next() else { continue };
+        container.backoff = now.labels.get(labels::BACKOFF).map(|l| Backoff::from_label(l)).unwrap_or_default();
+        let older = newest.next().map(|c| attempt_of(machine, &c)).or(container.attempt.take());
+        let attempt = attempt_of(machine, &now);
+        container.image = match attempt.exit {
+            None => Image::Ready { name: attempt.image.clone(), id: attempt.image_id.clone() },
+            Some(_) => Image::Unknown,
+        };
+        container.attempt = Some(attempt);
+        container.last = older;
+    }
+    Found { pod, seen }
+}
+
+fn attempt_of(machine: &Machine, status: &ContainerStatus) -> Attempt {
+    let label = |name: &str| status.labels.get(name).cloned().unwrap_or_default();
+    let fallback = status.labels.contains_key(labels::FALLBACK);
+    let log = status.log.as_ref().map(|l| l.path.clone());
+    let exit = status.exit.as_ref().map(|e| messages::convert(&machine.volumes_root(), &status.id, e, fallback, log));
+    Attempt {
+        id: status.id.to_string(),
+        restart: status.id.attempt,
+        image: label(labels::IMAGE),
+        image_id: label(labels::IMAGE_ID),
+        started_at: status.started.or(Some(status.created)),
+        exit,
+        current: true,
+    }
+}
+
+/// What a container had come to in an earlier sandbox.
+#[derive(Serialize, Deserialize)]
+struct Past {
+    restart: u32,
+    image: String,
+    image_id: String,
+    started: Option<Timestamp>,
+    code: i32,
+    reason: String,
+    finished: Timestamp,
+    backoff: String,
+}
+
+/// The containers' past, to be kept with a new sandbox.
+pub fn history(seen: &Observed) -> String {
+    let past = seen.containers.iter().filter_map(|(name, container)| {
+        let attempt = container.attempt.as_ref()?;
+        let exit = attempt.exit.as_ref()?;
+        let past = Past {
+            restart: attempt.restart,
+            image: attempt.image.clone(),
+            image_id: attempt.image_id.clone(),
+            started: attempt.started_at,
+            code: exit.code,
+            reason: exit.reason.clone(),
+            finished: exit.finished_at,
+            backoff: container.backoff.to_label(),
+        };
+        Some((name, past))
+    });
+    serde_json::to_string(&past.collect::<BTreeMap<_, _>>()).unwrap_or_default()
+}
+
+fn remembered(label: Option<&String>) -> BTreeMap<String, Container> {
+    let past: BTreeMap<String, Past> = label.and_then(|l| serde_json::from_str(l).ok()).unwrap_or_default();
+    let container = |past: Past| Container {
+        backoff: Backoff::from_label(&past.backoff),
+        attempt: Some(Attempt {
+            id: String::new(),
+            restart: past.restart,
+            image: past.image,
+            image_id: past.image_id,
+            started_at: past.started,
+            exit: Some(Exit { code: past.code, reason: past.reason, message: None, finished_at: past.finished }),
+            current: false,
+        }),
+        ..Container::default()
+    };
+    past.into_iter().map(|(name, past)| (name, container(past))).collect()
+}
+
+/// Removes links, addresses, folders, logs and journals of Pods that are not among the living.
+pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
+    let living: BTreeSet<String> = living.into_iter().collect();
+    let mut errors = Vec::new();
+    if let Err(error) = machine.network.retain(living.clone()).await {
+        errors.push(format!("links and addresses: {error}"));
+    }
+    for uid in machine.volumes.owners().difference(&living) {
+        let mut pod = Pod::default();
+        pod.metadata.uid = Some(uid.clone());
+        errors.extend(machine.volumes.remove(&pod).err());
+    }
+    let logs = entries(&machine.places.logs);
+    for name in logs.iter().filter(|n| n.rsplit_once('_').is_some_and(|(_, uid)| !living.contains(uid))) {
+        errors.extend(remove_dir(machine.places.logs.join(name)).err());
+    }
+    for uid in entries(&machine.places.journals).iter().filter(|uid| !living.contains(*uid)) {
+        let removed = std::fs::remove_file(machine.places.journals.join(uid));
+        errors.extend(all([removed.map_err(|e| format!("journal {uid}: {e}"))]).err());
+    }
+    errors
+}
+
+fn entries(folder: &std::path::Path) -> Vec<String> {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    names.filter_map(|e| e.file_name().into_string().ok()).collect()
+}

@@ -1,0 +1,105 @@
+//! Images for containers: pull policy, credentials, and upstream's words when something is wrong.
+
+use std::{sync::Arc, time::Instant};
+
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use podwright_runtime::image::{Auth, Image, ImageError, ImageName, Keyring};
+
+use super::Machine;
+use crate::node::{
+    executor::{PullNews, Pulled, Trouble},
+    spec::{Part, PodExt},
+};
+
+/// Makes sure that the container's image is present, as its pull policy says.
+pub async fn pull(
+    machine: &Machine,
+    pod: &Arc<Pod>,
+    part: &Part<'_>,
+    news: &(dyn Fn(PullNews) + Send + Sync),
+) -> Result<Pulled, Trouble> {
+    let name = part.container.image.clone().unwrap_or_default();
+    let invalid =
+        |e: ImageError| Trouble::new("InvalidImageName", format!("Failed to apply default image tag \"{name}\": {e}"));
+    let parsed = ImageName::parse(&name).map_err(invalid)?;
+    let policy = part.container.image_pull_policy.as_deref().unwrap_or(default_policy(&parsed));
+    let pull_error = |e: &ImageError| Trouble::new("ErrImagePull", e);
+    let store = machine.images.clone();
+    let wanted = name.clone();
+    let present = tokio::task::spawn_blocking(move || store.resolve(&wanted))
+        .await
+        .map_err(|e| Trouble::new("ErrImagePull", e))?
+        .map_err(|e| pull_error(&e))?;
+    match (policy, present) {
+        // A name that no registry has is never asked for.
+        ("IfNotPresent" | "Never", Some(image)) => return Ok(ready(&image)),
+        (_, Some(image)) if parsed.is_local_only() => return Ok(ready(&image)),
+        ("Never", None) => {
+            let why = format!("Container image \"{name}\" is not present with pull policy of Never");
+            return Err(Trouble::new("ErrImageNeverPull", why));
+        }
+        _ => {}
+    }
+    news(PullNews::Pulling);
+    let started = Instant::now();
+    let image = fetch(machine, pod, &parsed, &name).await.map_err(|e| pull_error(&e))?;
+    let took = started.elapsed();
+    Ok(Pulled { pulled: Some((took, took)), ..ready(&image) })
+}
+
+fn ready(image: &Image) -> Pulled {
+    Pulled { id: image.reference().to_owned(), pulled: None, size: image.size }
+}
+
+/// `:latest` is always asked for again.
+fn default_policy(name: &ImageName) -> &'static str {
+    match (name.digest(), name.tag()) {
+        (Some(_), _) => "IfNotPresent",
+        (None, None | Some("latest")) => "Always",
+        (None, Some(_)) => "IfNotPresent",
+    }
+}
+
+/// Tries all credentials that fit, then none.
+async fn fetch(machine: &Machine, pod: &Pod, parsed: &ImageName, name: &str) -> Result<Image, ImageError> {
+    let keyring = keyring(machine, pod).await;
+    let mut tries = keyring.lookup(&parsed.family());
+    tries.push(Auth::Anonymous);
+    let mut first = None;
+    for auth in tries {
+        match machine.images.pull(name, &auth, None).await {
+            Ok(image) => return Ok(image),
+            Err(e @ ImageError::Unauthorized(_)) => first = first.or(Some(e)),
+            Err(e) => return Err(e),
+        }
+    }
+    Err(first.unwrap_or_else(|| ImageError::Unauthorized(format!("{name}: unauthorized"))))
+}
+
+/// The credentials of the Pod's imagePullSecrets. What is missing or damaged is said once and left out, as upstream.
+async fn keyring(machine: &Machine, pod: &Pod) -> Keyring {
+    let mut keyring = Keyring::default();
+    let names = pod.spec().image_pull_secrets.iter().flatten().map(|r| r.name.clone()).collect();
+    let sources = machine.objects.sources(pod, &Default::default(), &names).await.unwrap_or_default();
+    for name in &names {
+        let added = match sources.secrets.get(name) {
+            Some(secret) => add(&mut keyring, secret),
+            None => Err("not found".to_owned()),
+        };
+        if let Err(why) = added {
+            tracing::warn!(pod = %pod.full_name(), secret = name, why, "an image pull secret is not used");
+        }
+    }
+    keyring
+}
+
+fn add(keyring: &mut Keyring, secret: &Secret) -> Result<(), String> {
+    let data = |key: &str| secret.data.as_ref().and_then(|d| d.get(key)).map(|b| b.0.as_slice());
+    if let Some(json) = data(".dockerconfigjson") {
+        return keyring.add_docker_config_json(json).map_err(|e| e.to_string());
+    }
+    match data(".dockercfg") {
+        Some(json) => keyring.add_dockercfg(json).map_err(|e| e.to_string()),
+        None => Err("it holds no docker config".to_owned()),
+    }
+}

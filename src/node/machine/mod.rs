@@ -1,0 +1,401 @@
+//! The executor of a real node: `podwright-runtime`, its images, and `podwright-net`, below one set of folders.
+
+mod adopt;
+mod images;
+mod messages;
+
+pub use messages::split as split_sandbox;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Pod;
+use podwright_net::Network;
+use podwright_runtime::{ContainerId, Error as RuntimeError, ExecSpec, Role, Runtime, Scribe, image::ImageStore, oci};
+use serde::{Deserialize, Serialize};
+use tokio::{net::TcpStream, sync::mpsc};
+
+use super::{
+    executor::{Executor, Found, Happening, PullNews, Pulled, Ran, StartOrder, Started, Trouble},
+    labels,
+    objects::{Objects, env_references},
+    observed::{Attempt, Exit, Observed},
+    publish::revision,
+    spec::{Part, PodExt},
+    translate::{
+        self, Context, Mounted,
+        env::{Facts, env},
+        files::{self, Names},
+        sandbox_id,
+    },
+    volumes::Volumes,
+};
+use crate::api::Env;
+
+/// Where a machine keeps its things and what it says about itself.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// `<logs>/<namespace>_<name>_<uid>/<container>/<restart>.log`
+    pub logs: PathBuf,
+    /// `<journals>/<uid>`
+    pub journals: PathBuf,
+    /// `Localhost` seccomp profiles.
+    pub seccomp: PathBuf,
+    /// The node's network namespace, if it is not the process's own.
+    pub network: Option<PathBuf>,
+}
+
+pub struct Machine {
+    pub runtime: Runtime,
+    pub images: ImageStore,
+    pub network: Network,
+    pub objects: Arc<Objects>,
+    pub volumes: Volumes,
+    pub env: Env,
+    pub places: Places,
+    pub names: Names,
+    /// The node's allocatable.
+    pub facts: Facts,
+    pub pids_max: Option<u64>,
+    /// cgroup v2 controllers that this host does not have.
+    pub missing_controllers: Vec<String>,
+    pub scribes: Mutex<HashMap<String, Scribe>>,
+}
+
+/// What an exec into a container needs, kept with the container.
+#[derive(Serialize, Deserialize)]
+pub struct Inside {
+    pub process: oci::Process,
+    pub seccomp: Option<oci::LinuxSeccomp>,
+}
+
+fn words(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Machine {
+    /// The Pod's journal, speaking for its present revision.
+    pub fn scribe(&self, pod: &Pod) -> Scribe {
+        let mut scribes = self.scribes.lock().unwrap_or_else(|p| p.into_inner());
+        let scribe = scribes.entry(pod.uid().to_owned()).or_insert_with(|| {
+            let path = self.places.journals.join(pod.uid());
+            Scribe::open(&path, Role::Agent).unwrap_or_else(|error| {
+                tracing::warn!(%error, path = %path.display(), "no journal");
+                Scribe::none()
+            })
+        });
+        scribe.about(pod.uid(), revision(pod))
+    }
+
+    pub fn facts(&self, ips: &[IpAddr]) -> Facts {
+        Facts { pod_ips: ips.to_vec(), ..self.facts.clone() }
+    }
+
+    pub fn log_dir(&self, pod: &Pod) -> PathBuf {
+        self.places.logs.join(format!("{}_{}_{}", pod.namespace(), pod.name(), pod.uid()))
+    }
+
+    pub fn log(&self, pod: &Pod, container: &str, restart: u32) -> PathBuf {
+        self.log_dir(pod).join(container).join(format!("{restart}.log"))
+    }
+
+    /// How to run another process inside a container: as its own, with other arguments.
+    pub async fn inside(&self, id: &ContainerId) -> Result<Inside, String> {
+        let sandbox = self.runtime.sandbox(&id.sandbox).await;
+        let status = sandbox.and_then(|s| s.containers.into_iter().find(|c| c.id == *id));
+        let status = status.ok_or_else(|| format!("container {id} not found"))?;
+        serde_json::from_str(&status.annotation).map_err(words)
+    }
+
+    /// hosts, resolv.conf, hostname and the termination log, as files to be mounted.
+    fn managed_files(&self, pod: &Pod, part: &Part<'_>, order: &StartOrder) -> io::Result<Vec<Mounted>> {
+        let folder = self.volumes.folder(pod);
+        let own = folder.join("containers").join(part.name());
+        std::fs::create_dir_all(&own)?;
+        let hostname = files::hostname(pod, &self.names.domain);
+        let hosts = match pod.host_network() {
+            true => files::host_hosts(pod, &std::fs::read_to_string("/etc/hosts").unwrap_or_default()),
+            false => files::hosts(pod, &self.names.domain, &order.ips),
+        };
+        let message = own.join(format!("{}.termination", order.restart));
+        let contents = [
+            ("/etc/hosts", folder.join("hosts"), hosts),
+            ("/etc/resolv.conf", folder.join("resolv.conf"), files::resolv_conf(pod, &self.names)),
+            ("/etc/hostname", folder.join("hostname"), format!("{hostname}\n")),
+            (
+                part.container.termination_message_path.as_deref().unwrap_or("/dev/termination-log"),
+                message,
+                String::new(),
+            ),
+        ];
+        let taken: BTreeSet<&str> =
+            part.container.volume_mounts.iter().flatten().map(|m| m.mount_path.trim_end_matches('/')).collect();
+        let mut mounts = Vec::new();
+        for (destination, source, text) in contents {
+            if taken.contains(destination) {
+                continue;
+            }
+            // Running containers have the file mounted: it changes in place.
+            if std::fs::read_to_string(&source).ok().as_ref() != Some(&text) {
+                std::fs::write(&source, &text)?;
+            }
+            if text.is_empty() {
+                // Any user of the container may leave its last words.
+                std::fs::set_permissions(&source, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
+            }
+            mounts.push(Mounted::bind(source, destination, false));
+        }
+        Ok(mounts)
+    }
+
+    async fn start_container(
+        &self,
+        pod: &Arc<Pod>,
+        part: &Part<'_>,
+        order: StartOrder,
+    ) -> Result<ContainerId, Trouble> {
+        let config_error = |why: String| Trouble::new("CreateContainerConfigError", why);
+        let name = part.container.image.clone().unwrap_or_default();
+        let image = self.images.resolve(&name).map_err(|e| Trouble::new("CreateContainerError", e))?;
+        let image = image.ok_or_else(|| Trouble::new("CreateContainerError", format!("image \"{name}\" is gone")))?;
+        let (maps, secrets) = env_references(&part.container);
+        let mut sources = self.objects.sources(pod, &maps, &secrets).await.map_err(config_error)?;
+        sources.services = self.objects.services_for(pod);
+        let env = env(pod, &part.container, &sources, &self.facts(&order.ips))?;
+        let mut mounts = self.managed_files(pod, part, &order).map_err(|e| Trouble::new("CreateContainerError", e))?;
+        mounts.extend(self.volumes.mounts(pod, part, &env)?);
+        let hostname = files::hostname(pod, &self.names.domain);
+        let mut spec = translate::container(Context {
+            pod,
+            part,
+            order: &order,
+            image: &image,
+            env,
+            mounts,
+            hostname: &hostname,
+            log: self.log(pod, part.name(), order.restart),
+            memory: self.facts.memory,
+            seccomp_dir: &self.places.seccomp,
+        })?;
+        if let Some(process) = spec.oci.process().clone() {
+            let seccomp = spec.oci.linux().as_ref().and_then(|l| l.seccomp().clone());
+            spec.annotation = serde_json::to_string(&Inside { process, seccomp }).unwrap_or_default();
+        }
+        let id = spec.id.clone();
+        let scribe = self.scribe(pod).at(&part.path);
+        let start_error = |e: RuntimeError| match e {
+            RuntimeError::Start { message, .. } => Trouble::new("StartError", message),
+            other => Trouble::new("CreateContainerError", other),
+        };
+        let created = self.runtime.create_container(spec, &scribe).await;
+        if let Err(error) = created {
+            let clear = self.runtime.remove_container(&id, &scribe).await;
+            if let Err(error) = clear {
+                tracing::warn!(%error, "a container that was not created leaves something behind");
+            }
+            return Err(start_error(error));
+        }
+        self.runtime.start_container(&id, &scribe).await.map_err(start_error)?;
+        Ok(id)
+    }
+}
+
+#[async_trait]
+impl Executor for Machine {
+    async fn find(&self) -> Vec<Found> {
+        adopt::find(self).await
+    }
+
+    fn happenings(&self) -> mpsc::UnboundedReceiver<Happening> {
+        messages::forward(&self.runtime, self.volumes_root())
+    }
+
+    async fn sweep(&self, living: Vec<String>) -> Vec<String> {
+        adopt::sweep(self, living).await
+    }
+
+    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
+        let ips = self.network.addresses_of(pod.uid()).unwrap_or_default();
+        self.volumes.prepare(pod, &self.facts(&ips)).await
+    }
+
+    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
+        let ips = self.network.addresses_of(pod.uid()).unwrap_or_default();
+        self.volumes.refresh(pod, &self.facts(&ips)).await
+    }
+
+    async fn release_volumes(&self, pod: &Pod) -> Result<(), String> {
+        self.volumes.release(pod)
+    }
+
+    /// 1. the sandbox itself, 2. its link and addresses.
+    async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, Trouble> {
+        let failed = |e: String| Trouble::new("FailedCreatePodSandBox", e);
+        let hostname = files::hostname(pod, &self.names.domain);
+        let mut spec = translate::sandbox(pod, attempt, &hostname, self.places.network.as_deref(), self.pids_max);
+        spec.annotation = serde_json::to_string(&**pod).map_err(|e| failed(words(e)))?;
+        spec.labels.insert(labels::HISTORY.to_owned(), adopt::history(seen));
+        let scribe = self.scribe(pod);
+        let id = spec.id.clone();
+        self.runtime.run_sandbox(spec, &scribe.at("spec")).await.map_err(|e| failed(words(e)))?;
+        if pod.host_network() {
+            return Ok(self.facts.host_ips.clone());
+        }
+        let netns = self.runtime.netns(&id).await.map_err(|e| failed(words(e)))?;
+        let network = self.network.attach(pod.uid(), netns, &scribe).await.map_err(|e| failed(words(e)))?;
+        Ok(network.addresses)
+    }
+
+    async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+        let stopped = self.runtime.stop_sandbox(&sandbox_id(pod.uid(), attempt), &self.scribe(pod)).await;
+        let detached = self.network.detach(pod.uid(), &self.scribe(pod)).await;
+        all([stopped.map_err(words), detached.map_err(words)])
+    }
+
+    async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+        let removed = self.runtime.remove_sandbox(&sandbox_id(pod.uid(), attempt), &self.scribe(pod)).await;
+        let detached = self.network.detach(pod.uid(), &self.scribe(pod)).await;
+        all([removed.map_err(words), detached.map_err(words)])
+    }
+
+    async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+        let sandbox = self.remove_sandbox(pod, attempt).await;
+        let volumes = self.volumes.remove(pod);
+        let logs = remove_dir(self.log_dir(pod));
+        self.scribes.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());
+        let journal = match std::fs::remove_file(self.places.journals.join(pod.uid())) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(words(e)),
+            _ => Ok(()),
+        };
+        all([sandbox, volumes, logs, journal])
+    }
+
+    async fn pull(
+        &self,
+        pod: &Arc<Pod>,
+        part: &Part<'_>,
+        news: &(dyn Fn(PullNews) + Send + Sync),
+    ) -> Result<Pulled, Trouble> {
+        images::pull(self, pod, part, news).await
+    }
+
+    async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
+        let id = self.start_container(pod, part, order).await?;
+        Ok(Started { id: id.to_string(), at: self.env.now() })
+    }
+
+    async fn stop(&self, pod: &Pod, id: &str, signal: Option<&str>, grace: Duration) -> Result<Option<Exit>, String> {
+        let id: ContainerId = id.parse().map_err(words)?;
+        let own = self.images_stop_signal(pod, &id.name);
+        let signal = signal_number(signal.or(own.as_deref()).unwrap_or("SIGTERM"));
+        let exit = self.runtime.stop_container(&id, signal, grace, &self.scribe(pod)).await.map_err(words)?;
+        Ok(match exit {
+            Some(exit) => Some(messages::exit(&self.runtime, &self.volumes_root(), &id, &exit).await),
+            None => None,
+        })
+    }
+
+    async fn forget(&self, pod: &Pod, attempt: &Attempt) {
+        let Ok(id) = attempt.id.parse::<ContainerId>() else { return };
+        if let Err(error) = self.runtime.remove_container(&id, &self.scribe(pod)).await {
+            tracing::warn!(%error, %id, "an earlier attempt of a container stays");
+        }
+        // kubelet keeps the logs of the last attempt and of the present one.
+        if let Some(older) = id.attempt.checked_sub(1) {
+            std::fs::remove_file(self.log(pod, &id.name, older)).ok();
+        }
+    }
+
+    async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, String> {
+        let id: ContainerId = id.parse().map_err(words)?;
+        let Inside { mut process, seccomp } = self.inside(&id).await?;
+        process.set_args(Some(command.to_vec()));
+        process.set_terminal(Some(false));
+        let spec = ExecSpec { process, seccomp, stdin: false, size: None };
+        match self.runtime.exec_sync(&id, spec, timeout, &self.scribe(pod)).await {
+            Ok(output) => {
+                let both = [output.stdout, output.stderr].concat();
+                Ok(Ran { code: output.code, output: String::from_utf8_lossy(&both).into_owned() })
+            }
+            Err(RuntimeError::Timeout(..)) => Err(format!("command timed out after {timeout:?}")),
+            Err(other) => Err(words(other)),
+        }
+    }
+
+    async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        self.network.netns().tcp_connect(address).await.map_err(|e| match e {
+            podwright_net::Error::Call { source, .. } => source,
+            other => io::Error::other(other),
+        })
+    }
+
+    fn shortcomings(&self, pod: &Pod) -> Vec<String> {
+        if self.missing_controllers.is_empty() {
+            return Vec::new();
+        }
+        let limited = pod.parts().iter().any(|p| {
+            p.container.resources.as_ref().and_then(|r| r.limits.as_ref()).is_some_and(|limits| !limits.is_empty())
+        });
+        let missing = self.missing_controllers.join(", ");
+        let message = format!("Resource limits are not enforced: this host lacks the cgroup v2 controllers {missing}");
+        if limited { vec![message] } else { Vec::new() }
+    }
+}
+
+impl Machine {
+    /// Ends and removes every Pod, and what the agent itself has mounted. All errors, in words.
+    pub async fn teardown(&self) -> Vec<String> {
+        let found = self.find().await;
+        let removals = found.iter().map(|f| self.remove(&f.pod, f.seen.sandbox.attempt));
+        let mut errors: Vec<String> =
+            futures::future::join_all(removals).await.into_iter().filter_map(Result::err).collect();
+        errors.extend(self.sweep(Vec::new()).await);
+        errors.extend(self.volumes.close().err());
+        errors
+    }
+
+    fn volumes_root(&self) -> PathBuf {
+        self.volumes.root().to_owned()
+    }
+
+    /// The signal that the container's image asks to be stopped with.
+    fn images_stop_signal(&self, pod: &Pod, container: &str) -> Option<String> {
+        let part = pod.part(container)?;
+        let image = self.images.resolve(part.container.image.as_deref()?).ok()??;
+        Some(image.stop_signal()).filter(|s| !s.is_empty())
+    }
+}
+
+/// All errors of a teardown, in one line.
+fn all(results: impl IntoIterator<Item = Result<(), String>>) -> Result<(), String> {
+    let errors: Vec<String> = results.into_iter().filter_map(Result::err).collect();
+    if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
+}
+
+fn remove_dir(path: PathBuf) -> Result<(), String> {
+    match std::fs::remove_dir_all(&path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(format!("remove {}: {e}", path.display())),
+        _ => Ok(()),
+    }
+}
+
+/// `SIGTERM`, `TERM` or `15`; what is none of these is SIGTERM.
+fn signal_number(name: &str) -> i32 {
+    const SIGTERM: i32 = 15;
+    if let Ok(number) = name.parse() {
+        return number;
+    }
+    let upper = name.to_uppercase();
+    let full = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
+    if let Some(offset) = full.strip_prefix("SIGRTMIN+").and_then(|n| n.parse::<i32>().ok()) {
+        return 34 + offset;
+    }
+    full.parse::<nix::sys::signal::Signal>().map_or(SIGTERM, |signal| signal as i32)
+}

@@ -1,0 +1,332 @@
+//! What to do next for one Pod, as data: `(Pod, Observed, now) -> Plan`. Pure; upstream's counterpart is `computePodActions`.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container as ContainerSpec, Pod};
+
+use super::{
+    backoff::later,
+    observed::{Attempt, Busy, Container, Exit, Failure, Image, Intent, Observed, SandboxState, Step, Stop},
+    spec::{Part, PodExt, Role},
+};
+
+/// The least that a container gets between SIGTERM and SIGKILL once a preStop hook or its forerunners took their time.
+const LEAST_GRACE: i64 = 2;
+
+/// One thing to do. All actions of a plan may run at the same time.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    PrepareVolumes,
+    ReleaseVolumes,
+    StartSandbox,
+    /// Removes a sandbox that has died, and its containers, so that the Pod starts over.
+    RenewSandbox,
+    StopSandbox,
+    /// Makes sure that the container's image is present.
+    Pull(String),
+    Start(String),
+    Stop(StopContainer),
+    /// The container must wait before its next start; tell it, once.
+    BackOff {
+        container: String,
+        message: String,
+    },
+    /// The Pod as a whole has failed: end it.
+    Fail(Failure),
+    /// All is done that the Pod was for: end it.
+    Finish,
+    /// Takes away containers, sandbox, volumes and folders.
+    Remove,
+}
+
+/// How to stop a container.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StopContainer {
+    pub container: String,
+    /// When SIGKILL comes.
+    pub deadline: Timestamp,
+    /// Upstream's words for the Killing event.
+    pub why: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    pub actions: Vec<Action>,
+    /// When to plan again although nothing has happened.
+    pub wake: Option<Timestamp>,
+}
+
+impl Plan {
+    fn act(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+    fn wake(&mut self, at: Timestamp) {
+        self.wake = Some(self.wake.map_or(at, |w| w.min(at)));
+    }
+    /// Whether something that waits until `at` is due; if not, the plan wakes up then.
+    fn due(&mut self, at: Option<Timestamp>, now: Timestamp) -> bool {
+        match at {
+            Some(at) if at > now => {
+                self.wake(at);
+                false
+            }
+            _ => true,
+        }
+    }
+}
+
+/// What to do next for `pod`.
+pub fn plan(pod: &Pod, seen: &Observed, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    match &seen.intent {
+        Intent::Run => run(&mut plan, pod, seen, now),
+        Intent::Stop(stop) => end(&mut plan, pod, seen, stop, now),
+    }
+    plan
+}
+
+/// A Pod that shall run:
+///
+/// 1. end it if it has been active for too long,
+/// 2. find the containers that shall start, and end the Pod if there is nothing left to do,
+/// 3. restart the containers that run but should not go on as they are,
+/// 4. see to volumes and sandbox,
+/// 5. pull the images and start the containers, one after the other.
+fn run(plan: &mut Plan, pod: &Pod, seen: &Observed, now: Timestamp) {
+    if let (Some(seconds), Some(start)) = (pod.spec().active_deadline_seconds, seen.start_time) {
+        let end = later(start, std::time::Duration::from_secs(seconds.max(0) as u64));
+        if !plan.due(Some(end), now) {
+            // Still within its time.
+        } else {
+            return plan.act(Action::Fail(Failure {
+                reason: "DeadlineExceeded".into(),
+                message: "Pod was active on the node longer than the specified deadline".into(),
+            }));
+        }
+    }
+
+    let parts = pod.parts();
+    let Some(wanted) = wanted(pod, &parts, seen) else { return plan.act(Action::Finish) };
+
+    for part in &parts {
+        restart_running(plan, pod, part, seen.container(part.name()), now);
+    }
+
+    match &seen.volumes {
+        Step::Undone => plan.act(Action::PrepareVolumes),
+        Step::Failed { retry_at, .. } if plan.due(Some(*retry_at), now) => plan.act(Action::PrepareVolumes),
+        _ => {}
+    }
+    match seen.sandbox.state {
+        SandboxState::None if plan.due(seen.sandbox.trouble.map(|t| t.1), now) => plan.act(Action::StartSandbox),
+        SandboxState::Stopped if seen.containers.values().all(Container::is_still) => plan.act(Action::RenewSandbox),
+        _ => {}
+    }
+
+    let mut starting = seen.containers.values().any(|c| c.busy == Busy::Starting);
+    let ready = seen.sandbox.state == SandboxState::Ready && seen.volumes == Step::Done;
+    for part in wanted {
+        let container = seen.container(part.name());
+        if container.busy != Busy::Idle || !may_start(plan, pod, part, container, now) {
+            continue;
+        }
+        match container.image {
+            Image::Unknown => plan.act(Action::Pull(part.name().to_owned())),
+            Image::Ready { .. } if ready && !starting => {
+                starting = true;
+                plan.act(Action::Start(part.name().to_owned()));
+            }
+            Image::Ready { .. } => {}
+        }
+    }
+}
+
+/// The containers that shall run now and do not; `None` when the Pod has done all it was for, or cannot go on.
+fn wanted<'a>(pod: &Pod, parts: &'a [Part<'a>], seen: &Observed) -> Option<Vec<&'a Part<'a>>> {
+    let mut wanted = Vec::new();
+    let is_main = |p: &&Part<'_>| p.role == Role::Main;
+    let begun = |p: &Part<'_>| {
+        let c = seen.container(p.name());
+        c.attempt.as_ref().is_some_and(|a| a.current) || c.busy == Busy::Starting
+    };
+    let initialized = parts.iter().filter(is_main).any(begun);
+    let over = |p: &Part<'_>| {
+        let c = seen.container(p.name());
+        c.is_still() && c.attempt.as_ref().and_then(|a| a.exit.as_ref()).is_some_and(|e| !restarts(pod, p, e))
+    };
+    if parts.iter().filter(is_main).all(over) {
+        return None;
+    }
+
+    for part in parts.iter().filter(|p| matches!(p.role, Role::Init | Role::Sidecar)) {
+        let container = seen.container(part.name());
+        match part.role {
+            Role::Sidecar => {
+                if !container.is_running() {
+                    wanted.push(part);
+                }
+                if !initialized && !(container.is_running() && container.started) {
+                    return Some(wanted);
+                }
+            }
+            _ if initialized || container.succeeded() => {}
+            _ => {
+                match container.exit() {
+                    Some(exit) if !restarts(pod, part, exit) => return None,
+                    _ if !container.is_running() => wanted.push(part),
+                    _ => {}
+                }
+                return Some(wanted);
+            }
+        }
+    }
+    for part in parts.iter().filter(|p| matches!(p.role, Role::Main | Role::Ephemeral)) {
+        let container = seen.container(part.name());
+        let ended = container.attempt.as_ref().and_then(|a| a.exit.as_ref());
+        if !container.is_running() && ended.is_none_or(|exit| restarts(pod, part, exit)) {
+            wanted.push(part);
+        }
+    }
+    Some(wanted)
+}
+
+/// Whether a container that ended so is started again.
+pub fn restarts(pod: &Pod, part: &Part<'_>, exit: &Exit) -> bool {
+    let failed = exit.code != 0;
+    match part.role {
+        Role::Sidecar => true,
+        Role::Ephemeral => false,
+        Role::Init | Role::Main => {
+            if let Some(rule) = matching_rule(&part.container, exit.code) {
+                return rule == "Restart";
+            }
+            match part.container.restart_policy.as_deref().unwrap_or(pod.restart_policy()) {
+                // A regular init container that has done its work is not run again.
+                "Always" => failed || part.role == Role::Main,
+                "OnFailure" => failed,
+                _ => false,
+            }
+        }
+    }
+}
+
+/// The action of the first of the container's restart rules that fits the exit code.
+fn matching_rule(container: &ContainerSpec, code: i32) -> Option<&str> {
+    let rules = container.restart_policy_rules.iter().flatten();
+    rules
+        .filter(|rule| {
+            rule.exit_codes.as_ref().is_some_and(|codes| {
+                let listed = codes.values.iter().flatten().any(|v| *v == code);
+                listed == (codes.operator == "In")
+            })
+        })
+        .map(|rule| rule.action.as_str())
+        .next()
+}
+
+/// Stops a running container that is unhealthy or whose image was changed.
+fn restart_running(plan: &mut Plan, pod: &Pod, part: &Part<'_>, container: &Container, now: Timestamp) {
+    if !container.is_running() || container.busy == Busy::Starting {
+        return;
+    }
+    let Some(attempt) = &container.attempt else { return };
+    let changed = part.container.image.as_deref().is_some_and(|image| image != attempt.image);
+    let (what, grace) = match &container.unhealthy {
+        Some(unhealthy) => (unhealthy.why.clone(), unhealthy.grace),
+        None if changed && part.role != Role::Ephemeral => ("definition changed".to_owned(), None),
+        None => return,
+    };
+    let killed = Exit { code: 137, reason: String::new(), message: None, finished_at: now };
+    let again = if changed || restarts(pod, part, &killed) { ", will be restarted" } else { "" };
+    let grace = grace.unwrap_or(pod.grace()).max(1);
+    stop(plan, part, container, after(now, grace), format!("Container {} {what}{again}", part.name()));
+}
+
+/// Whether a container that is not running may start: its back-off is over and no earlier trouble asks to wait.
+fn may_start(plan: &mut Plan, pod: &Pod, part: &Part<'_>, container: &Container, now: Timestamp) -> bool {
+    let exit = container.attempt.as_ref().and_then(|a| a.exit.as_ref());
+    if let Some(until) = exit.and_then(|exit| container.backoff.until(exit.finished_at, now)) {
+        plan.wake(until);
+        let delay = super::events::duration(container.backoff.delay());
+        let (name, full) = (part.name(), pod.full_name());
+        let message = format!("back-off {delay} restarting failed container={name} pod={full}");
+        if container.waiting.as_ref().is_none_or(|w| w.message != message) {
+            plan.act(Action::BackOff { container: name.to_owned(), message });
+        }
+        return false;
+    }
+    plan.due(container.retry_at, now)
+}
+
+/// A Pod that shall end: regular containers first, then the sidecars from the last to the first, each when all before it
+/// are gone or the grace period is over (KEP-753); then the sandbox, the volumes, and all the rest if the Pod was deleted.
+fn end(plan: &mut Plan, pod: &Pod, seen: &Observed, order: &Stop, now: Timestamp) {
+    let parts = pod.parts();
+    let is_still = |p: &Part<'_>| seen.container(p.name()).is_still();
+    let late = now >= order.deadline;
+    let mut before = parts.iter().filter(|p| p.role != Role::Sidecar).all(is_still);
+    for part in parts.iter().rev().filter(|p| !is_still(p)) {
+        let mut deadline = order.deadline;
+        if part.role == Role::Sidecar {
+            if !before && !late {
+                plan.wake(order.deadline);
+                continue;
+            }
+            before = false;
+            deadline = deadline.max(after(now, LEAST_GRACE.min(order.grace)));
+            if let Busy::Stopping { deadline: promised } = seen.container(part.name()).busy {
+                deadline = promised.min(deadline);
+            }
+        }
+        let why = format!("Stopping container {}", part.name());
+        stop(plan, part, seen.container(part.name()), deadline, why);
+    }
+    if !parts.iter().all(is_still) || seen.volumes == Step::Doing {
+        return;
+    }
+    match seen.sandbox.state {
+        SandboxState::Ready => return plan.act(Action::StopSandbox),
+        SandboxState::Starting | SandboxState::Stopping => return,
+        SandboxState::None | SandboxState::Stopped => {}
+    }
+    let due = |plan: &mut Plan| match &seen.removal {
+        Step::Undone => true,
+        Step::Failed { retry_at, .. } => plan.due(Some(*retry_at), now),
+        Step::Doing | Step::Done => false,
+    };
+    if order.remove {
+        if due(plan) {
+            plan.act(Action::Remove);
+        }
+    } else if seen.volumes != Step::Undone {
+        plan.act(Action::ReleaseVolumes);
+    }
+}
+
+/// Whether everything of the Pod has ended and been released.
+pub fn ended(pod: &Pod, seen: &Observed) -> bool {
+    matches!(seen.intent, Intent::Stop(_))
+        && pod.parts().iter().all(|p| seen.container(p.name()).is_still())
+        && matches!(seen.sandbox.state, SandboxState::None | SandboxState::Stopped)
+        && seen.volumes != Step::Doing
+}
+
+/// Stops a container, unless it is being stopped already and no later.
+fn stop(plan: &mut Plan, part: &Part<'_>, container: &Container, deadline: Timestamp, why: String) {
+    let promised = match container.busy {
+        Busy::Stopping { deadline } => Some(deadline),
+        _ => None,
+    };
+    if container.is_running() && promised.is_none_or(|p| p > deadline) {
+        plan.act(Action::Stop(StopContainer { container: part.name().to_owned(), deadline, why }));
+    }
+}
+
+/// `seconds` after `now`.
+pub fn after(now: Timestamp, seconds: i64) -> Timestamp {
+    later(now, std::time::Duration::from_secs(seconds.max(0) as u64))
+}
+
+/// The restart count of an attempt as upstream counts it: sandboxes come and go, the count goes on.
+pub fn restart_count(attempt: Option<&Attempt>) -> i32 {
+    attempt.map_or(0, |a| a.restart as i32)
+}

@@ -1,0 +1,258 @@
+//! All Pods of a node: from the server and the manifest folder to one worker each; adoption after a restart.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::mpsc;
+
+use super::{
+    Shared,
+    admission::{Allocatable, admit},
+    executor::{Found, Happening},
+    machine::Machine,
+    objects::{Changed, Objects, references},
+    observed::{Intent, Observed, Stop},
+    spec::PodExt,
+    static_pods::{self, Mirrors},
+    status::container_id,
+    worker::{self, Handle, News},
+};
+use crate::client::{Delta, Informer};
+
+/// How often tokens are looked after, and mirror Pods that could not be made are tried again.
+const UPKEEP: Duration = Duration::from_secs(30);
+
+type Labels = Box<dyn Fn() -> BTreeMap<String, String> + Send + Sync>;
+
+pub struct Pods {
+    shared: Arc<Shared>,
+    allocatable: Allocatable,
+    labels: Labels,
+    workers: HashMap<String, Handle>,
+    finished: mpsc::UnboundedSender<String>,
+    ended: mpsc::UnboundedReceiver<String>,
+    mirrors: Mirrors,
+}
+
+impl Pods {
+    pub fn new(shared: Arc<Shared>, allocatable: Allocatable, labels: Labels) -> Pods {
+        let (finished, ended) = mpsc::unbounded_channel();
+        let mirrors = Mirrors::new(shared.client.clone());
+        Pods { shared, allocatable, labels, workers: HashMap::new(), finished, ended, mirrors }
+    }
+
+    /// Runs all Pods, forever. `machine`: what a real node has beside its executor.
+    ///
+    /// 1. listen to the machine, 2. wait for the first complete list of every source, 3. find what is there already,
+    /// 4. give each Pod its worker, 5. sweep away what belongs to none, 6. take what comes.
+    pub async fn run(mut self, machine: Option<(Arc<Objects>, Arc<Machine>)>) {
+        let mut happenings = self.shared.executor.happenings();
+        let wanted = Informer::<Pod>::builder(self.shared.client.clone())
+            .fields(format!("spec.nodeName={}", self.shared.config.name))
+            .start();
+        let mut folder = static_pods::watch(&self.shared);
+        wanted.synced().await;
+        let mut deltas = wanted.subscribe();
+        let statics = match &mut folder {
+            Some(folder) => folder.recv().await.unwrap_or_default(),
+            None => Vec::new(),
+        };
+        self.adopt(&wanted, &statics).await;
+        let living = self.workers.keys().cloned().collect();
+        for error in self.shared.executor.sweep(living).await {
+            tracing::warn!(error, "a remainder of an earlier Pod stays");
+        }
+        let mut changes = machine.as_ref().map(|(objects, _)| objects.changes());
+        let mut upkeep = tokio::time::interval(UPKEEP);
+        loop {
+            tokio::select! {
+                Some(delta) = deltas.recv() => self.delta(delta),
+                Some(happening) = happenings.recv() => self.happened(happening).await,
+                Some(uid) = self.ended.recv() => {
+                    self.workers.remove(&uid);
+                }
+                Some(statics) = next(&mut folder) => self.statics(statics),
+                Some(changed) = next(&mut changes) => self.poke(|pod| concerns(pod, &changed)),
+                _ = upkeep.tick() => {
+                    self.mirrors.retry();
+                    if let Some((_, machine)) = &machine {
+                        let stale = machine.volumes.stale_tokens();
+                        self.poke(|pod| stale.contains(pod.uid()));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Workers for what was found, and for what is wanted; what is no longer wanted gets a worker that ends it.
+    async fn adopt(&mut self, wanted: &Informer<Pod>, statics: &[Arc<Pod>]) {
+        let mut found: HashMap<String, Found> =
+            self.shared.executor.find().await.into_iter().map(|f| (f.pod.uid().to_owned(), f)).collect();
+        let mut pods: Vec<Arc<Pod>> = wanted.list().into_iter().filter(|p| !p.is_mirror()).collect();
+        pods.sort_by(|a, b| a.metadata.creation_timestamp.cmp(&b.metadata.creation_timestamp));
+        for pod in pods.iter().chain(statics) {
+            if let Some(Found { mut seen, .. }) = found.remove(pod.uid()) {
+                carry_over(pod, &mut seen);
+                self.spawn(pod.clone(), seen);
+            }
+        }
+        for (_, Found { pod, seen }) in found {
+            let uid = pod.uid().to_owned();
+            tracing::info!(pod = %pod.full_name(), "a Pod was deleted while no agent ran");
+            self.spawn(Arc::new(pod), seen);
+            self.tell(&uid, News::Gone);
+        }
+        for pod in wanted.list() {
+            self.changed(pod);
+        }
+        self.statics(statics.to_vec());
+    }
+
+    fn spawn(&mut self, pod: Arc<Pod>, seen: Observed) {
+        let uid = pod.uid().to_owned();
+        let handle = worker::spawn(self.shared.clone(), pod, seen, self.finished.clone());
+        self.workers.insert(uid, handle);
+    }
+
+    fn tell(&self, uid: &str, news: News) {
+        if let Some(worker) = self.workers.get(uid) {
+            // A worker that has just ended will be removed with its last word.
+            worker.inbox.send(news).ok();
+        }
+    }
+
+    fn delta(&mut self, delta: Delta<Pod>) {
+        let replaced =
+            delta.old.filter(|old| delta.new.as_ref().is_none_or(|new| new.metadata.uid != old.metadata.uid));
+        if let Some(old) = replaced {
+            match old.is_mirror() {
+                true => self.mirrors.gone(&old),
+                false => self.tell(old.uid(), News::Gone),
+            }
+        }
+        if let Some(new) = delta.new {
+            self.changed(new);
+        }
+    }
+
+    /// A Pod of the server is as it is now.
+    fn changed(&mut self, pod: Arc<Pod>) {
+        if pod.is_mirror() {
+            if let Some(uid) = self.mirrors.seen(&pod) {
+                self.tell(&uid, News::Mirror(pod));
+            }
+            return;
+        }
+        if let Some(worker) = self.workers.get_mut(pod.uid()) {
+            worker.pod = pod.clone();
+            worker.inbox.send(News::Wanted(pod)).ok();
+            return;
+        }
+        self.begin(pod);
+    }
+
+    /// A Pod that this node has nothing of yet.
+    fn begin(&mut self, pod: Arc<Pod>) {
+        let mut seen = Observed::default();
+        let fresh = pod.metadata.deletion_timestamp.is_none() && !pod.is_terminal();
+        if fresh {
+            let others: Vec<Arc<Pod>> =
+                self.workers.values().map(|w| w.pod.clone()).filter(|p| !p.is_terminal()).collect();
+            if let Err(failure) = admit(&pod, &others, &self.allocatable, &(self.labels)()) {
+                self.shared.recorder.warning(pod.about(None), &failure.reason, failure.message.clone());
+                let deadline = self.shared.env.now();
+                seen.intent = Intent::Stop(Stop { deadline, grace: 0, failure: Some(failure), remove: false });
+            }
+        }
+        self.spawn(pod, seen);
+    }
+
+    /// The manifest folder holds these Pods now.
+    fn statics(&mut self, pods: Vec<Arc<Pod>>) {
+        for gone in self.mirrors.replace(&pods) {
+            self.tell(&gone, News::Gone);
+        }
+        for pod in pods {
+            if !self.workers.contains_key(pod.uid()) {
+                self.begin(pod.clone());
+            }
+            if let Some(mirror) = self.mirrors.of(&pod) {
+                self.tell(pod.uid(), News::Mirror(mirror));
+            }
+        }
+    }
+
+    async fn happened(&mut self, happening: Happening) {
+        match happening {
+            Happening::Exited { uid, container, id, exit } => self.tell(&uid, News::Exited { container, id, exit }),
+            Happening::SandboxGone { uid, attempt } => self.tell(&uid, News::SandboxGone { attempt }),
+            Happening::Lagged => {
+                for Found { pod, seen } in self.shared.executor.find().await {
+                    self.catch_up(&pod, &seen);
+                }
+            }
+        }
+    }
+
+    /// Tells a worker every exit that is known by now.
+    fn catch_up(&self, pod: &Pod, seen: &Observed) {
+        for (name, container) in &seen.containers {
+            let Some(attempt) = &container.attempt else { continue };
+            if let Some(exit) = attempt.exit.clone() {
+                let (container, id) = (name.clone(), attempt.id.clone());
+                self.tell(pod.uid(), News::Exited { container, id, exit });
+            }
+        }
+        if seen.sandbox.state == super::observed::SandboxState::Stopped {
+            self.tell(pod.uid(), News::SandboxGone { attempt: seen.sandbox.attempt });
+        }
+    }
+
+    fn poke(&self, concerned: impl Fn(&Pod) -> bool) {
+        for (uid, worker) in &self.workers {
+            if concerned(&worker.pod) {
+                self.tell(uid, News::Poke);
+            }
+        }
+    }
+}
+
+/// The next item of a source that may not exist, or may have ended: then never.
+async fn next<T>(source: &mut Option<mpsc::UnboundedReceiver<T>>) -> Option<T> {
+    match source {
+        Some(receiver) => match receiver.recv().await {
+            Some(item) => Some(item),
+            None => std::future::pending().await,
+        },
+        None => std::future::pending().await,
+    }
+}
+
+fn concerns(pod: &Pod, changed: &Changed) -> bool {
+    if pod.namespace() != changed.key.namespace {
+        return false;
+    }
+    let (maps, secrets) = references(pod);
+    if changed.secret { secrets.contains(&changed.key.name) } else { maps.contains(&changed.key.name) }
+}
+
+/// What only the server remembers: which containers have been found started and ready, and when the Pod began.
+fn carry_over(pod: &Pod, seen: &mut Observed) {
+    let Some(status) = &pod.status else { return };
+    let lists = [&status.init_container_statuses, &status.container_statuses];
+    for known in lists.into_iter().flatten().flatten() {
+        let container = seen.container_mut(&known.name);
+        let same = container.attempt.as_ref().is_some_and(|a| known.container_id == Some(container_id(&a.id)));
+        if same && container.is_running() {
+            container.started = known.started == Some(true);
+            container.ready = known.ready;
+        }
+    }
+    if let Some(start) = &status.start_time {
+        seen.start_time = Some(start.0);
+    }
+}

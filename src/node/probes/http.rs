@@ -1,0 +1,190 @@
+//! HTTP and HTTPS probes and hooks, from inside the node's network, with upstream's view of redirects.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{Request, Uri, header};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
+use rustls::{
+    ClientConfig, DigitallySignedStruct, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::TlsConnector;
+
+use super::{Finding, address, words};
+use crate::{client::Duplex, node::executor::Executor};
+
+/// How much of an answer's body is read.
+const BODY: usize = 10 << 10;
+const REDIRECTS: usize = 10;
+
+/// What to ask whom.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub address: SocketAddr,
+    pub tls: bool,
+    /// Path and query.
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+}
+
+/// What came back.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    pub code: u16,
+    pub location: Option<String>,
+    pub body: String,
+}
+
+impl Target {
+    pub fn of(get: &HTTPGetAction, container: &Container, ips: &[IpAddr]) -> Result<Target, String> {
+        let path = get.path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/");
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        let headers = get.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect();
+        Ok(Target {
+            address: address(get.host.as_deref(), &get.port, container, ips)?,
+            tls: get.scheme.as_deref().is_some_and(|s| s.eq_ignore_ascii_case("https")),
+            path,
+            headers,
+        })
+    }
+    fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
+    }
+    fn url(&self) -> String {
+        format!("{}://{}{}", self.scheme(), self.address, self.path)
+    }
+}
+
+/// One probe: follows redirects within the host; one to another host is a success with a warning, as upstream.
+pub async fn probe(executor: &dyn Executor, get: &HTTPGetAction, container: &Container, ips: &[IpAddr]) -> Finding {
+    let mut target = match Target::of(get, container, ips) {
+        Ok(target) => target,
+        Err(why) => return Finding::Failure(why),
+    };
+    for _ in 0..=REDIRECTS {
+        let answer = match self::get(executor, &target, "kube-probe/1.35").await {
+            Ok(answer) => answer,
+            Err(why) => return Finding::Failure(format!("Get \"{}\": {why}", target.url())),
+        };
+        match (answer.code, answer.location) {
+            (300..400, Some(location)) => match redirect(&target, &location) {
+                Some(next) => target = next,
+                None => return Finding::Warning(format!("Probe terminated redirects, Response body: {}", answer.body)),
+            },
+            (200..400, _) => return Finding::Success,
+            (code, _) => return Finding::Failure(format!("HTTP probe failed with statuscode: {code}")),
+        }
+    }
+    Finding::Failure(format!("Get \"{}\": stopped after {REDIRECTS} redirects", target.url()))
+}
+
+/// Where a redirect leads; `None`: to another host.
+fn redirect(from: &Target, location: &str) -> Option<Target> {
+    let uri: Uri = location.parse().ok()?;
+    let path = uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
+    let Some(authority) = uri.authority() else {
+        let path = if path.starts_with('/') { path } else { format!("/{path}") };
+        return Some(Target { path, ..from.clone() });
+    };
+    let ip: IpAddr = authority.host().trim_matches(['[', ']']).parse().ok()?;
+    let tls = uri.scheme_str() == Some("https");
+    let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+    (ip == from.address.ip()).then(|| Target { address: (ip, port).into(), tls, path, headers: from.headers.clone() })
+}
+
+/// One GET.
+pub async fn get(executor: &dyn Executor, target: &Target, agent: &str) -> Result<Answer, String> {
+    let dial = |e: std::io::Error| format!("dial tcp {}: connect: {}", target.address, words(&e));
+    let tcp = executor.connect(target.address).await.map_err(dial)?;
+    let stream: Box<dyn Duplex> = match target.tls {
+        false => Box::new(tcp),
+        true => {
+            let name = ServerName::IpAddress(target.address.ip().into());
+            Box::new(unverified().connect(name, tcp).await.map_err(|e| e.to_string())?)
+        }
+    };
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    let connection = tokio::spawn(connection);
+    let result = ask(&mut sender, target, agent).await;
+    connection.abort();
+    result
+}
+
+async fn ask(
+    sender: &mut hyper::client::conn::http1::SendRequest<Empty<Bytes>>,
+    target: &Target,
+    agent: &str,
+) -> Result<Answer, String> {
+    let mut request = Request::get(&target.path);
+    let given = |name: &str| target.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+    for (name, value) in &target.headers {
+        request = request.header(name, value);
+    }
+    let host = target.address.to_string();
+    for (name, value) in [("host", host.as_str()), ("user-agent", agent), ("accept", "*/*"), ("connection", "close")] {
+        if !given(name) {
+            request = request.header(name, value);
+        }
+    }
+    let request = request.body(Empty::new()).map_err(|e| e.to_string())?;
+    let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+    let code = response.status().as_u16();
+    let location = response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok()).map(str::to_owned);
+    let body = Limited::new(response.into_body(), BODY).collect().await;
+    let body = body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned()).unwrap_or_default();
+    Ok(Answer { code, location, body })
+}
+
+/// TLS that believes any certificate: a probe asks whether somebody answers, not who.
+fn unverified() -> TlsConnector {
+    #[derive(Debug)]
+    struct Anyone(Arc<rustls::crypto::CryptoProvider>);
+    impl ServerCertVerifier for Anyone {
+        fn verify_server_cert(
+            &self,
+            _: &CertificateDer<'_>,
+            _: &[CertificateDer<'_>],
+            _: &ServerName<'_>,
+            _: &[u8],
+            _: UnixTime,
+        ) -> Result<ServerCertVerified, rustls::Error> {
+            Ok(ServerCertVerified::assertion())
+        }
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+        fn verify_tls13_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            Ok(HandshakeSignatureValid::assertion())
+        }
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.0.signature_verification_algorithms.supported_schemes()
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    // The invariant: ring supports the default protocol versions.
+    let config = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .expect("ring speaks TLS 1.2 and 1.3")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
+        .with_no_client_auth();
+    TlsConnector::from(Arc::new(config))
+}

@@ -1,0 +1,298 @@
+//! Probes: one task per container and kind, a pure counter of what they see, and the words for it.
+
+mod grpc;
+pub mod http;
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Container, Pod, Probe},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use tokio::{sync::mpsc, task::AbortHandle};
+
+use super::{Shared, spec::PodExt, worker::News};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Startup,
+    Liveness,
+    Readiness,
+}
+
+impl Kind {
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Startup => "startup",
+            Kind::Liveness => "liveness",
+            Kind::Readiness => "readiness",
+        }
+    }
+    fn title(self) -> &'static str {
+        match self {
+            Kind::Startup => "Startup",
+            Kind::Liveness => "Liveness",
+            Kind::Readiness => "Readiness",
+        }
+    }
+}
+
+/// What a probe has come to say, its thresholds counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Good,
+    Bad,
+}
+
+/// What one try found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    Success,
+    /// It works, but in a way that deserves a word (a redirect to another host).
+    Warning(String),
+    Failure(String),
+}
+
+/// The probe of this kind that a container has.
+pub fn spec(container: &Container, kind: Kind) -> Option<&Probe> {
+    match kind {
+        Kind::Startup => container.startup_probe.as_ref(),
+        Kind::Liveness => container.liveness_probe.as_ref(),
+        Kind::Readiness => container.readiness_probe.as_ref(),
+    }
+}
+
+/// Counts findings in a row against the thresholds.
+#[derive(Clone, Debug)]
+pub struct Counter {
+    success_threshold: u32,
+    failure_threshold: u32,
+    last: Option<Verdict>,
+    run: u32,
+}
+
+impl Counter {
+    pub fn new(probe: &Probe) -> Counter {
+        let at_least_one = |n: Option<i32>, default: i32| n.unwrap_or(default).max(1) as u32;
+        Counter {
+            success_threshold: at_least_one(probe.success_threshold, 1),
+            failure_threshold: at_least_one(probe.failure_threshold, 3),
+            last: None,
+            run: 0,
+        }
+    }
+
+    /// The verdict after one more finding; `None` while a threshold is not reached.
+    pub fn count(&mut self, finding: &Finding) -> Option<Verdict> {
+        let now = if matches!(finding, Finding::Failure(_)) { Verdict::Bad } else { Verdict::Good };
+        self.run = if self.last == Some(now) { self.run.saturating_add(1) } else { 1 };
+        self.last = Some(now);
+        let needed = if now == Verdict::Good { self.success_threshold } else { self.failure_threshold };
+        (self.run >= needed).then_some(now)
+    }
+}
+
+/// A running container, as its probes see it.
+#[derive(Clone)]
+pub struct Target {
+    pub shared: Arc<Shared>,
+    pub pod: Arc<Pod>,
+    pub container: Container,
+    pub id: String,
+    pub ips: Vec<IpAddr>,
+    pub started_at: Timestamp,
+}
+
+/// The probes of one Pod.
+#[derive(Default)]
+pub struct Probes {
+    tasks: HashMap<(String, Kind), AbortHandle>,
+    /// Containers whose startup probe has not succeeded yet: the other probes wait.
+    gated: HashMap<String, (Target, mpsc::UnboundedSender<News>)>,
+}
+
+impl Drop for Probes {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl Probes {
+    pub fn start(&mut self, target: Target, started: bool, inbox: mpsc::UnboundedSender<News>) {
+        let name = target.container.name.clone();
+        self.stop(&name, false);
+        if !started {
+            self.spawn(target.clone(), Kind::Startup, inbox.clone());
+            self.gated.insert(name, (target, inbox));
+            return;
+        }
+        self.spawn(target.clone(), Kind::Liveness, inbox.clone());
+        self.spawn(target, Kind::Readiness, inbox);
+    }
+
+    /// The startup probe has succeeded: the others begin.
+    pub fn started(&mut self, container: &str) {
+        if let Some((target, inbox)) = self.gated.remove(container) {
+            self.start(target, true, inbox);
+        }
+    }
+
+    pub fn stop(&mut self, container: &str, keep_readiness: bool) {
+        self.gated.remove(container);
+        self.tasks.retain(|(name, kind), task| {
+            let keep = name != container || (keep_readiness && *kind == Kind::Readiness);
+            if !keep {
+                task.abort();
+            }
+            keep
+        });
+    }
+
+    /// A Pod that ends is no longer killed for failing, but still says whether it is ready.
+    pub fn keep_readiness_only(&mut self) {
+        let names: Vec<String> = self.tasks.keys().map(|(name, _)| name.clone()).collect();
+        for name in names {
+            self.stop(&name, true);
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.gated.clear();
+        for (_, task) in self.tasks.drain() {
+            task.abort();
+        }
+    }
+
+    fn spawn(&mut self, target: Target, kind: Kind, inbox: mpsc::UnboundedSender<News>) {
+        let Some(probe) = spec(&target.container, kind).cloned() else { return };
+        let key = (target.container.name.clone(), kind);
+        let task = tokio::spawn(watch(target, kind, probe, inbox)).abort_handle();
+        if let Some(old) = self.tasks.insert(key, task) {
+            old.abort();
+        }
+    }
+}
+
+/// Probes until it is aborted, or until a verdict that ends the matter: a startup probe's, a liveness probe's bad one.
+async fn watch(target: Target, kind: Kind, probe: Probe, inbox: mpsc::UnboundedSender<News>) {
+    let seconds =
+        |n: Option<i32>, default: i32, least: i32| Duration::from_secs(n.unwrap_or(default).max(least) as u64);
+    let (delay, period) = (seconds(probe.initial_delay_seconds, 0, 0), seconds(probe.period_seconds, 10, 1));
+    let limit = seconds(probe.timeout_seconds, 1, 1);
+    let age = Duration::try_from(target.shared.env.now().duration_since(target.started_at)).unwrap_or_default();
+    tokio::time::sleep(delay.saturating_sub(age)).await;
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut counter, mut told) = (Counter::new(&probe), None);
+    loop {
+        ticks.tick().await;
+        let finding = probe_once(&target, &probe, limit).await;
+        tell(&target, kind, &finding);
+        let Some(verdict) = counter.count(&finding) else { continue };
+        if told == Some(verdict) {
+            continue;
+        }
+        told = Some(verdict);
+        let (container, id) = (target.container.name.clone(), target.id.clone());
+        if inbox.send(News::Probe { container, id, kind, verdict }).is_err() {
+            return;
+        }
+        match (kind, verdict) {
+            (Kind::Startup, _) | (Kind::Liveness, Verdict::Bad) => return,
+            _ => {}
+        }
+    }
+}
+
+fn tell(target: &Target, kind: Kind, finding: &Finding) {
+    let about = || target.pod.about(Some(&target.container.name));
+    match finding {
+        Finding::Success => {}
+        Finding::Warning(why) => {
+            let message = format!("{} probe warning: {why}", kind.title());
+            target.shared.recorder.warning(about(), "ProbeWarning", message);
+        }
+        Finding::Failure(why) => {
+            let message = format!("{} probe failed: {why}", kind.title());
+            target.shared.recorder.warning(about(), "Unhealthy", message);
+        }
+    }
+}
+
+async fn probe_once(target: &Target, probe: &Probe, limit: Duration) -> Finding {
+    let work = async {
+        if let Some(exec) = &probe.exec {
+            return exec_probe(target, exec.command.as_deref().unwrap_or_default(), limit).await;
+        }
+        if let Some(get) = &probe.http_get {
+            return http::probe(target.shared.executor.as_ref(), get, &target.container, &target.ips).await;
+        }
+        if let Some(tcp) = &probe.tcp_socket {
+            let address = match address(tcp.host.as_deref(), &tcp.port, &target.container, &target.ips) {
+                Ok(address) => address,
+                Err(why) => return Finding::Failure(why),
+            };
+            return match target.shared.executor.connect(address).await {
+                Ok(_) => Finding::Success,
+                Err(e) => Finding::Failure(format!("dial tcp {address}: connect: {}", words(&e))),
+            };
+        }
+        if let Some(call) = &probe.grpc {
+            let service = call.service.as_deref().unwrap_or_default();
+            let port = IntOrString::Int(call.port);
+            return match address(None, &port, &target.container, &target.ips) {
+                Ok(address) => grpc::probe(target.shared.executor.as_ref(), address, service).await,
+                Err(why) => Finding::Failure(why),
+            };
+        }
+        Finding::Failure("missing probe handler".to_owned())
+    };
+    match tokio::time::timeout(limit, work).await {
+        Ok(finding) => finding,
+        Err(_) if probe.exec.is_some() => Finding::Failure(format!("command timed out after {limit:?}")),
+        Err(_) => Finding::Failure("context deadline exceeded (timed out while awaiting an answer)".to_owned()),
+    }
+}
+
+async fn exec_probe(target: &Target, command: &[String], limit: Duration) -> Finding {
+    match target.shared.executor.run(&target.pod, &target.id, command, limit).await {
+        Ok(ran) if ran.code == 0 => Finding::Success,
+        Ok(ran) => Finding::Failure(ran.output),
+        Err(why) => Finding::Failure(why),
+    }
+}
+
+/// The address that a probe or hook means: the host it names or the Pod's own, and a port by number or name.
+pub fn address(
+    host: Option<&str>,
+    port: &IntOrString,
+    container: &Container,
+    ips: &[IpAddr],
+) -> Result<SocketAddr, String> {
+    let port = match port {
+        IntOrString::Int(port) => *port,
+        IntOrString::String(name) => match container.ports.iter().flatten().find(|p| p.name.as_ref() == Some(name)) {
+            Some(named) => named.container_port,
+            None => name.parse().map_err(|_| format!("couldn't find port: {name}"))?,
+        },
+    };
+    let port = u16::try_from(port).ok().filter(|p| *p != 0).ok_or_else(|| format!("invalid port number: {port}"))?;
+    let ip = match host.filter(|h| !h.is_empty()) {
+        Some("localhost") => IpAddr::from([127, 0, 0, 1]),
+        Some(host) => host.parse().map_err(|_| format!("host {host:?} is not an address"))?,
+        None => *ips.first().ok_or("the Pod has no address yet")?,
+    };
+    Ok(SocketAddr::new(ip, port))
+}
+
+/// An error without Rust's "(os error 111)".
+pub fn words(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
+}

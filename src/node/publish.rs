@@ -1,0 +1,168 @@
+//! Tells the server a Pod's status: at once when it changes, one write at a time, the newest one next.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde_json::{Value, json};
+
+use super::{spec::PodExt, worker::Done};
+use crate::{
+    api::{Options, Status},
+    client::Client,
+};
+
+/// How long to wait before a write is tried again that the server could not take.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// What of one Pod has been told, and what is being told.
+pub struct Publisher {
+    /// The status that the server has, as far as known.
+    told: Value,
+    writing: Option<Value>,
+    deleting: bool,
+    deleted: bool,
+    /// For a static Pod: the object that shows it.
+    pub mirror: Option<Arc<Pod>>,
+    pub volume_tries: u32,
+    pub removal_tries: u32,
+}
+
+impl Publisher {
+    pub fn new(pod: &Pod) -> Publisher {
+        Publisher {
+            told: as_value(&pod.status),
+            writing: None,
+            deleting: false,
+            deleted: false,
+            mirror: None,
+            volume_tries: 0,
+            removal_tries: 0,
+        }
+    }
+
+    pub fn is_deleted(&self) -> bool {
+        self.deleted
+    }
+
+    /// The server's object has been seen: what it holds is what has been told.
+    pub fn saw(&mut self, status: &Option<PodStatus>) {
+        if self.writing.is_none() {
+            self.told = as_value(status);
+        }
+    }
+
+    /// The next thing to tell, if any. `removed`: nothing is left of the Pod, so its object may go.
+    pub fn next(
+        &mut self,
+        client: Client,
+        pod: &Arc<Pod>,
+        status: PodStatus,
+        removed: bool,
+        gone: bool,
+    ) -> Option<impl Future<Output = Done> + Send + use<>> {
+        let is_static = pod.is_static();
+        let target = if is_static { self.mirror.clone()? } else { pod.clone() };
+        if gone && !is_static || self.writing.is_some() || self.deleting || self.deleted {
+            return None;
+        }
+        let status = as_value(&Some(status));
+        let change = (status != self.told).then(|| status.clone());
+        let delete = change.is_none() && removed && target.metadata.deletion_timestamp.is_some() && !is_static;
+        if change.is_none() && !delete {
+            return None;
+        }
+        self.writing = change.clone();
+        self.deleting = delete;
+        Some(async move {
+            match change {
+                Some(status) => Done::Written(Box::new(write(&client, &target, status).await)),
+                None => Done::Deleted(forget(&client, &target).await),
+            }
+        })
+    }
+
+    /// A write has ended. `pod` takes the newer object, `gone` is set if there is none any more.
+    pub fn written(&mut self, result: Result<Pod, Status>, pod: &mut Arc<Pod>, gone: &mut bool) {
+        let wrote = self.writing.take();
+        match result {
+            Ok(new) if pod.is_static() => {
+                self.told = wrote.unwrap_or_default();
+                // Times of transition are kept where the next status looks for them.
+                Arc::make_mut(pod).status = new.status.clone();
+                self.mirror = Some(Arc::new(new));
+            }
+            Ok(new) => {
+                self.told = as_value(&new.status);
+                *pod = newer(pod, Arc::new(new));
+            }
+            Err(status) if status.is_not_found() => {
+                self.mirror = None;
+                *gone |= !pod.is_static();
+            }
+            Err(status) => tracing::warn!(pod = %pod.full_name(), %status, "the Pod's status was not written"),
+        }
+    }
+
+    pub fn deleted(&mut self, result: Result<(), Status>) {
+        self.deleting = false;
+        match result {
+            Ok(()) => self.deleted = true,
+            Err(status) if status.is_not_found() || status.is_conflict() => self.deleted = true,
+            Err(status) => tracing::warn!(%status, "a Pod that has ended was not deleted"),
+        }
+    }
+}
+
+/// The status as the server would give it back: times in whole seconds, empty fields left out.
+fn as_value(status: &Option<PodStatus>) -> Value {
+    serde_json::to_value(status).unwrap_or_default()
+}
+
+/// The newer of two states of one object.
+pub fn newer(old: &Arc<Pod>, new: Arc<Pod>) -> Arc<Pod> {
+    if revision(&new) >= revision(old) { new } else { old.clone() }
+}
+
+/// `metadata.resourceVersion` as a number; 0 for what no server has seen.
+pub fn revision(pod: &Pod) -> u64 {
+    pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+async fn write(client: &Client, pod: &Pod, status: Value) -> Result<Pod, Status> {
+    let mut metadata = json!({ "uid": pod.metadata.uid });
+    let shared = pod.spec().readiness_gates.as_ref().is_some_and(|gates| !gates.is_empty());
+    if shared {
+        // Others write conditions too: ours must not undo theirs.
+        metadata["resourceVersion"] = json!(pod.metadata.resource_version);
+    }
+    let patch = json!({ "metadata": metadata, "status": status });
+    let (namespace, name) = (Some(pod.namespace()), pod.name());
+    let result = client.merge::<Pod>(namespace, name, Some("status"), patch).await;
+    match result {
+        Err(status) if status.is_conflict() || status.code == 422 => {
+            let fresh: Pod = client.get(namespace, name).await?;
+            if fresh.metadata.uid == pod.metadata.uid {
+                if !status.is_conflict() {
+                    tracing::error!(%status, pod = %pod.full_name(), "the server refuses the Pod's status");
+                    tokio::time::sleep(PAUSE * 10).await;
+                }
+                return Ok(fresh);
+            }
+            Err(Status::not_found("pods", "", name))
+        }
+        Err(status) if !status.is_not_found() => {
+            tokio::time::sleep(PAUSE).await;
+            Err(status)
+        }
+        other => other,
+    }
+}
+
+async fn forget(client: &Client, pod: &Pod) -> Result<(), Status> {
+    let options = Options { grace_period_seconds: Some(0), ..Options::default() };
+    let result = client.delete::<Pod>(Some(pod.namespace()), pod.name(), pod.metadata.uid.as_deref(), options).await;
+    if result.as_ref().is_err_and(|s| !s.is_not_found() && !s.is_conflict()) {
+        tokio::time::sleep(PAUSE).await;
+    }
+    result
+}

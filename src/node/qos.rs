@@ -1,0 +1,146 @@
+//! QoS classes, requests and limits of Pods, and what follows from them for cgroups and the OOM killer.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{Container, Pod},
+    apimachinery::pkg::api::resource::Quantity,
+};
+
+use super::spec::{PodExt, Role};
+use crate::api::quantity;
+
+type Resources = BTreeMap<String, Quantity>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    Guaranteed,
+    Burstable,
+    BestEffort,
+}
+
+impl Class {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Class::Guaranteed => "Guaranteed",
+            Class::Burstable => "Burstable",
+            Class::BestEffort => "BestEffort",
+        }
+    }
+}
+
+/// A quantity in thousandths of its unit; what does not parse counts as nothing (the server has refused it).
+pub fn millis(q: &Quantity) -> i64 {
+    q.0.parse::<quantity::Quantity>().map_or(0, |q| q.millis())
+}
+
+/// A quantity in whole units, rounded up.
+pub fn units(q: &Quantity) -> i64 {
+    q.0.parse::<quantity::Quantity>().map_or(0, |q| q.value())
+}
+
+pub fn limit<'a>(container: &'a Container, resource: &str) -> Option<&'a Quantity> {
+    container.resources.as_ref()?.limits.as_ref()?.get(resource)
+}
+
+/// What a container requests: the limit, where it names no request.
+pub fn request<'a>(container: &'a Container, resource: &str) -> Option<&'a Quantity> {
+    let own = container.resources.as_ref().and_then(|r| r.requests.as_ref()).and_then(|r| r.get(resource));
+    own.or_else(|| limit(container, resource))
+}
+
+/// Upstream's `ComputePodQOS`: by cpu and memory alone.
+pub fn class(pod: &Pod) -> Class {
+    const COUNTED: [&str; 2] = ["cpu", "memory"];
+    let (mut any, mut guaranteed) = (false, true);
+    let pod_level = pod.spec().resources.as_ref();
+    let sets: Vec<(Option<&Resources>, Option<&Resources>)> = match pod_level {
+        Some(r) if r.limits.is_some() || r.requests.is_some() => vec![(r.requests.as_ref(), r.limits.as_ref())],
+        _ => {
+            let spec = pod.spec();
+            let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+            containers
+                .map(|c| {
+                    let r = c.resources.as_ref();
+                    (r.and_then(|r| r.requests.as_ref()), r.and_then(|r| r.limits.as_ref()))
+                })
+                .collect()
+        }
+    };
+    for (requests, limits) in sets {
+        for resource in COUNTED {
+            let get = |of: Option<&Resources>| of.and_then(|r| r.get(resource)).map(millis).filter(|v| *v != 0);
+            let (request, limit) = (get(requests), get(limits));
+            any |= request.is_some() || limit.is_some();
+            guaranteed &= limit.is_some() && (request.is_none() || request == limit);
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => Class::BestEffort,
+        (true, true) => Class::Guaranteed,
+        (true, false) => Class::Burstable,
+    }
+}
+
+/// What a Pod requests of a resource in all, thousandths: upstream's `PodRequests` with sidecars and overhead.
+pub fn pod_request(pod: &Pod, resource: &str) -> i64 {
+    total(pod, resource, |c| request(c, resource).map_or(0, millis))
+}
+
+/// What a Pod may use of a resource in all, thousandths; `None` if any container has no limit.
+pub fn pod_limit(pod: &Pod, resource: &str) -> Option<i64> {
+    let pod_level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref()).and_then(|l| l.get(resource));
+    if let Some(limit) = pod_level {
+        return Some(millis(limit));
+    }
+    let bounded =
+        pod.parts().iter().filter(|p| p.role != Role::Ephemeral).all(|p| limit(&p.container, resource).is_some());
+    bounded.then(|| total(pod, resource, |c| limit(c, resource).map_or(0, millis)))
+}
+
+fn total(pod: &Pod, resource: &str, of: impl Fn(&Container) -> i64) -> i64 {
+    let (mut mains, mut sidecars, mut peak) = (0, 0, 0);
+    for part in pod.parts() {
+        let amount = of(&part.container);
+        match part.role {
+            Role::Main => mains += amount,
+            Role::Sidecar => {
+                sidecars += amount;
+                peak = peak.max(sidecars);
+            }
+            Role::Init => peak = peak.max(sidecars + amount),
+            Role::Ephemeral => {}
+        }
+    }
+    let overhead = pod.spec().overhead.as_ref().and_then(|o| o.get(resource)).map_or(0, millis);
+    let pod_level = pod.spec().resources.as_ref().and_then(|r| r.requests.as_ref()).and_then(|r| r.get(resource));
+    pod_level.map_or((mains + sidecars).max(peak), millis) + overhead
+}
+
+/// Upstream's `GetContainerOOMScoreAdjust`; `capacity` is the node's memory in bytes.
+pub fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
+    let critical = pod.spec().priority.is_some_and(|p| p >= 2_000_000_000) || pod.is_static() || pod.is_mirror();
+    if critical {
+        return -997;
+    }
+    match class(pod) {
+        Class::Guaranteed => -997,
+        Class::BestEffort => 1000,
+        Class::Burstable => {
+            let request = request(container, "memory").map_or(0, units);
+            let adjust = 1000 - (1000 * request) / capacity.max(1);
+            adjust.clamp(3, 999)
+        }
+    }
+}
+
+/// cpu.weight of so many thousandths of a CPU: shares first, then runc's conversion of shares to weight.
+pub fn cpu_weight(millis: i64) -> u64 {
+    let shares = (millis * 1024 / 1000).clamp(2, 262_144) as u64;
+    1 + ((shares - 2) * 9999) / 262_142
+}
+
+/// cpu.max quota in microseconds per 100 ms; at least 1 ms, as upstream.
+pub fn cpu_quota(millis: i64) -> Option<u64> {
+    (millis > 0).then(|| (millis as u64 * 100).max(1000))
+}

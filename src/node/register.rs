@@ -1,0 +1,220 @@
+//! The Node object: registration, conditions, and the Lease by which the control plane knows that the node is alive.
+
+use std::{sync::Arc, time::Duration};
+
+use ipnet::IpNet;
+use k8s_openapi::{
+    api::{
+        coordination::v1::Lease,
+        core::v1::{Node, NodeAddress, NodeCondition},
+    },
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time},
+};
+use serde_json::{Value, json};
+
+use super::{
+    Config,
+    host::{self, Machine},
+};
+use crate::{
+    api::{Env, Status},
+    client::{Client, Informer},
+};
+
+const LEASES: &str = "kube-node-lease";
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// kubelet's `nodeStatusReportFrequency`.
+const REPORT: Duration = Duration::from_secs(300);
+const LEASE_SECONDS: i32 = 40;
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Tells the server about this node.
+pub struct Registration {
+    client: Client,
+    env: Env,
+    config: Config,
+    host: Machine,
+    uid: std::sync::Mutex<String>,
+}
+
+impl Registration {
+    pub fn new(client: Client, env: Env, config: &Config, host: Machine) -> Arc<Registration> {
+        Arc::new(Registration { client, env, config: config.clone(), host, uid: Default::default() })
+    }
+
+    /// Makes the Node, or brings an existing one up to date. Tries until the server takes it.
+    pub async fn register(&self) {
+        loop {
+            match self.try_register().await {
+                Ok(()) => return,
+                Err(status) => tracing::warn!(%status, "the node is not registered yet"),
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    async fn try_register(&self) -> Result<(), Status> {
+        let name = &self.config.name;
+        let labels: serde_json::Map<String, Value> = self.labels().into_iter().map(|(k, v)| (k, json!(v))).collect();
+        let existing = match self.client.get::<Node>(None, name).await {
+            Err(status) if status.is_not_found() => {
+                let metadata = ObjectMeta {
+                    name: Some(name.clone()),
+                    labels: Some(self.labels().into_iter().collect()),
+                    ..ObjectMeta::default()
+                };
+                self.client.create(&Node { metadata, ..Node::default() }).await?
+            }
+            Ok(_) => {
+                let patch = json!({ "metadata": { "labels": labels } });
+                self.client.merge::<Node>(None, name, None, patch).await?
+            }
+            Err(status) => return Err(status),
+        };
+        *self.uid.lock().unwrap_or_else(|p| p.into_inner()) = existing.metadata.uid.clone().unwrap_or_default();
+        self.report(&existing, false).await
+    }
+
+    fn labels(&self) -> Vec<(String, String)> {
+        let own = [
+            ("kubernetes.io/hostname", self.config.name.as_str()),
+            ("kubernetes.io/os", "linux"),
+            ("kubernetes.io/arch", host::architecture()),
+            ("beta.kubernetes.io/os", "linux"),
+            ("beta.kubernetes.io/arch", host::architecture()),
+        ];
+        let own = own.map(|(k, v)| (k.to_owned(), v.to_owned()));
+        own.into_iter().chain(self.config.labels.iter().cloned()).collect()
+    }
+
+    /// The node takes Pods from now on.
+    pub async fn ready(&self) {
+        while let Err(status) = self.refresh().await {
+            tracing::warn!(%status, "the node's status was not written");
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    async fn refresh(&self) -> Result<(), Status> {
+        let node: Node = self.client.get(None, &self.config.name).await?;
+        self.report(&node, true).await
+    }
+
+    async fn report(&self, old: &Node, ready: bool) -> Result<(), Status> {
+        let resources = self.host.resources(self.config.max_pods);
+        let ips = self.config.addresses.iter().map(|ip| ("InternalIP", ip.to_string()));
+        let addresses: Vec<NodeAddress> = ips
+            .chain([("Hostname", self.config.name.clone())])
+            .map(|(type_, address)| NodeAddress { type_: type_.to_owned(), address })
+            .collect();
+        let status = json!({
+            "capacity": resources,
+            "allocatable": resources,
+            "addresses": addresses,
+            "nodeInfo": self.host.info,
+            "conditions": self.conditions(old, ready),
+        });
+        let patch = json!({ "status": status });
+        self.client.merge::<Node>(None, &self.config.name, Some("status"), patch).await.map(drop)
+    }
+
+    fn conditions(&self, old: &Node, ready: bool) -> Vec<NodeCondition> {
+        let now = Time(self.env.now());
+        let known: Vec<NodeCondition> = old.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
+        let ready = match ready {
+            true => ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+            false => {
+                ("Ready", "False", "KubeletNotReady", "container runtime network not ready: no podCIDR assigned yet")
+            }
+        };
+        let own = [
+            ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+            ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+            ready,
+        ];
+        let mut all: Vec<NodeCondition> =
+            known.iter().filter(|c| own.iter().all(|o| o.0 != c.type_)).cloned().collect();
+        all.extend(own.map(|(type_, status, reason, message)| {
+            let before = known.iter().find(|c| c.type_ == type_ && c.status == status);
+            NodeCondition {
+                type_: type_.to_owned(),
+                status: status.to_owned(),
+                reason: Some(reason.to_owned()),
+                message: Some(message.to_owned()),
+                last_heartbeat_time: Some(now.clone()),
+                last_transition_time: before.and_then(|c| c.last_transition_time.clone()).or(Some(now.clone())),
+            }
+        }));
+        all
+    }
+
+    /// Renews the Lease every 10 s and reports the status every 5 min, for as long as the agent runs.
+    pub async fn heartbeat(self: Arc<Registration>) {
+        let mut ticks = tokio::time::interval(HEARTBEAT);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut since_report = Duration::ZERO;
+        loop {
+            ticks.tick().await;
+            if let Err(status) = self.renew().await {
+                tracing::warn!(%status, "the node's lease was not renewed");
+                if status.is_not_found() {
+                    self.register().await;
+                }
+            }
+            since_report += HEARTBEAT;
+            if since_report < REPORT {
+                continue;
+            }
+            since_report = Duration::ZERO;
+            match self.refresh().await {
+                Err(status) if status.is_not_found() => self.register().await,
+                Err(status) => tracing::warn!(%status, "the node's status was not written"),
+                Ok(()) => {}
+            }
+        }
+    }
+
+    async fn renew(&self) -> Result<(), Status> {
+        let now = MicroTime(self.env.now());
+        let name = &self.config.name;
+        let patch = json!({ "spec": {
+            "holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now,
+        }});
+        match self.client.merge::<Lease>(Some(LEASES), name, None, patch).await {
+            Err(status) if status.is_not_found() => {}
+            other => return other.map(drop),
+        }
+        let uid = self.uid.lock().unwrap_or_else(|p| p.into_inner()).clone();
+        let owner = OwnerReference {
+            api_version: "v1".into(),
+            kind: "Node".into(),
+            name: name.clone(),
+            uid,
+            ..OwnerReference::default()
+        };
+        let mut lease = Lease::default();
+        lease.metadata.name = Some(name.clone());
+        lease.metadata.namespace = Some(LEASES.to_owned());
+        lease.metadata.owner_references = Some(vec![owner]);
+        let spec = lease.spec.get_or_insert_default();
+        spec.holder_identity = Some(name.clone());
+        spec.lease_duration_seconds = Some(LEASE_SECONDS);
+        spec.renew_time = Some(now);
+        self.client.create(&lease).await.map(drop)
+    }
+}
+
+/// The node's Pod ranges, once the control plane has given them.
+pub async fn pod_ranges(nodes: &Informer<Node>) -> Vec<IpNet> {
+    let mut changes = nodes.subscribe();
+    while let Some(delta) = changes.recv().await {
+        let Some(spec) = delta.new.as_ref().and_then(|n| n.spec.as_ref()) else { continue };
+        let listed = spec.pod_cidrs.iter().flatten().chain(spec.pod_cidr.iter().filter(|_| spec.pod_cidrs.is_none()));
+        let ranges: Vec<IpNet> = listed.filter_map(|r| r.parse().ok()).collect();
+        if !ranges.is_empty() {
+            return ranges;
+        }
+    }
+    Vec::new()
+}

@@ -1,0 +1,221 @@
+//! exec and attach: a process's streams as frames, with the kernel's own backpressure, resize and exit code.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use podwright_runtime::{ContainerId, ExecSpec, Scribe, Streams, runtime::ExecSession};
+use serde::Deserialize;
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::mpsc,
+};
+
+use super::{Frames, Machine, receive, running};
+use crate::{
+    api::{
+        Cause, Status,
+        rpc::{ExecOptions, PodRef},
+        stream::{CLOSE, Frame, RESIZE, STDERR, STDIN, STDOUT},
+    },
+    node::machine::Inside,
+};
+
+const CHUNK: usize = 32 << 10;
+/// Frames that may wait for a slow reader before the process has to.
+const BACKLOG: usize = 4;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Size {
+    width: u16,
+    height: u16,
+}
+
+/// Runs a command in a container.
+pub async fn exec(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: ExecOptions) -> Result<(), Status> {
+    let id = running(machine, pod, &options.container).await?;
+    let Inside { mut process, seccomp } = machine.inside(&id).await.map_err(Status::internal)?;
+    process.set_args(Some(options.command.clone()));
+    process.set_terminal(Some(options.tty));
+    if options.tty {
+        let env = process.env_mut().get_or_insert_default();
+        if !env.iter().any(|v| v.starts_with("TERM=")) {
+            env.push("TERM=xterm".to_owned());
+        }
+    }
+    let spec = ExecSpec { process, seccomp, stdin: options.stdin, size: None };
+    let mut session = machine.runtime.exec(&id, spec, &scribe(machine, pod)).await.map_err(start_failed)?;
+    let streams = std::mem::replace(&mut session.streams, Streams { stdin: None, stdout: None, stderr: None });
+    join(frames, streams, &options, Target::Exec(&session)).await?;
+    let code = session.wait().await.map_err(Status::internal)?;
+    if code == 0 { Ok(()) } else { Err(exit_status(code)) }
+}
+
+fn scribe(machine: &Machine, pod: &PodRef) -> Scribe {
+    let mut object = k8s_openapi::api::core::v1::Pod::default();
+    object.metadata.uid = Some(pod.uid.clone());
+    machine.scribe(&object)
+}
+
+fn start_failed(error: podwright_runtime::Error) -> Status {
+    match error {
+        podwright_runtime::Error::Start { kind, message } => {
+            let mut status = exit_status(kind.exit_code());
+            status.message = format!("{message}: {}", status.message);
+            status
+        }
+        other => Status::internal(other),
+    }
+}
+
+/// A non-zero exit, as upstream's remotecommand v4 has it.
+fn exit_status(code: i32) -> Status {
+    let message = format!("command terminated with non-zero exit code: exit status {code}");
+    let cause = Cause { reason: "ExitCode".into(), message: code.to_string(), field: String::new() };
+    Status::failure(500, "NonZeroExitCode", message).with_causes(vec![cause])
+}
+
+/// Joins a container's own process.
+pub async fn attach(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: ExecOptions) -> Result<(), Status> {
+    let id = running(machine, pod, &options.container).await?;
+    let streams = machine.runtime.attach(&id, options.stdin).await.map_err(Status::internal)?;
+    join(frames, streams, &options, Target::Attach(machine, &id)).await
+}
+
+/// Whose terminal is resized.
+enum Target<'a> {
+    Exec(&'a ExecSession),
+    Attach(&'a Machine, &'a ContainerId),
+}
+
+impl Target<'_> {
+    async fn resize(&self, size: (u16, u16)) {
+        let result = match self {
+            Target::Exec(session) => session.resize(size),
+            Target::Attach(machine, id) => machine.runtime.resize(id, size).await,
+        };
+        if let Err(error) = result {
+            tracing::debug!(%error, "a terminal was not resized");
+        }
+    }
+}
+
+/// Moves bytes both ways until the process has closed its output, or the caller has gone.
+async fn join(frames: &mut Frames, streams: Streams, options: &ExecOptions, target: Target<'_>) -> Result<(), Status> {
+    let (sender, mut output) = mpsc::channel::<Frame>(BACKLOG);
+    let wanted = [(STDOUT, streams.stdout, options.stdout), (STDERR, streams.stderr, options.stderr)];
+    for (channel, fd, wanted) in wanted {
+        let Some(fd) = fd else { continue };
+        let fd = watched(fd, Interest::READABLE).map_err(Status::internal)?;
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            if let Err(error) = pump(fd, channel, wanted, sender).await {
+                tracing::debug!(%error, "a process's output broke off");
+            }
+        });
+    }
+    drop(sender);
+    let mut stdin = match streams.stdin {
+        Some(fd) => Some(watched(fd, Interest::WRITABLE).map_err(Status::internal)?),
+        None => None,
+    };
+    let (mut sink, mut source) = take(frames).split();
+    let forward = async {
+        while let Some(frame) = output.recv().await {
+            if sink.send(frame).await.is_err() {
+                return;
+            }
+        }
+    };
+    let feed = async {
+        while let Some(frame) = receive(&mut source).await {
+            match frame.channel {
+                STDIN => {
+                    if let Some(fd) = &stdin
+                        && write_all(fd, &frame.payload).await.is_err()
+                    {
+                        stdin = None;
+                    }
+                }
+                RESIZE => {
+                    if let Ok(Size { width, height }) = serde_json::from_slice(&frame.payload) {
+                        target.resize((width, height)).await;
+                    }
+                }
+                CLOSE if frame.payload.first() == Some(&STDIN) => {
+                    if let Some(fd) = stdin.take()
+                        && options.tty
+                    {
+                        // A terminal knows no half-close: its line discipline takes ^D for the end.
+                        write_all(&fd, b"\x04").await.ok();
+                    }
+                }
+                _ => {}
+            }
+        }
+    };
+    let gone = tokio::select! {
+        () = forward => false,
+        () = feed => true,
+    };
+    if gone {
+        return Err(Status::bad_request("the caller has hung up"));
+    }
+    // Both halves came from one `Framed`.
+    *frames = sink.reunite(source).map_err(Status::internal)?;
+    Ok(())
+}
+
+/// Takes the frames out, to be split; what stays behind says nothing to nobody.
+pub fn take(frames: &mut Frames) -> Frames {
+    let nothing: crate::client::Stream = Box::new(tokio::io::join(tokio::io::empty(), tokio::io::sink()));
+    std::mem::replace(frames, Frames::new(nothing, crate::api::stream::FrameCodec))
+}
+
+/// Sends the last frame of a session whose frames were taken.
+pub async fn finish(mut sink: futures::stream::SplitSink<Frames, Frame>, status: Status) {
+    let payload = Bytes::from(serde_json::to_vec(&status).unwrap_or_default());
+    // Who has hung up does not hear how it went.
+    sink.send(Frame { channel: crate::api::stream::STATUS, payload }).await.ok();
+    sink.close().await.ok();
+}
+
+/// The safe constructor is deprecated for types that could change their descriptor under it; an `OwnedFd` cannot.
+#[expect(deprecated)]
+fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(fd, interest)
+}
+
+/// Reads until the end; bytes that nobody wants are read and dropped, so that the process never hangs on them.
+async fn pump(fd: AsyncFd<OwnedFd>, channel: u8, wanted: bool, sender: mpsc::Sender<Frame>) -> io::Result<()> {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let read = fd.async_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd.as_fd(), &mut buffer)?)).await;
+        let count = match read {
+            Ok(0) => return Ok(()),
+            Ok(count) => count,
+            // How a terminal says that nobody is on the other side any more.
+            Err(e) if e.raw_os_error() == Some(nix::libc::EIO) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        if !wanted {
+            continue;
+        }
+        let payload = Bytes::copy_from_slice(&buffer[..count]);
+        if sender.send(Frame { channel, payload }).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+async fn write_all(fd: &AsyncFd<OwnedFd>, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let count = fd.async_io(Interest::WRITABLE, |fd| Ok(rustix::io::write(fd.as_fd(), bytes)?)).await?;
+        bytes = &bytes[count..];
+    }
+    Ok(())
+}

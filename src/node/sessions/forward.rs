@@ -1,0 +1,94 @@
+//! Connections that the server cannot make itself: to a port inside a Pod, or from inside the node's network.
+
+use std::{
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::AsFd,
+};
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use podwright_net::netns::tcp_connect_in;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{Frames, Machine, receive, sandbox_of};
+use crate::api::{
+    Status,
+    rpc::PodRef,
+    stream::{CLOSE, Frame, STDIN, STDOUT},
+};
+use podwright_runtime::Network as SandboxNetwork;
+
+const CHUNK: usize = 32 << 10;
+
+/// One connection to a port inside the Pod: on its loopback, IPv4 first.
+pub async fn port(machine: &Machine, frames: &mut Frames, pod: &PodRef, port: u16) -> Result<(), Status> {
+    let sandbox = sandbox_of(machine, &pod.uid).await.ok_or_else(|| Status::not_found("pods", "", &pod.name))?;
+    let addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))];
+    let mut last = None;
+    for address in addresses {
+        let connected = match sandbox.spec.network {
+            SandboxNetwork::New => {
+                let netns = machine.runtime.netns(&sandbox.spec.id).await.map_err(Status::internal)?;
+                tcp_connect_in(netns.as_fd(), address).await
+            }
+            _ => machine.network.netns().tcp_connect(address).await,
+        };
+        match connected {
+            Ok(tcp) => return copy(frames, tcp).await,
+            Err(error) => last = last.or(Some(error)),
+        }
+    }
+    let why = last.map(|e| e.to_string()).unwrap_or_default();
+    Err(Status::internal(format!("failed to connect to localhost:{port} inside the Pod's network: {why}")))
+}
+
+/// One connection from inside the node's network.
+pub async fn dial(machine: &Machine, frames: &mut Frames, address: &str) -> Result<(), Status> {
+    let parsed: SocketAddr = address.parse().map_err(|e| Status::bad_request(format!("{address}: {e}")))?;
+    let connected = machine.network.netns().tcp_connect(parsed).await;
+    copy(frames, connected.map_err(|e| Status::unavailable(e.to_string()))?).await
+}
+
+/// Moves bytes both ways; each direction ends by itself, the session when both have, or when the caller has gone.
+async fn copy(frames: &mut Frames, tcp: TcpStream) -> Result<(), Status> {
+    let (mut from, mut to) = tcp.into_split();
+    let (mut sink, mut source) = super::exec::take(frames).split();
+    let upward = async {
+        let mut buffer = vec![0; CHUNK];
+        loop {
+            match from.read(&mut buffer).await {
+                Ok(0) | Err(_) => break,
+                Ok(count) => {
+                    let payload = Bytes::copy_from_slice(&buffer[..count]);
+                    if sink.send(Frame { channel: STDOUT, payload }).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+        sink.send(Frame { channel: CLOSE, payload: Bytes::from_static(&[STDOUT]) }).await.ok();
+    };
+    // `false`: the caller has gone. `true`: it has only finished sending.
+    let downward = async {
+        while let Some(frame) = receive(&mut source).await {
+            match frame.channel {
+                STDIN if to.write_all(&frame.payload).await.is_err() => return true,
+                CLOSE if frame.payload.first() == Some(&STDIN) => {
+                    to.shutdown().await.ok();
+                    return true;
+                }
+                _ => {}
+            }
+        }
+        false
+    };
+    tokio::pin!(upward, downward);
+    tokio::select! {
+        () = &mut upward => {}
+        half = &mut downward => if half { (&mut upward).await },
+    }
+    Ok(())
+}

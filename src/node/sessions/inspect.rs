@@ -1,0 +1,137 @@
+//! A Pod as Linux sees it: read back from the kernel at this moment, never from memory.
+
+use std::path::Path;
+
+use podwright_runtime::{ContainerStatus, ProcessInfo, SandboxStatus};
+use serde_json::{Map, Value, json};
+
+use super::{Machine, sandbox_of};
+use crate::api::{Status, rpc::PodRef};
+
+/// The limits that are read back from each cgroup.
+const FILES: [&str; 9] = [
+    "cpu.weight",
+    "cpu.max",
+    "memory.max",
+    "memory.current",
+    "memory.swap.max",
+    "memory.oom.group",
+    "pids.max",
+    "pids.current",
+    "cgroup.procs",
+];
+
+/// Everything about one Pod. What cannot be read is told as an error beside what can.
+pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
+    let sandbox = sandbox_of(machine, &pod.uid).await.ok_or_else(|| Status::not_found("pods", "", &pod.name))?;
+    let mut errors = Vec::new();
+    let netns = machine.runtime.netns(&sandbox.spec.id).await.ok();
+    let network = match machine.network.inspect(&pod.uid, netns).await {
+        Ok(found) => json!(found),
+        Err(error) => {
+            errors.push(error.to_string());
+            Value::Null
+        }
+    };
+    let mut containers = Vec::new();
+    for container in &sandbox.containers {
+        let processes = match machine.runtime.processes(&container.id).await {
+            Ok(processes) => processes,
+            Err(error) => {
+                if container.pid != 0 {
+                    errors.push(error.to_string());
+                }
+                Vec::new()
+            }
+        };
+        let stats = machine.runtime.stats(&container.id).await.ok();
+        containers.push(described(container, &processes, json!(stats)));
+    }
+    let stats = machine.runtime.sandbox_stats(&sandbox.spec.id).await.ok();
+    let services = services(machine, &pod.uid).await;
+    Ok(json!({
+        "pod": pod,
+        "sandbox": {
+            "id": sandbox.spec.id,
+            "state": sandbox.state,
+            "created": sandbox.created,
+            "hostname": sandbox.spec.hostname,
+            "pause": process(&sandbox),
+            "cgroup": cgroup(sandbox.pid),
+            "stats": stats,
+        },
+        "network": network,
+        "services": services,
+        "containers": containers,
+        "errors": errors,
+    }))
+}
+
+/// The elements of the node's nftables sets that name one of the Pod's addresses.
+async fn services(machine: &Machine, uid: &str) -> Value {
+    let addresses = machine.network.addresses_of(uid).unwrap_or_default();
+    let listing = machine
+        .network
+        .netns()
+        .run(|| std::process::Command::new("nft").args(["-j", "list", "ruleset"]).output().map(|out| out.stdout));
+    let Ok(Ok(bytes)) = listing.await else { return Value::Null };
+    let rules: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    let wanted: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
+    let mut found = Vec::new();
+    for entry in rules["nftables"].as_array().into_iter().flatten() {
+        let Some((kind, object)) = entry.as_object().and_then(|o| o.iter().next()) else { continue };
+        for element in object["elem"].as_array().into_iter().flatten() {
+            let text = element.to_string();
+            if wanted.iter().any(|a| text.contains(&format!("\"{a}\""))) {
+                found.push(json!({ "table": object["table"], kind: object["name"], "element": element }));
+            }
+        }
+    }
+    Value::Array(found)
+}
+
+fn described(container: &ContainerStatus, processes: &[ProcessInfo], stats: Value) -> Value {
+    json!({
+        "name": container.id.name,
+        "id": container.id.to_string(),
+        "state": container.state,
+        "pid": container.pid,
+        "started": container.started,
+        "exit": container.exit,
+        "log": container.log.as_ref().map(|l| l.path.clone()),
+        "cgroup": cgroup(container.pid),
+        "stats": stats,
+        "processes": processes,
+    })
+}
+
+/// The holder of the Pod's namespaces.
+fn process(sandbox: &SandboxStatus) -> Value {
+    let folder = format!("/proc/{}/ns", sandbox.pid);
+    let mut namespaces = Map::new();
+    for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+        if let Ok(link) = std::fs::read_link(entry.path()) {
+            let inode = link.to_string_lossy().trim_end_matches(']').rsplit('[').next().map(str::to_owned);
+            let inode: Option<u64> = inode.and_then(|i| i.parse().ok());
+            namespaces.insert(entry.file_name().to_string_lossy().into_owned(), json!(inode));
+        }
+    }
+    json!({ "pid": sandbox.pid, "namespaces": namespaces })
+}
+
+/// A process's cgroup: its path and its limits as the kernel has them.
+fn cgroup(pid: u32) -> Value {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let Some(path) = text.lines().find_map(|line| line.strip_prefix("0::")) else { return Value::Null };
+    let root = [Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/unified")]
+        .into_iter()
+        .map(|root| root.join(path.trim_start_matches('/')))
+        .find(|folder| folder.join("cgroup.procs").exists());
+    let mut limits = Map::new();
+    for file in FILES {
+        if let Some(text) = root.as_ref().and_then(|root| std::fs::read_to_string(root.join(file)).ok()) {
+            limits.insert(file.to_owned(), json!(text.trim()));
+        }
+    }
+    json!({ "path": path, "files": limits })
+}

@@ -1,0 +1,141 @@
+//! Sessions: what the server asks this node to open. Each dials a stream back and serves frames over it.
+
+pub mod cri;
+mod exec;
+mod forward;
+mod image;
+mod inspect;
+pub mod logs;
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use podwright_runtime::{ContainerId, ContainerState, SandboxStatus};
+use tokio_util::{codec::Framed, sync::CancellationToken};
+
+use super::machine::{Machine, split_sandbox};
+use crate::{
+    api::{
+        Status,
+        rpc::{PodRef, Session, Task},
+        stream::{Frame, FrameCodec, MAX_PAYLOAD, STATUS, STDOUT},
+    },
+    client::{Client, Stream},
+};
+
+/// A session's stream.
+pub(super) type Frames = Framed<Stream, FrameCodec>;
+
+const RECONNECT: Duration = Duration::from_millis(500);
+
+pub struct Sessions {
+    pub(super) machine: Arc<Machine>,
+    pub(super) client: Client,
+    pub(super) node: String,
+}
+
+impl Sessions {
+    /// Takes sessions until `shutdown`; subscribes anew when the connection breaks.
+    pub async fn serve(self, shutdown: CancellationToken) {
+        let this = Arc::new(self);
+        let work = async {
+            loop {
+                match this.client.sessions(&this.node).await {
+                    Ok(mut sessions) => {
+                        while let Some(session) = sessions.recv().await {
+                            tokio::spawn(this.clone().open(session));
+                        }
+                    }
+                    Err(status) => tracing::debug!(%status, "no sessions"),
+                }
+                tokio::time::sleep(RECONNECT).await;
+            }
+        };
+        tokio::select! {
+            () = work => {}
+            () = shutdown.cancelled() => {}
+        }
+    }
+
+    async fn open(self: Arc<Sessions>, session: Session) {
+        let stream = match self.client.dial(&session.id).await {
+            Ok(stream) => stream,
+            Err(status) => return tracing::warn!(%status, "a session's stream was not opened"),
+        };
+        let mut frames = Framed::new(stream, FrameCodec);
+        let result = self.run(&mut frames, session.task).await;
+        let status = result.err().unwrap_or_else(Status::success);
+        let payload = Bytes::from(serde_json::to_vec(&status).unwrap_or_default());
+        // Who has hung up does not hear how it went.
+        frames.send(Frame { channel: STATUS, payload }).await.ok();
+        frames.close().await.ok();
+    }
+
+    async fn run(&self, frames: &mut Frames, task: Task) -> Result<(), Status> {
+        let machine = &self.machine;
+        match task {
+            Task::Log { pod, log } => logs::serve(machine, frames, &pod, log).await,
+            Task::Exec { pod, exec } => exec::exec(machine, frames, &pod, exec).await,
+            Task::Attach { pod, exec } => exec::attach(machine, frames, &pod, exec).await,
+            Task::PortForward { pod, port } => forward::port(machine, frames, &pod, port).await,
+            Task::Dial { address } => forward::dial(machine, frames, &address).await,
+            Task::Image(options) => image::serve(machine, frames, options).await,
+            Task::Inspect { pod } => {
+                let found = inspect::inspect(machine, &pod).await?;
+                send(frames, STDOUT, Bytes::from(found.to_string())).await
+            }
+            Task::Trace { pod } => trace(machine, frames, &pod).await,
+        }
+    }
+}
+
+/// The Pod's journal as JSON lines, in order of time.
+async fn trace(machine: &Machine, frames: &mut Frames, pod: &PodRef) -> Result<(), Status> {
+    let path = machine.places.journals.join(&pod.uid);
+    let records = tokio::task::spawn_blocking(move || podwright_journal::read(&path))
+        .await
+        .map_err(Status::internal)?
+        .map_err(|e| Status::internal(format!("the Pod's journal: {e}")))?;
+    let mut lines = Vec::new();
+    for record in records {
+        serde_json::to_writer(&mut lines, &record).map_err(Status::internal)?;
+        lines.push(b'\n');
+    }
+    send(frames, STDOUT, Bytes::from(lines)).await
+}
+
+/// Sends bytes in as many frames as they need; waits while the other end is slow.
+async fn send(frames: &mut Frames, channel: u8, mut bytes: Bytes) -> Result<(), Status> {
+    while !bytes.is_empty() {
+        let payload = bytes.split_to(bytes.len().min(MAX_PAYLOAD));
+        frames.send(Frame { channel, payload }).await.map_err(Status::internal)?;
+    }
+    Ok(())
+}
+
+/// The next frame; `None` when the other end has gone.
+async fn receive(frames: &mut futures::stream::SplitStream<Frames>) -> Option<Frame> {
+    frames.next().await?.ok()
+}
+
+/// The newest sandbox of a Pod.
+async fn sandbox_of(machine: &Machine, uid: &str) -> Option<SandboxStatus> {
+    let all = machine.runtime.list().await;
+    all.into_iter().filter(|s| split_sandbox(&s.spec.id).0 == uid).max_by_key(|s| split_sandbox(&s.spec.id).1)
+}
+
+/// The running attempt of a container.
+async fn running(machine: &Machine, pod: &PodRef, container: &str) -> Result<ContainerId, Status> {
+    let missing = || Status::not_found("pods", "", &pod.name);
+    let sandbox = sandbox_of(machine, &pod.uid).await.ok_or_else(missing)?;
+    let is_it = |id: &ContainerId| container.is_empty() || id.name == container;
+    let found = sandbox.containers.iter().rev().find(|c| is_it(&c.id) && c.state == ContainerState::Running);
+    match found {
+        Some(status) => Ok(status.id.clone()),
+        None => {
+            let why = format!("container {container} is not running in pod {}", pod.name);
+            Err(Status::bad_request(why))
+        }
+    }
+}

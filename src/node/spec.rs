@@ -1,0 +1,152 @@
+//! Short answers about a Pod's manifest that the rest of the agent keeps asking.
+
+use std::borrow::Cow;
+
+use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, PodSpec};
+
+use crate::client::reference;
+
+/// Where the manifest of a static Pod came from: `file`; Pods of the API server say `api`.
+pub const SOURCE: &str = "kubernetes.io/config.source";
+/// The hash of a static Pod's manifest.
+pub const HASH: &str = "kubernetes.io/config.hash";
+/// On a mirror Pod: the hash of the static Pod that it shows.
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// The part that a container plays in its Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Runs to its end before the next container starts.
+    Init,
+    /// An init container with `restartPolicy: Always` (KEP-753).
+    Sidecar,
+    Main,
+    Ephemeral,
+}
+
+/// One container of a Pod, whatever list it stands in.
+#[derive(Clone, Debug)]
+pub struct Part<'a> {
+    pub role: Role,
+    pub container: Cow<'a, Container>,
+    /// Its place: `spec.containers{web}`, as events name it.
+    pub path: String,
+}
+
+impl Part<'_> {
+    pub fn name(&self) -> &str {
+        &self.container.name
+    }
+}
+
+fn spec(pod: &Pod) -> &PodSpec {
+    static EMPTY: std::sync::LazyLock<PodSpec> = std::sync::LazyLock::new(PodSpec::default);
+    pod.spec.as_ref().unwrap_or(&EMPTY)
+}
+
+/// What the agent asks of a Pod's manifest.
+pub trait PodExt {
+    fn spec(&self) -> &PodSpec;
+    fn uid(&self) -> &str;
+    fn name(&self) -> &str;
+    fn namespace(&self) -> &str;
+    /// All containers: init containers first, in order, then regular and ephemeral ones.
+    fn parts(&self) -> Vec<Part<'_>>;
+    /// `name_namespace(uid)`, as upstream's messages name a Pod.
+    fn full_name(&self) -> String {
+        format!("{}_{}({})", self.name(), self.namespace(), self.uid())
+    }
+    fn part(&self, name: &str) -> Option<Part<'_>> {
+        self.parts().into_iter().find(|p| p.name() == name)
+    }
+    fn restart_policy(&self) -> &str {
+        self.spec().restart_policy.as_deref().unwrap_or("Always")
+    }
+    /// Seconds between SIGTERM and SIGKILL: what the deletion says, or else the spec.
+    fn grace(&self) -> i64;
+    fn host_network(&self) -> bool {
+        self.spec().host_network == Some(true)
+    }
+    fn annotation(&self, key: &str) -> Option<&str>;
+    fn is_static(&self) -> bool {
+        self.annotation(SOURCE).is_some_and(|source| source != "api")
+    }
+    fn is_mirror(&self) -> bool {
+        self.annotation(MIRROR).is_some()
+    }
+    fn is_terminal(&self) -> bool;
+    /// Whom events are about: the Pod, or one container of it.
+    fn about(&self, container: Option<&str>) -> ObjectReference;
+}
+
+impl PodExt for Pod {
+    fn spec(&self) -> &PodSpec {
+        spec(self)
+    }
+    fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
+    }
+    fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+    fn namespace(&self) -> &str {
+        self.metadata.namespace.as_deref().unwrap_or("default")
+    }
+
+    fn parts(&self) -> Vec<Part<'_>> {
+        let spec = spec(self);
+        let init = spec.init_containers.iter().flatten().map(|c| Part {
+            role: if c.restart_policy.as_deref() == Some("Always") { Role::Sidecar } else { Role::Init },
+            path: format!("spec.initContainers{{{}}}", c.name),
+            container: Cow::Borrowed(c),
+        });
+        let main = spec.containers.iter().map(|c| Part {
+            role: Role::Main,
+            path: format!("spec.containers{{{}}}", c.name),
+            container: Cow::Borrowed(c),
+        });
+        let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| Part {
+            role: Role::Ephemeral,
+            path: format!("spec.ephemeralContainers{{{}}}", c.name),
+            container: Cow::Owned(Container {
+                args: c.args.clone(),
+                command: c.command.clone(),
+                env: c.env.clone(),
+                env_from: c.env_from.clone(),
+                image: c.image.clone(),
+                image_pull_policy: c.image_pull_policy.clone(),
+                name: c.name.clone(),
+                resources: c.resources.clone(),
+                security_context: c.security_context.clone(),
+                stdin: c.stdin,
+                stdin_once: c.stdin_once,
+                termination_message_path: c.termination_message_path.clone(),
+                termination_message_policy: c.termination_message_policy.clone(),
+                tty: c.tty,
+                volume_mounts: c.volume_mounts.clone(),
+                working_dir: c.working_dir.clone(),
+                ..Container::default()
+            }),
+        });
+        init.chain(main).chain(ephemeral).collect()
+    }
+
+    fn grace(&self) -> i64 {
+        let asked = self.metadata.deletion_grace_period_seconds.filter(|_| self.metadata.deletion_timestamp.is_some());
+        asked.or(spec(self).termination_grace_period_seconds).unwrap_or(30).max(0)
+    }
+
+    fn annotation(&self, key: &str) -> Option<&str> {
+        self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    fn is_terminal(&self) -> bool {
+        let phase = self.status.as_ref().and_then(|s| s.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    }
+
+    fn about(&self, container: Option<&str>) -> ObjectReference {
+        let field_path = container.and_then(|name| self.part(name)).map(|part| part.path);
+        ObjectReference { field_path, ..reference(self) }
+    }
+}

@@ -1,0 +1,214 @@
+//! Static Pods: manifests in a folder of the node, and the mirror Pods by which the server shows them.
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::StreamExt;
+use inotify::{Inotify, WatchMask};
+use k8s_openapi::api::core::v1::Pod;
+use sha2::{Digest, Sha256};
+use tokio::sync::mpsc;
+
+use super::{
+    Shared,
+    spec::{HASH, MIRROR, PodExt, SOURCE},
+};
+use crate::{
+    api::{Object, Options, kinds, yaml},
+    client::Client,
+};
+
+/// Without inotify the folder is read so often.
+const POLL: Duration = Duration::from_secs(20);
+
+/// The Pods of the manifest folder: the complete list now, and again whenever it changes.
+pub fn watch(shared: &Arc<Shared>) -> Option<mpsc::UnboundedReceiver<Vec<Arc<Pod>>>> {
+    let folder = shared.config.manifests.clone()?;
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let node = shared.config.name.clone();
+    tokio::spawn(async move {
+        let mut changes = changes(&folder);
+        loop {
+            let pods = read_folder(&folder, &node);
+            if sender.send(pods).is_err() {
+                return;
+            }
+            match &mut changes {
+                Some(changes) => {
+                    changes.next().await;
+                }
+                None => tokio::time::sleep(POLL).await,
+            }
+        }
+    });
+    Some(receiver)
+}
+
+type Changes = std::pin::Pin<Box<dyn futures::Stream<Item = ()> + Send>>;
+
+fn changes(folder: &Path) -> Option<Changes> {
+    let mask = WatchMask::CLOSE_WRITE | WatchMask::MOVED_TO | WatchMask::MOVED_FROM | WatchMask::DELETE;
+    let watch = || -> std::io::Result<Changes> {
+        let inotify = Inotify::init()?;
+        inotify.watches().add(folder, mask)?;
+        Ok(Box::pin(inotify.into_event_stream(vec![0; 4096])?.map(drop)))
+    };
+    match watch() {
+        Ok(changes) => Some(changes),
+        Err(error) => {
+            tracing::warn!(%error, folder = %folder.display(), "the manifest folder is polled");
+            None
+        }
+    }
+}
+
+/// All Pods of the folder's `.yaml`, `.yml` and `.json` files. A file that does not hold Pods is said and left out.
+pub fn read_folder(folder: &Path, node: &str) -> Vec<Arc<Pod>> {
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    let is_manifest = |p: &&PathBuf| {
+        let hidden = p.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
+        !hidden && p.extension().is_some_and(|e| ["yaml", "yml", "json"].iter().any(|x| e == *x))
+    };
+    let mut pods = Vec::new();
+    for file in files.iter().filter(is_manifest) {
+        match std::fs::read_to_string(file).map_err(|e| e.to_string()).and_then(|text| read(&text, file, node)) {
+            Ok(read) => pods.extend(read.into_iter().map(Arc::new)),
+            Err(why) => tracing::warn!(file = %file.display(), why, "a static Pod's manifest is left out"),
+        }
+    }
+    pods
+}
+
+/// The Pods of one manifest, as kubelet makes them of files: named after the node, with a uid of their content.
+pub fn read(text: &str, file: &Path, node: &str) -> Result<Vec<Pod>, String> {
+    let documents = yaml::documents(text)?;
+    documents.into_iter().map(|document| static_pod(document, file, node)).collect()
+}
+
+fn static_pod(document: serde_json::Value, file: &Path, node: &str) -> Result<Pod, String> {
+    let mut object = Object(document);
+    if object.0["kind"] != "Pod" {
+        return Err(format!("expected a Pod, found {}", object.0["kind"]));
+    }
+    if let Some(kind) = kinds::lookup("pods") {
+        (kind.strategy.default)(&mut object);
+    }
+    let digest = Sha256::digest(format!("{node}\n{}\n{}", file.display(), object.0));
+    let uid: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let mut pod: Pod = serde_json::from_value(object.0).map_err(|e| e.to_string())?;
+    let name = pod.metadata.name.clone().filter(|n| !n.is_empty()).ok_or("the Pod has no name")?;
+    pod.metadata.name = Some(format!("{name}-{node}"));
+    pod.metadata.namespace.get_or_insert_with(|| "default".to_owned());
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(SOURCE.to_owned(), "file".to_owned());
+    annotations.insert(HASH.to_owned(), uid.clone());
+    pod.metadata.uid = Some(uid);
+    pod.spec.get_or_insert_default().node_name = Some(node.to_owned());
+    pod.status = None;
+    Ok(pod)
+}
+
+/// The mirror Pods: made where they are missing, removed where nothing stands behind them.
+pub struct Mirrors {
+    client: Client,
+    /// Static Pods by `namespace/name`.
+    statics: HashMap<String, Arc<Pod>>,
+    /// The server's objects, by the same key.
+    shown: HashMap<String, Arc<Pod>>,
+}
+
+fn key(pod: &Pod) -> String {
+    format!("{}/{}", pod.namespace(), pod.name())
+}
+
+impl Mirrors {
+    pub fn new(client: Client) -> Mirrors {
+        Mirrors { client, statics: HashMap::new(), shown: HashMap::new() }
+    }
+
+    /// The folder's Pods are these now; the uids of those that have left it.
+    pub fn replace(&mut self, pods: &[Arc<Pod>]) -> Vec<String> {
+        let new: HashMap<String, Arc<Pod>> = pods.iter().map(|p| (key(p), p.clone())).collect();
+        let old = std::mem::replace(&mut self.statics, new);
+        let still = |uid: &str| pods.iter().any(|p| p.uid() == uid);
+        let gone = old.values().map(|p| p.uid().to_owned()).filter(|uid| !still(uid)).collect();
+        self.retry();
+        gone
+    }
+
+    /// The mirror that shows a static Pod.
+    pub fn of(&self, pod: &Pod) -> Option<Arc<Pod>> {
+        self.shown.get(&key(pod)).filter(|mirror| mirror.annotation(MIRROR) == pod.annotation(HASH)).cloned()
+    }
+
+    /// A mirror Pod has been seen; the uid of the static Pod that it shows. One that shows nothing is deleted.
+    pub fn seen(&mut self, mirror: &Arc<Pod>) -> Option<String> {
+        self.shown.insert(key(mirror), mirror.clone());
+        let current = self.statics.get(&key(mirror)).filter(|p| p.annotation(HASH) == mirror.annotation(MIRROR));
+        match current {
+            Some(pod) if mirror.metadata.deletion_timestamp.is_none() => Some(pod.uid().to_owned()),
+            _ => {
+                self.delete(mirror);
+                None
+            }
+        }
+    }
+
+    /// A mirror Pod was deleted: that kills nothing, it is made again.
+    pub fn gone(&mut self, mirror: &Pod) {
+        self.shown.remove(&key(mirror));
+        self.retry();
+    }
+
+    /// Makes the mirrors that are missing, and deletes those that show an older manifest or none.
+    pub fn retry(&self) {
+        for (key, mirror) in &self.shown {
+            let current = self.statics.get(key);
+            if current.is_none_or(|p| p.annotation(HASH) != mirror.annotation(MIRROR)) {
+                self.delete(mirror);
+            }
+        }
+        for (key, pod) in &self.statics {
+            if !self.shown.contains_key(key) {
+                self.create(pod);
+            }
+        }
+    }
+
+    fn create(&self, pod: &Arc<Pod>) {
+        let mut mirror = (**pod).clone();
+        let hash = pod.annotation(HASH).unwrap_or_default().to_owned();
+        mirror.metadata.uid = None;
+        mirror.metadata.annotations.get_or_insert_default().insert(MIRROR.to_owned(), hash);
+        mirror.status = None;
+        let client = self.client.clone();
+        tokio::spawn(async move {
+            match client.create(&mirror).await {
+                Err(status) if !status.is_already_exists() => {
+                    tracing::warn!(%status, pod = %mirror.full_name(), "a mirror Pod was not made");
+                }
+                _ => {}
+            }
+        });
+    }
+
+    fn delete(&self, mirror: &Arc<Pod>) {
+        let (client, mirror) = (self.client.clone(), mirror.clone());
+        tokio::spawn(async move {
+            let options = Options { grace_period_seconds: Some(0), ..Options::default() };
+            let uid = mirror.metadata.uid.as_deref();
+            let result = client.delete::<Pod>(Some(mirror.namespace()), mirror.name(), uid, options).await;
+            if let Err(status) = result
+                && !status.is_not_found()
+            {
+                tracing::warn!(%status, pod = %mirror.full_name(), "a mirror Pod was not deleted");
+            }
+        });
+    }
+}

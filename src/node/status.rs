@@ -1,0 +1,256 @@
+//! A Pod's status from what is known of it: `(Pod, Observed) -> PodStatus`. Pure; wording and reasons are upstream's.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{
+        ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
+        HostIP, Pod, PodIP, PodStatus,
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+use super::{
+    conditions,
+    observed::{Attempt, Busy, Container, Exit, Intent, Observed, SandboxState},
+    plan::{self, restart_count},
+    qos,
+    spec::{Part, PodExt, Role},
+};
+
+/// What the node adds to every status.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// The node's addresses, the preferred one first.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// The status of `pod` as `seen`. `pod.status` is the newest known one: from it come what others own (conditions that
+/// the agent does not know) and what must never go backwards (a terminal phase, times of transition).
+pub fn status(pod: &Pod, seen: &Observed, host: &Host, now: Timestamp) -> PodStatus {
+    let old = pod.status.clone().unwrap_or_default();
+    let parts = pod.parts();
+    let statuses = |roles: &[Role]| -> Option<Vec<ContainerStatus>> {
+        let all: Vec<_> =
+            parts.iter().filter(|p| roles.contains(&p.role)).map(|p| container_status(pod, p, seen)).collect();
+        (!all.is_empty()).then_some(all)
+    };
+    let init = statuses(&[Role::Init, Role::Sidecar]);
+    let main = statuses(&[Role::Main]);
+    let ephemeral = statuses(&[Role::Ephemeral]);
+
+    let phase = match old.phase.as_deref() {
+        Some(terminal @ ("Succeeded" | "Failed")) => terminal.to_owned(),
+        _ => phase(pod, &parts, seen).to_owned(),
+    };
+    let failure = match &seen.intent {
+        Intent::Stop(stop) => stop.failure.clone(),
+        Intent::Run => None,
+    };
+    let ips: Vec<String> = match pod.host_network() {
+        true if seen.sandbox.state != SandboxState::None => host.addresses.iter().map(IpAddr::to_string).collect(),
+        true => Vec::new(),
+        false => seen.sandbox.ips.iter().map(IpAddr::to_string).collect(),
+    };
+    // Addresses stay in the status of a Pod that has ended, as upstream keeps them.
+    let kept = |new: Vec<String>| if new.is_empty() && phase != "Pending" { old_ips(&old) } else { new };
+    let ips = kept(ips);
+    let mut status = PodStatus {
+        host_ip: host.addresses.first().map(IpAddr::to_string),
+        host_ips: Some(host.addresses.iter().map(|a| HostIP { ip: a.to_string() }).collect()),
+        pod_ip: ips.first().cloned(),
+        pod_ips: (!ips.is_empty()).then(|| ips.into_iter().map(|ip| PodIP { ip }).collect()),
+        start_time: old.start_time.clone().or(seen.start_time.map(Time)),
+        qos_class: old.qos_class.clone().or_else(|| Some(qos::class(pod).as_str().to_owned())),
+        reason: failure.as_ref().map(|f| f.reason.clone()).or_else(|| old.reason.clone()),
+        message: failure.as_ref().map(|f| f.message.clone()).or_else(|| old.message.clone()),
+        observed_generation: pod.metadata.generation,
+        init_container_statuses: init,
+        container_statuses: main,
+        ephemeral_container_statuses: ephemeral,
+        phase: Some(phase),
+        conditions: None,
+        ..old.clone()
+    };
+    if failure.is_some() {
+        status.phase = Some("Failed".into());
+    }
+    limit_messages(&mut status);
+    status.conditions = Some(conditions::conditions(pod, &parts, seen, &status, old.conditions.as_deref(), now));
+    status
+}
+
+fn old_ips(old: &PodStatus) -> Vec<String> {
+    old.pod_ips.iter().flatten().map(|p| p.ip.clone()).collect()
+}
+
+/// Upstream's `getPhase`.
+fn phase(pod: &Pod, parts: &[Part<'_>], seen: &Observed) -> &'static str {
+    let over = matches!(seen.intent, Intent::Stop(_)) && plan::ended(pod, seen);
+    let (mut pending_init, mut failed_init) = (0, 0);
+    let (mut waiting, mut running, mut stopped, mut succeeded) = (0, 0, 0, 0);
+    let begun = parts.iter().filter(|p| p.role == Role::Main).any(|p| seen.container(p.name()).attempt.is_some());
+    for part in parts {
+        let container = seen.container(part.name());
+        let last_exit = container.attempt.as_ref().and_then(|a| a.exit.as_ref());
+        match part.role {
+            Role::Ephemeral => {}
+            Role::Sidecar if begun || container.started => {}
+            Role::Init | Role::Sidecar => match last_exit {
+                _ if container.is_running() => pending_init += 1,
+                Some(exit) if exit.code == 0 => {}
+                Some(_) => failed_init += usize::from(part.role == Role::Init),
+                None => pending_init += 1,
+            },
+            Role::Main if container.is_running() => running += 1,
+            Role::Main => match last_exit {
+                Some(exit) => {
+                    stopped += 1;
+                    succeeded += usize::from(exit.code == 0);
+                }
+                None => waiting += 1,
+            },
+        }
+    }
+    let total = waiting + running + stopped;
+    if over {
+        // Nothing will run any more: what did not succeed has failed.
+        return if total == succeeded && failed_init == 0 { "Succeeded" } else { "Failed" };
+    }
+    match () {
+        () if failed_init > 0 && pod.restart_policy() == "Never" => "Failed",
+        () if pending_init + failed_init > 0 || waiting > 0 => "Pending",
+        () if running > 0 => "Running",
+        () if stopped == 0 => "Pending",
+        () if pod.restart_policy() == "Always" => "Running",
+        () if stopped == succeeded => "Succeeded",
+        () if pod.restart_policy() == "Never" => "Failed",
+        () => "Running",
+    }
+}
+
+fn container_status(pod: &Pod, part: &Part<'_>, seen: &Observed) -> ContainerStatus {
+    let container = seen.container(part.name());
+    let attempt = container.attempt.as_ref();
+    let (state, last_state) = states(pod, part, container, seen);
+    let running = container.is_running();
+    let done = part.role == Role::Init && container.succeeded();
+    ContainerStatus {
+        name: part.name().to_owned(),
+        image: attempt.map(|a| a.image.clone()).or(part.container.image.clone()).unwrap_or_default(),
+        image_id: attempt.map(|a| a.image_id.clone()).unwrap_or_default(),
+        container_id: attempt.filter(|a| !a.id.is_empty()).map(|a| container_id(&a.id)),
+        restart_count: restart_count(attempt),
+        ready: if part.role == Role::Init { done } else { running && container.started && container.ready },
+        started: Some(running && container.started),
+        state: Some(state),
+        last_state: Some(last_state.unwrap_or_default()),
+        ..ContainerStatus::default()
+    }
+}
+
+/// `podwright://<id>`.
+pub fn container_id(id: &str) -> String {
+    format!("podwright://{id}")
+}
+
+/// `state` and `lastState`.
+fn states(
+    pod: &Pod,
+    part: &Part<'_>,
+    container: &Container,
+    seen: &Observed,
+) -> (ContainerState, Option<ContainerState>) {
+    let last = container.last.as_ref().and_then(|a| a.exit.as_ref().map(|exit| terminated(a, exit)));
+    let stopping = matches!(seen.intent, Intent::Stop(_));
+    let default_reason = match pod.spec().init_containers.as_ref().is_some_and(|i| !i.is_empty()) {
+        true if part.role != Role::Ephemeral => "PodInitializing",
+        _ => "ContainerCreating",
+    };
+    let Some(attempt) = &container.attempt else {
+        if stopping && plan::ended(pod, seen) && seen.start_time.is_some() && !never_admitted(seen) {
+            let exit = Exit { finished_at: Timestamp::UNIX_EPOCH, ..Exit::unknown(Timestamp::UNIX_EPOCH) };
+            return (never_ran(&exit), last);
+        }
+        return (waiting(container, default_reason), last);
+    };
+    match &attempt.exit {
+        None => {
+            let running = ContainerStateRunning { started_at: attempt.started_at.map(Time) };
+            (ContainerState { running: Some(running), ..ContainerState::default() }, last)
+        }
+        // It will run again and waits for that: its end is the last state then.
+        Some(exit) if !stopping && (container.waiting.is_some() || !attempt.current) => {
+            (waiting(container, default_reason), Some(terminated(attempt, exit)))
+        }
+        Some(exit) => (terminated(attempt, exit), last),
+    }
+}
+
+/// The Pod was refused by the node's admission: nothing of it was ever begun.
+fn never_admitted(seen: &Observed) -> bool {
+    matches!(&seen.intent, Intent::Stop(stop) if stop.failure.is_some())
+        && seen.sandbox.state == SandboxState::None
+        && seen.containers.is_empty()
+}
+
+fn waiting(container: &Container, default_reason: &str) -> ContainerState {
+    let waiting = match &container.waiting {
+        Some(trouble) if container.busy != Busy::Starting => ContainerStateWaiting {
+            reason: Some(trouble.reason.clone()),
+            message: Some(trouble.message.clone()).filter(|m| !m.is_empty()),
+        },
+        _ => ContainerStateWaiting { reason: Some(default_reason.to_owned()), message: None },
+    };
+    ContainerState { waiting: Some(waiting), ..ContainerState::default() }
+}
+
+fn terminated(attempt: &Attempt, exit: &Exit) -> ContainerState {
+    let terminated = ContainerStateTerminated {
+        container_id: Some(container_id(&attempt.id)).filter(|_| !attempt.id.is_empty()),
+        exit_code: exit.code,
+        reason: Some(exit.reason.clone()),
+        message: exit.message.clone().filter(|m| !m.is_empty()),
+        started_at: attempt.started_at.or(Some(Timestamp::UNIX_EPOCH)).map(Time),
+        finished_at: Some(Time(exit.finished_at)),
+        signal: None,
+    };
+    ContainerState { terminated: Some(terminated), ..ContainerState::default() }
+}
+
+fn never_ran(exit: &Exit) -> ContainerState {
+    let terminated = ContainerStateTerminated {
+        exit_code: exit.code,
+        reason: Some(exit.reason.clone()),
+        message: exit.message.clone(),
+        ..ContainerStateTerminated::default()
+    };
+    ContainerState { terminated: Some(terminated), ..ContainerState::default() }
+}
+
+/// Termination messages: 4096 bytes for one, 12288 for all containers together, as upstream cuts them.
+fn limit_messages(status: &mut PodStatus) {
+    const ONE: usize = 4096;
+    const ALL: usize = 12288;
+    let lists = [&mut status.init_container_statuses, &mut status.container_statuses];
+    let mut messages: Vec<&mut String> = lists
+        .into_iter()
+        .flat_map(|list| list.iter_mut().flatten())
+        .flat_map(|c| [c.state.as_mut(), c.last_state.as_mut()])
+        .flatten()
+        .filter_map(|state| state.terminated.as_mut()?.message.as_mut())
+        .collect();
+    let share = (ALL / messages.len().max(1)).min(ONE);
+    for message in &mut messages {
+        truncate(message, share);
+    }
+}
+
+/// Cuts at a character's border.
+pub fn truncate(text: &mut String, most: usize) {
+    if text.len() > most {
+        let end = (0..=most).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0);
+        text.truncate(end);
+    }
+}

@@ -1,0 +1,260 @@
+//! The only place where a PodSpec becomes runtime words: a sandbox spec per Pod, an OCI spec per container. Pure.
+
+pub mod env;
+mod expand;
+pub mod files;
+mod seccomp;
+mod security;
+
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::Pod;
+use podwright_runtime::{
+    ContainerId, ContainerSpec, LogSpec, Network, PidMode, Resources, Rootfs, SandboxSpec, image::Image, oci,
+};
+use serde_json::{Value, json};
+
+use super::{
+    executor::{StartOrder, Trouble},
+    labels, qos,
+    spec::{Part, PodExt},
+};
+pub use expand::expand;
+
+/// A file or folder of the host that a container shall see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    pub source: PathBuf,
+    pub destination: String,
+    /// Mount options as OCI has them: `rbind`, `ro`, `rprivate`, ...
+    pub options: Vec<String>,
+}
+
+impl Mounted {
+    pub fn bind(source: impl Into<PathBuf>, destination: &str, read_only: bool) -> Mounted {
+        let mode = if read_only { "ro" } else { "rw" };
+        let options = ["rbind", "rprivate", mode].map(str::to_owned).to_vec();
+        Mounted { source: source.into(), destination: destination.to_owned(), options }
+    }
+}
+
+/// What a translation needs beside the manifest.
+pub struct Context<'a> {
+    pub pod: &'a Pod,
+    pub part: &'a Part<'a>,
+    pub order: &'a StartOrder,
+    pub image: &'a Image,
+    /// What the manifest asks for; the image's own variables are added here.
+    pub env: env::Env,
+    /// Volumes and managed files, in the manifest's order.
+    pub mounts: Vec<Mounted>,
+    pub hostname: &'a str,
+    pub log: PathBuf,
+    /// The node's memory in bytes.
+    pub memory: i64,
+    /// Where `Localhost` seccomp profiles are kept.
+    pub seccomp_dir: &'a Path,
+}
+
+fn create_error(message: impl std::fmt::Display) -> Trouble {
+    Trouble::new("CreateContainerError", message)
+}
+
+/// `<uid>_<attempt>`.
+pub fn sandbox_id(uid: &str, attempt: u32) -> String {
+    format!("{uid}_{attempt}")
+}
+
+/// The Pod's sandbox. `node_network` is the node's network namespace where that is not the process's own.
+pub fn sandbox(
+    pod: &Pod,
+    attempt: u32,
+    hostname: &str,
+    node_network: Option<&Path>,
+    pids_max: Option<u64>,
+) -> SandboxSpec {
+    let spec = pod.spec();
+    let class = qos::class(pod);
+    let cpu_request = qos::pod_request(pod, "cpu");
+    let resources = Resources {
+        cpu_weight: Some(qos::cpu_weight(cpu_request)),
+        cpu_quota_us: qos::pod_limit(pod, "cpu").and_then(qos::cpu_quota),
+        memory_max: qos::pod_limit(pod, "memory").map(|m| (m / 1000) as u64),
+        pids_max,
+        ..Resources::default()
+    };
+    SandboxSpec {
+        id: sandbox_id(pod.uid(), attempt),
+        hostname: if pod.host_network() { String::new() } else { hostname.to_owned() },
+        network: match (pod.host_network(), node_network) {
+            (false, _) => Network::New,
+            (true, None) => Network::Host,
+            (true, Some(path)) => Network::Path(path.to_owned()),
+        },
+        pid: match (spec.host_pid, spec.share_process_namespace) {
+            (Some(true), _) => PidMode::Host,
+            (_, Some(true)) => PidMode::Sandbox,
+            _ => PidMode::Container,
+        },
+        host_ipc: spec.host_ipc == Some(true),
+        sysctls: spec
+            .security_context
+            .iter()
+            .flat_map(|s| s.sysctls.iter().flatten())
+            .map(|s| (s.name.replace('/', "."), s.value.clone()))
+            .collect(),
+        cgroup: PathBuf::from(class.as_str().to_lowercase()).join(format!("pod{}", pod.uid())),
+        resources,
+        labels: labels::of_pod(pod, attempt),
+        annotation: String::new(),
+    }
+}
+
+/// One container.
+///
+/// 1. who it runs as, 2. with which environment, 3. what it executes, 4. what it sees, 5. what it may do, 6. its limits.
+pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
+    let Context { pod, part, order, image, .. } = &context;
+    let container = &part.container;
+    let privileged = security::is_privileged(container);
+    let user = security::user(pod, container, image)?;
+    let env = environment(&context, &user);
+    let args = arguments(container, image, &env)?;
+    let cwd = container.working_dir.clone().filter(|d| !d.is_empty()).unwrap_or_else(|| image.working_dir());
+    let capabilities = security::capabilities(container).map_err(create_error)?;
+    let seccomp = security::seccomp(pod, container, &capabilities, context.seccomp_dir)?;
+    let (masked, read_only) = security::paths(container);
+    let context_of = container.security_context.as_ref();
+
+    let spec = json!({
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": container.tty == Some(true),
+            "user": { "uid": user.uid, "gid": user.gid, "additionalGids": user.groups },
+            "args": args,
+            "env": env.0.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>(),
+            "cwd": if cwd.is_empty() { "/" } else { cwd.as_str() },
+            "capabilities": security::capability_sets(&capabilities, user.uid == 0),
+            "noNewPrivileges": context_of.and_then(|c| c.allow_privilege_escalation) == Some(false),
+            "oomScoreAdj": qos::oom_score_adj(pod, container, context.memory),
+        },
+        "root": { "path": "rootfs", "readonly": context_of.and_then(|c| c.read_only_root_filesystem) == Some(true) },
+        "mounts": mounts(&context.mounts, privileged),
+        "linux": {
+            "maskedPaths": masked,
+            "readonlyPaths": read_only,
+            "seccomp": seccomp,
+            "rootfsPropagation": propagation(&context.mounts),
+        },
+    });
+    let oci: oci::Spec = serde_json::from_value(spec).map_err(create_error)?;
+    Ok(ContainerSpec {
+        id: ContainerId::new(sandbox_id(pod.uid(), order.sandbox), part.name(), order.restart),
+        oci,
+        // The store gives the uppermost layer first, the runtime wants the lowest first.
+        rootfs: Rootfs::Layers(image.layers.iter().rev().cloned().collect()),
+        log: Some(LogSpec::new(context.log.clone())),
+        stdin: container.stdin == Some(true),
+        stdin_once: container.stdin_once == Some(true),
+        resources: limits(container),
+        labels: labels::of_container(pod, part, order),
+        annotation: String::new(),
+    })
+}
+
+/// The image's variables, the hostname, then the manifest's; PATH, HOME and TERM where nobody says.
+fn environment(context: &Context<'_>, user: &security::User) -> env::Env {
+    let mut all = env::Env::default();
+    for pair in context.image.env() {
+        if let Some((name, value)) = pair.split_once('=') {
+            all.set(name, value);
+        }
+    }
+    all.set("HOSTNAME", context.hostname);
+    for (name, value) in &context.env.0 {
+        all.set(name.clone(), value.clone());
+    }
+    let default = |all: &mut env::Env, name: &str, value: &str| {
+        if all.get(name).is_none() {
+            all.set(name, value);
+        }
+    };
+    default(&mut all, "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    default(&mut all, "HOME", user.home.as_deref().unwrap_or("/"));
+    if context.part.container.tty == Some(true) {
+        default(&mut all, "TERM", "xterm");
+    }
+    all
+}
+
+/// `command` replaces the image's entrypoint and its cmd; `args` alone replaces the cmd.
+fn arguments(
+    container: &k8s_openapi::api::core::v1::Container,
+    image: &Image,
+    env: &env::Env,
+) -> Result<Vec<String>, Trouble> {
+    let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
+        let lookup = |name: &str| env.get(name).map(str::to_owned);
+        list.iter().flatten().map(|text| expand(text, lookup)).collect()
+    };
+    let (command, args) = (expanded(&container.command), expanded(&container.args));
+    let mut all = match (command.is_empty(), args.is_empty()) {
+        (false, _) => command,
+        (true, false) => image.entrypoint(),
+        (true, true) => [image.entrypoint(), image.cmd()].concat(),
+    };
+    all.extend(args);
+    if all.is_empty() {
+        return Err(create_error("no command specified"));
+    }
+    Ok(all)
+}
+
+fn mounts(volumes: &[Mounted], privileged: bool) -> Vec<Value> {
+    let mode = if privileged { "rw" } else { "ro" };
+    let mut all = vec![
+        json!({ "destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"] }),
+        json!({ "destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", mode] }),
+        json!({ "destination": "/sys/fs/cgroup", "type": "cgroup2", "source": "cgroup",
+                "options": ["nosuid", "noexec", "nodev", "relatime", mode] }),
+    ];
+    if privileged {
+        all.push(
+            json!({ "destination": "/dev", "type": "bind", "source": "/dev", "options": ["rbind", "rprivate", "rw"] }),
+        );
+    }
+    // A mount below another one must come after it.
+    let mut sorted: Vec<&Mounted> = volumes.iter().collect();
+    sorted.sort_by_key(|m| m.destination.trim_end_matches('/').matches('/').count());
+    all.extend(
+        sorted
+            .into_iter()
+            .map(|m| json!({ "destination": m.destination, "type": "bind", "source": m.source, "options": m.options })),
+    );
+    all
+}
+
+/// The root must let through what the mounts let through.
+fn propagation(mounts: &[Mounted]) -> Option<&'static str> {
+    let any = |option: &str| mounts.iter().any(|m| m.options.iter().any(|o| o == option));
+    match () {
+        () if any("rshared") => Some("rshared"),
+        () if any("rslave") => Some("rslave"),
+        () => None,
+    }
+}
+
+/// Requests and limits as cgroup v2 settings.
+fn limits(container: &k8s_openapi::api::core::v1::Container) -> Resources {
+    let memory_max = qos::limit(container, "memory").map(|q| qos::units(q) as u64).filter(|m| *m > 0);
+    let cpu_request = qos::request(container, "cpu").map_or(0, qos::millis);
+    Resources {
+        cpu_weight: Some(qos::cpu_weight(cpu_request)),
+        cpu_quota_us: qos::limit(container, "cpu").map(qos::millis).and_then(qos::cpu_quota),
+        memory_max,
+        // Without swap a limit is a limit; a container that meets it dies as a whole, as upstream has it on v2.
+        memory_swap_max: memory_max.map(|_| 0),
+        oom_group: memory_max.map(|_| true),
+        ..Resources::default()
+    }
+}

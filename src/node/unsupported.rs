@@ -1,0 +1,75 @@
+//! Fields that are stored but not acted upon: a table, so that nothing is ignored in silence.
+
+use k8s_openapi::api::core::v1::{Container, Pod, Volume};
+
+use super::spec::PodExt;
+
+type Rule<T> = (&'static str, fn(&T) -> bool);
+
+const POD: &[Rule<Pod>] = &[
+    ("spec.hostUsers", |p| p.spec().host_users == Some(false)),
+    ("spec.runtimeClassName", |p| p.spec().runtime_class_name.is_some()),
+    ("spec.resourceClaims", |p| p.spec().resource_claims.as_ref().is_some_and(|c| !c.is_empty())),
+    ("spec.securityContext.seLinuxOptions", |p| context(p, |c| c.se_linux_options.is_some())),
+    ("spec.securityContext.appArmorProfile", |p| {
+        context(p, |c| c.app_armor_profile.as_ref().is_some_and(|a| a.type_ != "Unconfined"))
+    }),
+    ("spec.securityContext.fsGroupChangePolicy", |p| {
+        context(p, |c| c.fs_group_change_policy.as_deref() == Some("OnRootMismatch"))
+    }),
+    ("spec.securityContext.windowsOptions", |p| context(p, |c| c.windows_options.is_some())),
+];
+
+fn context(pod: &Pod, f: impl Fn(&k8s_openapi::api::core::v1::PodSecurityContext) -> bool) -> bool {
+    pod.spec().security_context.as_ref().is_some_and(f)
+}
+
+const CONTAINER: &[Rule<Container>] = &[
+    ("volumeDevices", |c| c.volume_devices.as_ref().is_some_and(|v| !v.is_empty())),
+    ("resources.claims", |c| c.resources.as_ref().is_some_and(|r| r.claims.as_ref().is_some_and(|c| !c.is_empty()))),
+    ("resources.limits.ephemeral-storage", |c| limit(c, "ephemeral-storage")),
+    ("resources.limits.hugepages", |c| limit(c, "hugepages-")),
+    ("securityContext.seLinuxOptions", |c| c.security_context.as_ref().is_some_and(|s| s.se_linux_options.is_some())),
+    ("securityContext.appArmorProfile", |c| {
+        let profile = c.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
+        profile.is_some_and(|a| a.type_ != "Unconfined")
+    }),
+    ("env.valueFrom.fileKeyRef", |c| {
+        c.env.iter().flatten().any(|e| e.value_from.as_ref().is_some_and(|v| v.file_key_ref.is_some()))
+    }),
+    ("ports.hostPort", |c| c.ports.iter().flatten().any(|p| p.host_port.is_some_and(|h| h != 0))),
+];
+
+fn limit(container: &Container, prefix: &str) -> bool {
+    let limits = container.resources.as_ref().and_then(|r| r.limits.as_ref());
+    limits.is_some_and(|l| l.keys().any(|k| k.starts_with(prefix)))
+}
+
+const VOLUME: &[Rule<Volume>] = &[
+    ("emptyDir.sizeLimit", |v| {
+        v.empty_dir.as_ref().is_some_and(|e| e.size_limit.is_some() && e.medium.as_deref() != Some("Memory"))
+    }),
+    ("projected.sources.clusterTrustBundle", |v| {
+        v.projected.iter().flat_map(|p| p.sources.iter().flatten()).any(|s| s.cluster_trust_bundle.is_some())
+    }),
+    ("projected.sources.podCertificate", |v| {
+        v.projected.iter().flat_map(|p| p.sources.iter().flatten()).any(|s| s.pod_certificate.is_some())
+    }),
+];
+
+/// The paths of all fields of a Pod that this node does not act upon.
+pub fn fields(pod: &Pod) -> Vec<String> {
+    let mut found: Vec<String> = POD.iter().filter(|(_, set)| set(pod)).map(|(path, _)| (*path).to_owned()).collect();
+    let host = pod.host_network();
+    for part in pod.parts() {
+        // spec.containers{web} -> spec.containers[web]
+        let place = part.path.replace('{', "[").replace('}', "]");
+        let rules = CONTAINER.iter().filter(|(path, set)| set(&part.container) && !(host && *path == "ports.hostPort"));
+        found.extend(rules.map(|(path, _)| format!("{place}.{path}")));
+    }
+    for volume in pod.spec().volumes.iter().flatten() {
+        let rules = VOLUME.iter().filter(|(_, set)| set(volume));
+        found.extend(rules.map(|(path, _)| format!("spec.volumes[{}].{path}", volume.name)));
+    }
+    found
+}

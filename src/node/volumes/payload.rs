@@ -1,0 +1,123 @@
+//! What volumes made of API objects contain: `(source, objects) -> files`. Pure.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use k8s_openapi::api::core::v1::{ConfigMap, DownwardAPIVolumeFile, KeyToPath, Pod, Secret, VolumeProjection};
+
+use super::atomic::{File, Payload};
+use crate::node::translate::env::{Facts, Sources, field, resource};
+
+const DEFAULT_MODE: i32 = 0o644;
+
+/// A source's mode: its own, the volume's, 0644.
+fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
+    own.or(default).unwrap_or(DEFAULT_MODE) as u32 & 0o7777
+}
+
+/// Picks `items` (all keys, if there are none) out of `data`.
+fn pick(
+    data: &BTreeMap<String, Vec<u8>>,
+    items: Option<&[KeyToPath]>,
+    default_mode: Option<i32>,
+    optional: bool,
+    what: &str,
+) -> Result<Payload, String> {
+    let items = items.unwrap_or_default();
+    if items.is_empty() {
+        let whole = |(key, data): (&String, &Vec<u8>)| {
+            (PathBuf::from(key), File { data: data.clone(), mode: mode(None, default_mode), uid: None })
+        };
+        return Ok(data.iter().map(whole).collect());
+    }
+    let mut payload = Payload::new();
+    for item in items {
+        match data.get(&item.key) {
+            Some(bytes) => {
+                let file = File { data: bytes.clone(), mode: mode(item.mode, default_mode), uid: None };
+                payload.insert(PathBuf::from(&item.path), file);
+            }
+            None if optional => {}
+            None => return Err(format!("references non-existent {what} key: {}", item.key)),
+        }
+    }
+    Ok(payload)
+}
+
+pub fn config_map(
+    sources: &Sources,
+    name: &str,
+    items: Option<&[KeyToPath]>,
+    default_mode: Option<i32>,
+    optional: Option<bool>,
+) -> Result<Payload, String> {
+    let optional = optional == Some(true);
+    match sources.config_maps.get(name) {
+        Some(object) => pick(&config_map_data(object), items, default_mode, optional, "config"),
+        None if optional => Ok(Payload::new()),
+        None => Err(format!("configmap \"{name}\" not found")),
+    }
+}
+
+fn config_map_data(object: &ConfigMap) -> BTreeMap<String, Vec<u8>> {
+    let text = object.data.iter().flatten().map(|(k, v)| (k.clone(), v.clone().into_bytes()));
+    let binary = object.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()));
+    text.chain(binary).collect()
+}
+
+pub fn secret(
+    sources: &Sources,
+    name: &str,
+    items: Option<&[KeyToPath]>,
+    default_mode: Option<i32>,
+    optional: Option<bool>,
+) -> Result<Payload, String> {
+    let optional = optional == Some(true);
+    match sources.secrets.get(name) {
+        Some(object) => pick(&secret_data(object), items, default_mode, optional, "secret"),
+        None if optional => Ok(Payload::new()),
+        None => Err(format!("secret \"{name}\" not found")),
+    }
+}
+
+fn secret_data(object: &Secret) -> BTreeMap<String, Vec<u8>> {
+    object.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect()
+}
+
+pub fn downward(
+    pod: &Pod,
+    facts: &Facts,
+    items: Option<&[DownwardAPIVolumeFile]>,
+    default_mode: Option<i32>,
+) -> Result<Payload, String> {
+    let mut payload = Payload::new();
+    for item in items.unwrap_or_default() {
+        let text = match (&item.field_ref, &item.resource_field_ref) {
+            (Some(selector), _) => field(pod, facts, &selector.field_path)?,
+            (None, Some(selector)) => resource(pod, None, facts, selector)?,
+            (None, None) => continue,
+        };
+        let file = File { data: text.into_bytes(), mode: mode(item.mode, default_mode), uid: None };
+        payload.insert(PathBuf::from(&item.path), file);
+    }
+    Ok(payload)
+}
+
+/// One source of a projected volume; tokens are added by who can ask for them.
+pub fn projection(
+    pod: &Pod,
+    sources: &Sources,
+    facts: &Facts,
+    source: &VolumeProjection,
+    default_mode: Option<i32>,
+) -> Result<Payload, String> {
+    if let Some(s) = &source.config_map {
+        return config_map(sources, &s.name, s.items.as_deref(), default_mode, s.optional);
+    }
+    if let Some(s) = &source.secret {
+        return secret(sources, &s.name, s.items.as_deref(), default_mode, s.optional);
+    }
+    if let Some(s) = &source.downward_api {
+        return downward(pod, facts, s.items.as_deref(), default_mode);
+    }
+    Ok(Payload::new())
+}

@@ -1,0 +1,85 @@
+//! `subPath`, safe against symlinks that a container plants: resolved below the volume by the kernel, held by a descriptor.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, open, openat2};
+
+const FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+
+/// Opens `sub` below `volume`, making folders that do not exist. It never leaves the volume.
+pub fn open_beneath(volume: &Path, sub: &str) -> io::Result<OwnedFd> {
+    let root = open(volume, FLAGS | OFlags::DIRECTORY, Mode::empty())?;
+    let sub = Path::new(sub);
+    if sub.is_absolute() || sub.components().any(|c| c == Component::ParentDir) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("subPath {} leaves its volume", sub.display()),
+        ));
+    }
+    match openat2(&root, sub, FLAGS, Mode::empty(), BENEATH) {
+        Err(rustix::io::Errno::NOENT) => make(&root, sub),
+        other => Ok(other?),
+    }
+}
+
+/// Makes the folders of `sub`, each by a descriptor of its parent.
+fn make(root: &OwnedFd, sub: &Path) -> io::Result<OwnedFd> {
+    let mut done = PathBuf::new();
+    let mut parent = root.try_clone()?;
+    for part in sub.components() {
+        if part == Component::CurDir {
+            continue;
+        }
+        done.push(part);
+        let opened = match openat2(root, &done, FLAGS, Mode::empty(), BENEATH) {
+            Err(rustix::io::Errno::NOENT) => {
+                match mkdirat(&parent, part.as_os_str(), Mode::from_raw_mode(0o755)) {
+                    Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                    Err(e) => return Err(e.into()),
+                }
+                openat2(root, &done, FLAGS, Mode::empty(), BENEATH)?
+            }
+            other => other?,
+        };
+        parent = opened;
+    }
+    Ok(parent)
+}
+
+/// Binds what `held` refers to onto `target`, a folder or file that is made to fit.
+pub fn bind(held: &OwnedFd, target: &Path) -> io::Result<()> {
+    let source = format!("/proc/self/fd/{}", held.as_fd().as_raw_fd());
+    let is_folder = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(held)?.st_mode).is_dir();
+    if let Some(parent) = target.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    unbind(target)?;
+    if is_folder {
+        std::fs::create_dir_all(target)?;
+    } else {
+        open_file(target)?;
+    }
+    rustix::mount::mount_bind_recursive(source.as_str(), target)?;
+    Ok(())
+}
+
+fn open_file(target: &Path) -> io::Result<()> {
+    rustix::fs::openat(CWD, target, OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::from_raw_mode(0o640))?;
+    Ok(())
+}
+
+/// Takes away everything that is mounted on `target`; nothing mounted is no error.
+pub fn unbind(target: &Path) -> io::Result<()> {
+    loop {
+        match rustix::mount::unmount(target, rustix::mount::UnmountFlags::DETACH) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
