@@ -13,14 +13,28 @@
 //!
 //! Order of reading: [`spec`], [`Runtime`], then `plan`, `shim`, `sys`.
 
+pub mod cgroup;
+pub mod compile;
 pub mod error;
 pub mod image;
+pub mod inspect;
+mod link;
+pub mod plan;
+pub mod profile;
+mod records;
 pub mod runtime;
+pub mod seccomp;
+pub mod shim;
 pub mod spec;
+pub mod sys;
 
 pub use error::{Error, Result, StartFailure};
+pub use profile::{
+    all_capabilities, default_capabilities, default_masked_paths, default_mounts, default_readonly_paths,
+};
 pub use podwright_journal::{Cause, Role, Scribe};
-pub use runtime::Runtime;
+pub use runtime::{ExecSession, Runtime};
+pub use seccomp::default_seccomp;
 pub use spec::*;
 
 /// The words of OCI runtime specs, as [`ContainerSpec`] takes them.

@@ -1,161 +1,249 @@
 //! The agent's side: what CRI calls the RuntimeService, as async methods.
 
+mod containers;
+mod exec;
+mod recovery;
+mod sandboxes;
+
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::broadcast;
+use jiff::Timestamp;
+use tokio::sync::{broadcast, watch};
 
-use crate::{
-    Config, ContainerId, ContainerSpec, ContainerStatus, Error, Event, ExecOutput, ExecSpec, Exit, ProcessInfo, Result,
-    SandboxSpec, SandboxStatus, Scribe, Stats, Streams,
-};
+use crate::cgroup::{self, Tree};
+use crate::link::Link;
+use crate::records::{ContainerRecord, Folders, SandboxRecord, at};
+use crate::spec::*;
+use crate::sys::Kernel;
+use crate::{Error, Result, Scribe};
+pub use exec::ExecSession;
 
 /// All sandboxes and containers of one node. Cheap to clone. Every method may be repeated after a failure or a crash.
-#[derive(Clone, Debug)]
-pub struct Runtime {
+#[derive(Clone)]
+pub struct Runtime(Arc<Inner>);
+
+struct Inner {
+    folders: Folders,
+    tree: Tree,
+    /// The shim's program, sealed, shared by all shims.
+    shim: OwnedFd,
+    /// What this process may hand on.
+    bounding: u64,
+    sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
     events: broadcast::Sender<Event>,
+    /// Compiled seccomp profiles by their JSON.
+    seccomp: Mutex<HashMap<String, Arc<Filters>>>,
 }
 
-const LATER: &str = "the runtime is being built";
+/// Compiled filters, each in a sealed memfd, with their flags.
+type Filters = Vec<(OwnedFd, u32)>;
+
+/// One sandbox, as far as we know.
+struct Sandbox {
+    id: String,
+    /// Held by whoever makes, stops or removes it, or makes or removes a container of it.
+    turn: tokio::sync::Mutex<()>,
+    state: Mutex<SandboxState_>,
+}
+
+struct SandboxState_ {
+    record: SandboxRecord,
+    link: Option<Arc<Link>>,
+    /// Of `pause`; 0: not ready.
+    pid: u32,
+    netns: Option<OwnedFd>,
+    containers: BTreeMap<String, Container>,
+}
+
+struct Container {
+    record: ContainerRecord,
+    /// Of its first process; 0: none.
+    pid: u32,
+    exit: watch::Sender<Option<Exit>>,
+    /// Limits that this host cannot enforce.
+    unenforced: Vec<String>,
+}
+
+impl Container {
+    fn new(record: ContainerRecord, pid: u32, exit: Option<Exit>) -> Container {
+        Container { record, pid, exit: watch::Sender::new(exit), unenforced: Vec::new() }
+    }
+
+    fn status(&self) -> ContainerStatus {
+        let exit = self.exit.borrow().clone();
+        ContainerStatus {
+            id: self.record.id.clone(),
+            state: match (&exit, self.record.started) {
+                (Some(_), _) => ContainerState::Exited,
+                (None, Some(_)) => ContainerState::Running,
+                (None, None) => ContainerState::Created,
+            },
+            pid: if exit.is_some() { 0 } else { self.pid },
+            created: self.record.created,
+            started: self.record.started,
+            exit,
+            labels: self.record.labels.clone(),
+            annotation: self.record.annotation.clone(),
+            log: self.record.log.clone(),
+            unenforced: self.unenforced.clone(),
+        }
+    }
+}
+
+impl Sandbox {
+    fn new(record: SandboxRecord) -> Arc<Sandbox> {
+        let state =
+            SandboxState_ { record, link: None, pid: 0, netns: None, containers: BTreeMap::new() };
+        Arc::new(Sandbox {
+            id: state.record.spec.id.clone(),
+            turn: tokio::sync::Mutex::new(()),
+            state: Mutex::new(state),
+        })
+    }
+
+    /// Never held across an await.
+    fn state(&self) -> MutexGuard<'_, SandboxState_> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn status(&self) -> SandboxStatus {
+        let state = self.state();
+        SandboxStatus {
+            spec: state.record.spec.clone(),
+            state: if state.ready() { SandboxState::Ready } else { SandboxState::NotReady },
+            pid: state.pid,
+            created: state.record.created,
+            containers: state.containers.values().map(Container::status).collect(),
+        }
+    }
+
+    /// The connection to its shim. Errors: there is none.
+    fn link(&self) -> Result<Arc<Link>> {
+        let state = self.state();
+        state.link.clone().filter(|l| !l.is_dead()).ok_or_else(|| Error::ShimGone(self.id.clone()))
+    }
+
+    fn with_container<T>(&self, id: &ContainerId, act: impl FnOnce(&mut Container) -> T) -> Result<T> {
+        let mut state = self.state();
+        state.containers.get_mut(&id.key()).map(act).ok_or_else(|| not_found(id))
+    }
+}
+
+impl SandboxState_ {
+    fn ready(&self) -> bool {
+        self.pid != 0 && !self.record.stopped && self.link.as_ref().is_some_and(|l| !l.is_dead())
+    }
+}
+
+fn not_found(id: &ContainerId) -> Error {
+    Error::NotFound(format!("container {id}"))
+}
 
 impl Runtime {
     /// Opens the folders, finds every shim of an earlier agent and reconnects; containers whose shim died are killed and
     /// reported as [`ContainerStatusUnknown`](crate::ExitReason); what was half made is removed.
-    pub async fn open(_config: Config) -> Result<Runtime> {
-        Err(Error::Kernel(LATER.into()))
+    pub async fn open(config: Config) -> Result<Runtime> {
+        let folders = Folders::new(&config);
+        folders.make()?;
+        let kernel = Kernel::new(&Scribe::none());
+        let tree = Tree::open(&kernel, &config.cgroup_root)?;
+        let program = std::fs::read(&config.shim).map_err(at(&config.shim))?;
+        let runtime = Runtime(Arc::new(Inner {
+            folders,
+            tree,
+            shim: kernel.sealed_memfd("podwright-shim", &program)?,
+            bounding: crate::compile::bounding_set(),
+            sandboxes: Mutex::default(),
+            events: broadcast::Sender::new(4096),
+            seccomp: Mutex::default(),
+        }));
+        runtime.recover().await;
+        Ok(runtime)
+    }
+
+    /// What this host's cgroups can enforce.
+    pub fn cgroups(&self) -> &cgroup::Capabilities {
+        &self.0.tree.capabilities
+    }
+
+    /// The cgroup of a sandbox, as an absolute path; of a container if its key is given.
+    pub fn cgroup_path(&self, sandbox: &SandboxSpec, container: Option<&ContainerId>) -> std::path::PathBuf {
+        let pod = self.0.tree.path(&sandbox.cgroup);
+        container.map_or(pod.clone(), |id| pod.join(id.key()))
+    }
+
+    /// Makes a cgroup of the tree (a QoS class) and sets its limits; returns what cannot be enforced here.
+    pub fn make_cgroup(&self, relative: &std::path::Path, resources: &Resources, scribe: &Scribe) -> Result<Vec<String>> {
+        let kernel = Kernel::new(scribe);
+        let path = self.0.tree.make(&kernel, relative)?;
+        cgroup::apply(&kernel, &path, resources)
     }
 
     /// Exits, as they happen. A receiver that lags must look at [`Runtime::list`].
     pub fn events(&self) -> broadcast::Receiver<Event> {
-        self.events.subscribe()
-    }
-
-    /// Makes a sandbox ready: cgroup, shim, `pause` in its namespaces. A sandbox that is ready already is left alone.
-    pub async fn run_sandbox(&self, _spec: SandboxSpec, _scribe: &Scribe) -> Result<SandboxStatus> {
-        Err(Error::Kernel(LATER.into()))
-    }
-
-    /// The network namespace of a ready sandbox.
-    pub async fn netns(&self, _sandbox: &str) -> Result<OwnedFd> {
-        Err(Error::Kernel(LATER.into()))
-    }
-
-    /// Kills what still runs and ends `pause` and its namespaces. Records and logs stay.
-    pub async fn stop_sandbox(&self, _sandbox: &str, _scribe: &Scribe) -> Result<()> {
-        Err(Error::Kernel(LATER.into()))
-    }
-
-    /// Stops it and removes all that is left of it, its containers included. Logs are the caller's.
-    pub async fn remove_sandbox(&self, _sandbox: &str, _scribe: &Scribe) -> Result<()> {
-        Err(Error::Kernel(LATER.into()))
-    }
-
-    /// Prepares a container up to, but not including, its `execve`.
-    pub async fn create_container(&self, _spec: ContainerSpec, _scribe: &Scribe) -> Result<ContainerStatus> {
-        Err(Error::Kernel(LATER.into()))
-    }
-
-    /// Lets a created container execute its process. Errors: [`Error::Start`], after which it is `Exited` with code 128.
-    pub async fn start_container(&self, _id: &ContainerId, _scribe: &Scribe) -> Result<()> {
-        Err(Error::Kernel(LATER.into()))
-    }
-
-    /// Sends a signal to the first process of a container; nothing happens if it has ended.
-    pub async fn signal_container(&self, _id: &ContainerId, _signal: i32, _scribe: &Scribe) -> Result<()> {
-        Err(Error::Kernel(LATER.into()))
-    }
-
-    /// Sends `signal`, waits for at most `grace`, kills what is left, and returns when it has ended.
-    pub async fn stop_container(
-        &self,
-        _id: &ContainerId,
-        _signal: i32,
-        _grace: Duration,
-        _scribe: &Scribe,
-    ) -> Result<Option<Exit>> {
-        Err(Error::Kernel(LATER.into()))
-    }
-
-    /// Removes a container (killing it if need be), its writable layer and its record.
-    pub async fn remove_container(&self, _id: &ContainerId, _scribe: &Scribe) -> Result<()> {
-        Err(Error::Kernel(LATER.into()))
-    }
-
-    /// Runs a process in a running container. Dropping the session does not end the process.
-    pub async fn exec(&self, _id: &ContainerId, _spec: ExecSpec, _scribe: &Scribe) -> Result<ExecSession> {
-        Err(Error::Kernel(LATER.into()))
-    }
-
-    /// Runs a process to its end and collects its output; killed after `timeout` ([`Error::Timeout`]).
-    pub async fn exec_sync(
-        &self,
-        _id: &ContainerId,
-        _spec: ExecSpec,
-        _timeout: Duration,
-        _scribe: &Scribe,
-    ) -> Result<ExecOutput> {
-        Err(Error::Kernel(LATER.into()))
-    }
-
-    /// Joins the streams of a running container's first process: what it writes from now on, and its stdin if it has one.
-    /// The streams end when the container does; dropping them detaches.
-    pub async fn attach(&self, _id: &ContainerId, _stdin: bool) -> Result<Streams> {
-        Err(Error::Kernel(LATER.into()))
-    }
-
-    /// Sets the terminal size of a container (columns, rows).
-    pub async fn resize(&self, _id: &ContainerId, _size: (u16, u16)) -> Result<()> {
-        Err(Error::Kernel(LATER.into()))
+        self.0.events.subscribe()
     }
 
     /// All sandboxes with their containers.
     pub async fn list(&self) -> Vec<SandboxStatus> {
-        Vec::new()
+        let all: Vec<Arc<Sandbox>> = self.sandboxes().values().cloned().collect();
+        all.iter().map(|s| s.status()).collect()
     }
 
     /// One sandbox with its containers.
-    pub async fn sandbox(&self, _id: &str) -> Option<SandboxStatus> {
-        None
+    pub async fn sandbox(&self, id: &str) -> Option<SandboxStatus> {
+        self.find(id).map(|s| s.status())
     }
 
-    /// Usage of one container.
-    pub async fn stats(&self, _id: &ContainerId) -> Result<Stats> {
-        Err(Error::Kernel(LATER.into()))
+    fn sandboxes(&self) -> MutexGuard<'_, HashMap<String, Arc<Sandbox>>> {
+        self.0.sandboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Usage of a sandbox and all in it.
-    pub async fn sandbox_stats(&self, _sandbox: &str) -> Result<Stats> {
-        Err(Error::Kernel(LATER.into()))
+    fn find(&self, id: &str) -> Option<Arc<Sandbox>> {
+        self.sandboxes().get(id).cloned()
     }
 
-    /// The processes of a container, its first one first.
-    pub async fn processes(&self, _id: &ContainerId) -> Result<Vec<ProcessInfo>> {
-        Err(Error::Kernel(LATER.into()))
+    fn get(&self, id: &str) -> Result<Arc<Sandbox>> {
+        self.find(id).ok_or_else(|| Error::NotFound(format!("sandbox {id}")))
+    }
+
+    /// Runs kernel work that may block for a moment off the async threads.
+    async fn blocking<T: Send + 'static>(&self, act: impl FnOnce(&Inner) -> Result<T> + Send + 'static) -> Result<T> {
+        let inner = self.0.clone();
+        let done = tokio::task::spawn_blocking(move || act(&inner)).await;
+        done.unwrap_or_else(|e| Err(Error::Kernel(format!("a task of the runtime failed: {e}"))))
     }
 }
 
-/// A process started by [`Runtime::exec`].
-#[derive(Debug)]
-pub struct ExecSession {
-    /// Take what you need; the rest is closed on drop.
-    pub streams: Streams,
-    /// In the agent's PID namespace.
-    pub pid: u32,
+/// Ids become file and cgroup names.
+fn check_name(what: &str, name: &str) -> Result<()> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > 128 || name.starts_with('.') || !name.chars().all(fine) {
+        return Err(Error::Invalid(format!("{what} {name:?}")));
+    }
+    Ok(())
 }
 
-impl ExecSession {
-    /// Its exit code (128 + signal after a signal). Errors: [`Error::ShimGone`].
-    pub async fn wait(&mut self) -> Result<i32> {
-        Err(Error::Kernel(LATER.into()))
+/// Collects the errors of a teardown that goes on.
+#[derive(Default)]
+struct Errors(Vec<Error>);
+
+impl Errors {
+    fn note<T, E: Into<Error>>(&mut self, result: std::result::Result<T, E>) -> Option<T> {
+        result.map_err(|e| self.0.push(e.into())).ok()
     }
 
-    /// Sets the size of its terminal (columns, rows).
-    pub fn resize(&self, _size: (u16, u16)) -> Result<()> {
-        Err(Error::Kernel(LATER.into()))
+    fn result(mut self) -> Result<()> {
+        match self.0.len() {
+            0 => Ok(()),
+            1 => Err(self.0.remove(0)),
+            _ => Err(Error::Several(self.0)),
+        }
     }
+}
 
-    /// Sends it a signal; nothing happens if it has ended.
-    pub async fn signal(&self, _signal: i32) -> Result<()> {
-        Err(Error::Kernel(LATER.into()))
-    }
+fn now() -> Timestamp {
+    Timestamp::now()
 }

@@ -230,6 +230,9 @@ pub struct ContainerStatus {
     pub labels: Labels,
     pub annotation: String,
     pub log: Option<LogSpec>,
+    /// Limits that this host cannot enforce (cgroup files it does not have). Known to the agent that created it.
+    #[serde(default)]
+    pub unenforced: Vec<String>,
 }
 
 /// How a container ended.
@@ -297,7 +300,7 @@ pub struct ExecSpec {
 
 /// Streams of a process: our ends of its pipes, non-blocking, so that backpressure is the kernel's. With a terminal
 /// `stdin` and `stdout` are the same pty and there is no `stderr`; reading it gives EIO at the end (take it as EOF).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Streams {
     pub stdin: Option<OwnedFd>,
     pub stdout: Option<OwnedFd>,

@@ -1,0 +1,284 @@
+//! cgroup v2: finding it, enabling its controllers, limits, statistics, killing and removing.
+//!
+//! Everything is a file, so everything is the door's `write` and a table. (The cgroups-rs crate takes a hybrid host for
+//! version 1 and has its mount point built in; so it cannot serve here.)
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::spec::{Resources, Stats};
+use crate::sys::{Kernel, SysResult, io};
+use crate::{Error, Result};
+
+/// The controllers that limits need.
+pub const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
+/// Those that are enabled for children where the host has them.
+const WANTED: [&str; 6] = ["cpu", "cpuset", "io", "memory", "pids", "hugetlb"];
+
+/// What this host's cgroup v2 can do.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Capabilities {
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    /// Controllers available below the runtime's root.
+    pub controllers: BTreeSet<String>,
+    /// Those of [`NEEDED`] that are not: limits that need them are not enforced.
+    pub missing: Vec<String>,
+    /// Version 1 hierarchies are mounted too (and hold the missing controllers).
+    pub hybrid: bool,
+}
+
+/// A runtime's subtree.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    root: PathBuf,
+    pub capabilities: Capabilities,
+}
+
+impl Tree {
+    /// Finds the v2 mount and makes `root` (as `/podwright`) below it, with all controllers enabled on the way.
+    pub fn open(kernel: &Kernel, root: &Path) -> Result<Tree> {
+        let mount = find_mount()?;
+        let relative = root.strip_prefix("/").unwrap_or(root);
+        let root = mount.join(relative);
+        let controllers = words(&mount.join("cgroup.controllers"));
+        let missing = NEEDED.iter().filter(|c| !controllers.contains(**c)).map(|c| c.to_string()).collect();
+        let hybrid = fs::read_to_string("/proc/self/cgroup").unwrap_or_default().lines().any(|l| !l.starts_with("0::"));
+        let tree = Tree { root, capabilities: Capabilities { mount, controllers, missing, hybrid } };
+        tree.make(kernel, Path::new(""))?;
+        Ok(tree)
+    }
+
+    /// The absolute path of a cgroup below the root.
+    pub fn path(&self, relative: &Path) -> PathBuf {
+        if relative.as_os_str().is_empty() { self.root.clone() } else { self.root.join(relative) }
+    }
+
+    /// Makes a cgroup and its parents, each with its controllers enabled for its children, itself included.
+    pub fn make(&self, kernel: &Kernel, relative: &Path) -> SysResult<PathBuf> {
+        let path = self.path(relative);
+        let mut missing: Vec<&Path> = path.ancestors().take_while(|a| !a.join("cgroup.procs").exists()).collect();
+        let top = missing.last().and_then(|p| p.parent()).unwrap_or(&path).to_owned();
+        enable(kernel, &top)?;
+        while let Some(folder) = missing.pop() {
+            kernel.op("mkdir", || folder.display().to_string(), || match fs::create_dir(folder) {
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+                done => done,
+            })?;
+            enable(kernel, folder)?;
+        }
+        Ok(path)
+    }
+
+    /// A leaf that has never been killed: an old one of the same name is removed first.
+    pub fn make_leaf(&self, kernel: &Kernel, relative: &Path) -> SysResult<PathBuf> {
+        let path = self.path(relative);
+        if path.exists() {
+            remove(kernel, &path)?;
+        }
+        if let Some(parent) = relative.parent() {
+            self.make(kernel, parent)?;
+        }
+        kernel.mkdir(&path)?;
+        Ok(path)
+    }
+}
+
+/// Enables for the children of `folder` what it has and they lack.
+fn enable(kernel: &Kernel, folder: &Path) -> SysResult<()> {
+    let (has, gives) = (words(&folder.join("cgroup.controllers")), words(&folder.join("cgroup.subtree_control")));
+    for controller in WANTED.iter().filter(|c| has.contains(**c) && !gives.contains(**c)) {
+        let enabled = kernel.write(&folder.join("cgroup.subtree_control"), &format!("+{controller}"));
+        // What limits do not need may be refused (a cpuset in use, real-time processes).
+        if NEEDED.contains(controller) {
+            enabled?;
+        }
+    }
+    Ok(())
+}
+
+/// Where cgroup v2 is mounted: at the usual place on a pure host, elsewhere on a hybrid one.
+pub fn find_mount() -> Result<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts
+        .lines()
+        .filter_map(|line| {
+            let (mount, kind) = line.split_once(" - ")?;
+            (kind.split(' ').next() == Some("cgroup2")).then_some(mount)
+        })
+        .filter_map(|mount| Some(PathBuf::from(mount.split(' ').nth(4)?)))
+        .min_by_key(|path| path.as_os_str().len())
+        .ok_or_else(|| Error::Kernel("cgroup v2 is not mounted on this host".into()))
+}
+
+fn words(file: &Path) -> BTreeSet<String> {
+    fs::read_to_string(file).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+/// The files that `resources` sets, in order of writing.
+pub fn settings(resources: &Resources) -> Vec<(String, String)> {
+    let mut files: Vec<(String, String)> = Vec::new();
+    let mut set = |file: &str, value: Option<u64>| {
+        if let Some(value) = value {
+            files.push((file.to_owned(), value.to_string()));
+        }
+    };
+    set("cpu.weight", resources.cpu_weight.map(|w| w.clamp(1, 10_000)));
+    set("memory.max", resources.memory_max);
+    set("memory.high", resources.memory_high);
+    set("memory.low", resources.memory_low);
+    set("memory.min", resources.memory_min);
+    set("memory.swap.max", resources.memory_swap_max);
+    set("memory.oom.group", resources.oom_group.map(u64::from));
+    set("pids.max", resources.pids_max);
+    if let Some(quota) = resources.cpu_quota_us {
+        files.push(("cpu.max".into(), format!("{quota} {}", resources.cpu_period_us.unwrap_or(100_000))));
+    }
+    for (size, bytes) in &resources.hugetlb {
+        files.push((format!("hugetlb.{size}.max"), bytes.to_string()));
+    }
+    files.extend(resources.unified.iter().map(|(file, text)| (file.clone(), text.clone())));
+    files
+}
+
+/// Applies limits to a cgroup. Returns the files that this host does not have: those limits are not enforced.
+pub fn apply(kernel: &Kernel, cgroup: &Path, resources: &Resources) -> Result<Vec<String>> {
+    let mut missing = Vec::new();
+    for (file, text) in settings(resources) {
+        if file.contains('/') {
+            return Err(Error::Invalid(format!("cgroup file {file:?}")));
+        }
+        let path = cgroup.join(&file);
+        if path.exists() {
+            kernel.write(&path, &text)?;
+        } else {
+            missing.push(file);
+        }
+    }
+    Ok(missing)
+}
+
+/// The limits of a cgroup as the kernel has them: file -> text, for `inspect`.
+pub fn read_back(cgroup: &Path) -> Vec<(String, String)> {
+    const FILES: [&str; 9] = [
+        "cpu.weight",
+        "cpu.max",
+        "memory.max",
+        "memory.high",
+        "memory.low",
+        "memory.min",
+        "memory.swap.max",
+        "memory.oom.group",
+        "pids.max",
+    ];
+    let read = |file: &&str| Some((file.to_string(), fs::read_to_string(cgroup.join(file)).ok()?.trim().to_owned()));
+    FILES.iter().filter_map(read).collect()
+}
+
+/// Usage of a cgroup and all below it.
+pub fn stats(cgroup: &Path) -> Stats {
+    let number = |file: &str| fs::read_to_string(cgroup.join(file)).ok()?.trim().parse::<u64>().ok();
+    let keyed = |file: &str, key: &str| {
+        let text = fs::read_to_string(cgroup.join(file)).ok()?;
+        text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' ')?.trim().parse::<u64>().ok())
+    };
+    let memory_current = number("memory.current");
+    let inactive = keyed("memory.stat", "inactive_file").unwrap_or(0);
+    Stats {
+        cpu_usage_us: keyed("cpu.stat", "usage_usec"),
+        memory_current,
+        memory_working_set: memory_current.map(|m| m.saturating_sub(inactive)),
+        pids: number("pids.current").or_else(|| Some(procs(cgroup).len() as u64)),
+        oom_kills: keyed("memory.events", "oom_kill"),
+    }
+}
+
+/// The processes of a cgroup and all below it.
+pub fn procs(cgroup: &Path) -> Vec<u32> {
+    let own = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+    let mut pids: Vec<u32> = own.lines().filter_map(|l| l.parse().ok()).collect();
+    pids.extend(children(cgroup).iter().flat_map(|c| procs(c)));
+    pids
+}
+
+fn children(cgroup: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(cgroup).into_iter().flatten().flatten();
+    entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect()
+}
+
+/// Kills every process of a cgroup and all below it; a missing one is fine.
+pub fn kill(kernel: &Kernel, cgroup: &Path) -> SysResult<()> {
+    if !cgroup.exists() {
+        return Ok(());
+    }
+    kernel.write(&cgroup.join("cgroup.kill"), "1")
+}
+
+/// Waits (blocking) until no process is left.
+fn await_empty(cgroup: &Path, timeout: Duration) -> bool {
+    let Ok(events) = fs::File::open(cgroup.join("cgroup.events")) else { return true };
+    let deadline = Instant::now() + timeout;
+    loop {
+        // Reading arms the notification for what comes after.
+        let mut text = [0u8; 256];
+        let n = rustix::io::pread(&events, &mut text, 0).unwrap_or(0);
+        if String::from_utf8_lossy(&text[..n]).contains("populated 0") {
+            return true;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        let _ = io::poll(&mut [io::PollFd::new(events.as_fd(), libc::POLLPRI)], left.as_millis() as i32 + 1);
+    }
+}
+
+/// Kills what is left in a cgroup and removes it with all below it (blocking, briefly); a missing one is fine.
+pub fn remove(kernel: &Kernel, cgroup: &Path) -> SysResult<()> {
+    if !cgroup.exists() {
+        return Ok(());
+    }
+    if !procs(cgroup).is_empty() {
+        kill(kernel, cgroup)?;
+    }
+    await_empty(cgroup, Duration::from_secs(5));
+    for child in children(cgroup) {
+        remove(kernel, &child)?;
+    }
+    kernel.rmdir(cgroup)
+}
+
+/// cpu.weight for cpu.shares (2..=262144), as upstream's kubelet and runc convert them.
+pub fn weight_from_shares(shares: u64) -> u64 {
+    let shares = shares.clamp(2, 262_144);
+    1 + (shares - 2) * 9999 / 262_142
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_become_weights_as_upstream_has_them() {
+        assert_eq!([2, 1024, 262_144].map(weight_from_shares), [1, 39, 10_000]);
+    }
+
+    #[test]
+    fn limits_are_files() {
+        let resources = Resources {
+            cpu_weight: Some(39),
+            cpu_quota_us: Some(50_000),
+            memory_max: Some(1 << 20),
+            oom_group: Some(true),
+            pids_max: Some(10),
+            ..Resources::default()
+        };
+        let files = settings(&resources);
+        let text: Vec<String> = files.iter().map(|(f, t)| format!("{f}={t}")).collect();
+        let expected = ["cpu.weight=39", "memory.max=1048576", "memory.oom.group=1", "pids.max=10", "cpu.max=50000 100000"];
+        assert_eq!(text, expected);
+    }
+}

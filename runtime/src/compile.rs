@@ -1,0 +1,324 @@
+//! From an OCI runtime spec to the plan that a shim executes. Pure: everything wrong with a spec is found here.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use oci_spec::runtime::{Capability, LinuxDevice, LinuxDeviceType, Mount, PosixRlimitType, Process, Spec};
+
+use crate::plan::{ContainerPlan, DevicePlan, MountKind, MountPlan, ProcessPlan, RootPlan};
+use crate::spec::{ContainerSpec, PidMode, Rootfs, SandboxSpec};
+use crate::sys::fs::clean;
+use crate::sys::mount::*;
+use crate::sys::process::CapSets;
+use crate::{Error, Result};
+
+/// Where a container's things are on the host.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Its folder: the writable layer, the mount point, the exit record.
+    pub folder: PathBuf,
+    /// Its cgroup, absolute.
+    pub cgroup: PathBuf,
+    /// The sandbox's `/dev/shm`.
+    pub shm: PathBuf,
+    /// What the agent itself may hand on, as a bit mask of capabilities.
+    pub bounding: u64,
+}
+
+/// The plan for a container.
+pub fn container(spec: &ContainerSpec, sandbox: &SandboxSpec, places: &Places) -> Result<ContainerPlan> {
+    let oci = &spec.oci;
+    let process = oci.process().as_ref().ok_or_else(|| invalid("no process"))?;
+    let mut mounts = oci.mounts().iter().flatten().map(mount).collect::<Result<Vec<_>>>()?;
+    add_shm(&mut mounts, places);
+    // Parents before children, otherwise as given (containerd sorts so, too).
+    mounts.sort_by_key(|m| m.target.components().count());
+    let dev = mounts.iter().find(|m| m.target == Path::new("/dev"));
+    let standard_devices = dev.is_some_and(|m| matches!(m.what, MountKind::Fs { .. }));
+    let linux = oci.linux().as_ref();
+    let paths = |all: Option<&Vec<String>>| all.into_iter().flatten().map(|p| clean(Path::new(p))).collect();
+    Ok(ContainerPlan {
+        key: spec.id.key(),
+        cgroup: places.cgroup.clone(),
+        exit_file: places.folder.join("exit.json"),
+        log: spec.log.clone(),
+        stdin: spec.stdin,
+        stdin_once: spec.stdin_once,
+        pid: sandbox.pid,
+        root: root(spec, oci, places)?,
+        mounts,
+        devices: linux.and_then(|l| l.devices().as_ref()).into_iter().flatten().map(device).collect(),
+        standard_devices,
+        masked_paths: paths(linux.and_then(|l| l.masked_paths().as_ref())),
+        readonly_paths: paths(linux.and_then(|l| l.readonly_paths().as_ref())),
+        process: self::process(process, &sandbox.hostname, places.bounding)?,
+    })
+}
+
+fn invalid(why: impl std::fmt::Display) -> Error {
+    Error::Invalid(why.to_string())
+}
+
+fn root(spec: &ContainerSpec, oci: &Spec, places: &Places) -> Result<RootPlan> {
+    let readonly = oci.root().as_ref().and_then(|r| r.readonly()).unwrap_or(false);
+    let inside = |name: &str| places.folder.join(name);
+    let plan = |layers: Vec<PathBuf>, dir| RootPlan { layers, upper: inside("upper"), work: inside("work"), dir, readonly };
+    match &spec.rootfs {
+        Rootfs::Layers(layers) if layers.is_empty() => Err(invalid("an image without layers")),
+        Rootfs::Layers(layers) => Ok(plan(layers.clone(), inside("rootfs"))),
+        Rootfs::Dir(dir) => Ok(plan(Vec::new(), dir.clone())),
+    }
+}
+
+/// A container without `/dev/shm` of its own has the sandbox's.
+fn add_shm(mounts: &mut Vec<MountPlan>, places: &Places) {
+    if mounts.iter().any(|m| m.target == Path::new("/dev/shm")) {
+        return;
+    }
+    mounts.push(MountPlan {
+        target: "/dev/shm".into(),
+        what: MountKind::Bind { source: places.shm.clone(), recursive: false },
+        set: 0,
+        clear: 0,
+        recursive_attrs: false,
+        propagation: PRIVATE,
+    });
+}
+
+/// Mount options that are attributes: name, bits to set, bits to clear. With an `r` in front they are recursive.
+const ATTRIBUTES: [(&str, u64, u64); 15] = [
+    ("ro", ATTR_RDONLY, 0),
+    ("rw", 0, ATTR_RDONLY),
+    ("nosuid", ATTR_NOSUID, 0),
+    ("suid", 0, ATTR_NOSUID),
+    ("nodev", ATTR_NODEV, 0),
+    ("dev", 0, ATTR_NODEV),
+    ("noexec", ATTR_NOEXEC, 0),
+    ("exec", 0, ATTR_NOEXEC),
+    ("noatime", ATTR_NOATIME, ATTR_ATIME),
+    ("relatime", 0, ATTR_ATIME),
+    ("strictatime", ATTR_STRICTATIME, ATTR_ATIME),
+    ("nodiratime", ATTR_NODIRATIME, 0),
+    ("diratime", 0, ATTR_NODIRATIME),
+    ("nosymfollow", ATTR_NOSYMFOLLOW, 0),
+    ("symfollow", 0, ATTR_NOSYMFOLLOW),
+];
+
+const PROPAGATIONS: [(&str, u64); 8] = [
+    ("private", PRIVATE),
+    ("rprivate", PRIVATE),
+    ("slave", SLAVE),
+    ("rslave", SLAVE),
+    ("shared", SHARED),
+    ("rshared", SHARED),
+    ("unbindable", UNBINDABLE),
+    ("runbindable", UNBINDABLE),
+];
+
+/// One mount of the spec. What is no attribute, propagation or bind is the filesystem's own option.
+pub fn mount(mount: &Mount) -> Result<MountPlan> {
+    let target = clean(mount.destination());
+    if !mount.destination().is_absolute() || target == Path::new("/") {
+        return Err(invalid(format!("mount destination {:?}", mount.destination())));
+    }
+    let (mut set, mut clear, mut recursive_attrs, mut propagation) = (0, 0, false, PRIVATE);
+    let (mut bind, mut recursive) = (mount.typ().as_deref() == Some("bind"), false);
+    let mut options = Vec::new();
+    for option in mount.options().iter().flatten() {
+        let attribute = |name: &str| ATTRIBUTES.iter().find(|(n, ..)| *n == name);
+        let recursively = option.strip_prefix('r').and_then(attribute);
+        if let Some((_, on, off)) = attribute(option).or(recursively) {
+            recursive_attrs |= attribute(option).is_none();
+            set = (set & !off) | on;
+            clear = (clear & !on) | off;
+        } else if let Some((_, kind)) = PROPAGATIONS.iter().find(|(name, _)| name == option) {
+            propagation = *kind;
+        } else if option == "bind" || option == "rbind" {
+            bind = true;
+            recursive = option == "rbind";
+        } else if !matches!(option.as_str(), "defaults" | "async" | "nouser") {
+            let (key, value) = option.split_once('=').map_or((option.as_str(), None), |(k, v)| (k, Some(v)));
+            options.push((key.to_owned(), value.map(str::to_owned)));
+        }
+    }
+    let what = match (bind, mount.source()) {
+        (true, Some(source)) if source.is_absolute() => MountKind::Bind { source: source.clone(), recursive },
+        (true, source) => return Err(invalid(format!("bind mount source {source:?}"))),
+        (false, _) => {
+            let fstype = match mount.typ().as_deref() {
+                Some("cgroup") => "cgroup2",
+                Some("none" | "") | None => return Err(invalid(format!("mount {} has no type", target.display()))),
+                Some(fstype) => fstype,
+            };
+            MountKind::Fs { fstype: fstype.to_owned(), options }
+        }
+    };
+    Ok(MountPlan { target, what, set, clear, recursive_attrs, propagation })
+}
+
+fn device(device: &LinuxDevice) -> DevicePlan {
+    DevicePlan {
+        path: device.path().clone(),
+        kind: match device.typ() {
+            LinuxDeviceType::B => 'b',
+            LinuxDeviceType::P => 'p',
+            _ => 'c',
+        },
+        major: device.major() as u32,
+        minor: device.minor() as u32,
+        mode: device.file_mode().unwrap_or(0o666),
+        uid: device.uid().unwrap_or(0),
+        gid: device.gid().unwrap_or(0),
+    }
+}
+
+/// containerd's, when the image has no PATH.
+const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The plan for a process: a container's first one, or an exec.
+pub fn process(process: &Process, hostname: &str, bounding: u64) -> Result<ProcessPlan> {
+    let args = process.args().clone().unwrap_or_default();
+    if args.first().is_none_or(|a| a.is_empty()) {
+        return Err(invalid("no command specified"));
+    }
+    let mut env = process.env().clone().unwrap_or_default();
+    let terminal = process.terminal().unwrap_or(false);
+    let mut default = |variable: String| {
+        let name = variable.split_inclusive('=').next().unwrap_or_default();
+        if !env.iter().any(|e| e.starts_with(name)) {
+            env.push(variable);
+        }
+    };
+    default(DEFAULT_PATH.into());
+    if !hostname.is_empty() {
+        default(format!("HOSTNAME={hostname}"));
+    }
+    if terminal {
+        default("TERM=xterm".into());
+    }
+    if let Some(bad) = args.iter().chain(&env).find(|text| text.contains('\0')) {
+        return Err(invalid(format!("a NUL byte in {bad:?}")));
+    }
+    let user = process.user();
+    let cwd = process.cwd();
+    Ok(ProcessPlan {
+        args,
+        env,
+        cwd: if cwd.as_os_str().is_empty() { "/".into() } else { clean(cwd) },
+        uid: user.uid(),
+        gid: user.gid(),
+        groups: user.additional_gids().clone().unwrap_or_default(),
+        umask: user.umask(),
+        caps: capabilities(process, bounding),
+        no_new_privs: process.no_new_privileges().unwrap_or(false),
+        rlimits: process.rlimits().iter().flatten().map(|l| (rlimit(l.typ()), l.soft(), l.hard())).collect(),
+        oom_score_adj: process.oom_score_adj(),
+        terminal,
+        size: process.console_size().as_ref().map(|s| (s.width() as u16, s.height() as u16)),
+        seccomp: Vec::new(),
+    })
+}
+
+/// What is asked for and can be had. A user other than root keeps effective and permitted ones only by asking for
+/// ambient ones: execve takes the rest, as everywhere.
+fn capabilities(process: &Process, bounding: u64) -> CapSets {
+    let Some(caps) = process.capabilities() else { return CapSets::default() };
+    let set = |set: &Option<HashSet<Capability>>| set.iter().flatten().map(mask).fold(0, |all, cap| all | cap) & bounding;
+    let (permitted, inheritable) = (set(caps.permitted()), set(caps.inheritable()));
+    CapSets {
+        bounding: set(caps.bounding()),
+        effective: set(caps.effective()) & permitted,
+        permitted,
+        inheritable,
+        ambient: set(caps.ambient()) & permitted & inheritable,
+    }
+}
+
+fn mask(capability: &Capability) -> u64 {
+    let name = serde_json::to_value(capability).ok();
+    let known = name.as_ref().and_then(|n| n.as_str()).and_then(|n| n.parse::<caps::Capability>().ok());
+    known.map_or(0, |c| c.bitmask())
+}
+
+/// The capabilities that this process can hand on.
+pub fn bounding_set() -> u64 {
+    caps::read(None, caps::CapSet::Bounding).unwrap_or_default().iter().fold(0, |all, c| all | c.bitmask())
+}
+
+fn rlimit(kind: PosixRlimitType) -> u32 {
+    use PosixRlimitType::*;
+    (match kind {
+        RlimitCpu => libc::RLIMIT_CPU,
+        RlimitFsize => libc::RLIMIT_FSIZE,
+        RlimitData => libc::RLIMIT_DATA,
+        RlimitStack => libc::RLIMIT_STACK,
+        RlimitCore => libc::RLIMIT_CORE,
+        RlimitRss => libc::RLIMIT_RSS,
+        RlimitNproc => libc::RLIMIT_NPROC,
+        RlimitNofile => libc::RLIMIT_NOFILE,
+        RlimitMemlock => libc::RLIMIT_MEMLOCK,
+        RlimitAs => libc::RLIMIT_AS,
+        RlimitLocks => libc::RLIMIT_LOCKS,
+        RlimitSigpending => libc::RLIMIT_SIGPENDING,
+        RlimitMsgqueue => libc::RLIMIT_MSGQUEUE,
+        RlimitNice => libc::RLIMIT_NICE,
+        RlimitRtprio => libc::RLIMIT_RTPRIO,
+        RlimitRttime => libc::RLIMIT_RTTIME,
+    }) as u32
+}
+
+/// Does this sandbox have a `/dev/shm` of its own?
+pub fn own_shm(spec: &SandboxSpec) -> bool {
+    !spec.host_ipc
+}
+
+/// Does this sandbox have a PID namespace of its own?
+pub fn own_pid(spec: &SandboxSpec) -> bool {
+    spec.pid == PidMode::Sandbox
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oci_spec::runtime::MountBuilder;
+
+    fn plan(typ: &str, source: &str, options: &str) -> Result<MountPlan> {
+        let options: Vec<String> = options.split(',').map(str::to_owned).collect();
+        mount(
+            &MountBuilder::default()
+                .destination("/a/../b")
+                .typ(typ)
+                .source(PathBuf::from(source))
+                .options(options)
+                .build()
+                .unwrap(),
+        )
+    }
+
+    #[test]
+    fn mount_options_are_sorted_into_attributes_propagation_and_data() {
+        let tmpfs = plan("tmpfs", "tmpfs", "nosuid,strictatime,mode=755,size=64k").unwrap();
+        assert_eq!((tmpfs.set, tmpfs.clear), (ATTR_NOSUID | ATTR_STRICTATIME, ATTR_ATIME));
+        let options = vec![("mode".into(), Some("755".into())), ("size".into(), Some("64k".into()))];
+        assert_eq!(tmpfs.what, MountKind::Fs { fstype: "tmpfs".into(), options });
+        assert_eq!(tmpfs.target, Path::new("/b"));
+
+        let bind = plan("bind", "/x", "rbind,rro,rslave").unwrap();
+        assert_eq!(bind.what, MountKind::Bind { source: "/x".into(), recursive: true });
+        assert!(bind.recursive_attrs && bind.set == ATTR_RDONLY && bind.propagation == SLAVE);
+        assert!(plan("bind", "x", "rbind").is_err());
+        assert!(plan("", "x", "ro").is_err());
+    }
+
+    #[test]
+    fn capabilities_are_cut_to_what_can_be_had() {
+        use oci_spec::runtime::{LinuxCapabilitiesBuilder, ProcessBuilder};
+        let two: HashSet<Capability> = [Capability::Chown, Capability::SysAdmin].into();
+        let caps = LinuxCapabilitiesBuilder::default().bounding(two.clone()).effective(two.clone()).permitted(two.clone());
+        let caps = caps.inheritable(HashSet::new()).ambient(two).build().unwrap();
+        let process =
+            ProcessBuilder::default().args(vec!["x".to_owned()]).cwd("/").capabilities(caps).build().unwrap();
+        let sets = super::process(&process, "h", 1).unwrap().caps;
+        assert_eq!(sets, CapSets { bounding: 1, effective: 1, permitted: 1, inheritable: 0, ambient: 0 });
+    }
+}

@@ -1,0 +1,312 @@
+//! The plan: what the agent wants of a shim, complete and checked, so that the shim only executes it; and the frames
+//! that carry it.
+//!
+//! A frame is a header of 8 bytes (length of the text as u32, number of descriptors as u8, protocol version as u8, two
+//! zero bytes), then JSON. Descriptors travel with the first byte of their frame. Unknown fields are ignored and new
+//! ones have defaults, so that a new agent drives old shims; a change that breaks this raises [`VERSION`].
+
+use std::io::{Error as IoError, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::spec::{Exit, LogSpec, PidMode};
+use crate::sys::process::CapSets;
+use crate::{Cause, StartFailure};
+
+pub const VERSION: u8 = 1;
+const HEADER: usize = 8;
+/// No honest frame is larger.
+const MAX_FRAME: usize = 8 << 20;
+
+/// Agent to shim. Every request gets one [`Message::Reply`] with its `id`, in any order.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    pub id: u64,
+    #[serde(default)]
+    pub cause: Cause,
+    pub call: Call,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Call {
+    /// -> [`Answer::State`], with the network namespace as descriptor when there is a sandbox.
+    State,
+    /// Descriptor: the network namespace to join, if `join_net`. -> [`Answer::State`] as above.
+    Sandbox(Box<SandboxPlan>),
+    /// Descriptors: the seccomp programs. -> [`Answer::Pid`] when it is ready to start.
+    Create(Box<ContainerPlan>),
+    /// -> [`Answer::Done`] when the process has been executed.
+    Start { key: String },
+    Signal { key: String, signal: i32 },
+    /// Kills all processes of its cgroup.
+    Kill { key: String },
+    /// Forgets a container that has exited (or was never created).
+    Remove { key: String },
+    /// Descriptors: stdin, stdout, stderr as `ExecPlan` says, then the seccomp programs. -> [`Answer::Pid`], with the
+    /// pty's master as descriptor when there is a terminal.
+    Exec(Box<ExecPlan>),
+    ExecSignal { exec: u64, signal: i32 },
+    /// Descriptors: stdin (read end) if asked, stdout, stderr (write ends).
+    Attach { key: String, stdin: bool },
+    Resize { key: String, columns: u16, rows: u16 },
+    /// Kills everything and ends the shim; the reply comes when all is dead.
+    Shutdown,
+}
+
+/// Shim to agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Message {
+    Reply { id: u64, result: Result<Answer, Failure> },
+    /// A container ended; its exit record is on the disk.
+    Exited { key: String, exit: Exit },
+    ExecExited { exec: u64, code: i32 },
+    /// `pause` ended by itself.
+    SandboxGone,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    Done,
+    Pid(u32),
+    State(State),
+}
+
+/// Why a request was not done.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    pub kind: FailureKind,
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FailureKind {
+    NotFound,
+    Conflict,
+    Kernel,
+    Start(StartFailure),
+}
+
+impl Failure {
+    pub fn new(kind: FailureKind, message: impl std::fmt::Display) -> Failure {
+        Failure { kind, message: message.to_string() }
+    }
+}
+
+impl From<crate::sys::SysError> for Failure {
+    fn from(e: crate::sys::SysError) -> Failure {
+        Failure::new(FailureKind::Kernel, e)
+    }
+}
+
+/// All that a shim knows.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct State {
+    /// Of `pause`; 0 when there is no sandbox (yet, or any more).
+    pub sandbox: u32,
+    pub containers: Vec<ContainerSnapshot>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ContainerSnapshot {
+    pub key: String,
+    pub pid: u32,
+    /// Nanoseconds since 1970.
+    pub started_ns: Option<u64>,
+    pub exit: Option<Exit>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SandboxPlan {
+    pub id: String,
+    /// Empty: no UTS namespace of its own.
+    pub hostname: String,
+    pub new_net: bool,
+    pub join_net: bool,
+    pub new_ipc: bool,
+    pub new_pid: bool,
+    pub sysctls: Vec<(String, String)>,
+    /// The cgroup of `pause`, an absolute path.
+    pub cgroup: PathBuf,
+    /// Where to mount the shared `/dev/shm`, if it is not the host's.
+    pub shm: Option<PathBuf>,
+    /// The journal to write to.
+    pub journal: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ContainerPlan {
+    pub key: String,
+    /// Absolute path of its cgroup, fresh.
+    pub cgroup: PathBuf,
+    /// Where its exit is recorded.
+    pub exit_file: PathBuf,
+    pub log: Option<LogSpec>,
+    pub stdin: bool,
+    pub stdin_once: bool,
+    pub pid: PidMode,
+    pub root: RootPlan,
+    /// In order; parents before children.
+    pub mounts: Vec<MountPlan>,
+    pub devices: Vec<DevicePlan>,
+    /// Make the standard `/dev` nodes and links (a `/dev` of its own is mounted).
+    pub standard_devices: bool,
+    pub masked_paths: Vec<PathBuf>,
+    pub readonly_paths: Vec<PathBuf>,
+    pub process: ProcessPlan,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RootPlan {
+    /// Lowest first; empty: `dir` itself is the root.
+    pub layers: Vec<PathBuf>,
+    pub upper: PathBuf,
+    pub work: PathBuf,
+    /// The folder that the root is mounted on in the container's own mount namespace.
+    pub dir: PathBuf,
+    pub readonly: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountPlan {
+    pub target: PathBuf,
+    pub what: MountKind,
+    /// `MOUNT_ATTR_*` bits.
+    pub set: u64,
+    pub clear: u64,
+    /// The attributes hold for everything below too (`rro`).
+    pub recursive_attrs: bool,
+    /// `MS_PRIVATE`, `MS_SLAVE` or `MS_SHARED`; always recursive.
+    pub propagation: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MountKind {
+    Bind { source: PathBuf, recursive: bool },
+    /// `(option, value)`; without a value it is a flag.
+    Fs { fstype: String, options: Vec<(String, Option<String>)> },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DevicePlan {
+    pub path: PathBuf,
+    /// `b`, `c` or `p`.
+    pub kind: char,
+    pub major: u32,
+    pub minor: u32,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// What is executed, and as whom: the same for a container's first process and for an exec.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessPlan {
+    pub args: Vec<String>,
+    /// `NAME=value`
+    pub env: Vec<String>,
+    pub cwd: PathBuf,
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+    pub umask: Option<u32>,
+    pub caps: CapSets,
+    pub no_new_privs: bool,
+    /// (`RLIMIT_*`, soft, hard)
+    pub rlimits: Vec<(u32, u64, u64)>,
+    pub oom_score_adj: Option<i32>,
+    pub terminal: bool,
+    pub size: Option<(u16, u16)>,
+    /// Flags of the filters whose programs come as descriptors, in the order of loading.
+    pub seccomp: Vec<u32>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ExecPlan {
+    /// The agent's name for it, unique among all its agents (random).
+    pub exec: u64,
+    pub key: String,
+    pub process: ProcessPlan,
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+    /// Kill it after so long.
+    pub timeout_ms: Option<u64>,
+}
+
+/// The bytes of a frame.
+pub fn encode(message: &impl Serialize, fds: usize) -> Result<Vec<u8>, IoError> {
+    let mut frame = vec![0u8; HEADER];
+    serde_json::to_writer(&mut frame, message)?;
+    let length = u32::try_from(frame.len() - HEADER).map_err(|_| IoError::from(ErrorKind::InvalidInput))?;
+    frame[..4].copy_from_slice(&length.to_le_bytes());
+    frame[4] = fds as u8;
+    frame[5] = VERSION;
+    Ok(frame)
+}
+
+/// Bytes and descriptors received so far, cut into frames.
+#[derive(Debug, Default)]
+pub struct Frames {
+    pub bytes: Vec<u8>,
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Frames {
+    /// The next whole frame with its descriptors, if there is one.
+    pub fn next<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<OwnedFd>)>, IoError> {
+        let bad = |why: String| IoError::new(ErrorKind::InvalidData, why);
+        let Some(header) = self.bytes.first_chunk::<HEADER>() else { return Ok(None) };
+        let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        let (count, version) = (header[4] as usize, header[5]);
+        if version != VERSION || length > MAX_FRAME {
+            return Err(bad(format!("a frame of protocol version {version} and {length} bytes")));
+        }
+        if self.bytes.len() < HEADER + length {
+            return Ok(None);
+        }
+        if self.fds.len() < count {
+            return Err(bad(format!("{} of {count} descriptors came", self.fds.len())));
+        }
+        let value = serde_json::from_slice(&self.bytes[HEADER..HEADER + length])?;
+        self.bytes.drain(..HEADER + length);
+        if self.bytes.is_empty() {
+            self.bytes = Vec::new();
+        }
+        Ok(Some((value, self.fds.drain(..count).collect())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_any_chopping() {
+        let mut wire = Vec::new();
+        for id in 0..3 {
+            wire.extend(encode(&Request { id, cause: Cause::default(), call: Call::State }, 0).unwrap());
+        }
+        for step in 1..wire.len() {
+            let (mut frames, mut seen) = (Frames::default(), Vec::new());
+            for piece in wire.chunks(step) {
+                frames.bytes.extend_from_slice(piece);
+                while let Some((request, _)) = frames.next::<Request>().unwrap() {
+                    seen.push(request.id);
+                }
+            }
+            assert_eq!(seen, [0, 1, 2]);
+        }
+    }
+
+    #[test]
+    fn another_version_is_refused() {
+        let mut bytes = encode(&Message::SandboxGone, 0).unwrap();
+        bytes[5] = VERSION + 1;
+        assert!(Frames { bytes, fds: vec![] }.next::<Message>().is_err());
+    }
+}

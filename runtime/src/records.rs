@@ -1,0 +1,161 @@
+//! What must be known after a crash: one small JSON file per sandbox and per container, beside what it describes.
+//!
+//! ```text
+//! <state>/sandboxes/<id>/sandbox.json            written before anything of it is made
+//!                        shim.log                what the shim could not tell anyone
+//!                        c/<key>/container.json  written before anything of it is made
+//!                                exit.json       written by the shim, durably, before anyone is told
+//!                                upper work rootfs
+//! <run>/<id>/s                                   the shim's socket
+//!            shm                                 the sandbox's /dev/shm
+//! ```
+//!
+//! A process crash loses nothing that was written; only exits must survive a power loss, the rest does not run after one.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::spec::{ContainerId, Exit, Labels, LogSpec, SandboxSpec};
+use crate::sys::fs::write_durably;
+use crate::{Config, Error, Result};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SandboxRecord {
+    pub spec: SandboxSpec,
+    pub created: Timestamp,
+    /// Asked to stop: it is finished being stopped, whatever is found of it.
+    #[serde(default)]
+    pub stopped: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ContainerRecord {
+    pub id: ContainerId,
+    pub created: Timestamp,
+    #[serde(default)]
+    pub started: Option<Timestamp>,
+    pub labels: Labels,
+    pub annotation: String,
+    pub log: Option<LogSpec>,
+    pub stdin: bool,
+    pub terminal: bool,
+    /// As its OCI spec says, for exec's defaults.
+    pub hostname: String,
+}
+
+/// The folders of a runtime.
+#[derive(Clone, Debug)]
+pub struct Folders {
+    pub state: PathBuf,
+    pub run: PathBuf,
+}
+
+impl Folders {
+    pub fn new(config: &Config) -> Folders {
+        Folders { state: config.state_dir.join("sandboxes"), run: config.run_dir.clone() }
+    }
+
+    pub fn make(&self) -> Result<()> {
+        [&self.state, &self.run].into_iter().try_for_each(|dir| fs::create_dir_all(dir).map_err(at(dir)))
+    }
+
+    pub fn sandbox(&self, id: &str) -> PathBuf {
+        self.state.join(id)
+    }
+
+    pub fn containers(&self, id: &str) -> PathBuf {
+        self.sandbox(id).join("c")
+    }
+
+    pub fn container(&self, id: &ContainerId) -> PathBuf {
+        self.containers(&id.sandbox).join(id.key())
+    }
+
+    pub fn run(&self, id: &str) -> PathBuf {
+        self.run.join(id)
+    }
+
+    pub fn shm(&self, id: &str) -> PathBuf {
+        self.run(id).join("shm")
+    }
+
+    /// The ids of all sandboxes that have a folder.
+    pub fn sandboxes(&self) -> Vec<String> {
+        names(&self.state)
+    }
+
+    /// The records of a sandbox's containers; a folder without one is half made: its path.
+    pub fn container_records(&self, id: &str) -> (Vec<ContainerRecord>, Vec<PathBuf>) {
+        let (mut records, mut half_made) = (Vec::new(), Vec::new());
+        for name in names(&self.containers(id)) {
+            let folder = self.containers(id).join(name);
+            match read(&folder.join("container.json")) {
+                Some(record) => records.push(record),
+                None => half_made.push(folder),
+            }
+        }
+        (records, half_made)
+    }
+
+    pub fn read_sandbox(&self, id: &str) -> Option<SandboxRecord> {
+        read(&self.sandbox(id).join("sandbox.json"))
+    }
+
+    pub fn write_sandbox(&self, record: &SandboxRecord) -> Result<()> {
+        write(&self.sandbox(&record.spec.id).join("sandbox.json"), record)
+    }
+
+    pub fn write_container(&self, record: &ContainerRecord) -> Result<()> {
+        write(&self.container(&record.id).join("container.json"), record)
+    }
+
+    pub fn read_exit(&self, id: &ContainerId) -> Option<Exit> {
+        read(&self.container(id).join("exit.json"))
+    }
+
+    pub fn write_exit(&self, id: &ContainerId, exit: &Exit) -> Result<()> {
+        let path = self.container(id).join("exit.json");
+        let bytes = serde_json::to_vec(exit).map_err(|e| at(&path)(e.into()))?;
+        write_durably(&path, &bytes).map_err(at(&path))
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|e| e.file_name().into_string().ok()).collect()
+}
+
+/// A torn or foreign file is no record.
+fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}
+
+/// Replaces a record whole; its folder is made.
+fn write(path: &Path, record: &impl Serialize) -> Result<()> {
+    let act = || -> std::io::Result<()> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let aside = path.with_extension("tmp");
+        fs::write(&aside, serde_json::to_vec(record)?)?;
+        fs::rename(&aside, path)
+    };
+    act().map_err(at(path))
+}
+
+/// Removes a folder with all in it; a missing one is fine.
+pub fn remove_folder(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(at(path)(e)),
+        _ => Ok(()),
+    }
+}
+
+pub fn at(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::File { path, source }
+}

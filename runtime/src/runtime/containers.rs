@@ -1,0 +1,280 @@
+//! Containers: create, start, signal, stop, remove, look into.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use oci_spec::runtime::LinuxSeccomp;
+
+use super::{Container, Errors, Filters, Inner, Runtime, Sandbox, check_name, not_found, now};
+use crate::compile::{self, Places};
+use crate::plan::{Answer, Call, ContainerPlan};
+use crate::records::{ContainerRecord, remove_folder};
+use crate::seccomp;
+use crate::spec::*;
+use crate::sys::Kernel;
+use crate::{Error, Result, Scribe, cgroup, inspect};
+
+/// How long the kernel may take to kill.
+const KILL: Duration = Duration::from_secs(20);
+
+impl Runtime {
+    /// Prepares a container up to, but not including, its `execve`.
+    ///
+    /// 1. Check and compile its spec. 2. Record it. 3. Make its folders and its cgroup with its limits. 4. Have the shim
+    /// fork it and build its root. What fails half-way is removed again.
+    pub async fn create_container(&self, spec: ContainerSpec, scribe: &Scribe) -> Result<ContainerStatus> {
+        check_name("container name", &spec.id.name)?;
+        let sandbox = self.get(&spec.id.sandbox)?;
+        let _turn = sandbox.turn.lock().await;
+        if let Ok(status) = sandbox.with_container(&spec.id, |c| c.status()) {
+            return match status.state {
+                ContainerState::Created => Ok(status),
+                _ => Err(Error::Conflict(format!("container {} has been started before", spec.id))),
+            };
+        }
+        let link = sandbox.link()?;
+        let sandbox_spec = sandbox.state().record.spec.clone();
+        let plan = compile::container(&spec, &sandbox_spec, &self.0.places(&sandbox_spec, &spec.id))?;
+        let (mut plan, filters) = self.with_filters(plan, spec.oci.linux().as_ref().and_then(|l| l.seccomp().as_ref())).await?;
+        plan.process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();
+        let record = record_of(&spec, &plan, &sandbox_spec);
+        let made = self.prepare(&sandbox_spec, record.clone(), plan.clone(), spec.resources.clone(), scribe).await;
+        let asked = match made {
+            Err(e) => Err(e),
+            Ok(unenforced) => {
+                let fds: Vec<_> = filters.iter().map(|(fd, _)| fd.as_fd()).collect();
+                let asked = link.ask(scribe.cause(), Call::Create(Box::new(plan)), &fds).await;
+                asked.map(|(answer, _)| (answer, unenforced))
+            }
+        };
+        match asked {
+            Ok((answer, unenforced)) => {
+                let pid = if let Answer::Pid(pid) = answer { pid } else { 0 };
+                let mut container = Container::new(record, pid, None);
+                container.unenforced = unenforced;
+                let status = container.status();
+                sandbox.state().containers.insert(spec.id.key(), container);
+                Ok(status)
+            }
+            Err(e) => {
+                let _ = self.clear_container(&sandbox, &spec.id, scribe).await;
+                Err(e)
+            }
+        }
+    }
+
+    /// Steps 2 and 3 of a creation. Returns the limits that cannot be enforced.
+    async fn prepare(
+        &self,
+        sandbox: &SandboxSpec,
+        record: ContainerRecord,
+        plan: ContainerPlan,
+        resources: Resources,
+        scribe: &Scribe,
+    ) -> Result<Vec<String>> {
+        let (kernel, relative) = (Kernel::new(scribe), sandbox.cgroup.join(record.id.key()));
+        self.blocking(move |inner| {
+            inner.folders.write_container(&record)?;
+            if !plan.root.layers.is_empty() {
+                for folder in [&plan.root.upper, &plan.root.work, &plan.root.dir] {
+                    kernel.mkdir(folder)?;
+                }
+            }
+            let cgroup = inner.tree.make_leaf(&kernel, &relative)?;
+            cgroup::apply(&kernel, &cgroup, &resources)
+        })
+        .await
+    }
+
+    /// Lets a created container execute its process. Errors: [`Error::Start`], after which it is `Exited` with code 128.
+    pub async fn start_container(&self, id: &ContainerId, scribe: &Scribe) -> Result<()> {
+        let sandbox = self.get(&id.sandbox)?;
+        let state = sandbox.with_container(id, |c| c.status().state)?;
+        match state {
+            ContainerState::Running => return Ok(()),
+            ContainerState::Exited => return Err(Error::Conflict(format!("container {id} has ended"))),
+            ContainerState::Created => {}
+        }
+        let link = sandbox.link()?;
+        let started = now();
+        let asked = link.ask(scribe.cause(), Call::Start { key: id.key() }, &[]).await;
+        if let Err(Error::Start { .. }) = asked {
+            // Its exit record follows at once; nobody should see it half-way.
+            self.await_exit(&sandbox, id, KILL).await?;
+        }
+        asked?;
+        let record = sandbox.with_container(id, |c| {
+            c.record.started = Some(started);
+            c.record.clone()
+        })?;
+        self.blocking(move |inner| inner.folders.write_container(&record)).await
+    }
+
+    /// Sends a signal to the first process of a container; nothing happens if it has ended.
+    pub async fn signal_container(&self, id: &ContainerId, signal: i32, scribe: &Scribe) -> Result<()> {
+        let sandbox = self.get(&id.sandbox)?;
+        if sandbox.with_container(id, |c| c.exit.borrow().is_some())? {
+            return Ok(());
+        }
+        let asked = sandbox.link()?.ask(scribe.cause(), Call::Signal { key: id.key(), signal }, &[]).await;
+        asked.map(drop)
+    }
+
+    /// Sends `signal`, waits for at most `grace`, kills what is left, and returns when it has ended. `None`: there is no
+    /// such container.
+    pub async fn stop_container(
+        &self,
+        id: &ContainerId,
+        signal: i32,
+        grace: Duration,
+        scribe: &Scribe,
+    ) -> Result<Option<Exit>> {
+        let Some(sandbox) = self.find(&id.sandbox) else { return Ok(None) };
+        let Ok(exit) = sandbox.with_container(id, |c| c.exit.borrow().clone()) else { return Ok(None) };
+        if exit.is_some() {
+            return Ok(exit);
+        }
+        if !grace.is_zero() && self.signal_container(id, signal, scribe).await.is_ok() {
+            if let Ok(exit) = self.await_exit(&sandbox, id, grace).await {
+                return Ok(Some(exit));
+            }
+        }
+        match sandbox.link() {
+            Ok(link) => match link.ask(scribe.cause(), Call::Kill { key: id.key() }, &[]).await {
+                // Then whoever finds the shim gone does the killing.
+                Ok(_) | Err(Error::ShimGone(_) | Error::NotFound(_)) => {}
+                Err(e) => return Err(e),
+            },
+            Err(_) => tracing::debug!("container {id} has no shim any more"),
+        }
+        self.await_exit(&sandbox, id, KILL).await.map(Some)
+    }
+
+    /// Waits until a container has ended. Errors: [`Error::NotFound`], [`Error::Timeout`].
+    pub async fn wait_container(&self, id: &ContainerId, timeout: Duration) -> Result<Exit> {
+        let sandbox = self.get(&id.sandbox)?;
+        self.await_exit(&sandbox, id, timeout).await
+    }
+
+    async fn await_exit(&self, sandbox: &Sandbox, id: &ContainerId, timeout: Duration) -> Result<Exit> {
+        let mut exit = sandbox.with_container(id, |c| c.exit.subscribe())?;
+        let ended = async { exit.wait_for(|e| e.is_some()).await.ok().and_then(|e| e.clone()) };
+        match tokio::time::timeout(timeout, ended).await {
+            Ok(Some(exit)) => Ok(exit),
+            Ok(None) => Err(not_found(id)),
+            Err(_) => Err(Error::Timeout(format!("container {id}"), timeout)),
+        }
+    }
+
+    /// Removes a container (killing it if need be), its writable layer and its record.
+    pub async fn remove_container(&self, id: &ContainerId, scribe: &Scribe) -> Result<()> {
+        let Some(sandbox) = self.find(&id.sandbox) else { return Ok(()) };
+        self.stop_container(id, libc::SIGKILL, Duration::ZERO, scribe).await?;
+        let _turn = sandbox.turn.lock().await;
+        self.clear_container(&sandbox, id, scribe).await
+    }
+
+    /// Forgets a container that has ended, or was never made whole. Its sandbox's turn is held by the caller.
+    async fn clear_container(&self, sandbox: &Arc<Sandbox>, id: &ContainerId, scribe: &Scribe) -> Result<()> {
+        let mut errors = Errors::default();
+        if let Ok(link) = sandbox.link() {
+            let _ = link.ask(scribe.cause(), Call::Kill { key: id.key() }, &[]).await;
+            match link.ask(scribe.cause(), Call::Remove { key: id.key() }, &[]).await {
+                Ok(_) | Err(Error::ShimGone(_) | Error::Conflict(_)) => {}
+                Err(e) => errors.0.push(e),
+            }
+        }
+        let (kernel, id, spec) = (Kernel::new(scribe), id.clone(), sandbox.state().record.spec.clone());
+        let key = id.key();
+        let removed = self.blocking(move |inner| {
+            let mut errors = Errors::default();
+            errors.note(cgroup::remove(&kernel, &inner.tree.path(&spec.cgroup.join(id.key()))));
+            errors.note(remove_folder(&inner.folders.container(&id)));
+            errors.result()
+        });
+        errors.note(removed.await);
+        sandbox.state().containers.remove(&key);
+        errors.result()
+    }
+
+    /// Sets the terminal size of a container (columns, rows).
+    pub async fn resize(&self, id: &ContainerId, (columns, rows): (u16, u16)) -> Result<()> {
+        let link = self.get(&id.sandbox)?.link()?;
+        let call = Call::Resize { key: id.key(), columns, rows };
+        link.ask(Scribe::none().cause(), call, &[]).await.map(drop)
+    }
+
+    /// Usage of one container.
+    pub async fn stats(&self, id: &ContainerId) -> Result<Stats> {
+        Ok(cgroup::stats(&self.container_cgroup(id)?))
+    }
+
+    /// Limits of a container as the kernel has them: file -> text.
+    pub async fn limits(&self, id: &ContainerId) -> Result<Vec<(String, String)>> {
+        Ok(cgroup::read_back(&self.container_cgroup(id)?))
+    }
+
+    /// The processes of a container, its first one first.
+    pub async fn processes(&self, id: &ContainerId) -> Result<Vec<ProcessInfo>> {
+        let cgroup = self.container_cgroup(id)?;
+        let first = self.get(&id.sandbox)?.with_container(id, |c| c.pid)?;
+        self.blocking(move |_| Ok(inspect::processes(&cgroup, first))).await
+    }
+
+    fn container_cgroup(&self, id: &ContainerId) -> Result<std::path::PathBuf> {
+        let sandbox = self.get(&id.sandbox)?;
+        sandbox.with_container(id, |_| ())?;
+        let spec = sandbox.state().record.spec.clone();
+        Ok(self.cgroup_path(&spec, Some(id)))
+    }
+
+    async fn with_filters(&self, plan: ContainerPlan, profile: Option<&LinuxSeccomp>) -> Result<(ContainerPlan, Arc<Filters>)> {
+        let filters = self.filters(profile.cloned()).await?;
+        Ok((plan, filters))
+    }
+
+    /// The compiled filters of a profile; each profile is compiled once.
+    pub(super) async fn filters(&self, profile: Option<LinuxSeccomp>) -> Result<Arc<Filters>> {
+        let Some(profile) = profile else { return Ok(Arc::default()) };
+        let key = serde_json::to_string(&profile).map_err(|e| Error::Invalid(format!("seccomp profile: {e}")))?;
+        if let Some(known) = self.0.seccomp.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return Ok(known.clone());
+        }
+        let filters = self.blocking(move |_| load(&profile)).await?;
+        self.0.seccomp.lock().unwrap_or_else(PoisonError::into_inner).insert(key, filters.clone());
+        Ok(filters)
+    }
+}
+
+fn load(profile: &LinuxSeccomp) -> Result<Arc<Filters>> {
+    let kernel = Kernel::new(&Scribe::none());
+    let seal = |p: seccomp::Program| -> Result<(OwnedFd, u32)> { Ok((kernel.sealed_memfd("seccomp", &p.bytes)?, p.flags)) };
+    Ok(Arc::new(seccomp::compile(profile)?.into_iter().map(seal).collect::<Result<Filters>>()?))
+}
+
+fn record_of(spec: &ContainerSpec, plan: &ContainerPlan, sandbox: &SandboxSpec) -> ContainerRecord {
+    ContainerRecord {
+        id: spec.id.clone(),
+        created: now(),
+        started: None,
+        labels: spec.labels.clone(),
+        annotation: spec.annotation.clone(),
+        log: spec.log.clone(),
+        stdin: spec.stdin,
+        terminal: plan.process.terminal,
+        hostname: sandbox.hostname.clone(),
+    }
+}
+
+impl Inner {
+    fn places(&self, sandbox: &SandboxSpec, id: &ContainerId) -> Places {
+        let own = compile::own_shm(sandbox);
+        Places {
+            folder: self.folders.container(id),
+            cgroup: self.tree.path(&sandbox.cgroup).join(id.key()),
+            shm: if own { self.folders.shm(&sandbox.id) } else { "/dev/shm".into() },
+            bounding: self.bounding,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Exec and attach: streams are pipes (or a pty) whose other ends the shim gives to the process.
+
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
+use tokio::sync::oneshot;
+
+use super::Runtime;
+use crate::compile;
+use crate::link::Link;
+use crate::plan::{Answer, Call, ExecPlan};
+use crate::spec::{ContainerId, ExecOutput, ExecSpec, Streams};
+use crate::sys::{io, tty};
+use crate::{Cause, Error, Result, Scribe};
+
+/// What a probe's output may be.
+const MAX_OUTPUT: usize = 16 << 10;
+
+/// A process started by [`Runtime::exec`].
+#[derive(Debug)]
+pub struct ExecSession {
+    /// Take what you need; the rest is closed on drop.
+    pub streams: Streams,
+    /// In the agent's PID namespace.
+    pub pid: u32,
+    exec: u64,
+    code: Option<i32>,
+    end: oneshot::Receiver<i32>,
+    tty: Option<OwnedFd>,
+    link: Arc<Link>,
+}
+
+impl ExecSession {
+    /// Its exit code (128 + signal after a signal). Errors: [`Error::ShimGone`].
+    pub async fn wait(&mut self) -> Result<i32> {
+        if let Some(code) = self.code {
+            return Ok(code);
+        }
+        let code = (&mut self.end).await.map_err(|_| self.link.gone())?;
+        self.code = Some(code);
+        Ok(code)
+    }
+
+    /// Sets the size of its terminal (columns, rows).
+    pub fn resize(&self, size: (u16, u16)) -> Result<()> {
+        match &self.tty {
+            Some(tty) => tty::resize(tty.as_fd(), size).map_err(|e| Error::Kernel(format!("TIOCSWINSZ: {e}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends it a signal; nothing happens if it has ended.
+    pub async fn signal(&self, signal: i32) -> Result<()> {
+        let call = Call::ExecSignal { exec: self.exec, signal };
+        self.link.ask(&Cause::default(), call, &[]).await.map(drop)
+    }
+}
+
+impl Drop for ExecSession {
+    fn drop(&mut self) {
+        self.link.forget_exec(self.exec);
+    }
+}
+
+impl Runtime {
+    /// Runs a process in a running container. Dropping the session does not end the process.
+    pub async fn exec(&self, id: &ContainerId, spec: ExecSpec, scribe: &Scribe) -> Result<ExecSession> {
+        self.start_exec(id, spec, None, scribe).await
+    }
+
+    async fn start_exec(
+        &self,
+        id: &ContainerId,
+        spec: ExecSpec,
+        timeout: Option<Duration>,
+        scribe: &Scribe,
+    ) -> Result<ExecSession> {
+        let sandbox = self.get(&id.sandbox)?;
+        sandbox.with_container(id, |_| ())?;
+        let link = sandbox.link()?;
+        let hostname = sandbox.state().record.spec.hostname.clone();
+        let mut process = compile::process(&spec.process, &hostname, self.0.bounding)?;
+        let filters = self.filters(spec.seccomp).await?;
+        process.size = spec.size.or(process.size);
+        process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();
+        let terminal = process.terminal;
+        let (mut streams, theirs) = if terminal { Default::default() } else { ends(spec.stdin, true).map_err(pipe_error)? };
+        // Unique among all agents that this shim will ever have.
+        let exec = RandomState::new().hash_one(std::process::id());
+        let plan = ExecPlan {
+            exec,
+            key: id.key(),
+            process,
+            stdin: theirs[0].is_some(),
+            stdout: theirs[1].is_some(),
+            stderr: theirs[2].is_some(),
+            timeout_ms: timeout.map(|t| t.as_millis() as u64),
+        };
+        let end = link.expect_exec(exec);
+        let fds: Vec<BorrowedFd<'_>> =
+            theirs.iter().flatten().map(|fd| fd.as_fd()).chain(filters.iter().map(|(fd, _)| fd.as_fd())).collect();
+        let asked = link.ask(scribe.cause(), Call::Exec(Box::new(plan)), &fds).await;
+        drop(theirs);
+        let (answer, mut fds) = asked.inspect_err(|_| link.forget_exec(exec))?;
+        let pid = if let Answer::Pid(pid) = answer { pid } else { 0 };
+        let master = fds.pop().filter(|_| terminal);
+        if let Some(master) = &master {
+            let dup = || master.try_clone().map_err(pipe_error);
+            streams = Streams { stdin: spec.stdin.then(dup).transpose()?, stdout: Some(dup()?), stderr: None };
+        }
+        Ok(ExecSession { streams, pid, exec, code: None, end, tty: master, link })
+    }
+
+    /// Runs a process to its end and collects its output; killed after `timeout` ([`Error::Timeout`]).
+    pub async fn exec_sync(
+        &self,
+        id: &ContainerId,
+        spec: ExecSpec,
+        timeout: Duration,
+        scribe: &Scribe,
+    ) -> Result<ExecOutput> {
+        let mut session = self.start_exec(id, ExecSpec { stdin: false, ..spec }, Some(timeout), scribe).await?;
+        let (stdout, stderr) = (session.streams.stdout.take(), session.streams.stderr.take());
+        // A grandchild may hold the pipes for longer than the process lives: its code and what it said are enough.
+        let collect = async {
+            let (mut out, mut err) = (Vec::new(), Vec::new());
+            let code = {
+                let both = async { tokio::join!(collect(stdout, &mut out), collect(stderr, &mut err)) };
+                tokio::pin!(both);
+                let code = tokio::select! {
+                    code = session.wait() => code,
+                    _ = &mut both => session.wait().await,
+                }?;
+                let _ = tokio::time::timeout(Duration::from_millis(100), both).await;
+                code
+            };
+            Ok(ExecOutput { code, stdout: out, stderr: err })
+        };
+        let late = || Error::Timeout(format!("exec in container {id}"), timeout);
+        match tokio::time::timeout(timeout, collect).await {
+            Ok(done) => done,
+            Err(_) => Err(late()),
+        }
+    }
+
+    /// Joins the streams of a running container's first process: what it writes from now on, and its stdin if it has one.
+    /// The streams end when the container does; dropping them detaches.
+    pub async fn attach(&self, id: &ContainerId, stdin: bool) -> Result<Streams> {
+        let sandbox = self.get(&id.sandbox)?;
+        let (terminal, has_stdin) = sandbox.with_container(id, |c| (c.record.terminal, c.record.stdin))?;
+        let link = sandbox.link()?;
+        let (streams, theirs) = ends(stdin && (has_stdin || terminal), !terminal).map_err(pipe_error)?;
+        let fds: Vec<BorrowedFd<'_>> = theirs.iter().flatten().map(|fd| fd.as_fd()).collect();
+        let call = Call::Attach { key: id.key(), stdin: theirs[0].is_some() };
+        link.ask(Scribe::none().cause(), call, &fds).await?;
+        Ok(streams)
+    }
+}
+
+/// Our ends, and the other side's.
+type Ends = (Streams, [Option<OwnedFd>; 3]);
+
+fn ends(stdin: bool, stderr: bool) -> std::io::Result<Ends> {
+    let mut theirs = [None, None, None];
+    let mut output = |wanted: bool, number: usize| -> std::io::Result<Option<OwnedFd>> {
+        if !wanted {
+            return Ok(None);
+        }
+        let (ours, other) = io::pipe()?;
+        io::set_nonblocking(ours.as_fd())?;
+        theirs[number] = Some(other);
+        Ok(Some(ours))
+    };
+    let (stdout, stderr) = (output(true, 1)?, output(stderr, 2)?);
+    let stdin = match stdin {
+        true => {
+            let (other, ours) = io::pipe()?;
+            io::set_nonblocking(ours.as_fd())?;
+            theirs[0] = Some(other);
+            Some(ours)
+        }
+        false => None,
+    };
+    Ok((Streams { stdin, stdout, stderr }, theirs))
+}
+
+fn pipe_error(e: std::io::Error) -> Error {
+    Error::Kernel(format!("pipe: {e}"))
+}
+
+/// Keeps the beginning of a stream and drops the rest, to its end.
+async fn collect(fd: Option<OwnedFd>, into: &mut Vec<u8>) {
+    let Some(mut pipe) = fd.and_then(|fd| Receiver::from_owned_fd(fd).ok()) else { return };
+    let mut chunk = [0u8; 4096];
+    while let Ok(n) = pipe.read(&mut chunk).await {
+        if n == 0 {
+            return;
+        }
+        let room = MAX_OUTPUT - into.len();
+        into.extend_from_slice(&chunk[..n.min(room)]);
+    }
+}

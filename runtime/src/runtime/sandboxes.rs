@@ -1,0 +1,319 @@
+//! Sandboxes: run, stop, remove.
+
+use std::fs::{self, File};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::{Errors, Inner, Runtime, Sandbox, check_name, now};
+use crate::cgroup;
+use crate::compile;
+use crate::link::{self, Link};
+use crate::plan::{Answer, Call, Message, SandboxPlan, State};
+use crate::records::{SandboxRecord, at, remove_folder};
+use crate::spec::{Event, Exit, ExitReason, Network, SandboxSpec, SandboxStatus, Stats};
+use crate::sys::{Kernel, process};
+use crate::{Error, Result, Scribe};
+
+/// How long a shim may take to kill and reap everything.
+const SHUTDOWN: Duration = Duration::from_secs(30);
+
+impl Runtime {
+    /// Makes a sandbox ready: cgroup, shim, `pause` in its namespaces. A sandbox that is ready already is left alone.
+    ///
+    /// 1. Record it. 2. Make its cgroups and folders, start its shim. 3. Have the shim make `pause`. What fails half-way
+    /// is removed again. Errors: [`Error::Conflict`] if it was stopped, or its shim died: remove it first.
+    pub async fn run_sandbox(&self, spec: SandboxSpec, scribe: &Scribe) -> Result<SandboxStatus> {
+        check_name("sandbox id", &spec.id)?;
+        let record = SandboxRecord { spec: spec.clone(), created: now(), stopped: false };
+        let (sandbox, fresh) = {
+            let mut all = self.sandboxes();
+            let fresh = !all.contains_key(&spec.id);
+            (all.entry(spec.id.clone()).or_insert_with(|| Sandbox::new(record.clone())).clone(), fresh)
+        };
+        let _turn = sandbox.turn.lock().await;
+        if !fresh {
+            let ready = sandbox.state().ready();
+            return match ready {
+                true => Ok(sandbox.status()),
+                false => Err(Error::Conflict(format!("sandbox {} is not ready: remove it first", spec.id))),
+            };
+        }
+        match self.start_sandbox(&sandbox, record, scribe).await {
+            Ok(()) => Ok(sandbox.status()),
+            Err(e) => {
+                let _ = self.clear_sandbox(&sandbox, scribe).await;
+                self.sandboxes().remove(&spec.id);
+                Err(e)
+            }
+        }
+    }
+
+    async fn start_sandbox(&self, sandbox: &Arc<Sandbox>, record: SandboxRecord, scribe: &Scribe) -> Result<()> {
+        let (spec, for_shim) = (record.spec.clone(), scribe.clone());
+        let (net, pidfd) = self
+            .blocking(move |inner| {
+                inner.folders.write_sandbox(&record)?;
+                let net = open_net(&record.spec)?;
+                Ok((net, inner.start_shim(&record.spec, &for_shim)?))
+            })
+            .await?;
+        reap_later(pidfd);
+        let link = self.connect(sandbox).map_err(at(&self.0.folders.run(&spec.id)))?;
+        let plan = self.sandbox_plan(&spec, net.is_some(), scribe);
+        let fds: Vec<_> = net.iter().map(|fd| fd.as_fd()).collect();
+        let (answer, fds) = link.ask(scribe.cause(), Call::Sandbox(Box::new(plan)), &fds).await?;
+        self.adopt(sandbox, answer, fds);
+        Ok(())
+    }
+
+    fn sandbox_plan(&self, spec: &SandboxSpec, join_net: bool, scribe: &Scribe) -> SandboxPlan {
+        SandboxPlan {
+            id: spec.id.clone(),
+            hostname: spec.hostname.clone(),
+            new_net: spec.network == Network::New,
+            join_net,
+            new_ipc: !spec.host_ipc,
+            new_pid: compile::own_pid(spec),
+            sysctls: spec.sysctls.clone().into_iter().collect(),
+            cgroup: self.0.tree.path(&spec.cgroup).join("pause"),
+            shm: compile::own_shm(spec).then(|| self.0.folders.shm(&spec.id)),
+            journal: scribe.path(),
+        }
+    }
+
+    /// Connects to a sandbox's shim, and listens to it from now on.
+    pub(super) fn connect(&self, sandbox: &Arc<Sandbox>) -> std::io::Result<Arc<Link>> {
+        let (messages, heard) = mpsc::unbounded_channel();
+        let link = Link::connect(&sandbox.id, &self.0.folders.run(&sandbox.id), messages)?;
+        sandbox.state().link = Some(link.clone());
+        tokio::spawn(hear(Arc::downgrade(&self.0), Arc::downgrade(sandbox), heard));
+        Ok(link)
+    }
+
+    /// Takes over what the shim says about its sandbox.
+    pub(super) fn adopt(&self, sandbox: &Sandbox, answer: Answer, mut fds: Vec<OwnedFd>) -> State {
+        let Answer::State(known) = answer else { return State::default() };
+        let mut state = sandbox.state();
+        state.pid = known.sandbox;
+        state.netns = fds.pop();
+        known
+    }
+
+    /// The network namespace of a ready sandbox.
+    pub async fn netns(&self, sandbox: &str) -> Result<OwnedFd> {
+        let sandbox = self.get(sandbox)?;
+        let state = sandbox.state();
+        let not_ready = || Error::Conflict(format!("sandbox {} is not ready", sandbox.id));
+        let netns = state.netns.as_ref().filter(|_| state.ready()).ok_or_else(not_ready)?;
+        netns.try_clone().map_err(|e| Error::Kernel(format!("dup: {e}")))
+    }
+
+    /// Kills what still runs and ends `pause` and its namespaces. Records and logs stay.
+    pub async fn stop_sandbox(&self, sandbox: &str, scribe: &Scribe) -> Result<()> {
+        let Some(sandbox) = self.find(sandbox) else { return Ok(()) };
+        let _turn = sandbox.turn.lock().await;
+        self.end_sandbox(&sandbox, scribe).await
+    }
+
+    /// Stops it and removes all that is left of it, its containers included. Logs are the caller's.
+    pub async fn remove_sandbox(&self, sandbox: &str, scribe: &Scribe) -> Result<()> {
+        let Some(sandbox) = self.find(sandbox) else { return Ok(()) };
+        let _turn = sandbox.turn.lock().await;
+        self.clear_sandbox(&sandbox, scribe).await?;
+        self.sandboxes().remove(&sandbox.id);
+        Ok(())
+    }
+
+    /// Ends the shim with all its processes. Its turn is held by the caller.
+    pub(super) async fn end_sandbox(&self, sandbox: &Arc<Sandbox>, scribe: &Scribe) -> Result<()> {
+        let mut errors = Errors::default();
+        let record = {
+            let mut state = sandbox.state();
+            state.record.stopped = true;
+            state.netns = None;
+            state.record.clone()
+        };
+        let spec = record.spec.clone();
+        errors.note(self.blocking(move |inner| inner.folders.write_sandbox(&record)).await);
+        if let Ok(link) = sandbox.link() {
+            let asked = link.ask(scribe.cause(), Call::Shutdown, &[]);
+            match tokio::time::timeout(SHUTDOWN, asked).await {
+                Ok(Ok(_)) | Ok(Err(Error::ShimGone(_))) => {}
+                Ok(Err(e)) => errors.0.push(e),
+                Err(_) => errors.0.push(Error::Timeout(format!("shim of sandbox {}", sandbox.id), SHUTDOWN)),
+            }
+        }
+        let scribe = scribe.clone();
+        errors.note(self.blocking(move |inner| inner.sweep(&spec, &scribe)).await);
+        sandbox.state().pid = 0;
+        self.mark_unknown(sandbox);
+        errors.result()
+    }
+
+    /// [`Runtime::end_sandbox`], then its folders.
+    pub(super) async fn clear_sandbox(&self, sandbox: &Arc<Sandbox>, scribe: &Scribe) -> Result<()> {
+        let mut errors = Errors::default();
+        errors.note(self.end_sandbox(sandbox, scribe).await);
+        let id = sandbox.id.clone();
+        let removed = self.blocking(move |inner| {
+            // The record goes last, and only if all else is gone: so that a failure is found again.
+            let mut errors = Errors::default();
+            errors.note(remove_folder(&inner.folders.run(&id)));
+            errors.note(remove_folder(&inner.folders.containers(&id)));
+            errors.result()?;
+            remove_folder(&inner.folders.sandbox(&id))
+        });
+        errors.note(removed.await);
+        errors.result()
+    }
+
+    /// Containers of a shim that is gone have ended, and nobody saw how.
+    pub(super) fn mark_unknown(&self, sandbox: &Sandbox) {
+        let mut ended = Vec::new();
+        for container in sandbox.state().containers.values_mut() {
+            let id = container.record.id.clone();
+            if container.exit.borrow().is_none() {
+                let exit = self.0.folders.read_exit(&id).unwrap_or_else(|| {
+                    let exit = unknown();
+                    if let Err(e) = self.0.folders.write_exit(&id, &exit) {
+                        tracing::warn!("exit record of container {id}: {e}");
+                    }
+                    exit
+                });
+                container.exit.send_replace(Some(exit.clone()));
+                ended.push(Event::ContainerExited { id, exit });
+            }
+        }
+        for event in ended {
+            let _ = self.0.events.send(event);
+        }
+    }
+
+    /// Usage of a sandbox and all in it.
+    pub async fn sandbox_stats(&self, sandbox: &str) -> Result<Stats> {
+        let sandbox = self.get(sandbox)?;
+        let path = self.0.tree.path(&sandbox.state().record.spec.cgroup);
+        Ok(cgroup::stats(&path))
+    }
+
+    /// Limits of a sandbox as the kernel has them: file -> text.
+    pub async fn sandbox_limits(&self, sandbox: &str) -> Result<Vec<(String, String)>> {
+        let sandbox = self.get(sandbox)?;
+        let path = self.0.tree.path(&sandbox.state().record.spec.cgroup);
+        Ok(cgroup::read_back(&path))
+    }
+}
+
+/// Upstream's words for an end that nobody saw.
+fn unknown() -> Exit {
+    Exit {
+        code: 137,
+        signal: 0,
+        reason: ExitReason::ContainerStatusUnknown,
+        message: "The container could not be located when the pod was terminated".into(),
+        finished: now(),
+    }
+}
+
+/// What a shim tells by itself, until it is gone.
+async fn hear(
+    inner: std::sync::Weak<Inner>,
+    sandbox: std::sync::Weak<Sandbox>,
+    mut messages: mpsc::UnboundedReceiver<Message>,
+) {
+    while let Some(message) = messages.recv().await {
+        let (Some(inner), Some(sandbox)) = (inner.upgrade(), sandbox.upgrade()) else { return };
+        match message {
+            Message::Exited { key, exit } => {
+                let mut state = sandbox.state();
+                let Some(container) = state.containers.get_mut(&key) else { continue };
+                container.exit.send_replace(Some(exit.clone()));
+                let _ = inner.events.send(Event::ContainerExited { id: container.record.id.clone(), exit });
+            }
+            Message::SandboxGone => {
+                sandbox.state().pid = 0;
+                let _ = inner.events.send(Event::SandboxGone { id: sandbox.id.clone() });
+            }
+            Message::Reply { .. } | Message::ExecExited { .. } => {}
+        }
+    }
+    let (Some(inner), Some(sandbox)) = (inner.upgrade(), sandbox.upgrade()) else { return };
+    Runtime(inner).shim_gone(&sandbox).await;
+}
+
+impl Runtime {
+    /// The connection to a shim has ended. If nobody asked for that, its processes die and are accounted for.
+    async fn shim_gone(&self, sandbox: &Arc<Sandbox>) {
+        let (stopped, spec) = {
+            let mut state = sandbox.state();
+            state.pid = 0;
+            state.netns = None;
+            (state.record.stopped, state.record.spec.clone())
+        };
+        if stopped {
+            return;
+        }
+        tracing::warn!("the shim of sandbox {} is gone", sandbox.id);
+        let killed = self.blocking(move |inner| {
+            cgroup::kill(&Kernel::new(&Scribe::none()), &inner.tree.path(&spec.cgroup)).map_err(Error::from)
+        });
+        if let Err(e) = killed.await {
+            tracing::warn!("sandbox {}: {e}", sandbox.id);
+        }
+        self.mark_unknown(sandbox);
+        let _ = self.0.events.send(Event::SandboxGone { id: sandbox.id.clone() });
+    }
+}
+
+impl Inner {
+    /// Makes the cgroups and folders of a sandbox and starts its shim, which listens at once.
+    fn start_shim(&self, spec: &SandboxSpec, scribe: &Scribe) -> Result<OwnedFd> {
+        let kernel = Kernel::new(scribe);
+        let pod = self.tree.make(&kernel, &spec.cgroup)?;
+        cgroup::apply(&kernel, &pod, &spec.resources)?;
+        self.tree.make_leaf(&kernel, &spec.cgroup.join("pause"))?;
+        let leaf = self.tree.make_leaf(&kernel, &std::path::Path::new("shims").join(&spec.id))?;
+        let run = self.folders.run(&spec.id);
+        kernel.mkdir(&run)?;
+        let socket = link::listen(&run).map_err(at(&run))?;
+        let log = self.folders.sandbox(&spec.id).join("shim.log");
+        let log = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&log).map_err(at(&log))?;
+        let leaf = File::open(&leaf).map_err(at(&leaf))?;
+        let args = ["podwright-shim".to_owned(), spec.id.clone()];
+        let (_, pidfd) = kernel.spawn(self.shim.as_fd(), &args, leaf.as_fd(), socket.as_fd(), log.as_fd())?;
+        Ok(pidfd)
+    }
+
+    /// Removes what a sandbox has in the kernel: processes, cgroups, the `/dev/shm` mount.
+    pub(super) fn sweep(&self, spec: &SandboxSpec, scribe: &Scribe) -> Result<()> {
+        let kernel = Kernel::new(scribe);
+        let mut errors = Errors::default();
+        errors.note(cgroup::remove(&kernel, &self.tree.path(&std::path::Path::new("shims").join(&spec.id))));
+        if !spec.cgroup.as_os_str().is_empty() {
+            errors.note(cgroup::remove(&kernel, &self.tree.path(&spec.cgroup)));
+        }
+        errors.note(kernel.detach(&self.folders.shm(&spec.id)));
+        errors.result()
+    }
+}
+
+fn open_net(spec: &SandboxSpec) -> Result<Option<OwnedFd>> {
+    match &spec.network {
+        Network::Path(path) => Ok(Some(File::open(path).map_err(at(path))?.into())),
+        Network::New | Network::Host => Ok(None),
+    }
+}
+
+/// Our shims are our children until we die: they must not stay zombies.
+fn reap_later(pidfd: OwnedFd) {
+    tokio::spawn(async move {
+        if let Ok(fd) = process::watch(pidfd) {
+            let _ = fd.readable().await;
+            process::reap_pidfd(fd.get_ref().as_fd());
+        }
+    });
+}

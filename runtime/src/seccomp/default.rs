@@ -1,0 +1,141 @@
+//! The default profile: equal in effect to containerd's `RuntimeDefault`.
+//!
+//! What is not listed fails with EPERM. `clone3` fails with ENOSYS, so that libc falls back to `clone`, whose flags a
+//! filter can see: without CAP_SYS_ADMIN no namespace may be made.
+
+use std::collections::HashSet;
+
+use oci_spec::runtime::{
+    Capability, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompArgBuilder, LinuxSeccompBuilder,
+    LinuxSeccompOperator, LinuxSyscall, LinuxSyscallBuilder,
+};
+
+/// Every `CLONE_NEW*` flag that `clone` knows.
+const NAMESPACE_FLAGS: u64 = 0x7E02_0000;
+/// Sockets to the hypervisor see through every container.
+const AF_VSOCK: u64 = 40;
+
+/// Allowed to everyone, by subject.
+#[rustfmt::skip]
+const ALLOWED: &[&str] = &[
+    // Files
+    "access", "chdir", "chmod", "chown", "close", "close_range", "copy_file_range", "creat", "dup", "dup2", "dup3",
+    "faccessat", "faccessat2", "fadvise64", "fallocate", "fchdir", "fchmod", "fchmodat", "fchmodat2", "fchown",
+    "fchownat", "fcntl", "fdatasync", "fgetxattr", "flistxattr", "flock", "fremovexattr", "fsetxattr", "fstat",
+    "fstatfs", "fsync", "ftruncate", "futimesat", "getcwd", "getdents", "getdents64", "getxattr", "getxattrat",
+    "inotify_add_watch", "inotify_init", "inotify_init1", "inotify_rm_watch", "ioctl", "lchown", "lgetxattr", "link",
+    "linkat", "listmount", "listxattr", "listxattrat", "llistxattr", "lremovexattr", "lseek", "lsetxattr", "lstat",
+    "mkdir", "mkdirat", "mknod", "mknodat", "name_to_handle_at", "newfstatat", "open", "openat", "openat2", "pread64",
+    "preadv", "preadv2", "pwrite64", "pwritev", "pwritev2", "read", "readahead", "readlink", "readlinkat", "readv",
+    "removexattr", "removexattrat", "rename", "renameat", "renameat2", "rmdir", "sendfile", "setxattr", "setxattrat",
+    "splice", "stat", "statfs", "statmount", "statx", "symlink", "symlinkat", "sync", "sync_file_range", "syncfs",
+    "tee", "truncate", "umask", "unlink", "unlinkat", "utime", "utimensat", "utimes", "vmsplice", "write", "writev",
+    "cachestat", "memfd_create",
+    // Memory
+    "brk", "madvise", "map_shadow_stack", "membarrier", "mincore", "mlock", "mlock2", "mlockall", "mmap", "mprotect",
+    "mremap", "mseal", "msync", "munlock", "munlockall", "munmap", "memfd_secret", "pkey_alloc", "pkey_free",
+    "pkey_mprotect", "process_mrelease", "process_vm_readv", "process_vm_writev", "remap_file_pages",
+    // Processes, users, limits
+    "alarm", "arch_prctl", "capget", "capset", "execve", "execveat", "exit", "exit_group", "fork", "getegid",
+    "geteuid", "getgid", "getgroups", "getpgid", "getpgrp", "getpid", "getppid", "getpriority", "getresgid",
+    "getresuid", "getrlimit", "getrusage", "getsid", "gettid", "getuid", "ioprio_get", "ioprio_set", "kill",
+    "landlock_add_rule", "landlock_create_ruleset", "landlock_restrict_self", "modify_ldt", "pause", "pidfd_open",
+    "pidfd_send_signal", "prctl", "prlimit64", "ptrace", "restart_syscall", "rseq", "seccomp", "set_robust_list",
+    "set_tid_address", "set_thread_area", "setfsgid", "setfsuid", "setgid", "setgroups", "setpgid", "setpriority",
+    "setregid", "setresgid", "setresuid", "setreuid", "setrlimit", "setsid", "setuid", "get_robust_list",
+    "get_thread_area", "tgkill", "tkill", "vfork", "wait4", "waitid",
+    // Scheduling
+    "getcpu", "sched_get_priority_max", "sched_get_priority_min", "sched_getaffinity", "sched_getattr",
+    "sched_getparam", "sched_getscheduler", "sched_rr_get_interval", "sched_setaffinity", "sched_setattr",
+    "sched_setparam", "sched_setscheduler", "sched_yield",
+    // Signals, time, waiting
+    "adjtimex", "clock_adjtime", "clock_getres", "clock_gettime", "clock_nanosleep", "epoll_create", "epoll_create1",
+    "epoll_ctl", "epoll_ctl_old", "epoll_pwait", "epoll_pwait2", "epoll_wait", "epoll_wait_old", "eventfd", "eventfd2",
+    "futex", "futex_requeue", "futex_wait", "futex_waitv", "futex_wake", "getitimer", "gettimeofday", "nanosleep",
+    "poll", "ppoll", "pselect6", "rt_sigaction", "rt_sigpending", "rt_sigprocmask", "rt_sigqueueinfo",
+    "rt_sigreturn", "rt_sigsuspend", "rt_sigtimedwait", "rt_tgsigqueueinfo", "select", "setitimer", "sigaltstack",
+    "signalfd", "signalfd4", "time", "timer_create", "timer_delete", "timer_getoverrun", "timer_gettime",
+    "timer_settime", "timerfd_create", "timerfd_gettime", "timerfd_settime", "times", "uretprobe",
+    // Communication
+    "accept", "accept4", "bind", "connect", "getpeername", "getsockname", "getsockopt", "io_cancel", "io_destroy",
+    "io_getevents", "io_pgetevents", "io_setup", "io_submit", "listen", "mq_getsetattr", "mq_notify", "mq_open",
+    "mq_timedreceive", "mq_timedsend", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd", "pipe", "pipe2",
+    "recvfrom", "recvmmsg", "recvmsg", "semctl", "semget", "semop", "semtimedop", "sendmmsg", "sendmsg", "sendto",
+    "setsockopt", "shmat", "shmctl", "shmdt", "shmget", "shutdown", "socketpair",
+    // The system
+    "getrandom", "sysinfo", "uname",
+];
+
+/// Allowed to those who have a capability.
+const ALLOWED_WITH: &[(Capability, &[&str])] = &[
+    (Capability::DacReadSearch, &["open_by_handle_at"]),
+    (
+        Capability::SysAdmin,
+        &[
+            "bpf", "clone", "clone3", "fanotify_init", "fanotify_mark", "fsconfig", "fsmount", "fsopen", "fspick",
+            "lookup_dcookie", "lsm_get_self_attr", "lsm_list_modules", "lsm_set_self_attr", "mount", "mount_setattr",
+            "move_mount", "open_tree", "perf_event_open", "quotactl", "quotactl_fd", "setdomainname", "sethostname",
+            "setns", "syslog", "umount", "umount2", "unshare",
+        ],
+    ),
+    (Capability::SysBoot, &["reboot"]),
+    (Capability::SysChroot, &["chroot"]),
+    (Capability::SysModule, &["delete_module", "finit_module", "init_module"]),
+    (Capability::SysPacct, &["acct"]),
+    (Capability::SysPtrace, &["kcmp", "pidfd_getfd", "process_madvise"]),
+    (Capability::SysRawio, &["ioperm", "iopl"]),
+    (Capability::SysTime, &["clock_settime", "settimeofday", "stime"]),
+    (Capability::SysTtyConfig, &["vhangup"]),
+    (Capability::SysNice, &["get_mempolicy", "mbind", "set_mempolicy", "set_mempolicy_home_node"]),
+    (Capability::Syslog, &["syslog"]),
+    (Capability::Bpf, &["bpf"]),
+    (Capability::Perfmon, &["perf_event_open"]),
+];
+
+/// The profile for a process with these (bounding) capabilities.
+pub fn default_seccomp(capabilities: &HashSet<Capability>) -> LinuxSeccomp {
+    let mut rules = vec![allow(ALLOWED, None)];
+    for persona in [0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff] {
+        rules.push(allow(&["personality"], Some(argument(LinuxSeccompOperator::ScmpCmpEq, persona, None))));
+    }
+    rules.push(allow(&["socket"], Some(argument(LinuxSeccompOperator::ScmpCmpNe, AF_VSOCK, None))));
+    for (_, calls) in ALLOWED_WITH.iter().filter(|(capability, _)| capabilities.contains(capability)) {
+        rules.push(allow(calls, None));
+    }
+    if !capabilities.contains(&Capability::SysAdmin) {
+        let no_namespaces = argument(LinuxSeccompOperator::ScmpCmpMaskedEq, NAMESPACE_FLAGS, Some(0));
+        rules.push(allow(&["clone"], Some(no_namespaces)));
+        let mut clone3 = syscall(&["clone3"], LinuxSeccompAction::ScmpActErrno, None);
+        clone3.set_errno_ret(Some(libc::ENOSYS as u32));
+        rules.push(clone3);
+    }
+    LinuxSeccompBuilder::default()
+        .default_action(LinuxSeccompAction::ScmpActErrno)
+        .default_errno_ret(libc::EPERM as u32)
+        .syscalls(rules)
+        .build()
+        .expect("all required fields are set")
+}
+
+fn allow(names: &[&str], arg: Option<LinuxSeccompArg>) -> LinuxSyscall {
+    syscall(names, LinuxSeccompAction::ScmpActAllow, arg)
+}
+
+fn syscall(names: &[&str], action: LinuxSeccompAction, arg: Option<LinuxSeccompArg>) -> LinuxSyscall {
+    let names = names.iter().map(|n| n.to_string()).collect::<Vec<_>>();
+    let builder = LinuxSyscallBuilder::default().names(names).action(action);
+    let builder = match arg {
+        Some(arg) => builder.args(vec![arg]),
+        None => builder,
+    };
+    builder.build().expect("all required fields are set")
+}
+
+fn argument(op: LinuxSeccompOperator, value: u64, two: Option<u64>) -> LinuxSeccompArg {
+    let builder = LinuxSeccompArgBuilder::default().index(0usize).value(value).op(op);
+    let builder = match two {
+        Some(two) => builder.value_two(two),
+        None => builder,
+    };
+    builder.build().expect("all required fields are set")
+}

@@ -1,0 +1,237 @@
+//! A container's log file: lines in CRI's format, appended by the writer thread, rotated by size.
+
+use std::fs::{self, OpenOptions};
+use std::io::Error as IoError;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use super::writer::{Job, Work, Writer};
+use crate::spec::LogSpec;
+
+/// Longer lines are split into parts marked `P`, as containerd does.
+const MAX_LINE: usize = 16 << 10;
+/// While more than this waits for the disk, the container's output is not read.
+const MAX_PENDING: usize = 64 << 10;
+
+pub struct Log {
+    spec: LogSpec,
+    file: OwnedFd,
+    size: u64,
+    pending: Vec<u8>,
+    busy: bool,
+    /// Unfinished lines of stdout and stderr.
+    partial: [Vec<u8>; 2],
+}
+
+impl Log {
+    pub fn open(spec: LogSpec) -> Result<Log, IoError> {
+        if let Some(folder) = spec.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let (file, size) = open(&spec)?;
+        Ok(Log { spec, file, size, pending: Vec::new(), busy: false, partial: Default::default() })
+    }
+
+    pub fn full(&self) -> bool {
+        self.pending.len() > MAX_PENDING
+    }
+
+    /// Nothing waits for the disk.
+    pub fn idle(&self) -> bool {
+        !self.busy && self.pending.is_empty()
+    }
+
+    /// Takes what a stream (0 stdout, 1 stderr) said at `now` (nanoseconds since 1970).
+    pub fn take(&mut self, stream: usize, bytes: &[u8], now: u64) {
+        format(&mut self.partial[stream], &mut self.pending, stream, bytes, now);
+    }
+
+    /// The stream has ended: its unfinished line is a line.
+    pub fn end(&mut self, stream: usize, now: u64) {
+        let rest = std::mem::take(&mut self.partial[stream]);
+        if !rest.is_empty() {
+            line(&mut self.pending, stream, b'F', &rest, now);
+        }
+    }
+
+    /// Hands what is pending to the writer, one job at a time.
+    pub fn flush(&mut self, slot: usize, writer: &mut Writer) {
+        if self.busy || self.pending.is_empty() {
+            return;
+        }
+        if self.size >= self.spec.max_bytes {
+            let _ = self.rotate();
+        }
+        let Ok(file) = self.file.try_clone() else { return };
+        let bytes = std::mem::take(&mut self.pending);
+        self.size += bytes.len() as u64;
+        self.busy = writer.submit(Job { slot, work: Work::Append { file, bytes }, errno: 0 }).is_ok();
+    }
+
+    /// The writer is done with our job (a full disk loses lines, never the container).
+    pub fn flushed(&mut self) {
+        self.busy = false;
+    }
+
+    /// `log.3` -> `log.4` .. `log` -> `log.1`, the oldest overwritten; a new `log`.
+    fn rotate(&mut self) -> Result<(), IoError> {
+        for n in (0..self.spec.max_files.saturating_sub(1)).rev() {
+            let _ = fs::rename(rotated(&self.spec, n), rotated(&self.spec, n + 1));
+        }
+        if self.spec.max_files <= 1 {
+            let _ = fs::remove_file(&self.spec.path);
+        }
+        (self.file, self.size) = open(&self.spec)?;
+        Ok(())
+    }
+}
+
+fn open(spec: &LogSpec) -> Result<(OwnedFd, u64), IoError> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = OpenOptions::new().append(true).create(true).mode(0o640).open(&spec.path)?;
+    let size = file.metadata()?.len();
+    Ok((file.into(), size))
+}
+
+fn rotated(spec: &LogSpec, n: u32) -> PathBuf {
+    match n {
+        0 => spec.path.clone(),
+        n => PathBuf::from(format!("{}.{n}", spec.path.display())),
+    }
+}
+
+/// Cuts `bytes` into lines. What has no end yet stays in `partial`.
+fn format(partial: &mut Vec<u8>, out: &mut Vec<u8>, stream: usize, mut bytes: &[u8], now: u64) {
+    while !bytes.is_empty() {
+        let room = MAX_LINE - partial.len();
+        let end = bytes.iter().take(room).position(|b| *b == b'\n');
+        let (piece, tag, used) = match end {
+            Some(end) => (&bytes[..end], b'F', end + 1),
+            // A line of exactly MAX_LINE bytes is still one line: look for its end in what follows.
+            None if bytes.len() > room && bytes[room] == b'\n' => (&bytes[..room], b'F', room + 1),
+            None if bytes.len() > room => (&bytes[..room], b'P', room),
+            None => {
+                partial.extend_from_slice(bytes);
+                return;
+            }
+        };
+        if partial.is_empty() {
+            line(out, stream, tag, piece, now);
+        } else {
+            partial.extend_from_slice(piece);
+            line(out, stream, tag, partial, now);
+            *partial = Vec::new();
+        }
+        bytes = &bytes[used..];
+    }
+}
+
+fn line(out: &mut Vec<u8>, stream: usize, tag: u8, text: &[u8], now: u64) {
+    out.reserve(text.len() + 48);
+    timestamp(out, now);
+    out.extend_from_slice([&b" stdout "[..], &b" stderr "[..]][stream]);
+    out.extend_from_slice(&[tag, b' ']);
+    out.extend_from_slice(text);
+    out.push(b'\n');
+}
+
+/// RFC 3339 in UTC with nine digits of a second: `2026-11-20T17:06:56.000000001Z`.
+fn timestamp(out: &mut Vec<u8>, now: u64) {
+    let (seconds, nanos) = (now / 1_000_000_000, now % 1_000_000_000);
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Days since 1970 to a date, by 400-year eras beginning on 1 March (Howard Hinnant's algorithm).
+    let z = days + 719_468;
+    let (era, doe) = (z / 146_097, z % 146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let (day, month) = (doy - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
+    let year = yoe + era * 400 + u64::from(month <= 2);
+    for (value, digits, after) in [
+        (year, 4, b'-'),
+        (month, 2, b'-'),
+        (day, 2, b'T'),
+        (second / 3600, 2, b':'),
+        (second / 60 % 60, 2, b':'),
+        (second % 60, 2, b'.'),
+        (nanos, 9, b'Z'),
+    ] {
+        let at = out.len();
+        out.resize(at + digits, b'0');
+        let mut rest = value;
+        for digit in out[at..].iter_mut().rev() {
+            *digit = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        out.push(after);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn timestamps_are_those_of_the_calendar(ns in 0u64..8_000_000_000_000_000_000) {
+            let mut out = Vec::new();
+            timestamp(&mut out, ns);
+            let text = String::from_utf8(out).unwrap();
+            let parsed: jiff::Timestamp = text.parse().unwrap();
+            prop_assert_eq!(parsed.as_nanosecond(), ns as i128);
+            prop_assert_eq!(text.len(), 30);
+        }
+
+        #[test]
+        fn lines_come_back_whole_however_they_were_chopped(
+            lines in prop::collection::vec((0usize..40_000, any::<bool>()), 0..4), steps in prop::collection::vec(1usize..20_000, 1..20)
+        ) {
+            let mut said = Vec::new();
+            for (i, (length, _)) in lines.iter().enumerate() {
+                said.extend(std::iter::repeat_n(b'a' + i as u8, *length));
+                said.push(b'\n');
+            }
+            let (mut partial, mut out, mut at) = (Vec::new(), Vec::new(), 0);
+            for step in steps.iter().cycle() {
+                if at == said.len() { break }
+                let end = (at + step).min(said.len());
+                format(&mut partial, &mut out, 1, &said[at..end], 0);
+                at = end;
+            }
+            prop_assert!(partial.is_empty());
+            let mut back = Vec::new();
+            for line in out.split_inclusive(|b| *b == b'\n') {
+                let text = &line[38..];
+                prop_assert_eq!(&line[30..38], &b" stderr "[..]);
+                prop_assert!(text.len() <= MAX_LINE + 3);
+                back.extend_from_slice(&text[2..text.len() - 1]);
+                if text[0] == b'F' { back.push(b'\n') }
+            }
+            prop_assert_eq!(back, said);
+        }
+    }
+
+    #[test]
+    fn rotation_keeps_so_many_files_and_every_recent_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = LogSpec { path: dir.path().join("c/0.log"), max_bytes: 200, max_files: 3 };
+        let mut log = Log::open(spec.clone()).unwrap();
+        for n in 0..40 {
+            log.take(0, format!("line {n}\n").as_bytes(), n);
+            // What the writer does, at once.
+            if log.size >= spec.max_bytes {
+                log.rotate().unwrap();
+            }
+            let bytes = std::mem::take(&mut log.pending);
+            log.size += bytes.len() as u64;
+            crate::sys::io::write_fully(std::os::fd::AsFd::as_fd(&log.file), &bytes).unwrap();
+        }
+        let names = (0..4).map(|n| rotated(&spec, n));
+        let texts: Vec<String> = names.filter_map(|n| fs::read_to_string(n).ok()).collect();
+        assert_eq!(texts.len(), 3);
+        let lines: Vec<String> = texts.iter().rev().flat_map(|t| t.lines().map(|l| l[40..].to_owned())).collect();
+        let first: usize = lines[0].strip_prefix("line ").unwrap().parse().unwrap();
+        assert_eq!(lines, (first..40).map(|n| format!("line {n}")).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,429 @@
+//! The shim: parent of a sandbox's processes, for as long as they live, whatever becomes of the agent.
+//!
+//! One loop waits for everything: connections from agents, children that end, children that report while being born,
+//! the streams of containers, finished disk jobs. It starts with its listening socket as descriptor 0 and one argument,
+//! the sandbox's id; all else comes over the socket, see [`crate::plan`].
+
+mod container;
+pub mod init;
+mod log;
+mod peer;
+mod requests;
+mod stdio;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+
+use podwright_journal::{Clock, Role, Scribe};
+
+use crate::plan::{Answer, Failure, FailureKind, Message, SandboxPlan, State};
+use crate::sys::Kernel;
+use crate::sys::io::{self, PollFd};
+use crate::sys::process::{self, Ended};
+use container::{Asker, Container, Exec, Phase, Said, listen};
+use peer::Peer;
+use stdio::Part;
+use writer::{Job, Work, Writer};
+
+/// How long output may still come after a container's end, if somebody else holds its pipe.
+const DRAIN_NS: u64 = 2_000_000_000;
+
+pub struct Shim {
+    scribe: Scribe,
+    listener: OwnedFd,
+    signals: OwnedFd,
+    peers: BTreeMap<u64, Peer>,
+    next_peer: u64,
+    sandbox: Option<Sandbox>,
+    pause: OwnedFd,
+    containers: Vec<Option<Container>>,
+    execs: Vec<Exec>,
+    writer: Writer,
+    buffer: Box<[u8]>,
+    shutdown: Vec<Asker>,
+    stopping: bool,
+}
+
+struct Sandbox {
+    plan: SandboxPlan,
+    pid: u32,
+    pidfd: OwnedFd,
+    /// Until `pause` has executed.
+    sync: Option<OwnedFd>,
+    asker: Option<Asker>,
+    alive: bool,
+}
+
+/// What one entry of the poll set is.
+#[derive(Clone, Copy)]
+enum Token {
+    Listener,
+    Signals,
+    Written,
+    Peer(u64),
+    SandboxSync,
+    Sync(usize),
+    ExecSync(u64),
+    Stdio(usize, Part),
+}
+
+/// The shim's `main`.
+pub fn main() -> ExitCode {
+    process::small_heap();
+    let listener = io::take_stdin();
+    let id = std::env::args().nth(1).unwrap_or_default();
+    let start = || -> Result<Shim, std::io::Error> {
+        let signals = process::become_shim(&format!("shim:{id}"))?;
+        io::set_nonblocking(listener.as_fd())?;
+        // Lowering it takes CAP_SYS_RESOURCE; without it the shim is as likely a victim as any other.
+        let _ = std::fs::write("/proc/self/oom_score_adj", "-998");
+        let pause = Kernel::new(&Scribe::none()).sealed_memfd("pause", init::PAUSE);
+        let pause = pause.map_err(|e| e.source)?;
+        Ok(Shim {
+            scribe: Scribe::none(),
+            listener,
+            signals,
+            peers: BTreeMap::new(),
+            next_peer: 0,
+            sandbox: None,
+            pause,
+            containers: Vec::new(),
+            execs: Vec::new(),
+            writer: Writer::new(),
+            buffer: vec![0; 16 << 10].into(),
+            shutdown: Vec::new(),
+            stopping: false,
+        })
+    };
+    match start().and_then(|mut shim| shim.run()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("shim {id}: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Shim {
+    fn run(&mut self) -> Result<(), std::io::Error> {
+        let (mut tokens, mut set) = (Vec::new(), Vec::new());
+        while !self.over() {
+            tokens.clear();
+            set.clear();
+            self.interests(|token, fd| {
+                tokens.push(token);
+                set.push(fd);
+            });
+            io::poll(&mut set, self.timeout_ms())?;
+            for (token, fd) in tokens.iter().zip(&set) {
+                if fd.readable() || fd.writable() {
+                    self.ready(*token, fd);
+                }
+            }
+            self.settle();
+        }
+        Ok(())
+    }
+
+    /// Asked to end, everything is dead, and whoever asked has the answer (or is gone).
+    fn over(&mut self) -> bool {
+        if !self.stopping || self.sandbox.as_ref().is_some_and(|s| s.alive) || !self.execs.is_empty() {
+            return false;
+        }
+        if self.containers.iter().flatten().any(|c| c.exit.is_none()) {
+            return false;
+        }
+        for asker in std::mem::take(&mut self.shutdown) {
+            self.reply(asker, Ok(Answer::Done), &[]);
+        }
+        self.peers.values().all(|p| p.idle())
+    }
+
+    fn interests(&self, mut add: impl FnMut(Token, PollFd)) {
+        add(Token::Signals, PollFd::new(self.signals.as_fd(), libc::POLLIN));
+        add(Token::Listener, PollFd::new(self.listener.as_fd(), libc::POLLIN));
+        if let Some(done) = self.writer.done() {
+            add(Token::Written, PollFd::new(done, libc::POLLIN));
+        }
+        for (id, peer) in &self.peers {
+            add(Token::Peer(*id), peer.interest());
+        }
+        if let Some(sync) = self.sandbox.as_ref().and_then(|s| s.sync.as_ref()) {
+            add(Token::SandboxSync, PollFd::new(sync.as_fd(), libc::POLLIN));
+        }
+        for exec in &self.execs {
+            if let Some(sync) = &exec.sync {
+                add(Token::ExecSync(exec.exec), PollFd::new(sync.as_fd(), libc::POLLIN));
+            }
+        }
+        for (slot, container) in self.containers.iter().enumerate() {
+            let Some(container) = container else { continue };
+            if let Some(sync) = &container.sync {
+                add(Token::Sync(slot), PollFd::new(sync.as_fd(), libc::POLLIN));
+            }
+            container.stdio.interests(|part, fd| add(Token::Stdio(slot, part), fd));
+        }
+    }
+
+    fn ready(&mut self, token: Token, fd: &PollFd) {
+        match token {
+            Token::Signals => self.reap(),
+            Token::Listener => {
+                while let Some(socket) = io::accept(&self.listener) {
+                    self.next_peer += 1;
+                    self.peers.insert(self.next_peer, Peer::new(socket));
+                }
+            }
+            Token::Written => {
+                while let Some(job) = self.writer.take() {
+                    self.written(*job);
+                }
+            }
+            Token::Peer(id) => self.serve(id, fd),
+            Token::SandboxSync => self.sandbox_said(),
+            Token::Sync(slot) => self.container_said(slot),
+            Token::ExecSync(exec) => self.exec_said(exec),
+            Token::Stdio(slot, part) => {
+                if let Some(container) = self.containers.get_mut(slot).and_then(|c| c.as_mut()) {
+                    container.stdio.ready(part, &mut self.buffer, Clock::read().wall_ns);
+                }
+            }
+        }
+    }
+
+    /// After each round: logs on their way, ends completed, overdue execs killed.
+    fn settle(&mut self) {
+        let now = Clock::read();
+        for slot in 0..self.containers.len() {
+            let Some(container) = &mut self.containers[slot] else { continue };
+            container.stdio.settle(slot, &mut self.writer);
+            self.finish(slot, now.wall_ns);
+        }
+        let now_ms = now.monotonic_ns / 1_000_000;
+        for exec in self.execs.iter_mut().filter(|e| e.deadline_ms.is_some_and(|d| d <= now_ms)) {
+            exec.deadline_ms = None;
+            let _ = Kernel::new(&exec.scribe).kill(exec.pidfd.as_fd(), libc::SIGKILL, "exec timeout");
+        }
+    }
+
+    /// Until the next deadline, if there is one.
+    fn timeout_ms(&self) -> i32 {
+        let now = Clock::read();
+        let execs = self.execs.iter().filter_map(|e| e.deadline_ms).map(|d| d.saturating_sub(now.monotonic_ns / 1_000_000));
+        let drains = self.containers.iter().flatten().filter(|c| !c.committing && !c.stdio.ended());
+        let drains = drains.filter_map(|c| c.ended).map(|(_, at)| (at + DRAIN_NS).saturating_sub(now.wall_ns) / 1_000_000);
+        execs.chain(drains).min().map_or(-1, |ms| ms.min(i32::MAX as u64 - 1) as i32 + 1)
+    }
+
+    /// Children have ended, ours and those orphaned to us.
+    fn reap(&mut self) {
+        let mut drained = [0u8; 128 * 8];
+        let _ = io::read_some(self.signals.as_fd(), &mut drained);
+        while let Some((pid, ended)) = process::reap_any() {
+            if self.sandbox.as_ref().is_some_and(|s| s.pid == pid && s.alive) {
+                self.sandbox_ended(ended);
+            } else if let Some(slot) = self.slot(|c| c.pid == pid && c.ended.is_none()) {
+                self.container_said(slot);
+                self.container_ended(slot, ended);
+            } else if let Some(exec) = self.execs.iter().find(|e| e.pid == pid).map(|e| e.exec) {
+                self.exec_said(exec);
+                self.exec_ended(exec, ended);
+            }
+        }
+    }
+
+    fn slot(&self, is: impl Fn(&Container) -> bool) -> Option<usize> {
+        self.containers.iter().position(|c| c.as_ref().is_some_and(&is))
+    }
+
+    fn sandbox_said(&mut self) {
+        let Some(sandbox) = &mut self.sandbox else { return };
+        let Some(sync) = &sandbox.sync else { return };
+        let answer = match listen(sync) {
+            Said::Nothing | Said::Ready(_) => return,
+            Said::Failed(failure) => Err(failure),
+            Said::Closed => Ok(()),
+        };
+        sandbox.sync = None;
+        let Some(asker) = sandbox.asker.take() else { return };
+        match answer {
+            Ok(()) => self.reply_state(asker),
+            Err(failure) => self.reply(asker, Err(failure), &[]),
+        }
+    }
+
+    fn sandbox_ended(&mut self, _: Ended) {
+        self.sandbox_said();
+        if let Some(sandbox) = &mut self.sandbox {
+            sandbox.alive = false;
+        }
+        if !self.stopping {
+            self.broadcast(&Message::SandboxGone);
+        }
+    }
+
+    fn container_said(&mut self, slot: usize) {
+        loop {
+            let Some(container) = self.containers.get_mut(slot).and_then(|c| c.as_mut()) else { return };
+            let Some(sync) = &container.sync else { return };
+            match listen(sync) {
+                Said::Nothing => return,
+                Said::Ready(master) => {
+                    if let Some(master) = master {
+                        container.stdio.input = master.try_clone().ok();
+                        container.stdio.outputs[0] = Some(master);
+                    }
+                    if let Phase::Creating(peer, id) = container.phase {
+                        container.phase = Phase::Created;
+                        let pid = container.pid;
+                        self.reply(Asker { peer, id }, Ok(Answer::Pid(pid)), &[]);
+                    }
+                }
+                Said::Failed(failure) => {
+                    container.failure = Some(failure.clone());
+                    if let Phase::Creating(peer, id) | Phase::Starting(peer, id) = container.phase {
+                        container.phase = Phase::Created;
+                        self.reply(Asker { peer, id }, Err(failure), &[]);
+                    }
+                }
+                Said::Closed => {
+                    container.sync = None;
+                    match container.phase {
+                        Phase::Starting(peer, id) => {
+                            container.phase = Phase::Running;
+                            self.reply(Asker { peer, id }, Ok(Answer::Done), &[]);
+                        }
+                        Phase::Creating(peer, id) => {
+                            let failure = Failure::new(FailureKind::Kernel, "the container's first process died");
+                            container.failure = Some(failure.clone());
+                            self.reply(Asker { peer, id }, Err(failure), &[]);
+                        }
+                        Phase::Created | Phase::Running => {}
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The first process has ended: so must all others of its cgroup.
+    fn container_ended(&mut self, slot: usize, ended: Ended) {
+        let Some(container) = &mut self.containers[slot] else { return };
+        container.ended = Some((ended, Clock::read().wall_ns));
+        let _ = Kernel::new(&container.scribe).write(&container.plan.cgroup.join("cgroup.kill"), "1");
+        container.scribe.note("exit", || format!("{}: code {}, signal {}", container.plan.key, ended.code, ended.signal));
+    }
+
+    /// Completes the end of a container: its output all read and written, then its exit record.
+    fn finish(&mut self, slot: usize, now: u64) {
+        let Some(container) = &mut self.containers[slot] else { return };
+        let Some((ended, at)) = container.ended else { return };
+        if container.committing {
+            return;
+        }
+        if !container.stdio.ended() {
+            if now < at + DRAIN_NS {
+                return;
+            }
+            container.stdio.close(now);
+            container.stdio.settle(slot, &mut self.writer);
+        }
+        if container.stdio.log.as_ref().is_some_and(|log| !log.idle()) {
+            return;
+        }
+        container.committing = true;
+        let exit = container.describe_exit(ended, at);
+        container.pending_exit = Some(exit.clone());
+        let job = commit_job(slot, &container.plan.exit_file, &exit);
+        if job.and_then(|job| self.writer.submit(job)).is_err() {
+            // Known only to us then: tell it all the same.
+            self.exit_recorded(slot);
+        }
+    }
+
+    fn written(&mut self, job: Job) {
+        match job.work {
+            Work::Append { .. } => {
+                let container = self.containers.get_mut(job.slot).and_then(|c| c.as_mut());
+                if let Some(log) = container.and_then(|c| c.stdio.log.as_mut()) {
+                    log.flushed();
+                }
+            }
+            Work::Commit { .. } => self.exit_recorded(job.slot),
+        }
+    }
+
+    fn exit_recorded(&mut self, slot: usize) {
+        let Some(container) = self.containers.get_mut(slot).and_then(|c| c.as_mut()) else { return };
+        let Some(exit) = container.pending_exit.take() else { return };
+        container.exit = Some(exit.clone());
+        let key = container.plan.key.clone();
+        self.broadcast(&Message::Exited { key, exit });
+        process::trim_heap();
+    }
+
+    fn exec_said(&mut self, exec: u64) {
+        let Some(at) = self.execs.iter().position(|e| e.exec == exec) else { return };
+        loop {
+            let session = &mut self.execs[at];
+            let Some(sync) = &session.sync else { return };
+            match listen(sync) {
+                Said::Nothing => return,
+                Said::Ready(master) => session.master = master,
+                Said::Failed(failure) => {
+                    session.failure = Some(failure.clone());
+                    let asker = session.asker;
+                    self.reply(asker, Err(failure), &[]);
+                }
+                Said::Closed => {
+                    session.sync = None;
+                    let (asker, pid, master) = (session.asker, session.pid, session.master.take());
+                    if session.failure.is_none() {
+                        let fds: Vec<_> = master.into_iter().collect();
+                        self.reply(asker, Ok(Answer::Pid(pid)), &fds);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn exec_ended(&mut self, exec: u64, ended: Ended) {
+        let Some(at) = self.execs.iter().position(|e| e.exec == exec) else { return };
+        let session = self.execs.swap_remove(at);
+        session.scribe.note("exit", || format!("exec {}: code {}", session.pid, ended.code));
+        if session.failure.is_none() {
+            self.broadcast(&Message::ExecExited { exec, code: ended.code });
+        }
+    }
+
+    fn state(&self) -> State {
+        let sandbox = self.sandbox.as_ref().filter(|s| s.alive).map_or(0, |s| s.pid);
+        State { sandbox, containers: self.containers.iter().flatten().map(|c| c.snapshot()).collect() }
+    }
+
+    /// Adopts a journal: what we do from now on is written there.
+    fn write_to(&mut self, journal: Option<&std::path::Path>) {
+        if let Some(Ok(scribe)) = journal.map(|path| Scribe::open(path, Role::Shim)) {
+            self.scribe = scribe;
+        }
+    }
+}
+
+/// The job that makes an exit durable.
+fn commit_job(slot: usize, file: &std::path::Path, exit: &crate::Exit) -> Result<Job, std::io::Error> {
+    let invalid = || std::io::Error::from_raw_os_error(libc::EINVAL);
+    let name = file.file_name().and_then(|n| n.to_str()).ok_or_else(invalid)?;
+    let folder = std::fs::File::open(file.parent().ok_or_else(invalid)?)?.into();
+    let c = |text: String| CString::new(text).map_err(|_| invalid());
+    let work = Work::Commit {
+        folder,
+        aside: c(format!("{name}.tmp"))?,
+        name: c(name.to_owned())?,
+        bytes: serde_json::to_vec(exit)?,
+    };
+    Ok(Job { slot, work, errno: 0 })
+}

@@ -1,0 +1,116 @@
+//! One connection from an agent: frames in, frames out, never waiting.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::plan::{Answer, Failure, Frames, Message, encode};
+use crate::sys::io::{self, PollFd};
+
+use super::Shim;
+use super::container::Asker;
+
+/// An agent that lets so many answers wait is taken for dead.
+const MAX_WAITING: usize = 256;
+
+pub struct Peer {
+    socket: OwnedFd,
+    pub frames: Frames,
+    out: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    /// Bytes of the first frame of `out` that have gone already.
+    sent: usize,
+}
+
+impl Peer {
+    pub fn new(socket: OwnedFd) -> Peer {
+        Peer { socket, frames: Frames::default(), out: VecDeque::new(), sent: 0 }
+    }
+
+    pub fn interest(&self) -> PollFd {
+        let out = if self.out.is_empty() { 0 } else { libc::POLLOUT };
+        PollFd::new(self.socket.as_fd(), libc::POLLIN | out)
+    }
+
+    pub fn idle(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Reads what has come; `false` when the agent is gone.
+    pub fn receive(&mut self, buffer: &mut [u8]) -> bool {
+        match io::receive(self.socket.as_fd(), buffer, &mut self.frames.fds) {
+            Ok(0) => false,
+            Ok(n) => {
+                self.frames.bytes.extend_from_slice(&buffer[..n]);
+                true
+            }
+            Err(e) => e.kind() == std::io::ErrorKind::WouldBlock,
+        }
+    }
+
+    /// Queues a frame and sends what the socket takes; `false` when the agent is gone.
+    pub fn send(&mut self, message: &Message, fds: Vec<OwnedFd>) -> bool {
+        let Ok(frame) = encode(message, fds.len()) else { return true };
+        self.out.push_back((frame, fds));
+        self.out.len() < MAX_WAITING && self.flush()
+    }
+
+    pub fn flush(&mut self) -> bool {
+        while let Some((frame, fds)) = self.out.front() {
+            let attached: Vec<BorrowedFd<'_>> = match self.sent {
+                0 => fds.iter().map(|fd| fd.as_fd()).collect(),
+                _ => Vec::new(),
+            };
+            match io::send(self.socket.as_fd(), &frame[self.sent..], &attached) {
+                Ok(n) => self.sent += n,
+                Err(e) => return e.kind() == std::io::ErrorKind::WouldBlock,
+            }
+            if self.sent == frame.len() {
+                self.sent = 0;
+                self.out.pop_front();
+            }
+        }
+        true
+    }
+}
+
+impl Shim {
+    /// Reads from one agent and does what it asks.
+    pub(super) fn serve(&mut self, id: u64, fd: &PollFd) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let mut alive = peer.flush();
+        if fd.readable() {
+            alive &= peer.receive(&mut self.buffer);
+        }
+        while let Some(peer) = self.peers.get_mut(&id) {
+            match peer.frames.next() {
+                Ok(Some((request, fds))) => self.handle(id, request, fds),
+                Ok(None) => break,
+                Err(_) => {
+                    alive = false;
+                    break;
+                }
+            }
+        }
+        if !alive {
+            self.peers.remove(&id);
+        }
+    }
+
+    pub(super) fn reply(&mut self, to: Asker, result: Result<Answer, Failure>, fds: &[OwnedFd]) {
+        let fds = fds.iter().filter_map(|fd| fd.try_clone().ok()).collect();
+        self.send(to.peer, &Message::Reply { id: to.id, result }, fds);
+    }
+
+    pub(super) fn broadcast(&mut self, message: &Message) {
+        for id in self.peers.keys().copied().collect::<Vec<_>>() {
+            self.send(id, message, Vec::new());
+        }
+    }
+
+    fn send(&mut self, id: u64, message: &Message, fds: Vec<OwnedFd>) {
+        if let Some(peer) = self.peers.get_mut(&id)
+            && !peer.send(message, fds)
+        {
+            self.peers.remove(&id);
+        }
+    }
+}

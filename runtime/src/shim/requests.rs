@@ -1,0 +1,342 @@
+//! What an agent may ask of a shim, one method per request. Whatever takes time is answered later, by the loop.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+
+use podwright_journal::{Clock, Role, Scribe};
+
+use super::container::{Asker, Container, Exec, Phase};
+use super::init::{self, Birth};
+use super::log::Log;
+use super::stdio::Stdio;
+use super::{Sandbox, Shim};
+use crate::plan::{Answer, Call, ContainerPlan, ExecPlan, Failure, FailureKind, Request, SandboxPlan};
+use crate::spec::PidMode;
+use crate::sys::process::{self, NEWIPC, NEWNET, NEWNS, NEWPID, NEWUTS};
+use crate::sys::{self, Kernel, SysResult, io};
+
+type Outcome = Result<Option<Answer>, Failure>;
+
+impl Shim {
+    /// Does one request. `None` means that the loop answers when it is done.
+    pub(super) fn handle(&mut self, peer: u64, request: Request, fds: Vec<OwnedFd>) {
+        let asker = Asker { peer, id: request.id };
+        let scribe = self.scribe.because(request.cause.clone());
+        let done = match request.call {
+            Call::State => return self.reply_state(asker),
+            Call::Sandbox(plan) => self.make_sandbox(asker, &request.cause, *plan, fds),
+            Call::Create(plan) => self.create(asker, scribe, *plan, fds),
+            Call::Start { key } => self.start(asker, scribe, &key),
+            Call::Signal { key, signal } => self.signal(&scribe, &key, signal),
+            Call::Kill { key } => self.kill(&scribe, &key),
+            Call::Remove { key } => self.remove(&key),
+            Call::Exec(plan) => self.exec(asker, scribe, *plan, fds),
+            Call::ExecSignal { exec, signal } => self.signal_exec(exec, signal),
+            Call::Attach { key, stdin } => self.attach(&key, stdin, fds),
+            Call::Resize { key, columns, rows } => self.resize(&key, (columns, rows)),
+            Call::Shutdown => self.shut_down(asker, &scribe),
+        };
+        match done {
+            Ok(Some(answer)) => self.reply(asker, Ok(answer), &[]),
+            Ok(None) => {}
+            Err(failure) => self.reply(asker, Err(failure), &[]),
+        }
+    }
+
+    /// All we know, and the sandbox's network namespace.
+    pub(super) fn reply_state(&mut self, asker: Asker) {
+        let state = self.state();
+        let net = (state.sandbox != 0).then(|| process::namespace_of(state.sandbox, "net").ok()).flatten();
+        self.reply(asker, Ok(Answer::State(state)), net.as_slice());
+    }
+
+    fn make_sandbox(&mut self, asker: Asker, cause: &crate::Cause, plan: SandboxPlan, mut fds: Vec<OwnedFd>) -> Outcome {
+        if let Some(sandbox) = &mut self.sandbox {
+            if sandbox.sync.is_some() {
+                sandbox.asker = Some(asker);
+            } else {
+                self.reply_state(asker);
+            }
+            return Ok(None);
+        }
+        self.write_to(plan.journal.as_deref());
+        let scribe = self.scribe.because(cause.clone());
+        let kernel = Kernel::new(&scribe);
+        if let Some(shm) = &plan.shm {
+            mount_shm(&kernel, shm)?;
+        }
+        let net = fds.pop().filter(|_| plan.join_net);
+        let cgroup = open_cgroup(&kernel, &plan.cgroup)?;
+        let (ours, theirs) = pair(&kernel)?;
+        let flags = [(plan.new_net, NEWNET), (plan.new_ipc, NEWIPC), (plan.new_pid, NEWPID), (!plan.hostname.is_empty(), NEWUTS)];
+        let flags = flags.iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).sum();
+        let null = null()?;
+        let birth = Birth {
+            kernel: Kernel::new(&scribe.acting(Role::Init)),
+            sync: theirs,
+            stdio: [Some(null), None, None],
+            seccomp: &[],
+        };
+        let pause = &self.pause;
+        let (pid, pidfd) = kernel.clone3(flags, Some(cgroup.as_fd()), "pause", || init::sandbox(birth, &plan, net, pause))?;
+        self.sandbox = Some(Sandbox { plan, pid, pidfd, sync: Some(ours), asker: Some(asker), alive: true });
+        Ok(None)
+    }
+
+    fn create(&mut self, asker: Asker, scribe: Scribe, plan: ContainerPlan, programs: Vec<OwnedFd>) -> Outcome {
+        let sandbox = self.ready_sandbox()?;
+        if self.slot(|c| c.plan.key == plan.key).is_some() {
+            return Err(Failure::new(FailureKind::Conflict, format!("container {} exists", plan.key)));
+        }
+        let kernel = Kernel::new(&scribe);
+        let cgroup = open_cgroup(&kernel, &plan.cgroup)?;
+        let (ours, theirs) = pair(&kernel)?;
+        let (mut stdio, child_stdio) = pipes(&plan)?;
+        if let Some(log) = &plan.log {
+            stdio.log = Some(kernel.op("open", || log.path.display().to_string(), || Log::open(log.clone()))?);
+        }
+        let join = namespaces_of(&sandbox.plan);
+        let birth = Birth {
+            kernel: Kernel::new(&scribe.acting(Role::Init)),
+            sync: theirs,
+            stdio: child_stdio,
+            seccomp: &programs,
+        };
+        let fork = |flags: u64| {
+            let pause = sandbox.pidfd.as_fd();
+            let life = || init::container(birth, &plan, Some((pause, join)));
+            kernel.clone3(flags, Some(cgroup.as_fd()), &plan.key, life)
+        };
+        let (pid, pidfd) = match plan.pid {
+            PidMode::Container => fork(NEWNS | NEWPID)?,
+            PidMode::Host => fork(NEWNS)?,
+            PidMode::Sandbox => in_pid_namespace(&kernel, &sandbox.pidfd, || fork(NEWNS))?,
+        };
+        let container = Container {
+            plan,
+            scribe,
+            pid,
+            pidfd,
+            sync: Some(ours),
+            phase: Phase::Creating(asker.peer, asker.id),
+            stdio,
+            started_ns: None,
+            failure: None,
+            ended: None,
+            committing: false,
+            exit: None,
+            pending_exit: None,
+        };
+        match self.containers.iter().position(|c| c.is_none()) {
+            Some(free) => self.containers[free] = Some(container),
+            None => self.containers.push(Some(container)),
+        }
+        process::trim_heap();
+        Ok(None)
+    }
+
+    fn start(&mut self, asker: Asker, scribe: Scribe, key: &str) -> Outcome {
+        let container = self.container(key)?;
+        match container.phase {
+            Phase::Running => return Ok(Some(Answer::Done)),
+            Phase::Created if container.ended.is_none() => {}
+            _ => return Err(Failure::new(FailureKind::Conflict, format!("container {key} cannot be started any more"))),
+        }
+        let Some(sync) = &container.sync else {
+            return Err(Failure::new(FailureKind::Conflict, format!("container {key} has ended")));
+        };
+        let sent = Kernel::new(&scribe).op("sendmsg", || format!("start {key}"), || io::send(sync.as_fd(), b"g", &[]));
+        sent?;
+        container.phase = Phase::Starting(asker.peer, asker.id);
+        container.started_ns = Some(Clock::read().wall_ns);
+        Ok(None)
+    }
+
+    fn signal(&mut self, scribe: &Scribe, key: &str, signal: i32) -> Outcome {
+        let container = self.container(key)?;
+        if container.ended.is_none() {
+            Kernel::new(scribe).kill(container.pidfd.as_fd(), signal, key)?;
+        }
+        Ok(Some(Answer::Done))
+    }
+
+    fn kill(&mut self, scribe: &Scribe, key: &str) -> Outcome {
+        let container = self.container(key)?;
+        if container.exit.is_none() {
+            kill_container(&Kernel::new(scribe), container)?;
+        }
+        Ok(Some(Answer::Done))
+    }
+
+    fn remove(&mut self, key: &str) -> Outcome {
+        let Some(slot) = self.slot(|c| c.plan.key == key) else { return Ok(Some(Answer::Done)) };
+        if self.containers[slot].as_ref().is_some_and(|c| c.exit.is_none()) {
+            return Err(Failure::new(FailureKind::Conflict, format!("container {key} has not ended")));
+        }
+        self.containers[slot] = None;
+        process::trim_heap();
+        Ok(Some(Answer::Done))
+    }
+
+    fn exec(&mut self, asker: Asker, scribe: Scribe, plan: ExecPlan, mut fds: Vec<OwnedFd>) -> Outcome {
+        let container = self.container(&plan.key)?;
+        if container.phase != Phase::Running || container.ended.is_some() {
+            return Err(Failure::new(FailureKind::Conflict, format!("container {} is not running", plan.key)));
+        }
+        let kernel = Kernel::new(&scribe);
+        let cgroup = open_cgroup(&kernel, &container.plan.cgroup)?;
+        let (ours, theirs) = pair(&kernel)?;
+        let programs = fds.split_off([plan.stdin, plan.stdout, plan.stderr].iter().filter(|w| **w).count().min(fds.len()));
+        let mut given = fds.into_iter();
+        let stdio = [plan.stdin, plan.stdout, plan.stderr].map(|wanted| wanted.then(|| given.next()).flatten());
+        let birth =
+            Birth { kernel: Kernel::new(&scribe.acting(Role::Init)), sync: theirs, stdio, seccomp: &programs };
+        let target = container.pidfd.as_fd();
+        let fork = || kernel.clone3(0, Some(cgroup.as_fd()), &format!("exec in {}", plan.key), || init::exec(birth, &plan, target));
+        let (pid, pidfd) = match container.plan.pid {
+            PidMode::Host => fork()?,
+            _ => in_pid_namespace(&kernel, &container.pidfd, fork)?,
+        };
+        let deadline_ms = plan.timeout_ms.map(|ms| Clock::read().monotonic_ns / 1_000_000 + ms);
+        let exec = plan.exec;
+        self.execs.push(Exec {
+            exec,
+            scribe,
+            pid,
+            pidfd,
+            sync: Some(ours),
+            asker,
+            master: None,
+            failure: None,
+            deadline_ms,
+        });
+        Ok(None)
+    }
+
+    fn signal_exec(&mut self, exec: u64, signal: i32) -> Outcome {
+        if let Some(exec) = self.execs.iter().find(|e| e.exec == exec) {
+            Kernel::new(&exec.scribe).kill(exec.pidfd.as_fd(), signal, "exec")?;
+        }
+        Ok(Some(Answer::Done))
+    }
+
+    fn attach(&mut self, key: &str, stdin: bool, fds: Vec<OwnedFd>) -> Outcome {
+        let container = self.container(key)?;
+        if container.ended.is_some() {
+            return Err(Failure::new(FailureKind::Conflict, format!("container {key} has ended")));
+        }
+        let mut fds = fds.into_iter();
+        let input = stdin.then(|| fds.next()).flatten();
+        container.stdio.attach(input, [fds.next(), fds.next()]);
+        Ok(Some(Answer::Done))
+    }
+
+    fn resize(&mut self, key: &str, size: (u16, u16)) -> Outcome {
+        let container = self.container(key)?;
+        if let Some(tty) = container.stdio.outputs[0].as_ref().filter(|_| container.stdio.terminal) {
+            sys::tty::resize(tty.as_fd(), size).map_err(|e| Failure::new(FailureKind::Kernel, e))?;
+        }
+        Ok(Some(Answer::Done))
+    }
+
+    fn shut_down(&mut self, asker: Asker, scribe: &Scribe) -> Outcome {
+        let kernel = Kernel::new(scribe);
+        self.stopping = true;
+        self.shutdown.push(asker);
+        for container in self.containers.iter().flatten().filter(|c| c.ended.is_none()) {
+            let _ = kill_container(&kernel, container);
+        }
+        if let Some(sandbox) = self.sandbox.as_ref().filter(|s| s.alive) {
+            let _ = kernel.kill(sandbox.pidfd.as_fd(), libc::SIGKILL, "pause");
+        }
+        Ok(None)
+    }
+
+    fn container(&mut self, key: &str) -> Result<&mut Container, Failure> {
+        let found = self.containers.iter_mut().flatten().find(|c| c.plan.key == key);
+        found.ok_or_else(|| Failure::new(FailureKind::NotFound, format!("container {key}")))
+    }
+
+    fn ready_sandbox(&self) -> Result<&Sandbox, Failure> {
+        let ready = self.sandbox.as_ref().filter(|s| s.alive && !self.stopping);
+        ready.ok_or_else(|| Failure::new(FailureKind::Conflict, "the sandbox is not ready"))
+    }
+}
+
+/// Kills all of a container: by its cgroup, and its first process even if that could not be done.
+fn kill_container(kernel: &Kernel, container: &Container) -> SysResult<()> {
+    let killed = kernel.write(&container.plan.cgroup.join("cgroup.kill"), "1");
+    kernel.kill(container.pidfd.as_fd(), libc::SIGKILL, &container.plan.key).and(killed)
+}
+
+/// The namespaces that containers share with `pause`; all others are the shim's own already.
+fn namespaces_of(plan: &SandboxPlan) -> u64 {
+    let net = plan.new_net || plan.join_net;
+    [(net, NEWNET), (plan.new_ipc, NEWIPC), (!plan.hostname.is_empty(), NEWUTS)]
+        .iter()
+        .filter(|(shared, _)| *shared)
+        .map(|(_, flag)| flag)
+        .sum()
+}
+
+/// Forks into the PID namespace of another process: only children of ours are affected, and only between these lines.
+fn in_pid_namespace<T>(kernel: &Kernel, target: &OwnedFd, fork: impl FnOnce() -> SysResult<T>) -> SysResult<T> {
+    let own = kernel.op("open", || "/proc/self/ns/pid".to_owned(), || File::open("/proc/self/ns/pid"))?;
+    kernel.setns(target.as_fd(), NEWPID, "for the next child")?;
+    let forked = fork();
+    kernel.setns(own.as_fd(), NEWPID, "own again")?;
+    forked
+}
+
+fn open_cgroup(kernel: &Kernel, path: &std::path::Path) -> SysResult<OwnedFd> {
+    kernel.op("open", || path.display().to_string(), || File::open(path)).map(OwnedFd::from)
+}
+
+fn pair(kernel: &Kernel) -> SysResult<(OwnedFd, OwnedFd)> {
+    kernel.op("socketpair", String::new, || {
+        let (ours, theirs) = io::message_pair()?;
+        io::set_nonblocking(ours.as_fd())?;
+        Ok((ours, theirs))
+    })
+}
+
+fn null() -> Result<OwnedFd, Failure> {
+    let opened = File::options().read(true).write(true).open("/dev/null");
+    opened.map(OwnedFd::from).map_err(|e| Failure::new(FailureKind::Kernel, format!("/dev/null: {e}")))
+}
+
+/// The streams of a container: our ends, and the child's.
+fn pipes(plan: &ContainerPlan) -> Result<(Stdio, [Option<OwnedFd>; 3]), Failure> {
+    let mut stdio = Stdio::default();
+    (stdio.terminal, stdio.stdin_once) = (plan.process.terminal, plan.stdin_once);
+    if plan.process.terminal {
+        return Ok((stdio, [None, None, None]));
+    }
+    let mut make = || -> Result<[Option<OwnedFd>; 3], std::io::Error> {
+        let mut theirs = [None, None, None];
+        for stream in 0..2 {
+            let (out, into) = io::pipe()?;
+            io::set_nonblocking(out.as_fd())?;
+            stdio.outputs[stream] = Some(out);
+            theirs[stream + 1] = Some(into);
+        }
+        if plan.stdin {
+            let (out, into) = io::pipe()?;
+            io::set_nonblocking(into.as_fd())?;
+            stdio.input = Some(into);
+            theirs[0] = Some(out);
+        }
+        Ok(theirs)
+    };
+    let theirs = make().map_err(|e| Failure::new(FailureKind::Kernel, format!("pipe: {e}")))?;
+    Ok((stdio, theirs))
+}
+
+/// The sandbox's `/dev/shm`, mounted where the agent can find it again.
+fn mount_shm(kernel: &Kernel, at: &std::path::Path) -> SysResult<()> {
+    let attrs = sys::mount::ATTR_NOSUID | sys::mount::ATTR_NODEV | sys::mount::ATTR_NOEXEC;
+    kernel.mkdir(at)?;
+    kernel.detach(at)?;
+    let shm = kernel.new_fs("tmpfs", &[("mode", Some("1777")), ("size", Some("65536k"))], attrs)?;
+    kernel.attach_at(shm.as_fd(), at)
+}

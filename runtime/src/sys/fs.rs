@@ -1,0 +1,162 @@
+//! Files: inside a container's root (never through its symlinks to the outside), sealed memfds, durable records.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{Error as IoError, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{self, AtFlags, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, SealFlags};
+
+use super::{Kernel, SysResult};
+
+/// How paths of an image are resolved: `/` and `..` and symlinks stay inside, no /proc magic.
+const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
+
+impl Kernel {
+    /// Opens `path` inside `root` as a handle (O_PATH).
+    pub fn open_inside(&self, root: BorrowedFd<'_>, path: &Path) -> SysResult<OwnedFd> {
+        self.op("openat2", || path.display().to_string(), || {
+            Ok(fs::openat2(root, relative(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE)?)
+        })
+    }
+
+    /// Like [`Kernel::open_inside`], but makes it, with its parents, if it is missing: a folder, or an empty file.
+    pub fn make_inside(&self, root: BorrowedFd<'_>, path: &Path, folder: bool) -> SysResult<OwnedFd> {
+        self.op(if folder { "mkdirat" } else { "mknodat" }, || path.display().to_string(), || {
+            make_inside(root, path, folder)
+        })
+    }
+
+    /// A device, pipe or socket node inside an open folder, with exactly this mode and owner.
+    pub fn mknod_in(&self, folder: BorrowedFd<'_>, name: &str, kind: FileType, mode: u32, dev: u64, owner: (u32, u32)) -> SysResult<()> {
+        let args = || format!("{name}, {kind:?}, {mode:o}, {}:{}", fs::major(dev), fs::minor(dev));
+        self.op("mknodat", args, || {
+            match fs::mknodat(folder, name, kind, Mode::from_raw_mode(mode), dev) {
+                Err(rustix::io::Errno::EXIST) => return Ok(()),
+                done => done?,
+            }
+            fs::chmodat(folder, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
+            let (uid, gid) = owner;
+            if owner != (0, 0) {
+                let (uid, gid) = (fs::Uid::from_raw(uid), fs::Gid::from_raw(gid));
+                fs::chownat(folder, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+            }
+            Ok(())
+        })
+    }
+
+    pub fn symlink_in(&self, folder: BorrowedFd<'_>, name: &str, target: &str) -> SysResult<()> {
+        self.op("symlinkat", || format!("{name} -> {target}"), || match fs::symlinkat(target, folder, name) {
+            Err(rustix::io::Errno::EXIST) => Ok(()),
+            done => Ok(done?),
+        })
+    }
+
+    /// Writes a kernel file (sysctl, cgroup, /proc/self/...).
+    pub fn write(&self, path: &Path, text: &str) -> SysResult<()> {
+        self.op("write", || format!("{} <- {text}", path.display()), || {
+            let mut file = File::options().write(true).open(path)?;
+            file.write_all(text.as_bytes())
+        })
+    }
+
+    /// Makes a folder with its parents.
+    pub fn mkdir(&self, path: &Path) -> SysResult<()> {
+        self.op("mkdir", || path.display().to_string(), || std::fs::create_dir_all(path))
+    }
+
+    /// Removes an empty folder (a cgroup); a missing one is fine.
+    pub fn rmdir(&self, path: &Path) -> SysResult<()> {
+        self.op("rmdir", || path.display().to_string(), || match std::fs::remove_dir(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        })
+    }
+
+    /// A file in memory that nobody can change any more: what it holds can be executed or mapped, and shared.
+    pub fn sealed_memfd(&self, name: &str, bytes: &[u8]) -> SysResult<OwnedFd> {
+        self.op("memfd_create", || format!("{name}, {} bytes", bytes.len()), || {
+            let fd = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+            let mut file = File::from(fd);
+            file.write_all(bytes)?;
+            fs::fcntl_add_seals(&file, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+            Ok(file.into())
+        })
+    }
+}
+
+fn make_inside(root: BorrowedFd<'_>, path: &Path, folder: bool) -> Result<OwnedFd, IoError> {
+    let path = relative(path);
+    let open = |p: &Path| fs::openat2(root, p, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE);
+    match open(path) {
+        Err(rustix::io::Errno::NOENT) => {}
+        done => return Ok(done?),
+    }
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => make_inside(root, parent, true)?,
+        _ => open(Path::new("."))?,
+    };
+    let name = path.file_name().ok_or_else(|| IoError::from_raw_os_error(libc::EINVAL))?;
+    let made = if folder {
+        fs::mkdirat(parent.as_fd(), name, Mode::from_raw_mode(0o755))
+    } else {
+        fs::mknodat(parent.as_fd(), name, FileType::RegularFile, Mode::from_raw_mode(0o644), 0)
+    };
+    match made {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(open(path)?),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// `path` without its leading `/`, and without `.` and `..` components that would be lost on a missing parent.
+fn relative(path: &Path) -> &Path {
+    let path = path.strip_prefix("/").unwrap_or(path);
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
+}
+
+/// `path` made absolute and free of `.` and `..`, as text alone.
+pub fn clean(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::from("/");
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => clean.push(name),
+            Component::ParentDir => {
+                clean.pop();
+            }
+            _ => {}
+        }
+    }
+    clean
+}
+
+/// Replaces `path` by `bytes` so that a crash leaves the old or the new, and returns when it is on the disk.
+pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), IoError> {
+    let temporary = path.with_extension("tmp");
+    let mut file = File::create(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    std::fs::rename(&temporary, path)?;
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_data(),
+        None => Ok(()),
+    }
+}
+
+/// Is this a pty multiplexer (character device 5:2)? An image could have put anything at /dev/ptmx.
+pub fn is_ptmx(fd: BorrowedFd<'_>) -> bool {
+    fs::fstat(fd).is_ok_and(|s| {
+        FileType::from_raw_mode(s.st_mode) == FileType::CharacterDevice
+            && (fs::major(s.st_rdev), fs::minor(s.st_rdev)) == (5, 2)
+    })
+}
+
+/// A path to an open descriptor, for calls that take only paths.
+pub fn proc_fd(fd: BorrowedFd<'_>) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+/// A C string of arguments that came over the wire; an embedded NUL is an error.
+pub fn c_string(text: &str) -> Result<CString, IoError> {
+    CString::new(text).map_err(|_| IoError::from_raw_os_error(libc::EINVAL))
+}

@@ -1,0 +1,73 @@
+//! THE door: every system call that makes, joins or limits something, and every `unsafe` of this crate.
+//!
+//! Each operation goes through [`Kernel`], which records it in the journal it was given and words its error: the call,
+//! its arguments, the errno. One file per part of the kernel; the plumbing that concerns only our own process (poll,
+//! descriptors of sockets and pipes) is in [`io`] and not recorded.
+
+pub mod fs;
+pub mod io;
+pub mod mount;
+pub mod process;
+pub mod tty;
+
+use std::fmt;
+use std::io::Error as IoError;
+
+use podwright_journal::Scribe;
+
+/// A failed call to the kernel.
+#[derive(Debug)]
+pub struct SysError {
+    pub call: &'static str,
+    pub args: String,
+    pub source: IoError,
+}
+
+impl SysError {
+    pub fn errno(&self) -> i32 {
+        self.source.raw_os_error().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for SysError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({}): {}", self.call, self.args, self.source)
+    }
+}
+
+impl std::error::Error for SysError {}
+
+impl From<SysError> for crate::Error {
+    fn from(e: SysError) -> crate::Error {
+        crate::Error::Kernel(e.to_string())
+    }
+}
+
+pub type SysResult<T> = Result<T, SysError>;
+
+/// The kernel, as one caller with one cause sees it.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    pub scribe: Scribe,
+}
+
+impl Kernel {
+    pub fn new(scribe: &Scribe) -> Kernel {
+        Kernel { scribe: scribe.clone() }
+    }
+
+    /// Does one operation: recorded, its error worded.
+    pub(crate) fn op<T>(
+        &self,
+        call: &'static str,
+        args: impl Fn() -> String,
+        act: impl FnOnce() -> Result<T, IoError>,
+    ) -> SysResult<T> {
+        self.scribe.call(call, &args, act).map_err(|source| SysError { call, args: args(), source })
+    }
+}
+
+/// The result of a raw system call: errno when it gave -1.
+pub(crate) fn checked(returned: libc::c_long) -> Result<libc::c_long, IoError> {
+    if returned == -1 { Err(IoError::last_os_error()) } else { Ok(returned) }
+}

@@ -1,0 +1,414 @@
+//! Processes: clone3, namespaces, credentials, limits, execve, and how they end.
+
+use std::convert::Infallible;
+use std::ffi::{CString, c_char};
+use std::io::Error as IoError;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use super::{Kernel, SysResult, checked};
+
+pub const NEWNS: u64 = libc::CLONE_NEWNS as u64;
+pub const NEWNET: u64 = libc::CLONE_NEWNET as u64;
+pub const NEWIPC: u64 = libc::CLONE_NEWIPC as u64;
+pub const NEWUTS: u64 = libc::CLONE_NEWUTS as u64;
+pub const NEWPID: u64 = libc::CLONE_NEWPID as u64;
+pub const NEWCGROUP: u64 = libc::CLONE_NEWCGROUP as u64;
+
+/// clone3's cgroup flag; libc types it too narrow on some targets.
+const INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// How a process ended, as wait(2) tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// 128 + signal after a signal.
+    pub code: i32,
+    pub signal: i32,
+}
+
+/// The five capability sets as bit masks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct CapSets {
+    pub bounding: u64,
+    pub effective: u64,
+    pub permitted: u64,
+    pub inheritable: u64,
+    pub ambient: u64,
+}
+
+impl Kernel {
+    /// Forks: the child starts in the cgroup and in new namespaces as `flags` say, runs `child` and never returns.
+    ///
+    /// Only for a process whose other threads neither allocate nor lock (the shim): the child is a copy of one thread.
+    pub fn clone3(
+        &self,
+        flags: u64,
+        cgroup: Option<BorrowedFd<'_>>,
+        shown: &str,
+        child: impl FnOnce() -> Infallible,
+    ) -> SysResult<(u32, OwnedFd)> {
+        let mut pidfd: i32 = -1;
+        let pid = self.op("clone3", || format!("{}{shown}", namespaces(flags)), || {
+            let args = libc::clone_args {
+                flags: flags | libc::CLONE_PIDFD as u64 | if cgroup.is_some() { INTO_CGROUP } else { 0 },
+                pidfd: &raw mut pidfd as u64,
+                child_tid: 0,
+                parent_tid: 0,
+                exit_signal: libc::SIGCHLD as u64,
+                stack: 0,
+                stack_size: 0,
+                tls: 0,
+                set_tid: 0,
+                set_tid_size: 0,
+                cgroup: cgroup.map_or(0, |c| c.as_raw_fd() as u64),
+            };
+            // SAFETY: a fork (no CLONE_VM): the child gets its own copy of this stack and memory. `args` is complete and
+            // `pidfd` outlives the call. The caller promises that no other thread holds a lock.
+            let pid = unsafe { libc::syscall(libc::SYS_clone3, &args, size_of::<libc::clone_args>()) };
+            if pid == 0 {
+                let _no_unwinding_into_the_parents_frames = ExitOnDrop;
+                match child() {}
+            }
+            checked(pid)
+        })?;
+        // SAFETY: the kernel has just put a new descriptor there.
+        Ok((pid as u32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+    }
+
+    /// Starts the shim from a process with many threads: the child only makes raw system calls until it executes `exe`,
+    /// with `stdin` and `stderr` as given and no other descriptor of ours.
+    pub fn spawn(
+        &self,
+        exe: BorrowedFd<'_>,
+        args: &[String],
+        cgroup: BorrowedFd<'_>,
+        stdin: BorrowedFd<'_>,
+        stderr: BorrowedFd<'_>,
+    ) -> SysResult<(u32, OwnedFd)> {
+        let strings: Vec<CString> = args.iter().filter_map(|a| CString::new(a.as_str()).ok()).collect();
+        let mut argv: Vec<*const c_char> = strings.iter().map(|a| a.as_ptr()).collect();
+        argv.push(std::ptr::null());
+        let envp: [*const c_char; 1] = [std::ptr::null()];
+        let (exe, stdin, stderr) = (exe.as_raw_fd(), stdin.as_raw_fd(), stderr.as_raw_fd());
+        let mut pidfd: i32 = -1;
+        let pid = self.op("clone3", || format!("shim {}", args.join(" ")), || {
+            let clone = libc::clone_args {
+                flags: (libc::CLONE_PIDFD | libc::CLONE_VFORK) as u64 | INTO_CGROUP,
+                pidfd: &raw mut pidfd as u64,
+                child_tid: 0,
+                parent_tid: 0,
+                exit_signal: libc::SIGCHLD as u64,
+                stack: 0,
+                stack_size: 0,
+                tls: 0,
+                set_tid: 0,
+                set_tid_size: 0,
+                cgroup: cgroup.as_raw_fd() as u64,
+            };
+            // SAFETY: a fork of this thread alone. The child touches only memory prepared above and calls only
+            // async-signal-safe functions before it executes or exits; it never returns into Rust.
+            let pid = unsafe {
+                let pid = libc::syscall(libc::SYS_clone3, &clone, size_of::<libc::clone_args>());
+                if pid == 0 {
+                    // dup2 clears close-on-exec; all other descriptors of ours have it set or are closed here.
+                    if libc::dup2(stdin, 0) == 0 && libc::dup2(stderr, 1) == 1 && libc::dup2(stderr, 2) == 2 {
+                        libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+                        let path = c"".as_ptr();
+                        libc::syscall(libc::SYS_execveat, exe, path, argv.as_ptr(), envp.as_ptr(), libc::AT_EMPTY_PATH);
+                    }
+                    libc::_exit(127);
+                }
+                pid
+            };
+            checked(pid)
+        })?;
+        // SAFETY: the kernel has just put a new descriptor there.
+        Ok((pid as u32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+    }
+
+    /// Joins namespaces: those of the process behind a pidfd, or the one behind a namespace file.
+    pub fn setns(&self, fd: BorrowedFd<'_>, flags: u64, shown: &str) -> SysResult<()> {
+        self.op("setns", || format!("{}{shown}", namespaces(flags)), || {
+            // SAFETY: changes only namespaces of the calling thread.
+            checked(unsafe { libc::setns(fd.as_raw_fd(), flags as i32) }.into()).map(drop)
+        })
+    }
+
+    pub fn unshare(&self, flags: u64) -> SysResult<()> {
+        self.op("unshare", || namespaces(flags), || {
+            // SAFETY: changes only namespaces of the calling thread.
+            checked(unsafe { libc::unshare(flags as i32) }.into()).map(drop)
+        })
+    }
+
+    pub fn sethostname(&self, name: &str) -> SysResult<()> {
+        self.op("sethostname", || name.to_owned(), || Ok(rustix::system::sethostname(name.as_bytes())?))
+    }
+
+    /// Sets `lo` up in the caller's network namespace.
+    pub fn loopback_up(&self) -> SysResult<()> {
+        self.op("ioctl", || "SIOCSIFFLAGS lo up".to_owned(), || {
+            let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+            // SAFETY: an all-zero ifreq is valid; the name fits with its NUL.
+            let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+            request.ifr_name[..2].copy_from_slice(&[b'l' as c_char, b'o' as c_char]);
+            request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
+            // SAFETY: the request is complete and outlives the call.
+            checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &request) }.into()).map(drop)
+        })
+    }
+
+    pub fn set_rlimit(&self, resource: u32, soft: u64, hard: u64) -> SysResult<()> {
+        self.op("setrlimit", || format!("{resource}, {soft}, {hard}"), || {
+            let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
+            // SAFETY: `limit` outlives the call.
+            checked(unsafe { libc::setrlimit64(resource as _, &limit) }.into()).map(drop)
+        })
+    }
+
+    /// Becomes another user, keeping capabilities until [`Kernel::set_capabilities`].
+    pub fn set_user(&self, uid: u32, gid: u32, groups: &[u32]) -> SysResult<()> {
+        self.op("setresuid", || format!("uid {uid}, gid {gid}, groups {groups:?}"), || {
+            // SAFETY: plain values; `groups` is as long as said. Raw calls: glibc's would signal other threads.
+            unsafe {
+                checked(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0).into())?;
+                checked(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
+                checked(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
+                checked(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Drops what is not in `bounding` from the bounding set. Needs CAP_SETPCAP, so: before the other sets.
+    pub fn bound_capabilities(&self, bounding: u64) -> SysResult<()> {
+        self.op("prctl", || format!("PR_CAPBSET_DROP all but {bounding:#x}"), || {
+            for cap in 0..64 {
+                // SAFETY: plain values.
+                let present = unsafe { libc::prctl(libc::PR_CAPBSET_READ, cap, 0, 0, 0) };
+                if present < 0 {
+                    break;
+                }
+                if present == 1 && bounding & (1 << cap) == 0 {
+                    // SAFETY: plain values.
+                    checked(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) }.into())?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Sets effective, permitted, inheritable and ambient at once.
+    pub fn set_capabilities(&self, sets: &CapSets) -> SysResult<()> {
+        self.op("capset", || format!("{sets:x?}"), || {
+            #[repr(C)]
+            struct Header {
+                version: u32,
+                pid: i32,
+            }
+            let header = Header { version: 0x2008_0522, pid: 0 };
+            let half = |shift: u32| [sets.effective, sets.permitted, sets.inheritable].map(|s| (s >> shift) as u32);
+            let data = [half(0), half(32)];
+            // SAFETY: version 3 of the header takes two triples of u32; both outlive the call.
+            unsafe {
+                checked(libc::syscall(libc::SYS_capset, &header, &data))?;
+                checked(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0).into())?;
+                for cap in (0..64).filter(|c| sets.ambient & (1u64 << c) != 0) {
+                    checked(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, cap, 0, 0).into())?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    pub fn no_new_privs(&self) -> SysResult<()> {
+        self.op("prctl", || "PR_SET_NO_NEW_PRIVS".to_owned(), || {
+            // SAFETY: plain values.
+            checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into()).map(drop)
+        })
+    }
+
+    /// Loads one compiled filter: `program` is an array of `struct sock_filter`.
+    pub fn seccomp(&self, program: &[u64], flags: u32) -> SysResult<()> {
+        self.op("seccomp", || format!("SECCOMP_SET_MODE_FILTER, {} instructions", program.len()), || {
+            let len = u16::try_from(program.len()).map_err(|_| IoError::from_raw_os_error(libc::E2BIG))?;
+            let filter = libc::sock_fprog { len, filter: program.as_ptr() as *mut libc::sock_filter };
+            // SAFETY: a sock_filter is 8 bytes, aligned to 4 at most; the kernel reads `len` of them and checks them.
+            checked(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &filter) }).map(drop)
+        })
+    }
+
+    /// Replaces the process. Returns only on failure.
+    pub fn execve(&self, path: &Path, args: &[String], env: &[String]) -> IoError {
+        let c = |all: &[String]| all.iter().map(|s| super::fs::c_string(s)).collect::<Result<Vec<_>, _>>();
+        let (path_c, args, env) = match (super::fs::c_string(&path.to_string_lossy()), c(args), c(env)) {
+            (Ok(p), Ok(a), Ok(e)) => (p, a, e),
+            _ => return IoError::from_raw_os_error(libc::EINVAL),
+        };
+        let pointers = |all: &[CString]| {
+            all.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<*const c_char>>()
+        };
+        let (argv, envp) = (pointers(&args), pointers(&env));
+        // A success cannot be recorded afterwards.
+        self.scribe.note("execve", || path.display().to_string());
+        // SAFETY: both arrays end in a null pointer and outlive the call.
+        unsafe { libc::execve(path_c.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+        IoError::last_os_error()
+    }
+
+    /// Executes an open file (a memfd). Returns only on failure.
+    pub fn execve_fd(&self, exe: BorrowedFd<'_>, name: &str) -> IoError {
+        self.scribe.note("execveat", || name.to_owned());
+        let Ok(name) = super::fs::c_string(name) else { return IoError::from_raw_os_error(libc::EINVAL) };
+        let argv = [name.as_ptr(), std::ptr::null()];
+        let envp: [*const c_char; 1] = [std::ptr::null()];
+        // SAFETY: both arrays end in a null pointer and outlive the call.
+        unsafe {
+            let (argv, envp) = (argv.as_ptr(), envp.as_ptr());
+            libc::syscall(libc::SYS_execveat, exe.as_raw_fd(), c"".as_ptr(), argv, envp, libc::AT_EMPTY_PATH)
+        };
+        IoError::last_os_error()
+    }
+
+    /// Sends a signal; a process that has ended is fine.
+    pub fn kill(&self, pidfd: BorrowedFd<'_>, signal: i32, shown: &str) -> SysResult<()> {
+        self.op("pidfd_send_signal", || format!("{shown}, {signal}"), || {
+            // SAFETY: plain values and no siginfo.
+            let sent = unsafe {
+                let none = std::ptr::null::<libc::siginfo_t>();
+                libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, 0)
+            };
+            match checked(sent) {
+                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+                done => done.map(drop),
+            }
+        })
+    }
+}
+
+struct ExitOnDrop;
+
+impl Drop for ExitOnDrop {
+    fn drop(&mut self) {
+        exit(125);
+    }
+}
+
+/// Ends the calling process at once: no destructors, no exit handlers (they belong to the parent).
+pub fn exit(code: i32) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(code) }
+}
+
+/// Reaps any one child that has ended.
+pub fn reap_any() -> Option<(u32, Ended)> {
+    // SAFETY: `status` outlives the call.
+    let (pid, status) = unsafe {
+        let mut status = 0;
+        (libc::waitpid(-1, &mut status, libc::WNOHANG), status)
+    };
+    (pid > 0).then(|| (pid as u32, ended(status)))
+}
+
+/// A pidfd to be awaited: it becomes readable when its process has ended.
+pub fn watch(pidfd: OwnedFd) -> Result<tokio::io::unix::AsyncFd<OwnedFd>, IoError> {
+    // SAFETY: the AsyncFd owns the descriptor, whose number therefore stays ours as long as it is registered.
+    unsafe { tokio::io::unix::AsyncFd::register_with_interest(pidfd, tokio::io::Interest::READABLE) }
+        .map_err(|e| IoError::other(e.to_string()))
+}
+
+/// Reaps the child behind a pidfd if it has ended.
+pub fn reap_pidfd(pidfd: BorrowedFd<'_>) {
+    // SAFETY: waitid fills `info`, which outlives the call.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        libc::waitid(libc::P_PIDFD, pidfd.as_raw_fd() as libc::id_t, &mut info, libc::WEXITED | libc::WNOHANG);
+    }
+}
+
+fn ended(status: i32) -> Ended {
+    if libc::WIFSIGNALED(status) {
+        let signal = libc::WTERMSIG(status);
+        return Ended { code: 128 + signal, signal };
+    }
+    Ended { code: libc::WEXITSTATUS(status), signal: 0 }
+}
+
+/// What the shim does to itself at its start: own session, reaper of orphans, closed to inspection, signals blocked.
+pub fn become_shim(name: &str) -> Result<OwnedFd, IoError> {
+    let name = super::fs::c_string(&name.chars().take(15).collect::<String>())?;
+    // SAFETY: plain values, a NUL-terminated name, and signal sets that outlive the calls.
+    unsafe {
+        libc::setsid();
+        checked(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0).into())?;
+        checked(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0).into())?;
+        libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);
+        libc::umask(0o022);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        checked(libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()).into())?;
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE, libc::SIGQUIT] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        let fd = checked(libc::signalfd(-1, &set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC).into())?;
+        Ok(OwnedFd::from_raw_fd(fd as i32))
+    }
+}
+
+/// Gives a child back what the shim changed for itself: all signals unblocked and default; a session of its own.
+pub fn become_child() {
+    // SAFETY: plain values and a signal set that outlives the call.
+    unsafe {
+        for signal in 1..=64 {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+        libc::setsid();
+    }
+}
+
+pub fn umask(mask: u32) {
+    // SAFETY: a plain value.
+    unsafe { libc::umask(mask as libc::mode_t) };
+}
+
+/// Marks every descriptor from `first` on close-on-exec: what we forgot cannot leak into a container.
+pub fn close_on_exec_from(first: u32) -> Result<(), IoError> {
+    // SAFETY: plain values.
+    checked(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) }).map(drop)
+}
+
+/// Gives freed heap pages back to the kernel.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: no arguments that could be wrong.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Keeps the allocator small: one arena, small top pad.
+pub fn small_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: plain values.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_TOP_PAD, 16 << 10);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 32 << 10);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 10);
+    }
+}
+
+fn namespaces(flags: u64) -> String {
+    const NAMES: [(u64, &str); 6] =
+        [(NEWNS, "mnt "), (NEWPID, "pid "), (NEWNET, "net "), (NEWIPC, "ipc "), (NEWUTS, "uts "), (NEWCGROUP, "cgroup ")];
+    NAMES.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect()
+}
+
+/// Opens a namespace of a process (of a child of ours: so its number cannot be somebody else's by now).
+pub fn namespace_of(pid: u32, kind: &str) -> Result<OwnedFd, IoError> {
+    Ok(std::fs::File::open(format!("/proc/{pid}/ns/{kind}"))?.into())
+}
