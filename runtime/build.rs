@@ -12,7 +12,8 @@ fn main() {
     let mut command = Command::new(rustc);
     command.args(["--edition", "2024", "--crate-name", "pause", "--crate-type", "bin", "pause/pause.rs"]);
     command.args(["-C", "panic=abort", "-C", "opt-level=s", "-C", "strip=symbols", "-C", "relocation-model=static"]);
-    for link in ["-nostartfiles", "-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none", "-Wl,-n", "-Wl,-z,norelro"] {
+    for link in ["-nostartfiles", "-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none", "-Wl,-n", "-Wl,-z,norelro"]
+    {
         command.args(["-C", &format!("link-arg={link}")]);
     }
     command.args(["--target", &env::var("TARGET").expect("cargo sets TARGET")]).arg("-o").arg(&out);

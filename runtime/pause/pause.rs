@@ -13,12 +13,14 @@ const SIGCHLD: u64 = 17;
 const SIG_BLOCK: usize = 0;
 const WNOHANG: usize = 1;
 const EINTR: isize = -4;
+const PR_SET_NAME: usize = 15;
 
 #[cfg(target_arch = "x86_64")]
 mod nr {
     pub const RT_SIGPROCMASK: usize = 14;
     pub const RT_SIGTIMEDWAIT: usize = 128;
     pub const WAIT4: usize = 61;
+    pub const PRCTL: usize = 157;
     pub const EXIT: usize = 231;
 }
 
@@ -27,6 +29,7 @@ mod nr {
     pub const RT_SIGPROCMASK: usize = 135;
     pub const RT_SIGTIMEDWAIT: usize = 137;
     pub const WAIT4: usize = 260;
+    pub const PRCTL: usize = 167;
     pub const EXIT: usize = 94;
 }
 
@@ -51,6 +54,8 @@ unsafe fn syscall(nr: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
 
 #[unsafe(no_mangle)]
 extern "C" fn _start() -> ! {
+    // Executed from a memfd, it would be called `memfd:pause`.
+    unsafe { syscall(nr::PRCTL, PR_SET_NAME, c"pause".as_ptr() as usize, 0, 0) };
     // PID 1 gets only signals that it handles, or SIGKILL from outside; everyone else should end on SIGTERM as usual.
     let set: u64 = 1 << (SIGCHLD - 1);
     unsafe { syscall(nr::RT_SIGPROCMASK, SIG_BLOCK, &raw const set as usize, 0, 8) };

@@ -64,10 +64,14 @@ impl Tree {
         let top = missing.last().and_then(|p| p.parent()).unwrap_or(&path).to_owned();
         enable(kernel, &top)?;
         while let Some(folder) = missing.pop() {
-            kernel.op("mkdir", || folder.display().to_string(), || match fs::create_dir(folder) {
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-                done => done,
-            })?;
+            kernel.op(
+                "mkdir",
+                || folder.display().to_string(),
+                || match fs::create_dir(folder) {
+                    Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+                    done => done,
+                },
+            )?;
             enable(kernel, folder)?;
         }
         Ok(path)
@@ -278,7 +282,8 @@ mod tests {
         };
         let files = settings(&resources);
         let text: Vec<String> = files.iter().map(|(f, t)| format!("{f}={t}")).collect();
-        let expected = ["cpu.weight=39", "memory.max=1048576", "memory.oom.group=1", "pids.max=10", "cpu.max=50000 100000"];
+        let expected =
+            ["cpu.weight=39", "memory.max=1048576", "memory.oom.group=1", "pids.max=10", "cpu.max=50000 100000"];
         assert_eq!(text, expected);
     }
 }

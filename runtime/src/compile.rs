@@ -62,7 +62,8 @@ fn invalid(why: impl std::fmt::Display) -> Error {
 fn root(spec: &ContainerSpec, oci: &Spec, places: &Places) -> Result<RootPlan> {
     let readonly = oci.root().as_ref().and_then(|r| r.readonly()).unwrap_or(false);
     let inside = |name: &str| places.folder.join(name);
-    let plan = |layers: Vec<PathBuf>, dir| RootPlan { layers, upper: inside("upper"), work: inside("work"), dir, readonly };
+    let plan =
+        |layers: Vec<PathBuf>, dir| RootPlan { layers, upper: inside("upper"), work: inside("work"), dir, readonly };
     match &spec.rootfs {
         Rootfs::Layers(layers) if layers.is_empty() => Err(invalid("an image without layers")),
         Rootfs::Layers(layers) => Ok(plan(layers.clone(), inside("rootfs"))),
@@ -223,7 +224,8 @@ pub fn process(process: &Process, hostname: &str, bounding: u64) -> Result<Proce
 /// ambient ones: execve takes the rest, as everywhere.
 fn capabilities(process: &Process, bounding: u64) -> CapSets {
     let Some(caps) = process.capabilities() else { return CapSets::default() };
-    let set = |set: &Option<HashSet<Capability>>| set.iter().flatten().map(mask).fold(0, |all, cap| all | cap) & bounding;
+    let set =
+        |set: &Option<HashSet<Capability>>| set.iter().flatten().map(mask).fold(0, |all, cap| all | cap) & bounding;
     let (permitted, inheritable) = (set(caps.permitted()), set(caps.inheritable()));
     CapSets {
         bounding: set(caps.bounding()),
@@ -314,10 +316,10 @@ mod tests {
     fn capabilities_are_cut_to_what_can_be_had() {
         use oci_spec::runtime::{LinuxCapabilitiesBuilder, ProcessBuilder};
         let two: HashSet<Capability> = [Capability::Chown, Capability::SysAdmin].into();
-        let caps = LinuxCapabilitiesBuilder::default().bounding(two.clone()).effective(two.clone()).permitted(two.clone());
+        let caps =
+            LinuxCapabilitiesBuilder::default().bounding(two.clone()).effective(two.clone()).permitted(two.clone());
         let caps = caps.inheritable(HashSet::new()).ambient(two).build().unwrap();
-        let process =
-            ProcessBuilder::default().args(vec!["x".to_owned()]).cwd("/").capabilities(caps).build().unwrap();
+        let process = ProcessBuilder::default().args(vec!["x".to_owned()]).cwd("/").capabilities(caps).build().unwrap();
         let sets = super::process(&process, "h", 1).unwrap().caps;
         assert_eq!(sets, CapSets { bounding: 1, effective: 1, permitted: 1, inheritable: 0, ambient: 0 });
     }

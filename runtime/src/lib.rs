@@ -29,10 +29,10 @@ pub mod spec;
 pub mod sys;
 
 pub use error::{Error, Result, StartFailure};
+pub use podwright_journal::{Cause, Role, Scribe};
 pub use profile::{
     all_capabilities, default_capabilities, default_masked_paths, default_mounts, default_readonly_paths,
 };
-pub use podwright_journal::{Cause, Role, Scribe};
 pub use runtime::{ExecSession, Runtime};
 pub use seccomp::default_seccomp;
 pub use spec::*;

@@ -30,6 +30,16 @@ pub struct Link {
     waiting: Mutex<Waiting>,
 }
 
+/// The task that reads from a shim; dropping it lets go of the connection.
+#[derive(Debug)]
+pub struct Reader(tokio::task::JoinHandle<()>);
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 #[derive(Debug, Default)]
 struct Waiting {
     replies: HashMap<u64, oneshot::Sender<Reply>>,
@@ -58,7 +68,11 @@ pub fn listen(folder: &Path) -> std::io::Result<UnixListener> {
 impl Link {
     /// Connects to the shim that listens at `<folder>/s`. What it tells by itself goes to `messages`, which closes when
     /// the shim is gone.
-    pub fn connect(sandbox: &str, folder: &Path, messages: mpsc::UnboundedSender<Message>) -> std::io::Result<Arc<Link>> {
+    pub fn connect(
+        sandbox: &str,
+        folder: &Path,
+        messages: mpsc::UnboundedSender<Message>,
+    ) -> std::io::Result<(Arc<Link>, Reader)> {
         let stream = StdStream::connect(short_path(&File::open(folder)?))?;
         stream.set_nonblocking(true)?;
         let link = Arc::new(Link {
@@ -68,8 +82,8 @@ impl Link {
             next: AtomicU64::new(1),
             waiting: Mutex::default(),
         });
-        tokio::spawn(read_all(link.clone(), messages));
-        Ok(link)
+        let reader = Reader(tokio::spawn(read_all(link.clone(), messages)));
+        Ok((link, reader))
     }
 
     /// Asks, and waits for the answer. Errors: [`Error::ShimGone`], or what the shim says.

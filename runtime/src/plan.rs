@@ -38,19 +38,38 @@ pub enum Call {
     /// Descriptors: the seccomp programs. -> [`Answer::Pid`] when it is ready to start.
     Create(Box<ContainerPlan>),
     /// -> [`Answer::Done`] when the process has been executed.
-    Start { key: String },
-    Signal { key: String, signal: i32 },
+    Start {
+        key: String,
+    },
+    Signal {
+        key: String,
+        signal: i32,
+    },
     /// Kills all processes of its cgroup.
-    Kill { key: String },
+    Kill {
+        key: String,
+    },
     /// Forgets a container that has exited (or was never created).
-    Remove { key: String },
+    Remove {
+        key: String,
+    },
     /// Descriptors: stdin, stdout, stderr as `ExecPlan` says, then the seccomp programs. -> [`Answer::Pid`], with the
     /// pty's master as descriptor when there is a terminal.
     Exec(Box<ExecPlan>),
-    ExecSignal { exec: u64, signal: i32 },
+    ExecSignal {
+        exec: u64,
+        signal: i32,
+    },
     /// Descriptors: stdin (read end) if asked, stdout, stderr (write ends).
-    Attach { key: String, stdin: bool },
-    Resize { key: String, columns: u16, rows: u16 },
+    Attach {
+        key: String,
+        stdin: bool,
+    },
+    Resize {
+        key: String,
+        columns: u16,
+        rows: u16,
+    },
     /// Kills everything and ends the shim; the reply comes when all is dead.
     Shutdown,
 }
@@ -58,10 +77,19 @@ pub enum Call {
 /// Shim to agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Message {
-    Reply { id: u64, result: Result<Answer, Failure> },
+    Reply {
+        id: u64,
+        result: Result<Answer, Failure>,
+    },
     /// A container ended; its exit record is on the disk.
-    Exited { key: String, exit: Exit },
-    ExecExited { exec: u64, code: i32 },
+    Exited {
+        key: String,
+        exit: Exit,
+    },
+    ExecExited {
+        exec: u64,
+        code: i32,
+    },
     /// `pause` ended by itself.
     SandboxGone,
 }
@@ -185,9 +213,15 @@ pub struct MountPlan {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MountKind {
-    Bind { source: PathBuf, recursive: bool },
+    Bind {
+        source: PathBuf,
+        recursive: bool,
+    },
     /// `(option, value)`; without a value it is a flag.
-    Fs { fstype: String, options: Vec<(String, Option<String>)> },
+    Fs {
+        fstype: String,
+        options: Vec<(String, Option<String>)>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

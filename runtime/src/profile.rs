@@ -9,8 +9,20 @@ use oci_spec::runtime::{Capability, Mount, MountBuilder};
 pub fn default_capabilities() -> HashSet<Capability> {
     use Capability::*;
     [
-        AuditWrite, Chown, DacOverride, Fowner, Fsetid, Kill, Mknod, NetBindService, NetRaw, Setfcap, Setgid, Setpcap,
-        Setuid, SysChroot,
+        AuditWrite,
+        Chown,
+        DacOverride,
+        Fowner,
+        Fsetid,
+        Kill,
+        Mknod,
+        NetBindService,
+        NetRaw,
+        Setfcap,
+        Setgid,
+        Setpcap,
+        Setuid,
+        SysChroot,
     ]
     .into_iter()
     .collect()

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use tokio::sync::{broadcast, watch};
 
 use crate::cgroup::{self, Tree};
-use crate::link::Link;
+use crate::link::{Link, Reader};
 use crate::records::{ContainerRecord, Folders, SandboxRecord, at};
 use crate::spec::*;
 use crate::sys::Kernel;
@@ -51,6 +51,7 @@ struct Sandbox {
 struct SandboxState_ {
     record: SandboxRecord,
     link: Option<Arc<Link>>,
+    reader: Option<Reader>,
     /// Of `pause`; 0: not ready.
     pid: u32,
     netns: Option<OwnedFd>,
@@ -95,7 +96,7 @@ impl Container {
 impl Sandbox {
     fn new(record: SandboxRecord) -> Arc<Sandbox> {
         let state =
-            SandboxState_ { record, link: None, pid: 0, netns: None, containers: BTreeMap::new() };
+            SandboxState_ { record, link: None, reader: None, pid: 0, netns: None, containers: BTreeMap::new() };
         Arc::new(Sandbox {
             id: state.record.spec.id.clone(),
             turn: tokio::sync::Mutex::new(()),
@@ -175,10 +176,21 @@ impl Runtime {
     }
 
     /// Makes a cgroup of the tree (a QoS class) and sets its limits; returns what cannot be enforced here.
-    pub fn make_cgroup(&self, relative: &std::path::Path, resources: &Resources, scribe: &Scribe) -> Result<Vec<String>> {
+    pub fn make_cgroup(
+        &self,
+        relative: &std::path::Path,
+        resources: &Resources,
+        scribe: &Scribe,
+    ) -> Result<Vec<String>> {
         let kernel = Kernel::new(scribe);
         let path = self.0.tree.make(&kernel, relative)?;
         cgroup::apply(&kernel, &path, resources)
+    }
+
+    /// Removes the runtime's cgroup subtree, killing what is left in it: for a node that leaves nothing behind.
+    pub async fn remove_root(&self, scribe: &Scribe) -> Result<()> {
+        let kernel = Kernel::new(scribe);
+        self.blocking(move |inner| Ok(cgroup::remove(&kernel, &inner.tree.path(std::path::Path::new("")))?)).await
     }
 
     /// Exits, as they happen. A receiver that lags must look at [`Runtime::list`].

@@ -6,3 +6,4 @@ mod net_dns;
 mod net_links;
 mod net_services;
 mod net_world;
+mod runtime;

@@ -16,13 +16,19 @@ async fn a_container_is_what_its_spec_says() {
     bed.sandbox("s").await;
     let script = "id -u; id -g; id -G; hostname; echo $FOO $HOME $HOSTNAME; pwd; echo pid $$; \
         grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status; ls /proc/self/fd | wc -l; ls / ; \
-        touch /x && echo writable; touch /proc/sys/kernel/x 2>/dev/null || echo masked; wc -c </proc/kcore; \
+        touch /x && echo writable; touch /proc/sys/kernel/x 2>/dev/null || echo masked; wc -c </proc/interrupts; \
         mount -t tmpfs x /tmp 2>&1; cat /etc/given; grep -c . /proc/net/dev; ls -d /dev/*; echo to-stderr >&2";
     let id = bed
         .create(
             "facts",
             script,
-            &[("user", "1000:1001+7"), ("env", "FOO=bar"), ("cwd", "/made/up"), ("caps", "none"), ("file", "/etc/given")],
+            &[
+                ("user", "1000:1001+7"),
+                ("env", "FOO=bar"),
+                ("cwd", "/made/up"),
+                ("caps", "none"),
+                ("file", "/etc/given"),
+            ],
         )
         .await;
     bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
@@ -61,13 +67,15 @@ async fn ends_are_told_as_they_were() {
 
     let trap = bed.run("trap", "trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.05; done").await;
     bed.log_has(&trap, "ready").await;
-    let exit = bed.runtime.stop_container(&trap, libc::SIGTERM, Duration::from_secs(10), &Scribe::none()).await.unwrap();
+    let exit =
+        bed.runtime.stop_container(&trap, libc::SIGTERM, Duration::from_secs(10), &Scribe::none()).await.unwrap();
     assert_eq!(exit.unwrap().code, 7);
     assert_eq!(bed.log(&trap), "ready\nbye\n");
 
     let deaf = bed.run("deaf", "trap '' TERM; echo ready; sleep 1000 & wait; wait; sleep 1000").await;
     bed.log_has(&deaf, "ready").await;
-    let exit = bed.runtime.stop_container(&deaf, libc::SIGTERM, Duration::from_millis(50), &Scribe::none()).await.unwrap();
+    let exit =
+        bed.runtime.stop_container(&deaf, libc::SIGTERM, Duration::from_millis(50), &Scribe::none()).await.unwrap();
     let exit = exit.unwrap();
     assert_eq!((exit.code, exit.signal), (137, 9));
     assert!(bed.runtime.processes(&deaf).await.unwrap().is_empty());
@@ -79,7 +87,12 @@ async fn what_cannot_start_says_why() {
     let bed = Bed::new("why").await;
     bed.sandbox("s").await;
     for (name, arg, kind, words) in [
-        ("a", "no-such-program", StartFailure::NotFoundInPath, r#"exec: "no-such-program": executable file not found in $PATH"#),
+        (
+            "a",
+            "no-such-program",
+            StartFailure::NotFoundInPath,
+            r#"exec: "no-such-program": executable file not found in $PATH"#,
+        ),
         ("b", "/no/such", StartFailure::NoSuchFile, r#"exec: "/no/such": stat /no/such: no such file or directory"#),
         ("c", "/etc/plain", StartFailure::PermissionDenied, r#"exec: "/etc/plain": permission denied"#),
         ("d", "/etc/garbage", StartFailure::ExecFailed, "exec format error"),
@@ -122,14 +135,17 @@ async fn exec_runs_beside_the_first_process() {
     let id = bed.run("main", "echo main > /mark; sleep 1000").await;
     within("the mark", || async {
         let out = bed.exec(&id, "cat /mark; echo $0 >&2; hostname; exit 5").await.unwrap();
-        (out.code == 5 && out.stdout == b"main\npod-host\n" && out.stderr == b"sh\n").then_some(()).ok_or(format!("{out:?}"))
+        (out.code == 5 && out.stdout == b"main\npod-host\n" && out.stderr == b"sh\n")
+            .then_some(())
+            .ok_or(format!("{out:?}"))
     })
     .await;
     // A descriptor of ours would show here: 0, 1, 2 and ls's own.
     assert_eq!(bed.exec(&id, "ls /proc/self/fd | wc -l").await.unwrap().stdout, b"4\n");
-    let missing = bed.runtime.exec_sync(&id, bed.process("", &[("argv", "nope")]), Duration::from_secs(5), &Scribe::none());
+    let none = Scribe::none();
+    let missing = bed.runtime.exec_sync(&id, bed.process("", &[("argv", "nope")]), Duration::from_secs(5), &none);
     assert!(matches!(missing.await, Err(Error::Start { kind: StartFailure::NotFoundInPath, .. })));
-    let slow = bed.runtime.exec_sync(&id, bed.process("sleep 1000", &[]), Duration::from_millis(200), &Scribe::none());
+    let slow = bed.runtime.exec_sync(&id, bed.process("sleep 1000", &[]), Duration::from_millis(200), &none);
     assert!(matches!(slow.await, Err(Error::Timeout(..))));
     within("the overdue exec to be killed", || async {
         let processes = bed.runtime.processes(&id).await.unwrap();
@@ -299,7 +315,9 @@ async fn the_journal_tells_what_was_done_and_why() {
     bed.runtime.wait_container(&id, Duration::from_secs(5)).await.unwrap();
     let records = podwright_journal::read(&path).unwrap();
     let text: Vec<String> = records.iter().map(|r| format!("{:?} {} {}", r.role, r.call, r.args)).collect();
-    for words in ["Agent clone3 shim", "Shim clone3 net ipc uts pause", "Init pivot_root", "Init execve", "Init fsmount overlay"] {
+    for words in
+        ["Agent clone3 shim", "Shim clone3 net ipc uts pause", "Init pivot_root", "Init execve", "Init fsmount overlay"]
+    {
         assert!(text.iter().any(|t| t.starts_with(words)), "{words}: {text:#?}");
     }
     assert!(records.iter().all(|r| r.subject == "uid-1" && r.revision == 42), "{records:#?}");
@@ -315,10 +333,17 @@ async fn impossible_specs_are_refused_before_anything_is_made() {
     spec.oci.set_process(None);
     assert!(matches!(bed.runtime.create_container(spec, &Scribe::none()).await, Err(Error::Invalid(_))));
     let mut spec = bed.container("x", "true", &[]);
-    let bad = oci::MountBuilder::default().destination("/m").typ("bind").source("/no/such/source").options(vec!["rbind".to_owned()]);
+    let bad = oci::MountBuilder::default()
+        .destination("/m")
+        .typ("bind")
+        .source("/no/such/source")
+        .options(vec!["rbind".to_owned()]);
     spec.oci.set_mounts(Some(vec![bad.build().unwrap()]));
     let failed = bed.runtime.create_container(spec, &Scribe::none()).await;
-    assert!(matches!(&failed, Err(Error::Start { kind: StartFailure::Setup, message }) if message.contains("/no/such/source")), "{failed:?}");
+    assert!(
+        matches!(&failed, Err(Error::Start { kind: StartFailure::Setup, message }) if message.contains("/no/such/source")),
+        "{failed:?}"
+    );
     assert!(bed.runtime.sandbox("s").await.unwrap().containers.is_empty());
     assert!(Runtime::open(podwright_runtime::Config { shim: "/no/such".into(), ..bed.config() }).await.is_err());
     bed.end().await;

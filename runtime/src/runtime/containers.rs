@@ -36,7 +36,8 @@ impl Runtime {
         let link = sandbox.link()?;
         let sandbox_spec = sandbox.state().record.spec.clone();
         let plan = compile::container(&spec, &sandbox_spec, &self.0.places(&sandbox_spec, &spec.id))?;
-        let (mut plan, filters) = self.with_filters(plan, spec.oci.linux().as_ref().and_then(|l| l.seccomp().as_ref())).await?;
+        let (mut plan, filters) =
+            self.with_filters(plan, spec.oci.linux().as_ref().and_then(|l| l.seccomp().as_ref())).await?;
         plan.process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();
         let record = record_of(&spec, &plan, &sandbox_spec);
         let made = self.prepare(&sandbox_spec, record.clone(), plan.clone(), spec.resources.clone(), scribe).await;
@@ -229,7 +230,11 @@ impl Runtime {
         Ok(self.cgroup_path(&spec, Some(id)))
     }
 
-    async fn with_filters(&self, plan: ContainerPlan, profile: Option<&LinuxSeccomp>) -> Result<(ContainerPlan, Arc<Filters>)> {
+    async fn with_filters(
+        &self,
+        plan: ContainerPlan,
+        profile: Option<&LinuxSeccomp>,
+    ) -> Result<(ContainerPlan, Arc<Filters>)> {
         let filters = self.filters(profile.cloned()).await?;
         Ok((plan, filters))
     }
@@ -249,7 +254,8 @@ impl Runtime {
 
 fn load(profile: &LinuxSeccomp) -> Result<Arc<Filters>> {
     let kernel = Kernel::new(&Scribe::none());
-    let seal = |p: seccomp::Program| -> Result<(OwnedFd, u32)> { Ok((kernel.sealed_memfd("seccomp", &p.bytes)?, p.flags)) };
+    let seal =
+        |p: seccomp::Program| -> Result<(OwnedFd, u32)> { Ok((kernel.sealed_memfd("seccomp", &p.bytes)?, p.flags)) };
     Ok(Arc::new(seccomp::compile(profile)?.into_iter().map(seal).collect::<Result<Filters>>()?))
 }
 

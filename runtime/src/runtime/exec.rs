@@ -88,7 +88,8 @@ impl Runtime {
         process.size = spec.size.or(process.size);
         process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();
         let terminal = process.terminal;
-        let (mut streams, theirs) = if terminal { Default::default() } else { ends(spec.stdin, true).map_err(pipe_error)? };
+        let (mut streams, theirs) =
+            if terminal { Default::default() } else { ends(spec.stdin, true).map_err(pipe_error)? };
         // Unique among all agents that this shim will ever have.
         let exec = RandomState::new().hash_one(std::process::id());
         let plan = ExecPlan {
@@ -98,7 +99,8 @@ impl Runtime {
             stdin: theirs[0].is_some(),
             stdout: theirs[1].is_some(),
             stderr: theirs[2].is_some(),
-            timeout_ms: timeout.map(|t| t.as_millis() as u64),
+            // Only if we die before we kill it ourselves.
+            timeout_ms: timeout.map(|t| t.as_millis() as u64 + 1000),
         };
         let end = link.expect_exec(exec);
         let fds: Vec<BorrowedFd<'_>> =
@@ -131,19 +133,22 @@ impl Runtime {
             let code = {
                 let both = async { tokio::join!(collect(stdout, &mut out), collect(stderr, &mut err)) };
                 tokio::pin!(both);
-                let code = tokio::select! {
-                    code = session.wait() => code,
+                tokio::select! {
+                    code = session.wait() => {
+                        let _ = tokio::time::timeout(Duration::from_millis(100), both).await;
+                        code
+                    }
                     _ = &mut both => session.wait().await,
-                }?;
-                let _ = tokio::time::timeout(Duration::from_millis(100), both).await;
-                code
+                }?
             };
             Ok(ExecOutput { code, stdout: out, stderr: err })
         };
-        let late = || Error::Timeout(format!("exec in container {id}"), timeout);
         match tokio::time::timeout(timeout, collect).await {
             Ok(done) => done,
-            Err(_) => Err(late()),
+            Err(_) => {
+                let _ = session.signal(libc::SIGKILL).await;
+                Err(Error::Timeout(format!("exec in container {id}"), timeout))
+            }
         }
     }
 

@@ -38,7 +38,8 @@ impl Runtime {
             remove_folder(&folder)?;
         }
         let state = self.reconnect(&sandbox).await;
-        let never_ready = state.as_ref().map_or(records.is_empty() && !record.stopped, |s| s.sandbox == 0 && records.is_empty());
+        let never_ready =
+            state.as_ref().map_or(records.is_empty() && !record.stopped, |s| s.sandbox == 0 && records.is_empty());
         self.take_over_containers(&sandbox, records, state.as_ref()).await;
         if never_ready || record.stopped {
             return self.finish_removal(&sandbox, &record, never_ready).await;

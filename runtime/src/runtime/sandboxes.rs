@@ -88,8 +88,11 @@ impl Runtime {
     /// Connects to a sandbox's shim, and listens to it from now on.
     pub(super) fn connect(&self, sandbox: &Arc<Sandbox>) -> std::io::Result<Arc<Link>> {
         let (messages, heard) = mpsc::unbounded_channel();
-        let link = Link::connect(&sandbox.id, &self.0.folders.run(&sandbox.id), messages)?;
-        sandbox.state().link = Some(link.clone());
+        let (link, reader) = Link::connect(&sandbox.id, &self.0.folders.run(&sandbox.id), messages)?;
+        {
+            let mut state = sandbox.state();
+            (state.link, state.reader) = (Some(link.clone()), Some(reader));
+        }
         tokio::spawn(hear(Arc::downgrade(&self.0), Arc::downgrade(sandbox), heard));
         Ok(link)
     }

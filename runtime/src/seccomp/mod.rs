@@ -99,7 +99,8 @@ fn add_rules(rules: &mut Rules, syscall: &LinuxSyscall) -> Result<()> {
         if conditions.is_empty() {
             entry.clear();
         } else {
-            let rule = SeccompRule::new(conditions.clone()).map_err(|e| Error::Invalid(format!("seccomp rule: {e}")))?;
+            let rule =
+                SeccompRule::new(conditions.clone()).map_err(|e| Error::Invalid(format!("seccomp rule: {e}")))?;
             entry.push(rule);
         }
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use podwright_journal::Scribe;
 
-use super::stdio::Stdio;
 use super::init::{FAILED, READY};
+use super::stdio::Stdio;
 use crate::plan::{ContainerPlan, ContainerSnapshot, Failure, FailureKind};
 use crate::spec::{Exit, ExitReason};
 use crate::sys::io;

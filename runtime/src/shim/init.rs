@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, makedev};
 
 use crate::StartFailure;
-use crate::plan::{ContainerPlan, DevicePlan, ExecPlan, Failure, FailureKind, MountKind, MountPlan, ProcessPlan, SandboxPlan};
+use crate::plan::{
+    ContainerPlan, DevicePlan, ExecPlan, Failure, FailureKind, MountKind, MountPlan, ProcessPlan, SandboxPlan,
+};
 use crate::sys::fs::clean;
 use crate::sys::{self, Kernel, SysResult, io, mount, process};
 
@@ -241,7 +243,7 @@ fn standard_devices(kernel: &Kernel, root: BorrowedFd<'_>) -> SysResult<()> {
     for (name, major, minor) in NODES {
         kernel.mknod_in(dev.as_fd(), name, FileType::CharacterDevice, 0o666, makedev(major, minor), (0, 0))?;
     }
-    for (name, target) in LINKS {
+    for (name, target) in LINKS.iter().filter(|(name, target)| *name != "core" || Path::new(target).exists()) {
         kernel.symlink_in(dev.as_fd(), name, target)?;
     }
     Ok(())

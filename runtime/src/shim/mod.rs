@@ -212,9 +212,11 @@ impl Shim {
     /// Until the next deadline, if there is one.
     fn timeout_ms(&self) -> i32 {
         let now = Clock::read();
-        let execs = self.execs.iter().filter_map(|e| e.deadline_ms).map(|d| d.saturating_sub(now.monotonic_ns / 1_000_000));
+        let execs =
+            self.execs.iter().filter_map(|e| e.deadline_ms).map(|d| d.saturating_sub(now.monotonic_ns / 1_000_000));
         let drains = self.containers.iter().flatten().filter(|c| !c.committing && !c.stdio.ended());
-        let drains = drains.filter_map(|c| c.ended).map(|(_, at)| (at + DRAIN_NS).saturating_sub(now.wall_ns) / 1_000_000);
+        let drains =
+            drains.filter_map(|c| c.ended).map(|(_, at)| (at + DRAIN_NS).saturating_sub(now.wall_ns) / 1_000_000);
         execs.chain(drains).min().map_or(-1, |ms| ms.min(i32::MAX as u64 - 1) as i32 + 1)
     }
 
@@ -314,7 +316,9 @@ impl Shim {
         let Some(container) = &mut self.containers[slot] else { return };
         container.ended = Some((ended, Clock::read().wall_ns));
         let _ = Kernel::new(&container.scribe).write(&container.plan.cgroup.join("cgroup.kill"), "1");
-        container.scribe.note("exit", || format!("{}: code {}, signal {}", container.plan.key, ended.code, ended.signal));
+        container
+            .scribe
+            .note("exit", || format!("{}: code {}, signal {}", container.plan.key, ended.code, ended.signal));
     }
 
     /// Completes the end of a container: its output all read and written, then its exit record.

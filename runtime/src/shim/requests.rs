@@ -50,7 +50,13 @@ impl Shim {
         self.reply(asker, Ok(Answer::State(state)), net.as_slice());
     }
 
-    fn make_sandbox(&mut self, asker: Asker, cause: &crate::Cause, plan: SandboxPlan, mut fds: Vec<OwnedFd>) -> Outcome {
+    fn make_sandbox(
+        &mut self,
+        asker: Asker,
+        cause: &crate::Cause,
+        plan: SandboxPlan,
+        mut fds: Vec<OwnedFd>,
+    ) -> Outcome {
         if let Some(sandbox) = &mut self.sandbox {
             if sandbox.sync.is_some() {
                 sandbox.asker = Some(asker);
@@ -68,7 +74,12 @@ impl Shim {
         let net = fds.pop().filter(|_| plan.join_net);
         let cgroup = open_cgroup(&kernel, &plan.cgroup)?;
         let (ours, theirs) = pair(&kernel)?;
-        let flags = [(plan.new_net, NEWNET), (plan.new_ipc, NEWIPC), (plan.new_pid, NEWPID), (!plan.hostname.is_empty(), NEWUTS)];
+        let flags = [
+            (plan.new_net, NEWNET),
+            (plan.new_ipc, NEWIPC),
+            (plan.new_pid, NEWPID),
+            (!plan.hostname.is_empty(), NEWUTS),
+        ];
         let flags = flags.iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).sum();
         let null = null()?;
         let birth = Birth {
@@ -78,7 +89,8 @@ impl Shim {
             seccomp: &[],
         };
         let pause = &self.pause;
-        let (pid, pidfd) = kernel.clone3(flags, Some(cgroup.as_fd()), "pause", || init::sandbox(birth, &plan, net, pause))?;
+        let (pid, pidfd) =
+            kernel.clone3(flags, Some(cgroup.as_fd()), "pause", || init::sandbox(birth, &plan, net, pause))?;
         self.sandbox = Some(Sandbox { plan, pid, pidfd, sync: Some(ours), asker: Some(asker), alive: true });
         Ok(None)
     }
@@ -140,7 +152,9 @@ impl Shim {
         match container.phase {
             Phase::Running => return Ok(Some(Answer::Done)),
             Phase::Created if container.ended.is_none() => {}
-            _ => return Err(Failure::new(FailureKind::Conflict, format!("container {key} cannot be started any more"))),
+            _ => {
+                return Err(Failure::new(FailureKind::Conflict, format!("container {key} cannot be started any more")));
+            }
         }
         let Some(sync) = &container.sync else {
             return Err(Failure::new(FailureKind::Conflict, format!("container {key} has ended")));
@@ -186,13 +200,16 @@ impl Shim {
         let kernel = Kernel::new(&scribe);
         let cgroup = open_cgroup(&kernel, &container.plan.cgroup)?;
         let (ours, theirs) = pair(&kernel)?;
-        let programs = fds.split_off([plan.stdin, plan.stdout, plan.stderr].iter().filter(|w| **w).count().min(fds.len()));
+        let programs =
+            fds.split_off([plan.stdin, plan.stdout, plan.stderr].iter().filter(|w| **w).count().min(fds.len()));
         let mut given = fds.into_iter();
         let stdio = [plan.stdin, plan.stdout, plan.stderr].map(|wanted| wanted.then(|| given.next()).flatten());
-        let birth =
-            Birth { kernel: Kernel::new(&scribe.acting(Role::Init)), sync: theirs, stdio, seccomp: &programs };
+        let birth = Birth { kernel: Kernel::new(&scribe.acting(Role::Init)), sync: theirs, stdio, seccomp: &programs };
         let target = container.pidfd.as_fd();
-        let fork = || kernel.clone3(0, Some(cgroup.as_fd()), &format!("exec in {}", plan.key), || init::exec(birth, &plan, target));
+        let fork = || {
+            kernel
+                .clone3(0, Some(cgroup.as_fd()), &format!("exec in {}", plan.key), || init::exec(birth, &plan, target))
+        };
         let (pid, pidfd) = match container.plan.pid {
             PidMode::Host => fork()?,
             _ => in_pid_namespace(&kernel, &container.pidfd, fork)?,

@@ -16,20 +16,32 @@ const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICL
 impl Kernel {
     /// Opens `path` inside `root` as a handle (O_PATH).
     pub fn open_inside(&self, root: BorrowedFd<'_>, path: &Path) -> SysResult<OwnedFd> {
-        self.op("openat2", || path.display().to_string(), || {
-            Ok(fs::openat2(root, relative(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE)?)
-        })
+        self.op(
+            "openat2",
+            || path.display().to_string(),
+            || Ok(fs::openat2(root, relative(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE)?),
+        )
     }
 
     /// Like [`Kernel::open_inside`], but makes it, with its parents, if it is missing: a folder, or an empty file.
     pub fn make_inside(&self, root: BorrowedFd<'_>, path: &Path, folder: bool) -> SysResult<OwnedFd> {
-        self.op(if folder { "mkdirat" } else { "mknodat" }, || path.display().to_string(), || {
-            make_inside(root, path, folder)
-        })
+        self.op(
+            if folder { "mkdirat" } else { "mknodat" },
+            || path.display().to_string(),
+            || make_inside(root, path, folder),
+        )
     }
 
     /// A device, pipe or socket node inside an open folder, with exactly this mode and owner.
-    pub fn mknod_in(&self, folder: BorrowedFd<'_>, name: &str, kind: FileType, mode: u32, dev: u64, owner: (u32, u32)) -> SysResult<()> {
+    pub fn mknod_in(
+        &self,
+        folder: BorrowedFd<'_>,
+        name: &str,
+        kind: FileType,
+        mode: u32,
+        dev: u64,
+        owner: (u32, u32),
+    ) -> SysResult<()> {
         let args = || format!("{name}, {kind:?}, {mode:o}, {}:{}", fs::major(dev), fs::minor(dev));
         self.op("mknodat", args, || {
             match fs::mknodat(folder, name, kind, Mode::from_raw_mode(mode), dev) {
@@ -47,18 +59,26 @@ impl Kernel {
     }
 
     pub fn symlink_in(&self, folder: BorrowedFd<'_>, name: &str, target: &str) -> SysResult<()> {
-        self.op("symlinkat", || format!("{name} -> {target}"), || match fs::symlinkat(target, folder, name) {
-            Err(rustix::io::Errno::EXIST) => Ok(()),
-            done => Ok(done?),
-        })
+        self.op(
+            "symlinkat",
+            || format!("{name} -> {target}"),
+            || match fs::symlinkat(target, folder, name) {
+                Err(rustix::io::Errno::EXIST) => Ok(()),
+                done => Ok(done?),
+            },
+        )
     }
 
     /// Writes a kernel file (sysctl, cgroup, /proc/self/...).
     pub fn write(&self, path: &Path, text: &str) -> SysResult<()> {
-        self.op("write", || format!("{} <- {text}", path.display()), || {
-            let mut file = File::options().write(true).open(path)?;
-            file.write_all(text.as_bytes())
-        })
+        self.op(
+            "write",
+            || format!("{} <- {text}", path.display()),
+            || {
+                let mut file = File::options().write(true).open(path)?;
+                file.write_all(text.as_bytes())
+            },
+        )
     }
 
     /// Makes a folder with its parents.
@@ -68,21 +88,29 @@ impl Kernel {
 
     /// Removes an empty folder (a cgroup); a missing one is fine.
     pub fn rmdir(&self, path: &Path) -> SysResult<()> {
-        self.op("rmdir", || path.display().to_string(), || match std::fs::remove_dir(path) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-            done => done,
-        })
+        self.op(
+            "rmdir",
+            || path.display().to_string(),
+            || match std::fs::remove_dir(path) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                done => done,
+            },
+        )
     }
 
     /// A file in memory that nobody can change any more: what it holds can be executed or mapped, and shared.
     pub fn sealed_memfd(&self, name: &str, bytes: &[u8]) -> SysResult<OwnedFd> {
-        self.op("memfd_create", || format!("{name}, {} bytes", bytes.len()), || {
-            let fd = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-            let mut file = File::from(fd);
-            file.write_all(bytes)?;
-            fs::fcntl_add_seals(&file, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
-            Ok(file.into())
-        })
+        self.op(
+            "memfd_create",
+            || format!("{name}, {} bytes", bytes.len()),
+            || {
+                let fd = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+                let mut file = File::from(fd);
+                file.write_all(bytes)?;
+                fs::fcntl_add_seals(&file, SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE)?;
+                Ok(file.into())
+            },
+        )
     }
 }
 

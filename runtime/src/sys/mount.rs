@@ -53,7 +53,13 @@ impl Kernel {
     }
 
     /// An overlay of `layers` (lowest first) below `upper`, detached. `scratch` is an empty folder for the fallback.
-    pub fn overlay(&self, layers: &[impl AsRef<Path>], upper: &Path, work: &Path, scratch: &Path) -> SysResult<OwnedFd> {
+    pub fn overlay(
+        &self,
+        layers: &[impl AsRef<Path>],
+        upper: &Path,
+        work: &Path,
+        scratch: &Path,
+    ) -> SysResult<OwnedFd> {
         let lower: Vec<&str> = layers.iter().rev().filter_map(|l| l.as_ref().to_str()).collect();
         let text = |p: &Path| p.to_str().unwrap_or_default().to_owned();
         let (upper, work) = (text(upper), text(work));
@@ -73,10 +79,14 @@ impl Kernel {
         let escape = |p: &str| p.replace('\\', "\\\\").replace(':', "\\:").replace(',', "\\,");
         let lower = lower.iter().map(|l| escape(l)).collect::<Vec<_>>().join(":");
         let data = format!("lowerdir={lower},upperdir={},workdir={}", escape(upper), escape(work));
-        self.op("mount", || format!("overlay on {}, {data}", scratch.display()), || {
-            let data = CString::new(data.as_str()).map_err(|_| IoError::from_raw_os_error(libc::EINVAL))?;
-            Ok(mount::mount("overlay", scratch, "overlay", mount::MountFlags::empty(), Some(data.as_c_str()))?)
-        })?;
+        self.op(
+            "mount",
+            || format!("overlay on {}, {data}", scratch.display()),
+            || {
+                let data = CString::new(data.as_str()).map_err(|_| IoError::from_raw_os_error(libc::EINVAL))?;
+                Ok(mount::mount("overlay", scratch, "overlay", mount::MountFlags::empty(), Some(data.as_c_str()))?)
+            },
+        )?;
         let tree = self.clone_tree(scratch, false)?;
         self.detach(scratch)?;
         Ok(tree)
@@ -85,30 +95,44 @@ impl Kernel {
     /// A detached copy of what is mounted at (or lies at) `source`.
     pub fn clone_tree(&self, source: &Path, recursive: bool) -> SysResult<OwnedFd> {
         let how = if recursive { ", recursive" } else { "" };
-        self.op("open_tree", || format!("{}{how}", source.display()), || {
-            let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-            if recursive {
-                flags |= OpenTreeFlags::AT_RECURSIVE;
-            }
-            Ok(mount::open_tree(CWD, source, flags)?)
-        })
+        self.op(
+            "open_tree",
+            || format!("{}{how}", source.display()),
+            || {
+                let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+                if recursive {
+                    flags |= OpenTreeFlags::AT_RECURSIVE;
+                }
+                Ok(mount::open_tree(CWD, source, flags)?)
+            },
+        )
     }
 
     /// [`Kernel::clone_tree`] of an open file.
     pub fn clone_tree_of(&self, source: BorrowedFd<'_>, what: &str, recursive: bool) -> SysResult<OwnedFd> {
-        self.op("open_tree", || what.to_owned(), || {
-            let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
-                | OpenTreeFlags::OPEN_TREE_CLOEXEC
-                | OpenTreeFlags::AT_EMPTY_PATH;
-            if recursive {
-                flags |= OpenTreeFlags::AT_RECURSIVE;
-            }
-            Ok(mount::open_tree(source, "", flags)?)
-        })
+        self.op(
+            "open_tree",
+            || what.to_owned(),
+            || {
+                let mut flags =
+                    OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+                if recursive {
+                    flags |= OpenTreeFlags::AT_RECURSIVE;
+                }
+                Ok(mount::open_tree(source, "", flags)?)
+            },
+        )
     }
 
     /// Sets and clears attributes of a mount, and its propagation (0: keep).
-    pub fn set_attrs(&self, mount: BorrowedFd<'_>, recursive: bool, set: u64, clear: u64, propagation: u64) -> SysResult<()> {
+    pub fn set_attrs(
+        &self,
+        mount: BorrowedFd<'_>,
+        recursive: bool,
+        set: u64,
+        clear: u64,
+        propagation: u64,
+    ) -> SysResult<()> {
         if set == 0 && clear == 0 && propagation == 0 {
             return Ok(());
         }
@@ -133,44 +157,56 @@ impl Kernel {
 
     /// Attaches a detached mount to an opened target.
     pub fn attach(&self, mount: BorrowedFd<'_>, target: BorrowedFd<'_>, shown: &str) -> SysResult<()> {
-        self.op("move_mount", || shown.to_owned(), || {
-            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-            Ok(mount::move_mount(mount, "", target, "", flags)?)
-        })
+        self.op(
+            "move_mount",
+            || shown.to_owned(),
+            || {
+                let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+                Ok(mount::move_mount(mount, "", target, "", flags)?)
+            },
+        )
     }
 
     /// Attaches a detached mount at a path of the caller's own mount namespace.
     pub fn attach_at(&self, mount: BorrowedFd<'_>, target: &Path) -> SysResult<()> {
-        self.op("move_mount", || target.display().to_string(), || {
-            Ok(mount::move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
-        })
+        self.op(
+            "move_mount",
+            || target.display().to_string(),
+            || Ok(mount::move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?),
+        )
     }
 
     /// Changes the propagation of everything mounted below `/`.
     pub fn propagate_root(&self, propagation: u64) -> SysResult<()> {
-        self.op("mount", || format!("/, propagation {propagation:#x}, recursive"), || {
-            // SAFETY: only constant strings and flags.
-            let done = unsafe {
-                libc::mount(
-                    std::ptr::null(),
-                    c"/".as_ptr(),
-                    std::ptr::null(),
-                    libc::MS_REC | propagation,
-                    std::ptr::null(),
-                )
-            };
-            checked(done.into()).map(drop)
-        })
+        self.op(
+            "mount",
+            || format!("/, propagation {propagation:#x}, recursive"),
+            || {
+                // SAFETY: only constant strings and flags.
+                let done = unsafe {
+                    libc::mount(
+                        std::ptr::null(),
+                        c"/".as_ptr(),
+                        std::ptr::null(),
+                        libc::MS_REC | propagation,
+                        std::ptr::null(),
+                    )
+                };
+                checked(done.into()).map(drop)
+            },
+        )
     }
 
     /// Unmounts lazily; nothing happens if nothing is mounted there.
     pub fn detach(&self, target: &Path) -> SysResult<()> {
-        self.op("umount2", || format!("{}, MNT_DETACH", target.display()), || {
-            match mount::unmount(target, mount::UnmountFlags::DETACH | mount::UnmountFlags::NOFOLLOW) {
+        self.op(
+            "umount2",
+            || format!("{}, MNT_DETACH", target.display()),
+            || match mount::unmount(target, mount::UnmountFlags::DETACH | mount::UnmountFlags::NOFOLLOW) {
                 Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
                 Err(e) => Err(e.into()),
-            }
-        })
+            },
+        )
     }
 
     /// Makes the mount `root` the caller's `/` and lets go of the old one.

@@ -48,29 +48,33 @@ impl Kernel {
         child: impl FnOnce() -> Infallible,
     ) -> SysResult<(u32, OwnedFd)> {
         let mut pidfd: i32 = -1;
-        let pid = self.op("clone3", || format!("{}{shown}", namespaces(flags)), || {
-            let args = libc::clone_args {
-                flags: flags | libc::CLONE_PIDFD as u64 | if cgroup.is_some() { INTO_CGROUP } else { 0 },
-                pidfd: &raw mut pidfd as u64,
-                child_tid: 0,
-                parent_tid: 0,
-                exit_signal: libc::SIGCHLD as u64,
-                stack: 0,
-                stack_size: 0,
-                tls: 0,
-                set_tid: 0,
-                set_tid_size: 0,
-                cgroup: cgroup.map_or(0, |c| c.as_raw_fd() as u64),
-            };
-            // SAFETY: a fork (no CLONE_VM): the child gets its own copy of this stack and memory. `args` is complete and
-            // `pidfd` outlives the call. The caller promises that no other thread holds a lock.
-            let pid = unsafe { libc::syscall(libc::SYS_clone3, &args, size_of::<libc::clone_args>()) };
-            if pid == 0 {
-                let _no_unwinding_into_the_parents_frames = ExitOnDrop;
-                match child() {}
-            }
-            checked(pid)
-        })?;
+        let pid = self.op(
+            "clone3",
+            || format!("{}{shown}", namespaces(flags)),
+            || {
+                let args = libc::clone_args {
+                    flags: flags | libc::CLONE_PIDFD as u64 | if cgroup.is_some() { INTO_CGROUP } else { 0 },
+                    pidfd: &raw mut pidfd as u64,
+                    child_tid: 0,
+                    parent_tid: 0,
+                    exit_signal: libc::SIGCHLD as u64,
+                    stack: 0,
+                    stack_size: 0,
+                    tls: 0,
+                    set_tid: 0,
+                    set_tid_size: 0,
+                    cgroup: cgroup.map_or(0, |c| c.as_raw_fd() as u64),
+                };
+                // SAFETY: a fork (no CLONE_VM): the child gets its own copy of this stack and memory. `args` is complete and
+                // `pidfd` outlives the call. The caller promises that no other thread holds a lock.
+                let pid = unsafe { libc::syscall(libc::SYS_clone3, &args, size_of::<libc::clone_args>()) };
+                if pid == 0 {
+                    let _no_unwinding_into_the_parents_frames = ExitOnDrop;
+                    match child() {}
+                }
+                checked(pid)
+            },
+        )?;
         // SAFETY: the kernel has just put a new descriptor there.
         Ok((pid as u32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
     }
@@ -91,54 +95,73 @@ impl Kernel {
         let envp: [*const c_char; 1] = [std::ptr::null()];
         let (exe, stdin, stderr) = (exe.as_raw_fd(), stdin.as_raw_fd(), stderr.as_raw_fd());
         let mut pidfd: i32 = -1;
-        let pid = self.op("clone3", || format!("shim {}", args.join(" ")), || {
-            let clone = libc::clone_args {
-                flags: (libc::CLONE_PIDFD | libc::CLONE_VFORK) as u64 | INTO_CGROUP,
-                pidfd: &raw mut pidfd as u64,
-                child_tid: 0,
-                parent_tid: 0,
-                exit_signal: libc::SIGCHLD as u64,
-                stack: 0,
-                stack_size: 0,
-                tls: 0,
-                set_tid: 0,
-                set_tid_size: 0,
-                cgroup: cgroup.as_raw_fd() as u64,
-            };
-            // SAFETY: a fork of this thread alone. The child touches only memory prepared above and calls only
-            // async-signal-safe functions before it executes or exits; it never returns into Rust.
-            let pid = unsafe {
-                let pid = libc::syscall(libc::SYS_clone3, &clone, size_of::<libc::clone_args>());
-                if pid == 0 {
-                    // dup2 clears close-on-exec; all other descriptors of ours have it set or are closed here.
-                    if libc::dup2(stdin, 0) == 0 && libc::dup2(stderr, 1) == 1 && libc::dup2(stderr, 2) == 2 {
-                        libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
-                        let path = c"".as_ptr();
-                        libc::syscall(libc::SYS_execveat, exe, path, argv.as_ptr(), envp.as_ptr(), libc::AT_EMPTY_PATH);
+        let pid = self.op(
+            "clone3",
+            || format!("shim {}", args.join(" ")),
+            || {
+                let clone = libc::clone_args {
+                    flags: (libc::CLONE_PIDFD | libc::CLONE_VFORK) as u64 | INTO_CGROUP,
+                    pidfd: &raw mut pidfd as u64,
+                    child_tid: 0,
+                    parent_tid: 0,
+                    exit_signal: libc::SIGCHLD as u64,
+                    stack: 0,
+                    stack_size: 0,
+                    tls: 0,
+                    set_tid: 0,
+                    set_tid_size: 0,
+                    cgroup: cgroup.as_raw_fd() as u64,
+                };
+                // SAFETY: a fork of this thread alone. The child touches only memory prepared above and calls only
+                // async-signal-safe functions before it executes or exits; it never returns into Rust.
+                let pid = unsafe {
+                    let pid = libc::syscall(libc::SYS_clone3, &clone, size_of::<libc::clone_args>());
+                    if pid == 0 {
+                        // dup2 clears close-on-exec; all other descriptors of ours have it set or are closed here.
+                        if libc::dup2(stdin, 0) == 0 && libc::dup2(stderr, 1) == 1 && libc::dup2(stderr, 2) == 2 {
+                            libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+                            let path = c"".as_ptr();
+                            libc::syscall(
+                                libc::SYS_execveat,
+                                exe,
+                                path,
+                                argv.as_ptr(),
+                                envp.as_ptr(),
+                                libc::AT_EMPTY_PATH,
+                            );
+                        }
+                        libc::_exit(127);
                     }
-                    libc::_exit(127);
-                }
-                pid
-            };
-            checked(pid)
-        })?;
+                    pid
+                };
+                checked(pid)
+            },
+        )?;
         // SAFETY: the kernel has just put a new descriptor there.
         Ok((pid as u32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
     }
 
     /// Joins namespaces: those of the process behind a pidfd, or the one behind a namespace file.
     pub fn setns(&self, fd: BorrowedFd<'_>, flags: u64, shown: &str) -> SysResult<()> {
-        self.op("setns", || format!("{}{shown}", namespaces(flags)), || {
-            // SAFETY: changes only namespaces of the calling thread.
-            checked(unsafe { libc::setns(fd.as_raw_fd(), flags as i32) }.into()).map(drop)
-        })
+        self.op(
+            "setns",
+            || format!("{}{shown}", namespaces(flags)),
+            || {
+                // SAFETY: changes only namespaces of the calling thread.
+                checked(unsafe { libc::setns(fd.as_raw_fd(), flags as i32) }.into()).map(drop)
+            },
+        )
     }
 
     pub fn unshare(&self, flags: u64) -> SysResult<()> {
-        self.op("unshare", || namespaces(flags), || {
-            // SAFETY: changes only namespaces of the calling thread.
-            checked(unsafe { libc::unshare(flags as i32) }.into()).map(drop)
-        })
+        self.op(
+            "unshare",
+            || namespaces(flags),
+            || {
+                // SAFETY: changes only namespaces of the calling thread.
+                checked(unsafe { libc::unshare(flags as i32) }.into()).map(drop)
+            },
+        )
     }
 
     pub fn sethostname(&self, name: &str) -> SysResult<()> {
@@ -147,95 +170,125 @@ impl Kernel {
 
     /// Sets `lo` up in the caller's network namespace.
     pub fn loopback_up(&self) -> SysResult<()> {
-        self.op("ioctl", || "SIOCSIFFLAGS lo up".to_owned(), || {
-            let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
-            // SAFETY: an all-zero ifreq is valid; the name fits with its NUL.
-            let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-            request.ifr_name[..2].copy_from_slice(&[b'l' as c_char, b'o' as c_char]);
-            request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-            // SAFETY: the request is complete and outlives the call.
-            checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &request) }.into()).map(drop)
-        })
+        self.op(
+            "ioctl",
+            || "SIOCSIFFLAGS lo up".to_owned(),
+            || {
+                let socket =
+                    rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+                // SAFETY: an all-zero ifreq is valid; the name fits with its NUL.
+                let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+                request.ifr_name[..2].copy_from_slice(&[b'l' as c_char, b'o' as c_char]);
+                request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
+                // SAFETY: the request is complete and outlives the call.
+                checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &request) }.into()).map(drop)
+            },
+        )
     }
 
     pub fn set_rlimit(&self, resource: u32, soft: u64, hard: u64) -> SysResult<()> {
-        self.op("setrlimit", || format!("{resource}, {soft}, {hard}"), || {
-            let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
-            // SAFETY: `limit` outlives the call.
-            checked(unsafe { libc::setrlimit64(resource as _, &limit) }.into()).map(drop)
-        })
+        self.op(
+            "setrlimit",
+            || format!("{resource}, {soft}, {hard}"),
+            || {
+                let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
+                // SAFETY: `limit` outlives the call.
+                checked(unsafe { libc::setrlimit64(resource as _, &limit) }.into()).map(drop)
+            },
+        )
     }
 
     /// Becomes another user, keeping capabilities until [`Kernel::set_capabilities`].
     pub fn set_user(&self, uid: u32, gid: u32, groups: &[u32]) -> SysResult<()> {
-        self.op("setresuid", || format!("uid {uid}, gid {gid}, groups {groups:?}"), || {
-            // SAFETY: plain values; `groups` is as long as said. Raw calls: glibc's would signal other threads.
-            unsafe {
-                checked(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0).into())?;
-                checked(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
-                checked(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
-                checked(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
-            }
-            Ok(())
-        })
+        self.op(
+            "setresuid",
+            || format!("uid {uid}, gid {gid}, groups {groups:?}"),
+            || {
+                // SAFETY: plain values; `groups` is as long as said. Raw calls: glibc's would signal other threads.
+                unsafe {
+                    checked(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0).into())?;
+                    checked(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
+                    checked(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
+                    checked(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
+                }
+                Ok(())
+            },
+        )
     }
 
     /// Drops what is not in `bounding` from the bounding set. Needs CAP_SETPCAP, so: before the other sets.
     pub fn bound_capabilities(&self, bounding: u64) -> SysResult<()> {
-        self.op("prctl", || format!("PR_CAPBSET_DROP all but {bounding:#x}"), || {
-            for cap in 0..64 {
-                // SAFETY: plain values.
-                let present = unsafe { libc::prctl(libc::PR_CAPBSET_READ, cap, 0, 0, 0) };
-                if present < 0 {
-                    break;
-                }
-                if present == 1 && bounding & (1 << cap) == 0 {
+        self.op(
+            "prctl",
+            || format!("PR_CAPBSET_DROP all but {bounding:#x}"),
+            || {
+                for cap in 0..64 {
                     // SAFETY: plain values.
-                    checked(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) }.into())?;
+                    let present = unsafe { libc::prctl(libc::PR_CAPBSET_READ, cap, 0, 0, 0) };
+                    if present < 0 {
+                        break;
+                    }
+                    if present == 1 && bounding & (1 << cap) == 0 {
+                        // SAFETY: plain values.
+                        checked(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) }.into())?;
+                    }
                 }
-            }
-            Ok(())
-        })
+                Ok(())
+            },
+        )
     }
 
     /// Sets effective, permitted, inheritable and ambient at once.
     pub fn set_capabilities(&self, sets: &CapSets) -> SysResult<()> {
-        self.op("capset", || format!("{sets:x?}"), || {
-            #[repr(C)]
-            struct Header {
-                version: u32,
-                pid: i32,
-            }
-            let header = Header { version: 0x2008_0522, pid: 0 };
-            let half = |shift: u32| [sets.effective, sets.permitted, sets.inheritable].map(|s| (s >> shift) as u32);
-            let data = [half(0), half(32)];
-            // SAFETY: version 3 of the header takes two triples of u32; both outlive the call.
-            unsafe {
-                checked(libc::syscall(libc::SYS_capset, &header, &data))?;
-                checked(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0).into())?;
-                for cap in (0..64).filter(|c| sets.ambient & (1u64 << c) != 0) {
-                    checked(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, cap, 0, 0).into())?;
+        self.op(
+            "capset",
+            || format!("{sets:x?}"),
+            || {
+                #[repr(C)]
+                struct Header {
+                    version: u32,
+                    pid: i32,
                 }
-            }
-            Ok(())
-        })
+                let header = Header { version: 0x2008_0522, pid: 0 };
+                let half = |shift: u32| [sets.effective, sets.permitted, sets.inheritable].map(|s| (s >> shift) as u32);
+                let data = [half(0), half(32)];
+                // SAFETY: version 3 of the header takes two triples of u32; both outlive the call.
+                unsafe {
+                    checked(libc::syscall(libc::SYS_capset, &header, &data))?;
+                    checked(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0).into())?;
+                    for cap in (0..64).filter(|c| sets.ambient & (1u64 << c) != 0) {
+                        checked(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, cap, 0, 0).into())?;
+                    }
+                }
+                Ok(())
+            },
+        )
     }
 
     pub fn no_new_privs(&self) -> SysResult<()> {
-        self.op("prctl", || "PR_SET_NO_NEW_PRIVS".to_owned(), || {
-            // SAFETY: plain values.
-            checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into()).map(drop)
-        })
+        self.op(
+            "prctl",
+            || "PR_SET_NO_NEW_PRIVS".to_owned(),
+            || {
+                // SAFETY: plain values.
+                checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into()).map(drop)
+            },
+        )
     }
 
     /// Loads one compiled filter: `program` is an array of `struct sock_filter`.
     pub fn seccomp(&self, program: &[u64], flags: u32) -> SysResult<()> {
-        self.op("seccomp", || format!("SECCOMP_SET_MODE_FILTER, {} instructions", program.len()), || {
-            let len = u16::try_from(program.len()).map_err(|_| IoError::from_raw_os_error(libc::E2BIG))?;
-            let filter = libc::sock_fprog { len, filter: program.as_ptr() as *mut libc::sock_filter };
-            // SAFETY: a sock_filter is 8 bytes, aligned to 4 at most; the kernel reads `len` of them and checks them.
-            checked(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &filter) }).map(drop)
-        })
+        self.op(
+            "seccomp",
+            || format!("SECCOMP_SET_MODE_FILTER, {} instructions", program.len()),
+            || {
+                let len = u16::try_from(program.len()).map_err(|_| IoError::from_raw_os_error(libc::E2BIG))?;
+                let filter = libc::sock_fprog { len, filter: program.as_ptr() as *mut libc::sock_filter };
+                // SAFETY: a sock_filter is 8 bytes, aligned to 4 at most; the kernel reads `len` of them and checks them.
+                checked(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &filter) })
+                    .map(drop)
+            },
+        )
     }
 
     /// Replaces the process. Returns only on failure.
@@ -245,9 +298,8 @@ impl Kernel {
             (Ok(p), Ok(a), Ok(e)) => (p, a, e),
             _ => return IoError::from_raw_os_error(libc::EINVAL),
         };
-        let pointers = |all: &[CString]| {
-            all.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<*const c_char>>()
-        };
+        let pointers =
+            |all: &[CString]| all.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<*const c_char>>();
         let (argv, envp) = (pointers(&args), pointers(&env));
         // A success cannot be recorded afterwards.
         self.scribe.note("execve", || path.display().to_string());
@@ -272,17 +324,21 @@ impl Kernel {
 
     /// Sends a signal; a process that has ended is fine.
     pub fn kill(&self, pidfd: BorrowedFd<'_>, signal: i32, shown: &str) -> SysResult<()> {
-        self.op("pidfd_send_signal", || format!("{shown}, {signal}"), || {
-            // SAFETY: plain values and no siginfo.
-            let sent = unsafe {
-                let none = std::ptr::null::<libc::siginfo_t>();
-                libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, 0)
-            };
-            match checked(sent) {
-                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-                done => done.map(drop),
-            }
-        })
+        self.op(
+            "pidfd_send_signal",
+            || format!("{shown}, {signal}"),
+            || {
+                // SAFETY: plain values and no siginfo.
+                let sent = unsafe {
+                    let none = std::ptr::null::<libc::siginfo_t>();
+                    libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, 0)
+                };
+                match checked(sent) {
+                    Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+                    done => done.map(drop),
+                }
+            },
+        )
     }
 }
 
@@ -403,8 +459,14 @@ pub fn small_heap() {
 }
 
 fn namespaces(flags: u64) -> String {
-    const NAMES: [(u64, &str); 6] =
-        [(NEWNS, "mnt "), (NEWPID, "pid "), (NEWNET, "net "), (NEWIPC, "ipc "), (NEWUTS, "uts "), (NEWCGROUP, "cgroup ")];
+    const NAMES: [(u64, &str); 6] = [
+        (NEWNS, "mnt "),
+        (NEWPID, "pid "),
+        (NEWNET, "net "),
+        (NEWIPC, "ipc "),
+        (NEWUTS, "uts "),
+        (NEWCGROUP, "cgroup "),
+    ];
     NAMES.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect()
 }
 

@@ -9,24 +9,28 @@ use super::{Kernel, SysResult, checked, fs::is_ptmx};
 impl Kernel {
     /// A pty pair of the devpts instance at the caller's `/dev/pts`: (master, slave). The master is non-blocking.
     pub fn open_pty(&self) -> SysResult<(OwnedFd, OwnedFd)> {
-        self.op("openpty", || "/dev/pts/ptmx".to_owned(), || {
-            let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-            let master = rustix::fs::open("/dev/pts/ptmx", flags, Mode::empty())?;
-            if !is_ptmx(master.as_fd()) {
-                return Err(std::io::Error::from_raw_os_error(libc::ENOTTY));
-            }
-            rustix::pty::unlockpt(&master)?;
-            // SAFETY: TIOCGPTPEER takes open flags by value and gives a new descriptor of ours.
-            let slave = unsafe {
-                let fd = libc::ioctl(
-                    master.as_raw_fd(),
-                    libc::TIOCGPTPEER as _,
-                    libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC,
-                );
-                OwnedFd::from_raw_fd(checked(fd.into())? as i32)
-            };
-            Ok((master, slave))
-        })
+        self.op(
+            "openpty",
+            || "/dev/pts/ptmx".to_owned(),
+            || {
+                let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+                let master = rustix::fs::open("/dev/pts/ptmx", flags, Mode::empty())?;
+                if !is_ptmx(master.as_fd()) {
+                    return Err(std::io::Error::from_raw_os_error(libc::ENOTTY));
+                }
+                rustix::pty::unlockpt(&master)?;
+                // SAFETY: TIOCGPTPEER takes open flags by value and gives a new descriptor of ours.
+                let slave = unsafe {
+                    let fd = libc::ioctl(
+                        master.as_raw_fd(),
+                        libc::TIOCGPTPEER as _,
+                        libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC,
+                    );
+                    OwnedFd::from_raw_fd(checked(fd.into())? as i32)
+                };
+                Ok((master, slave))
+            },
+        )
     }
 
     /// Makes `tty` the controlling terminal of the caller's (new) session.
