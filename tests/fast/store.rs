@@ -54,3 +54,56 @@ async fn bench() {
         println!("{}", podwright::store::bench::bench(folder.path(), writers, 4).await.unwrap());
     }
 }
+
+/// Not a test: the figures of a store with as many objects as the largest cluster that is planned for has Pods.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a benchmark"]
+async fn bench_large() {
+    use podwright::store::{Range, Sqlite};
+    use std::time::Instant;
+    let folder = match std::env::var_os("STORE_BENCH_DIR") {
+        Some(folder) => tempfile::tempdir_in(folder).unwrap(),
+        None => tempfile::tempdir().unwrap(),
+    };
+    let rss = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        status.lines().find(|l| l.starts_with("VmRSS")).unwrap().to_owned()
+    };
+    let path = folder.path().join("large.db");
+    let store = Sqlite::open(&path).unwrap();
+    println!("empty: {}", rss());
+    for batch in 0..1500 {
+        let put = |n: usize| {
+            let key = format!("/registry/pods/namespace-{}/deployment-7f9c8d5b64-{:06}", n % 100, n);
+            Write::Put(key, Bytes::from(vec![b'x'; 2500]))
+        };
+        let writes = (batch * 100..batch * 100 + 100).map(put).collect();
+        committed(&store, relaxed(Txn { writes, ..Txn::default() })).await;
+    }
+    store.close().await.unwrap();
+    println!("filled: {}, {} MiB", rss(), std::fs::metadata(&path).unwrap().len() >> 20);
+    let start = Instant::now();
+    let store = Sqlite::open(&path).unwrap();
+    println!("open and check 150,000 objects: {:.2?}, {}", start.elapsed(), rss());
+    let start = Instant::now();
+    let (mut after, mut pages) = (None, 0);
+    loop {
+        let range = Range { prefix: "/registry/pods/".to_owned(), after, limit: 500, at: Some(store.revision()) };
+        let page = store.list(range).await.unwrap();
+        pages += 1;
+        after = page.entries.last().map(|e| e.key.to_string());
+        if page.remaining == 0 {
+            break;
+        }
+    }
+    println!("list them in {pages} pages: {:.2?}, {}", start.elapsed(), rss());
+    let start = Instant::now();
+    for n in 0..1000 {
+        store
+            .get(&format!("/registry/pods/namespace-{}/deployment-7f9c8d5b64-{n:06}", n % 100))
+            .await
+            .unwrap()
+            .unwrap();
+    }
+    println!("a get: {:.2?}", start.elapsed() / 1000);
+}

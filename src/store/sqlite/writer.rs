@@ -75,6 +75,16 @@ pub struct Writer {
     failed: Option<Error>,
 }
 
+/// When a transaction is to be on the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sync {
+    Later,
+    /// Now, unless it changes nothing.
+    Now,
+    /// Now, with all that was to be there later.
+    All,
+}
+
 /// A group commit under way.
 struct Group {
     state: State,
@@ -159,7 +169,7 @@ impl Writer {
             self.sweep();
         }
         if self.unsynced.is_some_and(|since| since.elapsed() >= LAZY)
-            && let Err(error) = self.in_transaction(true, |_, _| Ok(()))
+            && let Err(error) = self.in_transaction(Sync::All, |_, _| Ok(()))
         {
             tracing::error!("make relaxed writes durable: {error}");
         }
@@ -172,12 +182,13 @@ impl Writer {
     /// Runs `change` on the file and the state, and commits; or neither file nor state has changed.
     fn in_transaction<T>(
         &mut self,
-        full: bool,
+        sync: Sync,
         change: impl FnOnce(&Connection, &mut State) -> Result<T, Error>,
     ) -> Result<T, Error> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
         }
+        let full = sync != Sync::Later;
         if self.full != full {
             self.db
                 .execute_batch(if full { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" })
@@ -188,16 +199,20 @@ impl Writer {
         let attempt = || {
             run("BEGIN IMMEDIATE")?;
             let mut state = self.state;
-            let done = change(&self.db, &mut state).and_then(|done| state.save(&self.db).map(|()| done));
-            let done = done.map_err(|e| (e, false))?;
+            let done = change(&self.db, &mut state).map_err(|e| (e, false))?;
+            if state == self.state && sync != Sync::All {
+                run("ROLLBACK")?;
+                return Ok((done, state, false));
+            }
+            state.save(&self.db).map_err(|e| (e, false))?;
             let mut commit = self.db.prepare_cached("COMMIT").map_err(|e| (log::sql(e), false))?;
             commit.execute([]).map_err(|e| (log::sql_ref(&e), is_io(&e)))?;
-            Ok((done, state))
+            Ok((done, state, full))
         };
         match attempt() {
-            Ok((done, state)) => {
+            Ok((done, state, synced)) => {
                 self.state = state;
-                if full {
+                if synced {
                     self.unsynced = None;
                 }
                 Ok(done)
@@ -251,7 +266,13 @@ impl Writer {
         let reserved = self.state.ceiling.saturating_sub(self.state.revision);
         let full = txns.len() as u64 >= reserved || txns.iter().any(|txn| txn.durability == Durability::Full);
         let shared = self.shared.clone();
-        let (outcomes, group) = self.in_transaction(full, |db, state| {
+        let sync = match full {
+            false => Sync::Later,
+            true if self.unsynced.is_none() => Sync::Now,
+            // Even an outcome without effect rests on what it has seen.
+            true => Sync::All,
+        };
+        let (outcomes, group) = self.in_transaction(sync, |db, state| {
             let (newest, changes) = (HashMap::new(), Vec::new());
             let mut group = Group { state: *state, newest, changes, bytes: 0 };
             let mut outcomes = Vec::with_capacity(txns.len());
@@ -289,7 +310,7 @@ impl Writer {
         };
         self.sweep_failed = false;
         self.sweeping.push(answer);
-        let noted = self.in_transaction(false, |_, state| {
+        let noted = self.in_transaction(Sync::Later, |_, state| {
             state.oldest = state.oldest.max(keep_from);
             Ok(())
         });
@@ -312,7 +333,7 @@ impl Writer {
     /// Removes some of the rows that were overwritten before the oldest revision.
     fn sweep(&mut self) {
         // A crash repeats it, so it need not be durable.
-        let done = self.in_transaction(false, sweep_some);
+        let done = self.in_transaction(Sync::Later, sweep_some);
         match done {
             Ok(deleted) => {
                 self.wal_pages += 2 + SWEEP_ROWS as u64 / 4;
@@ -362,7 +383,7 @@ impl Writer {
     }
 
     fn close(&mut self) -> Result<(), Error> {
-        let done = self.in_transaction(true, |_, state| {
+        let done = self.in_transaction(Sync::All, |_, state| {
             state.ceiling = 0;
             Ok(())
         });
