@@ -278,6 +278,7 @@ impl Run {
                     if *relaxed && !disk.reserved {
                         disk.reserved = true;
                         self.model.durable = self.model.revision;
+                        disk.note_synced();
                     }
                     if self.model.durable != durable {
                         disk.note_synced();
