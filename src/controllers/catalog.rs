@@ -7,8 +7,9 @@ use crate::{
     client::{Client, Informer, Partial},
 };
 
-/// Kinds that own nothing and are owned by nothing that matters; upstream's garbage collector ignores them as well.
-const IGNORED: &[&str] = &["events"];
+/// Resources that own nothing and are owned by nothing, and are too busy to be followed; upstream's garbage collector
+/// ignores them as well.
+pub const IGNORED: &[&str] = &["events"];
 
 /// One untyped informer per kind. Cheap to clone.
 #[derive(Clone)]

@@ -145,8 +145,9 @@ impl Driver {
     }
 
     async fn write(&self, write: Write) -> Result<Done, Refusal> {
-        let Write { request, guard, done, failed } = write;
-        let outcome = match self.check(guard).await {
+        let Write { request, guards, done, failed } = write;
+        let checks = join_all(guards.iter().map(|guard| self.check(guard))).await;
+        let outcome = match checks.into_iter().collect::<Result<(), Status>>() {
             Ok(()) => self.client.call(request.clone()).await,
             Err(status) => Err(status),
         };
@@ -176,21 +177,20 @@ impl Driver {
         }
     }
 
-    async fn check(&self, guard: Option<Guard>) -> Result<(), Status> {
+    async fn check(&self, guard: &Guard) -> Result<(), Status> {
         match guard {
-            None => Ok(()),
-            Some(Guard::Absent { resource, key, uid }) => match self.look(&resource, &key).await? {
-                Some(found) if uid.is_none_or(|uid| uid == found.uid()) => {
-                    Err(Status::conflict(&resource, "", &key.name, "it does exist"))
+            Guard::Absent { resource, key, uid } => match self.look(resource, key).await? {
+                Some(found) if uid.as_ref().is_none_or(|uid| uid == found.uid()) => {
+                    Err(Status::conflict(resource, "", &key.name, "it does exist"))
                 }
                 _ => Ok(()),
             },
-            Some(Guard::Alive { resource, key, uid }) => match self.look(&resource, &key).await? {
+            Guard::Alive { resource, key, uid } => match self.look(resource, key).await? {
                 Some(found) if found.uid() == uid && !found.is_terminating() => Ok(()),
-                _ => Err(Status::conflict(&resource, "", &key.name, "it is gone or being deleted")),
+                _ => Err(Status::conflict(resource, "", &key.name, "it is gone or being deleted")),
             },
-            Some(Guard::Empty { namespace, resources }) => {
-                let all = resources.iter().map(|resource| self.must_be_empty(resource, &namespace));
+            Guard::Empty { namespace, resources } => {
+                let all = resources.iter().map(|resource| self.must_be_empty(resource, namespace));
                 join_all(all).await.into_iter().collect()
             }
         }

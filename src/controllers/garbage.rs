@@ -136,12 +136,8 @@ fn collect(item: &Item, owners: &[Owner], has_dependents: bool) -> Plan {
     if lost.is_empty() {
         return plan;
     }
-    let guard = owners.iter().find_map(|owner| match owner {
-        Owner::Gone { guard, .. } => Some(guard.clone()),
-        _ => None,
-    });
     let waiting = owners.iter().any(|owner| matches!(owner, Owner::Waiting { .. }));
-    let write = if lost.len() < owners.len() {
+    let mut write = if lost.len() < owners.len() {
         disown(item, &lost)
     } else {
         let mut write = remove(item);
@@ -150,11 +146,13 @@ fn collect(item: &Item, owners: &[Owner], has_dependents: bool) -> Plan {
         write.request.options.propagation_policy = Some(policy.into());
         write
     };
-    // One guard asks about one owner; with an owner that waits, the owner is known to exist and to want this.
-    let write = match guard.filter(|_| !waiting) {
-        Some(guard) => write.guarded(guard),
-        None => write,
-    };
+    write.guards = owners
+        .iter()
+        .filter_map(|owner| match owner {
+            Owner::Gone { guard, .. } => Some(guard.clone()),
+            _ => None,
+        })
+        .collect();
     plan.then(vec![write]);
     plan
 }

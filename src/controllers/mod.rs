@@ -163,5 +163,9 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
             tasks.spawn(driver.clone().work(shutdown.clone()));
         }
     }
-    while tasks.join_next().await.is_some() {}
+    while let Some(ended) = tasks.join_next().await {
+        if let Err(why) = ended {
+            tracing::error!(%why, "a part of a controller has failed");
+        }
+    }
 }

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 
 use super::{
     Catalog, Context, Plan, Row,
+    catalog::IGNORED,
     conditions::{self, Condition},
     meta,
     plan::{Guard, Write},
@@ -88,8 +89,11 @@ pub fn plan(namespace: &Namespace, contents: Vec<Remains>, now: Timestamp) -> Pl
         let mut write = Write::create(&done);
         write.request.verb = Verb::Update;
         write.request.subresource = Some("finalize".into());
+        // What is not followed is deleted unseen. Nothing can be created here any more, so it stays away.
+        plan.then(IGNORED.iter().map(|resource| clear(name, resource)).collect());
         // Caches may not show yet what was created last: ask once more before letting go.
-        let resources = contents.into_iter().map(|remains| remains.resource).collect();
+        let followed = contents.into_iter().map(|remains| remains.resource);
+        let resources = followed.chain(IGNORED.iter().map(|resource| resource.to_string())).collect();
         plan.then(vec![write.guarded(Guard::Empty { namespace: name.to_owned(), resources })]);
         return plan;
     }

@@ -36,7 +36,7 @@ pub struct Batch {
 pub struct Write {
     pub request: Request,
     /// What must hold at the server when the write starts; where it does not, the write is left out as a failure.
-    pub guard: Option<Guard>,
+    pub guards: Vec<Guard>,
     /// Told after success; `{}` in the message is the object's name as the server chose it.
     pub done: Option<Note>,
     /// Told after failure; `{}` in the message is the error. The reason and the error are given to the next reconcile.
@@ -97,7 +97,7 @@ impl Plan {
 
 impl Write {
     pub fn new(request: Request) -> Write {
-        Write { request, guard: None, done: None, failed: None }
+        Write { request, guards: Vec::new(), done: None, failed: None }
     }
 
     pub fn create<K: Typed>(object: &K) -> Write {
@@ -175,7 +175,7 @@ impl Write {
     }
 
     pub fn guarded(mut self, guard: Guard) -> Write {
-        self.guard = Some(guard);
+        self.guards.push(guard);
         self
     }
     pub fn done(mut self, note: Note) -> Write {

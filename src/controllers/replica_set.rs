@@ -119,11 +119,14 @@ pub fn plan(
     failure: Option<&Failure>,
 ) -> Plan {
     let mut plan = Plan::default();
-    let mut new = rs.clone();
-    new.status = Some(status(rs, pods, now, failure));
-    plan.then(Write::status(rs, &new).into_iter().collect());
-    if !meta::is_terminating(&rs.metadata) {
-        let wanted = wanted(rs);
+    let (wanted, terminating) = (wanted(rs), meta::is_terminating(&rs.metadata));
+    // Pods come first: the status is worth a write when it shows what has become of them, or why nothing has.
+    if pods.len() == wanted || terminating || failure.is_some() {
+        let mut new = rs.clone();
+        new.status = Some(status(rs, pods, now, failure));
+        plan.then(Write::status(rs, &new).into_iter().collect());
+    }
+    if !terminating {
         if pods.len() < wanted {
             let missing = (wanted - pods.len()).min(BURST);
             plan.batches.push(Batch { writes: vec![create(rs); missing], slow_start: true });

@@ -76,42 +76,61 @@ fn with(service: &str, more: &str) -> String {
 
 #[test]
 fn cluster_ip() {
-    check(WEB, &[SLICE], expect![[r#"
+    check(
+        WEB,
+        &[SLICE],
+        expect![[r#"
         V4 tcp "http" 10.96.0.7:80
           internal: 10.244.1.2:8080 10.244.2.2:8080 else refuse
         7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
         _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
         web.default.svc.cluster.local 10.96.0.7
-    "#]]);
-    check(WEB, &[], expect![[r#"
+    "#]],
+    );
+    check(
+        WEB,
+        &[],
+        expect![[r#"
         V4 tcp "http" 10.96.0.7:80
           internal:  else refuse
         7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
         _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
         web.default.svc.cluster.local 10.96.0.7
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn node_port_with_policies() {
     let node_port = WEB.replace("ClusterIP\n", "NodePort\n").replace("port: 80,", "port: 80, nodePort: 30080,");
-    check(&node_port, &[SLICE], expect![[r#"
+    check(
+        &node_port,
+        &[SLICE],
+        expect![[r#"
         V4 tcp "http" 10.96.0.7:80 node port 30080
           internal: 10.244.1.2:8080 10.244.2.2:8080 else refuse
         7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
         _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
         web.default.svc.cluster.local 10.96.0.7
-    "#]]);
-    check(&with(&node_port, "externalTrafficPolicy: Local"), &[SLICE], expect![[r#"
+    "#]],
+    );
+    check(
+        &with(&node_port, "externalTrafficPolicy: Local"),
+        &[SLICE],
+        expect![[r#"
         V4 tcp "http" 10.96.0.7:80 node port 30080
           internal: 10.244.1.2:8080 10.244.2.2:8080 else refuse
           outside: 10.244.1.2:8080 else drop
         7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
         _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
         web.default.svc.cluster.local 10.96.0.7
-    "#]]);
+    "#]],
+    );
     let both = with(&node_port, "externalTrafficPolicy: Local\ninternalTrafficPolicy: Local");
-    check(&both, &[&SLICE.replace("nodeName: a", "nodeName: c")], expect![[r#"
+    check(
+        &both,
+        &[&SLICE.replace("nodeName: a", "nodeName: c")],
+        expect![[r#"
         V4 tcp "http" 10.96.0.7:80 node port 30080
           internal:  else drop
           external: 10.244.1.2:8080 10.244.2.2:8080 else refuse
@@ -119,8 +138,12 @@ fn node_port_with_policies() {
         7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
         _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
         web.default.svc.cluster.local 10.96.0.7
-    "#]]);
-    check(&both, &[], expect![[r#"
+    "#]],
+    );
+    check(
+        &both,
+        &[],
+        expect![[r#"
         V4 tcp "http" 10.96.0.7:80 node port 30080
           internal:  else refuse
           external:  else refuse
@@ -128,7 +151,8 @@ fn node_port_with_policies() {
         7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
         _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
         web.default.svc.cluster.local 10.96.0.7
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -136,13 +160,17 @@ fn terminating_endpoints_serve_when_nobody_else_does() {
     let last = SLICE
         .replace("conditions: {ready: true}", "conditions: {ready: false, serving: true, terminating: true}")
         .replace("nodeName: b}", "nodeName: b, conditions: {ready: false, serving: false, terminating: true}}");
-    check(WEB, &[&last], expect![[r#"
+    check(
+        WEB,
+        &[&last],
+        expect![[r#"
         V4 tcp "http" 10.96.0.7:80
           internal: 10.244.1.2:8080 else refuse
         7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
         _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
         web.default.svc.cluster.local 10.96.0.7
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -155,7 +183,10 @@ fn dual_stack_and_affinity() {
         .replace("::2]", "::2']")
         .replace("::3]", "::3']");
     let affinity = "sessionAffinity: ClientIP\nsessionAffinityConfig: {clientIP: {timeoutSeconds: 60}}";
-    check(&with(&dual, affinity), &[SLICE, &v6], expect![[r#"
+    check(
+        &with(&dual, affinity),
+        &[SLICE, &v6],
+        expect![[r#"
         V4 tcp "http" 10.96.0.7:80 affinity 60s
           internal: 10.244.1.2:8080 10.244.2.2:8080 else refuse
         V6 tcp "http" fd00:96::7:80 affinity 60s
@@ -164,14 +195,19 @@ fn dual_stack_and_affinity() {
         7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
         _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
         web.default.svc.cluster.local 10.96.0.7 fd00:96::7
-    "#]]);
-    check(&with(WEB, "sessionAffinity: ClientIP"), &[SLICE], expect![[r#"
+    "#]],
+    );
+    check(
+        &with(WEB, "sessionAffinity: ClientIP"),
+        &[SLICE],
+        expect![[r#"
         V4 tcp "http" 10.96.0.7:80 affinity 10800s
           internal: 10.244.1.2:8080 10.244.2.2:8080 else refuse
         7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
         _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
         web.default.svc.cluster.local 10.96.0.7
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -181,41 +217,57 @@ fn load_balancer() {
     let balancer = with(&balancer, "externalIPs: [198.51.100.1]\nloadBalancerSourceRanges: [' 203.0.113.0/24 ', oops]");
     let status =
         "status: {loadBalancer: {ingress: [{ip: 198.51.100.7}, {ip: 198.51.100.8, ipMode: Proxy}, {hostname: x}]}}\n";
-    check(&(balancer + status), &[SLICE], expect![[r#"
+    check(
+        &(balancer + status),
+        &[SLICE],
+        expect![[r#"
         V4 tcp "http" 10.96.0.7:80 198.51.100.1:80 198.51.100.7:80 node port 30080 only [203.0.113.0/24]
           internal: 10.244.1.2:8080 10.244.2.2:8080 else refuse
         7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
         _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
         web.default.svc.cluster.local 10.96.0.7
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn headless() {
     let headless = WEB.replace("clusterIP: 10.96.0.7", "clusterIP: None").replace("[10.96.0.7]", "[None]");
-    check(&headless, &[&SLICE.replace("nodeName: a,", "nodeName: a, hostname: db-0,")], expect![[r#"
+    check(
+        &headless,
+        &[&SLICE.replace("nodeName: a,", "nodeName: a, hostname: db-0,")],
+        expect![[r#"
         10-244-2-2.web.default.svc.cluster.local 10.244.2.2
         2.1.244.10.in-addr.arpa = db-0.web.default.svc.cluster.local
         2.2.244.10.in-addr.arpa = 10-244-2-2.web.default.svc.cluster.local
         _http._tcp.web.default.svc.cluster.local [50 db-0.web.default.svc.cluster.local]:8080 [50 10-244-2-2.web.default.svc.cluster.local]:8080
         db-0.web.default.svc.cluster.local 10.244.1.2
         web.default.svc.cluster.local 10.244.1.2 10.244.2.2
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn nothing_to_balance() {
     let external =
         "{metadata: {name: out, namespace: default}, spec: {type: ExternalName, externalName: WWW.Example.org.}}";
-    check(external, &[], expect![[r#"
+    check(
+        external,
+        &[],
+        expect![[r#"
         out.default.svc.cluster.local -> www.example.org
-    "#]]);
+    "#]],
+    );
     let other = WEB.replace("{name: web,", "{name: web, labels: {service.kubernetes.io/service-proxy-name: mine},");
-    check(&other, &[SLICE], expect![[r#"
+    check(
+        &other,
+        &[SLICE],
+        expect![[r#"
         7.0.96.10.in-addr.arpa = web.default.svc.cluster.local
         _http._tcp.web.default.svc.cluster.local [100 web.default.svc.cluster.local]:80
         web.default.svc.cluster.local 10.96.0.7
-    "#]]);
+    "#]],
+    );
     check("{metadata: {name: new, namespace: default}, spec: {ports: [{port: 80}]}}", &[], expect![[""]]);
 }
 
@@ -228,7 +280,10 @@ spec:
   clusterIPs: [10.96.0.10]
   ports: [{name: dns, port: 53, protocol: UDP}, {name: dns-tcp, port: 53}, {name: metrics, port: 9153}]
 ";
-    check(dns, &[], expect![[r#"
+    check(
+        dns,
+        &[],
+        expect![[r#"
         V4 udp "dns"
           internal:  else refuse
         V4 tcp "dns-tcp"
@@ -240,7 +295,8 @@ spec:
         _dns._udp.kube-dns.kube-system.svc.cluster.local [100 kube-dns.kube-system.svc.cluster.local]:53
         _metrics._tcp.kube-dns.kube-system.svc.cluster.local [100 kube-dns.kube-system.svc.cluster.local]:9153
         kube-dns.kube-system.svc.cluster.local 10.96.0.10
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -268,5 +324,6 @@ fn facts_of_nodes() {
           "service_ranges": [
             "10.96.0.0/16"
           ]
-        }"#]].assert_eq(&serde_json::to_string_pretty(&facts).unwrap());
+        }"#]]
+    .assert_eq(&serde_json::to_string_pretty(&facts).unwrap());
 }

@@ -230,7 +230,9 @@ fn service() {
 
 #[test]
 fn smaller_kinds() {
-    stored("{apiVersion: v1, kind: Namespace, metadata: {name: a}}", expect![[r#"
+    stored(
+        "{apiVersion: v1, kind: Namespace, metadata: {name: a}}",
+        expect![[r#"
         apiVersion: v1
         kind: Namespace
         metadata:
@@ -242,7 +244,8 @@ fn smaller_kinds() {
           - kubernetes
         status:
           phase: Active
-    "#]]);
+    "#]],
+    );
     stored(
         "{apiVersion: v1, kind: Secret, metadata: {name: a}, data: {x: eA==, y: eQ==}, stringData: {y: z}}",
         expect![[r#"

@@ -69,7 +69,7 @@ fn nothing_is_deleted_for_want_of_an_owner_before_the_server_is_asked() {
     let plan = plan(&item("p", owned_by(&["o"])), &[gone("o")], &[]);
     let write = plan.writes().next().unwrap();
     let asked = Guard::Absent { resource: "x".into(), key: Key::new("a", "o"), uid: Some("o".into()) };
-    assert_eq!(write.guard, Some(asked));
+    assert_eq!(write.guards, [asked]);
     let preconditions = write.request.options.preconditions.as_ref().unwrap();
     assert_eq!((preconditions.uid.as_deref(), preconditions.resource_version.as_deref()), (Some("p"), Some("7")));
 }
@@ -140,9 +140,9 @@ fn a_namespace_is_emptied_then_let_go() {
     assert!(told.contains(&"Some content in the namespace has finalizers remaining: a/b in 1 resource instances"));
 
     let empty = namespace::plan(&ns, vec![left("pods", 0, 0, &[])], at(0));
-    assert_eq!(lines(&empty), ["update namespaces/a/finalize"]);
-    let write = empty.writes().next().unwrap();
+    assert_eq!(lines(&empty), ["deletecollection events/", "update namespaces/a/finalize"]);
+    let write = empty.writes().last().unwrap();
     assert_eq!(write.request.body.as_ref().unwrap()["spec"]["finalizers"], json!([]));
-    let guard = Guard::Empty { namespace: "a".into(), resources: vec!["pods".into()] };
-    assert_eq!(write.guard, Some(guard), "the server is asked whether it is really empty");
+    let guard = Guard::Empty { namespace: "a".into(), resources: vec!["pods".into(), "events".into()] };
+    assert_eq!(write.guards, [guard], "the server is asked whether it is really empty");
 }

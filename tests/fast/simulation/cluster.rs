@@ -418,7 +418,7 @@ impl Cluster {
         if self.seen.namespaces.get(&Key::new("", namespace)).is_some() {
             return troubles.push(format!("namespace {namespace} is still there"));
         }
-        for kind in KINDS.iter().filter(|kind| kind.namespaced && kind.kind != "Event") {
+        for kind in KINDS.iter().filter(|kind| kind.namespaced) {
             let list = request(Verb::List, &qualified(kind.plural, kind.group), &Key::new(namespace, ""), None);
             if let Ok(Body::List(list)) = self.client.call(list).await.map(|response| response.body) {
                 assert!(list.items.is_empty(), "{} are left in {namespace}, which is gone", kind.plural);
