@@ -4,6 +4,12 @@ use serde_json::Value;
 
 /// The documents of a text, empty ones left out. The error names line and column and shows the source.
 pub fn documents(text: &str) -> Result<Vec<Value>, String> {
+    // JSON is YAML but for tabs, and reads faster.
+    if text.trim_start().starts_with('{')
+        && let Ok(documents) = serde_json::Deserializer::from_str(text).into_iter().collect::<Result<Vec<Value>, _>>()
+    {
+        return Ok(documents);
+    }
     let options = serde_saphyr::options! { legacy_octal_numbers: true };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(|e| e.to_string())?;
     Ok(documents.into_iter().filter(|d| !d.is_null()).collect())

@@ -30,7 +30,7 @@ fn part<'v>(item: &'v Value, key: &str) -> &'v Value {
 }
 
 /// Sorts `merged`: the items that `wanted` names in its order, the others in `before`'s order, the two woven together by
-/// `before`'s order, as upstream does.
+/// `before`'s order; what is new stays beside its neighbours in `wanted`, as upstream has it.
 pub fn arrange(merged: Vec<Value>, wanted: &[Value], before: &[Value], keys: Keys<'_>) -> Vec<Value> {
     let place = |item: &Value| keys.find(before, item);
     let rank = |item: &Value| keys.find(wanted, item);
@@ -44,7 +44,7 @@ pub fn arrange(merged: Vec<Value>, wanted: &[Value], before: &[Value], keys: Key
             (None, None) => return out,
             (Some(_), None) => true,
             (None, Some(_)) => false,
-            (Some(n), Some(o)) => matches!((place(n), place(o)), (Some(n), Some(o)) if n < o),
+            (Some(n), Some(o)) => !matches!((place(n), place(o)), (Some(n), Some(o)) if o < n),
         };
         out.extend(if first { named.next() } else { others.next() });
     }

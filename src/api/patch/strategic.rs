@@ -137,10 +137,11 @@ fn merge_list(
             merge_item(item, key, &mut merged, change)?;
         }
     }
-    Ok(Value::Array(match order {
-        Some(order) => in_order(merged, order, &before, key),
-        None => merged,
-    }))
+    let own = Value::Array(patch.to_vec());
+    if let Some(order) = order {
+        check_order(patch, order, key)?;
+    }
+    Ok(Value::Array(in_order(merged, order.unwrap_or(&own), &before, key)))
 }
 
 /// One item of a patch's list: deleted, merged into the item with its key, or added.
@@ -161,6 +162,22 @@ fn merge_item(item: &Type, key: &str, merged: &mut Vec<Value>, change: &Value) -
         Some(other) => return Err(unknown_directive(other)),
     }
     Ok(())
+}
+
+/// A patch that says an order has its own items in it.
+fn check_order(patch: &[Value], order: &Value, key: &str) -> Result<(), Status> {
+    let one = [key];
+    let keys = Keys(if key.is_empty() { &[] } else { &one });
+    let list = order.as_array().map(Vec::as_slice).unwrap_or_default();
+    let kept = patch.iter().filter(|p| p[PATCH] != "delete");
+    let places: Vec<Option<usize>> = kept.map(|p| keys.find(list, p)).collect();
+    if places.iter().all(Option::is_some) && places.is_sorted() {
+        return Ok(());
+    }
+    let patch = Value::Array(patch.to_vec());
+    Err(Status::bad_request(format!(
+        "The order in patch list:\n{patch}\n doesn't match $setElementOrder list:\n{order}\n"
+    )))
 }
 
 /// `order` names the items by key (`[{name: a}, {name: b}]`), or lists plain values.
@@ -195,7 +212,7 @@ fn delete_from(target: &mut Map<String, Value>, field: &str, values: &Value) -> 
 }
 
 fn unknown_directive(name: &str) -> Status {
-    Status::bad_request(format!("unknown patch type found: {name}"))
+    Status::bad_request(format!("unknown patch type: {name}"))
 }
 
 /// A patch as a value: without directives and nulls.

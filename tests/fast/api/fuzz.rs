@@ -1,7 +1,7 @@
 //! Nothing that a caller sends makes the API panic: valid manifests, mutated at random.
 
 use podwright::api::patch::{apply, strategic};
-use podwright::api::{FieldValidation, Object, kinds, strategy};
+use podwright::api::{FieldValidation, Kind, Object, kinds, strategy};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -110,6 +110,18 @@ fn mutate(value: &mut Value, turns: &[usize], odd: &Value) {
     }
 }
 
+/// Applying a manifest twice changes nothing the second time.
+fn applies_again_to_the_same(kind: &'static Kind, manifest: &Object) -> Result<(), TestCaseError> {
+    let applied = apply::merge(kind, &manifest.0, None).unwrap();
+    let (mut live, _) = kind.decode(applied.0, FieldValidation::Strict).unwrap();
+    strategy::prepare_create(kind, &mut live);
+    let merged = apply::merge(kind, &manifest.0, Some(&live)).unwrap();
+    let (mut again, _) = kind.decode(merged.0, FieldValidation::Strict).unwrap();
+    strategy::prepare_update(kind, &mut again, &live);
+    prop_assert!(strategy::is_unchanged(&again, &live), "{}\n{}", again.0, live.0);
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
@@ -137,7 +149,10 @@ proptest! {
             let Ok((object, _)) = kind.decode(value.clone(), validation) else { continue };
             let mut created = object.clone();
             strategy::prepare_create(kind, &mut created);
-            drop(strategy::validate_create(kind, &created));
+            let valid = strategy::validate_create(kind, &created).is_ok();
+            if valid {
+                applies_again_to_the_same(kind, &object)?;
+            }
             let mut updated = object.clone();
             strategy::prepare_update(kind, &mut updated, &old);
             drop(strategy::validate_update(kind, &updated, &old));

@@ -27,10 +27,10 @@ fn strategic_patches_merge_lists_by_key() {
             "{containers: [{name: a, image: x}, {name: b, image: z}]}",
         ),
         (
-            "a new item is appended",
+            "a new item comes first, as the real kubectl has it",
             "{containers: [{name: a}]}",
             "{containers: [{name: b, image: ~}]}",
-            "{containers: [{name: a}, {name: b}]}",
+            "{containers: [{name: b}, {name: a}]}",
         ),
         (
             "$patch: delete",
@@ -73,7 +73,7 @@ fn strategic_patches_merge_lists_by_key() {
             "nested lists",
             "{containers: [{name: a, env: [{name: X, value: '1'}, {name: Y, value: '2'}]}]}",
             "{containers: [{name: a, env: [{name: X, $patch: delete}, {name: Z, value: '3'}]}]}",
-            "{containers: [{name: a, env: [{name: Y, value: '2'}, {name: Z, value: '3'}]}]}",
+            "{containers: [{name: a, env: [{name: Z, value: '3'}, {name: Y, value: '2'}]}]}",
         ),
     ] {
         assert_eq!(strategic(target, patch), value(expected), "{what}");
@@ -87,7 +87,7 @@ fn strategic_patches_of_plain_lists() {
     let patch = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["b/y"], "finalizers": ["d/w"],
                        "$setElementOrder/finalizers": ["d/w", "a/x"]}});
     let out = patch::strategic::merge(&pod.schema(), &target, &patch).unwrap();
-    assert_eq!(out["metadata"], json!({"finalizers": ["c/z", "d/w", "a/x"]}));
+    assert_eq!(out["metadata"], json!({"finalizers": ["d/w", "a/x", "c/z"]}));
 }
 
 #[test]
@@ -95,7 +95,12 @@ fn bad_strategic_patches_are_refused() {
     let pod = kinds::lookup("pods").unwrap();
     for (patch, code, message) in [
         (json!([]), 400, "not a JSON object"),
-        (json!({"spec": {"$patch": "explode"}}), 400, "unknown patch type found: explode"),
+        (json!({"spec": {"$patch": "explode"}}), 400, "unknown patch type: explode"),
+        (
+            json!({"spec": {"$setElementOrder/containers": [{"name": "a"}], "containers": [{"name": "b"}]}}),
+            400,
+            "doesn't match $setElementOrder list",
+        ),
         (json!({"spec": {"containers": [{"image": "x"}]}}), 422, "does not contain declared merge key: name"),
         (json!({"spec": {"$retainKeys": ["a"], "hostname": "b"}}), 400, "retainKeys"),
     ] {

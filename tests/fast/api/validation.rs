@@ -127,7 +127,8 @@ const CREATE: &[Case] = &[
     ("spec", "{restartPolicy: Sometimes}", "spec.restartPolicy", "NotSupported", "Unsupported value: \"Sometimes\": supported values: \"Always\", \"Never\", \"OnFailure\""),
     ("spec", "{dnsPolicy: X}", "spec.dnsPolicy", "NotSupported", "supported values: \"ClusterFirst\", \"ClusterFirstWithHostNet\", \"Default\", \"None\""),
     ("spec", "{nodeSelector: {a: 'b c'}}", "spec.nodeSelector", "Invalid", "a valid label"),
-    ("spec", "{imagePullSecrets: [{}]}", "spec.imagePullSecrets[0].name", "Required", ""),
+    ("spec", "{resources: {requests: {cpu: 2}, limits: {cpu: 1}}}", "spec.resources.requests", "Invalid", "must be less than or equal to cpu limit of 1"),
+    ("container", "{volumeMounts: [{name: v, mountPath: /a}], volumeDevices: [{name: v, devicePath: /b}]}", "spec.containers[0].volumeMounts[0].name", "Invalid", "must not already exist in volumeDevices"),
     ("spec", "{preemptionPolicy: X}", "spec.preemptionPolicy", "NotSupported", "\"Never\", \"PreemptLowerPriority\""),
     ("spec", "{overhead: {cpu: '-1'}}", "spec.overhead[cpu]", "Invalid", "must be greater than or equal to 0"),
     ("spec", "{os: {name: beos}}", "spec.os.name", "NotSupported", "\"linux\", \"windows\""),
@@ -413,6 +414,106 @@ const CREATE: &[Case] = &[
 ];
 
 #[test]
+fn what_is_too_large() {
+    let long = |n: usize| "x".repeat(n);
+    let many =
+        |n: usize| (0..n).map(|i| format!("{{addresses: [10.0.{}.{}]}}", i / 250, i % 250 + 1)).collect::<Vec<_>>();
+    let mut wrong = Vec::new();
+    for (base, fragment, field, reason, words) in [
+        (
+            "pod",
+            format!("{{metadata: {{annotations: {{a: {}}}}}}}", long(256 * 1024)),
+            "metadata.annotations",
+            "TooLong",
+            "may not be more than 262144 bytes",
+        ),
+        (
+            "pod",
+            format!("{{metadata: {{labels: {{a: {}}}}}}}", long(64)),
+            "metadata.labels",
+            "Invalid",
+            "must be no more than 63 characters",
+        ),
+        (
+            "pod",
+            format!("{{metadata: {{labels: {{{}: a}}}}}}", long(64)),
+            "metadata.labels",
+            "Invalid",
+            "name part must be no more than 63 characters",
+        ),
+        (
+            "pod",
+            format!("{{metadata: {{name: {}}}}}", long(254)),
+            "metadata.name",
+            "Invalid",
+            "must be no more than 253 characters",
+        ),
+        (
+            "service",
+            format!("{{metadata: {{name: {}}}}}", long(64)),
+            "metadata.name",
+            "Invalid",
+            "must be no more than 63 characters",
+        ),
+        (
+            "configmap",
+            format!("{{data: {{a: {}}}}}", long(1024 * 1024)),
+            "",
+            "TooLong",
+            "may not be more than 1048576 bytes",
+        ),
+        (
+            "secret",
+            format!("{{stringData: {{a: {}}}}}", long(1024 * 1024)),
+            "data",
+            "TooLong",
+            "may not be more than 1048576 bytes",
+        ),
+        (
+            "slice",
+            format!("{{endpoints: [{}]}}", many(1001).join(", ")),
+            "endpoints",
+            "TooMany",
+            "must have at most 1000 items",
+        ),
+        (
+            "slice",
+            format!("{{endpoints: [{{addresses: [{}]}}]}}", vec!["10.0.0.1"; 101].join(", ")),
+            "endpoints[0].addresses",
+            "TooMany",
+            "must have at most 100 items",
+        ),
+        (
+            "spec",
+            format!("{{dnsConfig: {{searches: [{}]}}}}", vec!["a"; 33].join(", ")),
+            "spec.dnsConfig.searches",
+            "Invalid",
+            "must not have more than 32 search paths",
+        ),
+        (
+            "spec",
+            format!("{{dnsConfig: {{searches: [{}]}}}}", vec![long(200); 11].join(", ")),
+            "spec.dnsConfig.searches",
+            "Invalid",
+            "must not have more than 2048 characters",
+        ),
+        (
+            "service",
+            "{spec: {clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1, 'fd::1', 10.0.0.2]}}".into(),
+            "spec.clusterIPs",
+            "Invalid",
+            "may only hold up to 2 values",
+        ),
+    ] {
+        let (kind, object) = created(base, &fragment);
+        let outcome = strategy::validate_create(kind, &object);
+        let what = format!("{base} {}", &fragment[..fragment.len().min(80)]);
+        wrong.extend(unmet(outcome, &what, field, reason, words).map(|e| e.chars().take(600).collect::<String>()));
+    }
+    report(wrong);
+}
+
+#[test]
 fn each_rule_of_creation() {
     let mut wrong = Vec::new();
     for (base, fragment, field, reason, words) in CREATE {
@@ -438,7 +539,7 @@ const UPDATE: &[Change] = &[
     ("spec", "{activeDeadlineSeconds: 5}", "{activeDeadlineSeconds: 6}", "spec.activeDeadlineSeconds", "Invalid", "must be less than or equal to previous value"),
     ("spec", "{activeDeadlineSeconds: 5}", "{activeDeadlineSeconds: ~}", "spec.activeDeadlineSeconds", "Invalid", "must not update from a positive integer to nil value"),
     ("spec", "{tolerations: [{key: a}]}", "{tolerations: []}", "spec.tolerations", "Forbidden", "existing toleration can not be modified except its tolerationSeconds"),
-    ("spec", "{}", "{schedulingGates: [{name: a}]}", "spec.schedulingGates[0]", "Forbidden", "only deletion is allowed, but found new scheduling gate 'a'"),
+    ("spec", "{}", "{schedulingGates: [{name: a}]}", "spec.schedulingGates[0].name", "Forbidden", "only deletion is allowed, but found new scheduling gate 'a'"),
     ("deployment", "{}", "{spec: {selector: {matchLabels: {c: d}}, template: {metadata: {labels: {c: d}}}}}", "spec.selector", "Invalid", "field is immutable"),
     ("replicaset", "{}", "{spec: {selector: {matchLabels: {c: d}}, template: {metadata: {labels: {c: d}}}}}", "spec.selector", "Invalid", "field is immutable"),
     ("service", "{spec: {clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1]}}", "{spec: {clusterIP: 10.0.0.2, clusterIPs: [10.0.0.2]}}", "spec.clusterIPs[0]", "Invalid", "Invalid value: [\"10.0.0.2\"]: may not change once set"),

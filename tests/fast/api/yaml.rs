@@ -23,6 +23,12 @@ fn scalars_are_read_as_kubectl_reads_them() {
 }
 
 #[test]
+fn json_is_read_too() {
+    let all = yaml::documents("{\n\t\"a\": \"\\u00e9\"\n}\n{\"b\": 1.0}\n").unwrap();
+    assert_eq!(all, [json!({"a": "é"}), json!({"b": 1.0})]);
+}
+
+#[test]
 fn anchors_and_merges() {
     let got = yaml::documents("base: &b {x: 1, y: 2}\nother:\n  <<: *b\n  y: 3\n").unwrap().remove(0);
     assert_eq!(got["other"], json!({"x": 1, "y": 3}));

@@ -1,7 +1,5 @@
 //! Containers: regular, init, sidecar and ephemeral ones.
 
-use serde_json::Value;
-
 use super::super::{At, Errors, names};
 use super::{Scope, env, handlers, resources, security};
 
@@ -186,8 +184,8 @@ fn host_ports_of(container: &At<'_>, seen: &mut Vec<String>, errs: &mut Errors) 
 
 fn mounts(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {
     let mut seen: Vec<&str> = Vec::new();
-    let devices: Vec<Value> =
-        container.get("volumeDevices").items().map(|d| d.get("devicePath").value.clone()).collect();
+    let devices = container.get("volumeDevices");
+    let is_device = |field: &str, at: &At<'_>| devices.items().any(|d| d.get(field).value == at.value);
     for mount in container.get("volumeMounts").items() {
         let (name, path) = (mount.get("name"), mount.get("mountPath"));
         if name.is_empty() {
@@ -195,13 +193,16 @@ fn mounts(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {
         } else if scope.volume_source(name.str()).is_none() {
             errs.not_found(&name.path, name.str());
         }
+        if !name.is_empty() && is_device("name", &name) {
+            errs.invalid(&name.path, name.str(), "must not already exist in volumeDevices");
+        }
         if path.is_empty() {
             errs.required(&path.path, "");
         } else {
             if seen.contains(&path.str()) {
                 errs.invalid(&path.path, path.str(), "must be unique");
             }
-            if devices.contains(path.value) {
+            if is_device("devicePath", &path) {
                 errs.invalid(&path.path, path.str(), "must not already exist as a path in volumeDevices");
             }
             seen.push(path.str());

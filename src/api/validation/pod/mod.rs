@@ -46,11 +46,6 @@ pub fn spec(spec: &At<'_>, is_pod: bool, errs: &mut Errors) {
     errs.one_of(&spec.get("dnsPolicy"), DNS_POLICIES);
     metadata::labels(&spec.get("nodeSelector"), errs);
     security::pod(&scope, errs);
-    for secret in spec.get("imagePullSecrets").items() {
-        if secret.get("name").is_empty() {
-            errs.required(secret.path("name"), "");
-        }
-    }
     scheduling::affinity(&spec.get("affinity"), errs);
     network::dns_config(spec, errs);
     scheduling::gates(spec, errs);
@@ -67,6 +62,7 @@ pub fn spec(spec: &At<'_>, is_pod: bool, errs: &mut Errors) {
         errs.one_of(&policy, &["PreemptLowerPriority", "Never"]);
     }
     resources::list(&spec.get("overhead"), errs);
+    resources::requirements(&spec.get("resources"), errs);
     if let os = spec.get("os")
         && os.is_set()
     {

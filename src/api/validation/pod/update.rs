@@ -95,7 +95,7 @@ fn gates(new: &At<'_>, old: &At<'_>, errs: &mut Errors) {
     for gate in new.items() {
         if !old.items().any(|o| o.get("name").str() == gate.get("name").str()) {
             let why = format!("only deletion is allowed, but found new scheduling gate '{}'", gate.get("name").str());
-            errs.forbidden(&gate.path, why);
+            errs.forbidden(gate.path("name"), why);
         }
     }
 }
