@@ -138,10 +138,15 @@ impl Kind {
         schema::decode::object(self, value, validation)
     }
 
+    /// Where the field lies that a field selector names so.
+    pub fn field_path<'a>(&self, path: &'a str) -> &'a str {
+        // One selector is named otherwise than the field that it means.
+        if self.kind == "Event" && path == "source" { "source.component" } else { path }
+    }
+
     /// The value of a field that a field selector may name, as a string; "" where it is unset.
     pub fn field(&self, object: &Object, path: &str) -> String {
-        // Two labels are named otherwise than the fields that they show.
-        let path = if self.kind == "Event" && path == "source" { "source.component" } else { path };
+        let path = self.field_path(path);
         match object.at(path) {
             Some(Value::String(s)) => s.clone(),
             Some(v @ (Value::Bool(_) | Value::Number(_))) => v.to_string(),

@@ -25,6 +25,11 @@ fn port_key(port: u64) -> String {
     format!("{ROOT}servicenodeports/{port}")
 }
 
+/// Whether objects of this kind hold addresses or ports.
+pub(super) fn concerns(kind: &Kind) -> bool {
+    kind.kind == "Service"
+}
+
 /// What else a write of a Service does: the claims it makes and the keys it frees. Fills in what it chose.
 pub(super) fn plan(
     server: &Server,
@@ -33,7 +38,7 @@ pub(super) fn plan(
     new: &mut Object,
     taken: &Taken,
 ) -> Result<(Vec<Claim>, Vec<String>), Status> {
-    if call.kind.kind != "Service" {
+    if !concerns(call.kind) {
         return Ok((Vec::new(), Vec::new()));
     }
     if let Some(old) = old {
@@ -53,7 +58,7 @@ pub(super) fn plan(
 
 /// All keys that a Service holds.
 pub(super) fn all_of(kind: &Kind, service: &Object) -> Vec<String> {
-    if kind.kind != "Service" {
+    if !concerns(kind) {
         return Vec::new();
     }
     let spec = &service.0["spec"];

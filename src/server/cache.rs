@@ -14,10 +14,11 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::api::request::EventKind;
-use crate::api::{Kind, Object, Status, WatchEvent, kinds};
+use crate::api::{Kind, Status, WatchEvent, kinds};
 use crate::store::{Change, Range, Revision, Store};
 
 use super::encode::{Current, Head};
+use super::extract::{Extractor, Labels};
 use super::store_error;
 use super::watch::{Selection, Watchers};
 
@@ -41,6 +42,7 @@ pub(super) struct Cache {
 pub(super) struct Shelf {
     pub kind: &'static Kind,
     pub head: Head,
+    extractor: Extractor,
     state: RwLock<State>,
 }
 
@@ -63,7 +65,7 @@ pub(super) struct Item {
     pub revision: Revision,
     /// As it goes out.
     pub bytes: Bytes,
-    labels: Box<[(Box<str>, Box<str>)]>,
+    labels: Labels,
     /// The values of `Kind::selectable`, in its order.
     fields: Box<[Box<str>]>,
 }
@@ -80,10 +82,7 @@ pub(super) struct Event {
 impl Item {
     fn new(shelf: &Shelf, key: Arc<str>, stored: &[u8], revision: Revision) -> Item {
         let bytes = shelf.head.deliver(stored, revision);
-        let object = Object::from_slice(&bytes).unwrap_or(Object(serde_json::Value::Null));
-        let label = |(k, v): (&String, &serde_json::Value)| Some((k.as_str().into(), v.as_str()?.into()));
-        let labels = object.labels().into_iter().flatten().filter_map(label).collect();
-        let fields = shelf.kind.selectable.iter().map(|path| shelf.kind.field(&object, path).into()).collect();
+        let (labels, fields) = shelf.extractor.labels_and_fields(&bytes);
         Item { key, revision, bytes, labels, fields }
     }
 
@@ -211,7 +210,10 @@ impl State {
 impl Cache {
     /// Lists everything; the future that comes with it keeps the cache up to date and runs until it is dropped.
     pub async fn open(store: Arc<dyn Store>) -> Result<(Arc<Cache>, impl Future<Output = ()> + Send), Status> {
-        let shelf = |kind: &'static Kind| Arc::new(Shelf { kind, head: Head::of(kind), state: RwLock::default() });
+        let shelf = |kind: &'static Kind| {
+            let (head, extractor) = (Head::of(kind), Extractor::of(kind));
+            Arc::new(Shelf { kind, head, extractor, state: RwLock::default() })
+        };
         let by_kind: HashMap<_, _> = kinds::KINDS.iter().map(|kind| (row(kind), shelf(kind))).collect();
         let by_segment = by_kind.values().map(|shelf| (segment_of(shelf.kind), shelf.clone())).collect();
         let cache = Arc::new(Cache { store, by_segment, by_kind, revision: watch::Sender::new(0) });

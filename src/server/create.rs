@@ -53,14 +53,18 @@ impl Server {
     async fn create_named(&self, call: &Call, mut object: Object, warnings: Vec<String>) -> Result<Response, Status> {
         admission::create(self, call, &mut object).await?;
         let key = call.kind.key(call.namespace.as_deref(), object.name());
+        let name = object.name().to_owned();
+        let mut object = Some(object);
         let decide = |current: Option<&Current>, taken: &Taken| -> Result<Plan, Status> {
             if current.is_some() {
-                return Err(call.already_exists(object.name()));
+                return Err(call.already_exists(&name));
             }
-            let mut object = object.clone();
-            let (claims, releases) = allocate::plan(self, call, None, &mut object, taken)?;
-            strategy::validate_create(call.kind, &object)?;
-            Ok(Plan { decision: Decision::Put(object), claims, releases })
+            // Only what claims addresses is tried again, with others.
+            let again = allocate::concerns(call.kind).then(|| object.clone()).flatten();
+            let mut new = std::mem::replace(&mut object, again).ok_or_else(|| call.conflict("please try again"))?;
+            let (claims, releases) = allocate::plan(self, call, None, &mut new, taken)?;
+            strategy::validate_create(call.kind, &new)?;
+            Ok(Plan { decision: Decision::Put(new), claims, releases })
         };
         let written = self.transact_new(call, &key, decide).await?;
         Ok(Response { warnings, ..get::object(written.bytes, true) })

@@ -28,6 +28,7 @@ mod delete;
 mod deletecollection;
 mod discover;
 mod encode;
+mod extract;
 mod get;
 mod housekeeping;
 mod list;
@@ -42,6 +43,8 @@ mod update;
 mod watch;
 
 pub use authorize::{Authorizer, ClusterAdmin};
+pub use tokens::ISSUER;
+
 use cache::Cache;
 use call::Call;
 use streams::Streams;

@@ -45,9 +45,9 @@ impl Trace {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Notes an accepted write. Heartbeats and Events are no part of any story.
+    /// Notes an accepted write, of a Pod or of what makes Pods from a template; nothing else is part of a Pod's story.
     pub fn record(&self, call: &Call, object: &Object, revision: u64, came: Timestamp, took: Duration) {
-        if matches!(call.kind.kind, "Lease" | "Event") {
+        if call.kind.kind != "Pod" && object.0["spec"].get("template").is_none() {
             return;
         }
         let step = Step {

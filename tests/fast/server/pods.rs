@@ -184,8 +184,11 @@ async fn a_token_says_whose_it_is_until_its_pod_is_gone() {
 async fn an_eviction_deletes_and_a_trace_tells_the_story() {
     let api = Api::new().await;
     let mut owned = pod("p");
-    let owner = api.create("configmaps", super::config_map("owner")).await.unwrap();
-    owned["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner",
+    let set = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "owner"}, "spec": {
+        "selector": {"matchLabels": {"app": "p"}},
+        "template": {"metadata": {"labels": {"app": "p"}}, "spec": {"containers": [{"name": "c", "image": "x:1"}]}}}});
+    let owner = api.create("replicasets", set).await.unwrap();
+    owned["metadata"]["ownerReferences"] = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "owner",
         "uid": owner.uid(), "controller": true}]);
     api.create("pods", owned).await.unwrap();
     bind(&api, "p", "n1").await.unwrap();
@@ -203,7 +206,7 @@ async fn an_eviction_deletes_and_a_trace_tells_the_story() {
             )
         })
         .collect();
-    assert_eq!(told, ["create ConfigMap", "create Pod", "create Pod/binding"]);
+    assert_eq!(told, ["create ReplicaSet", "create Pod", "create Pod/binding"]);
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}, "deleteOptions": {"gracePeriodSeconds": 7}});
     api.sub(Verb::Create, "pods", "p", "eviction", eviction).await.unwrap();
     assert_eq!(api.get("pods", "p").await.unwrap().0["metadata"]["deletionGracePeriodSeconds"], 7);

@@ -1,0 +1,183 @@
+//! Labels and selectable fields out of an object's bytes, without building a tree of the rest.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use crate::api::{Kind, Object};
+
+/// Label names and values, compactly.
+pub(super) type Labels = Box<[(Box<str>, Box<str>)]>;
+
+const LABELS: [&str; 2] = ["metadata", "labels"];
+
+/// What is looked for in a kind's objects.
+pub(super) struct Extractor {
+    /// The steps of each of `Kind::selectable`, in that order.
+    paths: Vec<Vec<&'static str>>,
+    /// The values of those that are unset.
+    unset: Vec<Box<str>>,
+}
+
+impl Extractor {
+    pub fn of(kind: &Kind) -> Extractor {
+        let nothing = Object(Value::Null);
+        Extractor {
+            paths: kind.selectable.iter().map(|path| kind.field_path(path).split('.').collect()).collect(),
+            unset: kind.selectable.iter().map(|path| kind.field(&nothing, path).into()).collect(),
+        }
+    }
+
+    /// An object's labels, and the values of its selectable fields, in the kind's order.
+    pub fn labels_and_fields(&self, bytes: &[u8]) -> (Labels, Box<[Box<str>]>) {
+        let mut found = Found { labels: Vec::new(), fields: vec![None; self.paths.len()] };
+        let fields = self.paths.iter().enumerate().map(|(i, path)| Wanted { path, into: Into::Field(i) });
+        let wanted: Vec<_> = fields.chain([Wanted { path: &LABELS, into: Into::Labels }]).collect();
+        let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+        // What the server stored parses; of anything else nothing is found.
+        let _ = Walk { wanted: &wanted, found: &mut found }.deserialize(&mut deserializer);
+        let fields = found.fields.into_iter().zip(&self.unset).map(|(value, unset)| value.unwrap_or(unset.clone()));
+        (found.labels.into(), fields.collect())
+    }
+}
+
+struct Found {
+    labels: Vec<(Box<str>, Box<str>)>,
+    fields: Vec<Option<Box<str>>>,
+}
+
+/// What is looked for at this depth: the rest of its path, and where it goes.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    path: &'a [&'a str],
+    into: Into,
+}
+
+#[derive(Clone, Copy)]
+enum Into {
+    Field(usize),
+    Labels,
+}
+
+struct Walk<'a> {
+    wanted: &'a [Wanted<'a>],
+    found: &'a mut Found,
+}
+
+impl Walk<'_> {
+    fn scalar(self, value: &str) {
+        for wanted in self.wanted.iter().filter(|w| w.path.is_empty()) {
+            if let Into::Field(i) = wanted.into {
+                self.found.fields[i] = Some(value.into());
+            }
+        }
+    }
+}
+
+/// Reads a key: what is looked for below it.
+struct Step<'a>(&'a [Wanted<'a>]);
+
+impl<'de, 'a> DeserializeSeed<'de> for Step<'a> {
+    type Value = Vec<Wanted<'a>>;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'a> Visitor<'_> for Step<'a> {
+    type Value = Vec<Wanted<'a>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
+        let below = self.0.iter().filter(|wanted| wanted.path.first() == Some(&key));
+        Ok(below.map(|wanted| Wanted { path: &wanted.path[1..], into: wanted.into }).collect())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_> {
+    type Value = ();
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        if self.wanted.iter().any(|w| w.path.is_empty() && matches!(w.into, Into::Labels)) {
+            while let Some((key, value)) = map.next_entry::<Box<str>, Value>()? {
+                if let Value::String(value) = value {
+                    self.found.labels.push((key, value.into()));
+                }
+            }
+            return Ok(());
+        }
+        while let Some(below) = map.next_key_seed(Step(self.wanted))? {
+            match below.is_empty() {
+                true => drop(map.next_value::<IgnoredAny>()?),
+                false => map.next_value_seed(Walk { wanted: &below, found: self.found })?,
+            }
+        }
+        Ok(())
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        while seq.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+    fn visit_str<E>(self, value: &str) -> Result<(), E> {
+        self.scalar(value);
+        Ok(())
+    }
+    fn visit_bool<E>(self, value: bool) -> Result<(), E> {
+        self.scalar(if value { "true" } else { "false" });
+        Ok(())
+    }
+    fn visit_i64<E>(self, value: i64) -> Result<(), E> {
+        self.scalar(&value.to_string());
+        Ok(())
+    }
+    fn visit_u64<E>(self, value: u64) -> Result<(), E> {
+        self.scalar(&value.to_string());
+        Ok(())
+    }
+    fn visit_f64<E>(self, value: f64) -> Result<(), E> {
+        self.scalar(&value.to_string());
+        Ok(())
+    }
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::kinds;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_extracted_is_what_the_kind_says() {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"a": "1", "b\n": "\"2"}},
+            "spec": {"nodeName": "n\\1", "hostNetwork": true, "containers": [{"nodeName": "no"}], "nodeNameX": {"a": 1}},
+            "status": {"phase": "Running", "podIP": null}});
+        let event = json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "name": "p"},
+            "source": {"component": "x"}, "reason": "r"});
+        let empty = json!({});
+        for (kind, value) in [("pods", pod.clone()), ("events", event), ("pods", empty), ("nodes", pod)] {
+            let kind = kinds::lookup(kind).unwrap();
+            let object = Object(value);
+            let (labels, fields) = Extractor::of(kind).labels_and_fields(&object.to_vec());
+            let wanted: Vec<Box<str>> = kind.selectable.iter().map(|path| kind.field(&object, path).into()).collect();
+            assert_eq!(*fields, *wanted, "{object:?}");
+            assert_eq!(labels.len(), object.labels().map_or(0, |l| l.len()));
+            assert!(labels.iter().all(|(k, v)| object.label(k) == Some(v)));
+        }
+    }
+}
