@@ -62,6 +62,8 @@ struct Inner {
     addresses: Vec<IpAddr>,
     netns: NodeNetns,
     links: Mutex<Links>,
+    /// Links whose owners are being detached: whoever has `links` next removes them all at once.
+    dying: Mutex<BTreeSet<String>>,
     ipam: Mutex<Ipam>,
     dataplane: Mutex<Dataplane>,
 }
@@ -77,8 +79,8 @@ impl Network {
                 false => NodeNetns::of_process()?,
             };
             // 2. Forwarding, without redirects.
-            let with_v6 = families(&config).contains(&Family::V6);
-            netns.run_blocking(move || forwarding(with_v6))??;
+            let (isolated, with_v6) = (config.isolated, families(&config).contains(&Family::V6));
+            netns.run_blocking(move || forwarding(isolated, with_v6))??;
             // 3. The node's own addresses.
             let mut bare = Links::new(&config.node, netns.netlink(Protocol::Route)?, Vec::new());
             let addresses = node_addresses(&config, &mut bare)?;
@@ -88,7 +90,8 @@ impl Network {
             let ipam = Ipam::open(&config.folder.join("ipam.json"))?;
             let dataplane = Dataplane::new(&netns, &families(&config), &Scribe::none())?;
             let (links, ipam, dataplane) = (Mutex::new(links), Mutex::new(ipam), Mutex::new(dataplane));
-            Ok(Network(Arc::new(Inner { config, addresses, netns, links, ipam, dataplane })))
+            let dying = Mutex::default();
+            Ok(Network(Arc::new(Inner { config, addresses, netns, links, dying, ipam, dataplane })))
         })
         .await
     }
@@ -130,7 +133,7 @@ impl Network {
     pub async fn detach(&self, owner: &str, scribe: &Scribe) -> Result<()> {
         let (inner, owner, scribe) = (self.0.clone(), owner.to_owned(), scribe.clone());
         blocking(move || {
-            lock(&inner.links).detach(&owner, &scribe)?;
+            inner.remove_link(links::link_name(&owner), &scribe)?;
             lock(&inner.ipam).release(&owner)
         })
         .await
@@ -152,14 +155,10 @@ impl Network {
     pub async fn retain(&self, living: BTreeSet<String>) -> Result<Vec<String>> {
         let inner = self.0.clone();
         blocking(move || {
-            let mut removed = BTreeSet::new();
             let mut links = lock(&inner.links);
-            for link in links.list()? {
-                if !living.contains(&link.owner) {
-                    links.remove(&link.name)?;
-                    removed.insert(link.owner);
-                }
-            }
+            let dead: Vec<PodLink> = links.list()?.into_iter().filter(|l| !living.contains(&l.owner)).collect();
+            links.detach_all(&dead.iter().map(|l| l.name.clone()).collect(), &Scribe::none())?;
+            let mut removed: BTreeSet<String> = dead.into_iter().map(|l| l.owner).collect();
             removed.extend(lock(&inner.ipam).retain(&living)?);
             Ok(removed.into_iter().collect())
         })
@@ -211,14 +210,18 @@ impl Network {
             let mut errors = Vec::new();
             let mut links = lock(&inner.links);
             match links.list() {
-                Ok(all) => errors.extend(all.iter().filter_map(|l| links.remove(&l.name).err())),
+                Ok(all) => {
+                    let names = all.into_iter().map(|l| l.name).collect();
+                    errors.extend(links.detach_all(&names, &Scribe::none()).err());
+                }
                 Err(e) => errors.push(e),
             }
             errors.extend(lock(&inner.dataplane).remove().err());
             for range in &inner.config.service_ranges {
                 errors.extend(links.remove_route(range, "lo").err());
             }
-            for address in &inner.config.dns {
+            let own = inner.config.addresses.iter().filter(|_| !inner.config.isolated);
+            for address in inner.config.dns.iter().chain(own) {
                 errors.extend(links.remove_address("lo", &IpNet::from(*address)).err());
             }
             if inner.config.isolated {
@@ -227,6 +230,20 @@ impl Network {
             Ok(errors)
         };
         blocking(work).await.unwrap_or_else(|e| vec![e])
+    }
+}
+
+impl Inner {
+    /// Removes a link, together with those that others want removed at the same time.
+    fn remove_link(&self, name: String, scribe: &Scribe) -> Result<()> {
+        lock(&self.dying).insert(name.clone());
+        let mut links = lock(&self.links);
+        let all = std::mem::take(&mut *lock(&self.dying));
+        if all.contains(&name) {
+            return links.detach_all(&all, scribe);
+        }
+        // Somebody else has removed it while we waited, unless that failed.
+        if links.exists(&name)? { links.remove(&name) } else { Ok(()) }
     }
 }
 
@@ -241,10 +258,15 @@ fn families(config: &NetworkConfig) -> Vec<Family> {
     Family::ALL.into_iter().filter(wanted).filter(possible).collect()
 }
 
-fn forwarding(with_v6: bool) -> Result<()> {
+fn forwarding(isolated: bool, with_v6: bool) -> Result<()> {
     netlink::sysctl(&Scribe::none(), "net/ipv4/ip_forward", "1")?;
     // A redirect is sent when the link or `all` wants it.
     netlink::sysctl(&Scribe::none(), "net/ipv4/conf/all/send_redirects", "0")?;
+    if isolated {
+        // A new namespace starts with the machine's values. The larger of `all` and the link's own counts, and 2 is the
+        // loose check, 1 the strict one.
+        netlink::sysctl(&Scribe::none(), "net/ipv4/conf/all/rp_filter", "0")?;
+    }
     if with_v6 {
         netlink::sysctl(&Scribe::none(), "net/ipv6/conf/all/forwarding", "1")?;
     }

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use k8s_openapi::api::{
     core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
 };
-use podwright_net::{IpNet, Network, dataplane, dns};
+use podwright_net::{IpNet, Network, NodeNetns, dataplane, dns};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
@@ -92,6 +93,18 @@ impl Proxy {
             dns,
         };
         Proxy { synced: receiver, task: tokio::spawn(sync.run(synced)).abort_handle() }
+    }
+
+    /// Starts to answer DNS on the node's own addresses: empty at first, filled by the proxy. Names of elsewhere are asked of
+    /// the servers of `resolv_conf`, from the process's own network namespace.
+    pub async fn dns(
+        config: &ProxyConfig,
+        network: &Network,
+        resolv_conf: &Path,
+    ) -> podwright_net::Result<dns::Server> {
+        let table = dns::Table::new(&config.domain, config.service_ranges.clone(), config.dns.clone());
+        let upstream = dns::Upstream::new(NodeNetns::of_process()?, resolv_conf, config.dns.clone());
+        dns::Server::start(network.netns(), &config.dns, table, upstream).await
     }
 
     /// Waits until everything that was known at the start is loaded.

@@ -4,6 +4,7 @@ mod image;
 mod image_registry;
 mod net_dns;
 mod net_links;
+mod net_proxy;
 mod net_services;
 mod net_world;
 mod runtime;

@@ -10,7 +10,7 @@ use podwright_net::{NodeNetns, netlink};
 
 use super::net_world::*;
 
-const A: u16 = 1;
+pub const A: u16 = 1;
 const CNAME: u16 = 5;
 const AAAA: u16 = 28;
 const SERVFAIL: u8 = 2;
@@ -18,12 +18,12 @@ const NXDOMAIN: u8 = 3;
 
 /// The parts of a response that the tests look at.
 #[derive(Debug, PartialEq)]
-struct Seen {
-    code: u8,
+pub struct Seen {
+    pub code: u8,
     truncated: bool,
     answers: u16,
     authorities: u16,
-    bytes: Vec<u8>,
+    pub bytes: Vec<u8>,
 }
 
 fn query(id: u16, name: &str, kind: u16) -> Vec<u8> {
@@ -64,7 +64,7 @@ fn exchange(netns: BorrowedFd<'_>, bytes: &[u8]) -> Option<Vec<u8>> {
     Some(buffer[..length].to_vec())
 }
 
-fn lookup(netns: BorrowedFd<'_>, name: &str, kind: u16) -> Seen {
+pub fn lookup(netns: BorrowedFd<'_>, name: &str, kind: u16) -> Seen {
     seen(&exchange(netns, &query(7, name, kind)).expect("an answer"))
 }
 

@@ -148,3 +148,24 @@ fn the_journal_tells_what_was_done_for_a_pod() {
     assert!(told.iter().any(|a| a.starts_with("add link pw")), "{told:?}");
     assert!(told.iter().any(|a| a.starts_with("net/ipv4/ip_unprivileged_port_start")), "{told:?}");
 }
+
+#[test]
+fn thirty_pods_at_once() {
+    let node = Node::single();
+    let pods: Vec<_> = (0..30).map(|n| (format!("pod-{n}"), netlink::new_netns().unwrap())).collect();
+    let scribe = Scribe::none();
+    let started = std::time::Instant::now();
+    let attached = node.wait(async {
+        let all = pods.iter().map(|(uid, ns)| node.network.attach(uid, ns.try_clone().unwrap(), &scribe));
+        futures::future::join_all(all).await
+    });
+    let attaching = started.elapsed();
+    let addresses: BTreeSet<_> = attached.into_iter().map(|a| a.unwrap().addresses[0]).collect();
+    assert_eq!(addresses.len(), 30);
+    let started = std::time::Instant::now();
+    let detached = node
+        .wait(async { futures::future::join_all(pods.iter().map(|(uid, _)| node.network.detach(uid, &scribe))).await });
+    assert!(detached.into_iter().all(|d| d.is_ok()));
+    println!("30 attached in {attaching:?}, detached in {:?}", started.elapsed());
+    assert_eq!(node.wait(node.network.list()).unwrap(), []);
+}

@@ -19,7 +19,7 @@ pub struct Finding {
 /// Looks for base chains of others that drop what they do not know, in forward (Pods) or input (Pods to their node). Docker's
 /// and firewalld's are such. Each hook's chains all have to accept a packet: ours cannot speak for them.
 pub fn foreign(netns: &NodeNetns) -> Result<Vec<Finding>> {
-    let listed = netns.run_blocking(|| netlink::nft(&Scribe::none(), &["-j", "list", "chains"], ""))??;
+    let listed = netlink::in_netns(netns.fd(), || netlink::nft(&Scribe::none(), &["-j", "list", "chains"], ""))??;
     Ok(findings(&listed))
 }
 

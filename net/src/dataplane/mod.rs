@@ -378,8 +378,9 @@ impl Dataplane {
     }
 
     fn nft(&self, script: String) -> Result<()> {
-        let scribe = self.socket.scribe().clone();
-        self.netns.run_blocking(move || netlink::nft(&scribe, &["-f", "-"], &script))??;
+        // Not on the namespace's shared thread: `nft` takes milliseconds, and probes wait there for their sockets.
+        let scribe = self.socket.scribe();
+        netlink::in_netns(self.netns.fd(), || netlink::nft(scribe, &["-f", "-"], &script))??;
         Ok(())
     }
 }
@@ -402,7 +403,7 @@ pub fn remove(netns: &NodeNetns) -> Result<()> {
             format!("add table {ip} {TABLE}\ndelete table {ip} {TABLE}\n")
         })
         .collect();
-    netns.run_blocking(move || netlink::nft(&Scribe::none(), &["-f", "-"], &script))??;
+    netlink::in_netns(netns.fd(), || netlink::nft(&Scribe::none(), &["-f", "-"], &script))??;
     Ok(())
 }
 
