@@ -1,6 +1,7 @@
 //! The processes: one file each puts the parts together. `main` here turns argv into one of them, or into a client command.
 
 mod control_plane;
+mod notify;
 mod paths;
 mod server;
 mod shutdown;

@@ -2,6 +2,7 @@
 
 use super::{
     control_plane::{ControlPlane, ControlPlaneArgs},
+    notify,
     paths::StateArgs,
     shutdown,
 };
@@ -19,6 +20,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let paths = args.state.paths()?;
     let control_plane = ControlPlane::start(&args.control_plane, &paths).await?;
     tracing::info!("serving on unix://{}", paths.socket().display());
+    notify::ready();
     stop.cancelled().await;
     control_plane.stop().await
 }

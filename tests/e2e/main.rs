@@ -1,1 +1,6 @@
-//! Whole nodes on one machine, each in a network namespace of its own.
+//! Whole nodes on one machine, each in a network namespace of its own, driven as a user drives them.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod main_path;

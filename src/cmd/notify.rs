@@ -1,0 +1,20 @@
+//! Tells the service manager that the process is ready (sd_notify(3)).
+
+use std::os::{
+    linux::net::SocketAddrExt,
+    unix::net::{SocketAddr, UnixDatagram},
+};
+
+/// Says `READY=1` where a service manager listens. Nobody listening is no error.
+pub fn ready() {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let bytes = path.as_encoded_bytes();
+    let address = match bytes.strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&path),
+    };
+    let said = address.and_then(|a| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &a));
+    if let Err(error) = said {
+        tracing::warn!(%error, "the service manager was not told");
+    }
+}

@@ -1,0 +1,34 @@
+//! What whole-node tests share: nodes of their own, the command line, waiting for conditions, and looking for leftovers.
+
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+pub mod leftovers;
+pub mod node;
+
+use std::time::{Duration, Instant};
+
+pub use node::{Answer, TestNode};
+
+/// Waits until `check` gives a value; panics with its last word when `patience` is over. In a guest without hardware
+/// virtualisation everything takes about ten times as long, so the patience is multiplied there.
+#[track_caller]
+pub fn eventually<T>(what: &str, patience: Duration, mut check: impl FnMut() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + patience * slowness();
+    loop {
+        match check() {
+            Ok(value) => return value,
+            Err(last) if Instant::now() > deadline => panic!("{what}: not within {patience:?}; last seen:\n{last}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// How many times slower than usual this machine is: `PODWRIGHT_TEST_SLOWNESS`, set in guests.
+pub fn slowness() -> u32 {
+    std::env::var("PODWRIGHT_TEST_SLOWNESS").ok().and_then(|s| s.parse().ok()).unwrap_or(1)
+}
+
+/// Succeeds if `text` contains `part`; else says what there is.
+pub fn contains(text: &str, part: &str) -> Result<(), String> {
+    if text.contains(part) { Ok(()) } else { Err(format!("{part:?} is not in:\n{text}")) }
+}

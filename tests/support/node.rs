@@ -1,0 +1,266 @@
+//! A node of a test's own: `podwright up --isolated` on a temporary state folder.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::OnceLock,
+    time::Duration,
+};
+
+use super::{eventually, slowness};
+
+/// Output of one command.
+pub struct Answer {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Answer {
+    fn of(output: Output) -> Answer {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Answer { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
+    }
+    /// Everything it said, for messages.
+    pub fn all(&self) -> String {
+        format!("exit code {}\n{}{}", self.code, self.out, self.err)
+    }
+}
+
+/// A running node. Dropping it ends it with SIGTERM and removes its folder.
+pub struct TestNode {
+    pub dir: tempfile::TempDir,
+    process: Option<Child>,
+    args: Vec<String>,
+}
+
+fn binary() -> PathBuf {
+    std::env::var_os("PODWRIGHT_BIN").map_or_else(|| env!("CARGO_BIN_EXE_podwright").into(), PathBuf::from)
+}
+
+impl TestNode {
+    /// A node with more arguments for `up`; ready when this returns.
+    pub fn start(args: &[&str]) -> TestNode {
+        let mut node = TestNode::stopped(args);
+        node.spawn();
+        node.wait_ready();
+        node
+    }
+
+    /// A folder for a node that does not run yet.
+    pub fn stopped(args: &[&str]) -> TestNode {
+        let dir = tempfile::Builder::new().prefix("pw").tempdir().unwrap();
+        TestNode { dir, process: None, args: args.iter().map(|a| a.to_string()).collect() }
+    }
+
+    pub fn spawn(&mut self) {
+        let log = std::fs::File::options().create(true).append(true).open(self.log_path()).unwrap();
+        let process = Command::new(binary())
+            .args(["up", "--isolated", "--state-dir"])
+            .arg(self.dir.path())
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.process = Some(process);
+    }
+
+    pub fn wait_ready(&mut self) {
+        let what = "the node gets ready";
+        let process = self.process.as_mut().expect("it was spawned");
+        let (dir, log) = (self.dir.path().to_owned(), self.dir.path().join("up.log"));
+        eventually(what, Duration::from_secs(20), || {
+            let log = std::fs::read_to_string(&log).unwrap_or_default();
+            if let Some(status) = process.try_wait().unwrap() {
+                panic!("`podwright up` ended with {status}:\n{log}");
+            }
+            let nodes = command(&dir).args(["get", "nodes", "--no-headers"]).output().unwrap();
+            let text = String::from_utf8_lossy(&nodes.stdout).into_owned();
+            if text.split_whitespace().nth(1) == Some("Ready") { Ok(()) } else { Err(format!("{text}\n{log}")) }
+        });
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.as_ref().expect("it runs").id()
+    }
+
+    pub fn log_path(&self) -> PathBuf {
+        self.dir.path().join("up.log")
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// SIGKILL, at once.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    /// SIGTERM; waits until it has ended and says how.
+    pub fn terminate(&mut self) -> Option<std::process::ExitStatus> {
+        let mut process = self.process.take()?;
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(process.id() as i32), nix::sys::signal::SIGTERM).unwrap();
+        Some(eventually("the node ends after SIGTERM", Duration::from_secs(30), || {
+            process.try_wait().unwrap().ok_or_else(|| self.log())
+        }))
+    }
+
+    /// One client command, as a user types it.
+    pub fn run(&self, args: &[&str]) -> Answer {
+        Answer::of(self.command(args).stdin(Stdio::null()).output().unwrap())
+    }
+
+    /// The same, that must succeed; its standard output.
+    #[track_caller]
+    pub fn ok(&self, args: &[&str]) -> String {
+        let answer = self.run(args);
+        assert_eq!(answer.code, 0, "podwright {}: {}\n{}", args.join(" "), answer.all(), self.log());
+        answer.out
+    }
+
+    /// The same with standard input.
+    pub fn run_with(&self, args: &[&str], input: &[u8]) -> Answer {
+        let mut child =
+            self.command(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let input = input.to_owned();
+        let writer = std::thread::spawn(move || stdin.write_all(&input));
+        let output = child.wait_with_output().unwrap();
+        // The command may end without having read everything.
+        let _ = writer.join().unwrap();
+        Answer::of(output)
+    }
+
+    /// Applies a manifest that must be accepted.
+    #[track_caller]
+    pub fn apply(&self, manifest: &str) {
+        let answer = self.run_with(&["apply", "-f", "-"], manifest.as_bytes());
+        assert_eq!(answer.code, 0, "{}", answer.all());
+    }
+
+    /// A client command, to be spawned.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = command(self.dir.path());
+        command.args(args);
+        command
+    }
+
+    /// Imports `localhost/busybox:1`, the image of all tests.
+    pub fn import_busybox(&self) {
+        let tar = busybox_tar();
+        self.ok(&["image", "import", tar.to_str().unwrap(), "localhost/busybox:1"]);
+    }
+
+    /// One field of an object.
+    #[track_caller]
+    pub fn field(&self, object: &[&str], path: &str) -> String {
+        let output = format!("jsonpath={{{path}}}");
+        let mut args = vec!["get"];
+        args.extend(object);
+        args.extend(["-o", &output]);
+        self.ok(&args)
+    }
+
+    /// Waits until a field of an object is as wanted.
+    #[track_caller]
+    pub fn wait_field(&self, object: &[&str], path: &str, wanted: &str, patience: Duration) {
+        let output = format!("jsonpath={{{path}}}");
+        let mut args = vec!["get"];
+        args.extend(object);
+        args.extend(["-o", &output]);
+        eventually(&format!("{object:?} {path} = {wanted}"), patience, || {
+            let answer = self.run(&args);
+            if answer.code == 0 && answer.out == wanted {
+                return Ok(());
+            }
+            let mut show = vec!["get"];
+            show.extend(object);
+            show.extend(["-o", "yaml"]);
+            Err(format!("{}\n{}\n{}", answer.all(), self.run(&show).out, self.log()))
+        });
+    }
+
+    /// Waits until `podwright wait` says yes.
+    #[track_caller]
+    pub fn wait(&self, wanted: &str, object: &[&str], patience: Duration) {
+        let (wanted, timeout) = (format!("--for={wanted}"), format!("{}s", patience.as_secs() * u64::from(slowness())));
+        let mut args = vec!["wait", &wanted, "--timeout", &timeout];
+        args.extend(object);
+        let answer = self.run(&args);
+        let mut show = vec!["get", "-o", "yaml"];
+        show.extend(object.iter().filter(|a| **a != "--all"));
+        assert_eq!(answer.code, 0, "{}\n{}\n{}", answer.all(), self.run(&show).out, self.log());
+    }
+}
+
+fn command(dir: &Path) -> Command {
+    let mut command = Command::new(binary());
+    command.env("PODWRIGHT_SERVER", format!("unix://{}/api.sock", dir.display()));
+    command
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the node's log:\n{}", self.log());
+            // A test that failed may have left the node in any state; it still must not outlive the test.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.terminate()));
+        } else {
+            self.terminate();
+        }
+    }
+}
+
+/// A root file system of Debian's busybox-static, made once a test run.
+pub fn busybox_tar() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let path = std::env::temp_dir().join(format!("podwright-busybox-{}.tar", std::process::id()));
+        write_busybox(&path);
+        path
+    })
+}
+
+fn write_busybox(path: &Path) {
+    let busybox = ["/bin/busybox", "/usr/bin/busybox"].into_iter().find(|p| Path::new(p).exists());
+    let busybox = busybox.expect("the package busybox-static is installed");
+    let applets = Command::new(busybox).arg("--list").output().unwrap();
+    let mut tar = tar::Builder::new(std::fs::File::create(path).unwrap());
+    for dir in ["bin", "etc", "root", "var", "www"] {
+        append_dir(&mut tar, dir, 0o755);
+    }
+    append_dir(&mut tar, "tmp", 0o1777);
+    append_file(&mut tar, "bin/busybox", &std::fs::read(busybox).unwrap(), 0o755);
+    append_file(&mut tar, "etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n", 0o644);
+    append_file(&mut tar, "etc/group", b"root:x:0:\nnogroup:x:65534:\n", 0o644);
+    for applet in String::from_utf8(applets.stdout).unwrap().lines().filter(|a| *a != "busybox") {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Symlink);
+        header.set_size(0);
+        header.set_mode(0o777);
+        tar.append_link(&mut header, format!("bin/{applet}"), "busybox").unwrap();
+    }
+    tar.finish().unwrap();
+}
+
+fn append_dir(tar: &mut tar::Builder<std::fs::File>, path: &str, mode: u32) {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::Directory);
+    header.set_size(0);
+    header.set_mode(mode);
+    tar.append_data(&mut header, format!("{path}/"), std::io::empty()).unwrap();
+}
+
+fn append_file(tar: &mut tar::Builder<std::fs::File>, path: &str, content: &[u8], mode: u32) {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(content.len() as u64);
+    header.set_mode(mode);
+    tar.append_data(&mut header, path, content).unwrap();
+}
