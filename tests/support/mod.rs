@@ -7,7 +7,7 @@ pub mod node;
 
 use std::time::{Duration, Instant};
 
-pub use node::{Answer, TestNode};
+pub use node::TestNode;
 
 /// Waits until `check` gives a value; panics with its last word when `patience` is over. In a guest without hardware
 /// virtualisation everything takes about ten times as long, so the patience is multiplied there.
