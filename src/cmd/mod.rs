@@ -1,10 +1,13 @@
 //! The processes: one file each puts the parts together. `main` here turns argv into one of them, or into a client command.
 
+mod agent;
 mod control_plane;
+mod node;
 mod notify;
 mod paths;
 mod server;
 mod shutdown;
+mod up;
 
 use std::process::ExitCode;
 
@@ -24,8 +27,12 @@ struct Argv {
 
 #[derive(clap::Subcommand)]
 enum Command {
+    /// Run the control plane and this machine's node in one process
+    Up(up::Args),
     /// Run the control plane alone: store, API server, controllers, scheduler
     Server(server::Args),
+    /// Run this machine's node alone, against a server
+    Agent(agent::Args),
     #[command(flatten)]
     Client(cli::Command),
 }
@@ -35,6 +42,8 @@ pub fn main() -> ExitCode {
     let argv = Argv::parse();
     podwright_runtime::image::install_crypto();
     let outcome = match argv.command {
+        Command::Up(args) => process(up::run(args)),
+        Command::Agent(args) => process(agent::run(args, argv.global)),
         Command::Server(args) => process(server::run(args)),
         Command::Client(command) => return cli::main(command, argv.global),
     };

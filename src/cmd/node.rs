@@ -1,0 +1,179 @@
+//! This machine's node, put together: runtime, images, network, DNS, proxy, agent.
+
+use std::{net::IpAddr, path::Path, sync::Arc};
+
+use anyhow::Context;
+use ipnet::IpNet;
+use podwright_net::{Network, NetworkConfig, NodeNetns, dns};
+use podwright_runtime::{Runtime, image::ImageStore};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::paths::Paths;
+use crate::{
+    api::{Env, Status},
+    client::Client,
+    node::{Agent, Config, Parts},
+    proxy::{Proxy, ProxyConfig, Sources},
+};
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct NodeArgs {
+    /// The node's name [default: the host's]
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// Give the node a network namespace and a cgroup subtree of its own; all of it ends with the process
+    #[arg(long)]
+    pub isolated: bool,
+    /// The node's addresses, at most one a family [default: those of the default routes]
+    #[arg(long, value_delimiter = ',', value_name = "IP")]
+    pub node_ip: Vec<IpAddr>,
+    /// Go on where the host lacks the cgroup v2 controllers for limits (implied by --isolated)
+    #[arg(long)]
+    pub allow_missing_cgroup_controllers: bool,
+    /// Where the cluster's names are answered
+    #[arg(long, value_delimiter = ',', default_value = "10.96.0.10", value_name = "IP")]
+    pub cluster_dns: Vec<IpAddr>,
+    #[arg(long, default_value = "cluster.local", value_name = "DOMAIN")]
+    pub cluster_domain: String,
+    /// How many Pods the node takes
+    #[arg(long, default_value_t = 110)]
+    pub max_pods: u32,
+    /// Labels of the Node
+    #[arg(long, value_delimiter = ',', value_name = "KEY=VALUE")]
+    pub node_labels: Vec<String>,
+    /// The folder of static Pods' manifests [default: /etc/podwright/manifests, or manifests in --state-dir]
+    #[arg(long, value_name = "DIR")]
+    pub pod_manifests: Option<std::path::PathBuf>,
+}
+
+/// A running node.
+pub struct Node {
+    agent: JoinHandle<Result<(), Status>>,
+    network: Network,
+    isolated: bool,
+    stop: CancellationToken,
+    /// They end when dropped.
+    _proxy: Proxy,
+    _dns: Arc<dns::Server>,
+}
+
+impl Node {
+    /// Starts everything. What an earlier process on the same folders left running is taken over.
+    pub async fn start(
+        args: &NodeArgs,
+        service_ranges: &[IpNet],
+        paths: &Paths,
+        client: Client,
+    ) -> anyhow::Result<Node> {
+        let name = name(args)?;
+        // 1. The network: namespace, addresses, routes.
+        let config = NetworkConfig {
+            node: name.clone(),
+            folder: paths.network(),
+            isolated: args.isolated,
+            addresses: args.node_ip.clone(),
+            service_ranges: service_ranges.to_vec(),
+            dns: args.cluster_dns.clone(),
+        };
+        std::fs::create_dir_all(paths.network())?;
+        let network = Network::up(config).await.context("the node's network")?;
+        // 2. Runtime and images, beside each other.
+        let images = paths.images();
+        let images = tokio::task::spawn_blocking(move || ImageStore::open(&images));
+        let runtime = Runtime::open(podwright_runtime::Config {
+            state_dir: paths.runtime(),
+            run_dir: paths.shims(),
+            cgroup_root: paths.cgroup_root.clone(),
+            shim: shim()?,
+        });
+        let (images, runtime) = tokio::join!(images, runtime);
+        let images = images.context("opening the image store")?.context("opening the image store")?;
+        let runtime = runtime.context("opening the runtime")?;
+        check_controllers(args, &runtime)?;
+        // 3. DNS, and the proxy that feeds it and the dataplane.
+        let resolv_conf = Path::new("/etc/resolv.conf");
+        let upstream = dns::Upstream::new(NodeNetns::of_process()?, resolv_conf, args.cluster_dns.clone());
+        let table = dns::Table::new(&args.cluster_domain, service_ranges.to_vec(), args.cluster_dns.clone());
+        let dns = dns::Server::start(network.netns(), &args.cluster_dns, table, upstream).await;
+        let dns = Arc::new(dns.context("serving DNS")?);
+        let config = ProxyConfig {
+            node: name.clone(),
+            domain: args.cluster_domain.clone(),
+            service_ranges: service_ranges.to_vec(),
+            dns: args.cluster_dns.clone(),
+        };
+        let sources = Sources::start(client.named("kube-proxy"));
+        let proxy = Proxy::start(config, sources, network.clone(), Some(dns.clone()));
+        // 4. The agent.
+        let stop = CancellationToken::new();
+        let config = Config {
+            log_dir: paths.logs.clone(),
+            manifests: Some(args.pod_manifests.clone().unwrap_or_else(|| paths.manifests.clone())),
+            network_namespace: network.netns().pinned().map(Path::to_owned),
+            addresses: network.addresses().to_vec(),
+            cluster_dns: args.cluster_dns.clone(),
+            cluster_domain: args.cluster_domain.clone(),
+            max_pods: args.max_pods,
+            labels: labels(args)?,
+            remove_at_exit: args.isolated,
+            ..Config::new(&name, paths.state.clone(), paths.run.clone())
+        };
+        let parts = Parts { client, runtime, images, network: network.clone(), env: Env::system() };
+        let agent = tokio::spawn(Agent::run(config, parts, stop.clone()));
+        Ok(Node { agent, network, isolated: args.isolated, stop, _proxy: proxy, _dns: dns })
+    }
+
+    /// Ends the node. An isolated one takes its Pods and all that it made with it; otherwise Pods run on.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.stop.cancel();
+        let outcome = self.agent.await;
+        drop((self._proxy, self._dns));
+        if self.isolated {
+            for error in self.network.remove().await {
+                tracing::warn!(%error, "something of the node's network stays behind");
+            }
+        }
+        outcome.context("the agent")?.context("the agent")
+    }
+}
+
+fn name(args: &NodeArgs) -> anyhow::Result<String> {
+    match &args.node_name {
+        Some(name) => Ok(name.clone()),
+        None => {
+            let host = nix::unistd::gethostname().context("gethostname")?;
+            Ok(host.to_string_lossy().to_lowercase())
+        }
+    }
+}
+
+fn labels(args: &NodeArgs) -> anyhow::Result<Vec<(String, String)>> {
+    let pair = |text: &String| {
+        let (key, value) = text.split_once('=').with_context(|| format!("--node-labels {text}: expected KEY=VALUE"))?;
+        Ok((key.to_owned(), value.to_owned()))
+    };
+    args.node_labels.iter().map(pair).collect()
+}
+
+/// The shim's program: `PODWRIGHT_SHIM`, or beside this one.
+fn shim() -> anyhow::Result<std::path::PathBuf> {
+    if let Some(path) = std::env::var_os("PODWRIGHT_SHIM") {
+        return Ok(path.into());
+    }
+    let own = std::env::current_exe().context("finding podwright-shim")?;
+    let beside = own.with_file_name("podwright-shim");
+    anyhow::ensure!(beside.exists(), "{} is missing: it belongs beside podwright", beside.display());
+    Ok(beside)
+}
+
+fn check_controllers(args: &NodeArgs, runtime: &Runtime) -> anyhow::Result<()> {
+    let missing = &runtime.cgroups().missing;
+    anyhow::ensure!(
+        missing.is_empty() || args.isolated || args.allow_missing_cgroup_controllers,
+        "this host lacks the cgroup v2 controllers {}, so limits of Pods could not be enforced. Boot with \
+         cgroup_no_v1=all (or systemd.unified_cgroup_hierarchy=1), or give --allow-missing-cgroup-controllers",
+        missing.join(", ")
+    );
+    Ok(())
+}

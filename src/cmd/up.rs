@@ -1,0 +1,41 @@
+//! `podwright up`: control plane and node in one process.
+
+use super::{
+    control_plane::{ControlPlane, ControlPlaneArgs},
+    node::{Node, NodeArgs},
+    notify,
+    paths::StateArgs,
+    shutdown,
+};
+use crate::client::rpc;
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    state: StateArgs,
+    #[command(flatten)]
+    control_plane: ControlPlaneArgs,
+    #[command(flatten)]
+    node: NodeArgs,
+}
+
+/// 1. the control plane, 2. the node against its socket, 3. wait for a signal, 4. the node ends, then the control plane.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let stop = shutdown::on_signals()?;
+    let paths = args.state.paths()?;
+    let control_plane = ControlPlane::start(&args.control_plane, &paths).await?;
+    let client = rpc::client(rpc::Address(paths.socket()), "kubelet");
+    let node = match Node::start(&args.node, &args.control_plane.service_cidr, &paths, client).await {
+        Ok(node) => node,
+        Err(error) => {
+            control_plane.stop().await?;
+            return Err(error);
+        }
+    };
+    tracing::info!("serving on unix://{}", paths.socket().display());
+    notify::ready();
+    stop.cancelled().await;
+    let node = node.stop().await;
+    let control_plane = control_plane.stop().await;
+    node.and(control_plane)
+}
