@@ -30,6 +30,7 @@ pub fn container(spec: &ContainerSpec, sandbox: &SandboxSpec, places: &Places) -
     let oci = &spec.oci;
     let process = oci.process().as_ref().ok_or_else(|| invalid("no process"))?;
     let mut mounts = oci.mounts().iter().flatten().map(mount).collect::<Result<Vec<_>>>()?;
+    add_dev(&mut mounts)?;
     add_shm(&mut mounts, places);
     // Parents before children, otherwise as given (containerd sorts so, too).
     mounts.sort_by_key(|m| m.target.components().count());
@@ -69,6 +70,20 @@ fn root(spec: &ContainerSpec, oci: &Spec, places: &Places) -> Result<RootPlan> {
         Rootfs::Layers(layers) => Ok(plan(layers.clone(), inside("rootfs"))),
         Rootfs::Dir(dir) => Ok(plan(Vec::new(), dir.clone())),
     }
+}
+
+/// A container without `/dev` gets one, and one of its own gets its terminals and queues.
+fn add_dev(mounts: &mut Vec<MountPlan>) -> Result<()> {
+    let given = mounts.iter().find(|m| m.target == Path::new("/dev"));
+    if given.is_some_and(|m| matches!(m.what, MountKind::Bind { .. })) {
+        return Ok(());
+    }
+    for standard in crate::profile::default_mounts(false).iter().filter(|m| m.destination().starts_with("/dev")) {
+        if !mounts.iter().any(|m| m.target == *standard.destination()) {
+            mounts.push(mount(standard)?);
+        }
+    }
+    Ok(())
 }
 
 /// A container without `/dev/shm` of its own has the sandbox's.

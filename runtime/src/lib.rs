@@ -6,7 +6,7 @@
 //!   spec.rs     what is asked for, and the states     shim/mod.rs     one poll loop: connections, children, stdio
 //!   compile.rs  OCI spec -> plan (pure)               shim/init.rs    what a child does between clone3 and exec
 //!   plan.rs     the plan: what the shim executes      shim/stdio.rs   pumps output to logs and attached streams
-//!   link.rs     the connection to one shim    <====>  shim/writer.rs  the one thread that may wait for a disk
+//!   link.rs     the connection to one shim    <====>  shim/writer.rs  threads that may wait for a disk
 //!   records.rs  what is known after a crash           pause.rs        the sandbox holder, 1 kB, no libc
 //!   cgroup.rs   the tree, limits, statistics          sys/            THE door: every system call, every `unsafe`
 //! ```

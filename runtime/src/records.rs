@@ -60,7 +60,11 @@ impl Folders {
     }
 
     pub fn make(&self) -> Result<()> {
-        [&self.state, &self.run].into_iter().try_for_each(|dir| fs::create_dir_all(dir).map_err(at(dir)))
+        use std::os::unix::fs::DirBuilderExt;
+        // What containers write, and the sockets of their shims, are nobody else's business.
+        let mut private = fs::DirBuilder::new();
+        private.recursive(true).mode(0o700);
+        [&self.state, &self.run].into_iter().try_for_each(|dir| private.create(dir).map_err(at(dir)))
     }
 
     pub fn sandbox(&self, id: &str) -> PathBuf {

@@ -8,3 +8,4 @@ mod net_proxy;
 mod net_services;
 mod net_world;
 mod runtime;
+mod runtime_more;

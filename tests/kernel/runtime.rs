@@ -1,7 +1,7 @@
 //! Sandboxes and containers, judged by facts that are reported from inside them.
 
 #[path = "runtime_support.rs"]
-mod support;
+pub mod support;
 
 use std::time::Duration;
 

@@ -53,6 +53,10 @@ impl Bed {
         self.runtime.run_sandbox(spec, &Scribe::none()).await.unwrap();
     }
 
+    pub fn sandbox_spec(&self, id: &str) -> SandboxSpec {
+        sandbox_spec(id)
+    }
+
     /// A process running `sh -c script`, with options as in [`Bed::container`].
     pub fn process(&self, script: &str, options: &[(&str, &str)]) -> ExecSpec {
         let option = |name: &str| options.iter().find(|(n, _)| *n == name).map(|(_, v)| *v);

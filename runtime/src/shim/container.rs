@@ -42,6 +42,8 @@ pub struct Container {
     /// Why it could not be created or started.
     pub failure: Option<Failure>,
     pub ended: Option<(Ended, u64)>,
+    /// Until when output may still come, nanoseconds since 1970.
+    pub drain_until: u64,
     /// Its exit was handed to the writer.
     pub committing: bool,
     /// How it ended, once that is on the disk.

@@ -41,7 +41,9 @@ pub struct Shim {
     pause: OwnedFd,
     containers: Vec<Option<Container>>,
     execs: Vec<Exec>,
-    writer: Writer,
+    /// Logs and exit records may be on different disks, one of which hangs.
+    logs: Writer,
+    exits: Writer,
     buffer: Box<[u8]>,
     shutdown: Vec<Asker>,
     stopping: bool,
@@ -92,7 +94,8 @@ pub fn main() -> ExitCode {
             pause,
             containers: Vec::new(),
             execs: Vec::new(),
-            writer: Writer::new(),
+            logs: Writer::new(),
+            exits: Writer::new(),
             buffer: vec![0; 16 << 10].into(),
             shutdown: Vec::new(),
             stopping: false,
@@ -145,7 +148,7 @@ impl Shim {
     fn interests(&self, mut add: impl FnMut(Token, PollFd)) {
         add(Token::Signals, PollFd::new(self.signals.as_fd(), libc::POLLIN));
         add(Token::Listener, PollFd::new(self.listener.as_fd(), libc::POLLIN));
-        if let Some(done) = self.writer.done() {
+        for done in [self.logs.done(), self.exits.done()].into_iter().flatten() {
             add(Token::Written, PollFd::new(done, libc::POLLIN));
         }
         for (id, peer) in &self.peers {
@@ -178,7 +181,7 @@ impl Shim {
                 }
             }
             Token::Written => {
-                while let Some(job) = self.writer.take() {
+                while let Some(job) = self.logs.take().or_else(|| self.exits.take()) {
                     self.written(*job);
                 }
             }
@@ -199,7 +202,7 @@ impl Shim {
         let now = Clock::read();
         for slot in 0..self.containers.len() {
             let Some(container) = &mut self.containers[slot] else { continue };
-            container.stdio.settle(slot, &mut self.writer);
+            container.stdio.settle(slot, &mut self.logs);
             self.finish(slot, now.wall_ns);
         }
         let now_ms = now.monotonic_ns / 1_000_000;
@@ -215,8 +218,8 @@ impl Shim {
         let execs =
             self.execs.iter().filter_map(|e| e.deadline_ms).map(|d| d.saturating_sub(now.monotonic_ns / 1_000_000));
         let drains = self.containers.iter().flatten().filter(|c| !c.committing && !c.stdio.ended());
-        let drains =
-            drains.filter_map(|c| c.ended).map(|(_, at)| (at + DRAIN_NS).saturating_sub(now.wall_ns) / 1_000_000);
+        let drains = drains.filter(|c| c.ended.is_some());
+        let drains = drains.map(|c| c.drain_until.saturating_sub(now.wall_ns) / 1_000_000);
         execs.chain(drains).min().map_or(-1, |ms| ms.min(i32::MAX as u64 - 1) as i32 + 1)
     }
 
@@ -314,7 +317,9 @@ impl Shim {
     /// The first process has ended: so must all others of its cgroup.
     fn container_ended(&mut self, slot: usize, ended: Ended) {
         let Some(container) = &mut self.containers[slot] else { return };
-        container.ended = Some((ended, Clock::read().wall_ns));
+        let now = Clock::read().wall_ns;
+        container.ended = Some((ended, now));
+        container.drain_until = now + DRAIN_NS;
         let _ = Kernel::new(&container.scribe).write(&container.plan.cgroup.join("cgroup.kill"), "1");
         container
             .scribe
@@ -329,11 +334,17 @@ impl Shim {
             return;
         }
         if !container.stdio.ended() {
-            if now < at + DRAIN_NS {
+            if now < container.drain_until {
+                return;
+            }
+            if container.stdio.blocked() {
+                // What it said is not lost to a slow disk; an attached client that sleeps has had its time.
+                container.stdio.drop_stalled();
+                container.drain_until = now + DRAIN_NS;
                 return;
             }
             container.stdio.close(now);
-            container.stdio.settle(slot, &mut self.writer);
+            container.stdio.settle(slot, &mut self.logs);
         }
         if container.stdio.log.as_ref().is_some_and(|log| !log.idle()) {
             return;
@@ -342,7 +353,7 @@ impl Shim {
         let exit = container.describe_exit(ended, at);
         container.pending_exit = Some(exit.clone());
         let job = commit_job(slot, &container.plan.exit_file, &exit);
-        if job.and_then(|job| self.writer.submit(job)).is_err() {
+        if job.and_then(|job| self.exits.submit(job)).is_err() {
             // Known only to us then: tell it all the same.
             self.exit_recorded(slot);
         }

@@ -135,6 +135,7 @@ impl Shim {
             started_ns: None,
             failure: None,
             ended: None,
+            drain_until: 0,
             committing: false,
             exit: None,
             pending_exit: None,

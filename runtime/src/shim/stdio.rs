@@ -47,6 +47,12 @@ struct Attached {
     waiting: [VecDeque<u8>; 2],
 }
 
+impl Attached {
+    fn full(&self) -> bool {
+        self.waiting.iter().any(|w| w.len() > MAX_WAITING)
+    }
+}
+
 impl Stdio {
     pub fn attach(&mut self, input: Option<OwnedFd>, outputs: [Option<OwnedFd>; 2]) {
         for fd in input.iter().chain(outputs.iter().flatten()) {
@@ -63,8 +69,7 @@ impl Stdio {
 
     /// Adds what should be waited for now.
     pub fn interests(&self, mut add: impl FnMut(Part, PollFd)) {
-        let full = self.log.as_ref().is_some_and(|l| l.full())
-            || self.attached.iter().any(|a| a.waiting.iter().any(|w| w.len() > MAX_WAITING));
+        let full = self.log.as_ref().is_some_and(|l| l.full()) || self.attached.iter().any(|a| a.full());
         if !full {
             for (stream, fd) in self.outputs.iter().enumerate() {
                 if let Some(fd) = fd {
@@ -110,6 +115,16 @@ impl Stdio {
     /// Both outputs have ended.
     pub fn ended(&self) -> bool {
         self.outputs.iter().all(|o| o.is_none())
+    }
+
+    /// Somebody keeps us from reading on: the disk, or an attached client that does not read.
+    pub fn blocked(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| !log.idle()) || self.attached.iter().any(|a| a.full())
+    }
+
+    /// Lets go of attached clients that do not read.
+    pub fn drop_stalled(&mut self) {
+        self.attached.retain(|a| !a.full());
     }
 
     /// The container is gone: gives up on output that does not end (somebody else holds the pipe).

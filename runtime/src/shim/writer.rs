@@ -1,7 +1,7 @@
-//! The one thread that may wait for a disk: it writes logs and exit records, so that the loop never does.
+//! Threads that may wait for a disk, one for logs and one for exit records, so that the loop never does.
 //!
-//! The shim forks with raw clone3, and the child gets whatever state the allocator is in: so this thread never
-//! allocates, frees or locks. Jobs are boxes of the main thread's, whose addresses go back and forth over two pipes.
+//! The shim forks with raw clone3, and the child gets whatever state the allocator is in: so these threads never
+//! allocate, free or lock. Jobs are boxes of the main thread's, whose addresses go back and forth over two pipes.
 
 use std::ffi::CString;
 use std::io::Error as IoError;

@@ -1,0 +1,201 @@
+//! What Pods ask for now and then: privileges, the host's namespaces, propagation; and disks that hang.
+
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use podwright_runtime::{ContainerId, Network, PidMode, Rootfs, Scribe, all_capabilities, oci};
+
+use super::runtime::support::{Bed, within};
+
+async fn log_of(bed: &Bed, id: &ContainerId) -> String {
+    bed.runtime.start_container(id, &Scribe::none()).await.unwrap();
+    bed.runtime.wait_container(id, Duration::from_secs(10)).await.unwrap();
+    bed.log(id)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn privileges_are_those_asked_for() {
+    let bed = Bed::new("privileges").await;
+    bed.sandbox("s").await;
+    let script = "grep -E '^(CapEff|NoNewPrivs|Seccomp|Seccomp_filters):' /proc/self/status; id -u";
+    // Escalation allowed: the filters are loaded while the process still may, before it becomes somebody else.
+    let mut spec = bed.container("escalating", script, &[("user", "1000:1000")]);
+    let mut process = spec.oci.process().clone().unwrap();
+    process.set_no_new_privileges(Some(false));
+    spec.oci.set_process(Some(process.clone()));
+    let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+    let log = log_of(&bed, &id).await;
+    let expected = "CapEff:\t0000000000000000\nNoNewPrivs:\t0\nSeccomp:\t2\nSeccomp_filters:\t2\n1000\n";
+    assert_eq!(log, expected);
+
+    let mut spec = bed.container("privileged", &format!("{script}; mount -t tmpfs x /tmp && echo mounted"), &[]);
+    let all = all_capabilities();
+    let sets = oci::LinuxCapabilitiesBuilder::default();
+    let sets = sets.bounding(all.clone()).effective(all.clone()).permitted(all).inheritable([]).ambient([]);
+    process.set_capabilities(Some(sets.build().unwrap())).set_user(oci::User::default());
+    process.set_args(Some(
+        ["sh", "-c", &format!("{script}; mount -t tmpfs x /tmp && echo mounted")].map(str::to_owned).to_vec(),
+    ));
+    spec.oci.set_process(Some(process)).set_linux(Some(oci::LinuxBuilder::default().build().unwrap()));
+    let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+    let log = log_of(&bed, &id).await;
+    assert!(log.contains("Seccomp:\t0") && log.contains("mounted"), "{log}");
+    let own = std::fs::read_to_string("/proc/self/status").unwrap();
+    let bounding = own.lines().find_map(|l| l.strip_prefix("CapBnd:\t")).unwrap();
+    assert!(log.contains(&format!("CapEff:\t{bounding}")), "{log}");
+    bed.end().await;
+}
+
+fn inode(path: &str) -> u64 {
+    std::fs::metadata(path).unwrap().ino()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn namespaces_of_the_host_are_the_hosts() {
+    let bed = Bed::new("host").await;
+    bed.sandbox_with("s", |spec| {
+        (spec.network, spec.pid, spec.host_ipc) = (Network::Host, PidMode::Host, true);
+        spec.hostname.clear();
+    })
+    .await;
+    let id = bed.run("c", "sleep 1000 & sleep 1000").await;
+    let process = bed.runtime.processes(&id).await.unwrap().remove(0);
+    for kind in ["net", "pid", "ipc", "uts"] {
+        assert_eq!(process.namespaces[kind], inode(&format!("/proc/self/ns/{kind}")), "{kind}");
+    }
+    for kind in ["mnt", "cgroup"] {
+        assert_ne!(process.namespaces[kind], inode(&format!("/proc/self/ns/{kind}")), "{kind}");
+    }
+    let out = bed.exec(&id, "echo $$ $(cat /proc/self/comm)").await.unwrap();
+    assert!(String::from_utf8_lossy(&out.stdout).ends_with(" cat\n"), "{out:?}");
+    // Without a PID namespace of its own, only the cgroup says what else belongs to it.
+    bed.runtime.stop_container(&id, libc::SIGKILL, Duration::from_secs(5), &Scribe::none()).await.unwrap();
+    within("the end of its other process", || async {
+        let left = bed.runtime.processes(&id).await.unwrap();
+        left.is_empty().then_some(()).ok_or(left)
+    })
+    .await;
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_can_join_a_network() {
+    let bed = Bed::new("join").await;
+    bed.sandbox("node").await;
+    let pause = bed.runtime.sandbox("node").await.unwrap().pid;
+    let path = format!("/proc/{pause}/ns/net");
+    bed.sandbox_with("s", |spec| spec.network = Network::Path(path.clone().into())).await;
+    let id = bed.run("c", "sleep 1000").await;
+    let processes = bed.runtime.processes(&id).await.unwrap();
+    assert_eq!(processes[0].namespaces["net"], inode(&path));
+    let netns = std::fs::File::from(bed.runtime.netns("s").await.unwrap());
+    assert_eq!(netns.metadata().unwrap().ino(), inode(&path));
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn shared_mounts_reach_the_host_and_others_do_not() {
+    use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
+    let bed = Bed::new("shared").await;
+    bed.sandbox("s").await;
+    let volume = bed.path("volume");
+    std::fs::create_dir(&volume).unwrap();
+    mount("volume", &volume, "tmpfs", MountFlags::empty(), None).unwrap();
+    mount_change(&volume, MountPropagationFlags::SHARED).unwrap();
+    let all = all_capabilities();
+    for (name, option, seen) in [("two-way", "rshared", true), ("one-way", "rslave", false)] {
+        let script = format!(
+            "mkdir /v/{name} && mount -t tmpfs inner /v/{name} && touch /v/{name}/file && echo done; sleep 1000"
+        );
+        let mut spec = bed.container(name, &script, &[]);
+        let mut process = spec.oci.process().clone().unwrap();
+        let sets = oci::LinuxCapabilitiesBuilder::default().bounding(all.clone()).effective(all.clone());
+        process.set_capabilities(Some(sets.permitted(all.clone()).build().unwrap()));
+        let options = vec!["rbind".to_owned(), option.to_owned()];
+        let bind = oci::MountBuilder::default().destination("/v").typ("bind").source(&volume).options(options);
+        let mut mounts = spec.oci.mounts().clone().unwrap();
+        mounts.push(bind.build().unwrap());
+        spec.oci.set_process(Some(process)).set_mounts(Some(mounts));
+        spec.oci.set_linux(Some(oci::LinuxBuilder::default().build().unwrap()));
+        let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+        bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+        bed.log_has(&id, "done").await;
+        assert_eq!(volume.join(name).join("file").exists(), seen, "{name}");
+        bed.runtime.remove_container(&id, &Scribe::none()).await.unwrap();
+    }
+    let _ = unmount(volume.join("two-way"), UnmountFlags::DETACH);
+    unmount(&volume, UnmountFlags::DETACH).unwrap();
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_folder_can_be_the_root() {
+    let bed = Bed::new("plain").await;
+    bed.sandbox("s").await;
+    let mut spec = bed.container("c", "touch /made && ls /", &[]);
+    spec.rootfs = Rootfs::Dir(bed.path("layers/base"));
+    let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+    assert!(log_of(&bed, &id).await.contains("made\n"));
+    assert!(bed.path("layers/base/made").exists());
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_hangs_holds_up_nothing_else() {
+    let bed = Bed::new("hang").await;
+    bed.sandbox("s").await;
+    // A pipe that nobody reads is a disk that hangs.
+    let path = bed.path("logs/loud/0.log");
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let reader = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let mut spec = bed.container("loud", "yes | head -c 400000; echo all said >&2; sleep 1000", &[]);
+    spec.log.as_mut().unwrap().max_bytes = u64::MAX;
+    let loud = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+    bed.runtime.start_container(&loud, &Scribe::none()).await.unwrap();
+    let quiet = bed.run("quiet", "exit 6").await;
+    let exit = bed.runtime.wait_container(&quiet, Duration::from_secs(5)).await.unwrap();
+    assert_eq!(exit.code, 6);
+    assert_eq!(bed.exec(&loud, "echo alive").await.unwrap().stdout, b"alive\n");
+    // When the disk comes back, everything is there.
+    let reading = std::thread::spawn(move || {
+        use std::io::{BufRead, BufReader};
+        let (mut lines, mut over) = (0, false);
+        // The two streams are not ordered between each other.
+        for line in BufReader::new(reader).lines().map_while(Result::ok) {
+            lines += usize::from(line.ends_with(" stdout F y"));
+            over |= line.ends_with("all said");
+            if over && lines == 200_000 {
+                break;
+            }
+        }
+        lines
+    });
+    let joined = tokio::task::spawn_blocking(move || reading.join().unwrap());
+    assert_eq!(tokio::time::timeout(Duration::from_secs(30), joined).await.unwrap().unwrap(), 200_000);
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_sandboxes_come_and_go_at_once() {
+    let bed = Bed::new("many").await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..20 {
+        let (runtime, mut spec) = (bed.runtime.clone(), bed.container("c", "echo hello; sleep 1000", &[]));
+        let sandbox = bed.sandbox_spec(&format!("s{n}"));
+        spec.id.sandbox = sandbox.id.clone();
+        spec.log.as_mut().unwrap().path = bed.path("logs").join(&sandbox.id).join("0.log");
+        tasks.spawn(async move {
+            let none = Scribe::none();
+            runtime.run_sandbox(sandbox, &none).await?;
+            let id = runtime.create_container(spec, &none).await?.id;
+            runtime.start_container(&id, &none).await?;
+            runtime.stop_container(&id, libc::SIGKILL, Duration::from_secs(20), &none).await?;
+            runtime.remove_sandbox(&id.sandbox, &none).await
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap().unwrap();
+    }
+    bed.end().await;
+}
