@@ -25,15 +25,20 @@ impl Amounts {
         let mut amounts = Amounts::default();
         for (name, quantity) in map.into_iter().flatten() {
             let Ok(quantity) = quantity.0.parse::<Quantity>() else { continue };
-            match name.as_str() {
-                "cpu" => amounts.cpu = quantity.millis(),
-                "memory" => amounts.memory = quantity.value(),
-                "ephemeral-storage" => amounts.ephemeral_storage = quantity.value(),
-                "pods" => {}
-                _ => drop(amounts.others.insert(name.clone(), quantity.value())),
-            }
+            amounts.set(name, &quantity);
         }
         amounts
+    }
+
+    /// Nobody requests or has less than nothing.
+    fn set(&mut self, name: &str, quantity: &Quantity) {
+        match name {
+            "cpu" => self.cpu = quantity.millis().max(0),
+            "memory" => self.memory = quantity.value().max(0),
+            "ephemeral-storage" => self.ephemeral_storage = quantity.value().max(0),
+            "pods" => {}
+            _ => drop(self.others.insert(name.to_owned(), quantity.value().max(0))),
+        }
     }
 
     fn combine(&mut self, other: &Amounts, with: fn(i64, i64) -> i64) {
@@ -56,6 +61,21 @@ impl Amounts {
         self.combine(other, i64::max);
     }
 
+    /// Whether a sum did not fit: what was added to it cannot be taken off again.
+    pub fn is_saturated(&self) -> bool {
+        [self.cpu, self.memory, self.ephemeral_storage].iter().chain(self.others.values()).any(|n| *n == i64::MAX)
+    }
+    pub fn is_zero(&self) -> bool {
+        [self.cpu, self.memory, self.ephemeral_storage].iter().chain(self.others.values()).all(|n| *n == 0)
+    }
+    /// Whether no amount of `other` is larger.
+    pub fn covers(&self, other: &Amounts) -> bool {
+        self.cpu >= other.cpu
+            && self.memory >= other.memory
+            && self.ephemeral_storage >= other.ephemeral_storage
+            && other.others.iter().all(|(name, amount)| self.get(name) >= *amount)
+    }
+
     /// The amount of a resource by its name.
     pub fn get(&self, name: &str) -> i64 {
         match name {
@@ -75,24 +95,42 @@ pub fn allocatable(node: &Node) -> (Amounts, i64) {
 }
 
 /// What a Pod requests: the larger of what its containers and sidecars need together and what its init containers need
-/// one after the other (beside the sidecars started before them), plus overhead.
+/// one after the other (beside the sidecars started before them); or what it requests as a whole; plus overhead.
 pub fn requests(pod: &Pod) -> Amounts {
-    sum(pod, |container| Amounts::from_map(container.resources.as_ref().and_then(|r| r.requests.as_ref())))
+    sum(pod, request)
 }
 
 /// The same, with upstream's assumptions for containers that name nothing: 100m CPU and 200 MiB. For scores alone.
 pub fn assumed_requests(pod: &Pod) -> Amounts {
     sum(pod, |container| {
-        let named = container.resources.as_ref().and_then(|r| r.requests.as_ref());
-        let mut amounts = Amounts::from_map(named);
-        if named.is_none_or(|m| !m.contains_key("cpu")) {
+        let resources = container.resources.as_ref();
+        let named = |name: &str| {
+            let maps = resources.map(|r| [r.requests.as_ref(), r.limits.as_ref()]);
+            maps.into_iter().flatten().flatten().any(|map| map.contains_key(name))
+        };
+        let mut amounts = request(container);
+        if !named("cpu") {
             amounts.cpu = 100;
         }
-        if named.is_none_or(|m| !m.contains_key("memory")) {
+        if !named("memory") {
             amounts.memory = 200 << 20;
         }
         amounts
     })
+}
+
+/// A limit without a request is a request too. (Defaulting says so already, but static Pods have not been through it.)
+fn request(container: &Container) -> Amounts {
+    let Some(resources) = &container.resources else { return Amounts::default() };
+    let mut amounts = Amounts::from_map(resources.requests.as_ref());
+    for (name, limit) in resources.limits.iter().flatten() {
+        if !resources.requests.as_ref().is_some_and(|r| r.contains_key(name))
+            && let Ok(limit) = limit.0.parse()
+        {
+            amounts.set(name, &limit);
+        }
+    }
+    amounts
 }
 
 fn sum(pod: &Pod, of: impl Fn(&Container) -> Amounts) -> Amounts {
@@ -113,6 +151,13 @@ fn sum(pod: &Pod, of: impl Fn(&Container) -> Amounts) -> Amounts {
         }
     }
     running.raise_to(&peak);
-    running.add(&Amounts::from_map(spec.overhead.as_ref()));
+    for (name, whole) in spec.resources.iter().flat_map(|r| r.requests.iter().flatten()) {
+        if let Ok(whole) = whole.0.parse() {
+            running.set(name, &whole);
+        }
+    }
+    if spec.overhead.is_some() {
+        running.add(&Amounts::from_map(spec.overhead.as_ref()));
+    }
     running
 }

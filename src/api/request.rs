@@ -86,6 +86,9 @@ pub struct Options {
     pub propagation_policy: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preconditions: Option<Preconditions>,
+    /// What a component wants told in the object's trace about this write; kept nowhere else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 fn is_false(b: &bool) -> bool {

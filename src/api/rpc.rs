@@ -125,6 +125,9 @@ pub struct Step {
     /// The `fieldManager` of the request: which component it was.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub manager: String,
+    /// What that component tells about it: how the scheduler chose.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub note: String,
 }
 
 /// Upstream's `PodLogOptions`.

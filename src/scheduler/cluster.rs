@@ -1,175 +1,220 @@
 //! The scheduler's view of the cluster: every node with what is on it, kept by increments.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Taint};
 
-use super::node_name;
+use super::pod::{HostPort, PodInfo};
 use crate::api::pod_resources::{self, Amounts};
 
-/// A host port in use: address, protocol, port.
-pub type HostPort = (String, String, i32);
-
 /// One node and what is on it.
-#[derive(Default)]
 pub struct NodeInfo {
     pub node: Arc<Node>,
+    pub name: String,
     pub allocatable: Amounts,
     pub max_pods: i64,
-    pub requested: Amounts,
-    /// As `requested`, with assumptions for Pods that request nothing; for scores.
-    pub assumed: Amounts,
-    pub ports: BTreeSet<HostPort>,
-    pods: HashMap<String, Arc<Pod>>,
-    /// Pods may be seen before their node.
-    known: bool,
+    pub unschedulable: bool,
+    pub taints: Vec<Taint>,
+    pub load: Load,
 }
 
 impl NodeInfo {
-    pub fn name(&self) -> &str {
-        self.node.metadata.name.as_deref().unwrap_or("")
+    fn new(node: Arc<Node>, load: Load) -> NodeInfo {
+        let (allocatable, max_pods) = pod_resources::allocatable(&node);
+        let spec = node.spec.as_ref();
+        NodeInfo {
+            name: node.metadata.name.clone().unwrap_or_default(),
+            allocatable,
+            max_pods,
+            unschedulable: spec.and_then(|s| s.unschedulable) == Some(true),
+            taints: spec.and_then(|s| s.taints.clone()).unwrap_or_default(),
+            node,
+            load,
+        }
     }
-    pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.node.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+}
+
+/// What the Pods of one node take.
+#[derive(Default)]
+pub struct Load {
+    pub requested: Amounts,
+    /// As `requested`, with assumptions for Pods that request nothing; for scores.
+    pub assumed: Amounts,
+    /// How many Pods hold each port: the scheduler places no second one, but others may have.
+    pub ports: BTreeMap<HostPort, usize>,
+    pods: HashMap<String, Arc<PodInfo>>,
+}
+
+impl Load {
+    pub fn pods(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
         self.pods.values()
     }
     pub fn pod_count(&self) -> i64 {
         self.pods.len() as i64
     }
-    pub fn label(&self, key: &str) -> Option<&str> {
-        self.node.metadata.labels.as_ref()?.get(key).map(String::as_str)
-    }
 
-    fn add(&mut self, pod: Arc<Pod>) {
-        self.requested.add(&pod_resources::requests(&pod));
-        self.assumed.add(&pod_resources::assumed_requests(&pod));
-        self.ports.extend(host_ports(&pod));
-        self.pods.insert(uid(&pod), pod);
-    }
-
-    fn remove(&mut self, uid: &str) -> bool {
-        let Some(pod) = self.pods.remove(uid) else { return false };
-        self.requested.subtract(&pod_resources::requests(&pod));
-        self.assumed.subtract(&pod_resources::assumed_requests(&pod));
-        for port in host_ports(&pod) {
-            self.ports.remove(&port);
+    fn add(&mut self, pod: Arc<PodInfo>) {
+        self.count(&pod);
+        for port in &pod.ports {
+            *self.ports.entry(port.clone()).or_default() += 1;
         }
-        true
+        self.pods.insert(pod.uid.clone(), pod);
     }
+
+    fn count(&mut self, pod: &PodInfo) {
+        self.requested.add(&pod.requests);
+        self.assumed.add(&pod.assumed);
+    }
+
+    fn remove(&mut self, uid: &str) {
+        let Some(pod) = self.pods.remove(uid) else { return };
+        if self.requested.is_saturated() || self.assumed.is_saturated() {
+            // A sum that did not fit cannot be undone by subtracting.
+            (self.requested, self.assumed) = Default::default();
+            let rest: Vec<_> = self.pods.values().cloned().collect();
+            rest.iter().for_each(|pod| self.count(pod));
+        } else {
+            self.requested.subtract(&pod.requests);
+            self.assumed.subtract(&pod.assumed);
+        }
+        for port in &pod.ports {
+            if let Some(holders) = self.ports.get_mut(port) {
+                *holders -= 1;
+                if *holders == 0 {
+                    self.ports.remove(port);
+                }
+            }
+        }
+    }
+}
+
+/// Where a Pod is.
+struct Place {
+    node: String,
+    /// Its binding is not seen yet.
+    assumed: bool,
 }
 
 /// All nodes.
 #[derive(Default)]
 pub struct Cluster {
-    nodes: BTreeMap<String, NodeInfo>,
-    /// Where each Pod is, by uid; whether that is only assumed yet.
-    places: HashMap<String, (String, bool)>,
-    /// The names of known nodes, and where the next search starts: so that all are tried in turn.
-    order: Vec<String>,
+    /// The nodes that exist. A search begins where the last one ended, so that all are tried in turn.
+    nodes: Vec<NodeInfo>,
     next: usize,
+    /// Where in `nodes` each one is.
+    index: HashMap<String, usize>,
+    /// What is on nodes that do not exist: not yet, no longer, or never.
+    elsewhere: HashMap<String, Load>,
+    /// Where each Pod is, by uid.
+    places: HashMap<String, Place>,
 }
 
 impl Cluster {
     pub fn set_node(&mut self, node: Arc<Node>) {
         let name = node.metadata.name.clone().unwrap_or_default();
-        let info = self.nodes.entry(name.clone()).or_default();
-        (info.allocatable, info.max_pods) = pod_resources::allocatable(&node);
-        info.node = node;
-        if !std::mem::replace(&mut info.known, true) {
-            self.order.push(name);
+        if let Some(at) = self.index.get(&name) {
+            let load = std::mem::take(&mut self.nodes[*at].load);
+            self.nodes[*at] = NodeInfo::new(node, load);
+        } else {
+            let load = self.elsewhere.remove(&name).unwrap_or_default();
+            self.index.insert(name, self.nodes.len());
+            self.nodes.push(NodeInfo::new(node, load));
         }
     }
 
+    /// The node is gone; its Pods still have to go.
     pub fn remove_node(&mut self, name: &str) {
-        if let Some(info) = self.nodes.get_mut(name) {
-            info.known = false;
-            if info.pods.is_empty() {
-                self.nodes.remove(name);
-            }
+        let Some(at) = self.index.remove(name) else { return };
+        let removed = self.nodes.swap_remove(at);
+        if let Some(moved) = self.nodes.get(at) {
+            self.index.insert(moved.name.clone(), at);
         }
-        self.order.retain(|n| n != name);
+        if removed.load.pod_count() > 0 {
+            self.elsewhere.insert(removed.name, removed.load);
+        }
     }
 
-    /// Takes in a Pod that is bound. An assumption about it is settled by this.
-    pub fn set_pod(&mut self, pod: Arc<Pod>) {
-        let Some(node) = node_name(&pod).map(str::to_owned) else { return };
-        self.take_off(&uid(&pod));
+    pub fn node(&self, name: &str) -> Option<&NodeInfo> {
+        self.index.get(name).map(|at| &self.nodes[*at])
+    }
+
+    /// Takes in a Pod that is bound to a node, or its newer form. An assumption about it is settled by this. Returns the
+    /// node on which room became free: it was expected elsewhere, or asks for less than it did.
+    pub fn set_pod(&mut self, pod: Arc<PodInfo>, node: &str) -> Option<String> {
+        let before = self.places.get(&pod.uid).map(|place| place.node.clone());
+        let old = before.as_deref().and_then(|name| self.load(name)?.pods.get(&pod.uid).cloned());
+        let shrunk = old.is_some_and(|old| !pod.requests.covers(&old.requests));
+        self.remove_pod(&pod.uid);
         self.place(pod, node, false);
+        before.filter(|before| before != node || shrunk)
     }
 
     /// Counts a Pod on a node before its binding is written.
-    pub fn assume(&mut self, pod: Arc<Pod>, node: &str) {
-        self.place(pod, node.to_owned(), true);
+    pub fn assume(&mut self, pod: Arc<PodInfo>, node: &str) {
+        self.remove_pod(&pod.uid);
+        self.place(pod, node, true);
     }
 
-    /// Takes an assumption back.
-    pub fn forget(&mut self, pod: &Pod) {
-        if self.is_assumed(pod) {
-            self.take_off(&uid(pod));
+    /// Takes an assumption back; the node that the Pod was assumed on, unless the binding has been seen since.
+    pub fn forget(&mut self, uid: &str) -> Option<String> {
+        if self.places.get(uid)?.assumed { self.remove_pod(uid) } else { None }
+    }
+
+    pub fn is_assumed(&self, uid: &str) -> bool {
+        self.places.get(uid).is_some_and(|place| place.assumed)
+    }
+
+    /// Takes a Pod off its node, which is returned.
+    pub fn remove_pod(&mut self, uid: &str) -> Option<String> {
+        let Place { node, .. } = self.places.remove(uid)?;
+        if let Some(at) = self.index.get(&node) {
+            self.nodes[*at].load.remove(uid);
+        } else if let Some(load) = self.elsewhere.get_mut(&node) {
+            load.remove(uid);
+            if load.pod_count() == 0 {
+                self.elsewhere.remove(&node);
+            }
         }
-    }
-
-    pub fn is_assumed(&self, pod: &Pod) -> bool {
-        self.places.get(&uid(pod)).is_some_and(|(_, assumed)| *assumed)
-    }
-
-    /// Takes a Pod off its node; whether it was on one.
-    pub fn remove_pod(&mut self, pod: &Pod) -> bool {
-        self.take_off(&uid(pod))
+        Some(node)
     }
 
     pub fn len(&self) -> usize {
-        self.order.len()
+        self.nodes.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
+        self.nodes.is_empty()
     }
 
-    /// The known nodes, starting behind where the last search ended.
+    /// All nodes, beginning behind where the last search ended.
     pub fn in_turn(&self) -> impl Iterator<Item = &NodeInfo> {
-        let (front, back) = self.order.split_at(self.next.min(self.order.len()));
-        back.iter().chain(front).filter_map(|name| self.nodes.get(name))
+        let (front, back) = self.nodes.split_at(self.next.min(self.nodes.len()));
+        back.iter().chain(front)
     }
 
     /// The next search starts this many nodes further on.
     pub fn advance(&mut self, visited: usize) {
-        if !self.order.is_empty() {
-            self.next = (self.next + visited) % self.order.len();
+        if !self.nodes.is_empty() {
+            self.next = (self.next + visited) % self.nodes.len();
         }
     }
 
-    fn place(&mut self, pod: Arc<Pod>, node: String, assumed: bool) {
-        self.places.insert(uid(&pod), (node.clone(), assumed));
-        self.nodes.entry(node).or_default().add(pod);
+    fn load(&self, node: &str) -> Option<&Load> {
+        self.node(node).map(|node| &node.load).or_else(|| self.elsewhere.get(node))
     }
 
-    fn take_off(&mut self, uid: &str) -> bool {
-        let Some((node, _)) = self.places.remove(uid) else { return false };
-        let Some(info) = self.nodes.get_mut(&node) else { return false };
-        let removed = info.remove(uid);
-        if !info.known && info.pods.is_empty() {
-            self.nodes.remove(&node);
+    fn place(&mut self, pod: Arc<PodInfo>, node: &str, assumed: bool) {
+        self.places.insert(pod.uid.clone(), Place { node: node.to_owned(), assumed });
+        match self.index.get(node) {
+            Some(at) => self.nodes[*at].load.add(pod),
+            None => self.elsewhere.entry(node.to_owned()).or_default().add(pod),
         }
-        removed
     }
-}
-
-fn uid(pod: &Pod) -> String {
-    pod.metadata.uid.clone().unwrap_or_default()
-}
-
-/// The host ports of a Pod: all containers' and, as they run beside them, sidecars'.
-pub fn host_ports(pod: &Pod) -> impl Iterator<Item = HostPort> {
-    let spec = pod.spec.as_ref();
-    let sidecars = spec.and_then(|s| s.init_containers.as_ref()).into_iter().flatten();
-    let sidecars = sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always"));
-    let containers = spec.map(|s| s.containers.as_slice()).unwrap_or_default().iter();
-    containers.chain(sidecars).flat_map(|c| c.ports.iter().flatten()).filter_map(|port| {
-        let host_port = port.host_port.filter(|p| *p > 0)?;
-        let address = port.host_ip.clone().filter(|ip| !ip.is_empty()).unwrap_or_else(|| "0.0.0.0".into());
-        Some((address, port.protocol.clone().unwrap_or_else(|| "TCP".into()), host_port))
-    })
 }

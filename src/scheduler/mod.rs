@@ -8,34 +8,47 @@
 //! One task owns cluster and queue and takes one Pod at a time; what it has decided counts at once (the Pod is *assumed*
 //! on its node), the binding is written beside it. The rules are rows of [`plugins::PLUGINS`], a file each.
 
+pub mod bench;
 pub mod cluster;
 pub mod framework;
 pub mod plugins;
+pub mod pod;
 pub mod queue;
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Pod, PodCondition};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod, PodCondition},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
 use serde_json::json;
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    api::{Env, Request, Status, Verb},
+    api::{Env, Options, Request, Status, Verb},
     client::{Client, Delta, Informers, Key, Recorder, reference},
 };
 use cluster::Cluster;
 use framework::Decision;
+pub use pod::NAME;
+use pod::{PodInfo, is_finished, is_gated, is_ours, node_name};
 use queue::{Change, Queue};
 
-/// The name that Pods ask for in `spec.schedulerName`.
-pub const NAME: &str = "default-scheduler";
+/// So many bindings and conditions may be on their way at once: enough to fill the store's group commits.
+const MOST_WRITES: usize = 256;
+/// After so many decisions in a row others get their turn.
+const TURNS: usize = 16;
 
 /// Runs until `shutdown`.
 pub async fn run(client: Client, env: Env, informers: Informers, shutdown: CancellationToken) {
-    informers.pods.synced().await;
-    informers.nodes.synced().await;
-    let (pods, nodes) = (informers.pods.subscribe(), informers.nodes.subscribe());
+    let synced = async {
+        informers.pods.synced().await;
+        informers.nodes.synced().await;
+    };
+    if shutdown.run_until_cancelled(synced).await.is_none() {
+        return;
+    }
     let recorder = Recorder::new(client.clone(), env.clone(), NAME, None);
     let scheduler = Scheduler {
         client,
@@ -43,9 +56,11 @@ pub async fn run(client: Client, env: Env, informers: Informers, shutdown: Cance
         recorder,
         cluster: Cluster::default(),
         queue: Queue::default(),
+        nodes: informers.nodes.subscribe(),
+        pods: informers.pods.subscribe(),
         writes: JoinSet::new(),
     };
-    scheduler.run(pods, nodes, shutdown).await;
+    scheduler.run(shutdown).await;
 }
 
 struct Scheduler {
@@ -54,136 +69,188 @@ struct Scheduler {
     recorder: Recorder,
     cluster: Cluster,
     queue: Queue,
+    nodes: mpsc::UnboundedReceiver<Delta<Node>>,
+    pods: mpsc::UnboundedReceiver<Delta<Pod>>,
     /// Bindings and conditions on their way.
     writes: JoinSet<Written>,
 }
 
 /// How a write ended.
 enum Written {
-    Bound(Arc<Pod>, String, Result<(), Status>),
+    Bound(Arc<PodInfo>, String, Result<(), Status>),
     Condition,
 }
 
 impl Scheduler {
-    async fn run(
-        mut self,
-        mut pods: mpsc::UnboundedReceiver<Delta<Pod>>,
-        mut nodes: mpsc::UnboundedReceiver<Delta<Node>>,
-        shutdown: CancellationToken,
-    ) {
+    async fn run(mut self, shutdown: CancellationToken) {
         loop {
-            // What is known goes first: a decision on old news is a wasted one.
+            // What is known goes first, all of it: a decision on old news is a wasted one, or a wrong one.
+            self.catch_up();
+            let mut turns = 0;
+            while turns < TURNS && self.writes.len() < MOST_WRITES && self.queue.has_active() {
+                self.schedule_one();
+                turns += 1;
+            }
+            if turns > 0 && !shutdown.is_cancelled() {
+                tokio::task::yield_now().await;
+                continue;
+            }
             let wake = self.queue.next_wake();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                Some(delta) = nodes.recv() => self.node_changed(delta),
-                Some(delta) = pods.recv() => self.pod_changed(delta),
+                Some(delta) = self.nodes.recv() => self.node_changed(delta),
+                Some(delta) = self.pods.recv() => self.pod_changed(delta),
                 Some(Ok(written)) = self.writes.join_next() => self.written(written),
-                () = wait_until(wake) => self.queue.wake(tokio::time::Instant::now()),
-                () = std::future::ready(()), if self.queue.has_active() => self.schedule_one(),
+                () = wait_until(wake) => {}
                 else => break,
             }
         }
-        while self.writes.join_next().await.is_some() {}
+        while let Some(written) = self.writes.join_next().await {
+            written.into_iter().for_each(|written| self.written(written));
+        }
+    }
+
+    fn catch_up(&mut self) {
+        while let Ok(delta) = self.nodes.try_recv() {
+            self.node_changed(delta);
+        }
+        while let Ok(delta) = self.pods.try_recv() {
+            self.pod_changed(delta);
+        }
+        while let Some(Ok(written)) = self.writes.try_join_next() {
+            self.written(written);
+        }
+        self.queue.wake(Instant::now());
     }
 
     fn node_changed(&mut self, delta: Delta<Node>) {
-        match (delta.old, delta.new) {
-            (None, Some(node)) => {
-                self.cluster.set_node(node);
-                self.queue.on_change(&Change::NodeAdded);
-            }
-            (Some(old), Some(node)) => {
-                let changes = queue::node_changes(&old, &node);
-                self.cluster.set_node(node);
-                changes.iter().for_each(|change| self.queue.on_change(change));
-            }
-            (_, None) => self.cluster.remove_node(&delta.key.name),
+        let Some(node) = delta.new else { return self.cluster.remove_node(&delta.key.name) };
+        let changes = match &delta.old {
+            None => vec![Change::NodeAdded],
+            Some(old) => queue::node_changes(old, &node),
+        };
+        self.cluster.set_node(node);
+        self.on_changes(&changes, &delta.key.name);
+    }
+
+    fn pod_changed(&mut self, Delta { key, old, new }: Delta<Pod>) {
+        // Whoever was known under this name may be gone, finished, or another Pod.
+        if let Some(old) = old
+            && new.as_ref().is_none_or(|new| is_finished(new) || new.metadata.uid != old.metadata.uid)
+        {
+            self.queue.remove(&key);
+            let freed = self.cluster.remove_pod(old.metadata.uid.as_deref().unwrap_or_default());
+            self.freed(freed);
+        }
+        let Some(pod) = new.filter(|pod| !is_finished(pod)) else { return };
+        if let Some(node) = node_name(&pod).map(str::to_owned) {
+            self.queue.remove(&key);
+            let freed = self.cluster.set_pod(PodInfo::of(pod), &node);
+            self.freed(freed);
+        } else if !is_ours(&pod) {
+            self.queue.remove(&key);
+        } else if is_gated(&pod) {
+            self.condition(&pod, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates");
+        } else {
+            self.pod_waits(PodInfo::of(pod));
         }
     }
 
-    fn pod_changed(&mut self, delta: Delta<Pod>) {
-        let Some(pod) = delta.new.filter(|pod| !finished(pod)) else {
-            self.queue.remove(&delta.key);
-            if delta.old.is_some_and(|old| self.cluster.remove_pod(&old)) {
-                self.queue.on_change(&Change::PodRemoved);
-            }
+    fn pod_waits(&mut self, pod: Arc<PodInfo>) {
+        // Its binding is written, though not seen yet: this is old news.
+        if self.cluster.is_assumed(&pod.uid) && !self.queue.contains(&pod) {
             return;
-        };
-        if node_name(&pod).is_some() {
-            self.queue.remove(&delta.key);
-            self.cluster.set_pod(pod);
-        } else if ours(&pod) && !self.cluster.is_assumed(&pod) {
-            let gates = pod.spec.as_ref().and_then(|s| s.scheduling_gates.as_ref()).is_some_and(|g| !g.is_empty());
-            if gates {
-                self.condition(&pod, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates");
-            } else {
-                self.queue.add(delta.key, pod);
-            }
         }
+        self.queue.add(pod.clone());
+        // Its condition may have been refused because somebody else changed the Pod.
+        if let Some(message) = self.queue.parked_for(&pod.key) {
+            self.condition(&pod.pod, "Unschedulable", &message);
+        }
+    }
+
+    /// Room became free on a node.
+    fn freed(&mut self, node: Option<String>) {
+        if let Some(node) = node {
+            self.on_changes(&[Change::PodRemoved], &node);
+        }
+    }
+
+    fn on_changes(&mut self, changes: &[Change], node: &str) {
+        let Some(node) = self.cluster.node(node) else { return };
+        self.queue.on_changes(changes, |pod| framework::fits(pod, node));
     }
 
     fn schedule_one(&mut self) {
-        let Some((key, pod)) = self.queue.pop() else { return };
+        let Some(pod) = self.queue.pop() else { return };
+        let start = Instant::now();
         match framework::decide(&pod, &mut self.cluster, &self.env) {
-            Decision::Bind(node) => {
-                self.cluster.assume(pod.clone(), &node);
-                self.queue.in_flight(&key);
+            Decision::Bind(choice) => {
+                self.cluster.assume(pod.clone(), &choice.node);
+                let note = format!("{choice}, in {} us", start.elapsed().as_micros());
                 let client = self.client.clone();
                 self.writes.spawn(async move {
-                    let outcome = bind(&client, &key, &pod, &node).await;
-                    Written::Bound(pod, node, outcome)
+                    let outcome = bind(&client, &pod, &choice.node, note).await;
+                    Written::Bound(pod, choice.node, outcome)
                 });
             }
             Decision::Unschedulable { message, plugins } => {
-                self.recorder.warning(reference(&*pod), "FailedScheduling", message.clone());
-                self.condition(&pod, "Unschedulable", &message);
-                self.queue.park(key, pod, plugins);
+                self.recorder.warning(reference(&*pod.pod), "FailedScheduling", message.clone());
+                self.condition(&pod.pod, "Unschedulable", &message);
+                self.queue.park(&pod, plugins, &message);
             }
         }
     }
 
     fn written(&mut self, written: Written) {
         let Written::Bound(pod, node, outcome) = written else { return };
-        let key = Key::of(&*pod);
         match outcome {
             Ok(()) => {
-                let message = format!("Successfully assigned {key} to {node}");
-                self.recorder.normal(reference(&*pod), "Scheduled", message);
-                self.queue.bound(&key);
+                let message = format!("Successfully assigned {} to {node}", pod.key);
+                self.recorder.normal(reference(&*pod.pod), "Scheduled", message);
+                self.queue.done(&pod);
             }
             Err(status) => {
-                self.cluster.forget(&pod);
-                if !status.is_not_found() {
+                if status.is_not_found() {
+                    self.queue.done(&pod);
+                } else {
                     let message = format!("binding rejected: {status}");
-                    self.recorder.warning(reference(&*pod), "FailedScheduling", message);
-                    self.queue.retry(key, pod);
+                    self.recorder.warning(reference(&*pod.pod), "FailedScheduling", message);
+                    self.queue.retry(&pod);
                 }
+                let freed = self.cluster.forget(&pod.uid);
+                self.freed(freed);
             }
         }
     }
 
-    /// Tells in the Pod's status why it has no node; unless it says so already.
+    /// Tells in the Pod's status why it has no node; unless it says so already. A Pod that has changed meanwhile refuses
+    /// it: it may have a node by now, or conditions that are not known here.
     fn condition(&mut self, pod: &Arc<Pod>, reason: &str, message: &str) {
         let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-        let same = |c: &PodCondition| {
-            c.type_ == "PodScheduled" && c.reason.as_deref() == Some(reason) && c.message.as_deref() == Some(message)
+        let old = conditions.iter().find(|c| c.type_ == "PodScheduled");
+        let told = |c: &PodCondition| {
+            c.status == "False" && c.reason.as_deref() == Some(reason) && c.message.as_deref() == Some(message)
         };
-        if conditions.iter().any(same) {
+        if old.is_some_and(told) {
             return;
         }
+        let since = old.filter(|c| c.status == "False").and_then(|c| c.last_transition_time.clone());
         let mut all: Vec<PodCondition> = conditions.iter().filter(|c| c.type_ != "PodScheduled").cloned().collect();
         all.push(PodCondition {
             type_: "PodScheduled".into(),
             status: "False".into(),
             reason: Some(reason.to_owned()),
             message: Some(message.to_owned()),
-            last_transition_time: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(self.env.now())),
+            last_transition_time: since.or_else(|| Some(Time(self.env.now()))),
+            observed_generation: pod.metadata.generation,
             ..PodCondition::default()
         });
         let (client, key) = (self.client.clone(), Key::of(&**pod));
-        let patch = json!({ "metadata": { "uid": pod.metadata.uid }, "status": { "conditions": all } });
+        let patch = json!({
+            "metadata": { "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version },
+            "status": { "conditions": all },
+        });
         self.writes.spawn(async move {
             if let Err(status) = client.merge::<Pod>(key.namespace(), &key.name, Some("status"), patch).await {
                 tracing::debug!(%key, %status, "the Pod's condition was not written");
@@ -193,14 +260,16 @@ impl Scheduler {
     }
 }
 
-async fn wait_until(moment: Option<tokio::time::Instant>) {
+async fn wait_until(moment: Option<Instant>) {
     match moment {
         Some(moment) => tokio::time::sleep_until(moment).await,
         None => std::future::pending().await,
     }
 }
 
-async fn bind(client: &Client, key: &Key, pod: &Pod, node: &str) -> Result<(), Status> {
+/// Writes the binding; `note` is what the Pod's trace tells about it.
+async fn bind(client: &Client, pod: &PodInfo, node: &str, note: String) -> Result<(), Status> {
+    let key = &pod.key;
     let request = Request {
         verb: Verb::Create,
         resource: "pods".into(),
@@ -210,24 +279,11 @@ async fn bind(client: &Client, key: &Key, pod: &Pod, node: &str) -> Result<(), S
         body: Some(json!({
             "apiVersion": "v1",
             "kind": "Binding",
-            "metadata": { "name": key.name, "namespace": key.namespace, "uid": pod.metadata.uid },
+            "metadata": { "name": key.name, "namespace": key.namespace, "uid": pod.uid },
             "target": { "apiVersion": "v1", "kind": "Node", "name": node },
         })),
+        options: Options { note: Some(note), ..Options::default() },
         ..Request::default()
     };
     client.call(request).await.map(drop)
-}
-
-fn node_name(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|n| !n.is_empty())
-}
-
-fn finished(pod: &Pod) -> bool {
-    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
-}
-
-/// Whether this scheduler shall place it: it asks for us and is not being deleted.
-fn ours(pod: &Pod) -> bool {
-    let name = pod.spec.as_ref().and_then(|s| s.scheduler_name.as_deref()).unwrap_or(NAME);
-    name == NAME && pod.metadata.deletion_timestamp.is_none()
 }

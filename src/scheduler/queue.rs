@@ -2,15 +2,15 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
 
-use super::plugins::PLUGINS;
+use super::{plugins::PLUGINS, pod::PodInfo};
 use crate::client::Key;
 
 /// Upstream's podInitialBackoffSeconds and podMaxBackoffSeconds.
@@ -27,7 +27,7 @@ pub enum Change {
     NodeLabels,
     NodeTaints,
     NodeUnschedulable,
-    /// A Pod left its node.
+    /// A Pod left its node, or asks for less.
     PodRemoved,
 }
 
@@ -49,53 +49,64 @@ pub fn node_changes(old: &Node, new: &Node) -> Vec<Change> {
 enum Place {
     Active(Rank),
     Backoff(Instant),
-    Parked {
-        plugins: BTreeSet<&'static str>,
-        until: Instant,
-    },
-    /// Its binding is being written.
+    Parked(Parked),
+    /// It is being decided, or its binding is being written.
     InFlight,
+}
+
+/// No node fits.
+struct Parked {
+    plugins: BTreeSet<&'static str>,
+    message: Arc<str>,
+    until: Instant,
 }
 
 /// Higher priority first, then first come, first served.
 type Rank = (Reverse<i32>, u64, Key);
 
 struct Waiting {
-    pod: Arc<Pod>,
+    pod: Arc<PodInfo>,
     place: Place,
     attempts: u32,
     last_try: Instant,
+    /// When it last was put in line.
+    arrival: u64,
 }
 
-/// See the module.
+/// See the module. A Pod is known by its name; what is said about another one that had the name is not listened to.
 #[derive(Default)]
 pub struct Queue {
     pods: HashMap<Key, Waiting>,
     active: BTreeSet<Rank>,
+    /// The parked ones, in the order in which they were tried.
+    parked: BTreeSet<(u64, Key)>,
     /// When each Pod in backoff or parked is due.
-    due: BTreeMap<(Instant, Key), ()>,
+    due: BTreeSet<(Instant, Key)>,
     arrivals: u64,
 }
 
 impl Queue {
     /// Takes a Pod in, or its newer form. A parked one whose spec or labels changed is tried again.
-    pub fn add(&mut self, key: Key, pod: Arc<Pod>) {
-        let Some(waiting) = self.pods.get_mut(&key) else {
-            let waiting = Waiting { pod, place: Place::InFlight, attempts: 0, last_try: Instant::now() };
-            self.pods.insert(key.clone(), waiting);
-            return self.activate(&key);
-        };
-        let another = waiting.pod.metadata.uid != pod.metadata.uid;
-        let changed = waiting.pod.spec != pod.spec || waiting.pod.metadata.labels != pod.metadata.labels;
+    pub fn add(&mut self, pod: Arc<PodInfo>) {
+        let key = pod.key.clone();
+        let Some(waiting) = self.pods.get_mut(&key) else { return self.add_new(pod) };
+        if waiting.pod.uid != pod.uid {
+            self.remove(&key);
+            return self.add_new(pod);
+        }
+        let (old, new) = (&waiting.pod.pod, &pod.pod);
+        let changed = old.spec != new.spec || old.metadata.labels != new.metadata.labels;
         waiting.pod = pod;
-        if another {
-            waiting.attempts = 0;
+        if changed && matches!(waiting.place, Place::Parked(_)) {
+            self.try_again(&key);
         }
-        match waiting.place {
-            Place::Parked { .. } if changed || another => self.activate(&key),
-            Place::InFlight if another => self.activate(&key),
-            _ => {}
-        }
+    }
+
+    fn add_new(&mut self, pod: Arc<PodInfo>) {
+        let key = pod.key.clone();
+        let waiting = Waiting { pod, place: Place::InFlight, attempts: 0, last_try: Instant::now(), arrival: 0 };
+        self.pods.insert(key.clone(), waiting);
+        self.activate(&key);
     }
 
     pub fn remove(&mut self, key: &Key) {
@@ -103,84 +114,107 @@ impl Queue {
         self.pods.remove(key);
     }
 
+    pub fn contains(&self, pod: &PodInfo) -> bool {
+        self.pods.get(&pod.key).is_some_and(|waiting| waiting.pod.uid == pod.uid)
+    }
+
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
     pub fn has_active(&self) -> bool {
         !self.active.is_empty()
     }
 
-    /// The Pod whose turn it is.
-    pub fn pop(&mut self) -> Option<(Key, Arc<Pod>)> {
+    /// The Pod whose turn it is. It is in flight until `done`, `park` or `retry`.
+    pub fn pop(&mut self) -> Option<Arc<PodInfo>> {
         let (.., key) = self.active.pop_first()?;
         let waiting = self.pods.get_mut(&key)?;
-        waiting.attempts += 1;
+        waiting.attempts = waiting.attempts.saturating_add(1);
         waiting.last_try = Instant::now();
         waiting.place = Place::InFlight;
-        Some((key, waiting.pod.clone()))
+        Some(waiting.pod.clone())
     }
 
-    pub fn in_flight(&mut self, key: &Key) {
-        if let Some(waiting) = self.pods.get_mut(key) {
-            waiting.place = Place::InFlight;
+    /// It has a node, or is gone.
+    pub fn done(&mut self, pod: &PodInfo) {
+        if self.is_in_flight(pod) {
+            self.remove(&pod.key);
         }
     }
 
-    /// Its binding is written.
-    pub fn bound(&mut self, key: &Key) {
-        if self.pods.get(key).is_some_and(|w| matches!(w.place, Place::InFlight)) {
-            self.remove(key);
+    /// No node fits, as `message` says: it waits for a change that one of the plugins names, or for a while.
+    pub fn park(&mut self, pod: &PodInfo, plugins: BTreeSet<&'static str>, message: &str) {
+        if self.is_in_flight(pod) {
+            let until = Instant::now() + MAX_PARKED;
+            self.set(&pod.key, Place::Parked(Parked { plugins, message: message.into(), until }));
         }
-    }
-
-    /// No node fits: waits for a change that one of the plugins names, or for a while.
-    pub fn park(&mut self, key: Key, _pod: Arc<Pod>, plugins: BTreeSet<&'static str>) {
-        let until = Instant::now() + MAX_PARKED;
-        self.set(&key, Place::Parked { plugins, until });
     }
 
     /// Its binding failed: tried again after its backoff.
-    pub fn retry(&mut self, key: Key, _pod: Arc<Pod>) {
-        let Some(until) = self.pods.get(&key).map(backoff_end) else { return };
-        self.set(&key, Place::Backoff(until));
+    pub fn retry(&mut self, pod: &PodInfo) {
+        if self.is_in_flight(pod) {
+            self.try_again(&pod.key);
+        }
     }
 
-    /// Moves the parked Pods that a change may help.
-    pub fn on_change(&mut self, change: &Change) {
-        let helps = |plugins: &BTreeSet<&str>| {
-            plugins.is_empty() || PLUGINS.iter().any(|p| plugins.contains(p.name) && (p.wakes)(change))
-        };
-        let woken: Vec<Key> = self
-            .pods
-            .iter()
-            .filter(|(_, w)| matches!(&w.place, Place::Parked { plugins, .. } if helps(plugins)))
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in woken {
-            let Some(until) = self.pods.get(&key).map(backoff_end) else { continue };
-            if until <= Instant::now() { self.activate(&key) } else { self.set(&key, Place::Backoff(until)) }
+    /// Why a Pod is parked.
+    pub fn parked_for(&self, key: &Key) -> Option<Arc<str>> {
+        match &self.pods.get(key)?.place {
+            Place::Parked(parked) => Some(parked.message.clone()),
+            _ => None,
         }
+    }
+
+    /// Moves the parked Pods that changes help: those for which a plugin that turned them away says so, and that now
+    /// fit where it happened.
+    pub fn on_changes(&mut self, changes: &[Change], fits: impl Fn(&PodInfo) -> bool) {
+        if changes.is_empty() || self.parked.is_empty() {
+            return;
+        }
+        let wakers: Vec<&str> =
+            PLUGINS.iter().filter(|p| changes.iter().any(|change| (p.wakes)(change))).map(|p| p.name).collect();
+        let helps = |plugins: &BTreeSet<&str>| plugins.is_empty() || wakers.iter().any(|name| plugins.contains(name));
+        let woken = |(_, key): &&(u64, Key)| {
+            let waiting = self.pods.get(key);
+            waiting.is_some_and(|w| matches!(&w.place, Place::Parked(p) if helps(&p.plugins)) && fits(&w.pod))
+        };
+        let woken: Vec<Key> = self.parked.iter().filter(woken).map(|(_, key)| key.clone()).collect();
+        woken.iter().for_each(|key| self.try_again(key));
     }
 
     /// When the next Pod is due.
     pub fn next_wake(&self) -> Option<Instant> {
-        self.due.first_key_value().map(|((at, _), ())| *at)
+        self.due.first().map(|(at, _)| *at)
     }
 
     /// Moves what is due to the active ones.
     pub fn wake(&mut self, now: Instant) {
-        while let Some((at, key)) = self.due.first_key_value().map(|(k, ())| k.clone()) {
-            if at > now {
-                break;
-            }
+        while let Some((_, key)) = self.due.first().filter(|(at, _)| *at <= now).cloned() {
             self.activate(&key);
         }
     }
 
+    fn is_in_flight(&self, pod: &PodInfo) -> bool {
+        self.pods.get(&pod.key).is_some_and(|w| w.pod.uid == pod.uid && matches!(w.place, Place::InFlight))
+    }
+
+    /// At once, or when its backoff is over.
+    fn try_again(&mut self, key: &Key) {
+        let Some(until) = self.pods.get(key).map(backoff_end) else { return };
+        if until <= Instant::now() { self.activate(key) } else { self.set(key, Place::Backoff(until)) }
+    }
+
     fn activate(&mut self, key: &Key) {
-        let Some(priority) = self.pods.get(key).map(|w| w.pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0))
-        else {
-            return;
-        };
+        self.unplace(key);
+        let Some(waiting) = self.pods.get_mut(key) else { return };
         self.arrivals += 1;
-        let rank = (Reverse(priority), self.arrivals, key.clone());
+        (waiting.arrival, waiting.place) = (self.arrivals, Place::InFlight);
+        let rank = (Reverse(waiting.pod.priority), self.arrivals, key.clone());
         self.set(key, Place::Active(rank));
     }
 
@@ -189,24 +223,36 @@ impl Queue {
         let Some(waiting) = self.pods.get_mut(key) else { return };
         match &place {
             Place::Active(rank) => drop(self.active.insert(rank.clone())),
-            Place::Backoff(at) | Place::Parked { until: at, .. } => drop(self.due.insert((*at, key.clone()), ())),
+            Place::Backoff(at) => drop(self.due.insert((*at, key.clone()))),
+            Place::Parked(parked) => {
+                self.due.insert((parked.until, key.clone()));
+                self.parked.insert((waiting.arrival, key.clone()));
+            }
             Place::InFlight => {}
         }
         waiting.place = place;
     }
 
-    /// Takes a Pod out of the order it stands in.
+    /// Takes a Pod out of the order it stands in; its place is to be set, or it removed.
     fn unplace(&mut self, key: &Key) {
-        match self.pods.get(key).map(|w| &w.place) {
-            Some(Place::Active(rank)) => drop(self.active.remove(rank)),
-            Some(Place::Backoff(at) | Place::Parked { until: at, .. }) => drop(self.due.remove(&(*at, key.clone()))),
-            _ => {}
+        let Some(waiting) = self.pods.get(key) else { return };
+        match &waiting.place {
+            Place::Active(rank) => drop(self.active.remove(rank)),
+            Place::Backoff(at) => drop(self.due.remove(&(*at, key.clone()))),
+            Place::Parked(parked) => {
+                self.due.remove(&(parked.until, key.clone()));
+                self.parked.remove(&(waiting.arrival, key.clone()));
+            }
+            Place::InFlight => {}
         }
     }
 }
 
 /// 1 s after the first failure, twice as long after each further one, at most 10 s.
 fn backoff_end(waiting: &Waiting) -> Instant {
-    let doublings = waiting.attempts.saturating_sub(1).min(10);
+    if waiting.attempts == 0 {
+        return waiting.last_try;
+    }
+    let doublings = (waiting.attempts - 1).min(10);
     waiting.last_try + (FIRST_BACKOFF * 2u32.pow(doublings)).min(MAX_BACKOFF)
 }

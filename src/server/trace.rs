@@ -62,6 +62,7 @@ impl Trace {
             uid: object.uid().to_owned(),
             user: call.user.name.clone(),
             manager: call.options.field_manager.clone().unwrap_or_default(),
+            note: call.options.note.clone().unwrap_or_default(),
         };
         let mut state = self.lock();
         if !state.by_uid.contains_key(&step.uid) {

@@ -1,7 +1,7 @@
 //! NodeResourcesFit's default score, LeastAllocated: the more is left, the better.
 
-use super::super::framework::{MAX_SCORE, Normalize, Plugin, Score, Subject};
-use crate::scheduler::cluster::NodeInfo;
+use super::super::framework::{MAX_SCORE, Normalize, Plugin, Score};
+use crate::scheduler::{cluster::NodeInfo, pod::PodInfo};
 
 pub const PLUGIN: Plugin = Plugin {
     name: "LeastAllocated",
@@ -10,12 +10,19 @@ pub const PLUGIN: Plugin = Plugin {
     wakes: |_| false,
 };
 
-/// The share of CPU and memory that would be left, averaged.
-fn score(subject: &Subject<'_>, node: &NodeInfo) -> i64 {
-    let left = |name: &str| {
-        let capacity = node.allocatable.get(name);
-        let used = node.assumed.get(name) + subject.assumed.get(name);
-        if capacity == 0 || used > capacity { 0 } else { (capacity - used) * MAX_SCORE / capacity }
-    };
-    (left("cpu") + left("memory")) / 2
+/// The share of CPU and memory that would be left, averaged over what the node has at all.
+fn score(pod: &PodInfo, node: &NodeInfo) -> i64 {
+    let (used, wanted, capacity) = (&node.load.assumed, &pod.assumed, &node.allocatable);
+    let cpu = left(used.cpu, wanted.cpu, capacity.cpu);
+    let memory = left(used.memory, wanted.memory, capacity.memory);
+    match (cpu, memory) {
+        (Some(cpu), Some(memory)) => (cpu + memory) / 2,
+        (one, other) => one.or(other).unwrap_or(0),
+    }
+}
+
+fn left(used: i64, wanted: i64, capacity: i64) -> Option<i64> {
+    let rest = capacity.saturating_sub(used.saturating_add(wanted)).max(0);
+    let share = || rest.checked_mul(MAX_SCORE).map_or_else(|| rest / (capacity / MAX_SCORE), |rest| rest / capacity);
+    (capacity > 0).then(share)
 }

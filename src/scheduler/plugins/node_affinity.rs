@@ -1,10 +1,10 @@
 //! NodeAffinity: `nodeSelector`, and required and preferred node affinity.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/>
 
-use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, Pod};
+use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm};
 
-use super::super::framework::{Normalize, Plugin, Score, Subject};
-use crate::scheduler::{cluster::NodeInfo, queue::Change};
+use super::super::framework::{Normalize, Plugin, Reason, Score};
+use crate::scheduler::{cluster::NodeInfo, pod::PodInfo, queue::Change};
 
 pub const PLUGIN: Plugin = Plugin {
     name: "NodeAffinity",
@@ -13,21 +13,21 @@ pub const PLUGIN: Plugin = Plugin {
     wakes: |change| matches!(change, Change::NodeAdded | Change::NodeLabels),
 };
 
-fn affinity(pod: &Pod) -> Option<&NodeAffinity> {
-    pod.spec.as_ref()?.affinity.as_ref()?.node_affinity.as_ref()
+fn affinity(pod: &PodInfo) -> Option<&NodeAffinity> {
+    pod.spec()?.affinity.as_ref()?.node_affinity.as_ref()
 }
 
-fn filter(subject: &Subject<'_>, node: &NodeInfo) -> Vec<String> {
-    let selector = subject.pod.spec.as_ref().and_then(|s| s.node_selector.as_ref()).into_iter().flatten();
-    let selected = selector.into_iter().all(|(key, value)| node.label(key) == Some(value));
-    let required = affinity(subject.pod).and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+fn filter(pod: &PodInfo, node: &NodeInfo) -> Vec<Reason> {
+    let mut selector = pod.spec().and_then(|s| s.node_selector.as_ref()).into_iter().flatten();
+    let selected = selector.all(|(key, value)| node.label(key) == Some(value));
+    let required = affinity(pod).and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
     // Terms are alternatives; none at all match nothing.
     let wanted = required.is_none_or(|r| r.node_selector_terms.iter().any(|term| matches(term, node)));
     if selected && wanted { Vec::new() } else { vec!["node(s) didn't match Pod's node affinity/selector".into()] }
 }
 
-fn score(subject: &Subject<'_>, node: &NodeInfo) -> i64 {
-    let preferred = affinity(subject.pod).and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
+fn score(pod: &PodInfo, node: &NodeInfo) -> i64 {
+    let preferred = affinity(pod).and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
     let hits = preferred.into_iter().flatten().filter(|p| matches(&p.preference, node));
     hits.map(|p| i64::from(p.weight)).sum()
 }
@@ -36,7 +36,7 @@ fn score(subject: &Subject<'_>, node: &NodeInfo) -> i64 {
 fn matches(term: &NodeSelectorTerm, node: &NodeInfo) -> bool {
     let labels = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
-    let field = |key: &str| (key == "metadata.name").then(|| node.name());
+    let field = |key: &str| (key == "metadata.name").then_some(node.name.as_str());
     (!labels.is_empty() || !fields.is_empty())
         && labels.iter().all(|r| holds(r, node.label(&r.key)))
         && fields.iter().all(|r| holds(r, field(&r.key)))

@@ -3,10 +3,10 @@
 use k8s_openapi::api::core::v1::Taint;
 
 use super::{
-    super::framework::{Plugin, Subject},
+    super::framework::{Plugin, Reason},
     taint_toleration::tolerated,
 };
-use crate::scheduler::{cluster::NodeInfo, queue::Change};
+use crate::scheduler::{cluster::NodeInfo, pod::PodInfo, queue::Change};
 
 pub const PLUGIN: Plugin = Plugin {
     name: "NodeUnschedulable",
@@ -15,11 +15,11 @@ pub const PLUGIN: Plugin = Plugin {
     wakes: |change| matches!(change, Change::NodeAdded | Change::NodeUnschedulable),
 };
 
-fn filter(subject: &Subject<'_>, node: &NodeInfo) -> Vec<String> {
-    if node.node.spec.as_ref().and_then(|s| s.unschedulable) != Some(true) {
+fn filter(pod: &PodInfo, node: &NodeInfo) -> Vec<Reason> {
+    if !node.unschedulable {
         return Vec::new();
     }
     let taint =
         Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Taint::default() };
-    if tolerated(subject.pod, &taint) { Vec::new() } else { vec!["node(s) were unschedulable".into()] }
+    if tolerated(pod, &taint) { Vec::new() } else { vec!["node(s) were unschedulable".into()] }
 }

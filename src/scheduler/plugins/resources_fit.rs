@@ -1,7 +1,7 @@
 //! NodeResourcesFit: what the Pod requests must be free on the node.
 
-use super::super::framework::{Plugin, Subject};
-use crate::scheduler::{cluster::NodeInfo, queue::Change};
+use super::super::framework::{Plugin, Reason};
+use crate::scheduler::{cluster::NodeInfo, pod::PodInfo, queue::Change};
 
 pub const PLUGIN: Plugin = Plugin {
     name: "NodeResourcesFit",
@@ -10,16 +10,26 @@ pub const PLUGIN: Plugin = Plugin {
     wakes: |change| matches!(change, Change::NodeAdded | Change::NodeAllocatable | Change::PodRemoved),
 };
 
-fn filter(subject: &Subject<'_>, node: &NodeInfo) -> Vec<String> {
+fn filter(pod: &PodInfo, node: &NodeInfo) -> Vec<Reason> {
     let mut why = Vec::new();
-    if node.pod_count() + 1 > node.max_pods {
-        why.push("Too many pods".to_owned());
+    if node.load.pod_count() + 1 > node.max_pods {
+        why.push("Too many pods".into());
     }
-    let named = ["cpu", "memory", "ephemeral-storage"];
-    for name in named.into_iter().chain(subject.requests.others.keys().map(String::as_str)) {
-        let wanted = subject.requests.get(name);
-        if wanted > 0 && wanted > node.allocatable.get(name) - node.requested.get(name) {
-            why.push(format!("Insufficient {name}"));
+    let (wanted, used, capacity) = (&pod.requests, &node.load.requested, &node.allocatable);
+    // What is requested already may be more than there is; what is not requested may lack.
+    let lacks = |wanted: i64, used: i64, capacity: i64| wanted > 0 && wanted > capacity.saturating_sub(used);
+    if lacks(wanted.cpu, used.cpu, capacity.cpu) {
+        why.push("Insufficient cpu".into());
+    }
+    if lacks(wanted.memory, used.memory, capacity.memory) {
+        why.push("Insufficient memory".into());
+    }
+    if lacks(wanted.ephemeral_storage, used.ephemeral_storage, capacity.ephemeral_storage) {
+        why.push("Insufficient ephemeral-storage".into());
+    }
+    for (name, amount) in &wanted.others {
+        if lacks(*amount, used.get(name), capacity.get(name)) {
+            why.push(format!("Insufficient {name}").into());
         }
     }
     why
