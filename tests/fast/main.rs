@@ -2,6 +2,7 @@
 
 mod api;
 mod controllers;
+mod node;
 mod proxy;
 mod server;
 mod simulation;

@@ -1,0 +1,135 @@
+//! What a worker makes of its news: wishes, exits, verdicts of probes.
+
+use std::sync::Arc;
+
+use super::Done;
+use super::{News, Worker};
+use crate::node::{
+    observed::{Busy, Exit, Image, Intent, SandboxState, Step, Unhealthy},
+    probes::{self, Kind},
+    publish,
+    spec::PodExt,
+};
+
+impl Worker {
+    pub(super) fn note(&mut self, news: News) {
+        match news {
+            News::Wanted(pod) => {
+                let newest = publish::newer(&self.pod, pod);
+                if !Arc::ptr_eq(&newest, &self.pod) {
+                    self.publisher.saw(&newest.status);
+                    self.pod = newest;
+                }
+                self.heed();
+            }
+            News::Mirror(mirror) => self.publisher.mirror = Some(mirror),
+            News::Gone => {
+                self.gone = true;
+                self.heed();
+            }
+            News::Exited { container, id, exit } => self.exited(&container, &id, exit),
+            News::SandboxGone { attempt } => {
+                if attempt == self.seen.sandbox.attempt && self.seen.sandbox.state == SandboxState::Ready {
+                    self.seen.lose_sandbox(self.shared.env.now());
+                    self.probes.clear();
+                }
+            }
+            News::Poke => self.poke(),
+            News::Probe { container, id, kind, verdict } => self.probed(&container, &id, kind, verdict),
+            News::Done(done) => self.done(done),
+        }
+    }
+
+    /// Something that the Pod refers to has changed: what failed for want of it is due, what is mounted is refreshed.
+    pub(super) fn poke(&mut self) {
+        let now = self.now();
+        if let Step::Failed { retry_at, .. } = &mut self.seen.volumes {
+            *retry_at = now;
+        }
+        for container in self.seen.containers.values_mut() {
+            if container.waiting.as_ref().is_some_and(|w| w.reason == "CreateContainerConfigError") {
+                container.retry_at = None;
+            }
+        }
+        if self.seen.volumes == Step::Done && self.seen.intent == Intent::Run {
+            if std::mem::replace(&mut self.refreshing, true) {
+                self.refresh_again = true;
+                return;
+            }
+            let (shared, pod) = (self.shared.clone(), self.pod.clone());
+            self.spawn(async move { Done::Volumes(shared.executor.refresh_volumes(&pod).await) });
+        }
+    }
+
+    pub(super) fn exited(&mut self, container: &str, id: &str, exit: Exit) {
+        let always =
+            self.pod.part(container).is_some_and(|p| p.container.image_pull_policy.as_deref() == Some("Always"));
+        let seen = self.seen.container_mut(container);
+        let Some(attempt) = seen.attempt.as_mut().filter(|a| a.id == id) else {
+            if seen.busy == Busy::Starting {
+                self.early.insert(id.to_owned(), exit);
+            }
+            return;
+        };
+        if attempt.exit.is_some() {
+            return;
+        }
+        attempt.exit = Some(exit);
+        seen.started = false;
+        seen.ready = false;
+        seen.unhealthy = None;
+        if always {
+            seen.image = Image::Unknown;
+        }
+        if !matches!(seen.busy, Busy::Stopping { .. }) {
+            seen.busy = Busy::Idle;
+        }
+        self.probes.stop(container, false);
+    }
+
+    pub(super) fn probe(&mut self, container: &str) {
+        let Some(part) = self.pod.part(container) else { return };
+        let seen = self.seen.container_mut(container);
+        let Some(attempt) = seen.attempt.clone() else { return };
+        let has = |kind| probes::spec(&part.container, kind).is_some();
+        if !has(Kind::Startup) {
+            seen.started = true;
+        }
+        if !has(Kind::Readiness) {
+            seen.ready = true;
+        }
+        let target = probes::Target {
+            shared: self.shared.clone(),
+            pod: self.pod.clone(),
+            container: part.container.clone().into_owned(),
+            id: attempt.id,
+            ips: match self.pod.host_network() {
+                true => self.shared.host.addresses.clone(),
+                false => self.seen.sandbox.ips.clone(),
+            },
+            started_at: attempt.started_at.unwrap_or(self.shared.env.now()),
+        };
+        self.probes.start(target, self.seen.container(container).started, self.me.clone());
+    }
+
+    fn probed(&mut self, container: &str, id: &str, kind: Kind, verdict: probes::Verdict) {
+        let seen = self.seen.container_mut(container);
+        if seen.attempt.as_ref().is_none_or(|a| a.id != id || a.exit.is_some()) {
+            return;
+        }
+        match (kind, verdict) {
+            (Kind::Startup, probes::Verdict::Good) => {
+                seen.started = true;
+                self.probes.started(container);
+            }
+            (Kind::Readiness, verdict) => seen.ready = verdict == probes::Verdict::Good,
+            (Kind::Startup | Kind::Liveness, probes::Verdict::Bad) if self.seen.intent == Intent::Run => {
+                let Some(part) = self.pod.part(container) else { return };
+                let grace = probes::spec(&part.container, kind).and_then(|p| p.termination_grace_period_seconds);
+                let why = format!("failed {} probe", kind.word());
+                self.seen.container_mut(container).unhealthy = Some(Unhealthy { why, grace });
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! A hollow node on a real control plane: Pods run and end by the API alone.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use podwright::{
+    api::{Env, Options},
+    client::{Client, local},
+    node::{Agent, Config},
+    server::{self, Server},
+    store::Memory,
+};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+struct Cluster {
+    client: Client,
+    stop: CancellationToken,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+async fn cluster() -> Cluster {
+    let env = Env::simulated("2026-11-20T17:00:00Z".parse::<Timestamp>().unwrap(), 1);
+    let server = Server::open(Arc::new(Memory::new()), env.clone(), server::Config::default()).await.unwrap();
+    let client = local::client(server, "test");
+    let folder = std::path::PathBuf::from("/nonexistent");
+    let mut config = Config::new("n1", folder.clone(), folder);
+    config.addresses = vec!["192.0.2.1".parse().unwrap()];
+    let stop = CancellationToken::new();
+    tokio::spawn(Agent::run_hollow(config, client.clone(), env, stop.clone()));
+    let cluster = Cluster { client, stop };
+    let known = || async { cluster.client.get::<Node>(None, "n1").await.is_ok() };
+    until("the node is registered", known).await;
+    let range = json!({ "spec": { "podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"] } });
+    cluster.client.merge::<Node>(None, "n1", None, range).await.unwrap();
+    until("the node is ready", || async {
+        let node: Node = cluster.client.get(None, "n1").await.unwrap();
+        let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
+        conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+    })
+    .await;
+    cluster
+}
+
+/// Waits for a condition; the clock is a simulated one, so that nothing really sleeps.
+async fn until<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {
+    for _ in 0..2000 {
+        if check().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("never: {what}");
+}
+
+impl Cluster {
+    async fn create(&self, name: &str, spec: Value) -> Pod {
+        let account = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": "default" },
+            "spec": spec });
+        let pod: Pod = serde_json::from_value(account).unwrap();
+        self.client.create(&pod).await.unwrap()
+    }
+    async fn get(&self, name: &str) -> Option<Pod> {
+        self.client.get(Some("default"), name).await.ok()
+    }
+    async fn status(&self, name: &str) -> Value {
+        serde_json::to_value(self.get(name).await.and_then(|p| p.status)).unwrap_or_default()
+    }
+    async fn until_phase(&self, name: &str, phase: &str) {
+        for _ in 0..2000 {
+            if self.status(name).await["phase"] == phase {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{name} never became {phase}: {:#}", self.status(name).await);
+    }
+}
+
+fn spec() -> Value {
+    json!({ "nodeName": "n1", "automountServiceAccountToken": false,
+        "containers": [{ "name": "a", "image": "example.com/a:1" }] })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_runs_and_is_deleted() {
+    let cluster = cluster().await;
+    cluster.create("web", spec()).await;
+    cluster.until_phase("web", "Running").await;
+    let status = cluster.status("web").await;
+    assert_eq!(status["podIP"], "10.244.0.2");
+    assert_eq!(status["hostIP"], "192.0.2.1");
+    assert_eq!(status["qosClass"], "BestEffort");
+    assert_eq!(status["containerStatuses"][0]["ready"], true);
+    let ready = status["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap();
+    assert_eq!(ready["status"], "True");
+    cluster.client.delete::<Pod>(Some("default"), "web", None, Options::default()).await.unwrap();
+    until("the Pod is gone", || async { cluster.get("web").await.is_none() }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_fit_is_refused() {
+    let cluster = cluster().await;
+    let mut big = spec();
+    big["containers"][0]["resources"] = json!({ "requests": { "cpu": "1000" } });
+    cluster.create("big", big).await;
+    cluster.until_phase("big", "Failed").await;
+    let status = cluster.status("big").await;
+    assert_eq!(status["reason"], "OutOfcpu");
+    assert!(status["message"].as_str().unwrap().starts_with("Pod was rejected: Node didn't have enough resource: cpu"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_ends_a_pod() {
+    let cluster = cluster().await;
+    let mut short = spec();
+    short["activeDeadlineSeconds"] = json!(5);
+    cluster.create("short", short).await;
+    cluster.until_phase("short", "Running").await;
+    cluster.until_phase("short", "Failed").await;
+    assert_eq!(cluster.status("short").await["reason"], "DeadlineExceeded");
+}

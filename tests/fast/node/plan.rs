@@ -1,0 +1,257 @@
+//! What to do next, state by state.
+
+use std::time::Duration;
+
+use podwright::node::{
+    backoff::{Backoff, FIRST, LONGEST},
+    observed::{Busy, Container, Failure, Intent, Observed, SandboxState, Step, Stop, Unhealthy},
+    plan::{Action, Plan, ended as is_over, plan},
+};
+use serde_json::json;
+
+use super::{at, ended, image, pod, ready, running};
+
+/// The actions, shortly.
+fn short(plan: &Plan) -> Vec<String> {
+    let words = |action: &Action| match action {
+        Action::Pull(name) => format!("pull {name}"),
+        Action::Start(name) => format!("start {name}"),
+        Action::Stop(stop) => format!("stop {} at {}", stop.container, stop.deadline.as_second() - 1_000_000),
+        Action::BackOff { container, .. } => format!("back off {container}"),
+        Action::Fail(failure) => format!("fail {}", failure.reason),
+        other => format!("{other:?}"),
+    };
+    plan.actions.iter().map(words).collect()
+}
+
+fn seen(containers: &[(&str, Container)]) -> Observed {
+    let mut seen = ready();
+    seen.containers = containers.iter().map(|(name, c)| ((*name).to_owned(), c.clone())).collect();
+    seen
+}
+
+fn fetched() -> Container {
+    Container { image: image(), ..Container::default() }
+}
+
+fn two(policy: &str) -> serde_json::Value {
+    json!({ "restartPolicy": policy, "containers": [{ "name": "a", "image": "i:1" }, { "name": "b", "image": "i:1" }] })
+}
+
+#[test]
+fn a_new_pod_gets_everything_at_once() {
+    let now = plan(&pod(two("Always")), &Observed::default(), at(0));
+    assert_eq!(short(&now), ["PrepareVolumes", "StartSandbox", "pull a", "pull b"]);
+}
+
+#[test]
+fn containers_start_one_after_the_other() {
+    let pod = pod(two("Always"));
+    let mut seen = seen(&[("a", fetched()), ("b", fetched())]);
+    assert_eq!(short(&plan(&pod, &seen, at(1))), ["start a"]);
+    seen.container_mut("a").busy = Busy::Starting;
+    assert_eq!(short(&plan(&pod, &seen, at(1))), Vec::<String>::new());
+    *seen.container_mut("a") = running();
+    assert_eq!(short(&plan(&pod, &seen, at(1))), ["start b"]);
+    seen.volumes = Step::Doing;
+    assert_eq!(short(&plan(&pod, &seen, at(1))), Vec::<String>::new());
+}
+
+#[test]
+fn restart_policies() {
+    for (policy, code, expected) in [
+        ("Always", 0, "start a"),
+        ("Always", 1, "start a"),
+        ("OnFailure", 0, ""),
+        ("OnFailure", 1, "start a"),
+        ("Never", 0, ""),
+        ("Never", 1, ""),
+    ] {
+        let seen = seen(&[("a", ended(code)), ("b", running())]);
+        let got = short(&plan(&pod(two(policy)), &seen, at(6)));
+        assert_eq!(got.join(","), expected, "{policy} after {code}");
+    }
+}
+
+#[test]
+fn a_pod_whose_containers_are_done_is_finished() {
+    let done = seen(&[("a", ended(0)), ("b", ended(0))]);
+    assert_eq!(short(&plan(&pod(two("OnFailure")), &done, at(6))), ["Finish"]);
+    let failed = seen(&[("a", ended(0)), ("b", ended(1))]);
+    assert_eq!(short(&plan(&pod(two("Never")), &failed, at(6))), ["Finish"]);
+}
+
+#[test]
+fn restart_rules_outweigh_the_policy() {
+    let rules = json!([{ "action": "Restart", "exitCodes": { "operator": "In", "values": [42] } }]);
+    let spec = json!({ "restartPolicy": "Never", "containers": [
+        { "name": "a", "image": "i:1", "restartPolicy": "Never", "restartPolicyRules": rules },
+    ]});
+    assert_eq!(short(&plan(&pod(spec.clone()), &seen(&[("a", ended(42))]), at(6))), ["start a"]);
+    assert_eq!(short(&plan(&pod(spec), &seen(&[("a", ended(1))]), at(6))), ["Finish"]);
+}
+
+#[test]
+fn a_crash_loop_waits_and_says_so_once() {
+    let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
+    let mut crashed = ended(1);
+    crashed.backoff.raise(at(4), at(4));
+    let mut seen = seen(&[("a", crashed)]);
+    let first = plan(&pod, &seen, at(6));
+    assert_eq!(first.wake, Some(at(15)));
+    let [Action::BackOff { message, .. }] = &first.actions[..] else { panic!("{first:?}") };
+    assert_eq!(message, "back-off 10s restarting failed container=a pod=web_default(u1)");
+    seen.container_mut("a").waiting = Some(Failure { reason: "CrashLoopBackOff".into(), message: message.clone() });
+    assert_eq!(short(&plan(&pod, &seen, at(7))), Vec::<String>::new());
+    assert_eq!(short(&plan(&pod, &seen, at(15))), ["start a"]);
+}
+
+#[test]
+fn backoff_doubles_to_its_limit_and_is_forgotten() {
+    let mut backoff = Backoff::default();
+    assert_eq!(backoff.until(at(0), at(0)), None);
+    let mut delays = Vec::new();
+    for second in 0..7 {
+        backoff.raise(at(second), at(second));
+        delays.push(backoff.delay().as_secs());
+    }
+    assert_eq!(delays, [10, 20, 40, 80, 160, 300, 300]);
+    assert_eq!(backoff.until(at(7), at(8)), Some(at(307)));
+    assert_eq!(Backoff::from_label(&backoff.to_label()), backoff);
+    assert_eq!(Backoff::from_label("nonsense"), Backoff::default());
+    // More than twice the longest delay without trouble.
+    assert_eq!(backoff.until(at(608), at(608)), None);
+    backoff.raise(at(608), at(608));
+    assert_eq!((backoff.delay(), LONGEST), (FIRST, Duration::from_secs(300)));
+}
+
+fn with_init() -> serde_json::Value {
+    json!({ "restartPolicy": "Always",
+        "initContainers": [
+            { "name": "first", "image": "i:1" },
+            { "name": "side", "image": "i:1", "restartPolicy": "Always" },
+            { "name": "second", "image": "i:1" },
+        ],
+        "containers": [{ "name": "main", "image": "i:1" }] })
+}
+
+#[test]
+fn init_containers_run_in_order_and_sidecars_gate() {
+    let pod = pod(with_init());
+    let mut starting = running();
+    starting.started = false;
+    let steps: &[(&[(&str, Container)], &[&str])] = &[
+        (&[("first", fetched())], &["start first"]),
+        (&[("first", running())], &[]),
+        (&[("first", ended(0)), ("side", fetched())], &["start side"]),
+        (&[("first", ended(0)), ("side", starting)], &[]),
+        (&[("first", ended(0)), ("side", running()), ("second", fetched())], &["start second"]),
+        (&[("first", ended(0)), ("side", running()), ("second", ended(0)), ("main", fetched())], &["start main"]),
+        // A sidecar that ends later is started again and holds nothing up.
+        (&[("first", ended(0)), ("side", ended(0)), ("second", ended(0)), ("main", running())], &["start side"]),
+    ];
+    for (containers, expected) in steps {
+        assert_eq!(short(&plan(&pod, &seen(containers), at(6))), *expected, "{containers:?}");
+    }
+}
+
+#[test]
+fn a_failed_init_container_is_run_again_unless_never() {
+    let failed = seen(&[("first", ended(1))]);
+    assert_eq!(short(&plan(&pod(with_init()), &failed, at(6))), ["start first"]);
+    let mut spec = with_init();
+    spec["restartPolicy"] = json!("Never");
+    assert_eq!(short(&plan(&pod(spec), &failed, at(6))), ["Finish"]);
+}
+
+#[test]
+fn unhealthy_and_changed_containers_are_stopped() {
+    let pod = pod(json!({ "terminationGracePeriodSeconds": 7, "containers": [{ "name": "a", "image": "i:2" }] }));
+    let mut sick = running();
+    let changed = plan(&pod, &seen(&[("a", sick.clone())]), at(10));
+    assert_eq!(short(&changed), ["stop a at 17"]);
+    let [Action::Stop(stop)] = &changed.actions[..] else { panic!() };
+    assert_eq!(stop.why, "Container a definition changed, will be restarted");
+    sick.unhealthy = Some(Unhealthy { why: "failed liveness probe".into(), grace: Some(3) });
+    let unhealthy = plan(&pod, &seen(&[("a", sick.clone())]), at(10));
+    assert_eq!(short(&unhealthy), ["stop a at 13"]);
+    sick.busy = Busy::Stopping { deadline: at(13) };
+    assert_eq!(short(&plan(&pod, &seen(&[("a", sick)]), at(11))), Vec::<String>::new());
+}
+
+fn stopping(containers: &[(&str, Container)], deadline: i64) -> Observed {
+    let stop = Stop { deadline: at(deadline), grace: 30, failure: None, remove: true };
+    Observed { intent: Intent::Stop(stop), ..seen(containers) }
+}
+
+#[test]
+fn sidecars_end_after_the_others_in_reverse_order() {
+    let pod = pod(json!({
+        "initContainers": [
+            { "name": "s1", "image": "i:1", "restartPolicy": "Always" },
+            { "name": "s2", "image": "i:1", "restartPolicy": "Always" },
+        ],
+        "containers": [{ "name": "a", "image": "i:1" }, { "name": "b", "image": "i:1" }] }));
+    let all = |a, b, s2, s1| stopping(&[("a", a), ("b", b), ("s2", s2), ("s1", s1)], 30);
+    let at_first = all(running(), running(), running(), running());
+    assert_eq!(short(&plan(&pod, &at_first, at(1))), ["stop b at 30", "stop a at 30"]);
+    let one_left = all(running(), ended(0), running(), running());
+    assert_eq!(short(&plan(&pod, &one_left, at(2))), ["stop a at 30"]);
+    let mains_gone = all(ended(0), ended(0), running(), running());
+    assert_eq!(short(&plan(&pod, &mains_gone, at(3))), ["stop s2 at 30"]);
+    let last = all(ended(0), ended(0), ended(0), running());
+    assert_eq!(short(&plan(&pod, &last, at(4))), ["stop s1 at 30"]);
+    // When the grace is over, nobody waits for anybody; a sidecar gets two seconds at least.
+    let late = all(running(), ended(0), running(), running());
+    assert_eq!(short(&plan(&pod, &late, at(30))), ["stop a at 30", "stop s2 at 32", "stop s1 at 32"]);
+}
+
+#[test]
+fn a_shorter_grace_overtakes_a_longer_one() {
+    let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
+    let mut container = running();
+    container.busy = Busy::Stopping { deadline: at(30) };
+    assert_eq!(short(&plan(&pod, &stopping(&[("a", container.clone())], 30), at(1))), Vec::<String>::new());
+    assert_eq!(short(&plan(&pod, &stopping(&[("a", container)], 5), at(1))), ["stop a at 5"]);
+}
+
+#[test]
+fn the_end_is_sandbox_then_everything() {
+    let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
+    let mut seen = stopping(&[("a", ended(0))], 30);
+    assert_eq!(short(&plan(&pod, &seen, at(6))), ["StopSandbox"]);
+    assert!(!is_over(&pod, &seen));
+    seen.sandbox.state = SandboxState::Stopped;
+    assert!(is_over(&pod, &seen));
+    assert_eq!(short(&plan(&pod, &seen, at(6))), ["Remove"]);
+    seen.removal = Step::Failed { tries: 1, retry_at: at(9) };
+    assert_eq!(plan(&pod, &seen, at(6)), Plan { actions: vec![], wake: Some(at(9)) });
+    assert_eq!(short(&plan(&pod, &seen, at(9))), ["Remove"]);
+    seen.removal = Step::Done;
+    assert_eq!(short(&plan(&pod, &seen, at(9))), Vec::<String>::new());
+    let Intent::Stop(stop) = &mut seen.intent else { panic!() };
+    stop.remove = false;
+    assert_eq!(short(&plan(&pod, &seen, at(9))), ["ReleaseVolumes"]);
+}
+
+#[test]
+fn a_dead_sandbox_is_made_anew_when_nothing_runs_in_it() {
+    let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
+    let mut seen = seen(&[("a", running())]);
+    seen.lose_sandbox(at(5));
+    assert_eq!(seen.container("a").exit().unwrap().code, 137);
+    let got = short(&plan(&pod, &seen, at(6)));
+    assert_eq!(got, ["RenewSandbox"]);
+    seen.renew_sandbox();
+    assert_eq!(seen.sandbox.attempt, 1);
+    assert_eq!(short(&plan(&pod, &seen, at(6))), ["StartSandbox"]);
+    assert_eq!(seen.container("a").next_restart(), 1);
+}
+
+#[test]
+fn too_long_is_failed() {
+    let pod = pod(json!({ "activeDeadlineSeconds": 60, "containers": [{ "name": "a", "image": "i:1" }] }));
+    let seen = seen(&[("a", running())]);
+    assert_eq!(plan(&pod, &seen, at(59)).wake, Some(at(60)));
+    assert_eq!(short(&plan(&pod, &seen, at(60))), ["fail DeadlineExceeded"]);
+}

@@ -1,0 +1,180 @@
+//! From manifests to words of the runtime.
+
+use std::sync::Arc;
+
+use podwright::node::{
+    spec::PodExt,
+    translate::{
+        env::{Facts, Sources, env},
+        expand,
+        files::{Names, hostname, hosts, resolv_conf},
+    },
+    unsupported,
+};
+use serde_json::{Value, json};
+
+use super::pod;
+
+#[test]
+fn references_expand_as_upstream() {
+    let lookup = |name: &str| (name == "A").then(|| "x".to_owned());
+    for (text, expected) in [
+        ("$(A)", "x"),
+        ("$$(A)", "$(A)"),
+        ("$(B)", "$(B)"),
+        ("$A $", "$A $"),
+        ("$(A", "$(A"),
+        ("$$$(A)", "$x"),
+        ("a$(A)b$(A)", "axbx"),
+        ("$(A)$(", "x$("),
+    ] {
+        assert_eq!(expand(text, lookup), expected, "{text}");
+    }
+}
+
+fn sources() -> Sources {
+    let object = |value: Value| Arc::new(serde_json::from_value(value).unwrap());
+    let mut sources = Sources::default();
+    sources.config_maps.insert("m".into(), object(json!({ "data": { "k": "v", "n": "1" } })));
+    let secret = json!({ "data": { "p": "cGFzcw==" } });
+    sources.secrets.insert("s".into(), Arc::new(serde_json::from_value(secret).unwrap()));
+    let service = json!({
+        "metadata": { "name": "red-is", "namespace": "default" },
+        "spec": { "clusterIP": "10.96.0.9", "ports": [{ "port": 6379, "name": "main" }] } });
+    sources.services.push(Arc::new(serde_json::from_value(service).unwrap()));
+    sources
+}
+
+fn variables(container: Value) -> Result<Vec<String>, String> {
+    let pod = pod(json!({ "nodeName": "n1", "serviceAccountName": "sa", "containers": [container] }));
+    let facts = Facts {
+        host_ips: vec!["192.0.2.1".parse().unwrap()],
+        pod_ips: vec!["10.0.0.7".parse().unwrap()],
+        cpu_millis: 2000,
+        memory: 1 << 30,
+        ephemeral_storage: 1 << 30,
+    };
+    let part = &pod.parts()[0];
+    let all = env(&pod, &part.container, &sources(), &facts).map_err(|t| format!("{}: {}", t.reason, t.message))?;
+    Ok(all.0.into_iter().map(|(k, v)| format!("{k}={v}")).filter(|v| !v.starts_with("RED_IS")).collect())
+}
+
+#[test]
+fn variables_from_everywhere() {
+    let got = variables(json!({ "name": "a",
+        "resources": { "limits": { "cpu": "1500m" }, "requests": { "memory": "100Mi" } },
+        "envFrom": [{ "prefix": "P_", "configMapRef": { "name": "m" } }, { "secretRef": { "name": "s" } },
+                    { "configMapRef": { "name": "none", "optional": true } }],
+        "env": [
+            { "name": "A", "value": "1" },
+            { "name": "B", "value": "$(A)$(P_k)$(later)" },
+            { "name": "later", "value": "$(RED_IS_SERVICE_HOST)" },
+            { "name": "K", "valueFrom": { "configMapKeyRef": { "name": "m", "key": "k" } } },
+            { "name": "S", "valueFrom": { "secretKeyRef": { "name": "s", "key": "p" } } },
+            { "name": "GONE", "valueFrom": { "secretKeyRef": { "name": "s", "key": "q", "optional": true } } },
+            { "name": "IP", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } },
+            { "name": "APP", "valueFrom": { "fieldRef": { "fieldPath": "metadata.labels['app']" } } },
+            { "name": "CPU", "valueFrom": { "resourceFieldRef": { "resource": "limits.cpu" } } },
+            { "name": "MILLI", "valueFrom": { "resourceFieldRef": { "resource": "limits.cpu", "divisor": "1m" } } },
+            { "name": "MEM", "valueFrom": { "resourceFieldRef": { "resource": "requests.memory", "divisor": "1Mi" } } },
+            { "name": "MAX", "valueFrom": { "resourceFieldRef": { "resource": "limits.memory" } } },
+        ] }))
+    .unwrap();
+    let expected = [
+        "P_k=v",
+        "P_n=1",
+        "p=pass",
+        "A=1",
+        "B=1v$(later)",
+        "later=10.96.0.9",
+        "K=v",
+        "S=pass",
+        "IP=10.0.0.7",
+        "APP=web",
+        "CPU=2",
+        "MILLI=1500",
+        "MEM=100",
+        "MAX=1073741824",
+    ];
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn missing_references_are_named() {
+    let from = |source: Value| variables(json!({ "name": "a", "env": [{ "name": "X", "valueFrom": source }] }));
+    for (source, message) in [
+        (json!({ "configMapKeyRef": { "name": "none", "key": "k" } }), "configmap \"none\" not found"),
+        (json!({ "configMapKeyRef": { "name": "m", "key": "z" } }), "couldn't find key z in ConfigMap default/m"),
+        (json!({ "secretKeyRef": { "name": "none", "key": "k" } }), "secret \"none\" not found"),
+        (json!({ "secretKeyRef": { "name": "s", "key": "z" } }), "couldn't find key z in Secret default/s"),
+    ] {
+        assert_eq!(from(source).unwrap_err(), format!("CreateContainerConfigError: {message}"));
+    }
+}
+
+#[test]
+fn service_links() {
+    let pod = pod(json!({ "containers": [{ "name": "a" }] }));
+    let part = &pod.parts()[0];
+    let all = env(&pod, &part.container, &sources(), &Facts::default()).unwrap();
+    let lines: Vec<String> = all.0.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    let expected = [
+        "RED_IS_SERVICE_HOST=10.96.0.9",
+        "RED_IS_SERVICE_PORT=6379",
+        "RED_IS_SERVICE_PORT_MAIN=6379",
+        "RED_IS_PORT=tcp://10.96.0.9:6379",
+        "RED_IS_PORT_6379_TCP=tcp://10.96.0.9:6379",
+        "RED_IS_PORT_6379_TCP_PROTO=tcp",
+        "RED_IS_PORT_6379_TCP_PORT=6379",
+        "RED_IS_PORT_6379_TCP_ADDR=10.96.0.9",
+    ];
+    assert_eq!(lines, expected);
+    let mut quiet = pod.clone();
+    quiet.spec.as_mut().unwrap().enable_service_links = Some(false);
+    assert_eq!(env(&quiet, &part.container, &sources(), &Facts::default()).unwrap().0, []);
+}
+
+#[test]
+fn names_and_files() {
+    let names = Names {
+        dns: vec!["10.96.0.10".parse().unwrap()],
+        domain: "cluster.local".into(),
+        host_resolv_conf: "search lan\nnameserver 192.0.2.53\noptions edns0\n".into(),
+    };
+    let conf = |spec: Value| resolv_conf(&pod(spec), &names);
+    let cluster = "search default.svc.cluster.local svc.cluster.local cluster.local lan\nnameserver 10.96.0.10\n";
+    assert_eq!(conf(json!({ "containers": [] })), format!("{cluster}options ndots:5\n"));
+    let host = "search lan\nnameserver 192.0.2.53\noptions edns0\n";
+    assert_eq!(conf(json!({ "containers": [], "dnsPolicy": "Default" })), host);
+    assert_eq!(conf(json!({ "containers": [], "hostNetwork": true })), host);
+    let both = json!({ "containers": [], "hostNetwork": true, "dnsPolicy": "ClusterFirstWithHostNet" });
+    assert_eq!(conf(both), format!("{cluster}options ndots:5\n"));
+    let own = json!({ "containers": [], "dnsPolicy": "None", "dnsConfig": {
+        "nameservers": ["1.1.1.1"], "searches": ["x"], "options": [{ "name": "ndots", "value": "2" }, { "name": "rotate" }] } });
+    assert_eq!(conf(own), "search x\nnameserver 1.1.1.1\noptions ndots:2 rotate\n");
+    let over = json!({ "containers": [], "dnsConfig": { "options": [{ "name": "ndots", "value": "1" }] } });
+    assert_eq!(conf(over), format!("{cluster}options ndots:1\n"));
+
+    let named = pod(json!({ "containers": [], "hostname": "db", "subdomain": "sub",
+        "hostAliases": [{ "ip": "1.2.3.4", "hostnames": ["foo", "bar"] }] }));
+    let text = hosts(&named, "cluster.local", &["10.0.0.7".parse().unwrap()]);
+    assert!(text.contains("10.0.0.7\tdb.sub.default.svc.cluster.local\tdb\n"), "{text}");
+    assert!(text.ends_with("\n# Entries added by HostAliases.\n1.2.3.4\tfoo\tbar\n"), "{text}");
+    assert_eq!(hostname(&named, "cluster.local"), "db");
+    let mut long = pod(json!({ "containers": [] }));
+    long.metadata.name = Some(format!("{}-x", "a".repeat(62)));
+    assert_eq!(hostname(&long, "cluster.local"), "a".repeat(62));
+}
+
+#[test]
+fn nothing_is_ignored_in_silence() {
+    let quiet = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
+    assert_eq!(unsupported::fields(&quiet), Vec::<String>::new());
+    let loud = pod(json!({
+        "hostUsers": false,
+        "containers": [{ "name": "a", "resources": { "limits": { "hugepages-2Mi": "4Mi" } } }],
+        "volumes": [{ "name": "v", "emptyDir": { "sizeLimit": "1Gi" } }] }));
+    let expected =
+        ["spec.hostUsers", "spec.containers[a].resources.limits.hugepages", "spec.volumes[v].emptyDir.sizeLimit"];
+    assert_eq!(unsupported::fields(&loud), expected);
+}
