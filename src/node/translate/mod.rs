@@ -3,14 +3,13 @@
 pub mod env;
 mod expand;
 pub mod files;
-mod seccomp;
 mod security;
 
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{
-    ContainerId, ContainerSpec, LogSpec, Network, PidMode, Resources, Rootfs, SandboxSpec, image::Image, oci,
+    ContainerId, ContainerSpec, LogSpec, Network, PidMode, Resources, Rootfs, SandboxSpec, image::Image, oci, profile,
 };
 use serde_json::{Value, json};
 
@@ -210,25 +209,18 @@ fn arguments(
     Ok(all)
 }
 
+/// The system's mounts, then the Pod's; the runtime puts parents before children.
 fn mounts(volumes: &[Mounted], privileged: bool) -> Vec<Value> {
-    let mode = if privileged { "rw" } else { "ro" };
-    let mut all = vec![
-        json!({ "destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"] }),
-        json!({ "destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", mode] }),
-        json!({ "destination": "/sys/fs/cgroup", "type": "cgroup2", "source": "cgroup",
-                "options": ["nosuid", "noexec", "nodev", "relatime", mode] }),
-    ];
+    let system = profile::default_mounts(privileged).into_iter();
+    let mut all: Vec<Value> =
+        system.filter(|m| !(privileged && m.destination().as_path() == Path::new("/dev"))).map(|m| json!(m)).collect();
     if privileged {
-        all.push(
-            json!({ "destination": "/dev", "type": "bind", "source": "/dev", "options": ["rbind", "rprivate", "rw"] }),
-        );
+        let options = ["rbind", "rprivate", "rw"];
+        all.push(json!({ "destination": "/dev", "type": "bind", "source": "/dev", "options": options }));
     }
-    // A mount below another one must come after it.
-    let mut sorted: Vec<&Mounted> = volumes.iter().collect();
-    sorted.sort_by_key(|m| m.destination.trim_end_matches('/').matches('/').count());
     all.extend(
-        sorted
-            .into_iter()
+        volumes
+            .iter()
             .map(|m| json!({ "destination": m.destination, "type": "bind", "source": m.source, "options": m.options })),
     );
     all
