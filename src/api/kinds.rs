@@ -1,4 +1,8 @@
 //! The kinds table: one row a kind. Everything generic (server verbs, discovery, CLI, storage keys) reads it.
+//!
+//! To add a kind: a file in `kinds/` with its row (names, scope, the k8s-openapi type that its schema comes from, columns)
+//! and what is special about it (defaults, validation); its line in `KINDS`; and the merge keys of its own lists in
+//! `schema/merge_keys.rs`. Verbs, decoding, patches, selectors, watches, discovery and the CLI then know it.
 
 use std::sync::{Arc, LazyLock};
 

@@ -40,6 +40,12 @@ fn value_from(var: &At<'_>, errs: &mut Errors) {
             key_ref(&at, errs);
         }
     }
+    let file = from.get("fileKeyRef");
+    for field in ["volumeName", "path", "key"] {
+        if file.is_set() && file.get(field).is_empty() {
+            errs.required(file.path(field), "");
+        }
+    }
     if given == 0 {
         let why =
             "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";

@@ -56,16 +56,14 @@ pub fn spec(spec: &At<'_>, is_pod: bool, errs: &mut Errors) {
         scheduling::toleration(&it, errs);
     }
     network::host_aliases(&spec.get("hostAliases"), errs);
-    if let policy = spec.get("preemptionPolicy")
-        && policy.is_set()
-    {
+    let policy = spec.get("preemptionPolicy");
+    if policy.is_set() {
         errs.one_of(&policy, &["PreemptLowerPriority", "Never"]);
     }
     resources::list(&spec.get("overhead"), errs);
     resources::requirements(&spec.get("resources"), errs);
-    if let os = spec.get("os")
-        && os.is_set()
-    {
+    let os = spec.get("os");
+    if os.is_set() {
         errs.one_of(&os.get("name"), &["linux", "windows"]);
     }
     resource_claims(&spec.get("resourceClaims"), errs);
@@ -78,6 +76,7 @@ fn named(spec: &At<'_>, errs: &mut Errors) {
         ("serviceAccountName", names::dns1123_subdomain),
         ("nodeName", names::dns1123_subdomain),
         ("hostname", names::dns1123_label),
+        ("hostnameOverride", names::dns1123_subdomain),
         ("subdomain", names::dns1123_label),
         ("priorityClassName", names::dns1123_subdomain),
         ("runtimeClassName", names::dns1123_subdomain),
