@@ -89,7 +89,10 @@ impl Links {
         self.host_end(host.index, owner)?;
         // 3. The Pod's end: up, with addresses, gateway and default route.
         pod_end(&mut inside, peer, owner, addresses)?;
-        // 4. Routes to the Pod; from here on traffic flows.
+        // 4. The host's end came up before its peer, so the kernel lets it send only after a work item has run: up to a
+        //    second later, with everything dropped until then. Asking for the link does that work at once (Linux 6.8).
+        get_link(&mut self.socket, &name)?;
+        // 5. Routes to the Pod; from here on traffic flows.
         self.routes_to(host.index, owner, addresses)?;
         Ok(PodLink {
             name,

@@ -169,3 +169,13 @@ fn thirty_pods_at_once() {
     println!("30 attached in {attaching:?}, detached in {:?}", started.elapsed());
     assert_eq!(node.wait(node.network.list()).unwrap(), []);
 }
+
+#[test]
+fn the_first_datagram_to_a_new_pod_arrives() {
+    for _ in 0..5 {
+        let node = Node::single();
+        let pod = node.server("first");
+        assert_eq!(ask_udp(node.netns(), pod.endpoint()).unwrap().0, "first");
+        assert_eq!(ask_udp(pod.netns.as_fd(), pod.endpoint()).unwrap().0, "first");
+    }
+}

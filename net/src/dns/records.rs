@@ -56,11 +56,14 @@ pub enum Data {
     Ns(String),
 }
 
+/// A record with the name it belongs to.
+pub type Record = (String, Data);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Not a name of this cluster: ask elsewhere.
     Foreign,
-    /// Records: the name's own, and further ones that spare the next question (name, record).
+    /// The name's own records, and further ones that spare the next question.
     Found {
         answers: Vec<(String, Data)>,
         additionals: Vec<(String, Data)>,
@@ -221,13 +224,12 @@ impl Table {
         Answer::Found { answers, additionals: Vec::new() }
     }
 
-    #[allow(clippy::type_complexity)]
     fn records<'a>(
         &self,
         name: &str,
         entries: impl Iterator<Item = &'a Entry>,
         question: Question,
-    ) -> (Vec<(String, Data)>, Vec<(String, Data)>) {
+    ) -> (Vec<Record>, Vec<Record>) {
         let (mut answers, mut additionals) = (Vec::new(), Vec::new());
         for entry in entries {
             let own = |data: Data| (name.to_owned(), data);
@@ -250,7 +252,7 @@ impl Table {
             }
         }
         let mut seen = std::collections::HashSet::new();
-        additionals.retain(|record: &(String, Data)| seen.insert(format!("{record:?}")));
+        additionals.retain(|record: &Record| seen.insert(format!("{record:?}")));
         (answers, additionals)
     }
 
@@ -267,7 +269,7 @@ impl Table {
     }
 }
 
-fn found(answers: Vec<(String, Data)>, additionals: Vec<(String, Data)>) -> Answer {
+fn found(answers: Vec<Record>, additionals: Vec<Record>) -> Answer {
     if answers.is_empty() { Answer::NoData } else { Answer::Found { answers, additionals } }
 }
 
