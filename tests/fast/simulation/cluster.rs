@@ -24,6 +24,8 @@ use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+use super::rough;
+
 /// A Deployment as it is wished.
 #[derive(Clone, Debug)]
 pub struct Wish {
@@ -77,6 +79,8 @@ pub struct Cluster {
     env: Env,
     store: Arc<Memory>,
     client: Client,
+    /// The controllers' way to the server.
+    controllers: Client,
     pub seen: Informers,
     shared: Arc<Mutex<Shared>>,
     wishes: BTreeMap<Key, Wish>,
@@ -106,10 +110,21 @@ async fn status(client: &Client, resource: &str, key: &Key, status: Value) -> Ou
 }
 
 impl Cluster {
+    /// A cluster whose controllers are right beside the server.
     pub async fn new(seed: u64) -> Cluster {
+        Cluster::with(seed, |server, _| local::client(server, "controllers")).await
+    }
+
+    /// One whose controllers have a rough way to the server.
+    pub async fn rough(seed: u64) -> Cluster {
+        Cluster::with(seed, rough::client).await
+    }
+
+    async fn with(seed: u64, way: impl FnOnce(Arc<Server>, Env) -> Client) -> Cluster {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().expect("a time"), seed);
         let store = Arc::new(Memory::new());
         let server = Server::open(store.clone(), env.clone(), server::Config::default()).await.expect("a server");
+        let controllers = way(server.clone(), env.clone());
         let client = local::client(server, "test");
         let seen = Informers::start(client.clone());
         seen.synced().await;
@@ -121,6 +136,7 @@ impl Cluster {
             env,
             store,
             client,
+            controllers,
             seen,
             shared,
             wishes: BTreeMap::new(),
@@ -134,7 +150,7 @@ impl Cluster {
 
     pub fn start_controllers(&mut self) {
         let shutdown = CancellationToken::new();
-        let (client, env, token) = (self.client.clone(), self.env.clone(), shutdown.clone());
+        let (client, env, token) = (self.controllers.clone(), self.env.clone(), shutdown.clone());
         let task = tokio::spawn(async move {
             let informers = Informers::start(client.clone());
             controllers::run(client, env, informers, controllers::Config::default(), token).await;

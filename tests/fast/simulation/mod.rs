@@ -4,6 +4,7 @@
 //! checked at every change of a Pod; at rest, everything is. A failure names the seed; `SIMULATION_SEED=n` runs it again.
 
 mod cluster;
+mod rough;
 
 use std::time::Duration;
 
@@ -151,7 +152,7 @@ fn anything_may_happen_at_any_time() {
 fn random(seed: u64, rounds: usize) {
     println!("SIMULATION_SEED={seed}");
     run(async {
-        let mut cluster = Cluster::new(seed).await;
+        let mut cluster = Cluster::rough(seed).await;
         let mut rng = StdRng::seed_from_u64(seed);
         for node in ["n1", "n2", "n3"] {
             cluster.add_node(node).await;
