@@ -95,8 +95,8 @@ async fn apply(document: Document, args: &Args, session: &Session) -> Result<(),
         dry => format!(" ({} dry run)", dry),
     };
     match &args.output {
-        None => println!("{} {}{note}", target::display(kind, name), verdict(before.as_ref(), &after)),
-        Some(format) => print!("{}", print::object(format, &after)?),
+        None => outln!("{} {}{note}", target::display(kind, name), verdict(before.as_ref(), &after)),
+        Some(format) => out!("{}", print::object(format, &after)?),
     }
     Ok(())
 }

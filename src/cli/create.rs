@@ -52,8 +52,8 @@ async fn create(document: Document, args: &Args, session: &Session) -> Result<()
         session.object(request).await.map_err(|status| Failure::doing(status, document.doing("creating")))?
     };
     match &args.output {
-        None => println!("{} created", target::display(document.kind, object.name())),
-        Some(format) => print!("{}", print::object(format, &object)?),
+        None => outln!("{} created", target::display(document.kind, object.name())),
+        Some(format) => out!("{}", print::object(format, &object)?),
     }
     Ok(())
 }

@@ -65,11 +65,8 @@ impl Args {
 }
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
-    let targets = args.selection.targets()?;
-    let broad = args.all || args.selection.selector.is_some() || args.selection.field_selector.is_some();
-    if !broad && targets.iter().any(|t| t.name.is_none()) {
-        return Err(Failure::usage("resource(s) were provided, but no name was specified"));
-    }
+    let targets = args.selection.several(args.all)?;
+    let broad = targets.iter().any(|t| t.name.is_none());
     if args.force && args.grace_period <= 0 {
         eprintln!(
             "Warning: Immediate deletion does not wait for confirmation that the running resource has been terminated. \
@@ -85,7 +82,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         }
     }
     if going.is_empty() && broad && code == ExitCode::SUCCESS {
-        println!("No resources found");
+        outln!("No resources found");
     }
     if args.wait {
         let deadline = (!args.timeout.is_zero()).then(|| tokio::time::Instant::now() + args.timeout);
@@ -108,10 +105,10 @@ async fn delete(args: &Args, target: &Target, session: &Session) -> Result<Vec<O
             outcome => drop(outcome?),
         }
         match args.output {
-            Some(_) => println!("{}", target::display(target.kind, object.name())),
+            Some(_) => outln!("{}", target::display(target.kind, object.name())),
             None => {
                 let how = if args.force { "force deleted" } else { "deleted" };
-                println!("{} \"{}\" {how}", target::singular(target.kind), object.name());
+                outln!("{} \"{}\" {how}", target::singular(target.kind), object.name());
             }
         }
         deleted.push(object);

@@ -24,6 +24,14 @@ impl Failure {
         Failure::Server { status, doing: Some(doing.into()) }
     }
 
+    /// The same failure, said of what was being done.
+    pub fn while_doing(self, what: impl Into<String>) -> Failure {
+        match self {
+            Failure::Server { status, .. } => Failure::doing(status, what),
+            other => other,
+        }
+    }
+
     /// Says it on standard error and gives the exit code.
     pub fn report(self) -> ExitCode {
         match self {

@@ -115,20 +115,20 @@ fn show(
         }
         Some(Format::CustomColumns(columns)) => {
             let objects: Vec<Object> = groups.into_iter().flat_map(|(_, objects)| objects).collect();
-            print!("{}", print::custom(columns, &objects, args.no_headers));
+            out!("{}", print::custom(columns, &objects, args.no_headers));
         }
         Some(Format::Name) => {
-            groups.iter().flat_map(|(_, objects)| objects).for_each(|o| println!("{}", print::name(o)));
+            groups.iter().flat_map(|(_, objects)| objects).for_each(|o| outln!("{}", print::name(o)));
         }
         Some(format) => {
             let one = targets.len() == 1 && targets[0].name.is_some();
             let mut objects: Vec<Object> = groups.into_iter().flat_map(|(_, objects)| objects).collect();
             match (one, objects.pop()) {
                 (true, None) => {}
-                (true, Some(object)) => print!("{}", print::object(format, &object)?),
+                (true, Some(object)) => out!("{}", print::object(format, &object)?),
                 (false, last) => {
                     objects.extend(last);
-                    print!("{}", print::object(format, &print::list(objects))?);
+                    out!("{}", print::object(format, &print::list(objects))?);
                 }
             }
         }
@@ -157,10 +157,10 @@ fn tables(args: &Args, targets: &[Target], groups: &[(&Target, Vec<Object>)]) {
             rows.insert(0, print::headings(kind, &layout));
         }
         if !first {
-            println!();
+            outln!("");
         }
         first = false;
-        print!("{}", Table::default().render(&rows));
+        out!("{}", Table::default().render(&rows));
     }
 }
 
@@ -188,10 +188,10 @@ async fn watch(args: &Args, targets: &[Target], session: &Session) -> Outcome {
                     rows.push(print::headings(target.kind, &layout));
                 }
                 rows.extend(objects.iter().map(|o| print::row(target.kind, &layout, o, Timestamp::now())));
-                print!("{}", table.render(&rows));
+                out!("{}", table.render(&rows));
             }
             Some(format) => objects.iter().try_for_each(|o| {
-                print!("{}", print::object(format, o)?);
+                out!("{}", print::object(format, o)?);
                 Ok::<_, Failure>(())
             })?,
         }

@@ -1,19 +1,42 @@
 //! The client's commands: one file each, kubectl's verbs, flags, output and exit codes.
 //!
-//! What they share: `target` (which objects argv means), `manifest` (what `-f` means), `print` and `jsonpath` (how
-//! objects are shown), `error` (how failures are worded).
+//! What they share: `target` and `pods` (which objects argv means), `manifest` (what `-f` means), `print`, `page` and
+//! `jsonpath` (how objects are shown), `out` (where to), `stream` and `terminal` (sessions with a node), `error` (how
+//! failures are worded).
+
+#[macro_use]
+mod out;
 
 mod apply;
+mod attach;
 mod create;
 mod delete;
+mod describe;
 mod error;
+mod events;
+mod exec;
 mod get;
+mod image;
 mod jsonpath;
+mod label;
+mod logs;
 mod manifest;
+mod page;
+mod patch;
+mod pods;
+mod port_forward;
 mod print;
+mod replace;
+mod rollout;
+mod run;
+mod scale;
+mod set;
+mod stream;
 mod target;
+mod terminal;
 mod version;
 mod wait;
+mod write;
 
 use std::process::ExitCode;
 
@@ -55,8 +78,38 @@ pub enum Command {
     Get(get::Args),
     /// Delete objects
     Delete(delete::Args),
+    /// Show all about objects, with their events
+    Describe(describe::Args),
+    /// Change fields of objects
+    Patch(patch::Args),
+    /// Put manifests in the place of objects that exist
+    Replace(replace::Args),
+    /// Set and remove labels
+    Label(label::Args),
+    /// Set and remove annotations
+    Annotate(label::Args),
+    /// Change the images of containers
+    Set(set::Args),
+    /// Change how many replicas there shall be
+    Scale(scale::Args),
+    /// Follow, undo, restart or hold back the rollout of a change
+    Rollout(rollout::Args),
+    /// Show what containers have said
+    Logs(logs::Args),
+    /// Show what has happened
+    Events(events::Args),
+    /// Make a Pod of an image
+    Run(run::Args),
+    /// Let local ports lead into a Pod
+    PortForward(port_forward::Args),
+    /// Run a command in a container
+    Exec(exec::Args),
+    /// Join the standard streams of a container
+    Attach(attach::Args),
     /// Wait until objects are in a state
     Wait(wait::Args),
+    /// Import, load, pull, list and remove images on a node
+    Image(image::Args),
     /// Print the versions of client and server
     Version(version::Args),
 }
@@ -67,6 +120,21 @@ async fn dispatch(command: Command, session: &Session) -> Outcome {
         Command::Create(args) => create::run(args, session).await,
         Command::Get(args) => get::run(args, session).await,
         Command::Delete(args) => delete::run(args, session).await,
+        Command::Describe(args) => describe::run(args, session).await,
+        Command::Patch(args) => patch::run(args, session).await,
+        Command::Replace(args) => replace::run(args, session).await,
+        Command::Label(args) => label::run(args, session, label::What::Labels).await,
+        Command::Annotate(args) => label::run(args, session, label::What::Annotations).await,
+        Command::Set(args) => set::run(args, session).await,
+        Command::Scale(args) => scale::run(args, session).await,
+        Command::Rollout(args) => rollout::run(args, session).await,
+        Command::Logs(args) => logs::run(args, session).await,
+        Command::Events(args) => events::run(args, session).await,
+        Command::Run(args) => run::run(args, session).await,
+        Command::PortForward(args) => port_forward::run(args, session).await,
+        Command::Exec(args) => exec::run(args, session).await,
+        Command::Attach(args) => attach::run(args, session).await,
+        Command::Image(args) => image::run(args, session).await,
         Command::Wait(args) => wait::run(args, session).await,
         Command::Version(args) => version::run(args, session).await,
     }
@@ -88,6 +156,7 @@ pub fn main(command: Command, global: Global) -> ExitCode {
 }
 
 /// What a command works with: the server and the namespace that argv names.
+#[derive(Clone)]
 pub struct Session {
     pub client: Client,
     pub namespace: String,

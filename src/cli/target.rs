@@ -81,6 +81,17 @@ impl Selection {
         })
     }
 
+    /// As `targets`, for a command that changes what it names: without a name only where a selector or `--all` says that
+    /// many are meant.
+    pub fn several(&self, all: bool) -> Result<Vec<Target>, Failure> {
+        let targets = self.targets()?;
+        let broad = all || self.selector.is_some() || self.field_selector.is_some();
+        if !broad && targets.iter().any(|t| t.name.is_none()) {
+            return Err(Failure::usage("resource(s) were provided, but no name was specified"));
+        }
+        Ok(targets)
+    }
+
     /// The objects that one target means.
     pub async fn fetch(&self, target: &Target, session: &Session) -> Result<Vec<Object>, Status> {
         match &target.name {

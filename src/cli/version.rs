@@ -12,6 +12,6 @@ pub struct Args {
 }
 
 pub async fn run(_args: Args, _session: &Session) -> Outcome {
-    println!("Client Version: v{}", env!("CARGO_PKG_VERSION"));
+    outln!("Client Version: v{}", env!("CARGO_PKG_VERSION"));
     Ok(ExitCode::SUCCESS)
 }

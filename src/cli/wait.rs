@@ -110,8 +110,8 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         for one in each(&args, target, session).await? {
             found = true;
             match until(session, &one, &args.wanted, deadline).await {
-                Ok(()) if matches!(args.wanted, Wanted::Delete) => println!("{} deleted", shown(&one)),
-                Ok(()) => println!("{} condition met", shown(&one)),
+                Ok(()) if matches!(args.wanted, Wanted::Delete) => outln!("{} deleted", shown(&one)),
+                Ok(()) => outln!("{} condition met", shown(&one)),
                 Err(failure) => code = failure.report(),
             }
         }
@@ -144,14 +144,28 @@ async fn each(args: &Args, target: &Target, session: &Session) -> Result<Vec<Tar
 
 /// Waits until the target is as wanted.
 async fn until(session: &Session, target: &Target, wanted: &Wanted, deadline: Option<Instant>) -> Result<(), Failure> {
+    if observe(session, target, deadline, |object| Ok(wanted.met(object))).await? {
+        return Ok(());
+    }
     let name = target.name.as_deref().unwrap_or("");
-    let timed_out = || Failure::usage(format!("timed out waiting for the condition on {}/{name}", target.kind.plural));
+    Err(Failure::usage(format!("timed out waiting for the condition on {}/{name}", target.kind.plural)))
+}
+
+/// Shows `look` a target's object (`None`: it does not exist) as it is and as it changes, until that says that it has seen
+/// enough; false when the deadline came first.
+pub async fn observe(
+    session: &Session,
+    target: &Target,
+    deadline: Option<Instant>,
+    mut look: impl FnMut(Option<&Object>) -> Result<bool, Failure>,
+) -> Result<bool, Failure> {
+    let name = target.name.as_deref().unwrap_or("");
+    let selection = Selection { field_selector: Some(format!("metadata.name={name}")), ..Selection::default() };
     loop {
         // 1. Look; the list tells the revision to watch from.
-        let selection = Selection { field_selector: Some(format!("metadata.name={name}")), ..Selection::default() };
         let (objects, revision) = selection.list(target, session).await?;
-        if wanted.met(objects.first()) {
-            return Ok(());
+        if look(objects.first())? {
+            return Ok(true);
         }
         // 2. Watch until it is so, or the watch ends.
         let mut request = session.request(Verb::Watch, target.kind, target.namespace.as_deref(), None);
@@ -160,18 +174,21 @@ async fn until(session: &Session, target: &Target, wanted: &Wanted, deadline: Op
         let mut events = session.client.watch(request).await?;
         loop {
             let event = match deadline {
-                Some(deadline) => tokio::time::timeout_at(deadline, events.recv()).await.map_err(|_| timed_out())?,
+                Some(deadline) => match tokio::time::timeout_at(deadline, events.recv()).await {
+                    Ok(event) => event,
+                    Err(_) => return Ok(false),
+                },
                 None => events.recv().await,
             };
             let Some(WatchEvent { kind, object }) = event else { break };
-            let met = match kind {
+            let enough = match kind {
                 EventKind::Bookmark => false,
                 EventKind::Error => break,
-                EventKind::Deleted => wanted.met(None),
-                _ => wanted.met(Some(&Object::from_slice(&object)?)),
+                EventKind::Deleted => look(None)?,
+                _ => look(Some(&Object::from_slice(&object)?))?,
             };
-            if met {
-                return Ok(());
+            if enough {
+                return Ok(true);
             }
         }
     }

@@ -1,0 +1,62 @@
+//! `attach`: joins the standard streams of a container's own process.
+
+use serde_json::Value;
+
+use super::{
+    Outcome, Session, exec, pods,
+    stream::{self, Ends},
+};
+use crate::api::Object;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// POD or TYPE/NAME
+    #[arg(value_name = "POD")]
+    pod: String,
+    /// The container; else the Pod's default or first one
+    #[arg(long, short = 'c', value_name = "NAME")]
+    container: Option<String>,
+    /// Pass standard input on
+    #[arg(long, short = 'i')]
+    stdin: bool,
+    /// The container has a terminal: use ours in raw mode
+    #[arg(long, short = 't')]
+    tty: bool,
+    /// No words of our own
+    #[arg(long, short = 'q')]
+    quiet: bool,
+}
+
+pub async fn run(args: Args, session: &Session) -> Outcome {
+    let pod = pods::one(session, &args.pod).await?;
+    let container = args.container.unwrap_or_default();
+    let has_tty = has_tty(&pod, &container);
+    if args.tty && !has_tty {
+        eprintln!("error: Unable to use a TTY - container {} did not allocate one", name(&pod, &container));
+    }
+    to(session, &pod, container, Ends::wanted(args.stdin, args.tty && has_tty), args.quiet).await
+}
+
+/// Attaches until the container ends or the caller leaves.
+pub async fn to(session: &Session, pod: &Object, container: String, ends: Ends, quiet: bool) -> Outcome {
+    let options = exec::options(container, Vec::new(), ends);
+    let frames = stream::open(session, exec::request(session, pod, "attach", &options)?).await?;
+    if ends.stdin && !quiet {
+        eprintln!("If you don't see a command prompt, try pressing enter.");
+    }
+    let status = stream::join(frames, ends).await?;
+    stream::exit(status)
+}
+
+fn spec<'a>(pod: &'a Object, container: &str) -> Option<&'a Value> {
+    let mut all = pod.at("spec.containers").and_then(Value::as_array).into_iter().flatten();
+    all.find(|c| container.is_empty() || c["name"] == container)
+}
+
+fn has_tty(pod: &Object, container: &str) -> bool {
+    spec(pod, container).is_some_and(|c| c["tty"] == true)
+}
+
+fn name(pod: &Object, container: &str) -> String {
+    spec(pod, container).and_then(|c| c["name"].as_str()).unwrap_or(container).to_owned()
+}

@@ -1,0 +1,162 @@
+//! A Node's page.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    related::Related,
+    text::{annotations, labels, lines, list, or, text, time},
+};
+use crate::{
+    api::{Object, Quantity, columns::age, quantity::Format},
+    cli::page::Page,
+};
+
+const ROLE: &str = "node-role.kubernetes.io/";
+
+pub fn describe(page: &mut Page, node: &Object, related: &Related, now: Timestamp) {
+    let (metadata, spec, status) = (&node.0["metadata"], &node.0["spec"], &node.0["status"]);
+    page.line(0, format!("Name:\t{}", node.name()));
+    let roles = node.labels().into_iter().flatten().filter_map(|(key, _)| key.strip_prefix(ROLE));
+    let roles = roles.collect::<Vec<_>>().join(",");
+    page.line(0, format!("Roles:\t{}", if roles.is_empty() { "<none>" } else { &roles }));
+    labels(page, 0, "Labels", &metadata["labels"]);
+    annotations(page, 0, &metadata["annotations"]);
+    page.line(0, format!("CreationTimestamp:\t{}", time(&metadata["creationTimestamp"])));
+    lines(page, 0, "Taints", list(&spec["taints"]).iter().map(taint).collect());
+    page.line(0, format!("Unschedulable:\t{}", spec["unschedulable"] == true));
+    lease(page, related.lease.as_ref());
+    conditions(page, status);
+    page.line(0, "Addresses:");
+    for address in list(&status["addresses"]) {
+        page.line(1, format!("{}:\t{}", text(&address["type"]), text(&address["address"])));
+    }
+    for (title, field) in [("Capacity", "capacity"), ("Allocatable", "allocatable")] {
+        page.line(0, format!("{title}:"));
+        let mut all: Vec<_> = status[field].as_object().into_iter().flatten().collect();
+        all.sort_by_key(|(name, _)| name.as_str());
+        all.into_iter().for_each(|(name, value)| page.line(1, format!("{name}:\t{}", text(value))));
+    }
+    system(page, &status["nodeInfo"]);
+    page.optional(0, "PodCIDR", &text(&spec["podCIDR"]));
+    page.optional(0, "PodCIDRs", &list(&spec["podCIDRs"]).iter().map(text).collect::<Vec<_>>().join(","));
+    page.optional(0, "ProviderID", &text(&spec["providerID"]));
+    pods(page, node, &related.pods, now);
+}
+
+/// `key=value:Effect`
+fn taint(taint: &Value) -> String {
+    let value = match text(&taint["value"]) {
+        value if value.is_empty() => value,
+        value => format!("={value}"),
+    };
+    format!("{}{value}:{}", text(&taint["key"]), text(&taint["effect"]))
+}
+
+fn lease(page: &mut Page, lease: Option<&Object>) {
+    page.line(0, "Lease:");
+    let Some(lease) = lease else { return page.line(1, "Failed to get lease: not found") };
+    let spec = &lease.0["spec"];
+    page.line(1, format!("HolderIdentity:\t{}", or(&spec["holderIdentity"], "<unset>")));
+    page.line(1, format!("AcquireTime:\t{}", time(&spec["acquireTime"])));
+    page.line(1, format!("RenewTime:\t{}", time(&spec["renewTime"])));
+}
+
+fn conditions(page: &mut Page, status: &Value) {
+    page.line(0, "Conditions:");
+    page.line(1, "Type\tStatus\tLastHeartbeatTime\tLastTransitionTime\tReason\tMessage");
+    page.line(1, "----\t------\t-----------------\t------------------\t------\t-------");
+    for condition in list(&status["conditions"]) {
+        let [kind, status, reason, message] = ["type", "status", "reason", "message"].map(|f| text(&condition[f]));
+        let [beat, change] = ["lastHeartbeatTime", "lastTransitionTime"].map(|f| time(&condition[f]));
+        page.line(1, format!("{kind} \t{status} \t{beat} \t{change} \t{reason} \t{message}"));
+    }
+}
+
+fn system(page: &mut Page, info: &Value) {
+    const FIELDS: [(&str, &str); 9] = [
+        ("Machine ID", "machineID"),
+        ("System UUID", "systemUUID"),
+        ("Boot ID", "bootID"),
+        ("Kernel Version", "kernelVersion"),
+        ("OS Image", "osImage"),
+        ("Operating System", "operatingSystem"),
+        ("Architecture", "architecture"),
+        ("Container Runtime Version", "containerRuntimeVersion"),
+        ("Kubelet Version", "kubeletVersion"),
+    ];
+    page.line(0, "System Info:");
+    FIELDS.iter().for_each(|(title, field)| page.line(1, format!("{title}:\t{}", text(&info[field]))));
+}
+
+/// CPU in thousandths, memory in bytes.
+#[derive(Clone, Copy, Default)]
+struct Amounts {
+    cpu: i64,
+    memory: i64,
+}
+
+/// What a Pod's containers ask for, or may use: the sum of those that run for good, or the largest init container.
+fn amounts(pod: &Object, field: &str) -> Amounts {
+    let quantity = |container: &Value, name: &str| Quantity::from_json(&container["resources"][field][name]);
+    let of = |container: &Value| Amounts {
+        cpu: quantity(container, "cpu").map_or(0, |q| q.millis()),
+        memory: quantity(container, "memory").map_or(0, |q| q.value()),
+    };
+    let spec = &pod.0["spec"];
+    let mut total = Amounts::default();
+    let mut largest = Amounts::default();
+    let sidecars = list(&spec["initContainers"]).iter().filter(|c| c["restartPolicy"] == "Always");
+    for amount in list(&spec["containers"]).iter().chain(sidecars).map(of) {
+        total = Amounts { cpu: total.cpu + amount.cpu, memory: total.memory + amount.memory };
+    }
+    for amount in list(&spec["initContainers"]).iter().filter(|c| c["restartPolicy"] != "Always").map(of) {
+        largest = Amounts { cpu: largest.cpu.max(amount.cpu), memory: largest.memory.max(amount.memory) };
+    }
+    Amounts { cpu: total.cpu.max(largest.cpu), memory: total.memory.max(largest.memory) }
+}
+
+fn cpu(millis: i64) -> String {
+    Quantity::from_millis(millis).to_string()
+}
+
+fn memory(bytes: i64) -> String {
+    Quantity::from_units(bytes, Format::BinarySi).to_string()
+}
+
+fn share(part: i64, whole: i64) -> i64 {
+    if whole == 0 { 0 } else { (part as f64 / whole as f64 * 100.0) as i64 }
+}
+
+fn pods(page: &mut Page, node: &Object, pods: &[Object], now: Timestamp) {
+    let over = |pod: &&Object| !matches!(pod.0["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let mut pods: Vec<&Object> = pods.iter().filter(over).collect();
+    pods.sort_by_key(|pod| (pod.namespace().unwrap_or("").to_owned(), pod.name().to_owned()));
+    let whole = |name: &str| Quantity::from_json(&node.0["status"]["allocatable"][name]);
+    let (all_cpu, all_memory) = (whole("cpu").map_or(0, |q| q.millis()), whole("memory").map_or(0, |q| q.value()));
+    let both = |a: Amounts| {
+        let cpu = format!("{} ({}%)", cpu(a.cpu), share(a.cpu, all_cpu));
+        (cpu, format!("{} ({}%)", memory(a.memory), share(a.memory, all_memory)))
+    };
+    page.line(0, format!("Non-terminated Pods:\t({} in total)", pods.len()));
+    page.line(1, "Namespace\tName\t\tCPU Requests\tCPU Limits\tMemory Requests\tMemory Limits\tAge");
+    page.line(1, "---------\t----\t\t------------\t----------\t---------------\t-------------\t---");
+    let (mut requested, mut limited) = (Amounts::default(), Amounts::default());
+    for pod in pods {
+        let (requests, limits) = (amounts(pod, "requests"), amounts(pod, "limits"));
+        let ((cpu, memory), (most_cpu, most_memory)) = (both(requests), both(limits));
+        let (namespace, name) = (pod.namespace().unwrap_or(""), pod.name());
+        let age = age(&pod.0["metadata"]["creationTimestamp"], now);
+        page.line(1, format!("{namespace}\t{name}\t\t{cpu}\t{most_cpu}\t{memory}\t{most_memory}\t{age}"));
+        for (sum, amount) in [(&mut requested, requests), (&mut limited, limits)] {
+            *sum = Amounts { cpu: sum.cpu + amount.cpu, memory: sum.memory + amount.memory };
+        }
+    }
+    let ((cpu, memory), (most_cpu, most_memory)) = (both(requested), both(limited));
+    page.line(0, "Allocated resources:");
+    page.line(1, "(Total limits may be over 100 percent, i.e., overcommitted.)");
+    page.line(1, "Resource\tRequests\tLimits");
+    page.line(1, "--------\t--------\t------");
+    page.line(1, format!("cpu\t{cpu}\t{most_cpu}"));
+    page.line(1, format!("memory\t{memory}\t{most_memory}"));
+}

@@ -1,0 +1,66 @@
+//! What is told about an object beside itself: its events, Pods, ReplicaSets, EndpointSlices, Lease.
+
+use crate::{
+    api::{Kind, Object, selector::LabelSelector},
+    cli::{
+        Session,
+        error::Failure,
+        pods::{self, kind_of},
+        target::{Selection, Target},
+    },
+};
+
+#[derive(Default)]
+pub struct Related {
+    /// None: the page has no such section.
+    pub events: Option<Vec<Object>>,
+    /// The Pods on a node, or of a ReplicaSet.
+    pub pods: Vec<Object>,
+    pub sets: Vec<Object>,
+    pub slices: Vec<Object>,
+    pub lease: Option<Object>,
+}
+
+pub async fn fetch(session: &Session, kind: &Kind, object: &Object, events: bool) -> Result<Related, Failure> {
+    let mut related = Related::default();
+    let namespace = object.namespace();
+    let list = async |of: &str, namespace: Option<&str>, label: Option<String>, field: Option<String>| {
+        let selection = Selection {
+            all_namespaces: namespace.is_none(),
+            selector: label,
+            field_selector: field,
+            ..Selection::default()
+        };
+        let target = Target { kind: kind_of(of), namespace: namespace.map(str::to_owned), name: None };
+        Ok::<_, Failure>(selection.list(&target, session).await?.0)
+    };
+    match kind.kind {
+        "Node" => {
+            related.pods = list("pods", None, None, Some(format!("spec.nodeName={}", object.name()))).await?;
+            related.lease = session.get(kind_of("leases"), Some("kube-node-lease"), object.name()).await.ok();
+        }
+        "Service" => {
+            let label = format!("kubernetes.io/service-name={}", object.name());
+            related.slices = list("endpointslices", namespace, Some(label), None).await?;
+        }
+        "Deployment" => {
+            related.sets = list("replicasets", namespace, None, None).await?;
+            related.sets.retain(|set| set.controller().is_some_and(|owner| owner.uid == object.uid()));
+        }
+        "ReplicaSet" => {
+            let selector = LabelSelector::from_optional_json(object.at("spec.selector"))?.unwrap_or_default();
+            related.pods = pods::select(session, namespace, &selector.to_string()).await?;
+            related.pods.retain(|pod| pod.controller().is_some_and(|owner| owner.uid == object.uid()));
+        }
+        _ => {}
+    }
+    // As upstream: these have no events worth a section.
+    if events && !matches!(kind.kind, "Secret" | "Namespace" | "Event") {
+        let mut field = format!("involvedObject.kind={},involvedObject.name={}", kind.kind, object.name());
+        if kind.kind != "Node" {
+            field += &format!(",involvedObject.uid={}", object.uid());
+        }
+        related.events = Some(list("events", namespace, None, Some(field)).await?);
+    }
+    Ok(related)
+}

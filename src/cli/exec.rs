@@ -1,0 +1,61 @@
+//! `exec`: runs a command in a container; its exit code is ours.
+
+use super::{
+    Outcome, Session,
+    error::Failure,
+    pods,
+    stream::{self, Ends},
+};
+use crate::api::{Object, Request, Verb, rpc::ExecOptions};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// POD or TYPE/NAME
+    #[arg(value_name = "POD")]
+    pod: String,
+    /// The container; else the Pod's default or first one
+    #[arg(long, short = 'c', value_name = "NAME")]
+    container: Option<String>,
+    /// Pass standard input on
+    #[arg(long, short = 'i')]
+    stdin: bool,
+    /// Give the command a terminal
+    #[arg(long, short = 't')]
+    tty: bool,
+    /// Print the command's output alone
+    #[arg(long, short = 'q')]
+    quiet: bool,
+    /// After `--`: the command and its arguments
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+pub async fn run(args: Args, session: &Session) -> Outcome {
+    if args.command.is_empty() {
+        return Err(Failure::usage("you must specify at least one command for the container"));
+    }
+    let pod = pods::one(session, &args.pod).await?;
+    let ends = Ends::wanted(args.stdin, args.tty);
+    let options = options(args.container.unwrap_or_default(), args.command, ends);
+    let frames = stream::open(session, request(session, &pod, "exec", &options)?).await?;
+    let status = stream::join(frames, ends).await?;
+    stream::exit(status)
+}
+
+/// A terminal carries both outputs on one channel.
+pub fn options(container: String, command: Vec<String>, ends: Ends) -> ExecOptions {
+    ExecOptions { container, command, stdin: ends.stdin, stdout: true, stderr: !ends.tty, tty: ends.tty }
+}
+
+/// A `connect` on a Pod.
+pub fn request(
+    session: &Session,
+    pod: &Object,
+    subresource: &str,
+    options: &impl serde::Serialize,
+) -> Result<Request, Failure> {
+    let mut request = session.request(Verb::Connect, pods::kind_of("pods"), pod.namespace(), Some(pod.name()));
+    request.subresource = Some(subresource.to_owned());
+    request.body = Some(serde_json::to_value(options).map_err(anyhow::Error::from)?);
+    Ok(request)
+}

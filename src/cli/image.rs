@@ -1,0 +1,262 @@
+//! `image`: the images of a node: import, load, pull, list, rm.
+
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Outcome, Session,
+    error::Failure,
+    pods::kind_of,
+    print::{self, Format, Table},
+    stream::{self, Input},
+    target::{Selection, Target},
+};
+use crate::api::{Object, Verb, rpc::ImageOptions, stream::STDOUT};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The node; needed where there are several
+    #[arg(long, global = true, value_name = "NAME")]
+    node: Option<String>,
+    #[command(subcommand)]
+    operation: Operation,
+}
+
+#[derive(clap::Subcommand)]
+enum Operation {
+    /// Make an image of one layer from a root file system
+    Import {
+        /// A tar archive, also compressed; - for standard input
+        rootfs: PathBuf,
+        /// As localhost/busybox:1
+        name: String,
+    },
+    /// Load images from an OCI or docker-save archive
+    Load {
+        /// - for standard input
+        archive: PathBuf,
+    },
+    /// Pull an image from its registry
+    Pull {
+        name: String,
+        #[arg(long)]
+        username: Option<String>,
+        #[arg(long, env = "PODWRIGHT_REGISTRY_PASSWORD", hide_env_values = true)]
+        password: Option<String>,
+    },
+    /// List the images
+    #[command(visible_alias = "ls")]
+    List {
+        /// json, yaml, name
+        #[arg(long, short = 'o', value_name = "FORMAT")]
+        output: Option<Format>,
+        #[arg(long)]
+        no_headers: bool,
+    },
+    /// Remove images
+    #[command(alias = "remove")]
+    Rm {
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+}
+
+/// An image as a node tells of it.
+#[derive(Deserialize)]
+struct Image {
+    id: String,
+    #[serde(default)]
+    names: Vec<String>,
+    #[serde(default)]
+    size: u64,
+    created: Option<String>,
+}
+
+pub async fn run(args: Args, session: &Session) -> Outcome {
+    let node = node(session, args.node).await?;
+    match args.operation {
+        Operation::Import { rootfs, name } => {
+            let input = archive(&rootfs).await?;
+            made(session, &node, ImageOptions::Import { name }, input).await?;
+        }
+        Operation::Load { archive: path } => {
+            let input = archive(&path).await?;
+            made(session, &node, ImageOptions::Load, input).await?;
+        }
+        Operation::Pull { name, username, password } => {
+            let options = ImageOptions::Pull { name, username, password };
+            made(session, &node, options, stream::no_input()).await?;
+        }
+        Operation::List { output, no_headers } => {
+            let images = call(session, &node, ImageOptions::List, stream::no_input(), |_| {}).await?;
+            list(images, output, no_headers)?;
+        }
+        Operation::Rm { names } => return remove(session, &node, names).await,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The node that is meant: the named one, or the only one.
+async fn node(session: &Session, named: Option<String>) -> Result<String, Failure> {
+    if let Some(name) = named {
+        return Ok(name);
+    }
+    let target = Target { kind: kind_of("nodes"), namespace: None, name: None };
+    let (nodes, _) = Selection::default().list(&target, session).await?;
+    match nodes.as_slice() {
+        [] => Err(Failure::usage("there is no node yet")),
+        [one] => Ok(one.name().to_owned()),
+        several => {
+            let names: Vec<&str> = several.iter().map(Object::name).collect();
+            Err(Failure::usage(format!("there are several nodes, choose with --node: {}", names.join(", "))))
+        }
+    }
+}
+
+async fn archive(path: &PathBuf) -> Result<Input, Failure> {
+    if path.as_os_str() == "-" {
+        return Ok(stream::reader(tokio::io::stdin()));
+    }
+    let opened = tokio::fs::File::open(path).await;
+    let file = opened.map_err(|e| Failure::usage(format!("opening {}: {e}", path.display())))?;
+    Ok(stream::reader(file))
+}
+
+/// Runs one operation; its answers, progress apart.
+async fn call(
+    session: &Session,
+    node: &str,
+    options: ImageOptions,
+    input: Input,
+    mut progress: impl FnMut(&Value),
+) -> Result<Vec<Value>, Failure> {
+    let mut request = session.request(Verb::Connect, kind_of("nodes"), None, Some(node));
+    request.subresource = Some("image".to_owned());
+    request.body = Some(serde_json::to_value(&options).map_err(anyhow::Error::from)?);
+    let frames = stream::open(session, request).await?;
+    let (mut pending, mut answers) = (Vec::new(), Vec::new());
+    let each = |channel: u8, bytes: &[u8]| {
+        if channel != STDOUT {
+            return;
+        }
+        pending.extend_from_slice(bytes);
+        while let Some(end) = pending.iter().position(|b| *b == b'\n') {
+            let line: Vec<u8> = pending.drain(..=end).collect();
+            match serde_json::from_slice::<Value>(&line) {
+                Ok(line) if line.get("resolved").or(line.get("downloading")).or(line.get("unpacked")).is_some() => {
+                    progress(&line)
+                }
+                Ok(answer) => answers.push(answer),
+                Err(_) => {}
+            }
+        }
+    };
+    let status = stream::exchange(frames, input, each).await?;
+    stream::succeeded(status)?;
+    Ok(answers)
+}
+
+/// Runs an operation that makes images, and tells their names.
+async fn made(session: &Session, node: &str, options: ImageOptions, input: Input) -> Result<(), Failure> {
+    let shown = std::io::stderr().is_terminal();
+    let progress = |line: &Value| {
+        if shown && let Some(text) = progress(line) {
+            eprint!("\r\x1b[K{text}");
+        }
+    };
+    let answers = call(session, node, options, input, progress).await;
+    if shown {
+        eprint!("\r\x1b[K");
+    }
+    for answer in answers? {
+        let image = Image::deserialize(&answer["image"]).map_err(anyhow::Error::from)?;
+        let name = image.names.last().unwrap_or(&image.id);
+        outln!("{name} ({}, {})", short(&image.id), size(image.size));
+    }
+    Ok(())
+}
+
+/// One line of a pull's progress.
+fn progress(line: &Value) -> Option<String> {
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    if let Some(resolved) = line.get("resolved") {
+        return Some(format!("{} layers, {}", count(&resolved["layers"]), size(number(&resolved["bytes"]))));
+    }
+    let loading = line.get("downloading")?;
+    let digest = short(loading["digest"].as_str().unwrap_or("")).to_owned();
+    Some(format!("{digest}: {} of {}", size(number(&loading["done"])), size(number(&loading["total"]))))
+}
+
+fn count(layers: &Value) -> u64 {
+    layers.as_array().map_or_else(|| layers.as_u64().unwrap_or(0), |list| list.len() as u64)
+}
+
+fn list(images: Vec<Value>, output: Option<Format>, no_headers: bool) -> Result<(), Failure> {
+    let parsed = || images.iter().map(|i| Image::deserialize(i).map_err(anyhow::Error::from));
+    match output {
+        Some(Format::Name) => {
+            for image in parsed() {
+                image?.names.iter().for_each(|name| outln!("{name}"));
+            }
+        }
+        None | Some(Format::Table | Format::Wide) => {
+            let mut rows: Vec<Vec<String>> = Vec::new();
+            if !no_headers {
+                rows.push(["NAME", "IMAGE ID", "SIZE", "CREATED"].map(str::to_owned).to_vec());
+            }
+            for image in parsed() {
+                let image = image?;
+                let unnamed = vec!["<none>".to_owned()];
+                let created = image.created.unwrap_or_else(|| "<none>".to_owned());
+                for name in if image.names.is_empty() { &unnamed } else { &image.names } {
+                    let id = short(&image.id).to_owned();
+                    rows.push(vec![name.clone(), id, size(image.size), created.clone()]);
+                }
+            }
+            out!("{}", Table::default().render(&rows));
+        }
+        Some(format) => out!("{}", print::object(&format, &Object(json!({ "images": images })))?),
+    }
+    Ok(())
+}
+
+async fn remove(session: &Session, node: &str, names: Vec<String>) -> Outcome {
+    let mut code = ExitCode::SUCCESS;
+    for name in names {
+        let options = ImageOptions::Remove { name: name.clone() };
+        match call(session, node, options, stream::no_input(), |_| {}).await {
+            Ok(_) => outln!("image \"{name}\" removed"),
+            Err(failure) => code = failure.report(),
+        }
+    }
+    Ok(code)
+}
+
+/// Twelve digits of a digest.
+fn short(digest: &str) -> &str {
+    let bare = digest.strip_prefix("sha256:").unwrap_or(digest);
+    bare.get(..12).unwrap_or(bare)
+}
+
+/// `12.3MB`, in powers of ten as image tools have it.
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes}B") } else { format!("{value:.1}{}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_are_short() {
+        let shown = [0, 999, 1000, 12_345_678, 3_000_000_000].map(super::size);
+        assert_eq!(shown, ["0B", "999B", "1.0kB", "12.3MB", "3.0GB"]);
+    }
+}

@@ -1,0 +1,230 @@
+//! `logs`: what containers have said, once or as they speak.
+
+use std::{process::ExitCode, time::Duration};
+
+use futures::future::join_all;
+use serde_json::Value;
+
+use super::{Outcome, Session, error::Failure, exec, out, pods, stream, target, wait};
+use crate::api::{Object, rpc::LogOptions, stream::STDOUT};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// POD or TYPE/NAME
+    #[arg(value_name = "POD")]
+    pod: Option<String>,
+    #[arg(value_name = "CONTAINER")]
+    positional_container: Option<String>,
+    /// The container; else the Pod's default or first one
+    #[arg(long, short = 'c', value_name = "NAME")]
+    container: Option<String>,
+    /// The Pods whose labels match
+    #[arg(long, short = 'l', value_name = "LABELS")]
+    selector: Option<String>,
+    /// Every container of the Pod
+    #[arg(long)]
+    all_containers: bool,
+    /// Every Pod of a deployment, replicaset or service
+    #[arg(long)]
+    all_pods: bool,
+    /// Go on as lines are written
+    #[arg(long, short = 'f')]
+    follow: bool,
+    /// The container's run before this one
+    #[arg(long, short = 'p')]
+    previous: bool,
+    /// Lines newer than this, as 5s, 2m, 3h
+    #[arg(long, value_parser = wait::duration)]
+    since: Option<Duration>,
+    /// Lines after this moment, RFC 3339
+    #[arg(long, value_name = "TIME")]
+    since_time: Option<String>,
+    /// So many of the last lines; -1: all [default: -1, with a selector 10]
+    #[arg(long, allow_negative_numbers = true, value_name = "COUNT")]
+    tail: Option<i64>,
+    /// No more than so many bytes
+    #[arg(long, value_name = "BYTES")]
+    limit_bytes: Option<i64>,
+    /// Each line's time before it
+    #[arg(long)]
+    timestamps: bool,
+    /// Each line's Pod and container before it
+    #[arg(long)]
+    prefix: bool,
+    /// Carry on where one container's log cannot be had
+    #[arg(long)]
+    ignore_errors: bool,
+    /// How many may be followed at once
+    #[arg(long, default_value_t = 5, value_name = "COUNT")]
+    max_log_requests: usize,
+}
+
+/// One container's log.
+struct Source {
+    pod: Object,
+    /// Empty: the server chooses.
+    container: String,
+}
+
+impl Args {
+    fn options(&self, container: &str) -> LogOptions {
+        let tail = self.tail.or((self.selector.is_some()).then_some(10));
+        LogOptions {
+            container: container.to_owned(),
+            follow: self.follow,
+            previous: self.previous,
+            since_seconds: self.since.map(|s| s.as_secs_f64().ceil() as i64).filter(|s| *s > 0),
+            since_time: self.since_time.clone(),
+            timestamps: self.timestamps,
+            tail_lines: tail.filter(|n| *n >= 0),
+            limit_bytes: self.limit_bytes,
+        }
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let wrong = match (&self.pod, &self.selector) {
+            (None, None) => {
+                "expected 'logs [-f] [-p] (POD | TYPE/NAME) [-c CONTAINER]'.\nPOD or TYPE/NAME is a required argument for the logs command"
+            }
+            (Some(_), Some(_)) => "only a selector (-l) or a POD name is allowed",
+            _ if self.since.is_some() && self.since_time.is_some() => {
+                "at most one of `sinceTime` or `sinceSeconds` may be specified"
+            }
+            _ if self.all_containers && self.named_container().is_some() => {
+                "--all-containers=true should not be specified with container name"
+            }
+            _ if self.container.is_some() && self.positional_container.is_some() => {
+                "only one of -c or an inline [CONTAINER] arg is allowed"
+            }
+            _ if self.tail.is_some_and(|n| n < -1) => "--tail must be greater than or equal to -1",
+            _ => return Ok(()),
+        };
+        Err(Failure::usage(wrong))
+    }
+
+    fn named_container(&self) -> Option<&str> {
+        self.container.as_deref().or(self.positional_container.as_deref())
+    }
+}
+
+/// All that the default container has said, and will say until it ends.
+pub fn whole() -> LogOptions {
+    LogOptions { follow: true, ..LogOptions::default() }
+}
+
+pub async fn run(args: Args, session: &Session) -> Outcome {
+    args.check()?;
+    let sources = sources(&args, session).await?;
+    if sources.is_empty() {
+        eprintln!("No resources found in {} namespace.", session.namespace);
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.follow && sources.len() > args.max_log_requests {
+        return Err(Failure::usage(format!(
+            "you are attempting to follow {} log streams, but maximum allowed concurrency is {}, use --max-log-requests to increase the limit",
+            sources.len(),
+            args.max_log_requests
+        )));
+    }
+    let by_line = args.prefix || (args.follow && sources.len() > 1);
+    if args.follow {
+        let all = join_all(sources.iter().map(|source| one(&args, source, by_line, session))).await;
+        let failed = all.into_iter().filter_map(Result::err).map(Failure::report).last();
+        return Ok(failed.filter(|_| !args.ignore_errors).unwrap_or(ExitCode::SUCCESS));
+    }
+    for source in &sources {
+        match one(&args, source, by_line, session).await {
+            Err(failure) if args.ignore_errors => drop(failure.report()),
+            outcome => outcome?,
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn sources(args: &Args, session: &Session) -> Result<Vec<Source>, Failure> {
+    let pods = match (&args.selector, &args.pod) {
+        (Some(selector), _) => pods::select(session, None, selector).await?,
+        (None, word) => {
+            let word = word.as_deref().unwrap_or("");
+            let mut found = pods::find(session, word).await?;
+            if found.len() > 1 && !args.all_pods {
+                let chosen = target::display(pods::kind_of("pods"), found[0].name());
+                eprintln!("Found {} pods, using {chosen}", found.len());
+                found.truncate(1);
+            }
+            if found.is_empty() {
+                return Err(Failure::usage(format!("timed out waiting for the condition: {word} has no Pods")));
+            }
+            found
+        }
+    };
+    let several = pods.len() > 1;
+    let mut sources = Vec::new();
+    for pod in pods {
+        let containers = match args.named_container() {
+            Some(name) => vec![name.to_owned()],
+            None if args.all_containers => containers(&pod),
+            None if several || args.prefix => vec![default_container(&pod)],
+            None => vec![String::new()],
+        };
+        sources.extend(containers.into_iter().map(|container| Source { pod: pod.clone(), container }));
+    }
+    Ok(sources)
+}
+
+/// All containers, in the order in which they run.
+fn containers(pod: &Object) -> Vec<String> {
+    let lists = ["spec.initContainers", "spec.containers", "spec.ephemeralContainers"];
+    let all = lists.iter().filter_map(|list| pod.at(list).and_then(Value::as_array)).flatten();
+    all.filter_map(|c| c["name"].as_str().map(str::to_owned)).collect()
+}
+
+fn default_container(pod: &Object) -> String {
+    let annotated = pod.annotation("kubectl.kubernetes.io/default-container").map(str::to_owned);
+    let first = || pod.0["spec"]["containers"][0]["name"].as_str().map(str::to_owned);
+    annotated.filter(|name| containers(pod).contains(name)).or_else(first).unwrap_or_default()
+}
+
+/// Shows one log. With `by_line` only whole lines are written, so that several do not mix.
+async fn one(args: &Args, source: &Source, by_line: bool, session: &Session) -> Result<(), Failure> {
+    let Source { pod, container } = source;
+    let prefix = if args.prefix { format!("[pod/{}/{container}] ", pod.name()) } else { String::new() };
+    let request = exec::request(session, pod, "log", &args.options(container))?;
+    let frames = stream::open(session, request).await?;
+    let mut pending = Vec::new();
+    let each = |channel: u8, bytes: &[u8]| match channel {
+        STDOUT if by_line => out::bytes(&lines(&mut pending, bytes, prefix.as_bytes())),
+        STDOUT => out::bytes(bytes),
+        _ => {}
+    };
+    let status = stream::exchange(frames, stream::no_input(), each).await?;
+    if !pending.is_empty() {
+        out::bytes(&[prefix.as_bytes(), &pending, b"\n"].concat());
+    }
+    stream::succeeded(status)
+}
+
+/// The lines that `bytes` completes, each after the prefix; what is left waits in `pending`.
+fn lines(pending: &mut Vec<u8>, bytes: &[u8], prefix: &[u8]) -> Vec<u8> {
+    pending.extend_from_slice(bytes);
+    let end = pending.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+    let whole: Vec<u8> = pending.drain(..end).collect();
+    let each = whole.split_inclusive(|b| *b == b'\n');
+    each.fold(Vec::with_capacity(whole.len()), |mut text, line| {
+        text.extend_from_slice(prefix);
+        text.extend_from_slice(line);
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn only_whole_lines_are_shown() {
+        let mut pending = Vec::new();
+        assert_eq!(super::lines(&mut pending, b"one\ntw", b"> "), b"> one\n");
+        assert_eq!(super::lines(&mut pending, b"o", b"> "), b"");
+        assert_eq!(super::lines(&mut pending, b"\n\nthree", b"> "), b"> two\n> \n");
+        assert_eq!(pending, b"three");
+    }
+}

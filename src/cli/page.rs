@@ -1,0 +1,87 @@
+//! A page of tab-separated cells whose columns line up, as `describe` lays it out.
+//!
+//! A column is as wide as the widest of its cells in consecutive lines that have it; the last cell of a line belongs to
+//! no column. It is the layout of Go's `text/tabwriter`, which kubectl uses.
+
+use std::fmt;
+
+/// Spaces between two columns.
+const GAP: usize = 2;
+
+#[derive(Default)]
+pub struct Page {
+    lines: Vec<String>,
+}
+
+impl Page {
+    /// One line of cells, `level` steps in. A text of several lines makes several.
+    pub fn line(&mut self, level: usize, cells: impl AsRef<str>) {
+        for line in cells.as_ref().split('\n') {
+            self.lines.push(format!("{}{line}", "  ".repeat(level)));
+        }
+    }
+
+    /// `Name:  value`, or nothing for an empty value.
+    pub fn optional(&mut self, level: usize, name: &str, value: &str) {
+        if !value.is_empty() {
+            self.line(level, format!("{name}:\t{value}"));
+        }
+    }
+}
+
+impl fmt::Display for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<Vec<&str>> = self.lines.iter().map(|l| l.split('\t').collect()).collect();
+        let widths = widths(&lines);
+        for (line, widths) in lines.iter().zip(&widths) {
+            for (cell, width) in line.iter().zip(widths) {
+                write!(f, "{cell:width$}")?;
+            }
+            writeln!(f, "{}", line.last().unwrap_or(&""))?;
+        }
+        Ok(())
+    }
+}
+
+/// The width of each cell but the last of each line.
+fn widths(lines: &[Vec<&str>]) -> Vec<Vec<usize>> {
+    let mut widths: Vec<Vec<usize>> = lines.iter().map(|l| vec![0; l.len() - 1]).collect();
+    for column in 0..widths.iter().map(Vec::len).max().unwrap_or(0) {
+        let mut at = 0;
+        while at < lines.len() {
+            let block = widths[at..].iter().take_while(|w| w.len() > column).count();
+            let cells = lines[at..at + block].iter().map(|line| line[column].chars().count() + GAP);
+            let widest = cells.max().unwrap_or(0);
+            widths[at..at + block].iter_mut().for_each(|w| w[column] = widest);
+            at += block.max(1);
+        }
+    }
+    widths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Page;
+
+    #[test]
+    fn columns_line_up_with_their_neighbours_alone() {
+        let mut page = Page::default();
+        page.line(0, "Name:\tweb");
+        page.line(0, "Service Account:\tdefault");
+        page.line(0, "Containers:");
+        page.line(1, "Image:\tbusybox");
+        page.line(1, "Port:\t80/TCP");
+        assert_eq!(
+            page.to_string(),
+            "Name:             web\nService Account:  default\nContainers:\n  Image:  busybox\n  Port:   80/TCP\n"
+        );
+    }
+
+    #[test]
+    fn empty_cells_keep_their_column() {
+        let mut page = Page::default();
+        page.line(0, "Labels:\ta=b");
+        page.line(0, "\tlonger=c");
+        assert_eq!(page.to_string(), "Labels:  a=b\n         longer=c\n");
+    }
+}

@@ -1,0 +1,132 @@
+//! `rollout status`: upstream's words for how far a rollout is.
+
+use std::{process::ExitCode, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{deployments, revision};
+use crate::{
+    api::Object,
+    cli::{
+        Outcome, Session,
+        error::Failure,
+        target::{Selection, Target},
+        wait,
+    },
+};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    selection: Selection,
+    /// Wait until it is done
+    #[arg(long, short = 'w', default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    watch: bool,
+    /// How long to wait; 0s: for ever
+    #[arg(long, default_value = "0s", value_parser = wait::duration)]
+    timeout: Duration,
+    /// The rollout of this revision; 0: the latest
+    #[arg(long, default_value_t = 0)]
+    revision: i64,
+}
+
+pub async fn run(args: Args, session: &Session) -> Outcome {
+    let deadline = (!args.timeout.is_zero()).then(|| Instant::now() + args.timeout);
+    for (target, object) in deployments(&args.selection, session, "status").await? {
+        let one = Target { name: Some(object.name().to_owned()), ..target };
+        follow(&args, &one, session, deadline).await?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// How far a Deployment is: upstream's line, and whether that is all.
+fn progress(deployment: &Object, wanted: i64) -> Result<(String, bool), Failure> {
+    let name = deployment.name();
+    if wanted > 0 && revision(deployment) != wanted {
+        let found = revision(deployment);
+        let why = format!("desired revision ({wanted}) is different from the running revision ({found})");
+        return Err(Failure::usage(why));
+    }
+    let number = |path: &str| deployment.at(path).and_then(|n| n.as_i64()).unwrap_or(0);
+    if deployment.generation() > number("status.observedGeneration") {
+        return Ok(("Waiting for deployment spec update to be observed...".to_owned(), false));
+    }
+    let conditions = deployment.at("status.conditions").and_then(|c| c.as_array()).into_iter().flatten();
+    let late = |c: &serde_json::Value| c["type"] == "Progressing" && c["reason"] == "ProgressDeadlineExceeded";
+    if conditions.into_iter().any(late) {
+        return Err(Failure::usage(format!("deployment \"{name}\" exceeded its progress deadline")));
+    }
+    let (all, updated) = (number("status.replicas"), number("status.updatedReplicas"));
+    let (wanted, available) = (number("spec.replicas"), number("status.availableReplicas"));
+    let waiting = |what: String| Ok((format!("Waiting for deployment \"{name}\" rollout to finish: {what}..."), false));
+    if updated < wanted {
+        return waiting(format!("{updated} out of {wanted} new replicas have been updated"));
+    }
+    if all > updated {
+        return waiting(format!("{} old replicas are pending termination", all - updated));
+    }
+    if available < updated {
+        return waiting(format!("{available} of {updated} updated replicas are available"));
+    }
+    Ok((format!("deployment \"{name}\" successfully rolled out"), true))
+}
+
+/// Tells every change until the rollout is done.
+async fn follow(args: &Args, target: &Target, session: &Session, deadline: Option<Instant>) -> Result<(), Failure> {
+    let mut said = String::new();
+    let look = |object: Option<&Object>| {
+        let object = object.ok_or_else(|| Failure::usage("object has been deleted"))?;
+        let (line, done) = progress(object, args.revision)?;
+        if line != said {
+            outln!("{line}");
+            said = line;
+        }
+        Ok(done || !args.watch)
+    };
+    match wait::observe(session, target, deadline, look).await? {
+        true => Ok(()),
+        false => Err(Failure::usage("timed out waiting for the condition")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn deployment(replicas: [i64; 4], observed: i64) -> Object {
+        let [wanted, all, updated, available] = replicas;
+        Object(json!({
+            "metadata": {"name": "web", "generation": 2},
+            "spec": {"replicas": wanted},
+            "status": {
+                "observedGeneration": observed, "replicas": all,
+                "updatedReplicas": updated, "availableReplicas": available,
+            },
+        }))
+    }
+
+    #[test]
+    fn every_stage_has_upstreams_words() {
+        const ROLLOUT: &str = "Waiting for deployment \"web\" rollout to finish:";
+        let stages = [
+            (deployment([3, 3, 3, 3], 1), "Waiting for deployment spec update to be observed...".to_owned(), false),
+            (deployment([3, 3, 1, 3], 2), format!("{ROLLOUT} 1 out of 3 new replicas have been updated..."), false),
+            (deployment([3, 4, 3, 3], 2), format!("{ROLLOUT} 1 old replicas are pending termination..."), false),
+            (deployment([3, 3, 3, 2], 2), format!("{ROLLOUT} 2 of 3 updated replicas are available..."), false),
+            (deployment([3, 3, 3, 3], 2), "deployment \"web\" successfully rolled out".to_owned(), true),
+        ];
+        for (object, line, done) in stages {
+            assert_eq!(progress(&object, 0).expect("no deadline passed"), (line, done));
+        }
+    }
+
+    #[test]
+    fn a_passed_deadline_is_an_error() {
+        let mut object = deployment([3, 3, 1, 3], 2);
+        object.0["status"]["conditions"] = json!([{"type": "Progressing", "reason": "ProgressDeadlineExceeded"}]);
+        let Err(Failure::Client(why)) = progress(&object, 0) else { panic!("no error") };
+        assert_eq!(why, "deployment \"web\" exceeded its progress deadline");
+    }
+}

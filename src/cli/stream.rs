@@ -1,0 +1,183 @@
+//! Sessions with a node: frames in both directions, and the `Status` that ends them.
+
+use std::{io, process::ExitCode};
+
+use bytes::{Bytes, BytesMut};
+use futures::{SinkExt, StreamExt};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt},
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+use tokio_util::codec::Framed;
+
+use super::{Outcome, Session, error::Failure, out, terminal};
+use crate::{
+    api::{
+        Request, Status,
+        request::Body,
+        stream::{CLOSE, Frame, FrameCodec, RESIZE, STATUS, STDERR, STDIN, STDOUT},
+    },
+    client::Stream,
+};
+
+pub type Frames = Framed<Stream, FrameCodec>;
+
+const CHUNK: usize = 64 << 10;
+/// Frames that may wait for a slow node.
+const BACKLOG: usize = 4;
+
+/// What a session is sent. An error ends it without the half-close that would make a torn input look whole.
+pub type Input = mpsc::Receiver<io::Result<Frame>>;
+
+/// Asks for a session and dials it. Which container was chosen is said as kubectl says it.
+pub async fn open(session: &Session, request: Request) -> Result<Frames, Status> {
+    let response = session.client.call(request).await?;
+    response.warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    match response.body {
+        Body::Stream { id } => Ok(Framed::new(session.client.dial(&id).await?, FrameCodec)),
+        _ => Err(Status::internal("the server did not answer with a stream")),
+    }
+}
+
+/// Sends `input`, hands what comes back to `each` (channel, bytes), and returns how the session ended.
+pub async fn exchange(frames: Frames, mut input: Input, mut each: impl FnMut(u8, &[u8])) -> Result<Status, Failure> {
+    let (mut sink, mut source) = frames.split();
+    let upward = async {
+        while let Some(frame) = input.recv().await {
+            // A node that does not listen any more has still to say why.
+            if sink.send(frame?).await.is_err() {
+                break;
+            }
+        }
+        std::future::pending::<io::Result<Status>>().await
+    };
+    let downward = async {
+        while let Some(frame) = source.next().await {
+            let Frame { channel, payload } = frame?;
+            match channel {
+                STATUS => return Ok(serde_json::from_slice(&payload).map_err(Status::internal)?),
+                CLOSE => {}
+                channel => each(channel, &payload),
+            }
+        }
+        Err(Failure::usage("the connection to the node was lost"))
+    };
+    tokio::select! {
+        broken = upward => Ok(broken?),
+        ended = downward => ended,
+    }
+}
+
+/// A session that is sent nothing.
+pub fn no_input() -> Input {
+    mpsc::channel(1).1
+}
+
+/// A session that is sent a reader's bytes, and is told their end.
+pub fn reader(mut reader: impl AsyncRead + Unpin + Send + 'static) -> Input {
+    let (sender, receiver) = mpsc::channel(BACKLOG);
+    tokio::spawn(async move { feed(&mut reader, &sender).await });
+    receiver
+}
+
+async fn feed(reader: &mut (impl AsyncRead + Unpin), sender: &mpsc::Sender<io::Result<Frame>>) {
+    let mut buffer = BytesMut::with_capacity(CHUNK);
+    loop {
+        buffer.reserve(CHUNK);
+        let frame = match reader.read_buf(&mut buffer).await {
+            Ok(0) => Ok(Frame { channel: CLOSE, payload: Bytes::from_static(&[STDIN]) }),
+            Ok(_) => Ok(Frame { channel: STDIN, payload: buffer.split().freeze() }),
+            Err(error) => Err(error),
+        };
+        let last = !matches!(&frame, Ok(frame) if frame.channel == STDIN);
+        if sender.send(frame).await.is_err() || last {
+            return;
+        }
+    }
+}
+
+/// All of standard output of a session that needs no input.
+pub async fn collect(frames: Frames) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    let status = exchange(frames, no_input(), |channel, payload| {
+        if channel == STDOUT {
+            bytes.extend_from_slice(payload);
+        }
+    })
+    .await?;
+    succeeded(status)?;
+    Ok(bytes)
+}
+
+/// A `Status` as a result.
+pub fn succeeded(status: Status) -> Result<(), Failure> {
+    if status.status == "Success" { Ok(()) } else { Err(status.into()) }
+}
+
+/// Which of the caller's ends a session gets.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ends {
+    pub stdin: bool,
+    pub tty: bool,
+}
+
+impl Ends {
+    /// What can be had: a terminal needs `-i`, and somebody who types.
+    pub fn wanted(stdin: bool, tty: bool) -> Ends {
+        if tty && stdin && !terminal::is_interactive() {
+            eprintln!("Unable to use a TTY - input is not a terminal or the right kind of file");
+        }
+        Ends { stdin, tty: tty && stdin && terminal::is_interactive() }
+    }
+}
+
+/// Joins the caller's standard streams, and the terminal in raw mode, with a session's until it ends.
+pub async fn join(frames: Frames, ends: Ends) -> Result<Status, Failure> {
+    let _raw = if ends.tty { Some(terminal::Raw::enter()?) } else { None };
+    let (sender, input) = mpsc::channel(BACKLOG);
+    if ends.tty {
+        tokio::spawn(follow_size(sender.clone()));
+    }
+    if ends.stdin {
+        tokio::spawn(async move { feed(&mut tokio::io::stdin(), &sender).await });
+    }
+    let show = |channel, payload: &[u8]| match channel {
+        STDOUT => out::bytes(payload),
+        // Nobody is left to be told that this fails.
+        STDERR => drop(io::Write::write_all(&mut io::stderr(), payload)),
+        _ => {}
+    };
+    let (mut terminate, mut hangup) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
+    tokio::select! {
+        ended = exchange(frames, input, show) => ended,
+        // The terminal is to be mended before the process ends.
+        _ = terminate.recv() => Err(Failure::Said(143)),
+        _ = hangup.recv() => Err(Failure::Said(129)),
+    }
+}
+
+/// Tells the terminal's size now and whenever it changes.
+async fn follow_size(sender: mpsc::Sender<io::Result<Frame>>) {
+    let Ok(mut changes) = signal(SignalKind::window_change()) else { return };
+    while let Some(size) = terminal::size() {
+        let frame = Frame { channel: RESIZE, payload: Bytes::from(size) };
+        if sender.send(Ok(frame)).await.is_err() || changes.recv().await.is_none() {
+            return;
+        }
+    }
+}
+
+/// A command's end as our own: its exit code, said as kubectl says it.
+pub fn exit(status: Status) -> Outcome {
+    if status.reason != "NonZeroExitCode" {
+        return succeeded(status).map(|()| ExitCode::SUCCESS);
+    }
+    let causes = status.details.iter().flat_map(|d| &d.causes);
+    let code = causes.filter(|c| c.reason == "ExitCode").find_map(|c| c.message.parse::<u8>().ok()).unwrap_or(1);
+    if let Some((why, _)) = status.message.split_once(": command terminated") {
+        eprintln!("error: {why}");
+    }
+    eprintln!("command terminated with exit code {code}");
+    Err(Failure::Said(code))
+}

@@ -1,0 +1,98 @@
+//! What all commands that write have in common: dry runs, and how the result is told.
+
+use serde_json::Value;
+
+use super::{
+    Session,
+    error::Failure,
+    print::{self, Format},
+    target,
+};
+use crate::api::{FieldValidation, Kind, Object, Options, Verb, request::PatchType};
+
+/// Flags of every command that writes.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Writing {
+    /// Show the result: json, yaml, name, jsonpath=TEMPLATE
+    #[arg(long, short = 'o', value_name = "FORMAT")]
+    pub output: Option<Format>,
+    /// none; client: show what would be sent; server: let the server check it, but store nothing
+    #[arg(long, default_value = "none", value_parser = ["none", "client", "server"], num_args = 0..=1, default_missing_value = "client", require_equals = true)]
+    dry_run: String,
+}
+
+impl Writing {
+    /// Nothing is to be sent at all.
+    pub fn is_client_side(&self) -> bool {
+        self.dry_run == "client"
+    }
+
+    /// Nothing is to be stored.
+    pub fn is_dry(&self) -> bool {
+        self.dry_run != "none"
+    }
+
+    fn options(&self) -> Options {
+        Options { dry_run: self.dry_run == "server", ..Options::default() }
+    }
+
+    /// `pod/x created (dry run)`, or the object in the format that is wanted.
+    pub fn tell(&self, kind: &Kind, object: &Object, done: &str) -> Result<(), Failure> {
+        let note = match self.dry_run.as_str() {
+            "client" => " (dry run)",
+            "server" => " (server dry run)",
+            _ => "",
+        };
+        match &self.output {
+            None => outln!("{} {done}{note}", target::display(kind, object.name())),
+            Some(format) => out!("{}", print::object(format, object)?),
+        }
+        Ok(())
+    }
+
+    /// Creates an object, unless nothing is to be sent.
+    pub async fn create(
+        &self,
+        session: &Session,
+        kind: &Kind,
+        object: &Object,
+        validation: FieldValidation,
+    ) -> Result<Object, Failure> {
+        if self.is_client_side() {
+            return Ok(object.clone());
+        }
+        let mut request = session.request(Verb::Create, kind, object.namespace(), None);
+        request.body = Some(object.0.clone());
+        request.options = Options { field_validation: Some(validation), ..self.options() };
+        Ok(session.object(request).await?)
+    }
+
+    /// Patches an object; where nothing is to be sent, a merge patch is applied here.
+    pub async fn patch(
+        &self,
+        session: &Session,
+        kind: &Kind,
+        object: &Object,
+        patch_type: PatchType,
+        patch: Value,
+    ) -> Result<Object, Failure> {
+        if self.is_client_side() {
+            return Ok(Object(crate::api::patch::patch(kind, patch_type, object, &patch)?));
+        }
+        let mut request = session.request(Verb::Patch, kind, object.namespace(), Some(object.name()));
+        request.body = Some(patch);
+        request.options = Options { patch_type: Some(patch_type), ..self.options() };
+        Ok(session.object(request).await?)
+    }
+
+    /// Replaces an object.
+    pub async fn update(&self, session: &Session, kind: &Kind, object: &Object) -> Result<Object, Failure> {
+        if self.is_client_side() {
+            return Ok(object.clone());
+        }
+        let mut request = session.request(Verb::Update, kind, object.namespace(), Some(object.name()));
+        request.body = Some(object.0.clone());
+        request.options = self.options();
+        Ok(session.object(request).await?)
+    }
+}
