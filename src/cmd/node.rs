@@ -5,7 +5,7 @@ use std::{net::IpAddr, path::Path, sync::Arc};
 use anyhow::Context;
 use ipnet::IpNet;
 use podwright_net::{Network, NetworkConfig, NodeNetns, dns};
-use podwright_runtime::{Runtime, image::ImageStore};
+use podwright_runtime::{Runtime, Scribe, image::ImageStore};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -50,6 +50,7 @@ pub struct NodeArgs {
 /// A running node.
 pub struct Node {
     agent: JoinHandle<Result<(), Status>>,
+    runtime: Runtime,
     network: Network,
     isolated: bool,
     stop: CancellationToken,
@@ -119,9 +120,9 @@ impl Node {
             remove_at_exit: args.isolated,
             ..Config::new(&name, paths.state.clone(), paths.run.clone())
         };
-        let parts = Parts { client, runtime, images, network: network.clone(), env: Env::system() };
+        let parts = Parts { client, runtime: runtime.clone(), images, network: network.clone(), env: Env::system() };
         let agent = tokio::spawn(Agent::run(config, parts, stop.clone()));
-        Ok(Node { agent, network, isolated: args.isolated, stop, _proxy: proxy, _dns: dns })
+        Ok(Node { agent, runtime, network, isolated: args.isolated, stop, _proxy: proxy, _dns: dns })
     }
 
     /// Ends the node. An isolated one takes its Pods and all that it made with it; otherwise Pods run on.
@@ -130,6 +131,9 @@ impl Node {
         let outcome = self.agent.await;
         drop((self._proxy, self._dns));
         if self.isolated {
+            if let Err(error) = self.runtime.remove_root(&Scribe::none()).await {
+                tracing::warn!(%error, "something of the node's cgroups stays behind");
+            }
             for error in self.network.remove().await {
                 tracing::warn!(%error, "something of the node's network stays behind");
             }
