@@ -45,6 +45,9 @@ pub struct NodeArgs {
     /// The folder of static Pods' manifests [default: /etc/podwright/manifests, or manifests in --state-dir]
     #[arg(long, value_name = "DIR")]
     pub pod_manifests: Option<std::path::PathBuf>,
+    /// Do not record kernel operations; `trace` then tells the control plane's steps alone
+    #[arg(long)]
+    pub no_journal: bool,
 }
 
 /// A running node.
@@ -116,6 +119,7 @@ impl Node {
             cluster_dns: args.cluster_dns.clone(),
             cluster_domain: args.cluster_domain.clone(),
             max_pods: args.max_pods,
+            journal: !args.no_journal,
             labels: labels(args)?,
             remove_at_exit: args.isolated,
             ..Config::new(&name, paths.state.clone(), paths.run.clone())

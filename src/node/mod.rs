@@ -88,6 +88,8 @@ pub struct Config {
     pub max_pods: u32,
     /// pids.max of each Pod; `None`: no limit but the host's.
     pub pod_pids_max: Option<u64>,
+    /// Record kernel operations, for `trace`.
+    pub journal: bool,
     /// Further labels of the Node.
     pub labels: Vec<(String, String)>,
     /// Remove all Pods, and what they have on this machine, when the agent is told to end.
@@ -109,6 +111,7 @@ impl Config {
             cluster_domain: "cluster.local".to_owned(),
             max_pods: 110,
             pod_pids_max: None,
+            journal: true,
             labels: Vec::new(),
             remove_at_exit: false,
         }
@@ -175,6 +178,7 @@ impl Agent {
             places: Places {
                 logs: config.log_dir.clone(),
                 journals: config.state_dir.join("journals"),
+                journal: config.journal,
                 seccomp: config.state_dir.join("seccomp"),
                 network: config.network_namespace.clone(),
             },

@@ -46,6 +46,8 @@ pub struct Places {
     pub logs: PathBuf,
     /// `<journals>/<uid>`
     pub journals: PathBuf,
+    /// Whether kernel operations are recorded there.
+    pub journal: bool,
     /// `Localhost` seccomp profiles.
     pub seccomp: PathBuf,
     /// The node's network namespace, if it is not the process's own.
@@ -83,6 +85,9 @@ fn words(error: impl std::fmt::Display) -> String {
 impl Machine {
     /// The Pod's journal, speaking for its present revision.
     pub fn scribe(&self, pod: &Pod) -> Scribe {
+        if !self.places.journal {
+            return Scribe::none();
+        }
         let mut scribes = self.scribes.lock().unwrap_or_else(|p| p.into_inner());
         let scribe = scribes.entry(pod.uid().to_owned()).or_insert_with(|| {
             let path = self.places.journals.join(pod.uid());

@@ -1,0 +1,66 @@
+//! A node without Pods: how fast it is ready, and what it costs to have it there.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use crate::{quantile, report, sorted, support::TestNode};
+
+/// `up` -> Ready, on a fresh folder.
+pub fn ready() {
+    let took = sorted(
+        (0..10)
+            .map(|_| {
+                let mut node = TestNode::stopped(&[]);
+                let start = Instant::now();
+                node.spawn();
+                node.wait_ready();
+                start.elapsed().as_secs_f64() * 1000.0
+            })
+            .collect(),
+    );
+    report(
+        "up -> node Ready",
+        format!("p50 {:.0} ms, worst {:.0} ms", quantile(&took, 0.5), quantile(&took, 1.0)),
+        "<= 300 ms",
+    );
+}
+
+/// RSS, CPU and disk writes of `up` with nothing to do.
+pub fn idle() {
+    const WATCHED: Duration = Duration::from_secs(30);
+    let node = TestNode::start(&[]);
+    std::thread::sleep(Duration::from_secs(5));
+    let (cpu, written) = (cpu_ticks(node.pid()), written(node.pid()));
+    std::thread::sleep(WATCHED);
+    let cpu = (cpu_ticks(node.pid()) - cpu) as f64 / 100.0 / WATCHED.as_secs_f64() * 100.0;
+    let written = (self::written(node.pid()) - written) as f64 / 1024.0 / WATCHED.as_secs_f64() * 10.0;
+    report("idle RSS of up", format!("{:.1} MiB", rss_mib(node.pid())), "<= 40 MiB");
+    report("idle CPU of up", format!("{cpu:.2} % of a core"), "< 0.5 %");
+    report("idle disk writes of up", format!("{written:.1} KiB in 10 s"), "<= 1 fsync per 10 s");
+}
+
+fn stat(pid: u32, file: &str) -> String {
+    fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default()
+}
+
+fn rss_mib(pid: u32) -> f64 {
+    let status = stat(pid, "status");
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap_or("0");
+    line.split_whitespace().next().and_then(|n| n.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+}
+
+/// Hundredths of a second.
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = stat(pid, "stat");
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let fields: Vec<&str> = after_name.split_whitespace().collect();
+    [11, 12].iter().filter_map(|i| fields.get(*i)?.parse::<u64>().ok()).sum()
+}
+
+/// Bytes sent to the disk so far.
+fn written(pid: u32) -> u64 {
+    let io = stat(pid, "io");
+    io.lines().find_map(|l| l.strip_prefix("write_bytes: ")?.parse().ok()).unwrap_or(0)
+}

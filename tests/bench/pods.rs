@@ -1,0 +1,253 @@
+//! Pods: how fast they start and go, what the journal costs, what each keeps in memory.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use podwright::{
+    api::{Object, Options, Request, Status, Verb, request::EventKind, request::PatchType},
+    client::{Client, rpc},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    quantile, report, sorted,
+    support::{TestNode, leftovers::Machine},
+};
+
+const SINGLE_STARTS: usize = 100;
+const JOURNAL_STARTS: usize = 300;
+
+fn pod(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": "default" },
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "containers": [{ "name": "c", "image": "localhost/busybox:1", "command": ["sleep", "infinity"] }],
+        },
+    })
+}
+
+/// A node with the image, and a client that stays connected.
+struct Bench {
+    node: TestNode,
+    client: Client,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Bench {
+    fn start(args: &[&str]) -> Bench {
+        let node = TestNode::start(args);
+        node.import_busybox();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let address = rpc::Address(node.dir.path().join("api.sock"));
+        Bench { node, client: rpc::client(address, "bench"), runtime }
+    }
+
+    /// Applies Pods and waits until all run; milliseconds.
+    fn run_all(&self, names: &[String]) -> f64 {
+        let elapsed = self.runtime.block_on(async {
+            let mut events = self.client.watch(pods_from(&self.client).await).await.unwrap();
+            let start = Instant::now();
+            for name in names {
+                apply(&self.client, name).await.unwrap();
+            }
+            let mut waiting: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+            while !waiting.is_empty() {
+                let event = events.recv().await.expect("the watch goes on");
+                let object = Object::from_slice(&event.object).unwrap();
+                if object.at("status.phase").and_then(Value::as_str) == Some("Running") {
+                    waiting.remove(object.name());
+                }
+            }
+            start.elapsed()
+        });
+        elapsed.as_secs_f64() * 1000.0
+    }
+
+    /// Deletes Pods and waits until the API has none of them; milliseconds.
+    fn delete_all(&self, names: &[String]) -> f64 {
+        let elapsed = self.runtime.block_on(async {
+            let mut events = self.client.watch(pods_from(&self.client).await).await.unwrap();
+            let start = Instant::now();
+            for name in names {
+                let request = Request { verb: Verb::Delete, ..named(name) };
+                self.client.call(request).await.unwrap();
+            }
+            let mut waiting: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+            while !waiting.is_empty() {
+                let event = events.recv().await.expect("the watch goes on");
+                if event.kind == EventKind::Deleted {
+                    waiting.remove(Object::from_slice(&event.object).unwrap().name());
+                }
+            }
+            start.elapsed()
+        });
+        elapsed.as_secs_f64() * 1000.0
+    }
+
+    /// One Pod's start; it is gone again when this returns.
+    fn one(&self, name: &str) -> f64 {
+        let names = [name.to_owned()];
+        let took = self.run_all(&names);
+        self.delete_all(&names);
+        took
+    }
+}
+
+fn named(name: &str) -> Request {
+    Request {
+        resource: "pods".into(),
+        namespace: Some("default".into()),
+        name: Some(name.to_owned()),
+        ..Request::default()
+    }
+}
+
+async fn apply(client: &Client, name: &str) -> Result<(), Status> {
+    let options = Options { patch_type: Some(PatchType::Apply), ..Options::default() };
+    client.call(Request { verb: Verb::Patch, body: Some(pod(name)), options, ..named(name) }).await.map(drop)
+}
+
+/// A watch of all Pods from now on.
+async fn pods_from(client: &Client) -> Request {
+    use k8s_openapi::api::core::v1::Pod;
+    let list = client.list::<Pod>(Some("default"), Options::default()).await.unwrap();
+    let mut request = Request { resource: "pods".into(), namespace: Some("default".into()), ..Request::default() };
+    request.options.resource_version = Some(list.resource_version);
+    request
+}
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|i| format!("p{i}")).collect()
+}
+
+/// apply -> Running of one Pod, image present.
+pub fn start() {
+    let bench = Bench::start(&[]);
+    bench.one("warm-up");
+    let took = sorted((0..SINGLE_STARTS).map(|i| bench.one(&format!("p{i}"))).collect());
+    let figure = format!("p50 {:.1} ms, p99 {:.1} ms", quantile(&took, 0.5), quantile(&took, 0.99));
+    report("apply -> Running, one Pod, image present", figure, "p50 <= 20 ms, p99 <= 60 ms");
+}
+
+/// The same with and without the record of kernel operations, in turn, on two nodes.
+pub fn journal() {
+    let (with, without) = (Bench::start(&[]), Bench::start(&["--no-journal"]));
+    with.one("warm-up");
+    without.one("warm-up");
+    let (mut a, mut b) = (Vec::new(), Vec::new());
+    for i in 0..JOURNAL_STARTS {
+        let name = format!("p{i}");
+        // Who goes first changes, so that neither has the warmer caches.
+        if i % 2 == 0 {
+            a.push(with.one(&name));
+            b.push(without.one(&name));
+        } else {
+            b.push(without.one(&name));
+            a.push(with.one(&name));
+        }
+    }
+    let (a, b) = (quantile(&sorted(a), 0.5), quantile(&sorted(b), 0.5));
+    let figure = format!("{:+.1} % ({a:.2} ms, without {b:.2} ms)", (a / b - 1.0) * 100.0);
+    report(&format!("the journal's share of a start, {JOURNAL_STARTS} each, p50"), figure, "< 2 %");
+}
+
+/// 30 Pods in one go, beside podman where it is installed.
+pub fn thirty() {
+    let bench = Bench::start(&[]);
+    bench.one("warm-up");
+    let names = names(30);
+    let before = Machine::look();
+    let (mut up, mut down, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..3 {
+        up.push(bench.run_all(&names));
+        let start = Instant::now();
+        down.push(bench.delete_all(&names));
+        before.assert_unchanged();
+        gone.push(start.elapsed().as_secs_f64() * 1000.0);
+    }
+    let median = |values: Vec<f64>| quantile(&sorted(values), 0.5);
+    report("30 Pods, one apply -> all Running", format!("{:.0} ms", median(up)), "<= 500 ms");
+    let figure = format!("{:.0} ms (in the API: {:.0} ms)", median(gone), median(down));
+    report("30 Pods deleted -> nothing left (no grace period)", figure, "<= 500 ms");
+    podman();
+}
+
+/// The peer: the same 30 Pods by `podman kube play`.
+fn podman() {
+    if Command::new("podman").arg("--version").output().is_err() {
+        println!("  (podman is not installed: no peer to compare with; apt-get install podman)");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let tar = crate::support::node::busybox_tar();
+    let podman = |args: &[&str]| {
+        let storage = ["--root", "r", "--runroot", "rr", "--cgroup-manager", "cgroupfs", "--events-backend", "none"];
+        let output = Command::new("podman").current_dir(dir.path()).args(storage).args(args).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (imported, why) = podman(&["import", tar.to_str().unwrap(), "localhost/busybox:1"]);
+    if !imported {
+        println!("  (podman cannot import the image here: {})", why.trim());
+        return;
+    }
+    let manifest = dir.path().join("pods.yaml");
+    let documents: Vec<String> = names(30)
+        .iter()
+        .map(|name| {
+            let mut pod = pod(name);
+            pod["spec"]["hostNetwork"] = json!(true);
+            pod.to_string()
+        })
+        .collect();
+    fs::write(&manifest, documents.join("\n---\n")).unwrap();
+    let start = Instant::now();
+    let (played, why) = podman(&["kube", "play", manifest.to_str().unwrap()]);
+    let up = start.elapsed();
+    let start = Instant::now();
+    podman(&["kube", "down", "--force", manifest.to_str().unwrap()]);
+    let down = start.elapsed();
+    match played {
+        true => println!(
+            "  podman kube play (host network): {:.1} s up, {:.1} s down",
+            up.as_secs_f64(),
+            down.as_secs_f64()
+        ),
+        false => println!("  (podman kube play fails here: {})", why.lines().last().unwrap_or("")),
+    }
+}
+
+/// PSS of what each Pod needs beside its containers: shim and pause.
+pub fn memory() {
+    const PODS: usize = 20;
+    let bench = Bench::start(&[]);
+    let before: BTreeSet<u32> = helpers().into_iter().collect();
+    bench.run_all(&names(PODS));
+    std::thread::sleep(Duration::from_millis(500));
+    let total: u64 = helpers().into_iter().filter(|pid| !before.contains(pid)).map(pss_kib).sum();
+    let each = total as f64 / PODS as f64;
+    report("memory per Pod (shim + pause, PSS)", format!("{each:.0} KiB"), "<= 614 KiB");
+    drop(bench.node);
+}
+
+/// All shims and pauses of this machine.
+fn helpers() -> Vec<u32> {
+    let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &u32| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = name.trim();
+        name.starts_with("podwright-shim") || name == "pause"
+    })
+    .collect()
+}
+
+fn pss_kib(pid: u32) -> u64 {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+    let line = rollup.lines().find_map(|l| l.strip_prefix("Pss:"));
+    line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}

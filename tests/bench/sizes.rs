@@ -1,0 +1,19 @@
+//! How large the binaries are, without debug information.
+
+use std::{path::Path, process::Command};
+
+use crate::report;
+
+pub fn binaries() {
+    let dir = tempfile::tempdir().unwrap();
+    let main = Path::new(env!("CARGO_BIN_EXE_podwright"));
+    let mut total = 0;
+    for binary in [main.to_owned(), main.with_file_name("podwright-shim")] {
+        let stripped = dir.path().join(binary.file_name().unwrap());
+        let done = Command::new("strip").arg("-o").arg(&stripped).arg(&binary).status();
+        if done.is_ok_and(|s| s.success()) {
+            total += std::fs::metadata(&stripped).unwrap().len();
+        }
+    }
+    report("binaries, stripped", format!("{:.1} MiB", total as f64 / (1 << 20) as f64), "<= 30 MiB together");
+}
