@@ -1,4 +1,4 @@
-//! What the host is: CPUs, memory, kernel, ids, cgroup controllers; read once.
+//! What the host is: CPUs, memory, disk, kernel, ids; read once.
 
 use std::{collections::BTreeMap, fs};
 
@@ -6,8 +6,6 @@ use k8s_openapi::{api::core::v1::NodeSystemInfo, apimachinery::pkg::api::resourc
 
 use super::admission::Allocatable;
 
-/// The controllers without which limits cannot work.
-const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
 pub const VERSION: &str = concat!("v1.35.0+podwright-", env!("CARGO_PKG_VERSION"));
 
 #[derive(Clone, Debug)]
@@ -81,16 +79,4 @@ pub fn architecture() -> &'static str {
         "aarch64" => "arm64",
         other => other,
     }
-}
-
-/// The cgroup v2 controllers that limits need and this host does not offer.
-pub fn missing_controllers() -> Vec<String> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let root = mounts.lines().find_map(|line| {
-        let (before, after) = line.split_once(" - ")?;
-        after.starts_with("cgroup2 ").then(|| before.split(' ').nth(4))?
-    });
-    let offered = root.map(|root| line(&format!("{root}/cgroup.controllers"))).unwrap_or_default();
-    let has = |name: &str| offered.split_whitespace().any(|o| o == name);
-    NEEDED.into_iter().filter(|name| !has(name)).map(str::to_owned).collect()
 }

@@ -135,6 +135,8 @@ pub struct Shared {
     pub executor: Arc<dyn Executor>,
     pub host: Host,
     pub config: Config,
+    /// Workers end, leaving everything as it is, when this is cancelled.
+    pub stop: CancellationToken,
 }
 
 impl std::fmt::Debug for Shared {
@@ -163,7 +165,7 @@ impl Agent {
         made.map_err(Status::internal)?;
         let (pods, memory) = (config.state_dir.join("pods"), config.run_dir.join("volumes"));
         let volumes = Volumes::open(pods, memory, objects.clone(), tokens, env.clone()).map_err(Status::internal)?;
-        let missing_controllers = host::missing_controllers();
+        let missing_controllers: Vec<String> = runtime.cgroups().missing.clone();
         if !missing_controllers.is_empty() {
             let missing = missing_controllers.join(", ");
             tracing::warn!("this host lacks the cgroup v2 controllers {missing}: resource limits are not enforced");
@@ -197,6 +199,7 @@ impl Agent {
             pids_max: config.pod_pids_max,
             missing_controllers,
             scribes: Mutex::default(),
+            weights: Mutex::default(),
         });
         let node = register::Registration::new(client.clone(), env.clone(), &config, host.clone());
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
@@ -216,6 +219,7 @@ impl Agent {
                 executor: machine.clone(),
                 host: Host { addresses: config.addresses.clone() },
                 config: config.clone(),
+                stop: shutdown.clone(),
             });
             tokio::spawn(node.clone().heartbeat());
             node.ready().await;
@@ -229,6 +233,7 @@ impl Agent {
             () = shutdown.cancelled() => {}
         }
         if config.remove_at_exit {
+            // Workers end at the same word; what they have begun is found by the teardown.
             for error in machine.teardown().await {
                 tracing::warn!(error, "something of this node stays behind");
             }
@@ -258,6 +263,7 @@ impl Agent {
                 executor: Arc::new(Hollow::new(env.clone(), ranges)),
                 host: Host { addresses: config.addresses.clone() },
                 config: config.clone(),
+                stop: shutdown.clone(),
             });
             tokio::spawn(node.clone().heartbeat());
             node.ready().await;

@@ -99,7 +99,7 @@ impl Publisher {
                 self.mirror = None;
                 *gone |= !pod.is_static();
             }
-            Err(status) => tracing::warn!(pod = %pod.full_name(), %status, "the Pod's status was not written"),
+            Err(status) => tracing::debug!(pod = %pod.full_name(), %status, "the Pod's status was not written"),
         }
     }
 

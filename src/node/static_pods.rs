@@ -30,6 +30,9 @@ pub fn watch(shared: &Arc<Shared>) -> Option<mpsc::UnboundedReceiver<Vec<Arc<Pod
     let folder = shared.config.manifests.clone()?;
     let (sender, receiver) = mpsc::unbounded_channel();
     let node = shared.config.name.clone();
+    if let Err(error) = std::fs::create_dir_all(&folder) {
+        tracing::warn!(%error, folder = %folder.display(), "no manifest folder");
+    }
     tokio::spawn(async move {
         let mut changes = changes(&folder);
         loop {

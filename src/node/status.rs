@@ -30,6 +30,10 @@ pub struct Host {
 /// the agent does not know) and what must never go backwards (a terminal phase, times of transition).
 pub fn status(pod: &Pod, seen: &Observed, host: &Host, now: Timestamp) -> PodStatus {
     let old = pod.status.clone().unwrap_or_default();
+    if pod.is_terminal() && seen.containers.is_empty() {
+        // Nothing of it is left here: what was told when it ended is all there is to tell.
+        return old;
+    }
     let parts = pod.parts();
     let statuses = |roles: &[Role]| -> Option<Vec<ContainerStatus>> {
         let all: Vec<_> =

@@ -11,6 +11,9 @@ use super::{Shared, hooks, observed::Exit, spec::PodExt};
 /// What a container gets after a preStop hook that has used up the grace period.
 const LEAST: Duration = Duration::from_secs(2);
 
+/// After a stop that failed.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// Stops a container by `deadline`, which may be moved to an earlier moment while this runs.
 pub async fn stop(
     shared: &Arc<Shared>,
@@ -28,7 +31,8 @@ pub async fn stop(
         let grace = left(*deadline.borrow_and_update());
         if grace > Duration::ZERO {
             least = LEAST.min(grace);
-            let work = hooks::run(shared, pod, &part.container, id, ips, hook, grace);
+            // The deadline below is the limit: it may move.
+            let work = hooks::run(shared, pod, &part.container, id, ips, hook, grace + LEAST);
             tokio::pin!(work);
             let result = loop {
                 let until = left(*deadline.borrow_and_update());
@@ -46,7 +50,7 @@ pub async fn stop(
     }
     let signal = lifecycle.as_ref().and_then(|l| l.stop_signal.clone());
     let grace = left(*deadline.borrow_and_update()).max(least);
-    let stopping = shared.executor.stop(pod, id, signal.as_deref(), grace);
+    let stopping = signalled(shared, pod, id, signal.as_deref(), grace);
     tokio::pin!(stopping);
     loop {
         tokio::select! {
@@ -56,9 +60,24 @@ pub async fn stop(
                 // A second stop with less grace overtakes the first, which then sees the end.
                 tokio::select! {
                     result = &mut stopping => return result,
-                    result = shared.executor.stop(pod, id, signal.as_deref(), shorter) => return result,
+                    result = signalled(shared, pod, id, signal.as_deref(), shorter) => return result,
                 }
             }
         }
     }
+}
+
+/// One stop; a failed one takes a moment, so that who tries again does not spin.
+async fn signalled(
+    shared: &Arc<Shared>,
+    pod: &Pod,
+    id: &str,
+    signal: Option<&str>,
+    grace: Duration,
+) -> Result<Option<Exit>, String> {
+    let result = shared.executor.stop(pod, id, signal, grace).await;
+    if result.is_err() {
+        tokio::time::sleep(PAUSE).await;
+    }
+    result
 }

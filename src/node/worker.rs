@@ -163,6 +163,7 @@ impl Worker {
                     None => return,
                 },
                 () = tokio::time::sleep(pause) => {}
+                () = self.shared.stop.cancelled() => return,
             }
             while let Ok(news) = self.inbox.try_recv() {
                 self.note(news);

@@ -4,3 +4,4 @@
 mod support;
 
 mod main_path;
+mod node;

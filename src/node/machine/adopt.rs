@@ -47,6 +47,7 @@ pub async fn find(machine: &Machine) -> Vec<Found> {
 
 async fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
     let (uid, attempt) = messages::split(&sandbox.spec.id);
+    machine.weigh(&pod, true);
     let ready = sandbox.state == RuntimeState::Ready;
     let ips = match pod.host_network() {
         true => machine.facts.host_ips.clone(),

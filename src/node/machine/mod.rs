@@ -18,7 +18,9 @@ use std::{
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
 use podwright_net::Network;
-use podwright_runtime::{ContainerId, Error as RuntimeError, ExecSpec, Role, Runtime, Scribe, image::ImageStore, oci};
+use podwright_runtime::{
+    ContainerId, Error as RuntimeError, ExecSpec, Resources, Role, Runtime, Scribe, image::ImageStore, oci,
+};
 use serde::{Deserialize, Serialize};
 use tokio::{net::TcpStream, sync::mpsc};
 
@@ -28,6 +30,7 @@ use super::{
     objects::{Objects, env_references},
     observed::{Attempt, Exit, Observed},
     publish::revision,
+    qos::{self, Class},
     spec::{Part, PodExt},
     translate::{
         self, Context, Mounted,
@@ -69,6 +72,8 @@ pub struct Machine {
     /// cgroup v2 controllers that this host does not have.
     pub missing_controllers: Vec<String>,
     pub scribes: Mutex<HashMap<String, Scribe>>,
+    /// What each Pod here requests of the CPUs, by its QoS class.
+    pub weights: Mutex<HashMap<String, (Class, i64)>>,
 }
 
 /// What an exec into a container needs, kept with the container.
@@ -97,6 +102,24 @@ impl Machine {
             })
         });
         scribe.about(pod.uid(), revision(pod))
+    }
+
+    /// Gives the cgroup of each QoS class its share of the CPUs: what its Pods request together, as upstream does.
+    pub fn weigh(&self, pod: &Pod, present: bool) {
+        let class = qos::class(pod);
+        let total: i64 = {
+            let mut weights = self.weights.lock().unwrap_or_else(|p| p.into_inner());
+            match present {
+                true => weights.insert(pod.uid().to_owned(), (class, qos::pod_request(pod, "cpu"))),
+                false => weights.remove(pod.uid()),
+            };
+            weights.values().filter(|(c, _)| *c == class).map(|(_, millis)| millis).sum()
+        };
+        let resources = Resources { cpu_weight: Some(qos::cpu_weight(total)), ..Resources::default() };
+        let folder = PathBuf::from(class.as_str().to_lowercase());
+        if let Err(error) = self.runtime.make_cgroup(&folder, &resources, &self.scribe(pod)) {
+            tracing::warn!(%error, class = class.as_str(), "the cgroup of a QoS class has no weight");
+        }
     }
 
     pub fn facts(&self, ips: &[IpAddr]) -> Facts {
@@ -247,6 +270,7 @@ impl Executor for Machine {
         let mut spec = translate::sandbox(pod, attempt, &hostname, self.places.network.as_deref(), self.pids_max);
         spec.annotation = serde_json::to_string(&**pod).map_err(|e| failed(words(e)))?;
         spec.labels.insert(labels::HISTORY.to_owned(), adopt::history(seen));
+        self.weigh(pod, true);
         let scribe = self.scribe(pod);
         let id = spec.id.clone();
         self.runtime.run_sandbox(spec, &scribe.at("spec")).await.map_err(|e| failed(words(e)))?;
@@ -272,6 +296,7 @@ impl Executor for Machine {
 
     async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
         let sandbox = self.remove_sandbox(pod, attempt).await;
+        self.weigh(pod, false);
         let volumes = self.volumes.remove(pod);
         let logs = remove_dir(self.log_dir(pod));
         self.scribes.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());
@@ -300,7 +325,10 @@ impl Executor for Machine {
         let id: ContainerId = id.parse().map_err(words)?;
         let own = self.images_stop_signal(pod, &id.name);
         let signal = signal_number(signal.or(own.as_deref()).unwrap_or("SIGTERM"));
-        let exit = self.runtime.stop_container(&id, signal, grace, &self.scribe(pod)).await.map_err(words)?;
+        let exit = match self.runtime.stop_container(&id, signal, grace, &self.scribe(pod)).await {
+            Err(RuntimeError::NotFound(_) | RuntimeError::ShimGone(_)) => None,
+            other => other.map_err(words)?,
+        };
         Ok(match exit {
             Some(exit) => Some(messages::exit(&self.runtime, &self.volumes_root(), &id, &exit).await),
             None => None,
@@ -357,12 +385,19 @@ impl Executor for Machine {
 impl Machine {
     /// Ends and removes every Pod, and what the agent itself has mounted. All errors, in words.
     pub async fn teardown(&self) -> Vec<String> {
-        let found = self.find().await;
-        let removals = found.iter().map(|f| self.remove(&f.pod, f.seen.sandbox.attempt));
-        let mut errors: Vec<String> =
-            futures::future::join_all(removals).await.into_iter().filter_map(Result::err).collect();
+        let mut errors = Vec::new();
+        // What was being started while the workers ended shows up a moment later.
+        for _ in 0..3 {
+            let found = self.find().await;
+            let removals = found.iter().map(|f| self.remove(&f.pod, f.seen.sandbox.attempt));
+            errors = futures::future::join_all(removals).await.into_iter().filter_map(Result::err).collect();
+            if found.is_empty() {
+                break;
+            }
+        }
         errors.extend(self.sweep(Vec::new()).await);
         errors.extend(self.volumes.close().err());
+        errors.extend(self.runtime.remove_root(&Scribe::none()).await.err().map(words));
         errors
     }
 

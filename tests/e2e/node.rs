@@ -1,0 +1,209 @@
+//! What a node makes of Pods: volumes, probes, hooks, sidecars, restarts, reasons; and what it finds after a SIGKILL.
+
+use std::time::Duration;
+
+use crate::support::{TestNode, contains, eventually, leftovers::Machine};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const KIT: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: cm}
+data: {greeting: hello}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: sec}
+stringData: {password: s3cret}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: kit}
+spec:
+  terminationGracePeriodSeconds: 2
+  securityContext: {fsGroup: 2000}
+  initContainers:
+  - name: init
+    image: localhost/busybox:1
+    command: [sh, -c, 'echo prepared > /data/x']
+    volumeMounts: [{name: data, mountPath: /data}]
+  - name: side
+    image: localhost/busybox:1
+    restartPolicy: Always
+    command: [sh, -c, 'trap \"exit 0\" TERM; while :; do sleep 0.1; done']
+    startupProbe: {exec: {command: ['true']}, periodSeconds: 1}
+  containers:
+  - name: main
+    image: localhost/busybox:1
+    command: [sh, -c, 'echo $(GREETING) $POD_IP; trap \"exit 0\" TERM; while :; do sleep 0.1; done']
+    env:
+    - {name: GREETING, valueFrom: {configMapKeyRef: {name: cm, key: greeting}}}
+    - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+    readinessProbe: {exec: {command: [test, -f, /data/ready]}, periodSeconds: 1}
+    lifecycle: {postStart: {exec: {command: [sh, -c, 'echo hooked > /data/hook']}}}
+    volumeMounts:
+    - {name: data, mountPath: /data}
+    - {name: data, mountPath: /sub, subPath: a/b}
+    - {name: cfg, mountPath: /cfg}
+    - {name: sec, mountPath: /sec}
+  volumes:
+  - {name: data, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
+  - {name: cfg, configMap: {name: cm}}
+  - {name: sec, secret: {secretName: sec, defaultMode: 0400}}
+";
+
+const REASONS: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: crash}
+spec:
+  containers:
+  - {name: c, image: localhost/busybox:1, command: [sh, -c, 'echo last words > /dev/termination-log; exit 4']}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: noimage}
+spec:
+  containers: [{name: c, image: 'localhost/nothing:1'}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: never}
+spec:
+  containers: [{name: c, image: 'example.com/nothing:1', imagePullPolicy: Never}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: noconfig}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: c, image: localhost/busybox:1, command: [sleep, '1000'], envFrom: [{configMapRef: {name: later}}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: nocommand}
+spec:
+  containers: [{name: c, image: localhost/busybox:1, command: [/nope]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: root}
+spec:
+  securityContext: {runAsNonRoot: true}
+  containers: [{name: c, image: localhost/busybox:1, command: [sleep, '1000']}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: once}
+spec:
+  restartPolicy: Never
+  containers: [{name: c, image: localhost/busybox:1, command: [sh, -c, 'exit 7']}]
+";
+
+#[test]
+fn a_pod_gets_all_that_its_manifest_says() {
+    let before = Machine::look();
+    let node = TestNode::start(&[]);
+    node.import_busybox();
+    node.apply(KIT);
+    let pod = ["pod", "kit"];
+    node.wait_field(&pod, ".status.phase", "Running", PATIENCE);
+    let inside = |command: &str| node.ok(&["exec", "kit", "-c", "main", "--", "sh", "-c", command]);
+    assert_eq!(inside("cat /data/x /data/hook /cfg/greeting /sec/password"), "prepared\nhooked\nhellos3cret");
+    let ip = node.field(&pod, ".status.podIP");
+    assert_eq!(node.ok(&["logs", "kit", "-c", "main"]).trim(), format!("hello {ip}"));
+    assert_eq!(inside("touch /sub/f; ls /data/a/b; stat -c '%g %a' /data; id -G").trim(), "f\n2000 2777\n0 2000");
+    assert_eq!(inside("readlink /cfg/greeting").trim(), "..data/greeting");
+    assert_eq!(node.field(&pod, ".status.containerStatuses[0].ready"), "false");
+    inside("touch /data/ready");
+    node.wait("condition=Ready", &["pod/kit"], PATIENCE);
+    node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: cm}, data: {greeting: changed}}");
+    eventually("the mounted ConfigMap changes", PATIENCE, || contains(&inside("cat /cfg/greeting"), "changed"));
+    node.ok(&["delete", "pod", "kit"]);
+    drop(node);
+    before.assert_unchanged();
+}
+
+#[test]
+fn what_goes_wrong_is_said_in_upstreams_words() {
+    let before = Machine::look();
+    let node = TestNode::start(&[]);
+    node.import_busybox();
+    node.apply(REASONS);
+    let waiting = ".status.containerStatuses[0].state.waiting.reason";
+    for (pod, reason) in [
+        ("crash", "CrashLoopBackOff"),
+        ("noimage", "ImagePullBackOff"),
+        ("never", "ErrImageNeverPull"),
+        ("noconfig", "CreateContainerConfigError"),
+        ("nocommand", "CrashLoopBackOff"),
+        ("root", "CreateContainerConfigError"),
+    ] {
+        node.wait_field(&["pod", pod], waiting, reason, PATIENCE);
+    }
+    let last = ".status.containerStatuses[0].lastState.terminated";
+    node.wait_field(&["pod", "crash"], &format!("{last}.exitCode"), "4", PATIENCE);
+    assert_eq!(node.field(&["pod", "crash"], &format!("{last}.message")).trim(), "last words");
+    assert_eq!(node.field(&["pod", "nocommand"], &format!("{last}.reason")), "StartError");
+    node.wait_field(&["pod", "once"], ".status.phase", "Failed", PATIENCE);
+    assert_eq!(node.field(&["pod", "once"], ".status.containerStatuses[0].state.terminated.exitCode"), "7");
+    node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: later}, data: {A: b}}");
+    node.wait_field(&["pod", "noconfig"], ".status.phase", "Running", PATIENCE);
+    drop(node);
+    before.assert_unchanged();
+}
+
+const LASTING: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: lasting}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: c, image: localhost/busybox:1, command: [sh, -c, 'i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done']}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: ends}
+spec:
+  restartPolicy: Never
+  containers: [{name: c, image: localhost/busybox:1, command: [sh, -c, 'sleep 1; exit 9']}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: doomed}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: localhost/busybox:1, command: [sleep, '1000']}]
+";
+
+#[test]
+fn containers_do_not_notice_that_their_agent_was_killed() {
+    let before = Machine::look();
+    let mut node = TestNode::start(&[]);
+    node.import_busybox();
+    node.apply(LASTING);
+    for pod in ["lasting", "ends", "doomed"] {
+        node.wait_field(&["pod", pod], ".status.phase", "Running", PATIENCE);
+    }
+    let id = node.field(&["pod", "lasting"], ".status.containerStatuses[0].containerID");
+    let started = node.field(&["pod", "lasting"], ".status.containerStatuses[0].state.running.startedAt");
+    node.kill();
+    node.spawn();
+    node.wait_ready();
+    node.wait_field(&["pod", "ends"], ".status.phase", "Failed", PATIENCE);
+    assert_eq!(node.field(&["pod", "ends"], ".status.containerStatuses[0].state.terminated.exitCode"), "9");
+    let status = ".status.containerStatuses[0]";
+    assert_eq!(node.field(&["pod", "lasting"], &format!("{status}.containerID")), id);
+    assert_eq!(node.field(&["pod", "lasting"], &format!("{status}.state.running.startedAt")), started);
+    assert_eq!(node.field(&["pod", "lasting"], &format!("{status}.restartCount")), "0");
+    // Not one line is missing, and none is there twice.
+    let log = node.ok(&["logs", "lasting"]);
+    let numbers: Vec<usize> = log.lines().filter_map(|l| l.parse().ok()).collect();
+    assert_eq!(numbers, (0..numbers.len()).collect::<Vec<_>>());
+    node.ok(&["delete", "pod", "doomed", "lasting", "ends"]);
+    drop(node);
+    before.assert_unchanged();
+}
