@@ -22,7 +22,7 @@ pub struct Publisher {
     deleting: bool,
     deleted: bool,
     /// For a static Pod: the object that shows it.
-    pub mirror: Option<Arc<Pod>>,
+    mirror: Option<Arc<Pod>>,
     pub volume_tries: u32,
     pub removal_tries: u32,
 }
@@ -42,6 +42,14 @@ impl Publisher {
 
     pub fn is_deleted(&self) -> bool {
         self.deleted
+    }
+
+    /// The object that shows a static Pod has been seen. A new one has been told nothing yet.
+    pub fn shown_by(&mut self, mirror: Arc<Pod>) {
+        if self.mirror.as_ref().is_none_or(|old| old.metadata.uid != mirror.metadata.uid) {
+            self.told = as_value(&mirror.status);
+        }
+        self.mirror = Some(mirror);
     }
 
     /// The server's object has been seen: what it holds is what has been told.
@@ -85,6 +93,8 @@ impl Publisher {
     pub fn written(&mut self, result: Result<Pod, Status>, pod: &mut Arc<Pod>, gone: &mut bool) {
         let wrote = self.writing.take();
         match result {
+            // Meanwhile another object may have taken its place.
+            Ok(new) if pod.is_static() && self.mirror.as_ref().is_some_and(|m| m.metadata.uid != new.metadata.uid) => {}
             Ok(new) if pod.is_static() => {
                 self.told = wrote.unwrap_or_default();
                 // Times of transition are kept where the next status looks for them.

@@ -22,7 +22,7 @@ impl Worker {
                 }
                 self.heed();
             }
-            News::Mirror(mirror) => self.publisher.mirror = Some(mirror),
+            News::Mirror(mirror) => self.publisher.shown_by(mirror),
             News::Gone => {
                 self.gone = true;
                 self.heed();
