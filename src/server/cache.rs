@@ -187,6 +187,15 @@ impl State {
         }
     }
 
+    /// Drops the changes up to a revision.
+    fn forget(&mut self, upto: Revision) {
+        while self.window.front().is_some_and(|event| event.revision <= upto) {
+            let Some(oldest) = self.window.pop_front() else { break };
+            self.window_bytes -= oldest.size();
+            self.low = oldest.revision;
+        }
+    }
+
     /// The changes after a revision, oldest first; `Err` with the oldest revision that can be resumed from.
     pub fn since(&self, revision: Revision) -> Result<impl Iterator<Item = &Arc<Event>>, Revision> {
         if revision < self.low {
@@ -228,6 +237,10 @@ impl Cache {
     }
     pub fn shelves(&self) -> impl Iterator<Item = &Arc<Shelf>> {
         self.by_kind.values()
+    }
+    /// Drops the changes up to a revision: nobody resumes from so long ago.
+    pub fn forget(&self, upto: Revision) {
+        self.by_kind.values().for_each(|shelf| shelf.write().forget(upto));
     }
     /// The revision that all shelves show.
     pub fn revision(&self) -> Revision {

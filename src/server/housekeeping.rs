@@ -50,6 +50,7 @@ impl Server {
 
     async fn compact(&self, keep_from: Option<Revision>) {
         let Some(keep_from) = keep_from else { return };
+        self.cache.forget(keep_from);
         if let Err(why) = self.store.compact(keep_from).await {
             tracing::warn!("old history cannot be forgotten: {why}");
         }

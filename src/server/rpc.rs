@@ -198,8 +198,8 @@ const REQUESTS: [(&str, Verb, Option<PatchType>); 9] = [
     ("connect", Verb::Connect, None),
 ];
 
-fn methods(server: Arc<Server>) -> Result<RpcModule<Arc<Server>>, jsonrpsee::core::RegisterMethodError> {
-    let mut module = RpcModule::new(server);
+fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::RegisterMethodError> {
+    let mut module = RpcModule::from_arc(server);
     for (name, verb, patch_type) in REQUESTS {
         module.register_async_method(name, move |params, server, ext| async move {
             let mut request = parse(&params, verb, &ext)?;
@@ -304,7 +304,7 @@ fn encode_event(event: &WatchEvent) -> Result<Box<RawValue>, Status> {
 async fn watch(
     params: Params<'static>,
     pending: PendingSubscriptionSink,
-    server: Arc<Arc<Server>>,
+    server: Arc<Server>,
     ext: Extensions,
 ) -> SubscriptionCloseResponse {
     let opened = match parse(&params, Verb::Watch, &ext) {
@@ -343,7 +343,7 @@ async fn watch(
 async fn sessions(
     params: Params<'static>,
     pending: PendingSubscriptionSink,
-    server: Arc<Arc<Server>>,
+    server: Arc<Server>,
     ext: Extensions,
 ) -> SubscriptionCloseResponse {
     let node = match parse_params::<OfNode>(&params) {

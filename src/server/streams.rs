@@ -127,3 +127,35 @@ async fn splice(caller: Half, node: Half) {
         () = down => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::rpc::ImageOptions;
+    use futures::StreamExt;
+
+    fn list() -> Task {
+        Task::Image(ImageOptions::List)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_whose_node_never_dials_is_told_so() {
+        let (streams, env) = (Arc::new(Streams::default()), Env::system());
+        assert_eq!(streams.open(&env, "n", list()).unwrap_err().code, 503);
+        let mut sessions = streams.subscribe("n");
+        let id = streams.open(&env, "n", list()).unwrap();
+        let asked = sessions.recv().await.unwrap();
+        let (ours, theirs) = tokio::io::duplex(1024);
+        assert!(streams.take(&id).unwrap().send(Box::new(theirs)).is_ok());
+        assert!(streams.take(&id).is_none(), "an id is good for once");
+        let mut frames = Framed::new(ours, FrameCodec);
+        let told = frames.next().await.unwrap().unwrap();
+        let status: Status = serde_json::from_slice(&told.payload).unwrap();
+        assert_eq!((told.channel, status.code), (STATUS, 504));
+        assert!(frames.next().await.is_none());
+        tokio::task::yield_now().await;
+        assert!(streams.take(&asked.id).is_none(), "too late");
+        drop(sessions);
+        assert_eq!(streams.open(&env, "n", list()).unwrap_err().code, 503);
+    }
+}

@@ -15,9 +15,9 @@ use super::{Server, get};
 
 /// So many objects are remembered, the most recently created ones, each with so many steps: its first ones, which tell
 /// how it came about, and its latest.
-const OBJECTS: usize = 4096;
-const FIRST: usize = 16;
-const LATEST: usize = 16;
+const OBJECTS: usize = 1024;
+const FIRST: usize = 12;
+const LATEST: usize = 8;
 /// A chain of owners longer than this is no chain.
 const OWNERS: usize = 4;
 

@@ -148,3 +148,18 @@ async fn aborted_requests_leak_nothing() {
     kept.remove("/registry/ranges/serviceips/10.96.0.10");
     assert_eq!(kept, held, "what is allocated is what Services hold");
 }
+
+#[tokio::test]
+async fn two_families_get_an_address_each() {
+    let cidrs = vec!["10.96.0.0/16".parse().unwrap(), "fd00:10::/108".parse().unwrap()];
+    let api = Api::with(Config { service_cidrs: cidrs, ..Config::default() }).await;
+    let both = api.create("services", service("a", json!({"ipFamilyPolicy": "PreferDualStack"}))).await.unwrap();
+    assert_eq!(both.0["spec"]["ipFamilies"], json!(["IPv4", "IPv6"]));
+    let ips: Vec<&str> = both.0["spec"]["clusterIPs"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(ips[0].starts_with("10.96.") && ips[1].starts_with("fd00:10::"), "{ips:?}");
+    let six = api.create("services", service("b", json!({"ipFamilies": ["IPv6"]}))).await.unwrap();
+    assert!(six.0["spec"]["clusterIP"].as_str().unwrap().starts_with("fd00:10::"));
+    let single = Api::new().await;
+    let refused = single.create("services", service("c", json!({"ipFamilies": ["IPv6"]}))).await.unwrap_err();
+    assert!(refused.message.contains("not configured"), "{refused}");
+}
