@@ -106,9 +106,6 @@ impl Driver {
     fn ready(&self, key: &Key) -> Option<Option<Failure>> {
         let mut memory = self.memory();
         let Some(known) = memory.get_mut(key) else { return Some(None) };
-        if std::env::var("MUT").as_deref() == Ok("b") {
-            known.awaited.clear();
-        }
         known.awaited.retain(|awaited| !shows(&self.world.informers, awaited));
         known.awaited.is_empty().then(|| known.failure.clone())
     }
@@ -149,7 +146,6 @@ impl Driver {
 
     async fn write(&self, write: Write) -> Result<Done, Refusal> {
         let Write { request, guards, done, failed } = write;
-        let guards = if std::env::var("MUT").as_deref() == Ok("d") { Vec::new() } else { guards };
         let checks = join_all(guards.iter().map(|guard| self.check(guard))).await;
         let outcome = match checks.into_iter().collect::<Result<(), Status>>() {
             Ok(()) => self.client.call(request.clone()).await,

@@ -130,18 +130,12 @@ impl Set {
     /// How many of its Pods are available. Its status may still count Pods that it has been told to delete.
     pub fn available(&self) -> i32 {
         let status = self.old.status.as_ref();
-        {
-            let n = status.and_then(|status| status.available_replicas).unwrap_or(0);
-            if std::env::var("MUT").as_deref() == Ok("c") { n } else { n.min(self.size()) }
-        }
+        status.and_then(|status| status.available_replicas).unwrap_or(0).min(self.size())
     }
 
     /// How many Pods it may have now: as many as it shall have, or still has. Nothing is known as long as its controller
     /// has not seen what it shall have.
     pub fn occupied(&self) -> Option<i32> {
-        if std::env::var("MUT").as_deref() == Ok("a") {
-            return Some(self.size());
-        }
         let status = self.old.status.as_ref()?;
         (self.old.metadata.generation <= status.observed_generation).then(|| status.replicas.max(self.size()))
     }
