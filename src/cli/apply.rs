@@ -91,8 +91,9 @@ async fn apply(document: Document, args: &Args, session: &Session) -> Result<(),
         }
     };
     let note = match args.dry_run.as_str() {
-        "none" => String::new(),
-        dry => format!(" ({} dry run)", dry),
+        "none" => "",
+        "client" => " (dry run)",
+        _ => " (server dry run)",
     };
     match &args.output {
         None => outln!("{} {}{note}", target::display(kind, name), verdict(before.as_ref(), &after)),

@@ -38,6 +38,9 @@ pub struct Args {
     /// An object that does not exist is no error
     #[arg(long)]
     ignore_not_found: bool,
+    /// none; client: show what would be deleted; server: let the server check it, but delete nothing
+    #[arg(long, default_value = "none", value_parser = ["none", "client", "server"], num_args = 0..=1, default_missing_value = "client", require_equals = true)]
+    dry_run: String,
     /// name: print names alone
     #[arg(long, short = 'o', value_parser = ["name"])]
     output: Option<String>,
@@ -59,7 +62,16 @@ impl Args {
             grace_period_seconds: grace,
             propagation_policy: Some(policy.to_owned()),
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() }),
+            dry_run: self.dry_run == "server",
             ..Options::default()
+        }
+    }
+
+    fn note(&self) -> &'static str {
+        match self.dry_run.as_str() {
+            "none" => "",
+            "client" => " (dry run)",
+            _ => " (server dry run)",
         }
     }
 }
@@ -84,7 +96,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     if going.is_empty() && broad && code == ExitCode::SUCCESS {
         outln!("No resources found");
     }
-    if args.wait {
+    if args.wait && args.dry_run == "none" {
         let deadline = (!args.timeout.is_zero()).then(|| tokio::time::Instant::now() + args.timeout);
         for (kind, object) in &going {
             wait::gone(session, kind, object, deadline).await?;
@@ -100,15 +112,17 @@ async fn delete(args: &Args, target: &Target, session: &Session) -> Result<Vec<O
     for object in objects {
         let mut request = session.request(Verb::Delete, target.kind, object.namespace(), Some(object.name()));
         request.options = args.options(object.uid());
-        match session.call(request).await {
-            Err(status) if status.is_not_found() && target.name.is_none() => continue,
-            outcome => drop(outcome?),
+        if args.dry_run != "client" {
+            match session.call(request).await {
+                Err(status) if status.is_not_found() && target.name.is_none() => continue,
+                outcome => drop(outcome?),
+            }
         }
         match args.output {
             Some(_) => outln!("{}", target::display(target.kind, object.name())),
             None => {
                 let how = if args.force { "force deleted" } else { "deleted" };
-                outln!("{} \"{}\" {how}", target::singular(target.kind), object.name());
+                outln!("{} \"{}\" {how}{}", target::singular(target.kind), object.name(), args.note());
             }
         }
         deleted.push(object);

@@ -64,19 +64,19 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     if args.watch || args.watch_only {
         return watch(&args, &targets, session).await;
     }
-    let (mut groups, mut failed) = (Vec::new(), None);
+    let (mut groups, mut failures) = (Vec::new(), Vec::new());
     for target in &targets {
         match fetch(&args, target, session).await {
             Ok(objects) => groups.push((target, objects)),
             Err(status) if status.is_not_found() && args.ignore_not_found => {}
-            Err(status) => failed = Some(Failure::from(status)).inspect(|_| {}).or(failed),
+            Err(status) => failures.push(Failure::from(status)),
         }
     }
     if let Some(template) = &args.sort_by {
         groups.iter_mut().for_each(|(_, objects)| sort(objects, template));
     }
     show(&args, &targets, groups, session)?;
-    Ok(failed.map_or(ExitCode::SUCCESS, Failure::report))
+    Ok(failures.into_iter().map(Failure::report).last().unwrap_or(ExitCode::SUCCESS))
 }
 
 async fn fetch(args: &Args, target: &Target, session: &Session) -> Result<Vec<Object>, Status> {

@@ -7,16 +7,21 @@
 #[macro_use]
 mod out;
 
+mod api_resources;
 mod apply;
 mod attach;
+mod backup;
 mod create;
 mod delete;
 mod describe;
+mod edit;
 mod error;
 mod events;
 mod exec;
+mod expose;
 mod get;
 mod image;
+mod inspect;
 mod jsonpath;
 mod label;
 mod logs;
@@ -34,6 +39,7 @@ mod set;
 mod stream;
 mod target;
 mod terminal;
+mod trace;
 mod version;
 mod wait;
 mod write;
@@ -72,7 +78,7 @@ pub struct Global {
 pub enum Command {
     /// Create or change objects to be as the manifests say
     Apply(apply::Args),
-    /// Create objects from manifests
+    /// Create objects from manifests or flags
     Create(create::Args),
     /// Show objects
     Get(get::Args),
@@ -80,6 +86,8 @@ pub enum Command {
     Delete(delete::Args),
     /// Show all about objects, with their events
     Describe(describe::Args),
+    /// Change objects in an editor
+    Edit(edit::Args),
     /// Change fields of objects
     Patch(patch::Args),
     /// Put manifests in the place of objects that exist
@@ -96,6 +104,8 @@ pub enum Command {
     Rollout(rollout::Args),
     /// Show what containers have said
     Logs(logs::Args),
+    /// Make a Service for the Pods of an object
+    Expose(expose::Args),
     /// Show what has happened
     Events(events::Args),
     /// Make a Pod of an image
@@ -110,6 +120,14 @@ pub enum Command {
     Wait(wait::Args),
     /// Import, load, pull, list and remove images on a node
     Image(image::Args),
+    /// Show a Pod as Linux sees it
+    Inspect(inspect::Args),
+    /// Tell a Pod's story, from the API write to the system calls
+    Trace(trace::Args),
+    /// Copy the server's store to a file, while it serves
+    Backup(backup::Args),
+    /// List the kinds of objects
+    ApiResources(api_resources::Args),
     /// Print the versions of client and server
     Version(version::Args),
 }
@@ -121,6 +139,12 @@ async fn dispatch(command: Command, session: &Session) -> Outcome {
         Command::Get(args) => get::run(args, session).await,
         Command::Delete(args) => delete::run(args, session).await,
         Command::Describe(args) => describe::run(args, session).await,
+        Command::Edit(args) => edit::run(args, session).await,
+        Command::Expose(args) => expose::run(args, session).await,
+        Command::Inspect(args) => inspect::run(args, session).await,
+        Command::Trace(args) => trace::run(args, session).await,
+        Command::Backup(args) => backup::run(args, session).await,
+        Command::ApiResources(args) => api_resources::run(args).await,
         Command::Patch(args) => patch::run(args, session).await,
         Command::Replace(args) => replace::run(args, session).await,
         Command::Label(args) => label::run(args, session, label::What::Labels).await,

@@ -14,10 +14,10 @@ use crate::api::{FieldValidation, Kind, Object, Options, Verb, request::PatchTyp
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Writing {
     /// Show the result: json, yaml, name, jsonpath=TEMPLATE
-    #[arg(long, short = 'o', value_name = "FORMAT")]
+    #[arg(long, short = 'o', value_name = "FORMAT", global = true)]
     pub output: Option<Format>,
     /// none; client: show what would be sent; server: let the server check it, but store nothing
-    #[arg(long, default_value = "none", value_parser = ["none", "client", "server"], num_args = 0..=1, default_missing_value = "client", require_equals = true)]
+    #[arg(long, default_value = "none", value_parser = ["none", "client", "server"], num_args = 0..=1, default_missing_value = "client", require_equals = true, global = true)]
     dry_run: String,
 }
 

@@ -43,6 +43,10 @@ pub trait Transport: Send + Sync + 'static {
     async fn call(&self, request: Request) -> Result<Response, Status>;
     /// The events of one watch, until the server ends it or the connection breaks (the channel closes).
     async fn watch(&self, request: Request) -> Result<tokio::sync::mpsc::Receiver<WatchEvent>, Status>;
+    /// A method of the server as a whole: `backup`, `rpc.discover`. Only a connection has them.
+    async fn method(&self, name: &'static str, _params: Value) -> Result<Value, Status> {
+        Err(Status::bad_request(format!("{name} needs a connection to the server's socket")))
+    }
     /// Dials `/stream/<id>`.
     async fn dial(&self, id: &str) -> Result<Stream, Status>;
     /// Subscribes to the sessions that the server wants `node` to serve.
@@ -104,6 +108,11 @@ impl Client {
     pub async fn watch(&self, mut request: Request) -> Result<tokio::sync::mpsc::Receiver<WatchEvent>, Status> {
         request.verb = Verb::Watch;
         self.transport.watch(request).await
+    }
+
+    /// Calls a method of the server as a whole: `backup`, `rpc.discover`.
+    pub async fn method(&self, name: &'static str, params: Value) -> Result<Value, Status> {
+        self.transport.method(name, params).await
     }
 
     /// Asks for a session (`connect`) and dials its stream.

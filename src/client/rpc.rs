@@ -245,6 +245,11 @@ impl Transport for Rpc {
         Ok(pump(self.subscribe(rpc::SESSIONS, rpc::UNSESSIONS, params).await?, |s: rpc::Session| s))
     }
 
+    async fn method(&self, name: &'static str, params: Value) -> Result<Value, Status> {
+        let client = self.connection().await?;
+        client.request(name, Params::of(&params)?.0).await.map_err(|e| self.status(e))
+    }
+
     async fn dial(&self, id: &str) -> Result<Stream, Status> {
         let stream = TokioIo::new(self.socket().await?);
         let (mut sender, connection) =

@@ -42,7 +42,11 @@ fn a_running_pod() {
         "firstTimestamp": "2026-11-20T11:59:00Z", "lastTimestamp": "2026-11-20T11:59:30Z",
     });
     let related = Related { events: Some(vec![Object(event)]), ..Related::default() };
-    check("Pod", pod, related, expect![[r#"
+    check(
+        "Pod",
+        pod,
+        related,
+        expect![[r#"
         Name:             web
         Namespace:        default
         Priority:         0
@@ -91,7 +95,8 @@ fn a_running_pod() {
           Type    Reason     Age                From               Message
           ----    ------     ----               ----               -------
           Normal  Scheduled  30s (x2 over 60s)  default-scheduler  Successfully assigned default/web to n1
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -113,7 +118,11 @@ fn a_service_with_a_node_port() {
         ],
     });
     let related = Related { events: Some(Vec::new()), slices: vec![Object(slice)], ..Related::default() };
-    check("Service", service, related, expect![[r#"
+    check(
+        "Service",
+        service,
+        related,
+        expect![[r#"
         Name:                     web
         Namespace:                default
         Labels:                   <none>
@@ -132,7 +141,8 @@ fn a_service_with_a_node_port() {
         External Traffic Policy:  Cluster
         Internal Traffic Policy:  Cluster
         Events:                   <none>
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -160,7 +170,11 @@ fn a_deployment() {
         "spec": {"replicas": 2}, "status": {"replicas": 2},
     });
     let related = Related { sets: vec![Object(set)], ..Related::default() };
-    check("Deployment", deployment, related, expect![[r#"
+    check(
+        "Deployment",
+        deployment,
+        related,
+        expect![[r#"
         Name:                   web
         Namespace:              default
         CreationTimestamp:      Fri, 20 Nov 2026 11:00:00 +0000
@@ -189,5 +203,6 @@ fn a_deployment() {
           Available      True    MinimumReplicasAvailable
         OldReplicaSets:  <none>
         NewReplicaSet:   web-1 (2/2 replicas created)
-    "#]]);
+    "#]],
+    );
 }

@@ -1,0 +1,73 @@
+//! `api-resources`: the kinds that there are.
+
+use std::process::ExitCode;
+
+use super::{Outcome, error::Failure, print::Table};
+use crate::api::{Kind, kinds::KINDS, status::qualified};
+
+/// Every kind serves these.
+const VERBS: &str = "create,delete,deletecollection,get,list,patch,update,watch";
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// wide, name
+    #[arg(long, short = 'o', value_parser = ["wide", "name"])]
+    output: Option<String>,
+    /// Only kinds with, or with false only those without, namespaces
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true)]
+    namespaced: Option<bool>,
+    /// Only kinds of this group; "" is the core group
+    #[arg(long, value_name = "GROUP")]
+    api_group: Option<String>,
+    /// Only kinds of these categories
+    #[arg(long, value_delimiter = ',', value_name = "CATEGORY")]
+    categories: Vec<String>,
+    #[arg(long)]
+    no_headers: bool,
+    /// name, kind
+    #[arg(long, value_parser = ["name", "kind"])]
+    sort_by: Option<String>,
+}
+
+impl Args {
+    fn wants(&self, kind: &Kind) -> bool {
+        self.namespaced.is_none_or(|wanted| wanted == kind.namespaced)
+            && self.api_group.as_ref().is_none_or(|group| group == kind.group)
+            && self.categories.iter().all(|category| kind.categories.contains(&category.as_str()))
+    }
+}
+
+pub async fn run(args: Args) -> Outcome {
+    let mut kinds: Vec<&Kind> = KINDS.iter().filter(|kind| args.wants(kind)).collect();
+    match args.sort_by.as_deref() {
+        Some("name") => kinds.sort_by_key(|k| k.plural),
+        Some(_) => kinds.sort_by_key(|k| k.kind),
+        None => kinds.sort_by_key(|k| (k.group, k.plural)),
+    }
+    if args.output.as_deref() == Some("name") {
+        kinds.iter().for_each(|kind| outln!("{}", qualified(kind.plural, kind.group)));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let wide = args.output.is_some();
+    let shown = if wide { 7 } else { 5 };
+    let mut rows = Vec::new();
+    if !args.no_headers {
+        let headings = ["NAME", "SHORTNAMES", "APIVERSION", "NAMESPACED", "KIND", "VERBS", "CATEGORIES"];
+        rows.push(headings[..shown].iter().map(|h| h.to_string()).collect());
+    }
+    rows.extend(kinds.iter().map(|kind| row(kind)[..shown].to_vec()));
+    out!("{}", Table::default().render(&rows));
+    Ok::<_, Failure>(ExitCode::SUCCESS)
+}
+
+fn row(kind: &Kind) -> [String; 7] {
+    [
+        kind.plural.to_owned(),
+        kind.short_names.join(","),
+        kind.api_version(),
+        kind.namespaced.to_string(),
+        kind.kind.to_owned(),
+        VERBS.to_owned(),
+        kind.categories.join(","),
+    ]
+}

@@ -1,0 +1,243 @@
+//! Objects made from flags: `create deployment x --image=...` and the like.
+
+use base64::Engine;
+use serde_json::{Map, Value, json};
+
+use super::sources::Sources;
+use crate::api::Object;
+
+#[derive(clap::Subcommand)]
+pub enum Generator {
+    /// Make a Namespace
+    #[command(visible_alias = "ns")]
+    Namespace { name: String },
+    /// Make a ServiceAccount
+    #[command(visible_alias = "sa")]
+    Serviceaccount { name: String },
+    /// Make a Deployment
+    #[command(visible_alias = "deploy")]
+    Deployment(Deployment),
+    /// Make a ConfigMap from literals, files and env files
+    #[command(visible_alias = "cm")]
+    Configmap {
+        name: String,
+        #[command(flatten)]
+        sources: Sources,
+    },
+    /// Make a Secret
+    Secret {
+        #[command(subcommand)]
+        kind: Secret,
+    },
+    /// Make a Service that selects app=NAME
+    #[command(visible_alias = "svc")]
+    Service {
+        #[command(subcommand)]
+        kind: Service,
+    },
+}
+
+#[derive(clap::Args)]
+pub struct Deployment {
+    name: String,
+    /// One container each
+    #[arg(long, required = true, value_delimiter = ',')]
+    image: Vec<String>,
+    #[arg(long, short = 'r', default_value_t = 1)]
+    replicas: u32,
+    /// The port that the container serves
+    #[arg(long)]
+    port: Option<u16>,
+    /// After `--`: the container's command
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(clap::Subcommand)]
+pub enum Secret {
+    /// From literals, files and env files
+    Generic {
+        name: String,
+        #[command(flatten)]
+        sources: Sources,
+        #[arg(long = "type", value_name = "TYPE")]
+        of_type: Option<String>,
+    },
+    /// Credentials of an image registry
+    DockerRegistry {
+        name: String,
+        #[arg(long, default_value = "https://index.docker.io/v1/")]
+        docker_server: String,
+        #[arg(long)]
+        docker_username: String,
+        #[arg(long)]
+        docker_password: String,
+        #[arg(long, default_value = "")]
+        docker_email: String,
+    },
+    /// A certificate and its key, PEM
+    Tls {
+        name: String,
+        #[arg(long)]
+        cert: std::path::PathBuf,
+        #[arg(long)]
+        key: std::path::PathBuf,
+    },
+}
+
+#[derive(clap::Subcommand)]
+pub enum Service {
+    Clusterip {
+        name: String,
+        /// PORT[:TARGET]
+        #[arg(long, value_delimiter = ',')]
+        tcp: Vec<String>,
+        /// None: a headless Service
+        #[arg(long)]
+        clusterip: Option<String>,
+    },
+    Nodeport {
+        name: String,
+        /// PORT[:TARGET]
+        #[arg(long, value_delimiter = ',', required = true)]
+        tcp: Vec<String>,
+        #[arg(long, default_value_t = 0)]
+        node_port: u16,
+    },
+}
+
+impl Generator {
+    /// The object, without a namespace.
+    pub fn object(&self) -> Result<Object, String> {
+        let value = match self {
+            Generator::Namespace { name } => with(named("v1", "Namespace", name), json!({ "spec": {}, "status": {} })),
+            Generator::Serviceaccount { name } => named("v1", "ServiceAccount", name),
+            Generator::Deployment(args) => deployment(args)?,
+            Generator::Configmap { name, sources } => config_map(name, sources)?,
+            Generator::Secret { kind } => secret(kind)?,
+            Generator::Service { kind } => service(kind)?,
+        };
+        Ok(Object(value))
+    }
+}
+
+/// As upstream's generators: the creation time is there, and null.
+fn named(api_version: &str, kind: &str, name: &str) -> Value {
+    json!({ "apiVersion": api_version, "kind": kind, "metadata": { "creationTimestamp": null, "name": name } })
+}
+
+/// Adds fields to an object.
+fn with(mut object: Value, fields: Value) -> Value {
+    if let (Value::Object(into), Value::Object(fields)) = (&mut object, fields) {
+        into.extend(fields);
+    }
+    object
+}
+
+fn deployment(args: &Deployment) -> Result<Value, String> {
+    if args.image.len() > 1 && !args.command.is_empty() {
+        return Err("cannot specify multiple --image options and command".to_owned());
+    }
+    let labels = json!({ "app": args.name });
+    let container = |(at, image): (usize, &String)| {
+        // The image's last part, without tag and digest.
+        let name = image.rsplit('/').next().unwrap_or(image);
+        let mut container = json!({ "image": image, "name": name.split([':', '@']).next(), "resources": {} });
+        if !args.command.is_empty() {
+            container["command"] = json!(args.command);
+        }
+        if let (0, Some(port)) = (at, args.port) {
+            container["ports"] = json!([{ "containerPort": port }]);
+        }
+        container
+    };
+    let containers: Vec<Value> = args.image.iter().enumerate().map(container).collect();
+    let mut object = named("apps/v1", "Deployment", &args.name);
+    object["metadata"]["labels"] = labels.clone();
+    let template =
+        json!({ "metadata": { "creationTimestamp": null, "labels": labels }, "spec": { "containers": containers } });
+    let selector = json!({ "matchLabels": labels });
+    let spec = json!({ "replicas": args.replicas, "selector": selector, "strategy": {}, "template": template });
+    Ok(with(object, json!({ "spec": spec, "status": {} })))
+}
+
+fn config_map(name: &str, sources: &Sources) -> Result<Value, String> {
+    let (mut text, mut binary) = (Map::new(), Map::new());
+    for (key, bytes) in sources.read()? {
+        match String::from_utf8(bytes) {
+            Ok(value) => drop(text.insert(key, value.into())),
+            Err(other) => drop(binary.insert(key, encoded(other.as_bytes()).into())),
+        }
+    }
+    let mut object = named("v1", "ConfigMap", name);
+    for (field, map) in [("binaryData", binary), ("data", text)] {
+        if !map.is_empty() {
+            object[field] = Value::Object(map);
+        }
+    }
+    Ok(object)
+}
+
+fn encoded(bytes: &[u8]) -> String {
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+fn secret(kind: &Secret) -> Result<Value, String> {
+    let file = |path: &std::path::Path| std::fs::read(path).map_err(|e| format!("reading {}: {e}", path.display()));
+    let (name, data, of_type) = match kind {
+        Secret::Generic { name, sources, of_type } => (name, sources.read()?, of_type.clone()),
+        Secret::DockerRegistry { name, docker_server, docker_username, docker_password, docker_email } => {
+            let mut login = json!({ "username": docker_username, "password": docker_password });
+            if !docker_email.is_empty() {
+                login["email"] = json!(docker_email);
+            }
+            login["auth"] = encoded(format!("{docker_username}:{docker_password}").as_bytes()).into();
+            let config = json!({ "auths": { docker_server: login } }).to_string().into_bytes();
+            (name, vec![(".dockerconfigjson".to_owned(), config)], Some("kubernetes.io/dockerconfigjson".to_owned()))
+        }
+        Secret::Tls { name, cert, key } => {
+            let data = vec![("tls.crt".to_owned(), file(cert)?), ("tls.key".to_owned(), file(key)?)];
+            (name, data, Some("kubernetes.io/tls".to_owned()))
+        }
+    };
+    let mut object = named("v1", "Secret", name);
+    let data: Map<String, Value> = data.into_iter().map(|(key, bytes)| (key, encoded(&bytes).into())).collect();
+    if !data.is_empty() {
+        object["data"] = Value::Object(data);
+    }
+    if let Some(of_type) = of_type {
+        object["type"] = of_type.into();
+    }
+    Ok(object)
+}
+
+fn service(kind: &Service) -> Result<Value, String> {
+    let (name, tcp, node_port, of_type, address) = match kind {
+        Service::Clusterip { name, tcp, clusterip } => (name, tcp, 0, "ClusterIP", clusterip.as_deref()),
+        Service::Nodeport { name, tcp, node_port } => (name, tcp, *node_port, "NodePort", None),
+    };
+    if tcp.is_empty() && address != Some("None") {
+        return Err("at least one tcp port specifier must be provided".to_owned());
+    }
+    let mut ports = tcp.iter().map(|text| port(text)).collect::<Result<Vec<_>, _>>()?;
+    if node_port > 0 {
+        ports.iter_mut().for_each(|port| port["nodePort"] = node_port.into());
+    }
+    let labels = json!({ "app": name });
+    let mut object = named("v1", "Service", name);
+    object["metadata"]["labels"] = labels.clone();
+    let mut spec = json!({ "ports": ports, "selector": labels, "type": of_type });
+    if let Some(address) = address {
+        spec["clusterIP"] = address.into();
+    }
+    Ok(with(object, json!({ "spec": spec, "status": { "loadBalancer": {} } })))
+}
+
+/// `80`, `80:8080` or `80:http`: the port, named after itself.
+fn port(text: &str) -> Result<Value, String> {
+    let (port, target) = text.split_once(':').unwrap_or((text, text));
+    let number = |word: &str| word.parse::<u16>().ok().filter(|n| *n > 0);
+    let port = number(port).ok_or_else(|| format!("invalid port {text:?}: must be a number of 1 to 65535"))?;
+    let target = number(target).map_or_else(|| Value::from(target), Value::from);
+    Ok(json!({ "name": text.replace(':', "-"), "port": port, "protocol": "TCP", "targetPort": target }))
+}

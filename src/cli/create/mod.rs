@@ -1,0 +1,81 @@
+//! `create`: makes objects from manifests or from flags; one that exists already is an error.
+
+mod generators;
+mod sources;
+mod token;
+
+use std::process::ExitCode;
+
+use self::generators::Generator;
+use super::{
+    Outcome, Session,
+    apply::{check_namespace, field_validation},
+    error::Failure,
+    manifest::{Document, Files},
+    write::Writing,
+};
+use crate::api::{FieldValidation, kinds};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    files: Files,
+    /// What to do with unknown fields: strict, warn, ignore
+    #[arg(long, default_value = "strict", value_parser = ["strict", "true", "warn", "ignore", "false"])]
+    validate: String,
+    #[command(flatten)]
+    writing: Writing,
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    #[command(flatten)]
+    Object(Generator),
+    /// Ask for a token of a ServiceAccount
+    Token(token::Args),
+}
+
+pub async fn run(mut args: Args, session: &Session) -> Outcome {
+    match args.what.take() {
+        None => {}
+        Some(What::Token(args)) => return token::run(args, session).await,
+        Some(What::Object(generator)) => return generated(&generator, &args.writing, session).await,
+    }
+    if args.files.is_empty() {
+        return Err(Failure::usage("must specify one of -f and -k"));
+    }
+    let mut code = ExitCode::SUCCESS;
+    for document in args.files.documents()? {
+        if let Err(failure) = create(document, &args, session).await {
+            code = failure.report();
+        }
+    }
+    Ok(code)
+}
+
+async fn create(document: Document, args: &Args, session: &Session) -> Result<(), Failure> {
+    check_namespace(session, &document)?;
+    let validation = field_validation(&args.validate);
+    let made = args.writing.create(session, document.kind, &document.object, validation).await;
+    let made = made.map_err(|failure| failure.while_doing(document.doing("creating")))?;
+    args.writing.tell(document.kind, &made, "created")
+}
+
+/// Creates what flags describe; shown in a dry run, it names its namespace only where argv does.
+async fn generated(generator: &Generator, writing: &Writing, session: &Session) -> Outcome {
+    let mut object = generator.object().map_err(Failure::usage)?;
+    // The invariant: generators make kinds of the table.
+    let kind = kinds::of(object.api_version(), object.kind()).expect("a kind of the table");
+    if kind.namespaced && session.namespace_given {
+        object.set_meta("namespace", serde_json::Value::from(session.namespace.as_str()));
+    }
+    let made = writing.create(session, kind, &object, FieldValidation::Strict).await;
+    let made = made.map_err(|failure| failure.while_doing(format!("failed to create {}", kind.singular)))?;
+    writing.tell(kind, &made, "created")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests;

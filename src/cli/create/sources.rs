@@ -1,0 +1,86 @@
+//! Where ConfigMaps and Secrets get their data: literals, files, folders, env files.
+
+use std::path::{Path, PathBuf};
+
+#[derive(clap::Args)]
+pub struct Sources {
+    /// KEY=VALUE
+    #[arg(long, value_name = "KEY=VALUE")]
+    from_literal: Vec<String>,
+    /// A file or a folder of files, whose names are the keys; or KEY=FILE
+    #[arg(long, value_name = "[KEY=]FILE")]
+    from_file: Vec<String>,
+    /// A file of KEY=VALUE lines
+    #[arg(long, value_name = "FILE")]
+    from_env_file: Vec<PathBuf>,
+}
+
+type Data = Vec<(String, Vec<u8>)>;
+
+impl Sources {
+    /// All keys with their bytes. A key that comes twice is an error.
+    pub fn read(&self) -> Result<Data, String> {
+        if !self.from_env_file.is_empty() && !(self.from_literal.is_empty() && self.from_file.is_empty()) {
+            return Err("from-env-file cannot be combined with from-file or from-literal".to_owned());
+        }
+        let mut data = Data::new();
+        for text in &self.from_file {
+            file(text, &mut data)?;
+        }
+        for text in &self.from_literal {
+            let why = || format!("invalid literal source {text}, expected key=value");
+            let (key, value) = text.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(why)?;
+            add(&mut data, key, unquoted(value).as_bytes().to_vec())?;
+        }
+        for path in &self.from_env_file {
+            environment(&String::from_utf8_lossy(&bytes(path)?), &mut data)?;
+        }
+        Ok(data)
+    }
+}
+
+fn add(data: &mut Data, key: &str, bytes: Vec<u8>) -> Result<(), String> {
+    if data.iter().any(|(other, _)| other == key) {
+        return Err(format!("cannot add key {key}, another key by that name already exists"));
+    }
+    data.push((key.to_owned(), bytes));
+    Ok(())
+}
+
+fn bytes(path: &Path) -> Result<Vec<u8>, String> {
+    std::fs::read(path).map_err(|e| format!("error reading {}: {e}", path.display()))
+}
+
+/// A value between two quotes of a kind loses them.
+fn unquoted(value: &str) -> &str {
+    let between = |quote| value.strip_prefix(quote).and_then(|v: &str| v.strip_suffix(quote));
+    between('"').or_else(|| between('\'')).unwrap_or(value)
+}
+
+fn file(text: &str, data: &mut Data) -> Result<(), String> {
+    let (key, path) = text.split_once('=').map_or((None, text), |(key, path)| (Some(key), path));
+    let path = Path::new(path);
+    let name = |path: &Path| path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    if !path.is_dir() {
+        return add(data, &key.map_or_else(|| name(path), str::to_owned), bytes(path)?);
+    }
+    if key.is_some() {
+        return Err("cannot give a key name for a directory path".to_owned());
+    }
+    let entries = std::fs::read_dir(path).map_err(|e| format!("error listing files in {}: {e}", path.display()))?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).filter(|p| p.is_file()).collect();
+    files.sort();
+    files.iter().try_for_each(|file| add(data, &name(file), bytes(file)?))
+}
+
+/// Lines of KEY=VALUE; a KEY alone takes its value from our environment.
+fn environment(text: &str, data: &mut Data) -> Result<(), String> {
+    let lines = text.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    for line in lines {
+        match line.split_once('=') {
+            Some((key, value)) => add(data, key, value.as_bytes().to_vec())?,
+            None => add(data, line, std::env::var(line).unwrap_or_default().into_bytes())?,
+        }
+    }
+    Ok(())
+}

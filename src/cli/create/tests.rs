@@ -1,0 +1,127 @@
+//! Generated objects, as kubectl makes them.
+
+use clap::Parser;
+use expect_test::{Expect, expect};
+
+use super::*;
+use crate::api::yaml;
+
+#[derive(Parser)]
+struct Argv {
+    #[command(flatten)]
+    args: Args,
+}
+
+fn check(line: &str, wanted: Expect) {
+    let argv = Argv::try_parse_from(std::iter::once("create").chain(line.split(' '))).expect("well-formed argv");
+    let Some(What::Object(generator)) = argv.args.what else { panic!("no generator") };
+    let made = match generator.object() {
+        Ok(object) => yaml::to_string(&object.0).expect("it encodes"),
+        Err(why) => why,
+    };
+    wanted.assert_eq(&made);
+}
+
+#[test]
+fn deployments() {
+    check(
+        "deployment x --image=reg:5000/a/web:1,b --port=80",
+        expect![[r#"
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata:
+          creationTimestamp: null
+          labels:
+            app: x
+          name: x
+        spec:
+          replicas: 1
+          selector:
+            matchLabels:
+              app: x
+          strategy: {}
+          template:
+            metadata:
+              creationTimestamp: null
+              labels:
+                app: x
+            spec:
+              containers:
+              - image: reg:5000/a/web:1
+                name: web
+                ports:
+                - containerPort: 80
+                resources: {}
+              - image: b
+                name: b
+                resources: {}
+        status: {}
+    "#]],
+    );
+    check("deployment x --image=a,b -- sleep 5", expect!["cannot specify multiple --image options and command"]);
+}
+
+#[test]
+fn services() {
+    check(
+        "service nodeport x --tcp=80:8080 --tcp=90",
+        expect![[r#"
+        apiVersion: v1
+        kind: Service
+        metadata:
+          creationTimestamp: null
+          labels:
+            app: x
+          name: x
+        spec:
+          ports:
+          - name: 80-8080
+            port: 80
+            protocol: TCP
+            targetPort: 8080
+          - name: "90"
+            port: 90
+            protocol: TCP
+            targetPort: 90
+          selector:
+            app: x
+          type: NodePort
+        status:
+          loadBalancer: {}
+    "#]],
+    );
+    check("service clusterip x", expect!["at least one tcp port specifier must be provided"]);
+}
+
+#[test]
+fn data() {
+    check(
+        "configmap x --from-literal=a=b",
+        expect![[r#"
+        apiVersion: v1
+        data:
+          a: b
+        kind: ConfigMap
+        metadata:
+          creationTimestamp: null
+          name: x
+    "#]],
+    );
+    check(
+        "configmap x --from-literal=a=b --from-literal=a=c",
+        expect!["cannot add key a, another key by that name already exists"],
+    );
+    check(
+        "secret docker-registry x --docker-server=s --docker-username=u --docker-password=p",
+        expect![[r#"
+            apiVersion: v1
+            data:
+              .dockerconfigjson: eyJhdXRocyI6eyJzIjp7InVzZXJuYW1lIjoidSIsInBhc3N3b3JkIjoicCIsImF1dGgiOiJkVHB3In19fQ==
+            kind: Secret
+            metadata:
+              creationTimestamp: null
+              name: x
+            type: kubernetes.io/dockerconfigjson
+        "#]],
+    );
+}

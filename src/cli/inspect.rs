@@ -1,0 +1,177 @@
+//! `inspect pod NAME`: a Pod as Linux sees it: processes, namespaces, cgroups, links, mounts, nftables elements.
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use super::{
+    Outcome, Session,
+    error::Failure,
+    exec,
+    page::Page,
+    pods,
+    print::{self, Format},
+    stream,
+};
+use crate::api::Object;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// pod NAME or pod/NAME
+    #[arg(required = true, num_args = 1..=2, value_name = "POD")]
+    names: Vec<String>,
+    /// json, yaml, jsonpath=TEMPLATE
+    #[arg(long, short = 'o', value_name = "FORMAT")]
+    output: Option<Format>,
+}
+
+/// The Pod that `pod NAME`, `pod/NAME` or `TYPE/NAME` means.
+pub async fn pod(session: &Session, words: &[String]) -> Result<Object, Failure> {
+    match words {
+        [one] => pods::one(session, one).await,
+        [of, name] => pods::one(session, &format!("{of}/{name}")).await,
+        _ => Err(Failure::usage("one Pod is needed: pod NAME")),
+    }
+}
+
+pub async fn run(args: Args, session: &Session) -> Outcome {
+    let pod = pod(session, &args.names).await?;
+    let frames = stream::open(session, exec::request(session, &pod, "inspect", &json!({}))?).await?;
+    let bytes = stream::collect(frames).await?;
+    let found: Value = serde_json::from_slice(&bytes).map_err(anyhow::Error::from)?;
+    match args.output {
+        None | Some(Format::Table | Format::Wide) => out!("{}", page(&found)),
+        Some(format) => out!("{}", print::object(&format, &Object(found))?),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// A value as one short line; nothing as `<none>`.
+fn short(value: &Value) -> String {
+    match value {
+        Value::Null => "<none>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.is_empty() => "<none>".to_owned(),
+        Value::Array(items) => items.iter().map(short).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+fn page(found: &Value) -> Page {
+    let (pod, sandbox) = (&found["pod"], &found["sandbox"]);
+    let mut page = Page::default();
+    page.line(0, format!("Pod:\t{}/{}", short(&pod["namespace"]), short(&pod["name"])));
+    page.line(0, format!("UID:\t{}", short(&pod["uid"])));
+    page.line(0, "Sandbox:");
+    for (title, field) in [("ID", "id"), ("State", "state"), ("Hostname", "hostname")] {
+        page.line(1, format!("{title}:\t{}", short(&sandbox[field])));
+    }
+    page.line(1, format!("Pause:\tpid {}", short(&sandbox["pause"]["pid"])));
+    page.line(1, format!("Namespaces:\t{}", namespaces(&sandbox["pause"]["namespaces"])));
+    cgroup(&mut page, &sandbox["cgroup"]);
+    network(&mut page, &found["network"]);
+    services(&mut page, list(&found["services"]));
+    page.line(0, "Containers:");
+    list(&found["containers"]).iter().for_each(|c| container(&mut page, c));
+    if !list(&found["errors"]).is_empty() {
+        page.line(0, "Could not be read:");
+        list(&found["errors"]).iter().for_each(|error| page.line(1, short(error)));
+    }
+    page
+}
+
+/// `ipc 4026532, net 4026533`
+fn namespaces(map: &Value) -> String {
+    let mut all: Vec<String> =
+        map.as_object().into_iter().flatten().map(|(k, v)| format!("{k} {}", short(v))).collect();
+    all.sort();
+    if all.is_empty() { "<none>".to_owned() } else { all.join(", ") }
+}
+
+fn cgroup(page: &mut Page, cgroup: &Value) {
+    page.line(1, format!("Cgroup:\t{}", short(&cgroup["path"])));
+    for (file, text) in cgroup["files"].as_object().into_iter().flatten() {
+        page.line(2, format!("{file}:\t{}", short(text).replace('\n', " ")));
+    }
+}
+
+fn network(page: &mut Page, network: &Value) {
+    if network.is_null() {
+        return page.line(0, "Network:\tthe node's own");
+    }
+    page.line(0, "Network:");
+    page.line(1, format!("Addresses:\t{}", short(&network["addresses"])));
+    for (title, field) in [("Host link", "host"), ("Pod link", "pod")] {
+        let link = &network[field];
+        if link.is_null() {
+            continue;
+        }
+        let state = if link["up"] == true { "up" } else { "down" };
+        let peer = short(link.get("peerIndex").unwrap_or(&link["peer_index"]));
+        let (name, index) = (short(&link["name"]), short(&link["index"]));
+        page.line(1, format!("{title}:\t{name} (index {index}, peer {peer}), {state}, mtu {}", short(&link["mtu"])));
+        page.line(2, format!("MAC:\t{}", short(&link["mac"])));
+        page.line(2, format!("Addresses:\t{}", short(&link["addresses"])));
+        page.line(2, format!("Routes:\t{}", short(&link["routes"])));
+    }
+}
+
+fn services(page: &mut Page, elements: &[Value]) {
+    page.line(0, format!("Nftables elements:{}", if elements.is_empty() { "\t<none>" } else { "" }));
+    for element in elements {
+        let set = ["map", "set"].iter().find_map(|kind| element[kind].as_str().map(|name| format!("{kind} {name}")));
+        page.line(1, format!("{} {}\t{}", short(&element["table"]), set.unwrap_or_default(), element["element"]));
+    }
+}
+
+fn container(page: &mut Page, container: &Value) {
+    page.line(1, format!("{}:", short(&container["name"])));
+    for (title, field) in [("ID", "id"), ("State", "state"), ("Started", "started"), ("Log", "log")] {
+        page.line(2, format!("{title}:\t{}", short(&container[field])));
+    }
+    if !container["exit"].is_null() {
+        let exit = &container["exit"];
+        page.line(2, format!("Exit:\tcode {}, signal {}, {}", exit["code"], exit["signal"], short(&exit["reason"])));
+    }
+    let cgroup = &container["cgroup"];
+    page.line(2, format!("Cgroup:\t{}", short(&cgroup["path"])));
+    for (file, text) in cgroup["files"].as_object().into_iter().flatten() {
+        page.line(3, format!("{file}:\t{}", short(text).replace('\n', " ")));
+    }
+    for process in list(&container["processes"]) {
+        let words: Vec<String> = list(&process["args"]).iter().map(short).collect();
+        page.line(2, format!("Process {}:\t{}", process["pid"], words.join(" ")));
+        page.line(3, format!("User:\tuid {}, gid {}", process["uid"], process["gid"]));
+        page.line(3, format!("Namespaces:\t{}", namespaces(&process["namespaces"])));
+        let capabilities = process["capabilities"].as_object().into_iter().flatten();
+        let sets: Vec<String> = capabilities.map(|(set, hex)| format!("{set} {}", short(hex))).collect();
+        page.line(3, format!("Capabilities:\t{}", sets.join(", ")));
+        let seccomp = match process["seccomp"].as_u64() {
+            Some(0) => "none",
+            Some(1) => "strict",
+            Some(2) => "filter",
+            _ => "unknown",
+        };
+        page.line(3, format!("Seccomp:\t{seccomp}"));
+        page.line(3, format!("No new privileges:\t{}", process["noNewPrivs"] == true));
+        mounts(page, list(&process["mounts"]));
+    }
+}
+
+/// Lines of `/proc/<pid>/mountinfo`: where, what file system, with which options.
+fn mounts(page: &mut Page, lines: &[Value]) {
+    if lines.is_empty() {
+        return;
+    }
+    page.line(3, "Mounts:");
+    for line in lines.iter().filter_map(Value::as_str) {
+        let (head, tail) = line.split_once(" - ").unwrap_or((line, ""));
+        let head: Vec<&str> = head.split(' ').collect();
+        let kind = tail.split(' ').next().unwrap_or("");
+        page.line(4, format!("{}\t{kind}\t{}", head.get(4).unwrap_or(&""), head.get(5).unwrap_or(&"")));
+    }
+}
