@@ -124,7 +124,19 @@ fn services(page: &mut Page, elements: &[Value]) {
     page.line(0, format!("Nftables elements:{}", if elements.is_empty() { "\t<none>" } else { "" }));
     for element in elements {
         let set = ["map", "set"].iter().find_map(|kind| element[kind].as_str().map(|name| format!("{kind} {name}")));
-        page.line(1, format!("{} {}\t{}", short(&element["table"]), set.unwrap_or_default(), element["element"]));
+        page.line(1, format!("{} {}\t{}", short(&element["table"]), set.unwrap_or_default(), nft(&element["element"])));
+    }
+}
+
+/// An element as nft writes it: `10.244.0.2 . 80 : 7 . 0`.
+fn nft(element: &Value) -> String {
+    if let Some(parts) = element["concat"].as_array() {
+        return parts.iter().map(nft).collect::<Vec<_>>().join(" . ");
+    }
+    match element {
+        Value::Array(pair) => pair.iter().map(nft).collect::<Vec<_>>().join(" : "),
+        Value::Object(map) if map.contains_key("elem") => nft(&map["elem"]["val"]),
+        plain => short(plain),
     }
 }
 
@@ -173,5 +185,17 @@ fn mounts(page: &mut Page, lines: &[Value]) {
         let head: Vec<&str> = head.split(' ').collect();
         let kind = tail.split(' ').next().unwrap_or("");
         page.line(4, format!("{}\t{kind}\t{}", head.get(4).unwrap_or(&""), head.get(5).unwrap_or(&"")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    #[test]
+    fn elements_look_like_nft() {
+        let element = json!([{"concat": [391163343, 0]}, {"concat": ["10.244.0.13", 8080]}]);
+        assert_eq!(super::nft(&element), "391163343 . 0 : 10.244.0.13 . 8080");
+        assert_eq!(super::nft(&json!("10.244.0.13")), "10.244.0.13");
     }
 }

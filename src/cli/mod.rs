@@ -14,6 +14,7 @@ mod backup;
 mod create;
 mod delete;
 mod describe;
+mod diff;
 mod edit;
 mod error;
 mod events;
@@ -78,6 +79,8 @@ pub struct Global {
 pub enum Command {
     /// Create or change objects to be as the manifests say
     Apply(apply::Args),
+    /// Show what apply would change
+    Diff(diff::Args),
     /// Create objects from manifests or flags
     Create(create::Args),
     /// Show objects
@@ -139,6 +142,7 @@ async fn dispatch(command: Command, session: &Session) -> Outcome {
         Command::Get(args) => get::run(args, session).await,
         Command::Delete(args) => delete::run(args, session).await,
         Command::Describe(args) => describe::run(args, session).await,
+        Command::Diff(args) => diff::run(args, session).await,
         Command::Edit(args) => edit::run(args, session).await,
         Command::Expose(args) => expose::run(args, session).await,
         Command::Inspect(args) => inspect::run(args, session).await,

@@ -174,10 +174,15 @@ async fn stay(args: &Args, pod: &Object, session: &Session) -> Outcome {
     let running = reach(session, &target, args.pod_running_timeout, |phase| phase != "Pending").await?;
     let ends = Ends::wanted(args.stdin, args.tty);
     if running.0["status"]["phase"] == "Running" {
-        let attached = attach::to(session, &running, args.name.clone(), ends, args.quiet).await;
-        if attached.is_err() {
-            eprintln!("warning: couldn't attach to pod/{}, falling back to streaming logs", args.name);
-            show_log(session, &running).await?;
+        match attach::to(session, &running, args.name.clone(), ends, args.quiet).await {
+            Ok(_) => {}
+            // It may have ended meanwhile; what it has said is still there.
+            Err(Failure::Server { status, .. }) => {
+                let name = &args.name;
+                eprintln!("warning: couldn't attach to pod/{name}, falling back to streaming logs: {status}");
+                show_log(session, &running).await?;
+            }
+            Err(failure) => return Err(failure),
         }
     } else {
         show_log(session, &running).await?;

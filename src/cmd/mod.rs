@@ -39,7 +39,14 @@ enum Command {
 
 /// Parses argv, runs the command, and says how it went.
 pub fn main() -> ExitCode {
-    let argv = Argv::parse();
+    let argv = match Argv::try_parse() {
+        Ok(argv) => argv,
+        Err(why) => {
+            // Help is no failure; a wrong flag is one, with kubectl's exit code. Nobody may read either.
+            why.print().ok();
+            return if why.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
     podwright_runtime::image::install_crypto();
     let outcome = match argv.command {
         Command::Up(args) => process(up::run(args)),

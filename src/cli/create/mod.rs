@@ -72,7 +72,13 @@ async fn generated(generator: &Generator, writing: &Writing, session: &Session) 
         object.set_meta("namespace", serde_json::Value::from(session.namespace.as_str()));
     }
     let made = writing.create(session, kind, &object, FieldValidation::Strict).await;
-    let made = made.map_err(|failure| failure.while_doing(format!("failed to create {}", kind.singular)))?;
+    // As kubectl words it: a Namespace's refusal as it is, the others' with what was tried.
+    let made = made.map_err(|failure| match failure {
+        Failure::Server { status, .. } if kind.kind != "Namespace" => {
+            Failure::usage(format!("failed to create {}: {}", kind.singular, status.message))
+        }
+        other => other,
+    })?;
     writing.tell(kind, &made, "created")?;
     Ok(ExitCode::SUCCESS)
 }

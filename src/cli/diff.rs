@@ -1,0 +1,77 @@
+//! `diff`: what `apply` would change, as `diff` shows it; exit code 1 where there is anything.
+
+use std::{io::Write as _, path::Path, process::ExitCode};
+
+use super::{
+    Outcome, Session,
+    apply::check_namespace,
+    error::Failure,
+    manifest::{Document, Files},
+    out,
+};
+use crate::api::{Object, Options, Verb, request::PatchType, yaml};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    files: Files,
+}
+
+pub async fn run(args: Args, session: &Session) -> Outcome {
+    if args.files.is_empty() {
+        return Err(Failure::usage("must specify one of -f and -k"));
+    }
+    let live = tempfile::Builder::new().prefix("LIVE-").tempdir()?;
+    let merged = tempfile::Builder::new().prefix("MERGED-").tempdir()?;
+    for document in args.files.documents()? {
+        let (before, after) = versions(&document, session).await?;
+        let name = file_name(&document, &after);
+        if let Some(before) = before {
+            write(&live.path().join(&name), before)?;
+        }
+        write(&merged.path().join(&name), after)?;
+    }
+    show(live.path(), merged.path())
+}
+
+/// The object as it is, if it is, and as it would be.
+async fn versions(document: &Document, session: &Session) -> Result<(Option<Object>, Object), Failure> {
+    check_namespace(session, document)?;
+    let (kind, object) = (document.kind, &document.object);
+    let before = match session.get(kind, object.namespace(), object.name()).await {
+        Ok(live) => Some(live),
+        Err(status) if status.is_not_found() => None,
+        Err(status) => return Err(status.into()),
+    };
+    let mut request = session.request(Verb::Patch, kind, object.namespace(), Some(object.name()));
+    request.body = Some(object.0.clone());
+    request.options = Options { patch_type: Some(PatchType::Apply), dry_run: true, ..Options::default() };
+    Ok((before, session.object(request).await?))
+}
+
+/// `apps.v1.Deployment.default.web`
+fn file_name(document: &Document, object: &Object) -> String {
+    let kind = document.kind;
+    let parts = [kind.group, kind.version, kind.kind, object.namespace().unwrap_or(""), object.name()];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(".")
+}
+
+/// What differs by itself is left out.
+fn write(path: &Path, mut object: Object) -> Result<(), Failure> {
+    object.set_meta("managedFields", None);
+    let text = yaml::to_string(&object.0).map_err(Failure::usage)?;
+    Ok(std::fs::File::create(path)?.write_all(text.as_bytes())?)
+}
+
+/// Runs `diff`, or what `KUBECTL_EXTERNAL_DIFF` names.
+fn show(live: &Path, merged: &Path) -> Outcome {
+    let program = std::env::var("KUBECTL_EXTERNAL_DIFF").unwrap_or_else(|_| "diff -u -N".to_owned());
+    let mut command = std::process::Command::new("sh");
+    command.arg("-c").arg(format!("{program} \"$0\" \"$1\"")).args([live, merged]);
+    let output = command.stderr(std::process::Stdio::inherit()).output()?;
+    out::bytes(&output.stdout);
+    match output.status.code() {
+        Some(0) => Ok(ExitCode::SUCCESS),
+        code => Err(Failure::Said(code.and_then(|c| u8::try_from(c).ok()).unwrap_or(2))),
+    }
+}
