@@ -17,8 +17,13 @@ pub fn documents(text: &str) -> Result<Vec<Value>, String> {
 
 /// One value as kubectl writes it: keys sorted, lists not indented, texts of several lines as blocks.
 pub fn to_string(value: &Value) -> Result<String, String> {
-    let options =
-        serde_saphyr::ser_options! { compact_list_indent: true, prefer_block_scalars: true, no_lang_directive: true };
+    let options = serde_saphyr::ser_options! {
+        compact_list_indent: true,
+        prefer_block_scalars: true,
+        no_lang_directive: true,
+        // A long line stays one line: scripts cut YAML by lines.
+        folded_wrap_chars: usize::MAX,
+    };
     serde_saphyr::to_string_with_options(&sorted(value), options).map_err(|e| e.to_string())
 }
 
