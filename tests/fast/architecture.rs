@@ -14,7 +14,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("client", &["api", "server"]),
     ("controllers", &["api", "client"]),
     ("scheduler", &["api", "client"]),
-    ("cli", &["api", "client"]),
+    // `trace` reads the node's journal records as they are.
+    ("cli", &["api", "client", "journal"]),
     ("proxy", &["api", "client", "net"]),
     ("node", &["api", "client", "proxy", "runtime", "net", "journal"]),
 ];
@@ -126,7 +127,7 @@ fn every_file_opens_with_one_sentence() {
 
 #[test]
 fn unsafe_stays_behind_the_doors() {
-    let doors = ["runtime/src/sys", "net/src/netlink.rs", "runtime/journal/src"];
+    let doors = ["runtime/src/sys", "runtime/src/shim/writer.rs", "net/src/netlink.rs", "runtime/journal/src"];
     let outside: Vec<String> = ["src", "runtime/src", "net/src"]
         .iter()
         .flat_map(|d| sources(&root().join(d)))

@@ -1,6 +1,7 @@
 //! Tests without privilege: pure functions, golden files, properties, the simulated control plane. Seconds.
 
 mod api;
+mod architecture;
 mod controllers;
 mod node;
 mod proxy;

@@ -241,26 +241,30 @@ fn write_busybox(path: &Path) {
     append_file(&mut tar, "etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n", 0o644);
     append_file(&mut tar, "etc/group", b"root:x:0:\nnogroup:x:65534:\n", 0o644);
     for applet in String::from_utf8(applets.stdout).unwrap().lines().filter(|a| *a != "busybox") {
-        let mut header = tar::Header::new_gnu();
-        header.set_entry_type(tar::EntryType::Symlink);
-        header.set_size(0);
-        header.set_mode(0o777);
+        let mut header = header(tar::EntryType::Symlink, 0, 0o777);
         tar.append_link(&mut header, format!("bin/{applet}"), "busybox").unwrap();
     }
     tar.finish().unwrap();
 }
 
-fn append_dir(tar: &mut tar::Builder<std::fs::File>, path: &str, mode: u32) {
+/// A header of root's.
+fn header(kind: tar::EntryType, size: usize, mode: u32) -> tar::Header {
     let mut header = tar::Header::new_gnu();
-    header.set_entry_type(tar::EntryType::Directory);
-    header.set_size(0);
+    header.set_entry_type(kind);
+    header.set_size(size as u64);
     header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header
+}
+
+fn append_dir(tar: &mut tar::Builder<std::fs::File>, path: &str, mode: u32) {
+    let mut header = header(tar::EntryType::Directory, 0, mode);
     tar.append_data(&mut header, format!("{path}/"), std::io::empty()).unwrap();
 }
 
 fn append_file(tar: &mut tar::Builder<std::fs::File>, path: &str, content: &[u8], mode: u32) {
-    let mut header = tar::Header::new_gnu();
-    header.set_size(content.len() as u64);
-    header.set_mode(mode);
+    let mut header = header(tar::EntryType::Regular, content.len(), mode);
     tar.append_data(&mut header, path, content).unwrap();
 }
