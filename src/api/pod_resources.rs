@@ -10,6 +10,8 @@ use k8s_openapi::{
 
 use super::quantity::Quantity;
 
+type Quantities = BTreeMap<String, resource::Quantity>;
+
 /// Amounts of every resource: CPU in thousandths, the rest in units.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
@@ -21,7 +23,7 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    fn from_map(map: Option<&BTreeMap<String, resource::Quantity>>) -> Amounts {
+    fn from_map(map: Option<&Quantities>) -> Amounts {
         let mut amounts = Amounts::default();
         for (name, quantity) in map.into_iter().flatten() {
             let Ok(quantity) = quantity.0.parse::<Quantity>() else { continue };
@@ -97,12 +99,22 @@ pub fn allocatable(node: &Node) -> (Amounts, i64) {
 /// What a Pod requests: the larger of what its containers and sidecars need together and what its init containers need
 /// one after the other (beside the sidecars started before them); or what it requests as a whole; plus overhead.
 pub fn requests(pod: &Pod) -> Amounts {
-    sum(pod, request)
+    sum(pod, request, whole_requests(pod))
+}
+
+/// What a Pod's limits allow, summed likewise. A resource that a container does not limit counts as none there.
+pub fn limits(pod: &Pod) -> Amounts {
+    let of = |container: &Container| Amounts::from_map(container.resources.as_ref().and_then(|r| r.limits.as_ref()));
+    sum(pod, of, pod.spec.as_ref().and_then(|s| s.resources.as_ref()?.limits.as_ref()))
+}
+
+fn whole_requests(pod: &Pod) -> Option<&Quantities> {
+    pod.spec.as_ref()?.resources.as_ref()?.requests.as_ref()
 }
 
 /// The same, with upstream's assumptions for containers that name nothing: 100m CPU and 200 MiB. For scores alone.
 pub fn assumed_requests(pod: &Pod) -> Amounts {
-    sum(pod, |container| {
+    let of = |container: &Container| {
         let resources = container.resources.as_ref();
         let named = |name: &str| {
             let maps = resources.map(|r| [r.requests.as_ref(), r.limits.as_ref()]);
@@ -116,7 +128,8 @@ pub fn assumed_requests(pod: &Pod) -> Amounts {
             amounts.memory = 200 << 20;
         }
         amounts
-    })
+    };
+    sum(pod, of, whole_requests(pod))
 }
 
 /// A limit without a request is a request too. (Defaulting says so already, but static Pods have not been through it.)
@@ -133,7 +146,8 @@ fn request(container: &Container) -> Amounts {
     amounts
 }
 
-fn sum(pod: &Pod, of: impl Fn(&Container) -> Amounts) -> Amounts {
+/// `whole`: what is said of the Pod as a whole, which stands above the sum.
+fn sum(pod: &Pod, of: impl Fn(&Container) -> Amounts, whole: Option<&Quantities>) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::default() };
     let mut running = Amounts::default();
     spec.containers.iter().for_each(|c| running.add(&of(c)));
@@ -151,7 +165,7 @@ fn sum(pod: &Pod, of: impl Fn(&Container) -> Amounts) -> Amounts {
         }
     }
     running.raise_to(&peak);
-    for (name, whole) in spec.resources.iter().flat_map(|r| r.requests.iter().flatten()) {
+    for (name, whole) in whole.into_iter().flatten() {
         if let Ok(whole) = whole.0.parse() {
             running.set(name, &whole);
         }

@@ -8,7 +8,10 @@ use k8s_openapi::{
 };
 
 use super::spec::{PodExt, Role};
-use crate::api::quantity;
+use crate::api::{
+    pod_resources::{self, Amounts},
+    quantity,
+};
 
 type Resources = BTreeMap<String, Quantity>;
 
@@ -82,39 +85,22 @@ pub fn class(pod: &Pod) -> Class {
     }
 }
 
-/// What a Pod requests of a resource in all, thousandths: upstream's `PodRequests` with sidecars and overhead.
+/// What a Pod requests of a resource in all, thousandths.
 pub fn pod_request(pod: &Pod, resource: &str) -> i64 {
-    total(pod, resource, |c| request(c, resource).map_or(0, millis))
+    thousandths(&pod_resources::requests(pod), resource)
 }
 
-/// What a Pod may use of a resource in all, thousandths; `None` if any container has no limit.
+/// What a Pod may use of a resource in all, thousandths; `None` if any container has no limit and the Pod has none.
 pub fn pod_limit(pod: &Pod, resource: &str) -> Option<i64> {
-    let pod_level = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref()).and_then(|l| l.get(resource));
-    if let Some(limit) = pod_level {
-        return Some(millis(limit));
-    }
-    let bounded =
-        pod.parts().iter().filter(|p| p.role != Role::Ephemeral).all(|p| limit(&p.container, resource).is_some());
-    bounded.then(|| total(pod, resource, |c| limit(c, resource).map_or(0, millis)))
+    let whole = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
+    let bounded = whole.is_some_and(|limits| limits.contains_key(resource))
+        || pod.parts().iter().filter(|p| p.role != Role::Ephemeral).all(|p| limit(&p.container, resource).is_some());
+    bounded.then(|| thousandths(&pod_resources::limits(pod), resource))
 }
 
-fn total(pod: &Pod, resource: &str, of: impl Fn(&Container) -> i64) -> i64 {
-    let (mut mains, mut sidecars, mut peak) = (0, 0, 0);
-    for part in pod.parts() {
-        let amount = of(&part.container);
-        match part.role {
-            Role::Main => mains += amount,
-            Role::Sidecar => {
-                sidecars += amount;
-                peak = peak.max(sidecars);
-            }
-            Role::Init => peak = peak.max(sidecars + amount),
-            Role::Ephemeral => {}
-        }
-    }
-    let overhead = pod.spec().overhead.as_ref().and_then(|o| o.get(resource)).map_or(0, millis);
-    let pod_level = pod.spec().resources.as_ref().and_then(|r| r.requests.as_ref()).and_then(|r| r.get(resource));
-    pod_level.map_or((mains + sidecars).max(peak), millis) + overhead
+fn thousandths(amounts: &Amounts, resource: &str) -> i64 {
+    let amount = amounts.get(resource);
+    if resource == "cpu" { amount } else { amount.saturating_mul(1000) }
 }
 
 /// Upstream's `GetContainerOOMScoreAdjust`; `capacity` is the node's memory in bytes.

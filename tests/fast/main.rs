@@ -5,6 +5,7 @@ mod architecture;
 mod controllers;
 mod node;
 mod proxy;
+mod scheduler;
 mod server;
 mod simulation;
 mod store;

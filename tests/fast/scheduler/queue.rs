@@ -1,0 +1,250 @@
+//! The queue loses no Pod, hands none out twice, and keeps the order of priorities.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use podwright::scheduler::{
+    pod::PodInfo,
+    queue::{Change, Queue, node_changes},
+};
+use proptest::prelude::*;
+use serde_json::json;
+use tokio::time::{Instant, advance};
+
+use super::node;
+
+fn pod(n: u8, life: u32, label: u32) -> Arc<PodInfo> {
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {
+            "name": format!("p{n}"), "namespace": "default", "uid": format!("{n}-{life}"),
+            "labels": { "v": label.to_string() },
+        },
+        "spec": { "containers": [], "priority": n % 3 },
+    }))
+    .expect("a Pod");
+    PodInfo::of(Arc::new(pod))
+}
+
+fn plugins() -> BTreeSet<&'static str> {
+    ["NodeResourcesFit"].into()
+}
+
+fn paused(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(test);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Add(u8),
+    Recreate(u8),
+    Remove(u8),
+    Pop,
+    /// What becomes of the one that was handed out so many before the last one.
+    Park(usize),
+    Retry(usize),
+    Done(usize),
+    Change(bool),
+    Pass(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => (0u8..8).prop_map(Op::Add),
+        1 => (0u8..8).prop_map(Op::Recreate),
+        1 => (0u8..8).prop_map(Op::Remove),
+        4 => Just(Op::Pop),
+        2 => (0usize..4).prop_map(Op::Park),
+        2 => (0usize..4).prop_map(Op::Retry),
+        1 => (0usize..4).prop_map(Op::Done),
+        1 => any::<bool>().prop_map(Op::Change),
+        2 => (0u64..12_000).prop_map(Op::Pass),
+    ]
+}
+
+/// What must be in the queue, and who is handed out.
+#[derive(Default)]
+struct Model {
+    waiting: BTreeMap<String, String>,
+    out: Vec<Arc<PodInfo>>,
+    lives: u32,
+    labels: u32,
+}
+
+impl Model {
+    fn is_out(&self, uid: &str) -> bool {
+        self.out.iter().any(|pod| pod.uid == uid)
+    }
+
+    /// Somebody that was handed out comes back; whether the queue still waits for it.
+    fn back(&mut self, nth: usize) -> Option<Arc<PodInfo>> {
+        (nth < self.out.len()).then(|| self.out.remove(self.out.len() - 1 - nth))
+    }
+
+    fn pop(&mut self, queue: &mut Queue) -> Option<Arc<PodInfo>> {
+        queue.wake(Instant::now());
+        let pod = queue.pop()?;
+        assert!(!self.is_out(&pod.uid), "{} was handed out twice", pod.uid);
+        assert_eq!(self.waiting.get(&pod.key.name), Some(&pod.uid), "the queue knows who is meant");
+        self.out.push(pod.clone());
+        Some(pod)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+    #[test]
+    fn no_pod_is_lost_or_handed_out_twice(ops in proptest::collection::vec(op(), 1..80)) {
+        paused(async move {
+            let (mut queue, mut model) = (Queue::default(), Model::default());
+            for op in ops {
+                match op {
+                    Op::Add(n) => {
+                        model.labels += 1;
+                        let name = format!("p{n}");
+                        let known = model.waiting.get(&name).and_then(|uid| uid.split('-').nth(1)?.parse().ok());
+                        let life = known.unwrap_or_else(|| { model.lives += 1; model.lives });
+                        let pod = pod(n, life, model.labels % 3);
+                        model.waiting.insert(name, pod.uid.clone());
+                        queue.add(pod);
+                    }
+                    Op::Recreate(n) => {
+                        model.lives += 1;
+                        let pod = pod(n, model.lives, 0);
+                        model.waiting.insert(format!("p{n}"), pod.uid.clone());
+                        queue.add(pod);
+                    }
+                    Op::Remove(n) => {
+                        let pod = pod(n, 0, 0);
+                        model.waiting.remove(&pod.key.name);
+                        queue.remove(&pod.key);
+                    }
+                    Op::Pop => drop(model.pop(&mut queue)),
+                    Op::Park(nth) => if let Some(pod) = model.back(nth) { queue.park(&pod, plugins(), "no") },
+                    Op::Retry(nth) => if let Some(pod) = model.back(nth) { queue.retry(&pod) },
+                    Op::Done(nth) => if let Some(pod) = model.back(nth) {
+                        if model.waiting.get(&pod.key.name) == Some(&pod.uid) {
+                            model.waiting.remove(&pod.key.name);
+                        }
+                        queue.done(&pod);
+                    },
+                    Op::Change(helps) => queue.on_changes(&[Change::PodRemoved], |_| helps),
+                    Op::Pass(ms) => advance(Duration::from_millis(ms)).await,
+                }
+                assert_eq!(queue.len(), model.waiting.len());
+            }
+            // After five minutes everybody has been handed out, the more important ones first.
+            advance(Duration::from_secs(301)).await;
+            let mut last = i32::MAX;
+            while let Some(pod) = model.pop(&mut queue) {
+                assert!(pod.priority <= last);
+                last = pod.priority;
+            }
+            for uid in model.waiting.values() {
+                assert!(model.is_out(uid), "{uid} was lost");
+            }
+        });
+    }
+}
+
+#[test]
+fn equals_are_served_in_order_and_the_important_first() {
+    paused(async {
+        let mut queue = Queue::default();
+        for n in [0, 3, 6, 1, 2, 9, 5] {
+            queue.add(pod(n, 0, 0));
+        }
+        let order: Vec<String> = std::iter::from_fn(|| queue.pop()).map(|pod| pod.key.name.clone()).collect();
+        assert_eq!(order, ["p2", "p5", "p1", "p0", "p3", "p6", "p9"]);
+    });
+}
+
+#[test]
+fn backoff_doubles_up_to_ten_seconds() {
+    paused(async {
+        let mut queue = Queue::default();
+        queue.add(pod(1, 0, 0));
+        for expected in [1, 2, 4, 8, 10, 10] {
+            let pod = queue.pop().expect("due");
+            queue.retry(&pod);
+            let due = queue.next_wake().expect("in backoff");
+            assert_eq!(due - Instant::now(), Duration::from_secs(expected));
+            queue.wake(due - Duration::from_millis(1));
+            assert!(!queue.has_active());
+            advance(Duration::from_secs(expected)).await;
+            queue.wake(Instant::now());
+        }
+    });
+}
+
+#[test]
+fn a_parked_pod_wakes_when_it_is_helped() {
+    let all = [
+        Change::NodeAdded,
+        Change::NodeAllocatable,
+        Change::NodeLabels,
+        Change::NodeTaints,
+        Change::NodeUnschedulable,
+        Change::PodRemoved,
+    ];
+    let table: &[(&str, &[Change])] = &[
+        ("NodeUnschedulable", &[Change::NodeAdded, Change::NodeUnschedulable]),
+        ("NodeName", &[Change::NodeAdded]),
+        ("TaintToleration", &[Change::NodeAdded, Change::NodeTaints]),
+        ("NodeAffinity", &[Change::NodeAdded, Change::NodeLabels]),
+        ("NodePorts", &[Change::NodeAdded, Change::PodRemoved]),
+        ("NodeResourcesFit", &[Change::NodeAdded, Change::NodeAllocatable, Change::PodRemoved]),
+    ];
+    paused(async move {
+        for (plugin, helpers) in table {
+            for change in all {
+                for fits in [true, false] {
+                    let mut queue = Queue::default();
+                    queue.add(pod(1, 0, 0));
+                    let pod = queue.pop().expect("active");
+                    queue.park(&pod, [*plugin].into(), "no");
+                    advance(Duration::from_secs(2)).await;
+                    queue.on_changes(&[change], |_| fits);
+                    assert_eq!(queue.has_active(), fits && helpers.contains(&change), "{plugin} {change:?} {fits}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_parked_pod_that_is_changed_is_tried_again_after_its_backoff() {
+    paused(async {
+        let mut queue = Queue::default();
+        queue.add(pod(1, 0, 0));
+        let first = queue.pop().expect("active");
+        queue.park(&first, plugins(), "0/1 nodes");
+        assert_eq!(queue.parked_for(&first.key).as_deref(), Some("0/1 nodes"));
+        queue.add(pod(1, 0, 0));
+        assert_eq!(queue.next_wake(), Some(Instant::now() + Duration::from_secs(300)), "nothing has changed");
+        queue.add(pod(1, 0, 1));
+        assert_eq!(queue.next_wake(), Some(Instant::now() + Duration::from_secs(1)));
+        queue.add(pod(1, 1, 1));
+        assert!(queue.has_active(), "another Pod of that name does not wait for the first one's failures");
+    });
+}
+
+#[test]
+fn what_changed_of_a_node() {
+    let plain = || node("n", json!({}));
+    let changed = |patch| node_changes(&plain(), &node("n", patch));
+    assert_eq!(node_changes(&plain(), &plain()), []);
+    assert_eq!(changed(json!({ "metadata": { "annotations": { "a": "b" } } })), []);
+    assert_eq!(changed(json!({ "status": { "conditions": [] } })), []);
+    assert_eq!(changed(json!({ "metadata": { "labels": { "a": "b" } } })), [Change::NodeLabels]);
+    assert_eq!(changed(json!({ "spec": { "unschedulable": true } })), [Change::NodeUnschedulable]);
+    assert_eq!(
+        changed(json!({ "spec": { "taints": [{ "key": "a", "effect": "NoSchedule" }] } })),
+        [Change::NodeTaints]
+    );
+    assert_eq!(changed(json!({ "status": { "allocatable": { "cpu": "5" } } })), [Change::NodeAllocatable]);
+}
