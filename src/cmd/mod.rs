@@ -5,6 +5,7 @@ mod control_plane;
 mod node;
 mod notify;
 mod paths;
+mod reset;
 mod server;
 mod shutdown;
 mod up;
@@ -33,6 +34,8 @@ enum Command {
     Server(server::Args),
     /// Run this machine's node alone, against a server
     Agent(agent::Args),
+    /// Remove everything that a node of this machine ever made
+    Reset(reset::Args),
     #[command(flatten)]
     Client(cli::Command),
 }
@@ -51,6 +54,7 @@ pub fn main() -> ExitCode {
     let outcome = match argv.command {
         Command::Up(args) => process(up::run(args)),
         Command::Agent(args) => process(agent::run(args, argv.global)),
+        Command::Reset(args) => process(reset::run(args)),
         Command::Server(args) => process(server::run(args)),
         Command::Client(command) => return cli::main(command, argv.global),
     };

@@ -146,7 +146,8 @@ impl Node {
     }
 }
 
-fn name(args: &NodeArgs) -> anyhow::Result<String> {
+/// The node's name: the flag's, or the host's.
+pub fn name(args: &NodeArgs) -> anyhow::Result<String> {
     match &args.node_name {
         Some(name) => Ok(name.clone()),
         None => {
@@ -165,7 +166,7 @@ fn labels(args: &NodeArgs) -> anyhow::Result<Vec<(String, String)>> {
 }
 
 /// The shim's program: `PODWRIGHT_SHIM`, or beside this one.
-fn shim() -> anyhow::Result<std::path::PathBuf> {
+pub fn shim() -> anyhow::Result<std::path::PathBuf> {
     if let Some(path) = std::env::var_os("PODWRIGHT_SHIM") {
         return Ok(path.into());
     }

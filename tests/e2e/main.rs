@@ -5,3 +5,4 @@ mod support;
 
 mod main_path;
 mod node;
+mod reset;
