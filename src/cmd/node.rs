@@ -39,6 +39,9 @@ pub struct NodeArgs {
     /// How many Pods the node takes
     #[arg(long, default_value_t = 110)]
     pub max_pods: u32,
+    /// How many processes a Pod may have [default: no limit]
+    #[arg(long, value_name = "N")]
+    pub pod_max_pids: Option<u64>,
     /// Labels of the Node
     #[arg(long, value_delimiter = ',', value_name = "KEY=VALUE")]
     pub node_labels: Vec<String>,
@@ -119,6 +122,7 @@ impl Node {
             cluster_dns: args.cluster_dns.clone(),
             cluster_domain: args.cluster_domain.clone(),
             max_pods: args.max_pods,
+            pod_pids_max: args.pod_max_pids,
             journal: !args.no_journal,
             labels: labels(args)?,
             remove_at_exit: args.isolated,

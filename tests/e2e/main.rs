@@ -3,6 +3,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod host;
+mod limits;
 mod main_path;
 mod node;
 mod reset;

@@ -48,8 +48,13 @@ impl TestNode {
         node
     }
 
-    /// A folder for a node that does not run yet.
+    /// A folder for an isolated node that does not run yet.
     pub fn stopped(args: &[&str]) -> TestNode {
+        TestNode::stopped_on_host(&[&["--isolated"], args].concat())
+    }
+
+    /// The same for a node on the network of the machine itself: only for a guest that is thrown away afterwards.
+    pub fn stopped_on_host(args: &[&str]) -> TestNode {
         let dir = tempfile::Builder::new().prefix("pw").tempdir().unwrap();
         TestNode { dir, process: None, args: args.iter().map(|a| a.to_string()).collect() }
     }
@@ -57,7 +62,7 @@ impl TestNode {
     pub fn spawn(&mut self) {
         let log = std::fs::File::options().create(true).append(true).open(self.log_path()).unwrap();
         let process = Command::new(binary())
-            .args(["up", "--isolated", "--state-dir"])
+            .args(["up", "--state-dir"])
             .arg(self.dir.path())
             .args(&self.args)
             .stdin(Stdio::null())

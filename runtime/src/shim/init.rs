@@ -174,7 +174,8 @@ fn build_root(kernel: &Kernel, plan: &ContainerPlan) -> SysResult<OwnedFd> {
             MountKind::Fs { .. } => None,
         });
     }
-    let null = kernel.clone_tree(Path::new("/dev/null"), false)?;
+    // Opened, not cloned: before Linux 6.15 what is detached cannot be cloned again.
+    let null = kernel.open_path(Path::new("/dev/null"))?;
     kernel.propagate_root(mount::SLAVE)?;
     let root = root_mount(kernel, plan)?;
     kernel.attach_at(root.as_fd(), &plan.root.dir)?;

@@ -23,6 +23,15 @@ impl Kernel {
         )
     }
 
+    /// Opens a path of the caller's own mount namespace, as a place alone.
+    pub fn open_path(&self, path: &Path) -> SysResult<OwnedFd> {
+        self.op(
+            "open",
+            || path.display().to_string(),
+            || Ok(fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?),
+        )
+    }
+
     /// Like [`Kernel::open_inside`], but makes it, with its parents, if it is missing: a folder, or an empty file.
     pub fn make_inside(&self, root: BorrowedFd<'_>, path: &Path, folder: bool) -> SysResult<OwnedFd> {
         self.op(

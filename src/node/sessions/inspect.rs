@@ -1,6 +1,6 @@
 //! A Pod as Linux sees it: read back from the kernel at this moment, never from memory.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use podwright_runtime::{ContainerStatus, ProcessInfo, SandboxStatus};
 use serde_json::{Map, Value, json};
@@ -57,7 +57,7 @@ pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
             "created": sandbox.created,
             "hostname": sandbox.spec.hostname,
             "pause": process(&sandbox),
-            "cgroup": cgroup(sandbox.pid),
+            "cgroup": cgroup(cgroup_of(sandbox.pid).as_deref().and_then(Path::parent)),
             "stats": stats,
         },
         "network": network,
@@ -99,7 +99,7 @@ fn described(container: &ContainerStatus, processes: &[ProcessInfo], stats: Valu
         "started": container.started,
         "exit": container.exit,
         "log": container.log.as_ref().map(|l| l.path.clone()),
-        "cgroup": cgroup(container.pid),
+        "cgroup": cgroup(cgroup_of(container.pid).as_deref()),
         "stats": stats,
         "processes": processes,
     })
@@ -119,13 +119,18 @@ fn process(sandbox: &SandboxStatus) -> Value {
     json!({ "pid": sandbox.pid, "namespaces": namespaces })
 }
 
-/// A process's cgroup: its path and its limits as the kernel has them.
-fn cgroup(pid: u32) -> Value {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let Some(path) = text.lines().find_map(|line| line.strip_prefix("0::")) else { return Value::Null };
+/// The cgroup v2 path of a process. The Pod's own is the one above `pause`'s.
+fn cgroup_of(pid: u32) -> Option<PathBuf> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("0::")).map(PathBuf::from)
+}
+
+/// A cgroup: its path and its limits as the kernel has them.
+fn cgroup(path: Option<&Path>) -> Value {
+    let Some(path) = path else { return Value::Null };
     let root = [Path::new("/sys/fs/cgroup"), Path::new("/sys/fs/cgroup/unified")]
         .into_iter()
-        .map(|root| root.join(path.trim_start_matches('/')))
+        .map(|root| root.join(path.strip_prefix("/").unwrap_or(path)))
         .find(|folder| folder.join("cgroup.procs").exists());
     let mut limits = Map::new();
     for file in FILES {

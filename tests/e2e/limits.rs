@@ -1,0 +1,223 @@
+//! What Linux does to Pods that want too much: needs cgroup v2 with its controllers, so these run in the guest of `vm/`.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use serde_json::Value;
+
+use crate::support::{TestNode, contains, eventually, leftovers::Machine};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether limits can be enforced here; says so if not.
+fn enforceable() -> bool {
+    let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    let missing: Vec<&str> =
+        ["cpu", "memory", "pids"].into_iter().filter(|c| !controllers.split_whitespace().any(|h| h == *c)).collect();
+    if !missing.is_empty() {
+        assert!(std::env::var_os("PODWRIGHT_TEST_GUEST").is_none(), "the guest lacks the controllers {missing:?}");
+        eprintln!("skipped: /sys/fs/cgroup lacks the controllers {}; `./dev vm` has them", missing.join(", "));
+    }
+    missing.is_empty()
+}
+
+/// A cgroup as `podwright inspect` tells it.
+struct Cgroup(Value);
+
+impl Cgroup {
+    fn file(&self, name: &str) -> &str {
+        self.0["files"][name].as_str().unwrap_or_else(|| panic!("no {name} in {:#}", self.0))
+    }
+    /// Where it is, looked at past `inspect`.
+    fn folder(&self) -> PathBuf {
+        format!("/sys/fs/cgroup{}", self.0["path"].as_str().unwrap_or_else(|| panic!("no path in {:#}", self.0))).into()
+    }
+    /// One number of a file of `key value` lines.
+    fn keyed(&self, file: &str, key: &str) -> u64 {
+        let path = self.folder().join(file);
+        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let value = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' ')?.parse().ok());
+        value.unwrap_or_else(|| panic!("no {key} in {text}"))
+    }
+}
+
+fn inspect(node: &TestNode, pod: &str) -> Value {
+    serde_json::from_str(&node.ok(&["inspect", "pod", pod, "-o", "json"])).unwrap()
+}
+
+fn pod_cgroup(node: &TestNode, pod: &str) -> Cgroup {
+    Cgroup(inspect(node, pod)["sandbox"]["cgroup"].clone())
+}
+
+fn container_cgroup(node: &TestNode, pod: &str) -> Cgroup {
+    Cgroup(inspect(node, pod)["containers"][0]["cgroup"].clone())
+}
+
+const CLASSES: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: careless}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: localhost/busybox:1, command: [sleep, '1000']}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: modest}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sleep, '1000']
+    resources: {requests: {cpu: 200m, memory: 64Mi}, limits: {cpu: 400m, memory: 128Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: certain}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: c, image: localhost/busybox:1, command: [sleep, '1000'], resources: {limits: {cpu: 100m, memory: 32Mi}}}
+";
+
+#[test]
+fn each_qos_class_has_its_place_its_limits_and_its_oom_score() {
+    if !enforceable() {
+        return;
+    }
+    let before = Machine::look();
+    let node = TestNode::start(&["--pod-max-pids", "50"]);
+    node.import_busybox();
+    node.apply(CLASSES);
+    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    let capacity = node.field(&["nodes"], ".items[0].status.capacity.memory");
+    let capacity: i64 = capacity.trim_end_matches("Ki").parse().expect("memory is told in Ki");
+    let modest_score = 1000 - 1000 * 64 * 1024 / capacity;
+    // Weights as runc makes them of shares: 2, 204 and 102 of 262144.
+    let rows = [
+        ("careless", "BestEffort", "1", "max 100000", "max", "max", 1000),
+        ("modest", "Burstable", "8", "40000 100000", "134217728", "0", modest_score),
+        ("certain", "Guaranteed", "4", "10000 100000", "33554432", "0", -997),
+    ];
+    for (pod, class, weight, cpu, memory, swap, score) in rows {
+        assert_eq!(node.field(&["pod", pod], ".status.qosClass"), class);
+        let (outer, inner) = (pod_cgroup(&node, pod), container_cgroup(&node, pod));
+        let uid = node.field(&["pod", pod], ".metadata.uid");
+        let place = format!("/{}/pod{uid}", class.to_lowercase());
+        assert!(outer.folder().to_string_lossy().ends_with(&place), "{pod} is in {}", outer.folder().display());
+        assert_eq!(inner.folder().parent(), Some(outer.folder().as_path()));
+        for cgroup in [&outer, &inner] {
+            let read = ["cpu.weight", "cpu.max", "memory.max"].map(|f| cgroup.file(f));
+            assert_eq!(read, [weight, cpu, memory], "{pod}: {}", cgroup.0["path"]);
+        }
+        assert_eq!((inner.file("memory.swap.max"), outer.file("pids.max")), (swap, "50"), "{pod}");
+        assert_eq!(inner.file("memory.oom.group"), if memory == "max" { "0" } else { "1" }, "{pod}");
+        let pid = inspect(&node, pod)["containers"][0]["pid"].clone();
+        let found = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
+        assert_eq!(found.trim(), score.to_string(), "{pod}");
+        let folder = outer.folder().parent().unwrap().to_owned();
+        assert_eq!(fs::read_to_string(folder.join("cpu.weight")).unwrap().trim(), weight, "{}", folder.display());
+    }
+    // A class weighs what its Pods request together, and no more once they are gone.
+    let burstable = pod_cgroup(&node, "modest").folder().parent().unwrap().join("cpu.weight");
+    node.apply(&CLASSES.replace("name: modest", "name: another"));
+    node.wait("condition=Ready", &["pod/another"], PATIENCE);
+    let weight = |wanted: &str| {
+        let found = fs::read_to_string(&burstable).unwrap();
+        if found.trim() == wanted { Ok(()) } else { Err(format!("{} is {found}", burstable.display())) }
+    };
+    eventually("the class of two Pods weighs more", PATIENCE, || weight("16"));
+    node.ok(&["delete", "pod", "another", "modest"]);
+    eventually("an empty class weighs next to nothing", PATIENCE, || weight("1"));
+    drop(node);
+    before.assert_unchanged();
+}
+
+/// The first run of `greedy` fills its memory, the second sleeps.
+const GREEDY: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: greedy}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: greedy
+    image: localhost/busybox:1
+    command: [sh, -c, 'test -e /data/again && exec sleep 1000; touch /data/again; sleep 900 & dd if=/dev/zero of=/dev/null bs=96M count=1; sleep 1000']
+    resources: {limits: {memory: 24Mi}}
+    volumeMounts: [{name: data, mountPath: /data}]
+  - {name: neighbour, image: localhost/busybox:1, command: [sleep, '1000']}
+  volumes: [{name: data, emptyDir: {}}]
+";
+
+#[test]
+fn a_container_over_its_memory_limit_is_oom_killed_alone_and_restarted() {
+    if !enforceable() {
+        return;
+    }
+    let before = Machine::look();
+    let node = TestNode::start(&[]);
+    node.import_busybox();
+    node.apply(GREEDY);
+    let (pod, status) = (["pod", "greedy"], ".status.containerStatuses");
+    node.wait_field(&pod, &format!("{status}[0].restartCount"), "1", PATIENCE);
+    let last = format!("{status}[0].lastState.terminated");
+    assert_eq!(node.field(&pod, &format!("{last}.reason")), "OOMKilled");
+    assert_eq!(node.field(&pod, &format!("{last}.exitCode")), "137");
+    node.wait("condition=Ready", &["pod/greedy"], PATIENCE);
+    assert_eq!(node.field(&pod, &format!("{status}[1].restartCount")), "0");
+    // The whole container died, not its greedy process alone: the second run is the only process.
+    assert_eq!(container_cgroup(&node, "greedy").file("pids.current"), "1");
+    node.ok(&["delete", "pod", "greedy"]);
+    drop(node);
+    before.assert_unchanged();
+}
+
+const BUSY: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: busy}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sh, -c, 'while :; do :; done']
+    resources: {limits: {cpu: 100m}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: fertile}
+spec:
+  terminationGracePeriodSeconds: 0
+  restartPolicy: Never
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sh, -c, 'i=0; while [ $i -lt 40 ]; do sleep 1000 & i=$((i+1)); done; echo all']
+";
+
+#[test]
+fn cpu_max_throttles_and_pids_max_refuses() {
+    if !enforceable() {
+        return;
+    }
+    let before = Machine::look();
+    let node = TestNode::start(&["--pod-max-pids", "20"]);
+    node.import_busybox();
+    node.apply(BUSY);
+    node.wait_field(&["pod", "fertile"], ".status.phase", "Failed", PATIENCE);
+    contains(&node.ok(&["logs", "fertile"]), "can't fork").unwrap();
+    node.wait_field(&["pod", "busy"], ".status.phase", "Running", PATIENCE);
+    let busy = container_cgroup(&node, "busy");
+    eventually("the busy container is throttled", PATIENCE, || {
+        let throttled = busy.keyed("cpu.stat", "nr_throttled");
+        if throttled >= 5 { Ok(()) } else { Err(format!("throttled {throttled} times")) }
+    });
+    // 10 ms of each 100 ms; a period may be overrun by a tick.
+    let (periods, used) = (busy.keyed("cpu.stat", "nr_periods"), busy.keyed("cpu.stat", "usage_usec"));
+    assert!(used < (periods + 2) * 20_000, "{used} us in {periods} periods");
+    node.ok(&["delete", "pods", "--all"]);
+    drop(node);
+    before.assert_unchanged();
+}
