@@ -162,7 +162,7 @@ pub fn thirty() {
     let bench = Bench::start(&[]);
     bench.one("warm-up");
     let names = names(30);
-    let before = Machine::look();
+    let before = Machine::look(bench.node.dir.path());
     let (mut up, mut down, mut gone) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..3 {
         up.push(bench.run_all(&names));

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod chaos;
 mod host;
 mod limits;
 mod main_path;

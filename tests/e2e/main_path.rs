@@ -50,8 +50,8 @@ spec:
 
 #[test]
 fn lab_manifests_run_and_the_service_answers_from_both_backends() {
-    let before = Machine::look();
     let node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     for manifest in [NAMESPACE, POD, DEPLOYMENT] {
         node.apply(manifest);
@@ -78,20 +78,20 @@ fn lab_manifests_run_and_the_service_answers_from_both_backends() {
         });
     }
     drop(node);
-    before.assert_unchanged();
+    untouched.assert_unchanged();
 }
 
 #[test]
 fn a_hundred_pods_come_and_go_without_a_trace() {
-    let before = Machine::look();
     let node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(NAMESPACE);
     // The folders of the cgroup tree appear with the first Pod and stay with the node.
     node.apply(POD);
     node.wait("condition=Ready", &["-n", "lab", "pod/web"], PATIENCE);
     node.ok(&["-n", "lab", "delete", "pod", "web"]);
-    let fresh = Machine::look();
+    let fresh = Machine::look(node.dir.path());
     let pods: String =
         (0..100).map(|i| POD.replace("name: web, namespace", &format!("name: p{i}, namespace")) + "---").collect();
     node.apply(&pods);
@@ -103,7 +103,7 @@ fn a_hundred_pods_come_and_go_without_a_trace() {
     node.ok(&["-n", "lab", "delete", "pods", "--all", "--timeout", "60s"]);
     fresh.assert_unchanged();
     drop(node);
-    before.assert_unchanged();
+    untouched.assert_unchanged();
 }
 
 #[test]

@@ -104,8 +104,8 @@ spec:
 
 #[test]
 fn a_pod_gets_all_that_its_manifest_says() {
-    let before = Machine::look();
     let node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(KIT);
     let pod = ["pod", "kit"];
@@ -123,13 +123,13 @@ fn a_pod_gets_all_that_its_manifest_says() {
     eventually("the mounted ConfigMap changes", PATIENCE, || contains(&inside("cat /cfg/greeting"), "changed"));
     node.ok(&["delete", "pod", "kit"]);
     drop(node);
-    before.assert_unchanged();
+    untouched.assert_unchanged();
 }
 
 #[test]
 fn what_goes_wrong_is_said_in_upstreams_words() {
-    let before = Machine::look();
     let node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(REASONS);
     let waiting = ".status.containerStatuses[0].state.waiting.reason";
@@ -152,7 +152,7 @@ fn what_goes_wrong_is_said_in_upstreams_words() {
     node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: later}, data: {A: b}}");
     node.wait_field(&["pod", "noconfig"], ".status.phase", "Running", PATIENCE);
     drop(node);
-    before.assert_unchanged();
+    untouched.assert_unchanged();
 }
 
 const LASTING: &str = "
@@ -181,8 +181,8 @@ spec:
 
 #[test]
 fn containers_do_not_notice_that_their_agent_was_killed() {
-    let before = Machine::look();
     let mut node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(LASTING);
     for pod in ["lasting", "ends", "doomed"] {
@@ -205,5 +205,5 @@ fn containers_do_not_notice_that_their_agent_was_killed() {
     assert_eq!(numbers, (0..numbers.len()).collect::<Vec<_>>());
     node.ok(&["delete", "pod", "doomed", "lasting", "ends"]);
     drop(node);
-    before.assert_unchanged();
+    untouched.assert_unchanged();
 }

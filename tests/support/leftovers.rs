@@ -1,39 +1,64 @@
-//! What is on the machine before and after: processes, mounts, cgroups, links, namespaces, tables.
+//! What one node has on the machine: processes, mounts, cgroups, namespaces' links. Other nodes beside it do not count.
 
-use std::{collections::BTreeSet, fs, path::Path, process::Command, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use sha2::{Digest, Sha256};
 
 use super::eventually;
 
-/// Everything that could be ours and can be seen from the machine's own namespaces.
+/// What was seen of the node on one folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Machine(BTreeSet<String>);
+pub struct Machine {
+    dir: PathBuf,
+    seen: BTreeSet<String>,
+}
 
 impl Machine {
-    /// Looks.
-    pub fn look() -> Machine {
+    /// Looks at what the node on `dir` has.
+    pub fn look(dir: &Path) -> Machine {
+        let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         let mut seen = BTreeSet::new();
-        processes(&mut seen);
-        mounts(&mut seen);
-        let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
-        let root = roots.into_iter().find(|p| Path::new(p).join("cgroup.controllers").exists());
-        cgroups(Path::new(root.unwrap_or("/sys/fs/cgroup")), &mut seen, 0);
-        lines("link", Command::new("ip").args(["-o", "link"]), |l| l.split(": ").nth(1).map(str::to_owned), &mut seen);
-        lines("table", Command::new("nft").args(["list", "tables"]), |l| Some(l.to_owned()), &mut seen);
-        Machine(seen)
+        let root = cgroup_root(&dir);
+        processes(&root, &mut seen);
+        mounts(&dir, &mut seen);
+        let mounted = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+        let mounted = mounted.into_iter().find(|p| Path::new(p).join("cgroup.controllers").exists());
+        cgroups(&Path::new(mounted.unwrap_or("/sys/fs/cgroup")).join(root), &mut seen);
+        links(&dir.join("network/netns"), &mut seen);
+        Machine { dir, seen }
+    }
+
+    /// A machine that has nothing of a node on `dir`, as it must be when the node has gone.
+    pub fn untouched(dir: &Path) -> Machine {
+        Machine { dir: dir.canonicalize().unwrap_or_else(|_| dir.to_owned()), seen: BTreeSet::new() }
     }
 
     /// Waits until nothing is there that was not there before.
     #[track_caller]
     pub fn assert_unchanged(&self) {
         eventually("nothing is left behind", Duration::from_secs(10), || {
-            let now = Machine::look();
-            let new: Vec<&String> = now.0.difference(&self.0).collect();
+            let now = Machine::look(&self.dir);
+            let new: Vec<&String> = now.seen.difference(&self.seen).collect();
             if new.is_empty() { Ok(()) } else { Err(format!("{new:#?}")) }
         });
     }
 }
 
-fn processes(seen: &mut BTreeSet<String>) {
+/// The node's cgroup below the mount, as `cmd/paths.rs` names it.
+fn cgroup_root(dir: &Path) -> String {
+    let digest = Sha256::digest(dir.as_os_str().as_encoded_bytes());
+    let digits: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    format!("podwright-{digits}")
+}
+
+/// Those in the node's cgroups: every process that it makes is born there.
+fn processes(cgroup: &str, seen: &mut BTreeSet<String>) {
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if name.parse::<u32>().is_err() {
@@ -42,35 +67,37 @@ fn processes(seen: &mut BTreeSet<String>) {
         let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let command = String::from_utf8_lossy(&command).replace('\0', " ");
         let own_cgroup = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
-        if own_cgroup.contains("podwright") || command.contains("podwright-shim") {
+        if own_cgroup.contains(cgroup) {
             seen.insert(format!("process {name} {command}"));
         }
     }
 }
 
-fn mounts(seen: &mut BTreeSet<String>) {
+fn mounts(dir: &Path, seen: &mut BTreeSet<String>) {
     for line in fs::read_to_string("/proc/self/mounts").unwrap().lines() {
         let mut words = line.split(' ');
-        if let (Some(what), Some(at)) = (words.next(), words.next()) {
+        if let (Some(what), Some(at)) = (words.next(), words.next())
+            && Path::new(at).starts_with(dir)
+        {
             seen.insert(format!("mount {what} {at}"));
         }
     }
 }
 
-fn cgroups(dir: &Path, seen: &mut BTreeSet<String>, depth: usize) {
+fn cgroups(dir: &Path, seen: &mut BTreeSet<String>) {
+    if !dir.is_dir() {
+        return;
+    }
+    seen.insert(format!("cgroup {}", dir.display()));
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() && depth < 6 {
-            if path.to_string_lossy().contains("podwright") {
-                seen.insert(format!("cgroup {}", path.display()));
-            }
-            cgroups(&path, seen, depth + 1);
-        }
+        cgroups(&entry.path(), seen);
     }
 }
 
-fn lines(what: &str, command: &mut Command, pick: impl Fn(&str) -> Option<String>, seen: &mut BTreeSet<String>) {
-    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+/// The links in the node's network namespace, while that is there.
+fn links(netns: &Path, seen: &mut BTreeSet<String>) {
+    let output = Command::new("nsenter").arg(format!("--net={}", netns.display())).args(["ip", "-o", "link"]).output();
+    let output = output.unwrap_or_else(|e| panic!("nsenter: {e}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    seen.extend(text.lines().filter_map(pick).map(|line| format!("{what} {line}")));
+    seen.extend(text.lines().filter_map(|line| line.split(": ").nth(1)).map(|link| format!("link {link}")));
 }

@@ -92,6 +92,14 @@ impl TestNode {
         self.process.as_ref().expect("it runs").id()
     }
 
+    pub fn is_spawned(&self) -> bool {
+        self.process.is_some()
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join("api.sock")
+    }
+
     pub fn log_path(&self) -> PathBuf {
         self.dir.path().join("up.log")
     }

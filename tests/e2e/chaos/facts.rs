@@ -1,0 +1,114 @@
+//! Plain objects: what was written, and what may therefore be read.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use serde_json::{Value, json};
+
+use super::{Dice, Outcome, list, write};
+use crate::support::TestNode;
+
+const NAMES: u64 = 12;
+
+/// The values that an object may have: one, but more after a write that was not answered. `None`: it is not there.
+type Allowed = Vec<Option<u64>>;
+
+pub struct Facts {
+    socket: PathBuf,
+    maps: BTreeMap<String, Allowed>,
+    replicas: Allowed,
+    next: u64,
+    acknowledged: u64,
+}
+
+impl Facts {
+    pub fn new(node: &TestNode) -> Facts {
+        Facts { socket: node.socket(), maps: BTreeMap::new(), replicas: vec![Some(0)], next: 0, acknowledged: 0 }
+    }
+
+    /// The Deployment's size, which is known after a check.
+    pub fn replicas(&self) -> u64 {
+        self.replicas[0].expect("it is never deleted")
+    }
+
+    /// Reads everything; it must be as written.
+    pub fn check(&mut self) {
+        let maps = list(&self.socket, "configmaps").unwrap_or_else(|e| panic!("{e:?}"));
+        let value = |object: &Value| object["data"]["value"].as_str().and_then(|text| text.parse::<u64>().ok());
+        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let mut found: BTreeMap<String, Option<u64>> = maps.iter().map(|o| (name(o), value(o))).collect();
+        for (name, allowed) in &mut self.maps {
+            let now = found.remove(name).flatten();
+            assert!(allowed.contains(&now), "ConfigMap {name} is {now:?}, but was written as {allowed:?}");
+            *allowed = vec![now];
+        }
+        assert!(found.is_empty(), "nobody made {found:?}");
+        let deployments = list(&self.socket, "deployments").unwrap_or_else(|e| panic!("{e:?}"));
+        let now = deployments.first().and_then(|d| d["spec"]["replicas"].as_u64());
+        assert!(self.replicas.contains(&now), "the Deployment has {now:?} replicas, not {:?}", self.replicas);
+        self.replicas = vec![now];
+    }
+
+    /// Creates, updates and deletes until the server dies.
+    pub fn write(&mut self, mut dice: Dice, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            let done = match dice.roll(8) {
+                0 => self.scale(dice.roll(4)),
+                _ => {
+                    let name = format!("map-{}", dice.roll(NAMES));
+                    self.change(name, dice.roll(3) == 0)
+                }
+            };
+            if !done {
+                return;
+            }
+            self.acknowledged += 1;
+            dice.pause(20);
+        }
+    }
+
+    fn change(&mut self, name: String, delete: bool) -> bool {
+        self.next += 1;
+        let allowed = self.maps.entry(name.clone()).or_insert_with(|| vec![None]);
+        let wanted = Some(self.next).filter(|_| !delete || allowed[0].is_none());
+        let mut params = json!({"resource": "configmaps", "namespace": "default", "name": name});
+        let method = match (allowed[0], wanted) {
+            (_, None) => "delete",
+            (None, _) => "create",
+            (Some(_), _) => "update",
+        };
+        if let Some(value) = wanted {
+            params["body"] = json!({"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": name, "namespace": "default"}, "data": {"value": value.to_string()}});
+        }
+        allowed.push(wanted);
+        acknowledge(allowed, write(&self.socket, method, params))
+    }
+
+    fn scale(&mut self, replicas: u64) -> bool {
+        self.replicas.push(Some(replicas));
+        let params = json!({"resource": "deployments", "namespace": "default", "name": "app",
+            "body": {"spec": {"replicas": replicas}},
+            "options": {"patchType": "application/merge-patch+json"}});
+        acknowledge(&mut self.replicas, write(&self.socket, "patch", params))
+    }
+}
+
+/// An answered write leaves its value alone.
+fn acknowledge(allowed: &mut Allowed, outcome: Outcome) -> bool {
+    let done = matches!(outcome, Outcome::Done(_));
+    if done {
+        allowed.drain(..allowed.len() - 1);
+    }
+    done
+}
+
+impl fmt::Display for Facts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} plain writes acknowledged", self.acknowledged)
+    }
+}

@@ -1,0 +1,204 @@
+//! SIGKILL at random moments: what was acknowledged stays, what runs runs on, every end is told rightly, nothing leaks.
+//!
+//! `PODWRIGHT_CHAOS_SEED` repeats the choices of a run (not the kernel's timing), `PODWRIGHT_CHAOS_KILLS` says how many.
+
+mod facts;
+mod pods;
+
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use self::{facts::Facts, pods::Pods};
+use crate::support::{
+    TestNode,
+    api::{Trouble, call},
+    eventually,
+    leftovers::Machine,
+};
+
+const KILLS: u64 = 100;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The Deployment whose Pods come and go by its controllers, with a Service before them.
+const DEPLOYMENT: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: app}}
+  template:
+    metadata: {labels: {app: app}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '10000']}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app}
+spec:
+  selector: {app: app}
+  ports: [{port: 80}]
+";
+
+/// Numbers from a seed (SplitMix64).
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn roll(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % below
+    }
+    fn fork(&mut self) -> Dice {
+        Dice(self.roll(u64::MAX))
+    }
+    fn pause(&mut self, below_ms: u64) {
+        std::thread::sleep(Duration::from_millis(self.roll(below_ms)));
+    }
+}
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+#[test]
+fn killed_again_and_again_it_loses_nothing() {
+    let seed = setting("PODWRIGHT_CHAOS_SEED").unwrap_or_else(|| {
+        let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        time.as_micros() as u64
+    });
+    let kills = setting("PODWRIGHT_CHAOS_KILLS").unwrap_or(KILLS);
+    println!("PODWRIGHT_CHAOS_SEED={seed} PODWRIGHT_CHAOS_KILLS={kills}");
+    let mut dice = Dice(seed);
+    let mut node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    // The first Pod makes the folders that stay with the node.
+    node.apply(DEPLOYMENT);
+    node.wait("condition=Available", &["deployment/app"], PATIENCE);
+    scale_to(&node, 0);
+    wait_for_no_pods(&node);
+    let fresh = (Machine::look(node.dir.path()), ruleset(&node));
+    let (mut facts, mut pods) = (Facts::new(&node), Pods::new(&node));
+    let start = Instant::now();
+    for round in 0..kills {
+        one_kill(&mut node, &mut facts, &mut pods, &mut dice);
+        if (round + 1) % 10 == 0 {
+            println!("{} kills in {:.0?}: {facts}, {pods}", round + 1, start.elapsed());
+        }
+    }
+    node.spawn();
+    node.wait_ready();
+    facts.check();
+    pods.check();
+    pods.settle();
+    let replicas = facts.replicas();
+    node.wait_field(&["deployment", "app"], ".spec.replicas", &replicas.to_string(), PATIENCE);
+    scale_to(&node, 2);
+    node.wait_field(&["deployment", "app"], ".status.availableReplicas", "2", PATIENCE);
+    println!("{kills} kills in {:.0?}: {facts}, {pods}", start.elapsed());
+    scale_to(&node, 0);
+    node.ok(&["delete", "pods", "--all", "--timeout", "60s"]);
+    wait_for_no_pods(&node);
+    fresh.0.assert_unchanged();
+    eventually("the ruleset is as before", PATIENCE, || same(&fresh.1, &ruleset(&node)));
+    for folder in ["runtime/sandboxes", "shims", "log", "pods", "journals"] {
+        let folder = node.dir.path().join(folder);
+        eventually("nothing is kept of a Pod", PATIENCE, || same(&Vec::new(), &names(&folder)));
+    }
+    assert!(node.terminate().is_some_and(|status| status.success()), "{}", node.log());
+    drop(node);
+    untouched.assert_unchanged();
+}
+
+/// Starts the node, looks at what it remembers, writes until the moment has come, and kills it.
+fn one_kill(node: &mut TestNode, facts: &mut Facts, pods: &mut Pods, dice: &mut Dice) {
+    if !node.is_spawned() {
+        node.spawn();
+    }
+    if dice.roll(4) == 0 {
+        // While it starts.
+        dice.pause(700);
+        return node.kill();
+    }
+    eventually("the server answers", PATIENCE, || match list(&node.socket(), "configmaps") {
+        Ok(_) => Ok(()),
+        Err(why) => Err(format!("{why:?}\n{}", node.log())),
+    });
+    facts.check();
+    pods.check();
+    let length = [300, 1500, 4000][dice.roll(12).saturating_sub(9) as usize];
+    let stop = AtomicBool::new(false);
+    let (for_facts, for_pods) = (dice.fork(), dice.fork());
+    std::thread::scope(|scope| {
+        scope.spawn(|| facts.write(for_facts, &stop));
+        scope.spawn(|| pods.write(for_pods, &stop));
+        dice.pause(length);
+        node.kill();
+        stop.store(true, Ordering::Relaxed);
+    });
+}
+
+/// What became of a write.
+#[derive(Debug)]
+enum Outcome {
+    Done(Value),
+    /// The server died: it may have been done or not.
+    Unknown,
+}
+
+/// A write that nothing but the server's death may fail.
+#[track_caller]
+fn write(socket: &Path, method: &str, params: Value) -> Outcome {
+    match call(socket, method, params.clone()) {
+        Ok(object) => Outcome::Done(object),
+        Err(Trouble::Lost(_)) => Outcome::Unknown,
+        Err(Trouble::Refused { code, message }) => panic!("{method} {params}: refused with {code}: {message}"),
+    }
+}
+
+fn list(socket: &Path, resource: &str) -> Result<Vec<Value>, Trouble> {
+    let list = call(socket, "list", json!({"resource": resource, "namespace": "default"}))?;
+    Ok(list["items"].as_array().cloned().unwrap_or_default())
+}
+
+fn scale_to(node: &TestNode, replicas: u64) {
+    node.ok(&["scale", "deployment", "app", "--replicas", &replicas.to_string()]);
+}
+
+fn wait_for_no_pods(node: &TestNode) {
+    eventually("all Pods are gone", PATIENCE, || match list(&node.socket(), "pods") {
+        Ok(pods) if pods.is_empty() => Ok(()),
+        other => Err(format!("{other:#?}\n{}", node.log())),
+    });
+}
+
+/// The node's nftables rules and elements.
+fn ruleset(node: &TestNode) -> Vec<String> {
+    let netns = node.dir.path().join("network/netns");
+    let mut command = std::process::Command::new("nsenter");
+    let output = command.arg(format!("--net={}", netns.display())).args(["nft", "list", "ruleset"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn same(wanted: &Vec<String>, now: &Vec<String>) -> Result<(), String> {
+    if wanted == now { Ok(()) } else { Err(format!("wanted {wanted:#?}\nthere is {now:#?}")) }
+}
+
+fn folder_of(node: &TestNode) -> PathBuf {
+    node.dir.path().canonicalize().unwrap()
+}
