@@ -85,8 +85,8 @@ fn each_qos_class_has_its_place_its_limits_and_its_oom_score() {
     if !enforceable() {
         return;
     }
-    let before = Machine::look();
     let node = TestNode::start(&["--pod-max-pids", "50"]);
+    let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(CLASSES);
     node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
@@ -130,7 +130,7 @@ fn each_qos_class_has_its_place_its_limits_and_its_oom_score() {
     node.ok(&["delete", "pod", "another", "modest"]);
     eventually("an empty class weighs next to nothing", PATIENCE, || weight("1"));
     drop(node);
-    before.assert_unchanged();
+    untouched.assert_unchanged();
 }
 
 /// The first run of `greedy` fills its memory, the second sleeps.
@@ -155,8 +155,8 @@ fn a_container_over_its_memory_limit_is_oom_killed_alone_and_restarted() {
     if !enforceable() {
         return;
     }
-    let before = Machine::look();
     let node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(GREEDY);
     let (pod, status) = (["pod", "greedy"], ".status.containerStatuses");
@@ -170,7 +170,7 @@ fn a_container_over_its_memory_limit_is_oom_killed_alone_and_restarted() {
     assert_eq!(container_cgroup(&node, "greedy").file("pids.current"), "1");
     node.ok(&["delete", "pod", "greedy"]);
     drop(node);
-    before.assert_unchanged();
+    untouched.assert_unchanged();
 }
 
 const BUSY: &str = "
@@ -202,8 +202,8 @@ fn cpu_max_throttles_and_pids_max_refuses() {
     if !enforceable() {
         return;
     }
-    let before = Machine::look();
     let node = TestNode::start(&["--pod-max-pids", "20"]);
+    let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(BUSY);
     node.wait_field(&["pod", "fertile"], ".status.phase", "Failed", PATIENCE);
@@ -219,5 +219,5 @@ fn cpu_max_throttles_and_pids_max_refuses() {
     assert!(used < (periods + 2) * 20_000, "{used} us in {periods} periods");
     node.ok(&["delete", "pods", "--all"]);
     drop(node);
-    before.assert_unchanged();
+    untouched.assert_unchanged();
 }

@@ -19,8 +19,8 @@ spec:
 
 #[test]
 fn reset_removes_all_that_a_killed_node_left() {
-    let before = Machine::look();
     let mut node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(POD);
     node.wait("condition=Ready", &["pod/web"], Duration::from_secs(30));
@@ -33,5 +33,5 @@ fn reset_removes_all_that_a_killed_node_left() {
     let done = node.run(&["reset", "--state-dir", &dir, "--yes"]);
     assert_eq!((done.code, done.out.as_str()), (0, "nothing of the node is left\n"), "{}", done.all());
     assert!(!node.dir.path().exists());
-    before.assert_unchanged();
+    untouched.assert_unchanged();
 }
