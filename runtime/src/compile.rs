@@ -264,7 +264,7 @@ pub fn bounding_set() -> u64 {
 
 fn rlimit(kind: PosixRlimitType) -> u32 {
     use PosixRlimitType::*;
-    (match kind {
+    match kind {
         RlimitCpu => libc::RLIMIT_CPU,
         RlimitFsize => libc::RLIMIT_FSIZE,
         RlimitData => libc::RLIMIT_DATA,
@@ -281,7 +281,7 @@ fn rlimit(kind: PosixRlimitType) -> u32 {
         RlimitNice => libc::RLIMIT_NICE,
         RlimitRtprio => libc::RLIMIT_RTPRIO,
         RlimitRttime => libc::RLIMIT_RTTIME,
-    }) as u32
+    }
 }
 
 /// Does this sandbox have a `/dev/shm` of its own?

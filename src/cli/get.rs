@@ -76,7 +76,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         groups.iter_mut().for_each(|(_, objects)| sort(objects, template));
     }
     show(&args, &targets, groups, session)?;
-    Ok(failures.into_iter().map(Failure::report).last().unwrap_or(ExitCode::SUCCESS))
+    Ok(failures.into_iter().map(Failure::report).next_back().unwrap_or(ExitCode::SUCCESS))
 }
 
 async fn fetch(args: &Args, target: &Target, session: &Session) -> Result<Vec<Object>, Status> {

@@ -129,7 +129,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     let by_line = args.prefix || (args.follow && sources.len() > 1);
     if args.follow {
         let all = join_all(sources.iter().map(|source| one(&args, source, by_line, session))).await;
-        let failed = all.into_iter().filter_map(Result::err).map(Failure::report).last();
+        let failed = all.into_iter().filter_map(Result::err).map(Failure::report).next_back();
         return Ok(failed.filter(|_| !args.ignore_errors).unwrap_or(ExitCode::SUCCESS));
     }
     for source in &sources {

@@ -24,6 +24,7 @@ pub trait Condition {
 macro_rules! conditions {
     ($($type:ident { $($update:ident)? }),*) => { $(
         impl Condition for $type {
+            #[allow(clippy::needless_update, reason = "some of these types have more fields than others")]
             fn new(kind: &str, status: &str, reason: &str, message: &str, now: Timestamp) -> $type {
                 $type {
                     type_: kind.to_owned(),

@@ -52,16 +52,14 @@ pub async fn stop(
     let grace = left(*deadline.borrow_and_update()).max(least);
     let stopping = signalled(shared, pod, id, signal.as_deref(), grace);
     tokio::pin!(stopping);
-    loop {
-        tokio::select! {
-            result = &mut stopping => return result,
-            Ok(()) = deadline.changed() => {
-                let shorter = left(*deadline.borrow_and_update());
-                // A second stop with less grace overtakes the first, which then sees the end.
-                tokio::select! {
-                    result = &mut stopping => return result,
-                    result = signalled(shared, pod, id, signal.as_deref(), shorter) => return result,
-                }
+    tokio::select! {
+        result = &mut stopping => result,
+        Ok(()) = deadline.changed() => {
+            let shorter = left(*deadline.borrow_and_update());
+            // A second stop with less grace overtakes the first, which then sees the end.
+            tokio::select! {
+                result = &mut stopping => result,
+                result = signalled(shared, pod, id, signal.as_deref(), shorter) => result,
             }
         }
     }

@@ -21,7 +21,7 @@ const KILL: Duration = Duration::from_secs(20);
 impl Runtime {
     /// Prepares a container up to, but not including, its `execve`.
     ///
-    /// 1. Check and compile its spec. 2. Record it. 3. Make its folders and its cgroup with its limits. 4. Have the shim
+    /// The steps: check and compile its spec; record it; make its folders and its cgroup with its limits; have the shim
     /// fork it and build its root. What fails half-way is removed again.
     pub async fn create_container(&self, spec: ContainerSpec, scribe: &Scribe) -> Result<ContainerStatus> {
         check_name("container name", &spec.id.name)?;
@@ -136,10 +136,11 @@ impl Runtime {
         if exit.is_some() {
             return Ok(exit);
         }
-        if !grace.is_zero() && self.signal_container(id, signal, scribe).await.is_ok() {
-            if let Ok(exit) = self.await_exit(&sandbox, id, grace).await {
-                return Ok(Some(exit));
-            }
+        if !grace.is_zero()
+            && self.signal_container(id, signal, scribe).await.is_ok()
+            && let Ok(exit) = self.await_exit(&sandbox, id, grace).await
+        {
+            return Ok(Some(exit));
         }
         match sandbox.link() {
             Ok(link) => match link.ask(scribe.cause(), Call::Kill { key: id.key() }, &[]).await {

@@ -24,7 +24,7 @@ const SHUTDOWN: Duration = Duration::from_secs(30);
 impl Runtime {
     /// Makes a sandbox ready: cgroup, shim, `pause` in its namespaces. A sandbox that is ready already is left alone.
     ///
-    /// 1. Record it. 2. Make its cgroups and folders, start its shim. 3. Have the shim make `pause`. What fails half-way
+    /// The steps: record it; make its cgroups and folders, start its shim; have the shim make `pause`. What fails half-way
     /// is removed again. Errors: [`Error::Conflict`] if it was stopped, or its shim died: remove it first.
     pub async fn run_sandbox(&self, spec: SandboxSpec, scribe: &Scribe) -> Result<SandboxStatus> {
         check_name("sandbox id", &spec.id)?;

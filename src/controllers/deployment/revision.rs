@@ -67,11 +67,11 @@ pub fn annotate(deployment: &Deployment, set: &mut ReplicaSet, next: i64) {
     let has = number(set);
     let annotations = set.metadata.annotations.get_or_insert_default();
     inherit(deployment, annotations);
-    if has < next {
-        if let Some(before) = annotations.insert(REVISION.into(), next.to_string()) {
-            let history = annotations.entry(HISTORY.into()).or_default();
-            *history = if history.is_empty() { before } else { format!("{history},{before}") };
-        }
+    if has < next
+        && let Some(before) = annotations.insert(REVISION.into(), next.to_string())
+    {
+        let history = annotations.entry(HISTORY.into()).or_default();
+        *history = if history.is_empty() { before } else { format!("{history},{before}") };
     }
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.min_ready_seconds);
     let spec = set.spec.get_or_insert_default();

@@ -54,7 +54,7 @@ pub fn split(sandbox: &str) -> (String, u32) {
 pub async fn exit(runtime: &Runtime, pods: &Path, id: &ContainerId, exit: &RuntimeExit) -> Exit {
     let sandbox = runtime.sandbox(&id.sandbox).await;
     let status = sandbox.as_ref().and_then(|s| s.containers.iter().find(|c| c.id == *id));
-    let fallback = status.is_some_and(|s| s.labels.get(labels::FALLBACK).is_some());
+    let fallback = status.is_some_and(|s| s.labels.contains_key(labels::FALLBACK));
     let log = status.and_then(|s| s.log.as_ref()).map(|l| l.path.clone());
     convert(pods, id, exit, fallback, log)
 }
