@@ -114,7 +114,7 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
         Class::BestEffort => 1000,
         Class::Burstable => {
             let request = request(container, "memory").map_or(0, units);
-            let adjust = 1000 - (1000 * request) / capacity.max(1);
+            let adjust = 1000 - request.saturating_mul(1000) / capacity.max(1);
             adjust.clamp(3, 999)
         }
     }
@@ -122,11 +122,13 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
 
 /// cpu.weight of so many thousandths of a CPU: shares first, then runc's conversion of shares to weight.
 pub fn cpu_weight(millis: i64) -> u64 {
-    let shares = (millis * 1024 / 1000).clamp(2, 262_144) as u64;
+    let shares = (millis.saturating_mul(1024) / 1000).clamp(2, 262_144) as u64;
     1 + ((shares - 2) * 9999) / 262_142
 }
 
 /// cpu.max quota in microseconds per 100 ms; at least 1 ms, as upstream.
 pub fn cpu_quota(millis: i64) -> Option<u64> {
-    (millis > 0).then(|| (millis as u64 * 100).max(1000))
+    /// The kernel refuses more (`MAX_BW` of kernel/sched/sched.h).
+    const MOST: u64 = (1 << 44) - 1;
+    (millis > 0).then(|| (millis as u64).saturating_mul(100).clamp(1000, MOST))
 }

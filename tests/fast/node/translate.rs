@@ -178,3 +178,16 @@ fn nothing_is_ignored_in_silence() {
         ["spec.hostUsers", "spec.containers[a].resources.limits.hugepages", "spec.volumes[v].emptyDir.sizeLimit"];
     assert_eq!(unsupported::fields(&loud), expected);
 }
+
+#[test]
+fn the_largest_quantities_stay_within_what_cgroups_take() {
+    let most = json!({ "cpu": i64::MAX.to_string(), "memory": i64::MAX.to_string() });
+    let pod = pod(
+        json!({ "containers": [{ "name": "c", "image": "i", "resources": { "limits": most, "requests": most } }] }),
+    );
+    let spec = podwright::node::translate::sandbox(&pod, 0, "h", None, None);
+    assert_eq!(spec.resources.cpu_quota_us, Some((1 << 44) - 1));
+    assert_eq!(spec.resources.cpu_weight, Some(10_000));
+    let adjust = podwright::node::qos::oom_score_adj(&pod, &pod.spec().containers[0], 1 << 30);
+    assert_eq!(adjust, -997, "it is Guaranteed");
+}
