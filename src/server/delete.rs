@@ -121,7 +121,10 @@ fn begin(kind: &Kind, object: &mut Object, options: &Options, now: Timestamp) ->
     if let Some(deleted_at) = object.deletion_timestamp() {
         let Some(running) = object.0["metadata"]["deletionGracePeriodSeconds"].as_i64() else { return Grace::None };
         let Some(shorter) = asked.filter(|seconds| *seconds < running) else { return Grace::Pending };
-        let at = deleted_at.saturating_add(SignedDuration::from_secs(shorter - running)).unwrap_or(now);
+        // A time at the end of the calendar says nothing of when the deletion began.
+        let began = deleted_at.saturating_sub(SignedDuration::from_secs(running)).unwrap_or(now);
+        let began = if began.as_second() < 0 { now } else { began };
+        let at = began.saturating_add(SignedDuration::from_secs(shorter)).unwrap_or(now);
         set_deletion(object, at, shorter);
         return Grace::Seconds(shorter);
     }

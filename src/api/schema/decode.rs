@@ -154,7 +154,10 @@ impl Walk {
                 Ok(())
             }
             (Type::Time { micro }, Value::String(s)) => {
-                let time: jiff::Timestamp = s.parse().map_err(|_| {
+                /// The first second that four digits can name: the form has no others.
+                const YEAR_0: i64 = -62_167_219_200;
+                let parsed = s.parse().ok().filter(|time: &jiff::Timestamp| time.as_second() >= YEAR_0);
+                let time = parsed.ok_or_else(|| {
                     format!("{}: parsing time {s:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse it", self.here())
                 })?;
                 *s = format_time(time, *micro);

@@ -99,3 +99,17 @@ fn another_kind_in_the_data_is_refused() {
     let (object, _) = of(json!({"metadata": {"name": "a"}})).unwrap();
     assert_eq!((object.api_version(), object.kind()), ("v1", "Pod"));
 }
+
+#[test]
+fn a_time_is_normal_or_refused() {
+    let lease = |time: &str| {
+        let head = "apiVersion: coordination.k8s.io/v1\nkind: Lease\nmetadata: {name: a}\nspec: ";
+        attempt(&format!("{head}{{renewTime: '{time}'}}"), FieldValidation::Strict)
+    };
+    let normal = lease("2026-01-01T01:00:00+01:00").unwrap().0;
+    assert_eq!(normal["spec"]["renewTime"], "2026-01-01T00:00:00.000000Z");
+    for bad in ["garbage", "2026-01-01", "-009999-01-02T01:59:59Z", "9999-12-31T23:59:59-01:00"] {
+        let error = lease(bad).unwrap_err();
+        assert!(error.contains("spec.renewTime: parsing time"), "{bad}: {error}");
+    }
+}

@@ -255,3 +255,15 @@ async fn generated_names_and_dry_runs() {
     api.delete("configmaps", made.name(), options).await.unwrap();
     assert!(api.get("configmaps", made.name()).await.is_ok());
 }
+
+#[tokio::test]
+async fn endless_grace_can_be_shortened() {
+    let api = Api::new().await;
+    api.create("pods", pod("p")).await.unwrap();
+    bind(&api, "p", "n").await.unwrap();
+    api.delete("pods", "p", grace(i64::MAX)).await.unwrap();
+    let shorter = object_of(api.delete("pods", "p", grace(5)).await.unwrap());
+    assert_eq!(shorter.0["metadata"]["deletionGracePeriodSeconds"], 5);
+    let wait = shorter.deletion_timestamp().unwrap().as_second() - jiff::Timestamp::now().as_second();
+    assert!((0..=6).contains(&wait), "{}", shorter.0["metadata"]["deletionTimestamp"]);
+}
