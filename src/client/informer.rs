@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 
 use super::{Client, Typed};
@@ -284,9 +284,18 @@ enum End {
     Relist,
 }
 
+/// What every object has, whatever else it holds.
 #[derive(Deserialize)]
-struct MetaOnly {
-    metadata: ObjectMeta,
+struct Named {
+    metadata: Name,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Name {
+    namespace: String,
+    name: String,
+    resource_version: String,
 }
 
 impl<K: Typed> Reflector<K> {
@@ -315,9 +324,13 @@ impl<K: Typed> Reflector<K> {
     }
 
     async fn list(&self) -> Result<(), Status> {
-        let list = self.client.collection::<K>(self.request.clone()).await?;
+        let list = self.client.collection::<Box<RawValue>>(self.request.clone()).await?;
+        let mut objects = Vec::with_capacity(list.items.len());
+        for item in &list.items {
+            objects.extend(self.decode(item.get().as_bytes())?.2);
+        }
         self.change(|state| {
-            state.replace(list.items);
+            state.replace(objects);
             state.resource_version = list.resource_version;
         });
         if let Some(shared) = self.shared.upgrade() {
@@ -339,20 +352,35 @@ impl<K: Typed> Reflector<K> {
                     return if status.is_gone() { Ok(End::Relist) } else { Err(status) };
                 }
                 EventKind::Bookmark => {
-                    let at: MetaOnly = serde_json::from_slice(&event.object).map_err(Status::internal)?;
-                    self.change(|state| state.resource_version = at.metadata.resource_version.unwrap_or_default());
+                    let at: Named = serde_json::from_slice(&event.object).map_err(Status::internal)?;
+                    self.change(|state| state.resource_version = at.metadata.resource_version);
                 }
                 kind => {
-                    let object: K = serde_json::from_slice(&event.object).map_err(Status::internal)?;
-                    let key = Key::of(&object);
+                    let (key, version, object) = self.decode(&event.object)?;
                     self.change(|state| {
-                        state.resource_version = object.metadata().resource_version.clone().unwrap_or_default();
-                        state.set(key, (kind != EventKind::Deleted).then(|| Arc::new(object)));
+                        state.resource_version = version;
+                        state.set(key, object.filter(|_| kind != EventKind::Deleted).map(Arc::new));
                     });
                 }
             }
         }
         Ok(End::Resume)
+    }
+
+    /// An object with its key and resourceVersion. One that this view cannot read counts as absent: going on without it
+    /// beats seeing nothing new of its kind ever again.
+    fn decode(&self, bytes: &[u8]) -> Result<(Key, String, Option<K>), Status> {
+        let why = match serde_json::from_slice::<K>(bytes) {
+            Ok(object) => {
+                let version = object.metadata().resource_version.clone().unwrap_or_default();
+                return Ok((Key::of(&object), version, Some(object)));
+            }
+            Err(why) => why,
+        };
+        let meta = serde_json::from_slice::<Named>(bytes).map_err(Status::internal)?.metadata;
+        let key = Key::new(meta.namespace, meta.name);
+        tracing::error!(resource = self.request.resource, %key, "left out, because it does not decode: {why}");
+        Ok((key, meta.resource_version, None))
     }
 
     /// Runs `f` on the state, unless the informer is gone.

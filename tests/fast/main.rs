@@ -3,6 +3,7 @@
 mod api;
 mod architecture;
 mod controllers;
+mod informer;
 mod node;
 mod proxy;
 mod scheduler;

@@ -1,0 +1,68 @@
+//! Informers when the server sends what they cannot read.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use k8s_openapi::api::coordination::v1::Lease;
+use podwright::{
+    api::{
+        Request, Response, Status, WatchEvent,
+        request::{Body, EventKind, List},
+        rpc::Session,
+    },
+    client::{Client, Informer, Key, Stream, Transport},
+};
+use serde_json::json;
+use tokio::sync::{Mutex, mpsc};
+
+/// A server whose first list and first watch are given.
+struct Script {
+    items: Vec<Bytes>,
+    events: Mutex<Option<mpsc::Receiver<WatchEvent>>>,
+}
+
+#[async_trait]
+impl Transport for Script {
+    async fn call(&self, _: Request) -> Result<Response, Status> {
+        let list = List { resource_version: "2".into(), items: self.items.clone(), ..List::default() };
+        Ok(Response { body: Body::List(list), warnings: Vec::new() })
+    }
+    async fn watch(&self, _: Request) -> Result<mpsc::Receiver<WatchEvent>, Status> {
+        self.events.lock().await.take().ok_or_else(|| Status::internal("there was one watch"))
+    }
+    async fn dial(&self, _: &str) -> Result<Stream, Status> {
+        Err(Status::internal("no streams"))
+    }
+    async fn sessions(&self, _: &str) -> Result<mpsc::Receiver<Session>, Status> {
+        Err(Status::internal("no sessions"))
+    }
+}
+
+fn lease(name: &str, version: u64, renewed: &str) -> Bytes {
+    let metadata = json!({"namespace": "d", "name": name, "resourceVersion": version.to_string()});
+    let kind = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {"renewTime": renewed}});
+    kind.to_string().into()
+}
+
+#[tokio::test]
+async fn what_does_not_decode_is_left_out_and_stops_nothing() {
+    const GOOD: &str = "2026-01-01T00:00:00.000000Z";
+    let (events, receiver) = mpsc::channel(9);
+    let items = vec![lease("a", 1, GOOD), lease("bad", 2, "never")];
+    let script = Script { items, events: Mutex::new(Some(receiver)) };
+    let informer: Informer<Lease> = Informer::builder(Client::new(Arc::new(script), "test")).start();
+    let mut changes = informer.subscribe();
+    let object = |object| WatchEvent { kind: EventKind::Modified, object };
+    events.send(object(lease("a", 3, "never"))).await.unwrap();
+    events.send(object(lease("b", 4, GOOD))).await.unwrap();
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let change = tokio::time::timeout(Duration::from_secs(5), changes.recv()).await;
+        let change = change.unwrap_or_else(|_| panic!("no more came after {seen:?}")).expect("the informer lives");
+        seen.push((change.key.name.clone(), change.new.is_some()));
+    }
+    assert_eq!(seen, [("a".to_owned(), true), ("a".to_owned(), false), ("b".to_owned(), true)]);
+    assert!(informer.get(&Key::new("d", "bad")).is_none());
+    assert_eq!(informer.resource_version(), "4");
+}
