@@ -44,12 +44,19 @@ fn inspect(node: &TestNode, pod: &str) -> Value {
     serde_json::from_str(&node.ok(&["inspect", "pod", pod, "-o", "json"])).unwrap()
 }
 
-fn pod_cgroup(node: &TestNode, pod: &str) -> Cgroup {
-    Cgroup(inspect(node, pod)["sandbox"]["cgroup"].clone())
+fn pod_cgroup(inspected: &Value) -> Cgroup {
+    Cgroup(inspected["sandbox"]["cgroup"].clone())
 }
 
-fn container_cgroup(node: &TestNode, pod: &str) -> Cgroup {
-    Cgroup(inspect(node, pod)["containers"][0]["cgroup"].clone())
+/// The running container of that name; its earlier runs are told too.
+fn container<'a>(inspected: &'a Value, name: &str) -> &'a Value {
+    let mut all = inspected["containers"].as_array().into_iter().flatten();
+    let running = all.find(|c| c["name"] == name && c["pid"] != 0);
+    running.unwrap_or_else(|| panic!("no running {name} in {inspected:#}"))
+}
+
+fn container_cgroup(inspected: &Value, name: &str) -> Cgroup {
+    Cgroup(container(inspected, name)["cgroup"].clone())
 }
 
 const CLASSES: &str = "
@@ -101,9 +108,9 @@ fn each_qos_class_has_its_place_its_limits_and_its_oom_score() {
     ];
     for (pod, class, weight, cpu, memory, swap, score) in rows {
         assert_eq!(node.field(&["pod", pod], ".status.qosClass"), class);
-        let (outer, inner) = (pod_cgroup(&node, pod), container_cgroup(&node, pod));
-        let uid = node.field(&["pod", pod], ".metadata.uid");
-        let place = format!("/{}/pod{uid}", class.to_lowercase());
+        let found = inspect(&node, pod);
+        let (outer, inner) = (pod_cgroup(&found), container_cgroup(&found, "c"));
+        let place = format!("/{}/pod{}", class.to_lowercase(), found["pod"]["uid"].as_str().unwrap());
         assert!(outer.folder().to_string_lossy().ends_with(&place), "{pod} is in {}", outer.folder().display());
         assert_eq!(inner.folder().parent(), Some(outer.folder().as_path()));
         for cgroup in [&outer, &inner] {
@@ -112,14 +119,13 @@ fn each_qos_class_has_its_place_its_limits_and_its_oom_score() {
         }
         assert_eq!((inner.file("memory.swap.max"), outer.file("pids.max")), (swap, "50"), "{pod}");
         assert_eq!(inner.file("memory.oom.group"), if memory == "max" { "0" } else { "1" }, "{pod}");
-        let pid = inspect(&node, pod)["containers"][0]["pid"].clone();
-        let found = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
-        assert_eq!(found.trim(), score.to_string(), "{pod}");
+        let adjusted = fs::read_to_string(format!("/proc/{}/oom_score_adj", container(&found, "c")["pid"])).unwrap();
+        assert_eq!(adjusted.trim(), score.to_string(), "{pod}");
         let folder = outer.folder().parent().unwrap().to_owned();
         assert_eq!(fs::read_to_string(folder.join("cpu.weight")).unwrap().trim(), weight, "{}", folder.display());
     }
     // A class weighs what its Pods request together, and no more once they are gone.
-    let burstable = pod_cgroup(&node, "modest").folder().parent().unwrap().join("cpu.weight");
+    let burstable = pod_cgroup(&inspect(&node, "modest")).folder().parent().unwrap().join("cpu.weight");
     node.apply(&CLASSES.replace("name: modest", "name: another"));
     node.wait("condition=Ready", &["pod/another"], PATIENCE);
     let weight = |wanted: &str| {
@@ -167,7 +173,7 @@ fn a_container_over_its_memory_limit_is_oom_killed_alone_and_restarted() {
     node.wait("condition=Ready", &["pod/greedy"], PATIENCE);
     assert_eq!(node.field(&pod, &format!("{status}[1].restartCount")), "0");
     // The whole container died, not its greedy process alone: the second run is the only process.
-    assert_eq!(container_cgroup(&node, "greedy").file("pids.current"), "1");
+    assert_eq!(container_cgroup(&inspect(&node, "greedy"), "greedy").file("pids.current"), "1");
     node.ok(&["delete", "pod", "greedy"]);
     drop(node);
     untouched.assert_unchanged();
@@ -209,7 +215,7 @@ fn cpu_max_throttles_and_pids_max_refuses() {
     node.wait_field(&["pod", "fertile"], ".status.phase", "Failed", PATIENCE);
     contains(&node.ok(&["logs", "fertile"]), "can't fork").unwrap();
     node.wait_field(&["pod", "busy"], ".status.phase", "Running", PATIENCE);
-    let busy = container_cgroup(&node, "busy");
+    let busy = container_cgroup(&inspect(&node, "busy"), "c");
     eventually("the busy container is throttled", PATIENCE, || {
         let throttled = busy.keyed("cpu.stat", "nr_throttled");
         if throttled >= 5 { Ok(()) } else { Err(format!("throttled {throttled} times")) }
