@@ -146,8 +146,9 @@ async fn connection(session: &Session, pod: &Object, port: u16, tcp: TcpStream) 
         let mut buffer = vec![0; CHUNK];
         while let Ok(count @ 1..) = from.read(&mut buffer).await {
             let payload = Bytes::copy_from_slice(&buffer[..count]);
+            // Why nobody takes it any more is what the other direction is about to tell.
             if sink.send(Frame { channel: STDIN, payload }).await.is_err() {
-                return;
+                break;
             }
         }
         sink.send(Frame { channel: CLOSE, payload: Bytes::from_static(&[STDIN]) }).await.ok();
