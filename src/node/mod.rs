@@ -26,7 +26,7 @@ pub mod observed;
 pub mod plan;
 mod pods;
 pub mod probes;
-mod publish;
+pub mod publish;
 pub mod qos;
 mod register;
 pub mod sessions;

@@ -1,11 +1,13 @@
-//! Tells the server a Pod's status: at once when it changes, one write at a time, the newest one next.
+//! Tells the server a Pod's status: at once when it changes, one write at a time, the newest one next. Only while a Pod
+//! is being made it waits a moment: mostly the next news is that it runs, and then one write tells all.
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json};
 
-use super::{spec::PodExt, worker::Done};
+use super::{backoff::later, spec::PodExt, worker::Done};
 use crate::{
     api::{Options, Status},
     client::Client,
@@ -14,11 +16,25 @@ use crate::{
 /// How long to wait before a write is tried again that the server could not take.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// How long the steps of a Pod's making wait for the next one.
+const MAKING: Duration = Duration::from_millis(100);
+
+/// How the Pod stands when its status is to be told.
+pub struct Standing {
+    /// Nothing is left of the Pod, so its object may go.
+    pub removed: bool,
+    /// Its source does not know it any more.
+    pub gone: bool,
+    pub now: Timestamp,
+}
+
 /// What of one Pod has been told, and what is being told.
 pub struct Publisher {
     /// The status that the server has, as far as known.
     told: Value,
     writing: Option<Value>,
+    /// Until when a step of the Pod's making waits.
+    held: Option<Timestamp>,
     deleting: bool,
     deleted: bool,
     /// For a static Pod: the object that shows it.
@@ -32,6 +48,7 @@ impl Publisher {
         Publisher {
             told: as_value(&pod.status),
             writing: None,
+            held: None,
             deleting: false,
             deleted: false,
             mirror: None,
@@ -59,24 +76,35 @@ impl Publisher {
         }
     }
 
-    /// The next thing to tell, if any. `removed`: nothing is left of the Pod, so its object may go.
+    /// Until when a status waits to be told: `next` is to be asked again then.
+    pub fn held_until(&self) -> Option<Timestamp> {
+        self.held
+    }
+
+    /// The next thing to tell, if any.
     pub fn next(
         &mut self,
         client: Client,
         pod: &Arc<Pod>,
         status: PodStatus,
-        removed: bool,
-        gone: bool,
+        Standing { removed, gone, now }: Standing,
     ) -> Option<impl Future<Output = Done> + Send + use<>> {
+        let held = self.held.take();
         let is_static = pod.is_static();
         let target = if is_static { self.mirror.clone()? } else { pod.clone() };
         if gone && !is_static || self.writing.is_some() || self.deleting || self.deleted {
             return None;
         }
+        let making = is_being_made(pod, &status);
         let status = as_value(&Some(status));
         let change = (status != self.told).then(|| status.clone());
         let delete = change.is_none() && removed && target.metadata.deletion_timestamp.is_some() && !is_static;
         if change.is_none() && !delete {
+            return None;
+        }
+        let due = held.unwrap_or(later(now, MAKING));
+        if making && now < due {
+            self.held = Some(due);
             return None;
         }
         self.writing = change.clone();
@@ -121,6 +149,20 @@ impl Publisher {
             Err(status) => tracing::warn!(%status, "a Pod that has ended was not deleted"),
         }
     }
+}
+
+/// Whether nothing is known yet but that the Pod comes: no container has run, and none waits for a reason of its own.
+fn is_being_made(pod: &Pod, status: &PodStatus) -> bool {
+    let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
+    let coming = ["ContainerCreating", "PodInitializing"];
+    pod.metadata.deletion_timestamp.is_none()
+        && status.phase.as_deref() == Some("Pending")
+        && status.reason.is_none()
+        && lists.into_iter().flatten().flatten().all(|c| {
+            let waiting = c.state.as_ref().and_then(|s| s.waiting.as_ref()).and_then(|w| w.reason.as_deref());
+            waiting.is_some_and(|reason| coming.contains(&reason))
+                && c.last_state.as_ref().is_none_or(|last| last.terminated.is_none())
+        })
 }
 
 /// The status as the server would give it back: times in whole seconds, empty fields left out.

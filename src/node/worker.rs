@@ -16,7 +16,7 @@ use super::{
     observed::{Attempt, Busy, Exit, Failure, Image, Intent, Observed, SandboxState, Step, Stop},
     plan::{self, Action, StopContainer},
     probes::{self, Kind, Probes},
-    publish::Publisher,
+    publish::{Publisher, Standing},
     spec::PodExt,
     start, stop,
 };
@@ -197,7 +197,7 @@ impl Worker {
             let plan = plan::plan(&self.pod, &self.seen, now);
             if plan.actions.is_empty() {
                 self.publish(now);
-                return plan.wake;
+                return plan.wake.into_iter().chain(self.publisher.held_until()).min();
             }
             for action in plan.actions {
                 tracing::debug!(pod = %self.pod.full_name(), ?action, "act");
@@ -278,9 +278,9 @@ impl Worker {
 
     fn publish(&mut self, now: Timestamp) {
         let status = super::status::status(&self.pod, &self.seen, &self.shared.host, now);
-        let removed = self.seen.removal == Step::Done;
+        let standing = Standing { removed: self.seen.removal == Step::Done, gone: self.gone, now };
         let (client, pod) = (self.shared.client.clone(), self.pod.clone());
-        if let Some(work) = self.publisher.next(client, &pod, status, removed, self.gone) {
+        if let Some(work) = self.publisher.next(client, &pod, status, standing) {
             self.spawn(work);
         }
     }

@@ -4,6 +4,7 @@ mod hollow;
 mod logs;
 mod plan;
 mod probes;
+mod publish;
 mod status;
 mod translate;
 mod volumes;

@@ -1,0 +1,55 @@
+//! When a Pod's status is told.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::PodStatus;
+use podwright::{
+    client::rpc,
+    node::publish::{Publisher, Standing},
+};
+use serde_json::{Value, json};
+
+use super::{at, pod};
+
+fn status(phase: &str, state: Value) -> PodStatus {
+    let container =
+        json!({ "name": "a", "image": "i:1", "imageID": "", "ready": false, "restartCount": 0, "state": state });
+    serde_json::from_value(json!({ "phase": phase, "containerStatuses": [container] })).unwrap()
+}
+
+fn coming() -> PodStatus {
+    status("Pending", json!({ "waiting": { "reason": "ContainerCreating" } }))
+}
+
+/// Whether this status is told now.
+fn tells(publisher: &mut Publisher, status: PodStatus, now: Timestamp) -> bool {
+    // Nothing is dialled before a call is awaited.
+    let client = rpc::client("/nowhere".parse().unwrap(), "test");
+    let pod = Arc::new(pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] })));
+    publisher.next(client, &pod, status, Standing { removed: false, gone: false, now }).is_some()
+}
+
+#[test]
+fn the_steps_of_a_pods_making_wait_for_the_next_one() {
+    let (start, millis) = (at(0), |ms| at(0) + SignedDuration::from_millis(ms));
+    let fresh = || Publisher::new(&pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] })));
+
+    // That it runs is told at once, and all that came before with it.
+    let mut publisher = fresh();
+    assert!(!tells(&mut publisher, coming(), start));
+    assert_eq!(publisher.held_until(), Some(millis(100)));
+    assert!(!tells(&mut publisher, coming(), millis(60)));
+    assert_eq!(publisher.held_until(), Some(millis(100)), "counted from the first step");
+    assert!(tells(&mut publisher, status("Running", json!({ "running": {} })), millis(70)));
+    assert_eq!(publisher.held_until(), None);
+
+    // What takes longer is told then.
+    let mut publisher = fresh();
+    assert!(!tells(&mut publisher, coming(), start));
+    assert!(tells(&mut publisher, coming(), millis(100)));
+
+    // What is wrong is told at once.
+    let wrong = status("Pending", json!({ "waiting": { "reason": "ErrImagePull" } }));
+    assert!(tells(&mut fresh(), wrong, start));
+}
