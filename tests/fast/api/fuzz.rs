@@ -162,7 +162,7 @@ proptest! {
             let mut status = object.clone();
             strategy::prepare_status_update(kind, &mut status, &old);
             drop(strategy::validate_status_update(kind, &status, &old));
-            drop((kind.strategy.default_grace)(&created));
+            let _ = (kind.strategy.default_grace)(&created);
             // What was decoded once decodes again to the same.
             let (again, _) = kind.decode(object.0.clone(), FieldValidation::Strict).unwrap();
             prop_assert_eq!(again.0, object.0);
