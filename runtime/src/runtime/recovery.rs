@@ -44,8 +44,10 @@ impl Runtime {
         if never_ready || record.stopped {
             return self.finish_removal(&sandbox, &record, never_ready).await;
         }
-        if state.is_none() {
-            self.bury(&sandbox, &record).await?;
+        match state {
+            None => self.bury(&sandbox, &record).await?,
+            Some(state) if state.sandbox == 0 => self.kill_orphans(&sandbox).await,
+            Some(_) => {}
         }
         Ok(())
     }

@@ -228,6 +228,7 @@ async fn hear(
     sandbox: std::sync::Weak<Sandbox>,
     mut messages: mpsc::UnboundedReceiver<Message>,
 ) {
+    let mut lost = false;
     while let Some(message) = messages.recv().await {
         let (Some(inner), Some(sandbox)) = (inner.upgrade(), sandbox.upgrade()) else { return };
         match message {
@@ -239,9 +240,15 @@ async fn hear(
             }
             Message::SandboxGone => {
                 sandbox.state().pid = 0;
-                let _ = inner.events.send(Event::SandboxGone { id: sandbox.id.clone() });
+                lost = true;
+                Runtime(inner.clone()).kill_orphans(&sandbox).await;
             }
             Message::Reply { .. } | Message::ExecExited { .. } => {}
+        }
+        // Told after the ends of its containers, so that those are known as they were.
+        if lost && sandbox.state().containers.values().all(|c| c.exit.borrow().is_some()) {
+            lost = false;
+            let _ = inner.events.send(Event::SandboxGone { id: sandbox.id.clone() });
         }
     }
     let (Some(inner), Some(sandbox)) = (inner.upgrade(), sandbox.upgrade()) else { return };
@@ -249,6 +256,24 @@ async fn hear(
 }
 
 impl Runtime {
+    /// Containers do not outlive their sandbox's `pause`: what still runs is killed, and the shim tells how it ended.
+    pub(super) async fn kill_orphans(&self, sandbox: &Sandbox) {
+        let (stopped, spec) = {
+            let state = sandbox.state();
+            (state.record.stopped, state.record.spec.clone())
+        };
+        if stopped {
+            return;
+        }
+        tracing::warn!("the pause process of sandbox {} is gone", sandbox.id);
+        let killed = self.blocking(move |inner| {
+            cgroup::kill(&Kernel::new(&Scribe::none()), &inner.tree.path(&spec.cgroup)).map_err(Error::from)
+        });
+        if let Err(e) = killed.await {
+            tracing::warn!("sandbox {}: {e}", sandbox.id);
+        }
+    }
+
     /// The connection to a shim has ended. If nobody asked for that, its processes die and are accounted for.
     async fn shim_gone(&self, sandbox: &Arc<Sandbox>) {
         let (stopped, spec) = {

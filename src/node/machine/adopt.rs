@@ -121,12 +121,16 @@ fn attempt_of(machine: &Machine, status: &ContainerStatus) -> Attempt {
 /// What a container had come to in an earlier sandbox.
 #[derive(Serialize, Deserialize)]
 struct Past {
+    #[serde(default)]
+    id: String,
     restart: u32,
     image: String,
     image_id: String,
     started: Option<Timestamp>,
     code: i32,
     reason: String,
+    #[serde(default)]
+    message: Option<String>,
     finished: Timestamp,
     backoff: String,
 }
@@ -137,12 +141,14 @@ pub fn history(seen: &Observed) -> String {
         let attempt = container.attempt.as_ref()?;
         let exit = attempt.exit.as_ref()?;
         let past = Past {
+            id: attempt.id.clone(),
             restart: attempt.restart,
             image: attempt.image.clone(),
             image_id: attempt.image_id.clone(),
             started: attempt.started_at,
             code: exit.code,
             reason: exit.reason.clone(),
+            message: exit.message.clone(),
             finished: exit.finished_at,
             backoff: container.backoff.to_label(),
         };
@@ -156,12 +162,17 @@ fn remembered(label: Option<&String>) -> BTreeMap<String, Container> {
     let container = |past: Past| Container {
         backoff: Backoff::from_label(&past.backoff),
         attempt: Some(Attempt {
-            id: String::new(),
+            id: past.id,
             restart: past.restart,
             image: past.image,
             image_id: past.image_id,
             started_at: past.started,
-            exit: Some(Exit { code: past.code, reason: past.reason, message: None, finished_at: past.finished }),
+            exit: Some(Exit {
+                code: past.code,
+                reason: past.reason,
+                message: past.message,
+                finished_at: past.finished,
+            }),
             current: false,
         }),
         ..Container::default()
