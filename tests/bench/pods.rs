@@ -265,7 +265,7 @@ fn helpers() -> Vec<u32> {
     pids.filter(|pid: &u32| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let name = name.trim();
-        name.starts_with("podwright-shim") || name == "pause"
+        name.starts_with("shim:") || name == "pause"
     })
     .collect()
 }
