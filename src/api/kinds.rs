@@ -1,44 +1,53 @@
 //! The kinds table: one row a kind. Everything generic (server verbs, discovery, CLI, storage keys) reads it.
 //!
-//! To add a kind: a file in `kinds/` with its row (names, scope, the k8s-openapi type that its schema comes from, columns)
-//! and what is special about it (defaults, validation); its line in `KINDS`; and the merge keys of its own lists in
-//! `schema/merge_keys.rs`. Verbs, decoding, patches, selectors, watches, discovery and the CLI then know it.
+//! To add a kind: a file in `kinds/` with its row (the k8s-openapi type that its names, scope and schema come from, short
+//! names, columns) and what is special about it (defaults, validation); its line in `KINDS`; and the merge keys of its own
+//! lists in `schema/merge_keys.rs`. Verbs, decoding, patches, selectors, watches, discovery and the CLI then know it.
 
 use std::sync::{Arc, LazyLock};
 
 use serde_json::Value;
 
-use super::columns::Column;
+use super::columns::{self, Column};
 use super::object::Object;
-use super::request::FieldValidation;
+use super::request::{FieldValidation, Verb};
 use super::schema::{self, Struct, Type};
 use super::status::{Cause, Status};
 
 mod config_map;
+mod controller_revision;
+mod cron_job;
+mod daemon_set;
 mod deployment;
 mod endpoint_slice;
 mod event;
+pub mod job;
 mod lease;
 mod namespace;
 mod node;
+mod persistent_volume_claim;
 mod pod;
 mod replica_set;
 mod secret;
 mod service;
 mod service_account;
+mod stateful_set;
 
-/// One kind of object. Adding a kind is adding a row.
+/// One kind of object, in one version. Adding a kind is adding a row.
 pub struct Kind {
     pub kind: &'static str,
     /// "" for the core group.
     pub group: &'static str,
-    /// The storage version.
     pub version: &'static str,
     pub plural: &'static str,
     pub singular: &'static str,
     pub short_names: &'static [&'static str],
     pub namespaced: bool,
     pub categories: &'static [&'static str],
+    /// Where its objects lie; the other versions of a kind are rows that convert.
+    pub storage: Storage,
+    /// What it serves on itself; subresources have verbs of their own.
+    pub verbs: &'static [Verb],
     /// `status`, `scale`, `binding`, ...: the subresources that it serves.
     pub subresources: &'static [&'static str],
     /// The fields beside `metadata.name` and `metadata.namespace` that a field selector may name.
@@ -53,12 +62,49 @@ pub struct Kind {
     pub strategy: Strategy,
 }
 
+/// Where the objects of a row lie.
+#[derive(Clone, Copy)]
+pub enum Storage {
+    /// Below the row's own prefix.
+    Own,
+    /// As objects of another row: another version of the same kind.
+    As(Conversion),
+    /// Nowhere: what is created is an answer (reviews).
+    Nowhere,
+}
+
+/// How one version of a kind becomes the stored one and back.
+#[derive(Clone, Copy)]
+pub struct Conversion {
+    /// The row that is stored.
+    pub stored: fn() -> &'static Kind,
+    /// Changes the fields that differ; `apiVersion` is taken care of.
+    pub to_stored: fn(&mut Object),
+    pub from_stored: fn(&mut Object),
+    /// The stored name of a field that a field selector names.
+    pub field: fn(&str) -> &str,
+}
+
+/// All that a stored kind serves.
+pub const VERBS: &[Verb] = &[
+    Verb::Create,
+    Verb::Delete,
+    Verb::DeleteCollection,
+    Verb::Get,
+    Verb::List,
+    Verb::Patch,
+    Verb::Update,
+    Verb::Watch,
+];
+
 /// The kind's own rules, run by the generic verbs (`api::strategy`). All are pure.
 pub struct Strategy {
     /// Fills upstream's defaults.
     pub default: fn(&mut Object),
     /// Sets what the system owns, before validation. `status` has been dropped already where it is a subresource.
     pub prepare_create: fn(&mut Object),
+    /// Sets what is made of its name and uid, which are known by now; before validation.
+    pub identify: fn(&mut Object),
     /// Carries over what an updater may not change, new then old. `status` is the old one already.
     pub prepare_update: fn(&mut Object, &Object),
     /// The rules for the object by itself, beside those of metadata that hold for every kind.
@@ -84,6 +130,7 @@ impl Strategy {
     pub const PLAIN: Strategy = Strategy {
         default: |_| {},
         prepare_create: |_| {},
+        identify: |_| {},
         prepare_update: |_, _| {},
         validate: |_| Vec::new(),
         validate_create: |_| Vec::new(),
@@ -105,7 +152,69 @@ pub struct Scale {
     pub selector: &'static str,
 }
 
+/// Whether a k8s-openapi type's objects have a namespace.
+pub trait Scope {
+    const NAMESPACED: bool;
+}
+impl Scope for k8s_openapi::NamespaceResourceScope {
+    const NAMESPACED: bool = true;
+}
+impl Scope for k8s_openapi::ClusterResourceScope {
+    const NAMESPACED: bool = false;
+}
+
 impl Kind {
+    /// The row of a k8s-openapi type, with nothing special about it yet.
+    pub const fn of<T>(singular: &'static str) -> Kind
+    where
+        T: k8s_openapi::Resource<Scope: Scope> + k8s_openapi::schemars::JsonSchema,
+    {
+        Kind {
+            kind: T::KIND,
+            group: T::GROUP,
+            version: T::VERSION,
+            plural: T::URL_PATH_SEGMENT,
+            singular,
+            short_names: &[],
+            namespaced: <T::Scope as Scope>::NAMESPACED,
+            categories: &[],
+            storage: Storage::Own,
+            verbs: VERBS,
+            subresources: &[],
+            selectable: &[],
+            schema: schema::of_type::<T>(),
+            columns: &[columns::NAME, columns::AGE],
+            scale: None,
+            strategy: Strategy::PLAIN,
+        }
+    }
+
+    pub fn is_stored(&self) -> bool {
+        matches!(self.storage, Storage::Own)
+    }
+    /// The row under which its objects are stored: itself, or another version.
+    pub fn stored(&'static self) -> &'static Kind {
+        match self.storage {
+            Storage::As(conversion) => (conversion.stored)(),
+            _ => self,
+        }
+    }
+    /// The name in requests that finds exactly this row: `pods`, `deployments.apps`; with its version where it is not the
+    /// group's first: `horizontalpodautoscalers.v1.autoscaling`.
+    pub fn resource(&self) -> String {
+        match self.is_preferred() {
+            true => super::status::qualified(self.plural, self.group),
+            false => format!("{}.{}.{}", self.plural, self.version, self.group),
+        }
+    }
+    /// Whether it is the version that its group prefers.
+    pub fn is_preferred(&self) -> bool {
+        match self.storage {
+            Storage::As(conversion) => (conversion.stored)().group != self.group,
+            _ => true,
+        }
+    }
+
     /// `v1` or `apps/v1`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
@@ -144,8 +253,12 @@ impl Kind {
 
     /// Where the field lies that a field selector names so.
     pub fn field_path<'a>(&self, path: &'a str) -> &'a str {
-        // One selector is named otherwise than the field that it means.
-        if self.kind == "Event" && path == "source" { "source.component" } else { path }
+        // A few selectors are named otherwise than the field that they mean.
+        match (self.kind, path) {
+            ("Event", "source") => "source.component",
+            ("Job", "status.successful") => "status.succeeded",
+            _ => path,
+        }
     }
 
     /// The value of a field that a field selector may name, as a string; "" where it is unset.
@@ -174,19 +287,35 @@ impl Kind {
 
 /// The table.
 pub static KINDS: &[Kind] = &[
+    // core
     config_map::KIND,
     event::KIND,
     namespace::KIND,
     node::KIND,
+    persistent_volume_claim::KIND,
     pod::KIND,
     secret::KIND,
     service::KIND,
     service_account::KIND,
+    // apps
+    controller_revision::KIND,
+    daemon_set::KIND,
     deployment::KIND,
     replica_set::KIND,
+    stateful_set::KIND,
+    // batch
+    cron_job::KIND,
+    job::KIND,
+    // coordination.k8s.io
     lease::KIND,
+    // discovery.k8s.io
     endpoint_slice::KIND,
 ];
+
+/// The rows whose objects are stored: every kind once, whatever its versions.
+pub fn stored() -> impl Iterator<Item = &'static Kind> {
+    KINDS.iter().filter(|kind| kind.is_stored())
+}
 
 /// Names in lower case, each with its row: plural, singular and short names.
 static NAMES: LazyLock<std::collections::HashMap<String, &'static Kind>> = LazyLock::new(|| {

@@ -5,9 +5,6 @@ use std::process::ExitCode;
 use super::{Outcome, error::Failure, print::Table};
 use crate::api::{Kind, kinds::KINDS, status::qualified};
 
-/// Every kind serves these.
-const VERBS: &str = "create,delete,deletecollection,get,list,patch,update,watch";
-
 #[derive(clap::Args)]
 pub struct Args {
     /// wide, name
@@ -38,7 +35,7 @@ impl Args {
 }
 
 pub async fn run(args: Args) -> Outcome {
-    let mut kinds: Vec<&Kind> = KINDS.iter().filter(|kind| args.wants(kind)).collect();
+    let mut kinds: Vec<&Kind> = KINDS.iter().filter(|kind| kind.is_preferred() && args.wants(kind)).collect();
     match args.sort_by.as_deref() {
         Some("name") => kinds.sort_by_key(|k| k.plural),
         Some(_) => kinds.sort_by_key(|k| k.kind),
@@ -67,7 +64,7 @@ fn row(kind: &Kind) -> [String; 7] {
         kind.api_version(),
         kind.namespaced.to_string(),
         kind.kind.to_owned(),
-        VERBS.to_owned(),
+        kind.verbs.iter().map(|verb| format!("{verb:?}").to_lowercase()).collect::<Vec<_>>().join(","),
         kind.categories.join(","),
     ]
 }

@@ -208,7 +208,7 @@ impl Session {
         let namespace = namespace.unwrap_or(&self.namespace);
         Request {
             verb,
-            resource: crate::api::status::qualified(kind.plural, kind.group),
+            resource: kind.resource(),
             namespace: kind.namespaced.then(|| namespace.to_owned()),
             name: name.map(str::to_owned),
             ..Request::default()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    api::{Kind, kinds::KINDS, status::qualified},
+    api::{Kind, kinds},
     client::{Client, Informer, Partial},
 };
 
@@ -39,7 +39,7 @@ impl Catalog {
         let uid = |o: &Partial| o.metadata.uid.iter().cloned().collect();
         let owners = |o: &Partial| o.metadata.owner_references.iter().flatten().map(|r| r.uid.clone()).collect();
         let section = |kind: &'static Kind| {
-            let resource = qualified(kind.plural, kind.group);
+            let resource = kind.resource();
             let objects = Informer::<Partial>::builder(client.clone())
                 .resource(resource.clone())
                 .index(Self::BY_UID, uid)
@@ -47,7 +47,7 @@ impl Catalog {
                 .start();
             Section { kind, resource, objects }
         };
-        Catalog(Arc::new(KINDS.iter().filter(|kind| !IGNORED.contains(&kind.plural)).map(section).collect()))
+        Catalog(Arc::new(kinds::stored().filter(|kind| !IGNORED.contains(&kind.plural)).map(section).collect()))
     }
 
     pub async fn synced(&self) {

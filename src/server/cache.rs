@@ -223,7 +223,7 @@ impl Cache {
             let (head, extractor) = (Head::of(kind), Extractor::of(kind));
             Arc::new(Shelf { kind, head, extractor, state: RwLock::default() })
         };
-        let by_kind: HashMap<_, _> = kinds::KINDS.iter().map(|kind| (row(kind), shelf(kind))).collect();
+        let by_kind: HashMap<_, _> = kinds::stored().map(|kind| (row(kind), shelf(kind))).collect();
         let by_segment = by_kind.values().map(|shelf| (segment_of(shelf.kind), shelf.clone())).collect();
         let cache = Arc::new(Cache { store, by_segment, by_kind, revision: watch::Sender::new(0) });
         let from = cache.refill().await?;

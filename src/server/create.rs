@@ -52,6 +52,7 @@ impl Server {
 
     async fn create_named(&self, call: &Call, mut object: Object, warnings: Vec<String>) -> Result<Response, Status> {
         admission::create(self, call, &mut object).await?;
+        (call.kind.strategy.identify)(&mut object);
         let key = call.kind.key(call.namespace.as_deref(), object.name());
         let name = object.name().to_owned();
         let mut object = Some(object);

@@ -42,7 +42,7 @@ fn parameter(name: &str) -> Value {
 }
 
 fn resources() -> Vec<String> {
-    kinds::KINDS.iter().map(|kind| crate::api::status::qualified(kind.plural, kind.group)).collect()
+    kinds::KINDS.iter().map(|kind| kind.resource()).collect()
 }
 
 /// Upstream's query parameters, by type.

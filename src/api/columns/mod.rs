@@ -45,6 +45,14 @@ pub fn text_or(object: &Object, path: &str, other: &str) -> String {
 pub fn text(object: &Object, path: &str) -> String {
     text_or(object, path, "")
 }
+/// `True`, `False` or `<unset>`.
+pub fn yes(value: Option<&Value>) -> String {
+    match value.and_then(Value::as_bool) {
+        Some(true) => "True".to_owned(),
+        Some(false) => "False".to_owned(),
+        None => "<unset>".to_owned(),
+    }
+}
 /// The number at a dotted path, or 0.
 pub fn number(object: &Object, path: &str) -> i64 {
     object.at(path).and_then(Value::as_i64).unwrap_or(0)
@@ -73,4 +81,12 @@ pub fn selector(value: Option<&Value>) -> String {
 /// The containers' names or images of a Pod template.
 pub fn containers(object: &Object, field: &'static str) -> String {
     joined(object.at("spec.template.spec.containers"), move |c| c[field].as_str())
+}
+/// `RWO,ROX` of a list of access modes.
+pub fn access_modes(list: Option<&Value>) -> String {
+    const SHORT: &[(&str, &str)] =
+        &[("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
+    let has = |mode: &str| list.and_then(Value::as_array).into_iter().flatten().any(|m| m == mode);
+    let all: Vec<&str> = SHORT.iter().filter(|(mode, _)| has(mode)).map(|(_, short)| *short).collect();
+    all.join(",")
 }

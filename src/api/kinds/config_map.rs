@@ -2,25 +2,14 @@
 
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, column};
-use crate::api::schema::of_type;
 use crate::api::validation::{At, Errors, names, same};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
-    kind: "ConfigMap",
-    group: "",
-    version: "v1",
-    plural: "configmaps",
-    singular: "configmap",
     short_names: &["cm"],
-    namespaced: true,
-    categories: &[],
-    subresources: &[],
-    selectable: &[],
-    schema: of_type::<k8s_openapi::api::core::v1::ConfigMap>(),
     columns: &[NAME, column("DATA", |o, _| entries(o).to_string()), AGE],
-    scale: None,
     strategy: Strategy { validate, validate_update, ..Strategy::PLAIN },
+    ..Kind::of::<k8s_openapi::api::core::v1::ConfigMap>("configmap")
 };
 
 fn entries(map: &Object) -> usize {

@@ -6,22 +6,13 @@ use super::replica_set::SCALE;
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, column, containers, number, selector, wide};
 use crate::api::defaults::{self, fill, made};
-use crate::api::schema::of_type;
 use crate::api::validation::{At, Errors, workload};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
-    kind: "Deployment",
-    group: "apps",
-    version: "v1",
-    plural: "deployments",
-    singular: "deployment",
     short_names: &["deploy"],
-    namespaced: true,
     categories: &["all"],
     subresources: &["status", "scale"],
-    selectable: &[],
-    schema: of_type::<k8s_openapi::api::apps::v1::Deployment>(),
     columns: &[
         NAME,
         column("READY", |o, _| format!("{}/{}", number(o, "status.readyReplicas"), number(o, "spec.replicas"))),
@@ -42,6 +33,7 @@ pub const KIND: Kind = Kind {
         has_generation: true,
         ..Strategy::PLAIN
     },
+    ..Kind::of::<k8s_openapi::api::apps::v1::Deployment>("deployment")
 };
 
 fn default(deployment: &mut Object) {
@@ -70,7 +62,7 @@ fn validate(deployment: &Object) -> Vec<Cause> {
     for field in ["replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"] {
         errs.non_negative(&spec.get(field));
     }
-    workload::selector_and_template(&spec, "Deployment", &mut errs);
+    workload::selector_and_template(&spec, "Deployment", &[], &mut errs);
     let strategy = spec.get("strategy");
     let rolling = strategy.get("rollingUpdate");
     match strategy.get("type").str() {
@@ -112,9 +104,6 @@ fn validate_status(new: &Object, old: &Object) -> Vec<Cause> {
     ];
     let (new, old) = (At::root(&new.0).get("status"), At::root(&old.0).get("status"));
     workload::status(&new, COUNTS, ORDER, &mut errs);
-    let (now, before) = (new.get("collisionCount"), old.get("collisionCount"));
-    if now.int().unwrap_or(0) < before.int().unwrap_or(0) {
-        errs.invalid(&now.path, now.value.clone(), "cannot be decremented");
-    }
+    workload::not_decremented(&new.get("collisionCount"), &old.get("collisionCount"), &mut errs);
     errs.0
 }

@@ -6,22 +6,10 @@ use serde_json::{Value, json};
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, column, text};
 use crate::api::defaults::{each, fill};
-use crate::api::schema::of_type;
 use crate::api::validation::{At, Errors, names};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
-    kind: "EndpointSlice",
-    group: "discovery.k8s.io",
-    version: "v1",
-    plural: "endpointslices",
-    singular: "endpointslice",
-    short_names: &[],
-    namespaced: true,
-    categories: &[],
-    subresources: &[],
-    selectable: &[],
-    schema: of_type::<k8s_openapi::api::discovery::v1::EndpointSlice>(),
     columns: &[
         NAME,
         column("ADDRESSTYPE", |o, _| text(o, "addressType")),
@@ -29,8 +17,8 @@ pub const KIND: Kind = Kind {
         column("ENDPOINTS", endpoints),
         AGE,
     ],
-    scale: None,
     strategy: Strategy { default, validate, validate_update, has_generation: true, ..Strategy::PLAIN },
+    ..Kind::of::<k8s_openapi::api::discovery::v1::EndpointSlice>("endpointslice")
 };
 
 fn default(slice: &mut Object) {

@@ -5,20 +5,11 @@ use serde_json::Value;
 
 use super::{Kind, Strategy};
 use crate::api::columns::{Column, NAME, age, column, text, wide};
-use crate::api::schema::of_type;
 use crate::api::validation::{At, Errors, names};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
-    kind: "Event",
-    group: "",
-    version: "v1",
-    plural: "events",
-    singular: "event",
     short_names: &["ev"],
-    namespaced: true,
-    categories: &[],
-    subresources: &[],
     selectable: &[
         "involvedObject.kind",
         "involvedObject.namespace",
@@ -32,7 +23,6 @@ pub const KIND: Kind = Kind {
         "source",
         "type",
     ],
-    schema: of_type::<k8s_openapi::api::core::v1::Event>(),
     columns: &[
         column("LAST SEEN", last_seen),
         column("TYPE", |o, _| text(o, "type")),
@@ -45,8 +35,8 @@ pub const KIND: Kind = Kind {
         wide("COUNT", |o, _| count(o).to_string()),
         Column { wide: true, ..NAME },
     ],
-    scale: None,
     strategy: Strategy { validate, ..Strategy::PLAIN },
+    ..Kind::of::<k8s_openapi::api::core::v1::Event>("event")
 };
 
 fn last_seen(event: &Object, now: Timestamp) -> String {

@@ -4,24 +4,14 @@ use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::schema::of_type;
 use crate::api::validation::{At, Errors, NameRule, names};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
-    kind: "Namespace",
-    group: "",
-    version: "v1",
-    plural: "namespaces",
-    singular: "namespace",
     short_names: &["ns"],
-    namespaced: false,
-    categories: &[],
     subresources: &["status", "finalize"],
     selectable: &["status.phase"],
-    schema: of_type::<k8s_openapi::api::core::v1::Namespace>(),
     columns: &[NAME, column("STATUS", |o, _| text(o, "status.phase")), AGE],
-    scale: None,
     strategy: Strategy {
         default,
         prepare_create,
@@ -31,6 +21,7 @@ pub const KIND: Kind = Kind {
         name: NameRule::Label,
         ..Strategy::PLAIN
     },
+    ..Kind::of::<k8s_openapi::api::core::v1::Namespace>("namespace")
 };
 
 /// Its name as a label, so that selectors can name it.

@@ -4,22 +4,13 @@ use serde_json::Value;
 
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, column, text, text_or, wide};
-use crate::api::schema::of_type;
 use crate::api::validation::{At, Errors, names, pod as pod_rules};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
-    kind: "Node",
-    group: "",
-    version: "v1",
-    plural: "nodes",
-    singular: "node",
     short_names: &["no"],
-    namespaced: false,
-    categories: &[],
     subresources: &["status"],
     selectable: &["spec.unschedulable"],
-    schema: of_type::<k8s_openapi::api::core::v1::Node>(),
     columns: &[
         NAME,
         column("STATUS", |o, _| status(o)),
@@ -32,9 +23,9 @@ pub const KIND: Kind = Kind {
         wide("KERNEL-VERSION", |o, _| text_or(o, "status.nodeInfo.kernelVersion", "<unknown>")),
         wide("CONTAINER-RUNTIME", |o, _| text_or(o, "status.nodeInfo.containerRuntimeVersion", "<unknown>")),
     ],
-    scale: None,
     // A Node announces itself with its status in one write.
     strategy: Strategy { validate, validate_update, validate_status, creates_with_status: true, ..Strategy::PLAIN },
+    ..Kind::of::<k8s_openapi::api::core::v1::Node>("node")
 };
 
 /// `Ready`, `NotReady,SchedulingDisabled`

@@ -4,18 +4,11 @@ use serde_json::json;
 
 use super::{Kind, Strategy};
 use crate::api::columns;
-use crate::api::schema::of_type;
 use crate::api::validation::{At, Errors, pod as rules};
 use crate::api::{Cause, Object, defaults};
 
 pub const KIND: Kind = Kind {
-    kind: "Pod",
-    group: "",
-    version: "v1",
-    plural: "pods",
-    singular: "pod",
     short_names: &["po"],
-    namespaced: true,
     categories: &["all"],
     subresources: &[
         "status",
@@ -38,9 +31,7 @@ pub const KIND: Kind = Kind {
         "status.podIP",
         "status.nominatedNodeName",
     ],
-    schema: of_type::<k8s_openapi::api::core::v1::Pod>(),
     columns: columns::pod::COLUMNS,
-    scale: None,
     strategy: Strategy {
         default,
         prepare_create,
@@ -52,6 +43,7 @@ pub const KIND: Kind = Kind {
         has_generation: true,
         ..Strategy::PLAIN
     },
+    ..Kind::of::<k8s_openapi::api::core::v1::Pod>("pod")
 };
 
 fn default(pod: &mut Object) {

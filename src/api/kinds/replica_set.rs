@@ -5,22 +5,14 @@ use serde_json::json;
 use super::{Kind, Scale, Strategy};
 use crate::api::columns::{AGE, NAME, column, containers, number, selector, wide};
 use crate::api::defaults::{self, fill, made};
-use crate::api::schema::of_type;
 use crate::api::validation::{At, Errors, workload};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
-    kind: "ReplicaSet",
-    group: "apps",
-    version: "v1",
-    plural: "replicasets",
-    singular: "replicaset",
     short_names: &["rs"],
-    namespaced: true,
     categories: &["all"],
     subresources: &["status", "scale"],
     selectable: &["status.replicas"],
-    schema: of_type::<k8s_openapi::api::apps::v1::ReplicaSet>(),
     columns: &[
         NAME,
         column("DESIRED", |o, _| number(o, "spec.replicas").to_string()),
@@ -41,6 +33,7 @@ pub const KIND: Kind = Kind {
         has_generation: true,
         ..Strategy::PLAIN
     },
+    ..Kind::of::<k8s_openapi::api::apps::v1::ReplicaSet>("replicaset")
 };
 
 /// Deployments have the same.
@@ -63,7 +56,7 @@ fn validate(set: &Object) -> Vec<Cause> {
     let spec = At::root(&set.0).get("spec");
     errs.non_negative(&spec.get("replicas"));
     errs.non_negative(&spec.get("minReadySeconds"));
-    workload::selector_and_template(&spec, "ReplicaSet", &mut errs);
+    workload::selector_and_template(&spec, "ReplicaSet", &[], &mut errs);
     errs.0
 }
 

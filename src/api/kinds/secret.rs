@@ -7,30 +7,19 @@ use super::config_map::{MAX_SIZE, immutable};
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, column, text};
 use crate::api::defaults::{fill, made};
-use crate::api::schema::of_type;
 use crate::api::validation::{At, Errors, names};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
-    kind: "Secret",
-    group: "",
-    version: "v1",
-    plural: "secrets",
-    singular: "secret",
-    short_names: &[],
-    namespaced: true,
-    categories: &[],
-    subresources: &[],
     selectable: &["type"],
-    schema: of_type::<k8s_openapi::api::core::v1::Secret>(),
     columns: &[
         NAME,
         column("TYPE", |o, _| text(o, "type")),
         column("DATA", |o, _| o.at("data").and_then(Value::as_object).map_or(0, |m| m.len()).to_string()),
         AGE,
     ],
-    scale: None,
     strategy: Strategy { default, validate, validate_update, ..Strategy::PLAIN },
+    ..Kind::of::<k8s_openapi::api::core::v1::Secret>("secret")
 };
 
 /// `stringData` is a way to write `data`, never kept.

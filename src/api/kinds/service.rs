@@ -7,21 +7,13 @@ use super::{Kind, Strategy};
 use crate::api::Object;
 use crate::api::columns::{AGE, NAME, column, pairs, text, wide};
 use crate::api::defaults::{each, fill, made};
-use crate::api::schema::of_type;
 use crate::api::validation::{NameRule, service};
 
 pub const KIND: Kind = Kind {
-    kind: "Service",
-    group: "",
-    version: "v1",
-    plural: "services",
-    singular: "service",
     short_names: &["svc"],
-    namespaced: true,
     categories: &["all"],
     subresources: &["status", "proxy"],
     selectable: &["spec.clusterIP", "spec.type"],
-    schema: of_type::<k8s_openapi::api::core::v1::Service>(),
     columns: &[
         NAME,
         column("TYPE", |o, _| text(o, "spec.type")),
@@ -31,7 +23,6 @@ pub const KIND: Kind = Kind {
         AGE,
         wide("SELECTOR", |o, _| pairs(o.at("spec.selector"))),
     ],
-    scale: None,
     strategy: Strategy {
         default,
         prepare_create,
@@ -41,6 +32,7 @@ pub const KIND: Kind = Kind {
         name: NameRule::Dns1035Label,
         ..Strategy::PLAIN
     },
+    ..Kind::of::<k8s_openapi::api::core::v1::Service>("service")
 };
 
 fn default(service: &mut Object) {

@@ -47,7 +47,10 @@ fn merge_map(
         let before = target.shift_remove_with_place(key);
         let (place, before) = before.map_or((None, None), |(i, v)| (Some(i), Some(v)));
         let order = patch.get(&format!("{SET_ORDER}{key}"));
-        let merged = merge_value(field.map(|f| &f.of), before, value, order)?;
+        let merged = match field {
+            Some(field) if field.replace => cleaned_value(value.clone()),
+            _ => merge_value(field.map(|f| &f.of), before, value, order)?,
+        };
         match place {
             Some(i) => target.shift_insert(i, key.clone(), merged),
             None => target.insert(key.clone(), merged),

@@ -29,7 +29,8 @@ impl Compiler<'_> {
     fn define(&mut self, name: &str, schema: &Value) -> Arc<Struct> {
         let short = name.rsplit('.').next().unwrap_or(name).to_owned();
         let package = name.rsplit('.').nth(1).unwrap_or("");
-        let it = Arc::new(Struct { go_type: format!("{package}.{short}"), name: short, fields: OnceLock::new() });
+        let (go_type, atomic) = (format!("{package}.{short}"), merge_keys::is_atomic(&short));
+        let it = Arc::new(Struct { name: short, go_type, atomic, fields: OnceLock::new() });
         self.done.insert(name.to_owned(), it.clone());
         let mut fields: Vec<(Box<str>, Field)> = Vec::new();
         for (field, schema) in schema["properties"].as_object().into_iter().flatten() {
@@ -47,7 +48,7 @@ impl Compiler<'_> {
             Type::List(list) => Type::List(Arc::new(List { item: list.item.clone(), kind: rule.list })),
             other => other,
         };
-        Field { of, retain_keys: rule.retain_keys, atomic: rule.atomic }
+        Field { of, retain_keys: rule.retain_keys, replace: rule.replace, atomic: rule.atomic }
     }
 
     fn compile(&mut self, schema: &Value) -> Type {

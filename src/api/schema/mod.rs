@@ -58,10 +58,31 @@ pub struct List {
 pub struct ListKind {
     /// `Some`: a strategic merge patch merges the list: by this key, or as a set of plain values where it is "".
     pub merge_key: Option<&'static str>,
-    /// The keys of a `map` list for server-side apply.
-    pub map_keys: &'static [&'static str],
-    /// A `set` list for server-side apply.
-    pub set: bool,
+    /// What the list is to server-side apply.
+    pub topology: Topology,
+}
+
+/// Upstream's `x-kubernetes-list-type`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Topology {
+    /// One value: who sets it sets it whole.
+    #[default]
+    Atomic,
+    /// A set of plain values.
+    Set,
+    /// Things that these keys tell apart.
+    Map(&'static [&'static str]),
+}
+
+impl ListKind {
+    /// The keys that tell the items apart in a merge; none: the items are plain values.
+    pub fn keys(&self) -> &[&'static str] {
+        match (&self.topology, &self.merge_key) {
+            (Topology::Map(keys), _) => keys,
+            (_, Some(key)) if !key.is_empty() => std::slice::from_ref(key),
+            _ => &[],
+        }
+    }
 }
 
 /// A JSON object with known fields.
@@ -71,6 +92,8 @@ pub struct Struct {
     pub name: String,
     /// The name in Go's errors: `v1.Container`.
     pub go_type: String,
+    /// Server-side apply takes all its fields as one value: upstream's `x-kubernetes-map-type: atomic`.
+    pub atomic: bool,
     fields: OnceLock<Fields>,
 }
 
@@ -82,7 +105,9 @@ pub struct Field {
     pub of: Type,
     /// `retainKeys` of upstream's patch strategies: a patch may clear what it does not name.
     pub retain_keys: bool,
-    /// A struct that is replaced as a whole: upstream's `x-kubernetes-map-type: atomic`, patch strategy `replace`.
+    /// A strategic merge patch replaces it whole: upstream's patch strategy `replace`.
+    pub replace: bool,
+    /// Server-side apply takes the map as one value: upstream's `x-kubernetes-map-type: atomic`.
     pub atomic: bool,
 }
 
@@ -129,6 +154,12 @@ impl Type {
 
 /// All definitions compiled so far, by name; kinds share them (a Deployment's template is a Pod's).
 static DEFINITIONS: LazyLock<Mutex<HashMap<String, Arc<Struct>>>> = LazyLock::new(Default::default);
+
+/// All structs compiled so far.
+#[cfg(test)]
+fn definitions() -> Vec<Arc<Struct>> {
+    DEFINITIONS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).values().cloned().collect()
+}
 
 /// The compiled schema of a source.
 pub fn of(source: &Source) -> Arc<Struct> {

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::Cause;
 
+pub mod job;
 pub mod metadata;
 pub mod names;
 pub mod pod;

@@ -213,3 +213,20 @@ pub fn cidr(s: &str) -> Messages {
         vec!["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".to_owned()]
     }
 }
+
+/// `example.com/name`: what a field names as the manager of something.
+pub fn domain_prefixed_path(s: &str) -> Messages {
+    if s.is_empty() {
+        return vec!["Required value".to_owned()];
+    }
+    match s.split_once('/') {
+        Some((host, path)) if !host.is_empty() && !path.is_empty() => {
+            let mut out: Messages = dns1123_subdomain(host).into_iter().map(|m| format!("prefix part {m}")).collect();
+            if !path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-._~:@!$&'()*+,;=%".contains(&b)) {
+                out.push("Invalid path".to_owned());
+            }
+            out
+        }
+        _ => vec!["must be a domain-prefixed path (such as \"acme.io/foo\")".to_owned()],
+    }
+}

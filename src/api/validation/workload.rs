@@ -1,14 +1,15 @@
 //! The rules that Deployments, ReplicaSets and their like share: selector, template, counts, rolling updates.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{At, Errors, pod};
 use crate::api::Object;
 use crate::api::int_or_string::percent;
 use crate::api::selector::LabelSelector;
 
-/// The selector is there, is not empty, and matches the template; the template makes Pods that run for ever.
-pub fn selector_and_template(spec: &At<'_>, kind: &str, errs: &mut Errors) {
+/// The selector is there, is not empty, and matches the template; the template makes Pods that run for ever. `claims`:
+/// volumes that the Pods have beside the template's.
+pub fn selector_and_template(spec: &At<'_>, kind: &str, claims: &[&str], errs: &mut Errors) {
     let (selector, template) = (spec.get("selector"), spec.get("template"));
     if !selector.is_set() {
         errs.required(&selector.path, "");
@@ -19,14 +20,13 @@ pub fn selector_and_template(spec: &At<'_>, kind: &str, errs: &mut Errors) {
             errs.invalid(&selector.path, selector.value.clone(), why);
         }
     }
-    let labels = template.get("metadata").get("labels");
-    if let Ok(parsed) = LabelSelector::from_json(selector.value)
-        && !parsed.is_empty()
-        && !parsed.matches_labels(labels.value.as_object())
-    {
-        errs.invalid(&labels.path, labels.value.clone(), "`selector` does not match template `labels`");
+    selector_matches(spec, errs);
+    if claims.is_empty() {
+        pod::template(&template, errs);
+    } else {
+        let value = with_claims(template.value, claims);
+        pod::template(&At { value: &value, path: template.path.clone() }, errs);
     }
-    pod::template(&template, errs);
     let its_spec = template.get("spec");
     let policy = its_spec.get("restartPolicy");
     if !matches!(policy.str(), "Always" | "") {
@@ -36,6 +36,32 @@ pub fn selector_and_template(spec: &At<'_>, kind: &str, errs: &mut Errors) {
         let why = format!("activeDeadlineSeconds in {kind} is not Supported");
         errs.forbidden(its_spec.path("activeDeadlineSeconds"), why);
     }
+}
+
+/// The selector, where there is one, matches the template's labels.
+pub fn selector_matches(spec: &At<'_>, errs: &mut Errors) {
+    let labels = spec.get("template").get("metadata").get("labels");
+    if let Ok(parsed) = LabelSelector::from_json(spec.get("selector").value)
+        && !parsed.is_empty()
+        && !parsed.matches_labels(labels.value.as_object())
+    {
+        errs.invalid(&labels.path, labels.value.clone(), "`selector` does not match template `labels`");
+    }
+}
+
+/// A Pod template with volumes that it does not name itself.
+fn with_claims(template: &Value, claims: &[&str]) -> Value {
+    let mut template = template.clone();
+    let volumes = &mut template["spec"]["volumes"];
+    if !volumes.is_array() {
+        *volumes = json!([]);
+    }
+    if let Some(list) = volumes.as_array_mut() {
+        // Upstream lets a claim take a volume's place.
+        list.retain(|volume| !claims.iter().any(|claim| volume["name"] == *claim));
+        list.extend(claims.iter().map(|c| json!({"name": c, "persistentVolumeClaim": {"claimName": c}})));
+    }
+    template
 }
 
 pub fn selector_immutable(new: &Object, old: &Object, errs: &mut Errors) {
@@ -68,16 +94,31 @@ pub fn rolling_update(rolling: &At<'_>, errs: &mut Errors) {
     for at in [&unavailable, &surge] {
         int_or_percent(at, errs);
     }
-    let is_zero = |v: &Value| v.as_i64() == Some(0) || percent(v) == Some(0);
     if is_zero(unavailable.value) && is_zero(surge.value) {
         errs.invalid(&unavailable.path, unavailable.value.clone(), "may not be 0 when `maxSurge` is 0");
     }
-    if percent(unavailable.value).is_some_and(|n| n > 100) {
-        errs.invalid(&unavailable.path, unavailable.value.clone(), "must not be greater than 100%");
+    at_most_100_percent(&unavailable, errs);
+}
+
+/// A count of the status that only grows.
+pub fn not_decremented(new: &At<'_>, old: &At<'_>, errs: &mut Errors) {
+    if new.int().unwrap_or(0) < old.int().unwrap_or(0) {
+        errs.invalid(&new.path, new.int().unwrap_or(0), "cannot be decremented");
     }
 }
 
-fn int_or_percent(at: &At<'_>, errs: &mut Errors) {
+pub fn is_zero(v: &Value) -> bool {
+    v.as_i64() == Some(0) || percent(v) == Some(0)
+}
+
+pub fn at_most_100_percent(at: &At<'_>, errs: &mut Errors) {
+    if percent(at.value).is_some_and(|n| n > 100) {
+        errs.invalid(&at.path, at.value.clone(), "must not be greater than 100%");
+    }
+}
+
+/// A number that is not negative, or a percentage.
+pub fn int_or_percent(at: &At<'_>, errs: &mut Errors) {
     if at.value.is_string() && percent(at.value).is_none() {
         let why = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex \
                    used for validation is '[0-9]+%')";

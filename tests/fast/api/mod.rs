@@ -28,5 +28,6 @@ pub fn decode(text: &str) -> (&'static Kind, Object) {
 pub fn created(text: &str) -> (&'static Kind, Object) {
     let (kind, mut object) = decode(text);
     strategy::prepare_create(kind, &mut object);
+    (kind.strategy.identify)(&mut object);
     (kind, object)
 }

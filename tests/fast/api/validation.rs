@@ -70,6 +70,8 @@ fn decoded(manifest: Value) -> (&'static Kind, Object) {
 fn created(base: &str, fragment: &str) -> (&'static Kind, Object) {
     let (kind, mut object) = decoded(merged(base, fragment));
     strategy::prepare_create(kind, &mut object);
+    object.set_meta("uid", Value::from("u"));
+    (kind.strategy.identify)(&mut object);
     (kind, object)
 }
 

@@ -9,8 +9,7 @@ use std::{
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
 use podwright::{
     api::{
-        Env, Options, Request, Status, Verb,
-        kinds::KINDS,
+        Env, Options, Request, Status, Verb, kinds,
         request::{Body, PatchType},
         status::qualified,
     },
@@ -434,7 +433,7 @@ impl Cluster {
         if self.seen.namespaces.get(&Key::new("", namespace)).is_some() {
             return troubles.push(format!("namespace {namespace} is still there"));
         }
-        for kind in KINDS.iter().filter(|kind| kind.namespaced) {
+        for kind in kinds::stored().filter(|kind| kind.namespaced) {
             let list = request(Verb::List, &qualified(kind.plural, kind.group), &Key::new(namespace, ""), None);
             if let Ok(Body::List(list)) = self.client.call(list).await.map(|response| response.body) {
                 assert!(list.items.is_empty(), "{} are left in {namespace}, which is gone", kind.plural);

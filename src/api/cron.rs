@@ -1,0 +1,272 @@
+//! Schedules of CronJobs: the five fields of cron(5) and its `@` words, as upstream's parser reads them.
+
+use jiff::civil::{Date, Time};
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp, Zoned};
+
+/// When something happens again and again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Schedule {
+    Fields(Fields),
+    /// `@every 90s`
+    Every(SignedDuration),
+}
+
+/// Bit n of each is set where the value n fits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fields {
+    minute: u64,
+    hour: u64,
+    day: u64,
+    month: u64,
+    weekday: u64,
+    /// Whether day and weekday are restricted both: then either of them is enough.
+    either_day: bool,
+}
+
+/// Name, least, most, and the names of values.
+struct Range {
+    low: u32,
+    high: u32,
+    names: &'static [&'static str],
+}
+
+const MINUTES: Range = Range { low: 0, high: 59, names: &[] };
+const HOURS: Range = Range { low: 0, high: 23, names: &[] };
+const DAYS: Range = Range { low: 1, high: 31, names: &[] };
+const MONTHS: Range = Range {
+    low: 1,
+    high: 12,
+    names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+};
+const WEEKDAYS: Range = Range { low: 0, high: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] };
+
+const WORDS: &[(&str, &str)] = &[
+    ("@yearly", "0 0 1 1 *"),
+    ("@annually", "0 0 1 1 *"),
+    ("@monthly", "0 0 1 * *"),
+    ("@weekly", "0 0 * * 0"),
+    ("@daily", "0 0 * * *"),
+    ("@midnight", "0 0 * * *"),
+    ("@hourly", "0 * * * *"),
+];
+
+/// How far ahead a next time is looked for: a schedule of 29 February waits eight years at most.
+const YEARS_AHEAD: i16 = 9;
+
+impl Schedule {
+    pub fn parse(text: &str) -> Result<Schedule, String> {
+        if text.is_empty() {
+            return Err("empty spec string".into());
+        }
+        if let Some(period) = text.strip_prefix("@every ") {
+            return match go_duration(period) {
+                Some(every) => Ok(Schedule::Every(every.max(SignedDuration::from_secs(1)))),
+                None => Err(format!("failed to parse duration {text}: time: invalid duration {period:?}")),
+            };
+        }
+        if text.starts_with('@') {
+            let fields = WORDS.iter().find(|(word, _)| *word == text);
+            let (_, fields) = fields.ok_or_else(|| format!("unrecognized descriptor: {text}"))?;
+            return Fields::parse(fields).map(Schedule::Fields);
+        }
+        Fields::parse(text).map(Schedule::Fields)
+    }
+
+    /// The first time after `after`, in the time zone. `None`: it never happens.
+    pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+        match self {
+            // Whole seconds, as upstream counts.
+            Schedule::Every(every) => Timestamp::from_second(after.as_second()).ok()?.checked_add(*every).ok(),
+            Schedule::Fields(fields) => fields.next(&after.to_zoned(zone.clone())),
+        }
+    }
+}
+
+impl Fields {
+    fn parse(text: &str) -> Result<Fields, String> {
+        let parts: Vec<&str> = text.split_whitespace().collect();
+        let [minute, hour, day, month, weekday] = parts[..] else {
+            return Err(format!("expected exactly 5 fields, found {}: [{}]", parts.len(), parts.join(" ")));
+        };
+        let starred = |part: &str| part.split(',').any(|p| p.starts_with(['*', '?']));
+        Ok(Fields {
+            minute: field(minute, &MINUTES)?,
+            hour: field(hour, &HOURS)?,
+            day: field(day, &DAYS)?,
+            month: field(month, &MONTHS)?,
+            weekday: field(weekday, &WEEKDAYS)?,
+            either_day: !starred(day) && !starred(weekday),
+        })
+    }
+
+    fn fits(&self, date: Date) -> bool {
+        let day = has(self.day, date.day().unsigned_abs().into());
+        let weekday = has(self.weekday, date.weekday().to_sunday_zero_offset().unsigned_abs().into());
+        has(self.month, date.month().unsigned_abs().into())
+            && if self.either_day { day || weekday } else { day && weekday }
+    }
+
+    fn next(&self, after: &Zoned) -> Option<Timestamp> {
+        let zone = after.time_zone();
+        let last = after.date().year().saturating_add(YEARS_AHEAD);
+        let mut date = after.date();
+        while date.year() <= last {
+            if self.fits(date)
+                && let Some(found) =
+                    self.times().find_map(|time| at(date, time, zone).filter(|t| *t > after.timestamp()))
+            {
+                return Some(found);
+            }
+            date = date.tomorrow().ok()?;
+        }
+        None
+    }
+
+    /// The times of a day that fits.
+    fn times(&self) -> impl Iterator<Item = Time> + '_ {
+        let hours = (0..24).filter(|h| has(self.hour, *h));
+        hours.flat_map(|h| {
+            (0..60).filter(|m| has(self.minute, *m)).filter_map(move |m| Time::new(h as i8, m as i8, 0, 0).ok())
+        })
+    }
+}
+
+/// A time of the wall clock that a change to summer time leaves out does not come.
+fn at(date: Date, time: Time, zone: &TimeZone) -> Option<Timestamp> {
+    let ambiguous = zone.to_ambiguous_timestamp(date.to_datetime(time));
+    if ambiguous.offset().is_gap() {
+        return None;
+    }
+    ambiguous.earlier().ok()
+}
+
+trait Gap {
+    fn is_gap(&self) -> bool;
+}
+impl Gap for jiff::tz::AmbiguousOffset {
+    fn is_gap(&self) -> bool {
+        matches!(self, jiff::tz::AmbiguousOffset::Gap { .. })
+    }
+}
+
+fn has(bits: u64, n: u32) -> bool {
+    bits & (1 << n) != 0
+}
+
+/// A comma list.
+fn field(text: &str, range: &Range) -> Result<u64, String> {
+    text.split(',').filter(|part| !part.is_empty()).try_fold(0, |bits, part| Ok(bits | one(part, range)?))
+}
+
+/// `*`, `3`, `1-5`, each perhaps `/2`.
+fn one(text: &str, range: &Range) -> Result<u64, String> {
+    let (span, step) = text.split_once('/').map_or((text, None), |(span, step)| (span, Some(step)));
+    if step.is_some_and(|s| s.contains('/')) {
+        return Err(format!("too many slashes: {text}"));
+    }
+    let (low, high) = match span.split_once('-') {
+        _ if span == "*" || span == "?" => (range.low, range.high),
+        Some((_, high)) if high.contains('-') => return Err(format!("too many hyphens: {text}")),
+        Some((low, high)) => (number(low, range.names, range)?, number(high, range.names, range)?),
+        None => {
+            let low = number(span, range.names, range)?;
+            (low, if step.is_some() { range.high } else { low })
+        }
+    };
+    let step = step.map_or(Ok(1), |step| number(step, &[], range))?;
+    if low < range.low {
+        return Err(format!("beginning of range ({low}) below minimum ({}): {text}", range.low));
+    }
+    if high > range.high {
+        return Err(format!("end of range ({high}) above maximum ({}): {text}", range.high));
+    }
+    if low > high {
+        return Err(format!("beginning of range ({low}) beyond end of range ({high}): {text}"));
+    }
+    if step == 0 {
+        return Err(format!("step of range should be a positive number: {text}"));
+    }
+    Ok((low..=high).step_by(step as usize).fold(0, |bits, n| bits | 1 << n))
+}
+
+fn number(text: &str, names: &[&str], range: &Range) -> Result<u32, String> {
+    if let Some(at) = names.iter().position(|name| text.eq_ignore_ascii_case(name)) {
+        return Ok(at as u32 + range.low);
+    }
+    match text.parse::<i64>() {
+        Ok(n) if n < 0 => Err(format!("negative number ({n}) not allowed: {text}")),
+        Ok(n) => Ok(u32::try_from(n).unwrap_or(u32::MAX)),
+        Err(_) => Err(format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: invalid syntax")),
+    }
+}
+
+/// Go's `1h30m`, down to milliseconds.
+fn go_duration(text: &str) -> Option<SignedDuration> {
+    const UNITS: &[(&str, f64)] = &[("ms", 1e-3), ("h", 3600.0), ("m", 60.0), ("s", 1.0)];
+    let mut rest = text;
+    let mut seconds = 0.0;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let amount: f64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let (unit, factor) = UNITS.iter().find(|(unit, _)| rest.starts_with(unit))?;
+        rest = &rest[unit.len()..];
+        seconds += amount * factor;
+    }
+    SignedDuration::try_from_secs_f64(seconds).ok().map(|d| SignedDuration::from_secs(d.as_secs()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(schedule: &str, after: &str, zone: &str) -> String {
+        let zone = TimeZone::get(zone).unwrap();
+        let schedule = Schedule::parse(schedule).unwrap_or_else(|e| panic!("{schedule}: {e}"));
+        schedule.next(after.parse().unwrap(), &zone).map_or_else(|| "never".into(), |t| t.to_string())
+    }
+
+    #[test]
+    fn the_next_time_is_found() {
+        for (schedule, expected) in [
+            ("* * * * *", "2026-01-01T00:01:00Z"),
+            ("*/15 * * * *", "2026-01-01T00:15:00Z"),
+            ("5,10-12 3 * * *", "2026-01-01T03:05:00Z"),
+            ("0 0 31 * *", "2026-01-31T00:00:00Z"),
+            ("0 0 29 feb *", "2028-02-29T00:00:00Z"),
+            ("0 0 30 2 *", "never"),
+            ("0 0 * * sun", "2026-01-04T00:00:00Z"),
+            // 1 January 2026 is a Thursday; either the 13th or a Friday will do.
+            ("0 0 13 * fri", "2026-01-02T00:00:00Z"),
+            ("@hourly", "2026-01-01T01:00:00Z"),
+            ("@weekly", "2026-01-04T00:00:00Z"),
+            ("@every 1h30m", "2026-01-01T01:30:30Z"),
+        ] {
+            assert_eq!(next(schedule, "2026-01-01T00:00:30.5Z", "UTC"), expected, "{schedule}");
+        }
+        assert_eq!(next("30 9 * * *", "2026-07-01T00:00:00Z", "America/New_York"), "2026-07-01T13:30:00Z");
+        // 02:30 does not come on the day the clocks go forward.
+        assert_eq!(next("30 2 * * *", "2026-03-28T12:00:00Z", "Europe/Berlin"), "2026-03-30T00:30:00Z");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (schedule, expected) in [
+            ("", "empty spec string"),
+            ("* * * *", "expected exactly 5 fields, found 4: [* * * *]"),
+            ("60 * * * *", "end of range (60) above maximum (59): 60"),
+            ("* * 0 * *", "beginning of range (0) below minimum (1): 0"),
+            ("5-1 * * * *", "beginning of range (5) beyond end of range (1): 5-1"),
+            ("*/0 * * * *", "step of range should be a positive number: */0"),
+            ("a * * * *", "failed to parse int from a: strconv.Atoi: parsing \"a\": invalid syntax"),
+            ("@never", "unrecognized descriptor: @never"),
+            ("@every x", "failed to parse duration @every x: time: invalid duration \"x\""),
+        ] {
+            assert_eq!(Schedule::parse(schedule), Err(expected.into()), "{schedule}");
+        }
+    }
+}

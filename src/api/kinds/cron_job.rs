@@ -1,0 +1,113 @@
+//! CronJob (batch/v1).
+
+use serde_json::{Value, json};
+
+use super::{Kind, Strategy, job};
+use crate::api::columns::{AGE, NAME, age, column, joined, selector, text_or, wide, yes};
+use crate::api::cron::Schedule;
+use crate::api::defaults::{fill, made};
+use crate::api::validation::{At, Errors, job as rules, names};
+use crate::api::{Cause, Object};
+
+pub const KIND: Kind = Kind {
+    short_names: &["cj"],
+    categories: &["all"],
+    subresources: &["status"],
+    columns: &[
+        NAME,
+        column("SCHEDULE", |o, _| text_or(o, "spec.schedule", "")),
+        column("TIMEZONE", |o, _| text_or(o, "spec.timeZone", "<none>")),
+        column("SUSPEND", |o, _| yes(o.at("spec.suspend"))),
+        column("ACTIVE", |o, _| o.at("status.active").and_then(Value::as_array).map_or(0, Vec::len).to_string()),
+        column("LAST SCHEDULE", |o, now| {
+            o.at("status.lastScheduleTime").map_or_else(|| "<none>".into(), |t| age(t, now))
+        }),
+        AGE,
+        wide("CONTAINERS", |o, _| containers(o, "name")),
+        wide("IMAGES", |o, _| containers(o, "image")),
+        wide("SELECTOR", |o, _| selector(o.at("spec.jobTemplate.spec.selector"))),
+    ],
+    strategy: Strategy { default, prepare_create, validate, validate_create, has_generation: true, ..Strategy::PLAIN },
+    ..Kind::of::<k8s_openapi::api::batch::v1::CronJob>("cronjob")
+};
+
+fn containers(job: &Object, field: &'static str) -> String {
+    joined(job.at("spec.jobTemplate.spec.template.spec.containers"), move |c| c[field].as_str())
+}
+
+fn default(cron: &mut Object) {
+    let Some(map) = cron.0.as_object_mut() else { return };
+    let spec = made(map, "spec");
+    fill(spec, "concurrencyPolicy", "Allow");
+    fill(spec, "suspend", false);
+    fill(spec, "successfulJobsHistoryLimit", 3);
+    fill(spec, "failedJobsHistoryLimit", 1);
+    job::default_spec(made(made(spec, "jobTemplate"), "spec"));
+}
+
+fn prepare_create(cron: &mut Object) {
+    cron.0["status"] = json!({});
+}
+
+fn validate(cron: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let spec = At::root(&cron.0).get("spec");
+    let schedule = spec.get("schedule");
+    if schedule.is_empty() {
+        errs.required(&schedule.path, "");
+    } else {
+        let parsed = match schedule.str() {
+            text if text.contains("TZ") => {
+                Err("cannot use TZ or CRON_TZ in schedule, use timeZone field instead".into())
+            }
+            text => Schedule::parse(text).map(drop),
+        };
+        if let Err(why) = parsed {
+            errs.invalid(&schedule.path, schedule.str(), why);
+        }
+    }
+    time_zone(&spec.get("timeZone"), &mut errs);
+    errs.one_of(&spec.get("concurrencyPolicy"), &["Allow", "Forbid", "Replace"]);
+    for field in ["startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"] {
+        errs.non_negative(&spec.get(field));
+    }
+    template(&spec.get("jobTemplate").get("spec"), &mut errs);
+    errs.0
+}
+
+fn time_zone(zone: &At<'_>, errs: &mut Errors) {
+    if !zone.is_set() {
+        return;
+    }
+    match zone.str() {
+        "" => errs.invalid(&zone.path, "", "timeZone must be nil or non-empty string"),
+        name if name.eq_ignore_ascii_case("local") => {
+            let why = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
+            errs.invalid(&zone.path, name, why);
+        }
+        name if jiff::tz::TimeZone::get(name).is_err() => {
+            errs.invalid(&zone.path, name, format!("unknown time zone {name}"));
+        }
+        _ => {}
+    }
+}
+
+fn template(spec: &At<'_>, errs: &mut Errors) {
+    rules::spec(spec, errs);
+    let (selector, manual) = (spec.get("selector"), spec.get("manualSelector"));
+    if selector.is_set() {
+        errs.invalid(&selector.path, selector.value.clone(), "`selector` will be auto-generated");
+    }
+    if manual.bool() {
+        errs.not_supported(&manual.path, "true", &["false", "nil"]);
+    }
+}
+
+/// Its Jobs' names are its own and 11 characters more.
+fn validate_create(cron: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    if cron.name().len() > 52 {
+        errs.invalid("metadata.name", cron.name(), names::max_length(52));
+    }
+    errs.0
+}
