@@ -3,18 +3,32 @@
 //! The host's end has no address: a /32 (/128) route leads each Pod address to it. Both ends know the other's hardware
 //! address beforehand (permanent neighbours), so there is no ARP or neighbour discovery on such a link, and no proxy_arp.
 
+mod read;
+
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use futures::TryStreamExt;
 use ipnet::IpNet;
-use libc::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST};
 use podwright_journal::Scribe;
+use rtnetlink::packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
+use rtnetlink::packet_route::link::{
+    AfSpecInet, AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoVeth, LinkAttribute,
+};
+use rtnetlink::packet_route::route::{
+    RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 use serde::Serialize;
 
-use crate::message::{self, Writer, attribute, attributes, string, u32_at};
-use crate::netlink::{self, Protocol, Socket};
+pub use read::{LinkDetails, pod_details};
+
+use crate::netlink::{self, Route};
 use crate::{Error, Family, Result};
+use read::{Link, details, get_link, index_of, list_addresses, list_links, list_routes};
 
 /// The Pod's default gateway: an address that no link has; the permanent neighbour makes it reachable.
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
@@ -25,6 +39,9 @@ pub const POD_LINK: &str = "eth0";
 const HOST_MAC: [u8; 6] = [0xee; 6];
 /// Every link of ours has an alias that starts with this: `podwright/<node>/<owner>`.
 const ALIAS: &str = "podwright";
+
+/// The index of `lo` in every namespace.
+const LOOPBACK: u32 = 1;
 
 /// The group of links that are about to be removed.
 const DYING: u32 = 0x7077_6400;
@@ -43,31 +60,17 @@ pub struct PodLink {
     pub mtu: u32,
 }
 
-/// A link with its addresses and routes, as `inspect` shows it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LinkDetails {
-    pub name: String,
-    pub index: u32,
-    pub peer_index: u32,
-    pub mac: String,
-    pub mtu: u32,
-    pub up: bool,
-    pub addresses: Vec<IpNet>,
-    /// As `ip route` writes them.
-    pub routes: Vec<String>,
-}
-
-/// Sets links up and takes them down, in the namespace its socket was opened in.
+/// Sets links up and takes them down, in one network namespace.
 pub struct Links {
     node: String,
-    socket: Socket,
+    route: Route,
     /// The node's own address of each family: the source of what the node sends to Pods.
-    sources: Vec<IpAddr>,
+    pub sources: Vec<IpAddr>,
 }
 
 impl Links {
-    pub fn new(node: &str, socket: Socket, sources: Vec<IpAddr>) -> Links {
-        Links { node: node.to_owned(), socket, sources }
+    pub fn open(node: &str, netns: BorrowedFd<'_>) -> Result<Links> {
+        Ok(Links { node: node.to_owned(), route: Route::open_in(netns)?, sources: Vec::new() })
     }
 
     /// Gives the Pod whose namespace is `pod` its link and addresses. What is there already, from an attempt that was
@@ -79,20 +82,23 @@ impl Links {
         addresses: &[IpAddr],
         scribe: &Scribe,
     ) -> Result<PodLink> {
+        self.recorded(scribe, |links| links.wire(owner, pod, addresses, scribe))
+    }
+
+    fn wire(&mut self, owner: &str, pod: BorrowedFd<'_>, addresses: &[IpAddr], scribe: &Scribe) -> Result<PodLink> {
         let name = link_name(owner);
-        let mut inside = Socket::open_in(pod, Protocol::Route)?;
-        inside.set_scribe(scribe.clone());
-        self.socket.set_scribe(scribe.clone());
-        // 1. The pair, its far end born inside the Pod.
+        // 1. Inside the Pod's namespace: its settings, and a socket that stays there.
+        let mut inside = enter_pod(pod, scribe)?;
+        // 2. The pair, its far end born inside the Pod.
         let (host, peer) = self.pair(&name, owner, pod, &mut inside)?;
-        // 2. The host's end: labelled, filtered, up.
+        // 3. The host's end: labelled, filtered, up.
         self.host_end(host.index, owner)?;
-        // 3. The Pod's end: up, with addresses, gateway and default route.
-        pod_end(&mut inside, peer, owner, addresses)?;
-        // 4. The host's end came up before its peer, so the kernel lets it send only after a work item has run: up to a
+        // 4. The Pod's end: up, with addresses, gateway and default route.
+        pod_end(&mut inside, peer, addresses)?;
+        // 5. The host's end came up before its peer, so the kernel lets it send only after a work item has run: up to a
         //    second later, with everything dropped until then. Asking for the link does that work at once (Linux 6.8).
-        get_link(&mut self.socket, &name)?;
-        // 5. Routes to the Pod; from here on traffic flows.
+        get_link(&mut self.route, &name)?;
+        // 6. Routes to the Pod; from here on traffic flows.
         self.routes_to(host.index, owner, addresses)?;
         Ok(PodLink {
             name,
@@ -108,80 +114,98 @@ impl Links {
     /// Removes several Pods' links for the price of one: the kernel waits some 20 ms for readers (RCU) at each removal,
     /// however many links go. So they are put into a group of their own, and the group is removed.
     pub fn detach_all(&mut self, names: &BTreeSet<String>, scribe: &Scribe) -> Result<()> {
-        self.socket.set_scribe(scribe.clone());
+        self.recorded(scribe, |links| links.remove_all(names))
+    }
+
+    fn remove_all(&mut self, names: &BTreeSet<String>) -> Result<()> {
         if let (Some(name), 1) = (names.first(), names.len()) {
             return self.remove(name);
         }
         for name in names {
-            let mut w = Writer::new();
-            w.message(libc::RTM_NEWLINK, request(0), &ifinfo(0, 0, 0)).str(libc::IFLA_IFNAME, name);
-            w.u32(libc::IFLA_GROUP, DYING);
-            ignore(self.socket.request(&format!("set link {name} group {DYING}"), w), libc::ENODEV)?;
+            let doomed = LinkUnspec::new_with_name(name).link_group(DYING).build();
+            let set =
+                self.route.call(format_args!("set link {name} group {DYING}"), |to| to.link().change(doomed).execute());
+            ignore(set, libc::ENODEV)?;
         }
-        let mut w = Writer::new();
-        w.message(libc::RTM_DELLINK, request(0), &ifinfo(0, 0, 0)).u32(libc::IFLA_GROUP, DYING);
-        ignore(self.socket.request(&format!("delete the {} links of group {DYING}", names.len()), w), libc::ENODEV)
+        let what = format_args!("delete the {} links of group {DYING}", names.len());
+        let group = LinkMessageBuilder::<LinkUnspec>::new().link_group(DYING).build();
+        ignore(self.route.call(what, |to| to.link().del_with_message(group).execute()), libc::ENODEV)
+    }
+
+    /// Acts on behalf of a Pod: what is done is told by its scribe.
+    fn recorded<T>(&mut self, scribe: &Scribe, act: impl FnOnce(&mut Links) -> Result<T>) -> Result<T> {
+        self.route.set_scribe(scribe.clone());
+        let done = act(self);
+        self.route.set_scribe(Scribe::none());
+        done
     }
 
     /// Whether there is a link of this name.
     pub fn exists(&mut self, name: &str) -> Result<bool> {
-        Ok(get_link(&mut self.socket, name)?.is_some())
+        Ok(get_link(&mut self.route, name)?.is_some())
     }
 
     /// Removes a link by name; none is not an error.
     pub fn remove(&mut self, name: &str) -> Result<()> {
-        let mut w = Writer::new();
-        w.message(libc::RTM_DELLINK, request(0), &ifinfo(0, 0, 0)).str(libc::IFLA_IFNAME, name);
-        ignore(self.socket.request(&format!("delete link {name}"), w), libc::ENODEV)
+        let link = LinkUnspec::new_with_name(name).build();
+        let what = format_args!("delete link {name}");
+        ignore(self.route.call(what, |to| to.link().del_with_message(link).execute()), libc::ENODEV)
     }
 
     /// Every Pod link of this node, found by its label.
     pub fn list(&mut self) -> Result<Vec<PodLink>> {
-        let links = dump_links(&mut self.socket)?;
-        Ok(links.into_iter().filter_map(|l| l.pod_link()).filter(|l| l.node == self.node).collect())
+        let ours = list_links(&mut self.route)?.into_iter().filter_map(Link::pod_link);
+        Ok(ours.filter(|link| link.node == self.node).collect())
     }
 
     /// An address of the node on `link` (`lo` for an isolated node and for the cluster's DNS address).
     pub fn add_address(&mut self, link: &str, address: &IpNet) -> Result<()> {
-        let index = index_of(&mut self.socket, link)?;
-        let mut w = Writer::new();
-        address_message(&mut w, index, address);
-        self.socket.request(&format!("add address {address} to {link}"), w)
+        let index = index_of(&mut self.route, link)?;
+        add_address(&mut self.route, index, address)
     }
 
     pub fn remove_address(&mut self, link: &str, address: &IpNet) -> Result<()> {
-        let index = index_of(&mut self.socket, link)?;
-        let mut w = Writer::new();
-        w.message(libc::RTM_DELADDR, request(0), &ifaddr(address, index)).ip(libc::IFA_LOCAL, &address.addr());
-        ignore(self.socket.request(&format!("delete address {address} from {link}"), w), libc::EADDRNOTAVAIL)
+        let index = index_of(&mut self.route, link)?;
+        let what = format_args!("delete address {address} from {link}");
+        let found: Vec<_> = self.route.call(format_args!("list addresses of {link}"), |to| {
+            let all = to.address().get().set_link_index_filter(index);
+            all.set_address_filter(address.addr())
+                .set_prefix_length_filter(address.prefix_len())
+                .execute()
+                .try_collect()
+        })?;
+        for message in found {
+            ignore(self.route.call(what, |to| to.address().del(message).execute()), libc::EADDRNOTAVAIL)?;
+        }
+        Ok(())
     }
 
     /// The addresses of all links of the node's namespace, with their link's index.
     pub fn addresses(&mut self) -> Result<Vec<(u32, IpNet)>> {
-        dump_addresses(&mut self.socket)
+        list_addresses(&mut self.route)
     }
 
     /// A route of the node: `net dev link [via gateway] [src source]`, replacing one to the same net.
     pub fn add_route(&mut self, net: &IpNet, link: &str, via: Option<IpAddr>, source: Option<IpAddr>) -> Result<()> {
-        let index = index_of(&mut self.socket, link)?;
-        let mut w = Writer::new();
-        route_message(&mut w, libc::RTM_NEWROUTE, net, index, via, source);
-        self.socket.request(&format!("add route {net} dev {link}"), w)
+        let index = index_of(&mut self.route, link)?;
+        add_route(&mut self.route, net, index, via, source)
     }
 
     pub fn remove_route(&mut self, net: &IpNet, link: &str) -> Result<()> {
-        let index = index_of(&mut self.socket, link)?;
-        let mut w = Writer::new();
-        route_message(&mut w, libc::RTM_DELROUTE, net, index, None, None);
-        ignore(self.socket.request(&format!("delete route {net} dev {link}"), w), libc::ESRCH)
+        let index = index_of(&mut self.route, link)?;
+        let mut route = route_to(net, index);
+        route.header.scope = RouteScope::NoWhere;
+        let what = format_args!("delete route {net} dev {link}");
+        ignore(self.route.call(what, |to| to.route().del(route).execute()), libc::ESRCH)
     }
 
     /// The address that the node would use to reach the outside, for each family that has a default route.
     pub fn default_sources(&mut self) -> Result<Vec<IpAddr>> {
         let links = self.addresses()?;
-        let routes = dump_routes(&mut self.socket)?;
+        let routes = list_routes(&mut self.route)?;
         let of = |family: Family| {
-            let mut defaults: Vec<_> = routes.iter().filter(|r| r.is_default() && r.family == family).collect();
+            let mut defaults: Vec<_> =
+                routes.iter().filter(|r| r.is_default() && Family::of_net(&r.net) == family).collect();
             defaults.sort_by_key(|r| r.priority);
             defaults.iter().find_map(|route| {
                 let own = |(index, net): &&(u32, IpNet)| {
@@ -195,76 +219,61 @@ impl Links {
 
     /// The link `name` with its addresses and the routes that lead to it.
     pub fn details(&mut self, name: &str) -> Result<Option<LinkDetails>> {
-        details(&mut self.socket, name)
+        details(&mut self.route, name)
     }
 
-    fn pair(&mut self, name: &str, owner: &str, pod: BorrowedFd<'_>, inside: &mut Socket) -> Result<(Link, u32)> {
-        if let Some(host) = get_link(&mut self.socket, name)? {
-            match get_link(inside, POD_LINK)? {
-                Some(peer) if peer.peer_index == host.index && host.peer_index == peer.index => {
-                    return Ok((host, peer.index));
-                }
-                // The old end of a Pod whose namespace is gone, or not quite yet.
-                _ => self.remove(name)?,
-            }
+    /// Both ends of the pair, made where they are not there.
+    fn pair(&mut self, name: &str, owner: &str, pod: BorrowedFd<'_>, inside: &mut Route) -> Result<(Link, u32)> {
+        match self.add_pair(name, owner, pod) {
+            Err(e) if e.errno() == Some(libc::EEXIST) => {}
+            made => made?,
         }
-        let mut w = Writer::new();
-        w.message(libc::RTM_NEWLINK, request(NLM_F_CREATE | NLM_F_EXCL), &ifinfo(0, 0, 0));
-        w.str(libc::IFLA_IFNAME, name).attr(libc::IFLA_ADDRESS, &HOST_MAC);
-        let info = w.open(libc::IFLA_LINKINFO);
-        w.str(libc::IFLA_INFO_KIND, "veth");
-        let data = w.open(libc::IFLA_INFO_DATA);
-        const VETH_INFO_PEER: u16 = 1;
-        let peer = w.open(VETH_INFO_PEER);
-        w.raw(&ifinfo(0, 0, 0)).str(libc::IFLA_IFNAME, POD_LINK).attr(libc::IFLA_ADDRESS, &pod_mac(owner));
-        w.u32(libc::IFLA_NET_NS_FD, pod.as_raw_fd() as u32);
-        w.close(peer);
-        w.close(data);
-        w.close(info);
-        self.socket.request(&format!("add link {name} type veth peer {POD_LINK}"), w)?;
+        let (host, peer) = (get_link(&mut self.route, name)?, get_link(inside, POD_LINK)?);
+        if let (Some(host), Some(peer)) = (host, peer)
+            && (peer.peer_index, host.peer_index) == (host.index, peer.index)
+        {
+            return Ok((host, peer.index));
+        }
+        // The old end of a Pod whose namespace is gone, or not quite yet.
+        self.remove(name)?;
+        self.add_pair(name, owner, pod)?;
         let missing = || Error::Malformed("the link just made");
-        let host = get_link(&mut self.socket, name)?.ok_or_else(missing)?;
+        let host = get_link(&mut self.route, name)?.ok_or_else(missing)?;
         let peer = get_link(inside, POD_LINK)?.ok_or_else(missing)?;
         Ok((host, peer.index))
     }
 
+    fn add_pair(&mut self, name: &str, owner: &str, pod: BorrowedFd<'_>) -> Result<()> {
+        let peer = LinkUnspec::new_with_name(POD_LINK).address(pod_mac(owner).to_vec()).setns_by_fd(pod.as_raw_fd());
+        let peer = InfoData::Veth(InfoVeth::Peer(peer.build()));
+        let pair = LinkVeth::new(name, POD_LINK).address(HOST_MAC.to_vec()).set_info_data(peer).build();
+        let what = format_args!("add link {name} type veth peer {POD_LINK}");
+        self.route.call(what, |to| to.link().add(pair).execute())
+    }
+
     fn host_end(&mut self, index: u32, owner: &str) -> Result<()> {
-        let mut w = Writer::new();
-        w.message(libc::RTM_NEWLINK, request(0), &ifinfo(index, libc::IFF_UP as u32, libc::IFF_UP as u32));
-        w.str(libc::IFLA_IFALIAS, &format!("{ALIAS}/{}/{owner}", self.node));
-        let spec = w.open(libc::IFLA_AF_SPEC);
-        let inet = w.open(libc::AF_INET as u16);
-        let conf = w.open(IFLA_INET_CONF);
-        for (setting, value) in HOST_END {
-            w.u32(*setting, *value);
-        }
-        w.close(conf);
-        w.close(inet);
+        let mut families = vec![AfSpecUnspec::Inet(vec![AfSpecInet::Other(host_end_settings())])];
         if ipv6_available() {
-            let inet6 = w.open(libc::AF_INET6 as u16);
-            w.attr(IFLA_INET6_ADDR_GEN_MODE, &[IN6_ADDR_GEN_MODE_NONE]);
-            w.close(inet6);
+            families.push(AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]));
         }
-        w.close(spec);
-        self.socket.request(&format!("set link {index} up"), w)
+        let alias = format!("{ALIAS}/{}/{owner}", self.node);
+        let link = LinkUnspec::new_with_index(index).up().alias(&alias);
+        let link = link.append_extra_attribute(LinkAttribute::AfSpecUnspec(families)).build();
+        self.route.call(format_args!("set link {index} up alias {alias}"), |to| to.link().change(link).execute())
     }
 
     fn routes_to(&mut self, index: u32, owner: &str, addresses: &[IpAddr]) -> Result<()> {
-        let mut w = Writer::new();
         for address in addresses {
-            neighbour_message(&mut w, index, address, &pod_mac(owner));
+            add_neighbour(&mut self.route, index, *address, &pod_mac(owner))?;
             let source = self.sources.iter().find(|s| s.is_ipv4() == address.is_ipv4()).copied();
-            route_message(&mut w, libc::RTM_NEWROUTE, &IpNet::from(*address), index, None, source);
+            add_route(&mut self.route, &IpNet::from(*address), index, None, source)?;
         }
-        self.socket.request(&format!("route {addresses:?} to link {index}"), w)
+        Ok(())
     }
 }
 
-// linux/rtnetlink.h, linux/if_link.h, linux/ip.h
-const RTNH_F_ONLINK: u32 = 4;
+// linux/if_link.h, linux/ip.h
 const IFLA_INET_CONF: u16 = 1;
-const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
-const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 const IPV4_DEVCONF_FORWARDING: u16 = 1;
 const IPV4_DEVCONF_SEND_REDIRECTS: u16 = 6;
 const IPV4_DEVCONF_RP_FILTER: u16 = 8;
@@ -273,6 +282,15 @@ const IPV4_DEVCONF_RP_FILTER: u16 = 8;
 /// own source address (the only route to that address leads back over this link).
 const HOST_END: &[(u16, u32)] =
     &[(IPV4_DEVCONF_FORWARDING, 1), (IPV4_DEVCONF_SEND_REDIRECTS, 0), (IPV4_DEVCONF_RP_FILTER, 1)];
+
+/// [`HOST_END`] as an attribute; the crate's own (`DevConfRequest`) cannot say 0.
+fn host_end_settings() -> DefaultNla {
+    let settings = HOST_END.iter().map(|(setting, value)| DefaultNla::new(*setting, value.to_ne_bytes().to_vec()));
+    let settings: Vec<DefaultNla> = settings.collect();
+    let mut bytes = vec![0; settings.as_slice().buffer_len()];
+    settings.as_slice().emit(&mut bytes);
+    DefaultNla::new(IFLA_INET_CONF | NLA_F_NESTED, bytes)
+}
 
 /// The name of the host's end: `pw` and twelve digits of the Pod's uid, or of a hash where it has none.
 pub fn link_name(owner: &str) -> String {
@@ -291,40 +309,35 @@ fn pod_mac(owner: &str) -> [u8; 6] {
 
 /// Brings `lo` of a namespace up, which gives it 127.0.0.1 and ::1.
 pub fn loopback_up(netns: BorrowedFd<'_>) -> Result<()> {
-    let mut socket = Socket::open_in(netns, Protocol::Route)?;
-    let mut w = Writer::new();
-    up_message(&mut w, 1);
-    socket.request("set link lo up", w)
+    set_up(&mut Route::open_in(netns)?, LOOPBACK)
 }
 
-/// A Pod's end of its link, as `inspect` shows it; `None` where the namespace has none.
-pub fn pod_details(netns: BorrowedFd<'_>) -> Result<Option<LinkDetails>> {
-    details(&mut Socket::open_in(netns, Protocol::Route)?, POD_LINK)
-}
-
-/// What containerd gives every Pod's namespace: ping and low ports without privilege.
-pub fn pod_sysctls(netns: BorrowedFd<'_>, scribe: &Scribe) -> Result<()> {
+/// Opens a socket in a Pod's namespace, which is given what containerd gives every one: ping and low ports without
+/// privilege.
+fn enter_pod(netns: BorrowedFd<'_>, scribe: &Scribe) -> Result<Route> {
     netlink::in_netns(netns, || {
         netlink::sysctl(scribe, "net/ipv4/ip_unprivileged_port_start", "0")?;
-        netlink::sysctl(scribe, "net/ipv4/ping_group_range", "0 2147483647")
+        netlink::sysctl(scribe, "net/ipv4/ping_group_range", "0 2147483647")?;
+        let mut inside = Route::open()?;
+        inside.set_scribe(scribe.clone());
+        Ok(inside)
     })?
 }
 
-fn pod_end(inside: &mut Socket, index: u32, owner: &str, addresses: &[IpAddr]) -> Result<()> {
-    let mut w = Writer::new();
-    up_message(&mut w, 1);
-    up_message(&mut w, index);
+fn pod_end(inside: &mut Route, index: u32, addresses: &[IpAddr]) -> Result<()> {
+    set_up(inside, LOOPBACK)?;
+    set_up(inside, index)?;
     for address in addresses {
-        address_message(&mut w, index, &IpNet::from(*address));
+        add_address(inside, index, &IpNet::from(*address))?;
     }
     for family in Family::ALL {
         if addresses.iter().any(|a| Family::of(a) == family) {
             let (gateway, everywhere) = default_of(family);
-            neighbour_message(&mut w, index, &gateway, &HOST_MAC);
-            route_message(&mut w, libc::RTM_NEWROUTE, &everywhere, index, Some(gateway), None);
+            add_neighbour(inside, index, gateway, &HOST_MAC)?;
+            add_route(inside, &everywhere, index, Some(gateway), None)?;
         }
     }
-    inside.request(&format!("set up {POD_LINK} of {owner} with {addresses:?}"), w)
+    Ok(())
 }
 
 fn default_of(family: Family) -> (IpAddr, IpNet) {
@@ -334,226 +347,58 @@ fn default_of(family: Family) -> (IpAddr, IpNet) {
     }
 }
 
-fn up_message(w: &mut Writer, index: u32) {
-    w.message(libc::RTM_NEWLINK, request(0), &ifinfo(index, libc::IFF_UP as u32, libc::IFF_UP as u32));
+fn set_up(route: &mut Route, index: u32) -> Result<()> {
+    let up = LinkUnspec::new_with_index(index).up().build();
+    route.call(format_args!("set link {index} up"), |to| to.link().change(up).execute())
 }
 
-fn address_message(w: &mut Writer, index: u32, address: &IpNet) {
-    w.message(libc::RTM_NEWADDR, request(NLM_F_CREATE | NLM_F_REPLACE), &ifaddr(address, index));
-    w.ip(libc::IFA_LOCAL, &address.addr()).ip(libc::IFA_ADDRESS, &address.addr());
-    if address.addr().is_ipv6() {
-        // Nobody else is on this link: duplicate address detection would only delay the Pod's first packet.
-        w.u32(libc::IFA_FLAGS, libc::IFA_F_NODAD);
-    }
+fn add_address(route: &mut Route, index: u32, address: &IpNet) -> Result<()> {
+    route.call(format_args!("add address {address} to link {index}"), |to| {
+        let mut request = to.address().add(index, address.addr(), address.prefix_len()).replace();
+        if address.addr().is_ipv6() {
+            // Nobody else is on this link: duplicate address detection would only delay the Pod's first packet.
+            request.message_mut().attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        }
+        request.execute()
+    })
 }
 
-fn neighbour_message(w: &mut Writer, index: u32, address: &IpAddr, mac: &[u8; 6]) {
-    // struct ndmsg
-    let mut header = vec![family_byte(address), 0, 0, 0];
-    header.extend(index.to_ne_bytes());
-    header.extend(libc::NUD_PERMANENT.to_ne_bytes());
-    header.extend([0, 0]);
-    w.message(libc::RTM_NEWNEIGH, request(NLM_F_CREATE | NLM_F_REPLACE), &header);
-    w.ip(libc::NDA_DST, address).attr(libc::NDA_LLADDR, mac);
+/// A neighbour known for good: nobody is asked for its hardware address.
+fn add_neighbour(route: &mut Route, index: u32, address: IpAddr, mac: &[u8; 6]) -> Result<()> {
+    route.call(format_args!("add neighbour {address} to link {index}"), |to| {
+        to.neighbours().add(index, address).link_layer_address(mac).replace().execute()
+    })
 }
 
-fn route_message(w: &mut Writer, kind: u16, net: &IpNet, index: u32, via: Option<IpAddr>, source: Option<IpAddr>) {
-    let new = kind == libc::RTM_NEWROUTE;
-    let scope = match via {
-        _ if !new => libc::RT_SCOPE_NOWHERE,
-        None => libc::RT_SCOPE_LINK,
-        Some(_) => libc::RT_SCOPE_UNIVERSE,
-    };
-    let onlink = if via.is_some() { RTNH_F_ONLINK } else { 0 };
-    let protocol = if new { libc::RTPROT_STATIC } else { libc::RTPROT_UNSPEC };
-    // struct rtmsg
-    let mut header = vec![family_byte(&net.addr()), net.prefix_len(), 0, 0];
-    header.extend([libc::RT_TABLE_MAIN, protocol, scope, if new { libc::RTN_UNICAST } else { libc::RTN_UNSPEC }]);
-    header.extend(onlink.to_ne_bytes());
-    let flags = if new { NLM_F_CREATE | NLM_F_REPLACE } else { 0 };
-    w.message(kind, request(flags), &header);
-    if net.prefix_len() > 0 {
-        w.ip(libc::RTA_DST, &net.network());
-    }
-    w.u32(libc::RTA_OIF, index);
+/// Adds or replaces `net dev <index> [via gateway onlink] [src source]`.
+fn add_route(route: &mut Route, net: &IpNet, index: u32, via: Option<IpAddr>, source: Option<IpAddr>) -> Result<()> {
+    let mut new = route_to(net, index);
+    new.header.protocol = RouteProtocol::Static;
+    new.header.kind = RouteType::Unicast;
+    new.header.scope = RouteScope::Link;
+    let mut through = String::new();
     if let Some(gateway) = via {
-        w.ip(libc::RTA_GATEWAY, &gateway);
+        new.header.scope = RouteScope::Universe;
+        new.header.flags |= RouteFlags::Onlink;
+        new.attributes.push(RouteAttribute::Gateway(gateway.into()));
+        through = format!(" via {gateway}");
     }
-    if let Some(source) = source {
-        w.ip(libc::RTA_PREFSRC, &source);
-    }
+    new.attributes.extend(source.map(|address| RouteAttribute::PrefSource(address.into())));
+    let what = format_args!("add route {net}{through} to link {index}");
+    route.call(what, |to| to.route().add(new).replace().execute())
 }
 
-/// A link as `RTM_GETLINK` answers.
-struct Link {
-    name: String,
-    index: u32,
-    peer_index: u32,
-    alias: String,
-    mac: Vec<u8>,
-    mtu: u32,
-    up: bool,
-}
-
-impl Link {
-    fn parse(payload: &[u8]) -> Option<Link> {
-        let attrs = payload.get(16..)?;
-        let text = |kind| attribute(attrs, kind).map(string).unwrap_or_default();
-        let number = |kind| attribute(attrs, kind).map_or(0, |v| u32_at(v, 0));
-        Some(Link {
-            name: text(libc::IFLA_IFNAME),
-            index: u32_at(payload, 4),
-            peer_index: number(libc::IFLA_LINK),
-            alias: text(libc::IFLA_IFALIAS),
-            mac: attribute(attrs, libc::IFLA_ADDRESS).unwrap_or_default().to_vec(),
-            mtu: number(libc::IFLA_MTU),
-            up: u32_at(payload, 8) & libc::IFF_UP as u32 != 0,
-        })
-    }
-
-    fn pod_link(self) -> Option<PodLink> {
-        let (node, owner) = self.alias.strip_prefix(ALIAS)?.strip_prefix('/')?.split_once('/')?;
-        Some(PodLink {
-            node: node.to_owned(),
-            owner: owner.to_owned(),
-            name: self.name,
-            index: self.index,
-            peer_index: self.peer_index,
-            up: self.up,
-            mtu: self.mtu,
-        })
-    }
-}
-
-fn get_link(socket: &mut Socket, name: &str) -> Result<Option<Link>> {
-    let mut w = Writer::new();
-    w.message(libc::RTM_GETLINK, request(0), &ifinfo(0, 0, 0)).str(libc::IFLA_IFNAME, name);
-    match socket.dump(&format!("get link {name}"), w) {
-        Ok(answers) => Ok(answers.iter().find_map(|a| Link::parse(&a.payload))),
-        Err(e) if e.errno() == Some(libc::ENODEV) => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
-fn index_of(socket: &mut Socket, name: &str) -> Result<u32> {
-    let missing = || Error::call(format!("get link {name}"), std::io::Error::from_raw_os_error(libc::ENODEV));
-    Ok(get_link(socket, name)?.ok_or_else(missing)?.index)
-}
-
-fn dump_links(socket: &mut Socket) -> Result<Vec<Link>> {
-    let mut w = Writer::new();
-    w.message(libc::RTM_GETLINK, (libc::NLM_F_REQUEST | NLM_F_DUMP) as u16, &ifinfo(0, 0, 0));
-    Ok(socket.dump("list links", w)?.iter().filter_map(|a| Link::parse(&a.payload)).collect())
-}
-
-fn dump_addresses(socket: &mut Socket) -> Result<Vec<(u32, IpNet)>> {
-    let mut w = Writer::new();
-    w.message(libc::RTM_GETADDR, (NLM_F_REQUEST | NLM_F_DUMP) as u16, &[0; 8]);
-    let parse = |payload: &[u8]| {
-        let attrs = payload.get(8..)?;
-        let value = attribute(attrs, libc::IFA_LOCAL).or_else(|| attribute(attrs, libc::IFA_ADDRESS))?;
-        Some((u32_at(payload, 4), IpNet::new(message::address(value)?, payload[1]).ok()?))
+/// What names a route of the main table: where it leads, over which link.
+fn route_to(net: &IpNet, index: u32) -> RouteMessage {
+    let mut route = RouteMessage::default();
+    route.header.address_family = match Family::of_net(net) {
+        Family::V4 => AddressFamily::Inet,
+        Family::V6 => AddressFamily::Inet6,
     };
-    Ok(socket.dump("list addresses", w)?.iter().filter_map(|a| parse(&a.payload)).collect())
-}
-
-/// A route of the main table.
-struct Route {
-    family: Family,
-    net: IpNet,
-    link: Option<u32>,
-    gateway: Option<IpAddr>,
-    source: Option<IpAddr>,
-    priority: u32,
-}
-
-impl Route {
-    fn parse(payload: &[u8]) -> Option<Route> {
-        let attrs = payload.get(12..)?;
-        let family = if i32::from(payload[0]) == libc::AF_INET6 { Family::V6 } else { Family::V4 };
-        let find = |kind| attributes(attrs).find(|(k, _)| *k == kind).map(|(_, v)| v);
-        let table = find(libc::RTA_TABLE).map_or(u32::from(payload[4]), |v| u32_at(v, 0));
-        if table != u32::from(libc::RT_TABLE_MAIN) {
-            return None;
-        }
-        let net = match find(libc::RTA_DST).and_then(message::address) {
-            Some(address) => IpNet::new(address, payload[1]).ok()?,
-            None => default_of(family).1,
-        };
-        Some(Route {
-            family,
-            net,
-            link: find(libc::RTA_OIF).map(|v| u32_at(v, 0)),
-            gateway: find(libc::RTA_GATEWAY).and_then(message::address),
-            source: find(libc::RTA_PREFSRC).and_then(message::address),
-            priority: find(libc::RTA_PRIORITY).map_or(0, |v| u32_at(v, 0)),
-        })
-    }
-
-    fn is_default(&self) -> bool {
-        self.net.prefix_len() == 0
-    }
-
-    /// As `ip route` writes it, without the link.
-    fn text(&self) -> String {
-        let mut text = match (self.is_default(), self.net.prefix_len() == self.family.bits()) {
-            (true, _) => "default".to_owned(),
-            (_, true) => self.net.addr().to_string(),
-            _ => self.net.to_string(),
-        };
-        for (word, address) in [("via", self.gateway), ("src", self.source)] {
-            if let Some(address) = address {
-                text += &format!(" {word} {address}");
-            }
-        }
-        text
-    }
-}
-
-fn dump_routes(socket: &mut Socket) -> Result<Vec<Route>> {
-    let mut w = Writer::new();
-    w.message(libc::RTM_GETROUTE, (NLM_F_REQUEST | NLM_F_DUMP) as u16, &[0; 12]);
-    Ok(socket.dump("list routes", w)?.iter().filter_map(|a| Route::parse(&a.payload)).collect())
-}
-
-fn details(socket: &mut Socket, name: &str) -> Result<Option<LinkDetails>> {
-    let Some(link) = get_link(socket, name)? else { return Ok(None) };
-    let addresses = dump_addresses(socket)?.into_iter().filter(|(index, _)| *index == link.index).map(|(_, net)| net);
-    let routes = dump_routes(socket)?.into_iter().filter(|r| r.link == Some(link.index)).map(|r| r.text());
-    let mac: Vec<String> = link.mac.iter().map(|b| format!("{b:02x}")).collect();
-    Ok(Some(LinkDetails {
-        addresses: addresses.collect(),
-        routes: routes.collect(),
-        mac: mac.join(":"),
-        name: link.name,
-        index: link.index,
-        peer_index: link.peer_index,
-        mtu: link.mtu,
-        up: link.up,
-    }))
-}
-
-/// `struct ifinfomsg`.
-fn ifinfo(index: u32, flags: u32, change: u32) -> [u8; 16] {
-    let mut header = [0; 16];
-    header[4..8].copy_from_slice(&index.to_ne_bytes());
-    header[8..12].copy_from_slice(&flags.to_ne_bytes());
-    header[12..16].copy_from_slice(&change.to_ne_bytes());
-    header
-}
-
-/// `struct ifaddrmsg`.
-fn ifaddr(address: &IpNet, index: u32) -> [u8; 8] {
-    let index = index.to_ne_bytes();
-    [family_byte(&address.addr()), address.prefix_len(), 0, 0, index[0], index[1], index[2], index[3]]
-}
-
-fn family_byte(address: &IpAddr) -> u8 {
-    (if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 }) as u8
-}
-
-fn request(flags: i32) -> u16 {
-    (NLM_F_REQUEST | NLM_F_ACK | flags) as u16
+    route.header.destination_prefix_length = net.prefix_len();
+    route.header.table = RouteHeader::RT_TABLE_MAIN;
+    route.attributes = vec![RouteAttribute::Destination(net.network().into()), RouteAttribute::Oif(index)];
+    route
 }
 
 fn ignore(result: Result<()>, errno: i32) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Netlink messages as bytes: a writer for requests and a reader for answers, shared by rtnetlink, nf_tables and ctnetlink.
+//! Netlink messages as bytes: a writer for requests and a reader for answers, shared by nf_tables and ctnetlink.
 
 use std::net::IpAddr;
 
@@ -53,11 +53,7 @@ impl Writer {
         self.pad();
         self
     }
-    /// A number in host order, as rtnetlink has them.
-    pub fn u32(&mut self, kind: u16, value: u32) -> &mut Writer {
-        self.attr(kind, &value.to_ne_bytes())
-    }
-    /// A number in network order, as netfilter has them.
+    /// A number in network order.
     pub fn be32(&mut self, kind: u16, value: u32) -> &mut Writer {
         self.attr(kind, &value.to_be_bytes())
     }
@@ -67,19 +63,6 @@ impl Writer {
         bytes.push(0);
         self.attr(kind, &bytes)
     }
-    pub fn ip(&mut self, kind: u16, value: &IpAddr) -> &mut Writer {
-        match value {
-            IpAddr::V4(a) => self.attr(kind, &a.octets()),
-            IpAddr::V6(a) => self.attr(kind, &a.octets()),
-        }
-    }
-    /// Raw bytes in place, padded: a fixed header inside an attribute (veth's peer).
-    pub fn raw(&mut self, value: &[u8]) -> &mut Writer {
-        self.bytes.extend_from_slice(value);
-        self.pad();
-        self
-    }
-
     /// Opens a nested attribute.
     pub fn open(&mut self, kind: u16) -> Nest {
         let nest = Nest(self.bytes.len());
@@ -180,12 +163,6 @@ pub fn attribute(payload: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(payload).find(|(k, _)| *k == kind).map(|(_, value)| value)
 }
 
-/// A NUL-terminated string.
-pub fn string(value: &[u8]) -> String {
-    let end = value.iter().position(|b| *b == 0).unwrap_or(value.len());
-    String::from_utf8_lossy(&value[..end]).into_owned()
-}
-
 /// An address of 4 or 16 bytes.
 pub fn address(value: &[u8]) -> Option<IpAddr> {
     match value.len() {
@@ -213,7 +190,7 @@ mod tests {
         let mut w = Writer::new();
         w.message(7, 1, &[1, 2, 3, 4]).str(3, "eth0");
         let nest = w.open(9);
-        w.u32(1, 77);
+        w.be32(1, 77);
         w.close(nest);
         w.message(8, 0, &[]).attr(2, &[5]);
         let (bytes, last) = w.finish(41);
@@ -221,8 +198,8 @@ mod tests {
         let all: Vec<_> = messages(&bytes).collect();
         assert_eq!((all[0].kind, all[0].seq, all[1].kind, all[1].seq), (7, 41, 8, 42));
         let body = &all[0].payload[4..];
-        assert_eq!(string(attribute(body, 3).unwrap()), "eth0");
-        assert_eq!(u32_at(attribute(attribute(body, 9).unwrap(), 1).unwrap(), 0), 77);
+        assert_eq!(attribute(body, 3), Some(&b"eth0\0"[..]));
+        assert_eq!(u32_at(attribute(attribute(body, 9).unwrap(), 1).unwrap(), 0), 77u32.to_be());
         assert_eq!(attribute(all[1].payload, 2), Some(&[5u8][..]));
     }
 

@@ -1,5 +1,6 @@
 //! The crate's one door to the kernel: netlink sockets, namespaces, mounts, sysctls and the `nft` program.
 //!
+//! Routes and links go through `rtnetlink` ([`Route`]); netfilter through a socket of our own ([`Socket`]).
 //! What is done on behalf of a Pod is written to the journal of the [`Scribe`] that comes along.
 
 use std::fs::{self, File};
@@ -17,14 +18,11 @@ use podwright_journal::Scribe;
 use crate::message::{self, Writer};
 use crate::{Error, Result};
 
-/// Which netlink family a socket speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
-    Route = libc::NETLINK_ROUTE as isize,
-    Netfilter = libc::NETLINK_NETFILTER as isize,
-}
+mod route;
 
-/// A netlink socket. It stays in the network namespace that its opening thread was in.
+pub use route::Route;
+
+/// A netfilter socket. It stays in the network namespace that its opening thread was in.
 pub struct Socket {
     fd: OwnedFd,
     seq: u32,
@@ -46,13 +44,13 @@ const SEND_BUFFER: usize = 64 << 20;
 
 impl Socket {
     /// Opens a socket in the calling thread's network namespace.
-    pub fn open(protocol: Protocol) -> Result<Socket> {
+    pub fn open() -> Result<Socket> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
         // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that nobody else owns.
         let fd = unsafe {
-            let raw = libc::socket(libc::AF_NETLINK, kind, protocol as i32);
+            let raw = libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_NETFILTER);
             if raw < 0 {
-                return Err(Error::call(format!("socket(AF_NETLINK, {protocol:?})"), io::Error::last_os_error()));
+                return Err(Error::call("socket(AF_NETLINK, NETLINK_NETFILTER)", io::Error::last_os_error()));
             }
             OwnedFd::from_raw_fd(raw)
         };
@@ -60,7 +58,6 @@ impl Socket {
         let _ = setsockopt(&fd, sockopt::SndBufForce, &SEND_BUFFER);
         let _ = setsockopt(&fd, sockopt::RcvBufForce, &(8 << 20));
         set_option(&fd, libc::NETLINK_CAP_ACK);
-        set_option(&fd, libc::NETLINK_GET_STRICT_CHK);
         Ok(Socket { fd, seq: 1, buffer: vec![0; RECEIVE_BUFFER], scribe: Scribe::none() })
     }
 
@@ -73,8 +70,8 @@ impl Socket {
     }
 
     /// Opens a socket inside `netns`, from any thread.
-    pub fn open_in(netns: BorrowedFd<'_>, protocol: Protocol) -> Result<Socket> {
-        in_netns(netns, || Socket::open(protocol))?
+    pub fn open_in(netns: BorrowedFd<'_>) -> Result<Socket> {
+        in_netns(netns, Socket::open)?
     }
 
     /// Sends messages that each ask for an acknowledgement and waits for all of them. They are applied in order; the

@@ -180,11 +180,6 @@ impl NodeNetns {
         socket.connect(peer).await.map_err(|e| Error::call(format!("connect {peer}/udp"), e))?;
         Ok(socket)
     }
-
-    /// A netlink socket inside the namespace.
-    pub fn netlink(&self, protocol: netlink::Protocol) -> Result<netlink::Socket> {
-        netlink::Socket::open_in(self.fd(), protocol)
-    }
 }
 
 /// Connects to `peer` inside any namespace, a Pod's for instance: what listens on its 127.0.0.1 is reached so.

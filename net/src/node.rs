@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::dataplane::{self, Change, Dataplane, NodeFacts, Service};
 use crate::ipam::Ipam;
 use crate::links::{self, LinkDetails, Links, PodLink};
-use crate::netlink::{self, Protocol};
+use crate::netlink;
 use crate::netns::NodeNetns;
 use crate::{Error, Family, Result};
 
@@ -82,11 +82,11 @@ impl Network {
             let (isolated, with_v6) = (config.isolated, families(&config).contains(&Family::V6));
             netns.run_blocking(move || forwarding(isolated, with_v6))??;
             // 3. The node's own addresses.
-            let mut bare = Links::new(&config.node, netns.netlink(Protocol::Route)?, Vec::new());
-            let addresses = node_addresses(&config, &mut bare)?;
+            let mut links = Links::open(&config.node, netns.fd())?;
+            let addresses = node_addresses(&config, &mut links)?;
+            links.sources = addresses.clone();
             // 4. Service addresses have a route, so that the node itself may call them; the DNS address is local.
-            service_routes(&config, &addresses, &mut bare)?;
-            let links = Links::new(&config.node, netns.netlink(Protocol::Route)?, addresses.clone());
+            service_routes(&config, &addresses, &mut links)?;
             let ipam = Ipam::open(&config.folder.join("ipam.json"))?;
             let dataplane = Dataplane::new(&netns, &families(&config), &Scribe::none())?;
             let (links, ipam, dataplane) = (Mutex::new(links), Mutex::new(ipam), Mutex::new(dataplane));
@@ -123,7 +123,6 @@ impl Network {
         blocking(move || {
             let addresses = lock(&inner.ipam).allocate(&owner)?;
             let link = lock(&inner.links).attach(&owner, pod.as_fd(), &addresses, &scribe)?;
-            links::pod_sysctls(pod.as_fd(), &scribe)?;
             Ok(PodNetwork { addresses, link })
         })
         .await

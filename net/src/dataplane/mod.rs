@@ -71,7 +71,7 @@ struct Difference {
 impl Dataplane {
     /// Prepares the tables of the given families. Nothing is touched before [`Dataplane::load`].
     pub fn new(netns: &NodeNetns, families: &[Family], scribe: &Scribe) -> Result<Dataplane> {
-        let mut socket = netns.netlink(netlink::Protocol::Netfilter)?;
+        let mut socket = Socket::open_in(netns.fd())?;
         socket.set_scribe(scribe.clone());
         Ok(Dataplane {
             netns: netns.clone(),

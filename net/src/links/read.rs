@@ -1,0 +1,201 @@
+//! What the kernel has: links, addresses and routes, read back.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use futures::TryStreamExt;
+use ipnet::IpNet;
+use rtnetlink::Handle;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage};
+use serde::Serialize;
+
+use super::{ALIAS, POD_LINK, PodLink, default_of};
+use crate::netlink::Route;
+use crate::{Error, Family, Result};
+
+/// A link with its addresses and routes, as `inspect` shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LinkDetails {
+    pub name: String,
+    pub index: u32,
+    pub peer_index: u32,
+    pub mac: String,
+    pub mtu: u32,
+    pub up: bool,
+    pub addresses: Vec<IpNet>,
+    /// As `ip route` writes them.
+    pub routes: Vec<String>,
+}
+
+/// A Pod's end of its link, as `inspect` shows it; `None` where the namespace has none.
+pub fn pod_details(netns: BorrowedFd<'_>) -> Result<Option<LinkDetails>> {
+    details(&mut Route::open_in(netns)?, POD_LINK)
+}
+
+/// A link as the kernel describes it.
+#[derive(Default)]
+pub(super) struct Link {
+    name: String,
+    pub index: u32,
+    pub peer_index: u32,
+    alias: String,
+    mac: Vec<u8>,
+    pub mtu: u32,
+    up: bool,
+}
+
+impl From<LinkMessage> for Link {
+    fn from(message: LinkMessage) -> Link {
+        let (index, up) = (message.header.index, message.header.flags.contains(LinkFlags::Up));
+        let mut link = Link { index, up, ..Link::default() };
+        for attribute in message.attributes {
+            match attribute {
+                LinkAttribute::IfName(name) => link.name = name,
+                LinkAttribute::Link(index) => link.peer_index = index,
+                LinkAttribute::IfAlias(alias) => link.alias = alias,
+                LinkAttribute::Address(mac) => link.mac = mac,
+                LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+                _ => {}
+            }
+        }
+        link
+    }
+}
+
+impl Link {
+    /// A link of ours, by its label.
+    pub(super) fn pod_link(self) -> Option<PodLink> {
+        let (node, owner) = self.alias.strip_prefix(ALIAS)?.strip_prefix('/')?.split_once('/')?;
+        Some(PodLink {
+            node: node.to_owned(),
+            owner: owner.to_owned(),
+            name: self.name,
+            index: self.index,
+            peer_index: self.peer_index,
+            up: self.up,
+            mtu: self.mtu,
+        })
+    }
+}
+
+pub(super) fn get_link(route: &mut Route, name: &str) -> Result<Option<Link>> {
+    let get = |to: &Handle| to.link().get().match_name(name).execute().try_collect::<Vec<_>>();
+    match route.call(format_args!("get link {name}"), get) {
+        Ok(links) => Ok(links.into_iter().next().map(Link::from)),
+        Err(e) if e.errno() == Some(libc::ENODEV) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+pub(super) fn index_of(route: &mut Route, name: &str) -> Result<u32> {
+    let missing = || Error::call(format!("get link {name}"), io::Error::from_raw_os_error(libc::ENODEV));
+    Ok(get_link(route, name)?.ok_or_else(missing)?.index)
+}
+
+pub(super) fn list_links(route: &mut Route) -> Result<Vec<Link>> {
+    let get = |to: &Handle| to.link().get().execute().try_collect::<Vec<_>>();
+    Ok(route.call(format_args!("list links"), get)?.into_iter().map(Link::from).collect())
+}
+
+pub(super) fn list_addresses(route: &mut Route) -> Result<Vec<(u32, IpNet)>> {
+    let get = |to: &Handle| to.address().get().execute().try_collect::<Vec<_>>();
+    let all = route.call(format_args!("list addresses"), get)?;
+    let parse = |message: AddressMessage| {
+        let find = |wanted: fn(&AddressAttribute) -> Option<IpAddr>| message.attributes.iter().find_map(wanted);
+        // On a point-to-point link `Address` is the other end's.
+        let local = find(|a| if let AddressAttribute::Local(ip) = a { Some(*ip) } else { None });
+        let address =
+            local.or_else(|| find(|a| if let AddressAttribute::Address(ip) = a { Some(*ip) } else { None }))?;
+        Some((message.header.index, IpNet::new(address, message.header.prefix_len).ok()?))
+    };
+    Ok(all.into_iter().filter_map(parse).collect())
+}
+
+/// A route of the main table.
+pub(super) struct MainRoute {
+    pub net: IpNet,
+    pub link: Option<u32>,
+    gateway: Option<IpAddr>,
+    pub source: Option<IpAddr>,
+    pub priority: u32,
+}
+
+impl MainRoute {
+    fn parse(message: RouteMessage) -> Option<MainRoute> {
+        let family = match message.header.address_family {
+            AddressFamily::Inet => Family::V4,
+            AddressFamily::Inet6 => Family::V6,
+            _ => return None,
+        };
+        let (everywhere, mut table) = (default_of(family).1, u32::from(message.header.table));
+        let mut route = MainRoute { net: everywhere, link: None, gateway: None, source: None, priority: 0 };
+        for attribute in message.attributes {
+            match attribute {
+                RouteAttribute::Table(id) => table = id,
+                RouteAttribute::Destination(to) => {
+                    route.net = IpNet::new(ip(to)?, message.header.destination_prefix_length).ok()?;
+                }
+                RouteAttribute::Oif(index) => route.link = Some(index),
+                RouteAttribute::Gateway(gateway) => route.gateway = ip(gateway),
+                RouteAttribute::PrefSource(source) => route.source = ip(source),
+                RouteAttribute::Priority(priority) => route.priority = priority,
+                _ => {}
+            }
+        }
+        (table == u32::from(RouteHeader::RT_TABLE_MAIN)).then_some(route)
+    }
+
+    pub(super) fn is_default(&self) -> bool {
+        self.net.prefix_len() == 0
+    }
+
+    /// As `ip route` writes it, without the link.
+    fn text(&self) -> String {
+        let mut text = match (self.is_default(), self.net.prefix_len() == self.net.max_prefix_len()) {
+            (true, _) => "default".to_owned(),
+            (_, true) => self.net.addr().to_string(),
+            _ => self.net.to_string(),
+        };
+        for (word, address) in [("via", self.gateway), ("src", self.source)] {
+            if let Some(address) = address {
+                text += &format!(" {word} {address}");
+            }
+        }
+        text
+    }
+}
+
+fn ip(address: RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(v4) => Some(v4.into()),
+        RouteAddress::Inet6(v6) => Some(v6.into()),
+        _ => None,
+    }
+}
+
+pub(super) fn list_routes(route: &mut Route) -> Result<Vec<MainRoute>> {
+    let get = |to: &Handle| to.route().get(RouteMessage::default()).execute().try_collect::<Vec<_>>();
+    let all = route.call(format_args!("list routes"), get)?;
+    Ok(all.into_iter().filter_map(MainRoute::parse).collect())
+}
+
+pub(super) fn details(route: &mut Route, name: &str) -> Result<Option<LinkDetails>> {
+    let Some(link) = get_link(route, name)? else { return Ok(None) };
+    let addresses = list_addresses(route)?.into_iter().filter(|(index, _)| *index == link.index).map(|(_, net)| net);
+    let routes = list_routes(route)?.into_iter().filter(|r| r.link == Some(link.index)).map(|r| r.text());
+    let mac: Vec<String> = link.mac.iter().map(|b| format!("{b:02x}")).collect();
+    Ok(Some(LinkDetails {
+        addresses: addresses.collect(),
+        routes: routes.collect(),
+        mac: mac.join(":"),
+        name: link.name,
+        index: link.index,
+        peer_index: link.peer_index,
+        mtu: link.mtu,
+        up: link.up,
+    }))
+}
