@@ -4,12 +4,18 @@
 //!
 //! - [`api`]: the objects: kinds, schemas, defaults, validation, selectors, patches. Pure; no I/O.
 //! - [`store`]: revisioned keys to JSON bytes; knows no kinds.
-//! - [`server`]: the API server: one request/response pipeline over the store, and its faces.
+//! - [`server`]: the API server: one request/response pipeline over the store, and its faces: JSON-RPC, and the REST that
+//!   kubectl and the client libraries speak.
 //! - [`client`]: typed calls over two transports, informers, leases.
 //! - [`controllers`], [`scheduler`]: loops that read informers, compute a plan, and write through the client.
 //! - [`node`]: the agent: one worker per Pod; observe, plan (pure), execute on `podwright-runtime`.
 //! - [`proxy`]: Services and EndpointSlices compiled to what `podwright-net` loads.
 //! - [`cli`], [`cmd`]: the client's commands; the processes that put the parts together.
+//!
+//! A request comes in by the Unix socket or by TLS (`server::listen`), and is recognized (`server::rest::authenticate`). A
+//! face turns it into the one `api::Request`; `Server::handle` authorizes, admits, validates, writes; the face turns the
+//! answer back. What needs a node (logs, exec, port-forward, proxy) becomes a session: the node's agent dials back, and the
+//! face re-frames the bytes.
 
 pub mod api;
 pub mod cli;

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::endpoint::{self, EndpointArgs};
 use super::paths::Paths;
 use crate::{
     api::Env,
@@ -26,6 +27,8 @@ pub struct ControlPlaneArgs {
     /// Start from this backup; refused where a store exists already
     #[arg(long, value_name = "FILE")]
     pub restore: Option<PathBuf>,
+    #[command(flatten)]
+    pub endpoint: EndpointArgs,
 }
 
 /// A running control plane.
@@ -41,22 +44,25 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Starts everything; when this returns, the socket answers.
-    pub async fn start(args: &ControlPlaneArgs, paths: &Paths) -> anyhow::Result<ControlPlane> {
+    /// `isolated`: it is for one machine's own use.
+    pub async fn start(args: &ControlPlaneArgs, paths: &Paths, isolated: bool) -> anyhow::Result<ControlPlane> {
         // 1. The store.
         let file = paths.store();
         if let Some(backup) = &args.restore {
             store::restore(backup, &file).with_context(|| format!("--restore {}", backup.display()))?;
         }
         let store = Arc::new(store::Sqlite::open(&file).context("opening the store")?);
-        // 2. The API server and its socket.
+        // 2. The API server, its socket and its TLS endpoint.
         let env = Env::system();
         let config = server::Config { service_cidrs: args.service_cidr.clone(), ..server::Config::default() };
+        let tls =
+            endpoint::open(&args.endpoint, paths, isolated, &config, &env).await.context("the API's TLS endpoint")?;
         let server = server::Server::open(store.clone(), env.clone(), config).await?;
-        let listener =
-            server::rpc::bind(&paths.socket()).with_context(|| format!("listening on {}", paths.socket().display()))?;
+        let listener = server::listen::bind(&paths.socket())
+            .with_context(|| format!("listening on {}", paths.socket().display()))?;
         let stop_listener = CancellationToken::new();
         let listener =
-            tokio::spawn(server::rpc::serve(server.clone(), listener, stop_listener.clone().cancelled_owned()));
+            tokio::spawn(server::listen::serve(server.clone(), listener, tls, stop_listener.clone().cancelled_owned()));
         // 3. Controllers and scheduler, on one set of informers.
         let stop_loops = CancellationToken::new();
         let informers = Informers::start(client::local::client(server.clone(), "informers"));

@@ -2,6 +2,7 @@
 
 mod agent;
 mod control_plane;
+mod endpoint;
 mod node;
 mod notify;
 mod paths;
@@ -36,6 +37,8 @@ enum Command {
     Agent(agent::Args),
     /// Remove everything that a node of this machine ever made
     Reset(reset::Args),
+    /// Print the administrator's kubeconfig, for kubectl
+    Kubeconfig(endpoint::PrintArgs),
     #[command(flatten)]
     Client(cli::Command),
 }
@@ -56,6 +59,7 @@ pub fn main() -> ExitCode {
         Command::Agent(args) => process(agent::run(args, argv.global)),
         Command::Reset(args) => process(reset::run(args)),
         Command::Server(args) => process(server::run(args)),
+        Command::Kubeconfig(args) => endpoint::print(args, argv.global),
         Command::Client(command) => return cli::main(command, argv.global),
     };
     match outcome {

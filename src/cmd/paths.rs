@@ -5,6 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use sha2::{Digest, Sha256};
 
+/// Where a server keeps things if it is not told.
+pub const STATE: &str = "/var/lib/podwright";
+/// The administrator's kubeconfig, in the state folder.
+pub const KUBECONFIG: &str = "admin.kubeconfig";
+
 /// The folders of one node. Two nodes on one machine share none.
 #[derive(Clone, Debug)]
 pub struct Paths {
@@ -30,7 +35,7 @@ impl StateArgs {
     pub fn paths(&self) -> anyhow::Result<Paths> {
         let paths = match &self.state_dir {
             None => Paths {
-                state: "/var/lib/podwright".into(),
+                state: STATE.into(),
                 run: "/run/podwright".into(),
                 logs: "/var/log/pods".into(),
                 manifests: "/etc/podwright/manifests".into(),
@@ -60,6 +65,13 @@ impl Paths {
     }
     pub fn store(&self) -> PathBuf {
         self.state.join("store.db")
+    }
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.state.join(KUBECONFIG)
+    }
+    /// The cluster's certificates and keys.
+    pub fn pki(&self) -> PathBuf {
+        self.state.join("pki")
     }
     pub fn images(&self) -> PathBuf {
         self.state.join("images")

@@ -18,7 +18,7 @@ pub struct Args {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
     let paths = args.state.paths()?;
-    let control_plane = ControlPlane::start(&args.control_plane, &paths).await?;
+    let control_plane = ControlPlane::start(&args.control_plane, &paths, false).await?;
     tracing::info!("serving on unix://{}", paths.socket().display());
     notify::ready();
     stop.cancelled().await;

@@ -23,7 +23,7 @@ pub struct Args {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
     let paths = args.state.paths()?;
-    let control_plane = ControlPlane::start(&args.control_plane, &paths).await?;
+    let control_plane = ControlPlane::start(&args.control_plane, &paths, args.node.isolated).await?;
     let client = rpc::client(rpc::Address(paths.socket()), "kubelet");
     let node = match Node::start(&args.node, &args.control_plane.service_cidr, &paths, client).await {
         Ok(node) => node,

@@ -13,7 +13,7 @@ use tokio::net::UnixStream;
 use crate::api::Env;
 use crate::store::Sqlite;
 
-use super::{Config, Server, rpc};
+use super::{Config, Server, listen};
 
 /// What one run came to.
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +38,8 @@ pub async fn bench(dir: &Path, writers: usize, seconds: u64) -> io::Result<Figur
     let store = Arc::new(store);
     let server = Server::open(store, Env::system(), Config::default()).await.map_err(io::Error::other)?;
     let path = dir.join(format!("api-{writers}.sock"));
-    let listener = rpc::bind(&path)?;
-    let serving = tokio::spawn(rpc::serve(server, listener, std::future::pending()));
+    let listener = listen::bind(&path)?;
+    let serving = tokio::spawn(listen::serve(server, listener, None, std::future::pending()));
 
     let start = Instant::now();
     let until = start + Duration::from_secs(seconds);

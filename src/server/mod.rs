@@ -2,7 +2,7 @@
 //!
 //! A request is resolved ([`call`]) and authorized ([`authorize`]), then its verb's file runs it. A write passes
 //! admission ([`admission`]), decoding, defaulting and validation (`api`), and ends in one store transaction
-//! ([`transact`]). Reads and watches are served from the watch cache ([`cache`]). Faces ([`rpc`]) are codecs onto
+//! ([`transact`]). Reads and watches are served from the watch cache ([`cache`]). Faces ([`rpc`], [`rest`]) are codecs onto
 //! [`Server::handle`] and [`Server::watch`].
 
 use std::path::Path;
@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::api::request::Body;
 use crate::api::rpc::Session;
-use crate::api::{Env, Request, Response, Status, User, Verb, WatchEvent};
+use crate::api::{Env, Object, Request, Response, Status, User, Verb, WatchEvent};
 use crate::store::Store;
 
 mod admission;
@@ -32,7 +33,10 @@ mod extract;
 mod get;
 mod housekeeping;
 mod list;
+pub mod listen;
 mod patch;
+pub mod pki;
+pub mod rest;
 pub mod rpc;
 mod streams;
 mod subresources;
@@ -140,6 +144,32 @@ impl Server {
         let call = Call::resolve(Request { verb: Verb::Watch, ..request })?;
         self.authorizer.authorize(&call.attributes())?;
         self.open_watch(&call).await
+    }
+}
+
+/// What faces need beside the verbs.
+impl Server {
+    /// Whether a request is about something that exists as a kind, and its user may make it.
+    fn may(&self, request: &Request) -> Result<(), Status> {
+        self.authorizer.authorize(&Call::resolve(request.clone())?.attributes())
+    }
+
+    /// Reads an object on the server's own behalf.
+    async fn read_as_server(&self, request: Request) -> Result<Object, Status> {
+        let user = User::system("system:apiserver");
+        match self.handle(Request { verb: Verb::Get, user, ..request }).await?.body {
+            Body::Object { bytes, .. } => Object::from_slice(&bytes),
+            _ => Err(Status::internal("get answered with no object")),
+        }
+    }
+
+    /// Lists objects on the server's own behalf.
+    async fn list_as_server(&self, request: Request) -> Result<Vec<Object>, Status> {
+        let user = User::system("system:apiserver");
+        match self.handle(Request { verb: Verb::List, user, ..request }).await?.body {
+            Body::List(list) => list.items.iter().map(|item| Object::from_slice(item)).collect(),
+            _ => Err(Status::internal("list answered with no list")),
+        }
     }
 }
 

@@ -1,27 +1,16 @@
-//! The JSON-RPC face: HTTP and WebSocket on a Unix socket, root only; raw streams and health beside it.
+//! The JSON-RPC face: methods and subscriptions over HTTP and WebSocket, a codec onto the pipeline.
 
-use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper::{Request as HttpRequest, Response as HttpResponse, StatusCode, header};
-use hyper_util::rt::TokioIo;
 use jsonrpsee::RpcModule;
 use jsonrpsee::core::server::{Extensions, SubscriptionCloseResponse, SubscriptionMessage};
-use jsonrpsee::server::{BatchRequestConfig, Methods, PendingSubscriptionSink, ServerConfig, StopHandle, stop_channel};
+use jsonrpsee::server::{BatchRequestConfig, Methods, PendingSubscriptionSink, ServerConfig, StopHandle};
 use jsonrpsee::types::{ErrorObjectOwned, Params};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::net::{UnixListener, UnixStream};
-use tower::Service;
 
-use crate::api::request::{Body, List, PatchType};
+use crate::api::request::{Body, PatchType};
 use crate::api::rpc::{self, Answer};
 use crate::api::{Request, Response, Status, User, Verb, WatchEvent};
 
@@ -36,153 +25,34 @@ const MAX_SUBSCRIPTIONS: u32 = 100_000;
 const MESSAGES: u32 = 1024;
 const MAX_BATCH: u32 = 1000;
 
-type HttpBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+/// The service of one connection.
+pub(super) type RpcService =
+    jsonrpsee::server::TowerService<tower::layer::util::Identity, tower::layer::util::Identity>;
 
-/// Makes the socket, for its owner alone. One that a dead server left behind is replaced.
-pub fn bind(path: &Path) -> io::Result<UnixListener> {
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        let why = format!("another server listens on {}", path.display());
-        return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
-    }
-    match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+/// The JSON-RPC methods, ready to serve connections.
+pub(super) struct Endpoint {
+    builder: jsonrpsee::server::TowerServiceBuilder<tower::layer::util::Identity, tower::layer::util::Identity>,
+    methods: Methods,
 }
 
-/// Serves until `shutdown` resolves; then open calls are given a moment and all connections are closed.
-pub async fn serve(server: Arc<Server>, listener: UnixListener, shutdown: impl Future<Output = ()>) -> io::Result<()> {
-    let methods: Methods = methods(server.clone()).map_err(io::Error::other)?.into();
-    let config = ServerConfig::builder()
-        .max_request_body_size(MAX_REQUEST)
-        .max_response_body_size(MAX_RESPONSE)
-        .max_connections(MAX_CONNECTIONS)
-        .max_subscriptions_per_connection(MAX_SUBSCRIPTIONS)
-        .set_message_buffer_capacity(MESSAGES)
-        .set_batch_request_config(BatchRequestConfig::Limit(MAX_BATCH))
-        .build();
-    let builder = jsonrpsee::server::Server::builder().set_config(config).to_service_builder();
-    let (stop, handle) = stop_channel();
-    let mut connections = tokio::task::JoinSet::new();
-    tokio::pin!(shutdown);
-    loop {
-        let stream = tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(why) => {
-                    // Out of descriptors, most likely: let some be closed first.
-                    tracing::warn!("cannot accept a connection: {why}");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    continue;
-                }
-            },
-            Some(_) = connections.join_next() => continue,
-            () = &mut shutdown => break,
-        };
-        let service = builder.clone().build(methods.clone(), stop.clone());
-        connections.spawn(connection(server.clone(), stream, service, stop.clone()));
+impl Endpoint {
+    pub fn new(server: Arc<Server>) -> Result<Endpoint, jsonrpsee::core::RegisterMethodError> {
+        let config = ServerConfig::builder()
+            .max_request_body_size(MAX_REQUEST)
+            .max_response_body_size(MAX_RESPONSE)
+            .max_connections(MAX_CONNECTIONS)
+            .max_subscriptions_per_connection(MAX_SUBSCRIPTIONS)
+            .set_message_buffer_capacity(MESSAGES)
+            .set_batch_request_config(BatchRequestConfig::Limit(MAX_BATCH))
+            .build();
+        let builder = jsonrpsee::server::Server::builder().set_config(config).to_service_builder();
+        Ok(Endpoint { builder, methods: methods(server)?.into() })
     }
-    // An error says that it is stopped already.
-    let _ = handle.stop();
-    let ended = async { while connections.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
-    Ok(())
-}
 
-type RpcService = jsonrpsee::server::TowerService<tower::layer::util::Identity, tower::layer::util::Identity>;
-
-async fn connection(server: Arc<Server>, stream: UnixStream, rpc: RpcService, stop: StopHandle) {
-    let user = authenticate(&stream);
-    let service = service_fn(move |request| {
-        let (server, rpc, user) = (server.clone(), rpc.clone(), user.clone());
-        async move { Ok::<_, std::convert::Infallible>(route(server, rpc, user, request).await) }
-    });
-    let http = hyper::server::conn::http1::Builder::new();
-    let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = &mut connection => ended,
-        () = stop.shutdown() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(why) = ended {
-        tracing::debug!("a connection broke: {why}");
+    /// One service a connection: a shared one would give all connections one id.
+    pub fn service(&self, stop: StopHandle) -> RpcService {
+        self.builder.clone().build(self.methods.clone(), stop)
     }
-}
-
-/// Root is cluster-admin; nobody else may come in by the socket.
-fn authenticate(stream: &UnixStream) -> Option<User> {
-    match stream.peer_cred() {
-        Ok(peer) if peer.uid() == 0 => Some(User::system("system:admin")),
-        Ok(peer) => {
-            tracing::warn!("refused a connection of uid {}: the socket is for root", peer.uid());
-            None
-        }
-        Err(why) => {
-            tracing::warn!("refused a connection whose peer is unknown: {why}");
-            None
-        }
-    }
-}
-
-async fn route(
-    server: Arc<Server>,
-    mut rpc: RpcService,
-    user: Option<User>,
-    mut request: HttpRequest<Incoming>,
-) -> HttpResponse<HttpBody> {
-    let Some(user) = user else {
-        return answer(StatusCode::FORBIDDEN, "only root may use this socket\n");
-    };
-    match request.uri().path() {
-        rpc::PATH => {
-            request.extensions_mut().insert(user);
-            match rpc.call(request).await {
-                Ok(response) => response.map(|body| body.map_err(Into::into).boxed_unsync()),
-                Err(why) => answer(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
-            }
-        }
-        "/healthz" | "/livez" | "/readyz" => answer(StatusCode::OK, "ok"),
-        path => match path.strip_prefix(rpc::STREAM_PATH).map(str::to_owned) {
-            Some(id) => upgrade(&server, &id, request),
-            None => answer(StatusCode::NOT_FOUND, "404 page not found\n"),
-        },
-    }
-}
-
-fn answer(status: StatusCode, text: impl Into<Bytes>) -> HttpResponse<HttpBody> {
-    let body = Full::new(text.into()).map_err(|never| match never {}).boxed_unsync();
-    let mut response = HttpResponse::new(body);
-    *response.status_mut() = status;
-    response
-}
-
-/// Switches the connection to frames and hands it to whoever waits for this half.
-fn upgrade(server: &Server, id: &str, request: HttpRequest<Incoming>) -> HttpResponse<HttpBody> {
-    let wanted = request.headers().get(header::UPGRADE).and_then(|v| v.to_str().ok()).unwrap_or("");
-    if !wanted.eq_ignore_ascii_case(rpc::STREAM_PROTOCOL) {
-        return answer(StatusCode::UPGRADE_REQUIRED, format!("Upgrade: {} is needed\n", rpc::STREAM_PROTOCOL));
-    }
-    let Some(half) = server.streams.take(id) else {
-        return answer(StatusCode::NOT_FOUND, "no such stream, or it has been taken\n");
-    };
-    tokio::spawn(async move {
-        match hyper::upgrade::on(request).await {
-            // Nobody waits any more: dropping the connection says so.
-            Ok(upgraded) => drop(half.send(Box::new(TokioIo::new(upgraded)))),
-            Err(why) => tracing::debug!("a stream was not upgraded: {why}"),
-        }
-    });
-    let mut response = answer(StatusCode::SWITCHING_PROTOCOLS, Bytes::new());
-    let headers = response.headers_mut();
-    headers.insert(header::CONNECTION, header::HeaderValue::from_static("Upgrade"));
-    headers.insert(header::UPGRADE, header::HeaderValue::from_static(rpc::STREAM_PROTOCOL));
-    response
 }
 
 /// The methods that take a request and answer it; `patch_type` is what the method implies.
@@ -210,8 +80,10 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     }
     module.register_subscription(rpc::WATCH, rpc::WATCH_EVENT, rpc::UNWATCH, watch)?;
     module.register_subscription(rpc::SESSIONS, rpc::SESSION_EVENT, rpc::UNSESSIONS, sessions)?;
-    module.register_async_method("backup", |params, server, _| async move {
+    module.register_async_method("backup", |params, server, ext| async move {
         let Backup { path } = parse_params(&params)?;
+        let user = ext.get::<User>().cloned().unwrap_or_default();
+        server.authorizer.authorize_path(&user, "post", "/backup").map_err(error)?;
         server.backup(Path::new(&path)).await.map_err(error)?;
         encode(super::get::status(Status::success())).map_err(error)
     })?;
@@ -261,37 +133,13 @@ fn encode(response: Response) -> Result<Answer, Status> {
             answer.object = Some(raw(&bytes)?);
             answer.created = created;
         }
-        Body::List(list) => answer.object = Some(raw(&encode_list(&list))?),
+        Body::List(list) => answer.object = Some(raw(&super::rest::reply::list(&list))?),
         Body::Status(status) => {
             answer.object = Some(serde_json::value::to_raw_value(&status).map_err(Status::internal)?)
         }
         Body::Stream { id } => answer.stream = Some(id),
     }
     Ok(answer)
-}
-
-/// A list as one JSON object, its items as they are.
-fn encode_list(list: &List) -> Vec<u8> {
-    let mut metadata = serde_json::json!({"resourceVersion": list.resource_version});
-    if !list.continue_token.is_empty() {
-        metadata["continue"] = list.continue_token.as_str().into();
-    }
-    if let Some(remaining) = list.remaining_item_count {
-        metadata["remainingItemCount"] = remaining.into();
-    }
-    let head = serde_json::json!({"kind": list.kind, "apiVersion": list.api_version, "metadata": metadata}).to_string();
-    let size = list.items.iter().map(|item| item.len() + 1).sum::<usize>();
-    let mut out = Vec::with_capacity(head.len() + size + 16);
-    out.extend_from_slice(&head.as_bytes()[..head.len() - 1]);
-    out.extend_from_slice(b",\"items\":[");
-    for (i, item) in list.items.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        out.extend_from_slice(item);
-    }
-    out.extend_from_slice(b"]}");
-    out
 }
 
 fn encode_event(event: &WatchEvent) -> Result<Box<RawValue>, Status> {

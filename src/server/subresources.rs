@@ -13,8 +13,9 @@ use super::transact::{Decision, Plan, Taken};
 use super::update::Part;
 use super::{Server, get};
 
-/// Subresources of podwright's own, beside those of the kinds table.
-const OWN: &[(&str, &[&str])] = &[("Pod", &["inspect", "trace"]), ("Node", &["image", "dial"])];
+/// Subresources beside those of the kinds table: podwright's own, and proxy, which is the REST face's.
+const OWN: &[(&str, &[&str])] =
+    &[("Pod", &["inspect", "trace", "proxy"]), ("Service", &["proxy"]), ("Node", &["image", "dial", "proxy"])];
 
 pub(super) fn is_served(kind: &Kind, subresource: &str) -> bool {
     OWN.iter().any(|(of, names)| *of == kind.kind && names.contains(&subresource))

@@ -5,6 +5,7 @@ mod support;
 
 mod chaos;
 mod host;
+mod kubectl;
 mod limits;
 mod main_path;
 mod node;

@@ -8,6 +8,8 @@ pub mod node;
 
 use std::time::{Duration, Instant};
 
+#[allow(unused_imports)] // Not every test binary looks at answers.
+pub use node::Answer;
 pub use node::TestNode;
 
 /// Waits until `check` gives a value; panics with its last word when `patience` is over. In a guest without hardware

@@ -18,7 +18,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn of(output: Output) -> Answer {
+    pub fn of(output: Output) -> Answer {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         Answer { code: output.status.code().unwrap_or(-1), out: text(output.stdout), err: text(output.stderr) }
     }

@@ -9,6 +9,7 @@ use k8s_openapi::schemars::{JsonSchema, SchemaGenerator, generate::SchemaSetting
 mod compile;
 pub mod decode;
 mod merge_keys;
+pub mod openapi;
 
 /// The function that yields a kind's JSON schema: `of_type::<Pod>()`.
 pub struct Source {

@@ -3,6 +3,7 @@
 mod durable;
 mod pods;
 mod reads;
+mod rest;
 mod rpc;
 mod services;
 

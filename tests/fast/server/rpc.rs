@@ -9,7 +9,7 @@ use podwright::api::rpc::{ImageOptions, Session, Task};
 use podwright::api::stream::{Frame, FrameCodec, STATUS, STDIN, STDOUT};
 use podwright::api::{Object, Options, Request, Status, Verb};
 use podwright::client::{Client, rpc};
-use podwright::server::rpc::{bind, serve};
+use podwright::server::listen::{bind, serve};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -38,7 +38,7 @@ impl Served {
         let path = dir.path().join("api.sock");
         let api = Api::new().await;
         let (listener, server) = (bind(&path).unwrap(), api.0.clone());
-        let task = tokio::spawn(async move { serve(server, listener, std::future::pending()).await.unwrap() });
+        let task = tokio::spawn(async move { serve(server, listener, None, std::future::pending()).await.unwrap() });
         let client = rpc::client(rpc::Address(path.clone()), "test");
         Served { api, client, path, _dir: dir, task }
     }

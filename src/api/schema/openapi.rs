@@ -1,0 +1,102 @@
+//! The same schemas as OpenAPI documents hold them: definitions by name, with upstream's `x-kubernetes-*` extensions.
+
+use k8s_openapi::schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use super::{Source, merge_keys};
+
+/// The definitions that sources need, by name. References begin with `prefix`: `#/components/schemas/`.
+pub fn definitions<'a>(sources: impl IntoIterator<Item = &'a Source>, prefix: &str) -> Map<String, Value> {
+    let mut all = Map::new();
+    for source in sources {
+        let name = (source.name)().into_owned();
+        if all.contains_key(&name) {
+            continue;
+        }
+        let mut generator = SchemaSettings::draft2020_12().into_generator();
+        let root = (source.generate)(&mut generator);
+        all.insert(name, root.to_value());
+        for (name, definition) in generator.take_definitions(false) {
+            all.entry(name).or_insert(definition);
+        }
+    }
+    for (name, definition) in &mut all {
+        finish(name, definition, prefix);
+    }
+    all.sort_keys();
+    all
+}
+
+/// The name of a source's own definition.
+pub fn name_of(source: &Source) -> String {
+    (source.name)().into_owned()
+}
+
+fn finish(name: &str, definition: &mut Value, prefix: &str) {
+    let short = name.rsplit('.').next().unwrap_or(name).to_owned();
+    match short.as_str() {
+        "IntOrString" => {
+            let description = definition["description"].take();
+            *definition = json!({"type": "string", "format": "int-or-string", "description": description});
+        }
+        "Quantity" => {
+            let description = definition["description"].take();
+            *definition = json!({"type": "string", "description": description});
+        }
+        _ => {}
+    }
+    refer(definition, prefix);
+    for (field, property) in definition["properties"].as_object_mut().into_iter().flatten() {
+        extend(&short, field, property);
+    }
+}
+
+/// Points references to where the definitions lie; one with a description of its own is wrapped, as OpenAPI wants it.
+fn refer(value: &mut Value, prefix: &str) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| refer(item, prefix)),
+        Value::Object(map) => {
+            if let Some(name) = map.get("$ref").and_then(Value::as_str).and_then(|r| r.rsplit('/').next()) {
+                let reference = json!({"$ref": format!("{prefix}{name}")});
+                if map.len() == 1 {
+                    *value = reference;
+                } else {
+                    map.shift_remove("$ref");
+                    map.insert("allOf".into(), json!([reference]));
+                }
+                return;
+            }
+            map.values_mut().for_each(|value| refer(value, prefix));
+        }
+        _ => {}
+    }
+}
+
+/// How a list or a struct merges.
+fn extend(parent: &str, field: &str, property: &mut Value) {
+    let rule = merge_keys::of(parent, field);
+    let is_list = property["type"] == "array";
+    let Some(property) = property.as_object_mut() else { return };
+    let mut set = |key: &str, value: Value| drop(property.insert(format!("x-kubernetes-{key}"), value));
+    let merges = rule.list.merge_key.is_some();
+    if merges || rule.retain_keys {
+        let words = [(merges, "merge"), (rule.retain_keys, "retainKeys")];
+        let words: Vec<&str> = words.iter().filter(|(holds, _)| *holds).map(|(_, word)| *word).collect();
+        set("patch-strategy", words.join(",").into());
+    }
+    if let Some(key) = rule.list.merge_key.filter(|key| !key.is_empty()) {
+        set("patch-merge-key", key.into());
+    }
+    if is_list {
+        match (rule.list.map_keys, rule.list.set) {
+            ([], true) => set("list-type", "set".into()),
+            ([], false) => set("list-type", "atomic".into()),
+            (keys, _) => {
+                set("list-type", "map".into());
+                set("list-map-keys", keys.into());
+            }
+        }
+    } else if rule.atomic {
+        set("map-type", "atomic".into());
+    }
+}

@@ -1,0 +1,139 @@
+//! The API's TLS endpoint: its certificates, its TCP listener, and the administrator's kubeconfig.
+
+use std::{
+    fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use tokio::net::TcpListener;
+
+use super::paths::Paths;
+use crate::{
+    api::Env,
+    cli,
+    server::{
+        self,
+        listen::Tls,
+        pki::{Names, Pki, write_private},
+    },
+};
+
+const PORT: u16 = 6443;
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct EndpointArgs {
+    /// Where the API speaks TLS: ADDR:PORT, :PORT, or none [default: :6443; with --isolated a free port of 127.0.0.1]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Option<String>,
+}
+
+/// Opens the endpoint: 1. listens, 2. reads or makes the certificates, 3. writes the kubeconfig. `None`: none is wanted.
+pub async fn open(
+    args: &EndpointArgs,
+    paths: &Paths,
+    isolated: bool,
+    config: &server::Config,
+    env: &Env,
+) -> anyhow::Result<Option<Tls>> {
+    let Some(listener) = listen(args, paths, isolated).await? else { return Ok(None) };
+    let bound = listener.local_addr()?;
+    let own = if bound.ip().is_loopback() { Vec::new() } else { own_addresses()? };
+    let names = Names::new("cluster.local", config.api_address(), own.into_iter().chain(named(bound)));
+    let pki = Pki::open(&paths.pki(), &names, env.now())?;
+    let kubeconfig = paths.kubeconfig();
+    write_private(&kubeconfig, &pki.kubeconfig(&url(bound)))?;
+    tracing::info!("serving on {}; kubeconfig: {}", url(bound), kubeconfig.display());
+    Ok(Some(Tls { listener, config: pki.server_config()? }))
+}
+
+async fn listen(args: &EndpointArgs, paths: &Paths, isolated: bool) -> anyhow::Result<Option<TcpListener>> {
+    let addresses: Vec<SocketAddr> = match args.listen.as_deref() {
+        Some("none") => return Ok(None),
+        Some(text) => parse(text)?,
+        // The port that the last process on this folder had, if it can be had again: its clients find us.
+        None if isolated => {
+            let last = fs::read_to_string(paths.kubeconfig()).ok().and_then(|text| port_of(&text)).unwrap_or(0);
+            vec![(Ipv4Addr::LOCALHOST, last).into(), (Ipv4Addr::LOCALHOST, 0).into()]
+        }
+        None => parse(&format!(":{PORT}"))?,
+    };
+    let bind = || async {
+        let mut refused = None;
+        for address in &addresses {
+            match TcpListener::bind(address).await {
+                Ok(listener) => return Ok(listener),
+                Err(why) => refused = refused.or(Some(why)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| io::ErrorKind::AddrNotAvailable.into()))
+    };
+    let shown = addresses.first().map(ToString::to_string).unwrap_or_default();
+    let listener = bind().await.with_context(|| format!("listening on {shown} (choose with --listen ADDR:PORT)"))?;
+    Ok(Some(listener))
+}
+
+/// Where to listen, in order of preference: `:6443` is both families, or IPv4 alone where there is no other.
+fn parse(text: &str) -> anyhow::Result<Vec<SocketAddr>> {
+    if let Some(port) = text.strip_prefix(':') {
+        let port: u16 = port.parse().with_context(|| format!("--listen {text}"))?;
+        return Ok(vec![(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()]);
+    }
+    match text.parse() {
+        Ok(address) => Ok(vec![address]),
+        Err(_) => bail!("--listen {text}: expected ADDR:PORT, :PORT or none"),
+    }
+}
+
+/// The port of a kubeconfig's server.
+fn port_of(kubeconfig: &str) -> Option<u16> {
+    let line = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("server: https://"))?;
+    line.rsplit(':').next()?.parse().ok()
+}
+
+/// The address that it listens on, unless it is all of them.
+fn named(bound: SocketAddr) -> Option<IpAddr> {
+    Some(bound.ip()).filter(|ip| !ip.is_unspecified())
+}
+
+/// Where a client on this machine finds it.
+fn url(bound: SocketAddr) -> String {
+    let ip = named(bound).unwrap_or(Ipv4Addr::LOCALHOST.into());
+    format!("https://{}", SocketAddr::new(ip, bound.port()))
+}
+
+/// The machine's addresses that others may reach it by.
+fn own_addresses() -> anyhow::Result<Vec<IpAddr>> {
+    let interfaces = nix::ifaddrs::getifaddrs().context("getifaddrs")?;
+    let of = |address: nix::sys::socket::SockaddrStorage| {
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))
+    };
+    let reachable = |ip: &IpAddr| match ip {
+        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+    };
+    Ok(interfaces.filter_map(|interface| of(interface.address?)).filter(reachable).collect())
+}
+
+/// `podwright kubeconfig`: prints the administrator's kubeconfig.
+#[derive(clap::Args)]
+pub struct PrintArgs {
+    /// The server's folder [default: where the server's socket is, or /var/lib/podwright]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+pub fn print(args: PrintArgs, global: cli::Global) -> anyhow::Result<()> {
+    let beside_socket = || {
+        let socket = Path::new(global.server.trim_start_matches("unix://"));
+        socket.parent().map(Path::to_owned).filter(|dir| dir.join(super::paths::KUBECONFIG).exists())
+    };
+    let dir = args.state_dir.or_else(beside_socket).unwrap_or_else(|| super::paths::STATE.into());
+    let path = dir.join(super::paths::KUBECONFIG);
+    let text = fs::read_to_string(&path)
+        .with_context(|| format!("reading {} (does a server run there, with TLS?)", path.display()))?;
+    print!("{text}");
+    Ok(())
+}

@@ -1,0 +1,220 @@
+//! The listeners: a Unix socket for root and TCP with TLS; on both, JSON-RPC at `/rpc`, raw streams, and REST.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request as HttpRequest, StatusCode, header};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use jsonrpsee::server::{StopHandle, stop_channel};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio_rustls::TlsAcceptor;
+use tower::Service;
+
+use crate::api::{Status, rpc};
+
+use super::rest::authenticate::Peer;
+use super::rest::reply::{self, Reply};
+use super::rest::{self, Face};
+use super::rpc::{Endpoint, RpcService};
+use super::{Server, pki};
+
+/// Who has not finished the handshake by then is no client.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Makes the socket, for its owner alone. One that a dead server left behind is replaced.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        let why = format!("another server listens on {}", path.display());
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+    }
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// A TCP listener and how it speaks TLS.
+pub struct Tls {
+    pub listener: TcpListener,
+    pub config: Arc<rustls::ServerConfig>,
+}
+
+/// What all connections share.
+struct House {
+    server: Arc<Server>,
+    face: Arc<Face>,
+    endpoint: Endpoint,
+    stop: StopHandle,
+}
+
+/// Serves until `shutdown` resolves; then open calls are given a moment and all connections are closed.
+pub async fn serve(
+    server: Arc<Server>,
+    socket: UnixListener,
+    tls: Option<Tls>,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let (stop, handle) = stop_channel();
+    let endpoint = Endpoint::new(server.clone()).map_err(io::Error::other)?;
+    let house = Arc::new(House { face: Face::new(server.clone()), server, endpoint, stop });
+    let acceptor = tls.as_ref().map(|tls| TlsAcceptor::from(tls.config.clone()));
+    let mut connections = tokio::task::JoinSet::new();
+    tokio::pin!(shutdown);
+    loop {
+        tokio::select! {
+            accepted = socket.accept() => match accepted {
+                Ok((stream, _)) => drop(connections.spawn(of_socket(house.clone(), stream))),
+                Err(why) => out_of_descriptors(&why).await,
+            },
+            accepted = accept(tls.as_ref()) => match (accepted, &acceptor) {
+                (Ok(stream), Some(acceptor)) => {
+                    drop(connections.spawn(of_tls(house.clone(), acceptor.clone(), stream)));
+                }
+                (Ok(_), None) => {}
+                (Err(why), _) => out_of_descriptors(&why).await,
+            },
+            Some(_) = connections.join_next() => {}
+            () = &mut shutdown => break,
+        }
+    }
+    // An error says that it is stopped already.
+    let _ = handle.stop();
+    let ended = async { while connections.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
+    Ok(())
+}
+
+async fn accept(tls: Option<&Tls>) -> io::Result<TcpStream> {
+    match tls {
+        Some(tls) => tls.listener.accept().await.map(|(stream, _)| stream),
+        None => std::future::pending().await,
+    }
+}
+
+/// Lets some be closed first.
+async fn out_of_descriptors(why: &io::Error) {
+    tracing::warn!("cannot accept a connection: {why}");
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
+/// Root is cluster-admin; nobody else may come in by the socket.
+async fn of_socket(house: Arc<House>, stream: UnixStream) {
+    let peer = match stream.peer_cred() {
+        Ok(peer) if peer.uid() == 0 => Some(Peer { root: true, certificate: None }),
+        Ok(peer) => {
+            tracing::warn!("refused a connection of uid {}: the socket is for root", peer.uid());
+            None
+        }
+        Err(why) => {
+            tracing::warn!("refused a connection whose peer is unknown: {why}");
+            None
+        }
+    };
+    connection(house, stream, peer).await;
+}
+
+async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream) {
+    // Answers are small and wanted at once. Where this fails, they come a little later.
+    let _ = stream.set_nodelay(true);
+    let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(why)) => return tracing::debug!("a TLS handshake failed: {why}"),
+        Err(_) => return tracing::debug!("a TLS handshake took too long"),
+    };
+    let chain = stream.get_ref().1.peer_certificates();
+    let certificate = chain.and_then(|chain| chain.first()).and_then(pki::user_of);
+    connection(house, stream, Some(Peer { root: false, certificate })).await;
+}
+
+async fn connection<S>(house: Arc<House>, stream: S, peer: Option<Peer>)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let rpc = house.endpoint.service(house.stop.clone());
+    let (stop, peer) = (house.stop.clone(), Arc::new(peer));
+    let service = service_fn(move |request| {
+        let (house, rpc, peer) = (house.clone(), rpc.clone(), peer.clone());
+        let reply: BoxFuture<'static, Reply> = Box::pin(route(house, rpc, peer, request));
+        async move { Ok::<_, std::convert::Infallible>(reply.await) }
+    });
+    let http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        ended = &mut connection => ended,
+        () = stop.shutdown() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(why) = ended {
+        tracing::debug!("a connection broke: {why}");
+    }
+}
+
+async fn route(
+    house: Arc<House>,
+    mut rpc: RpcService,
+    peer: Arc<Option<Peer>>,
+    mut request: HttpRequest<Incoming>,
+) -> Reply {
+    let Some(peer) = &*peer else {
+        return reply::text(StatusCode::FORBIDDEN, "only root may use this socket\n");
+    };
+    let path = request.uri().path();
+    let (is_rpc, stream) = (path == rpc::PATH, path.strip_prefix(rpc::STREAM_PATH).map(str::to_owned));
+    if !is_rpc && stream.is_none() {
+        return house.face.answer(peer, rest::boxed(request)).await;
+    }
+    let user = match house.face.user(peer, request.headers()).await {
+        Ok(user) => user,
+        Err(status) => return reply::status(&status, &rest::negotiate::Wanted::PLAIN),
+    };
+    if user.groups.iter().any(|group| group == "system:unauthenticated") {
+        return reply::status(&Status::unauthorized("Unauthorized"), &rest::negotiate::Wanted::PLAIN);
+    }
+    if let Some(id) = stream {
+        return upgrade(&house.server, &id, request);
+    }
+    request.extensions_mut().insert(user);
+    match rpc.call(request).await {
+        Ok(response) => response.map(|body| body.map_err(io::Error::other).boxed_unsync()),
+        Err(why) => reply::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
+    }
+}
+
+/// Switches the connection to frames and hands it to whoever waits for this half. The id is the right to do so.
+fn upgrade(server: &Server, id: &str, request: HttpRequest<Incoming>) -> Reply {
+    let wanted = request.headers().get(header::UPGRADE).and_then(|v| v.to_str().ok()).unwrap_or("");
+    if !wanted.eq_ignore_ascii_case(rpc::STREAM_PROTOCOL) {
+        return reply::text(StatusCode::UPGRADE_REQUIRED, format!("Upgrade: {} is needed\n", rpc::STREAM_PROTOCOL));
+    }
+    let Some(half) = server.streams.take(id) else {
+        return reply::text(StatusCode::NOT_FOUND, "no such stream, or it has been taken\n");
+    };
+    tokio::spawn(async move {
+        match hyper::upgrade::on(request).await {
+            // Nobody waits any more: dropping the connection says so.
+            Ok(upgraded) => drop(half.send(Box::new(TokioIo::new(upgraded)))),
+            Err(why) => tracing::debug!("a stream was not upgraded: {why}"),
+        }
+    });
+    let mut response = reply::text(StatusCode::SWITCHING_PROTOCOLS, Bytes::new());
+    let headers = response.headers_mut();
+    headers.clear();
+    headers.insert(header::CONNECTION, header::HeaderValue::from_static("Upgrade"));
+    headers.insert(header::UPGRADE, header::HeaderValue::from_static(rpc::STREAM_PROTOCOL));
+    response
+}

@@ -1,0 +1,105 @@
+//! Who asks: a row of authenticators, the first that recognizes a credential decides.
+
+use async_trait::async_trait;
+use hyper::header::{self, HeaderMap};
+
+use crate::api::{Status, User};
+use crate::server::{ISSUER, Server};
+
+/// What the connection itself says of who is at its other end.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    /// Root on the Unix socket.
+    pub root: bool,
+    /// The verified client certificate's subject.
+    pub certificate: Option<User>,
+}
+
+/// Everything that may tell who asks.
+pub struct Credentials<'a> {
+    pub peer: &'a Peer,
+    /// `Authorization: Bearer ...`
+    pub bearer: Option<&'a str>,
+}
+
+impl<'a> Credentials<'a> {
+    pub fn of(peer: &'a Peer, headers: &'a HeaderMap) -> Credentials<'a> {
+        let text = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or("");
+        let (scheme, token) = text.split_once(' ').unwrap_or((text, ""));
+        let token = token.trim();
+        let is_bearer = scheme.eq_ignore_ascii_case("bearer") && !token.is_empty();
+        Credentials { peer, bearer: is_bearer.then_some(token) }
+    }
+}
+
+/// One way to be recognized.
+#[async_trait]
+pub trait Authenticator: Send + Sync {
+    /// The user whose credential this is; `None` for one of another sort; an error refuses the request.
+    async fn authenticate(&self, server: &Server, credentials: &Credentials<'_>) -> Result<Option<User>, Status>;
+}
+
+/// All that are asked, in order.
+pub fn all() -> Vec<Box<dyn Authenticator>> {
+    vec![Box::new(Socket), Box::new(Certificate), Box::new(ServiceAccountToken)]
+}
+
+struct Socket;
+
+#[async_trait]
+impl Authenticator for Socket {
+    async fn authenticate(&self, _: &Server, credentials: &Credentials<'_>) -> Result<Option<User>, Status> {
+        // Root may speak as someone else by a token: so one can see what a ServiceAccount sees.
+        Ok((credentials.peer.root && credentials.bearer.is_none()).then(|| User::system("system:admin")))
+    }
+}
+
+/// The TLS handshake has verified it already.
+struct Certificate;
+
+#[async_trait]
+impl Authenticator for Certificate {
+    async fn authenticate(&self, _: &Server, credentials: &Credentials<'_>) -> Result<Option<User>, Status> {
+        Ok(credentials.peer.certificate.clone())
+    }
+}
+
+struct ServiceAccountToken;
+
+#[async_trait]
+impl Authenticator for ServiceAccountToken {
+    async fn authenticate(&self, server: &Server, credentials: &Credentials<'_>) -> Result<Option<User>, Status> {
+        match credentials.bearer {
+            Some(token) => server.verify_token(token, ISSUER).await.map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Asks them all. Who shows nothing is anonymous; who shows something wrong is refused.
+pub async fn authenticate(
+    authenticators: &[Box<dyn Authenticator>],
+    server: &Server,
+    credentials: &Credentials<'_>,
+) -> Result<User, Status> {
+    let mut refused = None;
+    for authenticator in authenticators {
+        match authenticator.authenticate(server, credentials).await {
+            Ok(Some(mut user)) => {
+                if !user.groups.iter().any(|group| group == "system:authenticated") {
+                    user.groups.push("system:authenticated".into());
+                }
+                return Ok(user);
+            }
+            Ok(None) => {}
+            Err(why) => refused = Some(why),
+        }
+    }
+    match refused {
+        Some(why) => {
+            tracing::debug!("a request was refused: {why}");
+            Err(Status::unauthorized("Unauthorized"))
+        }
+        None => Ok(User { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()] }),
+    }
+}

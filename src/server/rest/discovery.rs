@@ -1,0 +1,245 @@
+//! What is served: API groups, versions and resources, unaggregated and aggregated (`apidiscovery.k8s.io`).
+
+use hyper::header::{self, HeaderValue};
+use serde_json::{Value, json};
+
+use super::negotiate::{Clause, Wanted};
+use super::reply::{self, Reply};
+use crate::api::{Kind, kinds};
+
+/// The verbs of a resource that is stored.
+const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const READ_WRITE: &[&str] = &["get", "patch", "update"];
+const STREAM: &[&str] = &["create", "get"];
+const ALL_METHODS: &[&str] = &["create", "delete", "get", "patch", "update"];
+
+/// A subresource: its name, its kind and that one's group and version where it is not the object itself, its verbs.
+type Row = (&'static str, Option<(&'static str, &'static str, &'static str)>, &'static [&'static str]);
+
+const SUBRESOURCES: &[Row] = &[
+    ("approval", None, READ_WRITE),
+    ("attach", Some(("PodAttachOptions", "", "v1")), STREAM),
+    ("binding", Some(("Binding", "", "v1")), &["create"]),
+    ("ephemeralcontainers", None, READ_WRITE),
+    ("eviction", Some(("Eviction", "policy", "v1")), &["create"]),
+    ("exec", Some(("PodExecOptions", "", "v1")), STREAM),
+    ("finalize", None, &["update"]),
+    ("log", None, &["get"]),
+    ("portforward", Some(("PodPortForwardOptions", "", "v1")), STREAM),
+    ("resize", None, READ_WRITE),
+    ("scale", Some(("Scale", "autoscaling", "v1")), READ_WRITE),
+    ("status", None, READ_WRITE),
+    ("token", Some(("TokenRequest", "authentication.k8s.io", "v1")), &["create"]),
+];
+
+/// One subresource of a kind, as discovery shows it.
+pub struct Subresource {
+    pub name: &'static str,
+    /// Kind, group and version of what is sent and answered.
+    pub of: (String, &'static str, &'static str),
+    pub verbs: &'static [&'static str],
+}
+
+/// The subresources that a kind serves over REST.
+pub fn subresources(kind: &'static Kind) -> Vec<Subresource> {
+    let known = kind.subresources.iter().filter_map(|name| SUBRESOURCES.iter().find(|row| row.0 == *name));
+    let mut all: Vec<Subresource> = known
+        .map(|(name, of, verbs)| {
+            let of = of.map_or((kind.kind.to_owned(), kind.group, kind.version), |(k, g, v)| (k.to_owned(), g, v));
+            Subresource { name, of, verbs }
+        })
+        .collect();
+    if is_proxied(kind) {
+        let of = (format!("{}ProxyOptions", kind.kind), "", "v1");
+        all.push(Subresource { name: "proxy", of, verbs: ALL_METHODS });
+    }
+    all.sort_by_key(|sub| sub.name);
+    all
+}
+
+/// Whether requests are passed on to what an object of the kind stands for.
+pub fn is_proxied(kind: &Kind) -> bool {
+    kind.group.is_empty() && matches!(kind.kind, "Pod" | "Service" | "Node")
+}
+
+/// All groups in the table's order, the core group first, each with its versions, the preferred one first.
+pub fn groups() -> Vec<(&'static str, Vec<&'static str>)> {
+    let mut groups: Vec<(&str, Vec<&str>)> = vec![("", Vec::new())];
+    for kind in kinds::KINDS {
+        let at = groups.iter().position(|(group, _)| *group == kind.group).unwrap_or_else(|| {
+            groups.push((kind.group, Vec::new()));
+            groups.len() - 1
+        });
+        if !groups[at].1.contains(&kind.version) {
+            groups[at].1.push(kind.version);
+        }
+    }
+    for (_, versions) in &mut groups {
+        versions.sort_by_key(|version| std::cmp::Reverse(rank(version)));
+    }
+    groups
+}
+
+/// Stable versions before beta and alpha ones, higher numbers first: `v2`, `v1`, `v1beta1`.
+fn rank(version: &str) -> (u8, u32, u32) {
+    let digits = |text: &str| text.chars().take_while(char::is_ascii_digit).collect::<String>();
+    let rest = version.strip_prefix('v').unwrap_or(version);
+    let major = digits(rest);
+    let stage = &rest[major.len()..];
+    let (level, minor) = match (stage.strip_prefix("beta"), stage.strip_prefix("alpha")) {
+        (Some(minor), _) => (1, minor),
+        (_, Some(minor)) => (0, minor),
+        _ if stage.is_empty() => (2, ""),
+        _ => (0, ""),
+    };
+    (level, major.parse().unwrap_or(0), minor.parse().unwrap_or(0))
+}
+
+pub fn kinds_of(group: &str, version: &str) -> impl Iterator<Item = &'static Kind> {
+    kinds::KINDS.iter().filter(move |kind| kind.group == group && kind.version == version)
+}
+
+pub fn group_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
+/// `/api`
+pub fn versions(clauses: &[Clause], host: &str, wanted: &Wanted) -> Reply {
+    if let Some(version) = aggregated_version(clauses) {
+        return aggregated(version, true, wanted);
+    }
+    let versions = json!({
+        "kind": "APIVersions", "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}],
+    });
+    reply::value(200, &versions, wanted)
+}
+
+/// `/apis`
+pub fn group_list(clauses: &[Clause], wanted: &Wanted) -> Reply {
+    if let Some(version) = aggregated_version(clauses) {
+        return aggregated(version, false, wanted);
+    }
+    let named = groups().into_iter().filter(|(group, _)| !group.is_empty());
+    let groups: Vec<Value> = named.map(|(group, versions)| api_group(group, &versions)).collect();
+    reply::value(200, &json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}), wanted)
+}
+
+/// `/apis/apps`
+pub fn group(name: &str, wanted: &Wanted) -> Reply {
+    let Some((_, versions)) = groups().into_iter().find(|(group, _)| *group == name && !group.is_empty()) else {
+        return reply::not_found();
+    };
+    let mut group = json!({"kind": "APIGroup", "apiVersion": "v1"});
+    for (key, value) in api_group(name, &versions).as_object().into_iter().flatten() {
+        group[key] = value.clone();
+    }
+    reply::value(200, &group, wanted)
+}
+
+fn api_group(group: &str, versions: &[&str]) -> Value {
+    let version = |version: &&str| json!({"groupVersion": group_version(group, version), "version": version});
+    let all: Vec<Value> = versions.iter().map(version).collect();
+    json!({"name": group, "versions": all, "preferredVersion": all.first()})
+}
+
+/// `/api/v1`, `/apis/apps/v1`
+pub fn resource_list(group: &str, version: &str, wanted: &Wanted) -> Reply {
+    let resources: Vec<Value> = kinds_of(group, version).flat_map(resources).collect();
+    if resources.is_empty() {
+        return reply::not_found();
+    }
+    let list = json!({
+        "kind": "APIResourceList", "apiVersion": "v1",
+        "groupVersion": group_version(group, version), "resources": resources,
+    });
+    reply::value(200, &list, wanted)
+}
+
+/// A kind and its subresources.
+fn resources(kind: &'static Kind) -> Vec<Value> {
+    let mut own = json!({
+        "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind,
+        "verbs": VERBS,
+    });
+    if !kind.short_names.is_empty() {
+        own["shortNames"] = kind.short_names.into();
+    }
+    if !kind.categories.is_empty() {
+        own["categories"] = kind.categories.into();
+    }
+    let sub = |sub: Subresource| {
+        let (of, group, version) = sub.of;
+        let mut entry = json!({
+            "name": format!("{}/{}", kind.plural, sub.name), "singularName": "", "namespaced": kind.namespaced,
+            "kind": of, "verbs": sub.verbs,
+        });
+        if (group, version) != (kind.group, kind.version) {
+            entry["group"] = group.into();
+            entry["version"] = version.into();
+        }
+        entry
+    };
+    std::iter::once(own).chain(subresources(kind).into_iter().map(sub)).collect()
+}
+
+/// The version of aggregated discovery that the client prefers over the plain one.
+fn aggregated_version(clauses: &[Clause]) -> Option<&'static str> {
+    for clause in clauses.iter().filter(|clause| clause.form().is_some()) {
+        match clause.turned_into() {
+            Some(("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2")) => return Some("v2"),
+            Some(("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2beta1")) => return Some("v2beta1"),
+            None => return None,
+            Some(_) => {}
+        }
+    }
+    None
+}
+
+fn aggregated(version: &'static str, core: bool, wanted: &Wanted) -> Reply {
+    let of_core = groups().into_iter().filter(|(group, _)| group.is_empty() == core);
+    let items: Vec<Value> = of_core.map(|(group, versions)| discovered_group(group, &versions)).collect();
+    let list = json!({
+        "kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"), "metadata": {},
+        "items": items,
+    });
+    let mut reply = reply::value(200, &list, &Wanted { form: super::negotiate::Form::Json, ..*wanted });
+    let media_type = match version {
+        "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+    };
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    reply
+}
+
+fn discovered_group(group: &'static str, versions: &[&'static str]) -> Value {
+    let version = |version: &&'static str| {
+        let resources: Vec<Value> = kinds_of(group, version).map(discovered_resource).collect();
+        json!({"version": version, "resources": resources, "freshness": "Current"})
+    };
+    let versions: Vec<Value> = versions.iter().map(version).collect();
+    json!({"metadata": {"name": group, "creationTimestamp": null}, "versions": versions})
+}
+
+fn discovered_resource(kind: &'static Kind) -> Value {
+    let gvk = |(kind, group, version): (&str, &str, &str)| json!({"group": group, "version": version, "kind": kind});
+    let sub = |sub: Subresource| {
+        let of = gvk((&sub.of.0, sub.of.1, sub.of.2));
+        json!({"subresource": sub.name, "responseKind": of, "verbs": sub.verbs})
+    };
+    let mut resource = json!({
+        "resource": kind.plural, "responseKind": gvk((kind.kind, kind.group, kind.version)),
+        "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
+        "singularResource": kind.singular, "verbs": VERBS,
+    });
+    for (key, names) in [("shortNames", kind.short_names), ("categories", kind.categories)] {
+        if !names.is_empty() {
+            resource[key] = names.into();
+        }
+    }
+    let subresources: Vec<Value> = subresources(kind).into_iter().map(sub).collect();
+    if !subresources.is_empty() {
+        resource["subresources"] = subresources.into();
+    }
+    resource
+}

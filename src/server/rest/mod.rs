@@ -1,0 +1,304 @@
+//! The REST face: the Kubernetes API as kubectl and the client libraries speak it, a codec onto the pipeline.
+//!
+//! A request is recognized ([`authenticate`]), its path and query become a `Request` ([`paths`], [`query`]), its body a value
+//! ([`body`]); the answer is written as the client wants it ([`negotiate`], [`table`], [`reply`], [`watch`]). What names no
+//! object is answered here: [`discovery`], [`openapi`], [`health`], [`metrics`]. Sessions with a node are in [`streams`].
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::future::BoxFuture;
+use http_body_util::BodyExt;
+use hyper::{Method, Request as HttpRequest};
+use serde_json::{Value, json};
+
+use crate::api::request::Body;
+use crate::api::{Options, Request, Response, Status, User, Verb};
+
+use super::Server;
+
+pub mod authenticate;
+pub mod body;
+mod discovery;
+mod health;
+mod metrics;
+pub mod negotiate;
+mod openapi;
+pub mod paths;
+pub mod query;
+pub mod reply;
+mod streams;
+mod table;
+mod watch;
+
+use authenticate::{Authenticator, Credentials, Peer};
+use metrics::{Asked, Metrics};
+use negotiate::{Form, Shape, Wanted};
+use paths::{Place, Target};
+use query::Query;
+use reply::{HttpBody, Reply};
+use table::{Include, Tabulator};
+
+/// A watch that names no end ends after half an hour, up to twice that: clients then come back, spread over time.
+const SHORTEST_WATCH: u64 = 1800;
+
+/// The REST face of a server.
+pub struct Face {
+    server: Arc<Server>,
+    authenticators: Vec<Box<dyn Authenticator>>,
+    metrics: Metrics,
+}
+
+/// A request whose path and caller are known.
+struct Ask {
+    method: Method,
+    /// The path as it came.
+    path: String,
+    query: Query,
+    user: User,
+    wanted: Wanted,
+    http: HttpRequest<HttpBody>,
+}
+
+impl Face {
+    pub fn new(server: Arc<Server>) -> Arc<Face> {
+        Arc::new(Face { server, authenticators: authenticate::all(), metrics: Metrics::new() })
+    }
+
+    /// Who asks.
+    pub async fn user(&self, peer: &Peer, headers: &hyper::HeaderMap) -> Result<User, Status> {
+        authenticate::authenticate(&self.authenticators, &self.server, &Credentials::of(peer, headers)).await
+    }
+
+    /// Answers one request of a connection. Never fails: errors are answers.
+    pub fn answer<'a>(&'a self, peer: &'a Peer, http: HttpRequest<HttpBody>) -> BoxFuture<'a, Reply> {
+        Box::pin(self.answered(peer, http))
+    }
+
+    async fn answered(&self, peer: &Peer, http: HttpRequest<HttpBody>) -> Reply {
+        let began = Instant::now();
+        let head = http.method() == Method::HEAD;
+        let mut asked = Asked::default();
+        let mut reply = match self.route(peer, http, &mut asked).await {
+            Ok(reply) => reply,
+            Err(status) => reply::status(&status, &Wanted::PLAIN),
+        };
+        if head {
+            *reply.body_mut() = reply::full("");
+        }
+        self.metrics.end(asked, reply.status().as_u16(), began.elapsed());
+        reply
+    }
+
+    /// The path decides who answers.
+    async fn route(&self, peer: &Peer, http: HttpRequest<HttpBody>, asked: &mut Asked) -> Result<Reply, Status> {
+        let user = self.user(peer, http.headers()).await?;
+        let path = http.uri().path().to_owned();
+        let query = Query::parse(http.uri().query().unwrap_or(""));
+        // A HEAD is a GET whose body stays here.
+        let method = if http.method() == Method::HEAD { Method::GET } else { http.method().clone() };
+        match paths::parse(&path)? {
+            Some(Place::Resource(target)) => {
+                let wanted = Wanted::PLAIN;
+                let ask = Ask { method, path, query, user, wanted, http };
+                self.resource(target, ask, asked).await
+            }
+            place => {
+                let verb = method.as_str().to_ascii_lowercase();
+                self.server.authorizer.authorize_path(&user, &verb, &path)?;
+                asked.verb.clone_from(&verb);
+                if method != Method::GET {
+                    return Err(not_allowed());
+                }
+                let pretty = query.first("pretty").map(|_| query.flag("pretty"));
+                self.other(place, &path, &query, pretty, http.headers()).await
+            }
+        }
+    }
+
+    /// What is no resource.
+    async fn other(
+        &self,
+        place: Option<Place>,
+        path: &str,
+        query: &Query,
+        pretty: Option<bool>,
+        headers: &hyper::HeaderMap,
+    ) -> Result<Reply, Status> {
+        let clauses = negotiate::clauses(headers);
+        // Discovery and version are JSON, whatever representation of objects is wished.
+        let wanted = negotiate::wanted(headers, pretty).unwrap_or(Wanted::PLAIN);
+        let host = headers.get(hyper::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
+        Ok(match place {
+            None | Some(Place::Resource(_)) => reply::not_found(),
+            Some(Place::Root) => reply::value(200, &json!({"paths": all_paths()}), &wanted),
+            Some(Place::Versions) => discovery::versions(&clauses, host, &wanted),
+            Some(Place::Groups) => discovery::group_list(&clauses, &wanted),
+            Some(Place::Group(name)) => discovery::group(&name, &wanted),
+            Some(Place::GroupVersion(group, version)) => discovery::resource_list(&group, &version, &wanted),
+            Some(Place::Version) => reply::value(200, &health::version(), &Wanted { form: Form::Json, ..wanted }),
+            Some(Place::Health(only)) => health::answer(&self.server, path, only.as_deref(), query).await,
+            Some(Place::Metrics) => reply::typed(
+                reply::full(self.metrics.expose()),
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            ),
+            Some(Place::OpenApiV2) => openapi::v2(&clauses, &wanted)?,
+            Some(Place::OpenApiV3(None)) => openapi::v3_index(&wanted),
+            Some(Place::OpenApiV3(Some(of))) => openapi::v3(&of, &wanted),
+        })
+    }
+
+    /// Objects: the method, the path and the query make the request of the pipeline.
+    async fn resource(&self, target: Target, mut ask: Ask, asked: &mut Asked) -> Result<Reply, Status> {
+        let watches = target.watch || ask.query.flag("watch");
+        let verb = verb(&ask.method, &target, watches).ok_or_else(not_allowed)?;
+        *asked = Asked {
+            verb: format!("{verb:?}").to_lowercase(),
+            group: target.kind.group.to_owned(),
+            version: target.kind.version.to_owned(),
+            resource: target.kind.plural.to_owned(),
+            subresource: target.subresource.clone().unwrap_or_default(),
+        };
+        let running = self.metrics.begin(&asked.verb);
+        let mut request = Request {
+            verb,
+            resource: target.resource(),
+            namespace: target.namespace.clone(),
+            name: target.name.clone(),
+            subresource: target.subresource.clone(),
+            body: None,
+            options: Options::default(),
+            user: ask.user.clone(),
+        };
+        if verb == Verb::Connect {
+            drop(running);
+            return streams::connect(self, target, request, ask).await;
+        }
+        let pretty = ask.query.first("pretty").map(|_| ask.query.flag("pretty"));
+        ask.wanted = negotiate::wanted(ask.http.headers(), pretty)?;
+        request.options = query::options(&ask.query)?;
+        if request.options.field_manager.is_none() {
+            request.options.field_manager = agent_name(ask.http.headers());
+        }
+        let include = Include::parse(ask.query.first("includeObject"))?;
+        let tabulator = Tabulator { kind: target.kind, include, now: self.server.env.now() };
+        if verb == Verb::Watch {
+            drop(running);
+            let spread = SHORTEST_WATCH + self.server.env.below(SHORTEST_WATCH);
+            request.options.timeout_seconds.get_or_insert(spread);
+            let events = self.server.watch(request).await?;
+            return Ok(watch::reply(events, ask.wanted.shape, tabulator));
+        }
+        let headers = ask.http.headers().clone();
+        let bytes = body::read(ask.http.into_body()).await?;
+        take_body(&mut request, &headers, &bytes)?;
+        match self.server.handle(request).await {
+            Ok(response) => written(response, &ask.wanted, &tabulator),
+            Err(status) => Ok(reply::status(&status, &ask.wanted)),
+        }
+    }
+}
+
+/// What a method means for a path.
+fn verb(method: &Method, target: &Target, watches: bool) -> Option<Verb> {
+    let connects = matches!(target.subresource.as_deref(), Some("log" | "exec" | "attach" | "portforward" | "proxy"));
+    let (named, sub) = (target.name.is_some(), target.subresource.is_some());
+    match target.subresource.as_deref() {
+        Some("proxy") => return discovery::is_proxied(target.kind).then_some(Verb::Connect),
+        Some("log") if *method != Method::GET => return None,
+        _ if connects => return matches!(*method, Method::GET | Method::POST).then_some(Verb::Connect),
+        _ => {}
+    }
+    match *method {
+        Method::GET if target.watch => Some(Verb::Watch),
+        Method::GET if named => Some(Verb::Get),
+        Method::GET if watches => Some(Verb::Watch),
+        Method::GET => Some(Verb::List),
+        Method::POST if named == sub && (!target.kind.namespaced || target.namespace.is_some()) => Some(Verb::Create),
+        Method::PUT if named => Some(Verb::Update),
+        Method::PATCH if named => Some(Verb::Patch),
+        Method::DELETE if named && !sub => Some(Verb::Delete),
+        Method::DELETE if !named => Some(Verb::DeleteCollection),
+        _ => None,
+    }
+}
+
+/// The body as the verb wants it.
+fn take_body(request: &mut Request, headers: &hyper::HeaderMap, bytes: &[u8]) -> Result<(), Status> {
+    match request.verb {
+        Verb::Create | Verb::Update => {
+            let form = negotiate::body_form(headers)?;
+            request.body = Some(body::parse(bytes, form)?);
+        }
+        Verb::Patch => {
+            let (of_type, form) = negotiate::patch_form(headers)?;
+            request.options.patch_type = Some(of_type);
+            request.body = Some(body::parse(bytes, form)?);
+        }
+        Verb::Delete | Verb::DeleteCollection if !bytes.trim_ascii().is_empty() => {
+            let value = body::parse(bytes, negotiate::body_form(headers)?)?;
+            query::delete_options(&mut request.options, &value)?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// A response in the form and shape that are wanted.
+fn written(response: Response, wanted: &Wanted, tabulator: &Tabulator) -> Result<Reply, Status> {
+    let mut reply = match response.body {
+        Body::Object { bytes, created } => {
+            let bytes = match wanted.shape {
+                Shape::Whole => bytes,
+                Shape::Table => tabulator.one(&bytes, true)?,
+                Shape::Metadata => table::metadata_of(&bytes)?,
+            };
+            reply::json(if created { 201 } else { 200 }, bytes, wanted)
+        }
+        Body::List(list) => {
+            let bytes = match wanted.shape {
+                Shape::Whole => reply::list(&list),
+                Shape::Table => tabulator.list(&list)?,
+                Shape::Metadata => reply::list(&table::metadata_of_list(list)?),
+            };
+            reply::json(200, bytes, wanted)
+        }
+        Body::Status(status) => reply::status(&status, wanted),
+        Body::Stream { .. } => return Err(Status::internal("a stream was opened where none is served")),
+    };
+    reply::warn(&mut reply, &response.warnings);
+    Ok(reply)
+}
+
+/// Who changes a field, where the client does not say: its name, as its User-Agent begins.
+fn agent_name(headers: &hyper::HeaderMap) -> Option<String> {
+    let agent = headers.get(hyper::header::USER_AGENT)?.to_str().ok()?;
+    let name: String = agent.split('/').next()?.chars().take(128).collect();
+    (!name.is_empty()).then_some(name)
+}
+
+fn not_allowed() -> Status {
+    Status::failure(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+}
+
+/// The paths that `/` tells of.
+fn all_paths() -> Vec<Value> {
+    let fixed = ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz"];
+    let mut all: Vec<String> = fixed.iter().map(|path| (*path).to_owned()).collect();
+    for (group, versions) in discovery::groups().into_iter().filter(|(group, _)| !group.is_empty()) {
+        all.push(format!("/apis/{group}"));
+        all.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
+    }
+    all.push("/version".into());
+    all.sort();
+    all.into_iter().map(Value::from).collect()
+}
+
+/// A request's body as every face hands it on.
+pub fn boxed<B>(request: HttpRequest<B>) -> HttpRequest<HttpBody>
+where
+    B: hyper::body::Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    request.map(|body| body.map_err(reply::BodyError::other).boxed_unsync())
+}

@@ -1,0 +1,157 @@
+//! What the client sends and what it wants back: media types, representations, encodings.
+
+use hyper::header::{self, HeaderMap};
+
+use crate::api::Status;
+use crate::api::request::PatchType;
+
+/// How a body is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Json,
+    Yaml,
+}
+
+/// Which representation of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    Whole,
+    /// `meta.k8s.io/v1` Table.
+    Table,
+    /// `meta.k8s.io/v1` PartialObjectMetadata, or a list of them.
+    Metadata,
+}
+
+/// What an answer shall look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub form: Form,
+    pub shape: Shape,
+    pub gzip: bool,
+    pub pretty: bool,
+}
+
+impl Wanted {
+    /// Plain JSON; for answers to those whose wishes are not known yet.
+    pub const PLAIN: Wanted = Wanted { form: Form::Json, shape: Shape::Whole, gzip: false, pretty: false };
+}
+
+/// One media type of an Accept header.
+#[derive(Debug, Default, PartialEq)]
+pub struct Clause {
+    /// In lower case, without parameters.
+    pub media: String,
+    pub parameters: Vec<(String, String)>,
+}
+
+impl Clause {
+    fn parse(text: &str) -> Option<(Clause, f32)> {
+        let mut parts = text.split(';').map(str::trim);
+        let media = parts.next().filter(|media| !media.is_empty())?.to_ascii_lowercase();
+        let mut quality = 1.0;
+        let mut parameters = Vec::new();
+        for (key, value) in parts.filter_map(|part| part.split_once('=')) {
+            let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().trim_matches('"'));
+            match key.as_str() {
+                "q" => quality = value.parse().unwrap_or(0.0),
+                _ => parameters.push((key, value.to_owned())),
+            }
+        }
+        Some((Clause { media, parameters }, quality))
+    }
+    pub fn parameter(&self, key: &str) -> &str {
+        self.parameters.iter().find(|(k, _)| k == key).map_or("", |(_, value)| value)
+    }
+    /// The form that it allows.
+    pub fn form(&self) -> Option<Form> {
+        match self.media.as_str() {
+            "application/json" | "*/*" | "application/*" => Some(Form::Json),
+            "application/yaml" | "text/yaml" | "application/x-yaml" => Some(Form::Yaml),
+            _ => None,
+        }
+    }
+    /// The kind that it wants objects turned into: its name, group and version.
+    pub fn turned_into(&self) -> Option<(&str, &str, &str)> {
+        let kind = self.parameter("as");
+        (!kind.is_empty()).then(|| (kind, self.parameter("g"), self.parameter("v")))
+    }
+    fn shape(&self) -> Option<Shape> {
+        match self.turned_into() {
+            None => Some(Shape::Whole),
+            Some(("Table", "meta.k8s.io", "v1")) => Some(Shape::Table),
+            Some(("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1")) => Some(Shape::Metadata),
+            Some(_) => None,
+        }
+    }
+}
+
+/// The clauses of the Accept headers, the most wanted first.
+pub fn clauses(headers: &HeaderMap) -> Vec<Clause> {
+    let texts = headers.get_all(header::ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
+    let mut all: Vec<(Clause, f32)> = texts.flat_map(|text| text.split(',')).filter_map(Clause::parse).collect();
+    all.retain(|(_, quality)| *quality > 0.0);
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    all.into_iter().map(|(clause, _)| clause).collect()
+}
+
+/// What an answer with objects shall look like; 406 where nothing that is wanted can be had.
+pub fn wanted(headers: &HeaderMap, pretty: Option<bool>) -> Result<Wanted, Status> {
+    let all = clauses(headers);
+    let gzip = accepts_gzip(headers);
+    // A browser or curl reads it: a person.
+    let person = || {
+        let agent = headers.get(header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
+        ["curl", "Wget", "Mozilla/"].iter().any(|name| agent.starts_with(name))
+    };
+    let pretty = pretty.unwrap_or_else(person);
+    if all.is_empty() {
+        return Ok(Wanted { gzip, pretty, ..Wanted::PLAIN });
+    }
+    let found = all.iter().find_map(|clause| Some((clause.form()?, clause.shape()?)));
+    let (form, shape) = found.ok_or_else(not_acceptable)?;
+    Ok(Wanted { form, shape, gzip, pretty })
+}
+
+fn not_acceptable() -> Status {
+    let why = "only the following media types are accepted: application/json, application/yaml";
+    Status::failure(406, "NotAcceptable", why)
+}
+
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let texts = headers.get_all(header::ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
+    texts.flat_map(|text| text.split(',')).filter_map(Clause::parse).any(|(c, q)| c.media == "gzip" && q > 0.0)
+}
+
+/// The media type of the request's body, in lower case and without parameters; "" where there is none.
+pub fn media_type(headers: &HeaderMap) -> String {
+    let text = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    text.split(';').next().unwrap_or("").trim().to_ascii_lowercase()
+}
+
+/// How the body of a create, update or delete is written.
+pub fn body_form(headers: &HeaderMap) -> Result<Form, Status> {
+    match media_type(headers).as_str() {
+        "" | "application/json" | "*/*" => Ok(Form::Json),
+        "application/yaml" | "text/yaml" | "application/x-yaml" => Ok(Form::Yaml),
+        _ => Err(unsupported("application/json, application/yaml")),
+    }
+}
+
+/// Of which type a patch is, and how it is written.
+pub fn patch_form(headers: &HeaderMap) -> Result<(PatchType, Form), Status> {
+    match media_type(headers).as_str() {
+        "application/json-patch+json" => Ok((PatchType::Json, Form::Json)),
+        "application/merge-patch+json" => Ok((PatchType::Merge, Form::Json)),
+        "application/strategic-merge-patch+json" => Ok((PatchType::Strategic, Form::Json)),
+        "application/apply-patch+yaml" => Ok((PatchType::Apply, Form::Yaml)),
+        _ => Err(unsupported(
+            "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, \
+             application/apply-patch+yaml",
+        )),
+    }
+}
+
+fn unsupported(accepted: &str) -> Status {
+    let why = format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
+    Status::failure(415, "UnsupportedMediaType", why)
+}

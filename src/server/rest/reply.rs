@@ -1,0 +1,153 @@
+//! HTTP answers: objects, lists and errors as bodies, with their codes, headers and encodings.
+
+use std::io::Write;
+
+use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper::header::{self, HeaderValue};
+use hyper::{Response as HttpResponse, StatusCode};
+use serde_json::Value;
+
+use super::negotiate::{Form, Wanted};
+use crate::api::request::List;
+use crate::api::{Status, yaml};
+
+/// Of a body that breaks off. (The compiler cannot prove futures with a boxed error type `Send`.)
+pub type BodyError = std::io::Error;
+pub type HttpBody = UnsyncBoxBody<Bytes, BodyError>;
+pub type Reply = HttpResponse<HttpBody>;
+
+/// From this size on an answer is compressed for those who accept that; upstream's threshold.
+const COMPRESS_FROM: usize = 128 << 10;
+
+/// A body that is all there.
+pub fn full(bytes: impl Into<Bytes>) -> HttpBody {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+pub fn with_code(mut reply: Reply, code: u16) -> Reply {
+    // Codes come from `Status`, whose numbers are HTTP's; a strange one from a node is our error.
+    *reply.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    reply
+}
+
+/// A plain text.
+pub fn text(code: StatusCode, text: impl Into<Bytes>) -> Reply {
+    let mut reply = typed(full(text), "text/plain; charset=utf-8");
+    *reply.status_mut() = code;
+    reply
+}
+
+/// What upstream answers where there is nothing: a text, no `Status`.
+pub fn not_found() -> Reply {
+    text(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
+pub fn typed(body: HttpBody, media_type: &'static str) -> Reply {
+    let mut reply = HttpResponse::new(body);
+    let headers = reply.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    reply
+}
+
+/// JSON bytes in the form that is wanted.
+pub fn json(code: u16, bytes: Bytes, wanted: &Wanted) -> Reply {
+    let (bytes, media_type) = match wanted.form {
+        Form::Json if wanted.pretty => (pretty(&bytes), "application/json"),
+        Form::Json => (bytes, "application/json"),
+        Form::Yaml => (to_yaml(&bytes), "application/yaml"),
+    };
+    let compress = wanted.gzip && bytes.len() >= COMPRESS_FROM;
+    let bytes = if compress { gzip(&bytes) } else { bytes };
+    let mut reply = with_code(typed(full(bytes), media_type), code);
+    let headers = reply.headers_mut();
+    if compress {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+    reply
+}
+
+/// A value, which always encodes.
+pub fn value(code: u16, value: &Value, wanted: &Wanted) -> Reply {
+    json(code, Bytes::from(value.to_string()), wanted)
+}
+
+fn pretty(bytes: &[u8]) -> Bytes {
+    let value: Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let mut text = serde_json::to_string_pretty(&value).unwrap_or_default();
+    text.push('\n');
+    text.into()
+}
+
+fn to_yaml(bytes: &[u8]) -> Bytes {
+    let value: Value = serde_json::from_slice(bytes).unwrap_or_default();
+    match yaml::to_string(&value) {
+        Ok(text) => text.into(),
+        // Every JSON value has a YAML form; were there one without, JSON is YAML too.
+        Err(_) => Bytes::copy_from_slice(bytes),
+    }
+}
+
+fn gzip(bytes: &[u8]) -> Bytes {
+    // Writing to a Vec cannot fail.
+    let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), Compression::fast());
+    let _ = encoder.write_all(bytes);
+    encoder.finish().unwrap_or_default().into()
+}
+
+/// A `Status` as the whole answer. Errors are JSON even where YAML was wished for objects.
+pub fn status(status: &Status, wanted: &Wanted) -> Reply {
+    // A Status encodes: it is made of strings and numbers.
+    let bytes = serde_json::to_vec(status).unwrap_or_default();
+    let wanted = Wanted { gzip: false, ..*wanted };
+    let mut reply = json(status.code, bytes.into(), &wanted);
+    let retry = status.details.as_ref().and_then(|details| details.retry_after_seconds);
+    if let Some(seconds) = retry {
+        reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    reply
+}
+
+/// Upstream's Warning headers: `299 - "text"`.
+pub fn warn(reply: &mut Reply, warnings: &[String]) {
+    for warning in warnings {
+        let mut quoted = String::with_capacity(warning.len() + 8);
+        for c in warning.chars().filter(|c| !c.is_control()) {
+            if matches!(c, '"' | '\\') {
+                quoted.push('\\');
+            }
+            quoted.push(c);
+        }
+        if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()) {
+            reply.headers_mut().append(header::WARNING, value);
+        }
+    }
+}
+
+/// A list as one JSON object, its items as they are.
+pub fn list(list: &List) -> Bytes {
+    let mut metadata = serde_json::json!({"resourceVersion": list.resource_version});
+    if !list.continue_token.is_empty() {
+        metadata["continue"] = list.continue_token.as_str().into();
+    }
+    if let Some(remaining) = list.remaining_item_count {
+        metadata["remainingItemCount"] = remaining.into();
+    }
+    let head = serde_json::json!({"kind": list.kind, "apiVersion": list.api_version, "metadata": metadata}).to_string();
+    let size = list.items.iter().map(|item| item.len() + 1).sum::<usize>();
+    let mut out = Vec::with_capacity(head.len() + size + 16);
+    // Behind the head's last member, before its closing brace.
+    out.extend_from_slice(&head.as_bytes()[..head.len() - 1]);
+    out.extend_from_slice(b",\"items\":[");
+    for (i, item) in list.items.iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(item);
+    }
+    out.extend_from_slice(b"]}");
+    out.into()
+}

@@ -1,0 +1,258 @@
+//! portforward: connections to ports inside a Pod, over WebSocket channels, or SPDY streams, plain or tunnelled.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::{SinkExt, StreamExt};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::spdy::{Reader, Session, Stream, Writer};
+use super::websocket::{self, Socket};
+use super::{Frames, Switch, Upgraded, open, switch};
+use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
+use crate::api::{Request, Status, Verb};
+use crate::server::Server;
+use crate::server::rest::Ask;
+use crate::server::rest::reply::Reply;
+
+/// SPDY inside a WebSocket's binary messages; what kubectl speaks since 1.31.
+const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
+const WEBSOCKET: &[&str] = &[TUNNEL, "v4.channel.k8s.io", "portforward.k8s.io"];
+const SPDY: &[&str] = &["portforward.k8s.io"];
+/// The most ports of one WebSocket: each has two channels of one byte's number.
+const MAX_PORTS: usize = 127;
+/// Requests of a SPDY connection whose second stream has not come yet.
+const MAX_HALVES: usize = 256;
+const BACKLOG: usize = 8;
+
+/// What the connections of one request share.
+struct Ports {
+    server: Arc<Server>,
+    request: Request,
+}
+
+impl Ports {
+    async fn open(&self, port: u16) -> Result<Frames, Status> {
+        let body = Some(json!({"port": port}));
+        open(&self.server, Request { body, ..self.request.clone() }).await
+    }
+}
+
+pub async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -> Result<Reply, Status> {
+    let switch = switch(&ask, WEBSOCKET, SPDY)?;
+    // Whether there is such a Pod, and whether the caller may, is said before the connection is switched.
+    let pod = Request { verb: Verb::Get, subresource: None, body: None, ..request.clone() };
+    server.may(&request)?;
+    let pod = server.read_as_server(pod).await?;
+    let phase = pod.0["status"]["phase"].as_str().unwrap_or("");
+    if phase != "Running" {
+        let why = format!("unable to forward port because pod is not running. Current status={phase}");
+        return Err(Status::bad_request(why));
+    }
+    let ports = Arc::new(Ports { server, request });
+    let mut wanted = Vec::new();
+    for text in ask.query.all("ports").flat_map(|list| list.split(',')) {
+        let port: u16 = text.parse().map_err(|_| Status::bad_request(format!("unable to parse {text:?} as a port")))?;
+        wanted.push(port);
+    }
+    let upgrade = hyper::upgrade::on(&mut ask.http);
+    let (reply, websocket) = match switch {
+        Switch::WebSocket { protocol, reply } => (reply, Some(protocol)),
+        Switch::Spdy { reply } => (reply, None),
+    };
+    let by_channels = websocket.as_deref().is_some_and(|protocol| protocol != TUNNEL);
+    if by_channels && (wanted.is_empty() || wanted.contains(&0) || wanted.len() > MAX_PORTS) {
+        return Err(Status::bad_request("query parameter \"ports\" is required: 1 to 127 ports"));
+    }
+    tokio::spawn(async move {
+        let upgraded: Upgraded = match upgrade.await {
+            Ok(upgraded) => hyper_util::rt::TokioIo::new(upgraded),
+            Err(why) => return tracing::debug!("a port forward was not upgraded: {why}"),
+        };
+        match websocket {
+            None => by_streams(Session::start(upgraded), ports).await,
+            Some(_) if by_channels => by_websocket(websocket::socket(upgraded).await, ports, wanted).await,
+            Some(_) => {
+                let socket = websocket::socket(upgraded).await;
+                by_streams(Session::start(websocket::tunnel(socket)), ports).await;
+            }
+        }
+    });
+    Ok(reply)
+}
+
+/// Each connection is a pair of streams, data and error, of one `requestid`.
+async fn by_streams(mut session: Session, ports: Arc<Ports>) {
+    let mut halves: HashMap<String, Stream> = HashMap::new();
+    let mut running = tokio::task::JoinSet::new();
+    loop {
+        let stream = tokio::select! {
+            stream = session.accept() => stream,
+            Some(_) = running.join_next() => continue,
+        };
+        let Some(stream) = stream else { break };
+        let id = stream.header("requestid").to_owned();
+        let Some(first) = halves.remove(&id) else {
+            // A client that opens halves without end is not served without end.
+            if halves.len() == MAX_HALVES {
+                break;
+            }
+            halves.insert(id, stream);
+            continue;
+        };
+        let (data, error) = if stream.header("streamtype") == "error" { (first, stream) } else { (stream, first) };
+        running.spawn(one(data, error, ports.clone()));
+    }
+    running.shutdown().await;
+    session.end().await;
+}
+
+async fn one(data: Stream, error: Stream, ports: Arc<Ports>) {
+    let port = data.header("port").parse::<u16>();
+    let (reader, writer) = data.split();
+    // Held open until the end: the client says nothing there.
+    let (_error_reader, error) = error.split();
+    let ended = match port {
+        Ok(port) => match ports.open(port).await {
+            Ok(frames) => copy(frames, reader, &writer).await,
+            Err(status) => Err(status),
+        },
+        Err(_) => Err(Status::bad_request("the header port is not a port")),
+    };
+    if let Err(status) = ended {
+        // A client that has gone needs no reason.
+        let _ = error.write(Bytes::from(status.message)).await;
+    }
+    writer.finish().await;
+    error.finish().await;
+}
+
+/// Moves bytes both ways until the node's side ends.
+async fn copy(frames: Frames, mut reader: Reader, writer: &Writer) -> Result<(), Status> {
+    let (mut to_node, mut from_node) = frames.split();
+    let upward = async {
+        while let Some(payload) = reader.read().await {
+            if to_node.send(Frame { channel: STDIN, payload }).await.is_err() {
+                break;
+            }
+        }
+        let _ = to_node.send(Frame { channel: CLOSE, payload: Bytes::from_static(&[STDIN]) }).await;
+        std::future::pending::<Result<(), Status>>().await
+    };
+    let downward = async {
+        while let Some(Ok(frame)) = from_node.next().await {
+            match frame.channel {
+                STDOUT => {
+                    if writer.write(frame.payload).await.is_err() {
+                        return Ok(());
+                    }
+                }
+                STATUS => return verdict(&frame.payload),
+                _ => {}
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        ended = upward => ended,
+        ended = downward => ended,
+    }
+}
+
+fn verdict(payload: &[u8]) -> Result<(), Status> {
+    let status: Status = serde_json::from_slice(payload).map_err(Status::internal)?;
+    if status.status == "Success" { Ok(()) } else { Err(status) }
+}
+
+/// Port i has the channels 2i (data) and 2i + 1 (error); each begins with the port's number.
+async fn by_websocket(socket: Socket, ports: Arc<Ports>, wanted: Vec<u16>) {
+    let (mut sink, mut source) = socket.split();
+    let (sender, mut messages) = mpsc::channel::<Bytes>(BACKLOG);
+    let mut inputs = Vec::new();
+    let mut running = tokio::task::JoinSet::new();
+    for (i, port) in wanted.into_iter().enumerate() {
+        let (input, reader) = mpsc::channel(BACKLOG);
+        inputs.push(Some(input));
+        // At most MAX_PORTS: the channels' numbers fit a byte.
+        running.spawn(channel_pair((i * 2) as u8, port, reader, sender.clone(), ports.clone()));
+    }
+    drop(sender);
+    let upward = async {
+        while let Ok(message) = websocket::payload(source.next().await) {
+            let Some(mut payload) = message.filter(|bytes| !bytes.is_empty()) else { continue };
+            let channel = usize::from(payload.split_to(1)[0]);
+            let input = inputs.get_mut(channel / 2).filter(|_| channel % 2 == 0);
+            if let Some(input) = input
+                && let Some(sender) = input
+                && sender.send(payload).await.is_err()
+            {
+                *input = None;
+            }
+        }
+    };
+    let downward = async {
+        while let Some(message) = messages.recv().await {
+            if sink.send(Message::Binary(message)).await.is_err() {
+                return;
+            }
+        }
+        websocket::close(&mut sink).await;
+    };
+    tokio::select! {
+        () = upward => {}
+        () = downward => {}
+    }
+    running.shutdown().await;
+}
+
+async fn channel_pair(
+    channel: u8,
+    port: u16,
+    mut input: mpsc::Receiver<Bytes>,
+    messages: mpsc::Sender<Bytes>,
+    ports: Arc<Ports>,
+) {
+    let message = |channel: u8, payload: &[u8]| {
+        let mut message = BytesMut::with_capacity(payload.len() + 1);
+        message.put_u8(channel);
+        message.put_slice(payload);
+        message.freeze()
+    };
+    for channel in [channel, channel + 1] {
+        if messages.send(message(channel, &port.to_le_bytes())).await.is_err() {
+            return;
+        }
+    }
+    let session = async {
+        let (mut to_node, mut from_node) = ports.open(port).await?.split();
+        let upward = async {
+            while let Some(payload) = input.recv().await {
+                if to_node.send(Frame { channel: STDIN, payload }).await.is_err() {
+                    break;
+                }
+            }
+            std::future::pending::<Result<(), Status>>().await
+        };
+        let downward = async {
+            while let Some(Ok(frame)) = from_node.next().await {
+                match frame.channel {
+                    STDOUT if messages.send(message(channel, &frame.payload)).await.is_err() => return Ok(()),
+                    STATUS => return verdict(&frame.payload),
+                    _ => {}
+                }
+            }
+            Ok(())
+        };
+        tokio::select! {
+            ended = upward => ended,
+            ended = downward => ended,
+        }
+    };
+    let ended: Result<(), Status> = session.await;
+    if let Err(status) = ended {
+        let _ = messages.send(message(channel + 1, status.message.as_bytes())).await;
+    }
+}

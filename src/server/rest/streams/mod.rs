@@ -1,0 +1,190 @@
+//! What needs a node: logs, exec, attach, portforward, proxy; WebSocket and SPDY re-framed to the node's frames.
+
+use bytes::Bytes;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::{Method, StatusCode};
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use tokio::io::DuplexStream;
+use tokio_util::codec::Framed;
+
+use super::paths::Target;
+use super::query::Query;
+use super::reply::{self, Reply};
+use super::{Ask, Face, Server};
+use crate::api::request::Body;
+use crate::api::rpc::{ExecOptions, LogOptions, Task};
+use crate::api::stream::FrameCodec;
+use crate::api::{Request, Status};
+
+mod forward;
+mod log;
+mod proxy;
+mod remote;
+mod spdy;
+mod websocket;
+
+/// The caller's end of a session with a node.
+type Frames = Framed<DuplexStream, FrameCodec>;
+/// A connection that has been switched to another protocol.
+type Upgraded = hyper_util::rt::TokioIo<hyper::upgrade::Upgraded>;
+
+const BUFFER: usize = 64 << 10;
+
+/// Answers a request that needs a node.
+pub(super) async fn connect(face: &Face, target: Target, mut request: Request, ask: Ask) -> Result<Reply, Status> {
+    let sub = request.subresource.clone().unwrap_or_default();
+    match sub.as_str() {
+        "log" => {
+            request.body = Some(log_options(&ask.query)?);
+            log::serve(&face.server, request).await
+        }
+        "exec" | "attach" => {
+            request.body = Some(exec_options(&ask.query, sub == "exec")?);
+            let tty = ask.query.flag("tty");
+            remote::serve(&face.server, request, ask, tty).await
+        }
+        "portforward" => forward::serve(face.server.clone(), request, ask).await,
+        "proxy" => proxy::serve(&face.server, target, request, ask).await,
+        _ => Err(super::not_allowed()),
+    }
+}
+
+/// Opens the session that a connect request asks for.
+async fn open(server: &Server, request: Request) -> Result<Frames, Status> {
+    let response = server.handle(request).await?;
+    match response.body {
+        Body::Stream { id } => dial(server, &id),
+        _ => Err(Status::internal("connect opened no stream")),
+    }
+}
+
+/// Opens a session that the server itself wants.
+fn ask_node(server: &Server, node: &str, task: Task) -> Result<Frames, Status> {
+    let id = server.streams.open(&server.env, node, task)?;
+    dial(server, &id)
+}
+
+fn dial(server: &Server, id: &str) -> Result<Frames, Status> {
+    let gone = || Status::internal("the stream has ended before it began");
+    let (ours, theirs) = tokio::io::duplex(BUFFER);
+    let half = server.streams.take(id).ok_or_else(gone)?;
+    half.send(Box::new(theirs)).map_err(|_| gone())?;
+    Ok(Framed::new(ours, FrameCodec))
+}
+
+/// `PodLogOptions` from a query.
+fn log_options(query: &Query) -> Result<Value, Status> {
+    let mut options = Map::new();
+    for key in ["container", "sinceTime"] {
+        if let Some(text) = query.first(key) {
+            options.insert(key.into(), text.into());
+        }
+    }
+    for key in ["follow", "previous", "timestamps"] {
+        options.insert(key.into(), query.flag(key).into());
+    }
+    for key in ["sinceSeconds", "tailLines", "limitBytes"] {
+        if let Some(number) = query.number::<i64>(key)? {
+            if number < 0 {
+                return Err(Status::bad_request(format!("{key}: must be greater than or equal to 0")));
+            }
+            options.insert(key.into(), number.into());
+        }
+    }
+    check::<LogOptions>(options.into())
+}
+
+/// `PodExecOptions` or `PodAttachOptions` from a query.
+fn exec_options(query: &Query, with_command: bool) -> Result<Value, Status> {
+    let mut options = Map::new();
+    for key in ["stdin", "stdout", "stderr", "tty"] {
+        options.insert(key.into(), query.flag(key).into());
+    }
+    if let Some(container) = query.first("container") {
+        options.insert("container".into(), container.into());
+    }
+    if with_command {
+        options.insert("command".into(), query.all("command").collect());
+    }
+    if !["stdin", "stdout", "stderr"].iter().any(|key| query.flag(key)) {
+        return Err(Status::bad_request("you must specify at least 1 of stdin, stdout, stderr"));
+    }
+    if query.flag("tty") {
+        // A terminal has one output.
+        options.insert("stderr".into(), false.into());
+    }
+    check::<ExecOptions>(options.into())
+}
+
+fn check<T: DeserializeOwned>(options: Value) -> Result<Value, Status> {
+    T::deserialize(&options).map_err(|why| Status::bad_request(why.to_string()))?;
+    Ok(options)
+}
+
+/// Whether a request wants its connection switched to this protocol.
+fn wants_upgrade(headers: &HeaderMap, protocol: &str) -> bool {
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let upgrades = text(header::CONNECTION).split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
+    upgrades && text(header::UPGRADE).split(',').any(|word| word.trim().eq_ignore_ascii_case(protocol))
+}
+
+/// All values of a header that lists words.
+fn words<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a str> {
+    let texts = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    texts.flat_map(|text| text.split(',')).map(str::trim).filter(|word| !word.is_empty()).collect()
+}
+
+/// The answer that switches a connection, with the headers that the protocol wants.
+fn switching(protocol: &'static str, headers: &[(&'static str, &str)]) -> Reply {
+    let mut reply = reply::text(StatusCode::SWITCHING_PROTOCOLS, Bytes::new());
+    let map = reply.headers_mut();
+    map.clear();
+    map.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    map.insert(header::UPGRADE, HeaderValue::from_static(protocol));
+    for (name, value) in headers {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            map.insert(*name, value);
+        }
+    }
+    reply
+}
+
+/// How a client wants to speak, and the answer that says yes.
+enum Switch {
+    WebSocket { protocol: String, reply: Reply },
+    Spdy { reply: Reply },
+}
+
+/// Chooses protocol and subprotocol, each list in our order of preference.
+fn switch(ask: &Ask, websocket: &[&str], spdy: &[&str]) -> Result<Switch, Status> {
+    let headers = ask.http.headers();
+    if wants_upgrade(headers, "websocket") {
+        let offered = words(headers, "sec-websocket-protocol");
+        let chosen = websocket.iter().find(|name| offered.contains(name));
+        // Who names no protocol gets the oldest, as upstream has it.
+        let protocol = match (chosen, offered.is_empty()) {
+            (Some(name), _) => *name,
+            (None, true) => "",
+            (None, false) => {
+                let why = format!("unable to negotiate a subprotocol: the client offers {offered:?}, we {websocket:?}");
+                return Err(Status::bad_request(why));
+            }
+        };
+        if ask.method != Method::GET {
+            return Err(super::not_allowed());
+        }
+        let reply = websocket::accept(headers, protocol)?;
+        return Ok(Switch::WebSocket { protocol: protocol.to_owned(), reply });
+    }
+    if wants_upgrade(headers, "SPDY/3.1") {
+        let offered = words(headers, "x-stream-protocol-version");
+        let Some(protocol) = spdy.iter().find(|name| offered.contains(name)) else {
+            let why = format!("unable to upgrade: the client offers {offered:?}, we {spdy:?}");
+            return Err(Status::failure(403, "Forbidden", why));
+        };
+        let reply = switching("SPDY/3.1", &[("x-stream-protocol-version", protocol)]);
+        return Ok(Switch::Spdy { reply });
+    }
+    Err(Status::bad_request("unable to upgrade: a WebSocket or SPDY/3.1 upgrade is needed"))
+}

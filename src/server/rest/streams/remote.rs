@@ -1,0 +1,205 @@
+//! exec and attach: the standard streams of a process over WebSocket channels or SPDY streams.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::{SinkExt, StreamExt};
+use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::spdy::{self, Session, Stream};
+use super::websocket::{self, Socket};
+use super::{Frames, Switch, Upgraded, open, switch};
+use crate::api::stream::{CLOSE, Frame, RESIZE, STATUS, STDERR, STDIN, STDOUT};
+use crate::api::{Request, Status};
+use crate::server::Server;
+use crate::server::rest::Ask;
+use crate::server::rest::reply::Reply;
+
+/// v5 is v4 with half-close.
+const WEBSOCKET: &[&str] = &["v5.channel.k8s.io", "v4.channel.k8s.io"];
+const SPDY: &[&str] = &["v4.channel.k8s.io"];
+/// So long a client may take to open its streams.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Frames that may wait for a slow node.
+const BACKLOG: usize = 4;
+
+pub async fn serve(server: &Server, request: Request, mut ask: Ask, tty: bool) -> Result<Reply, Status> {
+    let switch = switch(&ask, WEBSOCKET, SPDY)?;
+    let ends = Ends {
+        stdin: ask.query.flag("stdin"),
+        stdout: ask.query.flag("stdout"),
+        stderr: ask.query.flag("stderr") && !tty,
+        tty,
+    };
+    // What is wrong with the request is still an answer in HTTP.
+    let frames = open(server, request).await?;
+    let upgrade = hyper::upgrade::on(&mut ask.http);
+    let (reply, over_spdy) = match switch {
+        Switch::WebSocket { reply, .. } => (reply, false),
+        Switch::Spdy { reply } => (reply, true),
+    };
+    tokio::spawn(async move {
+        let upgraded: Upgraded = match upgrade.await {
+            Ok(upgraded) => hyper_util::rt::TokioIo::new(upgraded),
+            Err(why) => return tracing::debug!("a session was not upgraded: {why}"),
+        };
+        if over_spdy {
+            by_spdy(Session::start(upgraded), frames, ends).await;
+        } else {
+            by_websocket(websocket::socket(upgraded).await, frames, ends).await;
+        }
+    });
+    Ok(reply)
+}
+
+/// Which streams a session has.
+#[derive(Clone, Copy)]
+struct Ends {
+    stdin: bool,
+    stdout: bool,
+    stderr: bool,
+    tty: bool,
+}
+
+/// The channels are the frames' own: only the framing differs.
+async fn by_websocket(socket: Socket, frames: Frames, ends: Ends) {
+    let (mut sink, mut source) = socket.split();
+    let (mut to_node, mut from_node) = frames.split();
+    let upward = async {
+        while let Ok(message) = websocket::payload(source.next().await) {
+            let Some(mut payload) = message.filter(|bytes| !bytes.is_empty()) else { continue };
+            let channel = payload.split_to(1)[0];
+            let wanted = match channel {
+                STDIN => ends.stdin && !payload.is_empty(),
+                RESIZE => ends.tty,
+                CLOSE => payload.first() == Some(&STDIN),
+                _ => false,
+            };
+            if wanted && to_node.send(Frame { channel, payload }).await.is_err() {
+                // The node does not listen any more, but has still to say how it ended.
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    let downward = async {
+        // An empty message says that the session stands.
+        let first = if ends.stdout { STDOUT } else { STDERR };
+        if sink.send(Message::Binary(Bytes::copy_from_slice(&[first]))).await.is_err() {
+            return;
+        }
+        while let Some(Ok(frame)) = from_node.next().await {
+            if frame.channel == CLOSE {
+                continue;
+            }
+            let mut message = BytesMut::with_capacity(frame.payload.len() + 1);
+            message.put_u8(frame.channel);
+            message.put(frame.payload);
+            if sink.send(Message::Binary(message.freeze())).await.is_err() || frame.channel == STATUS {
+                break;
+            }
+        }
+        websocket::close(&mut sink).await;
+    };
+    tokio::select! {
+        () = upward => {}
+        () = downward => {}
+    }
+}
+
+/// The streams that a client opens for one session.
+#[derive(Default)]
+struct Opened {
+    error: Option<Stream>,
+    stdin: Option<Stream>,
+    stdout: Option<Stream>,
+    stderr: Option<Stream>,
+    resize: Option<Stream>,
+}
+
+impl Opened {
+    async fn all(session: &mut Session, ends: Ends) -> Option<Opened> {
+        let mut opened = Opened::default();
+        loop {
+            let outputs = (!ends.stdout || opened.stdout.is_some()) && (!ends.stderr || opened.stderr.is_some());
+            let inputs = (!ends.stdin || opened.stdin.is_some()) && (!ends.tty || opened.resize.is_some());
+            if outputs && inputs && opened.error.is_some() {
+                return Some(opened);
+            }
+            let stream = session.accept().await?;
+            match stream.header("streamtype") {
+                "error" => opened.error = Some(stream),
+                "stdin" => opened.stdin = Some(stream),
+                "stdout" => opened.stdout = Some(stream),
+                "stderr" => opened.stderr = Some(stream),
+                "resize" => opened.resize = Some(stream),
+                other => tracing::debug!("a client opened a stream of type {other:?}"),
+            }
+        }
+    }
+}
+
+async fn by_spdy(mut session: Session, frames: Frames, ends: Ends) {
+    let Ok(Some(opened)) = tokio::time::timeout(PATIENCE, Opened::all(&mut session, ends)).await else {
+        return tracing::debug!("a client did not open the streams of its session");
+    };
+    let (mut to_node, mut from_node) = frames.split();
+    let (sender, mut input) = mpsc::channel(BACKLOG);
+    let split = |stream: Option<Stream>| stream.map(Stream::split).unzip();
+    let (stdin, stdin_end) = split(opened.stdin);
+    let (resize, resize_end) = split(opened.resize);
+    for (channel, reader) in [(STDIN, stdin), (RESIZE, resize)] {
+        let Some(reader) = reader else { continue };
+        tokio::spawn(feed(channel, reader, sender.clone()));
+    }
+    drop(sender);
+    let (_, error) = split(opened.error);
+    let (_, stdout) = split(opened.stdout);
+    let (_, stderr) = split(opened.stderr);
+    let upward = async {
+        while let Some(frame) = input.recv().await {
+            if to_node.send(frame).await.is_err() {
+                break;
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    let downward = async {
+        while let Some(Ok(frame)) = from_node.next().await {
+            let to = match frame.channel {
+                STDOUT => &stdout,
+                STDERR => &stderr,
+                STATUS => &error,
+                _ => continue,
+            };
+            if let Some(to) = to
+                && to.write(frame.payload).await.is_err()
+            {
+                return;
+            }
+            if frame.channel == STATUS {
+                break;
+            }
+        }
+        for end in [stdin_end, resize_end, stdout, stderr, error].into_iter().flatten() {
+            end.finish().await;
+        }
+    };
+    tokio::select! {
+        () = upward => {}
+        () = downward => {}
+        () = session.closed() => {}
+    }
+    session.end().await;
+}
+
+async fn feed(channel: u8, mut reader: spdy::Reader, sender: mpsc::Sender<Frame>) {
+    while let Some(payload) = reader.read().await {
+        if sender.send(Frame { channel, payload }).await.is_err() {
+            return;
+        }
+    }
+    if channel == STDIN {
+        let _ = sender.send(Frame { channel: CLOSE, payload: Bytes::from_static(&[STDIN]) }).await;
+    }
+}

@@ -1,0 +1,150 @@
+//! Other representations of objects: Tables from the kinds' columns, and metadata alone.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::api::columns::{AGE, Column, NAME, number, text, wide};
+use crate::api::request::List;
+use crate::api::{Kind, Object, Status};
+
+/// Which part of an object a row carries: the parameter `includeObject`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Include {
+    Nothing,
+    Metadata,
+    Object,
+}
+
+impl Include {
+    pub fn parse(text: Option<&str>) -> Result<Include, Status> {
+        match text {
+            None | Some("Metadata") => Ok(Include::Metadata),
+            Some("None") => Ok(Include::Nothing),
+            Some("Object") => Ok(Include::Object),
+            Some(other) => {
+                let why =
+                    format!("includeObject: Unsupported value: {other:?}: supported values: None, Metadata, Object");
+                Err(Status::bad_request(why))
+            }
+        }
+    }
+}
+
+/// What makes tables of a kind's objects.
+#[derive(Clone, Copy)]
+pub struct Tabulator {
+    pub kind: &'static Kind,
+    pub include: Include,
+    pub now: Timestamp,
+}
+
+/// The columns of a Scale, whatever it is a view of.
+const SCALE: &[Column] = &[
+    NAME,
+    crate::api::columns::column("DESIRED", |o, _| number(o, "spec.replicas").to_string()),
+    crate::api::columns::column("AVAILABLE", |o, _| number(o, "status.replicas").to_string()),
+    AGE,
+    wide("SELECTOR", |o, _| text(o, "status.selector")),
+];
+const PLAIN: &[Column] = &[NAME, AGE];
+
+impl Tabulator {
+    /// The Table of one object.
+    pub fn one(&self, bytes: &[u8], with_head: bool) -> Result<Bytes, Status> {
+        let object = Object::from_slice(bytes)?;
+        let columns = self.columns(&object);
+        let metadata = json!({"resourceVersion": object.resource_version()});
+        Ok(table(metadata, with_head.then_some(columns), vec![self.row(columns, object)]))
+    }
+
+    /// The Table of a page of a list.
+    pub fn list(&self, list: &List) -> Result<Bytes, Status> {
+        let mut metadata = json!({"resourceVersion": list.resource_version});
+        if !list.continue_token.is_empty() {
+            metadata["continue"] = list.continue_token.as_str().into();
+        }
+        if let Some(remaining) = list.remaining_item_count {
+            metadata["remainingItemCount"] = remaining.into();
+        }
+        let row = |item: &Bytes| Ok(self.row(self.kind.columns, Object::from_slice(item)?));
+        let rows = list.items.iter().map(row).collect::<Result<Vec<Value>, Status>>()?;
+        Ok(table(metadata, Some(self.kind.columns), rows))
+    }
+
+    fn columns(&self, object: &Object) -> &'static [Column] {
+        match object.kind() {
+            kind if kind == self.kind.kind => self.kind.columns,
+            "Scale" => SCALE,
+            _ => PLAIN,
+        }
+    }
+
+    fn row(&self, columns: &[Column], object: Object) -> Value {
+        let cells: Vec<Value> = columns.iter().map(|column| (column.cell)(&object, self.now).into()).collect();
+        match self.include {
+            Include::Nothing => json!({"cells": cells}),
+            Include::Metadata => json!({"cells": cells, "object": partial(object)}),
+            Include::Object => json!({"cells": cells, "object": object.0}),
+        }
+    }
+}
+
+fn table(metadata: Value, columns: Option<&[Column]>, rows: Vec<Value>) -> Bytes {
+    let head: Vec<Value> = columns.into_iter().flatten().map(definition).collect();
+    let table = json!({
+        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
+        "columnDefinitions": head, "rows": rows,
+    });
+    table.to_string().into()
+}
+
+fn definition(column: &Column) -> Value {
+    let format = if column.name == "NAME" { "name" } else { "" };
+    json!({
+        "name": title(column.name), "type": "string", "format": format, "description": "",
+        "priority": i32::from(column.wide),
+    })
+}
+
+/// `NOMINATED NODE` as upstream writes a column's name: `Nominated Node`; short words are abbreviations.
+fn title(name: &str) -> String {
+    let word = |word: &str| match word.len() {
+        0..=2 => word.to_owned(),
+        _ => word[..1].to_owned() + &word[1..].to_lowercase(),
+    };
+    match name.is_ascii() {
+        true => name.split(' ').map(word).collect::<Vec<_>>().join(" "),
+        false => name.to_owned(),
+    }
+}
+
+/// `PartialObjectMetadata` of an object.
+fn partial(mut object: Object) -> Value {
+    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object.0["metadata"].take()})
+}
+
+/// The metadata of one object alone.
+pub fn metadata_of(bytes: &[u8]) -> Result<Bytes, Status> {
+    Ok(partial(Object::from_slice(bytes)?).to_string().into())
+}
+
+/// The metadata of a list's items alone.
+pub fn metadata_of_list(list: List) -> Result<List, Status> {
+    let items = list.items.iter().map(|item| metadata_of(item)).collect::<Result<_, _>>()?;
+    Ok(List { kind: "PartialObjectMetadataList".into(), api_version: "meta.k8s.io/v1".into(), items, ..list })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::title;
+
+    #[test]
+    fn column_names_are_written_as_upstream_writes_them() {
+        for (ours, upstream) in
+            [("NAME", "Name"), ("UP-TO-DATE", "Up-to-date"), ("NOMINATED NODE", "Nominated Node"), ("IP", "IP")]
+        {
+            assert_eq!(title(ours), upstream);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Watches as chunked JSON lines.
+
+use bytes::Bytes;
+use futures::stream;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+
+use super::negotiate::Shape;
+use super::reply::{self, BodyError, Reply};
+use super::table::{self, Tabulator};
+use crate::api::request::EventKind;
+use crate::api::{Status, WatchEvent};
+use crate::server::Watch;
+
+/// So many events go out in one chunk when they are there at once.
+const TOGETHER: usize = 128;
+
+/// How the events of one watch are written.
+struct Writer {
+    events: Watch,
+    shape: Shape,
+    tabulator: Tabulator,
+    /// A Table's columns are told once.
+    head_told: bool,
+    waiting: Vec<WatchEvent>,
+}
+
+/// The answer that goes on until the watch ends or the client leaves. Who reads slowly is cut off by the cache.
+pub fn reply(events: Watch, shape: Shape, tabulator: Tabulator) -> Reply {
+    let writer = Writer { events, shape, tabulator, head_told: false, waiting: Vec::with_capacity(TOGETHER) };
+    let chunks = stream::unfold(writer, |mut writer| async move {
+        let chunk = writer.next().await?;
+        Some((Ok::<_, BodyError>(Frame::data(chunk)), writer))
+    });
+    reply::typed(StreamBody::new(chunks).boxed_unsync(), "application/json")
+}
+
+impl Writer {
+    async fn next(&mut self) -> Option<Bytes> {
+        self.events.recv_many(&mut self.waiting, TOGETHER).await;
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let size = self.waiting.iter().map(|event| event.object.len() + 40).sum();
+        let mut out = Vec::with_capacity(size);
+        for event in std::mem::take(&mut self.waiting) {
+            let (kind, object) = match self.shaped(&event) {
+                Ok(object) => (event.kind, object),
+                // What cannot be shown is told as an error.
+                Err(status) => (EventKind::Error, Bytes::from(serde_json::to_vec(&status).unwrap_or_default())),
+            };
+            write(&mut out, kind, &object);
+        }
+        Some(out.into())
+    }
+
+    fn shaped(&mut self, event: &WatchEvent) -> Result<Bytes, Status> {
+        match (self.shape, event.kind) {
+            (_, EventKind::Error) | (Shape::Whole, _) => Ok(event.object.clone()),
+            (Shape::Metadata, _) => table::metadata_of(&event.object),
+            (Shape::Table, _) => {
+                let with_head = !std::mem::replace(&mut self.head_told, true);
+                self.tabulator.one(&event.object, with_head)
+            }
+        }
+    }
+}
+
+fn write(out: &mut Vec<u8>, kind: EventKind, object: &[u8]) {
+    let name = match kind {
+        EventKind::Added => "ADDED",
+        EventKind::Modified => "MODIFIED",
+        EventKind::Deleted => "DELETED",
+        EventKind::Bookmark => "BOOKMARK",
+        EventKind::Error => "ERROR",
+    };
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b"\",\"object\":");
+    out.extend_from_slice(object);
+    out.extend_from_slice(b"}\n");
+}
