@@ -3,7 +3,7 @@
 use k8s_openapi::schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::{Source, merge_keys};
+use super::{Source, Topology, merge_keys};
 
 /// The definitions that sources need, by name. References begin with `prefix`: `#/components/schemas/`.
 pub fn definitions<'a>(sources: impl IntoIterator<Item = &'a Source>, prefix: &str) -> Map<String, Value> {
@@ -46,6 +46,9 @@ fn finish(name: &str, definition: &mut Value, prefix: &str) {
         _ => {}
     }
     refer(definition, prefix);
+    if merge_keys::is_atomic(&short) {
+        definition["x-kubernetes-map-type"] = "atomic".into();
+    }
     for (field, property) in definition["properties"].as_object_mut().into_iter().flatten() {
         extend(&short, field, property);
     }
@@ -78,25 +81,22 @@ fn extend(parent: &str, field: &str, property: &mut Value) {
     let is_list = property["type"] == "array";
     let Some(property) = property.as_object_mut() else { return };
     let mut set = |key: &str, value: Value| drop(property.insert(format!("x-kubernetes-{key}"), value));
-    let merges = rule.list.merge_key.is_some();
-    if merges || rule.retain_keys {
-        let words = [(merges, "merge"), (rule.retain_keys, "retainKeys")];
-        let words: Vec<&str> = words.iter().filter(|(holds, _)| *holds).map(|(_, word)| *word).collect();
+    let words = [(rule.list.merge_key.is_some(), "merge"), (rule.replace, "replace"), (rule.retain_keys, "retainKeys")];
+    let words: Vec<&str> = words.iter().filter(|(holds, _)| *holds).map(|(_, word)| *word).collect();
+    if !words.is_empty() {
         set("patch-strategy", words.join(",").into());
     }
     if let Some(key) = rule.list.merge_key.filter(|key| !key.is_empty()) {
         set("patch-merge-key", key.into());
     }
-    if is_list {
-        match (rule.list.map_keys, rule.list.set) {
-            ([], true) => set("list-type", "set".into()),
-            ([], false) => set("list-type", "atomic".into()),
-            (keys, _) => {
-                set("list-type", "map".into());
-                set("list-map-keys", keys.into());
-            }
+    match rule.list.topology {
+        _ if !is_list && rule.atomic => set("map-type", "atomic".into()),
+        _ if !is_list => {}
+        Topology::Atomic => set("list-type", "atomic".into()),
+        Topology::Set => set("list-type", "set".into()),
+        Topology::Map(keys) => {
+            set("list-type", "map".into());
+            set("list-map-keys", keys.into());
         }
-    } else if rule.atomic {
-        set("map-type", "atomic".into());
     }
 }

@@ -7,8 +7,11 @@ use super::negotiate::{Clause, Wanted};
 use super::reply::{self, Reply};
 use crate::api::{Kind, kinds};
 
-/// The verbs of a resource that is stored.
-const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// The verbs of a resource itself.
+fn verbs(kind: &Kind) -> Vec<String> {
+    kind.verbs.iter().map(|verb| format!("{verb:?}").to_lowercase()).collect()
+}
+
 const READ_WRITE: &[&str] = &["get", "patch", "update"];
 const STREAM: &[&str] = &["create", "get"];
 const ALL_METHODS: &[&str] = &["create", "delete", "get", "patch", "update"];
@@ -160,7 +163,7 @@ pub fn resource_list(group: &str, version: &str, wanted: &Wanted) -> Reply {
 fn resources(kind: &'static Kind) -> Vec<Value> {
     let mut own = json!({
         "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind,
-        "verbs": VERBS,
+        "verbs": verbs(kind),
     });
     if !kind.short_names.is_empty() {
         own["shortNames"] = kind.short_names.into();
@@ -230,7 +233,7 @@ fn discovered_resource(kind: &'static Kind) -> Value {
     let mut resource = json!({
         "resource": kind.plural, "responseKind": gvk((kind.kind, kind.group, kind.version)),
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
-        "singularResource": kind.singular, "verbs": VERBS,
+        "singularResource": kind.singular, "verbs": verbs(kind),
     });
     for (key, names) in [("shortNames", kind.short_names), ("categories", kind.categories)] {
         if !names.is_empty() {

@@ -107,7 +107,7 @@ impl Face {
                 let verb = method.as_str().to_ascii_lowercase();
                 self.server.authorizer.authorize_path(&user, &verb, &path)?;
                 asked.verb.clone_from(&verb);
-                if method != Method::GET {
+                if method != Method::GET && place.is_some() {
                     return Err(not_allowed());
                 }
                 let pretty = query.first("pretty").map(|_| query.flag("pretty"));

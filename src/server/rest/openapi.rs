@@ -11,7 +11,7 @@ use super::discovery::{self, Subresource};
 use super::negotiate::{Clause, Form, Wanted};
 use super::reply::{self, Reply};
 use crate::api::schema::{self, openapi};
-use crate::api::{Kind, Status};
+use crate::api::{Kind, Status, Verb};
 
 /// How documents of one OpenAPI version differ from the other's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -230,13 +230,16 @@ fn all_paths(edition: Edition, kinds: &[&'static Kind]) -> Map<String, Value> {
             group => format!("/apis/{group}/{}", kind.version),
         };
         let scoped = if kind.namespaced { format!("{root}/namespaces/{{namespace}}") } else { root.clone() };
-        if kind.namespaced {
+        if kind.namespaced && kind.verbs.contains(&Verb::List) {
             all.insert(format!("{root}/{}", kind.plural), item(edition, &collection(kind, true), false, false));
         }
         let path = format!("{scoped}/{}", kind.plural);
         all.insert(path.clone(), item(edition, &collection(kind, false), kind.namespaced, false));
         let path = format!("{path}/{{name}}");
-        all.insert(path.clone(), item(edition, &object(kind), kind.namespaced, true));
+        let operations = object(kind);
+        if !operations.is_empty() {
+            all.insert(path.clone(), item(edition, &operations, kind.namespaced, true));
+        }
         for sub in discovery::subresources(kind).into_iter().filter(|sub| sub.name != "proxy") {
             all.insert(format!("{path}/{}", sub.name), item(edition, &part(kind, &sub), kind.namespaced, true));
         }
@@ -251,6 +254,11 @@ fn titled(kind: &Kind, all_namespaces: bool) -> String {
     let scope = if kind.namespaced && !all_namespaces { "Namespaced" } else { "" };
     let suffix = if all_namespaces { "ForAllNamespaces" } else { "" };
     format!("{}{}{scope}{}{suffix}", capital(group), capital(kind.version), kind.kind)
+}
+
+/// Those operations that the kind serves.
+fn served(kind: &Kind, operations: Vec<(Verb, Operation)>) -> Vec<Operation> {
+    operations.into_iter().filter(|(verb, _)| kind.verbs.contains(verb)).map(|(_, operation)| operation).collect()
 }
 
 fn operation(kind: &Kind, method: &'static str, action: &'static str, id: String) -> Operation {
@@ -272,7 +280,7 @@ fn collection(kind: &Kind, all_namespaces: bool) -> Vec<Operation> {
         ..operation(kind, "get", "list", format!("list{id}"))
     };
     if all_namespaces {
-        return vec![list];
+        return served(kind, vec![(Verb::List, list)]);
     }
     let create = Operation {
         takes: Some(own.clone()),
@@ -285,27 +293,27 @@ fn collection(kind: &Kind, all_namespaces: bool) -> Vec<Operation> {
         parameters: DELETE,
         ..operation(kind, "delete", "deletecollection", format!("deleteCollection{id}"))
     };
-    vec![list, create, delete]
+    served(kind, vec![(Verb::List, list), (Verb::Create, create), (Verb::DeleteCollection, delete)])
 }
 
 fn object(kind: &Kind) -> Vec<Operation> {
     let id = titled(kind, false);
     let own = openapi::name_of(&kind.schema);
-    vec![
-        operation(kind, "get", "get", format!("read{id}")),
-        Operation { takes: Some(own), parameters: WRITE, ..operation(kind, "put", "put", format!("replace{id}")) },
-        Operation {
-            takes: Some(format!("{META}.Patch")),
-            parameters: PATCH,
-            ..operation(kind, "patch", "patch", format!("patch{id}"))
-        },
-        Operation {
-            takes: Some(format!("{META}.DeleteOptions")),
-            gives: format!("{META}.Status"),
-            parameters: DELETE,
-            ..operation(kind, "delete", "delete", format!("delete{id}"))
-        },
-    ]
+    let put =
+        Operation { takes: Some(own), parameters: WRITE, ..operation(kind, "put", "put", format!("replace{id}")) };
+    let patch = Operation {
+        takes: Some(format!("{META}.Patch")),
+        parameters: PATCH,
+        ..operation(kind, "patch", "patch", format!("patch{id}"))
+    };
+    let delete = Operation {
+        takes: Some(format!("{META}.DeleteOptions")),
+        gives: format!("{META}.Status"),
+        parameters: DELETE,
+        ..operation(kind, "delete", "delete", format!("delete{id}"))
+    };
+    let get = operation(kind, "get", "get", format!("read{id}"));
+    served(kind, vec![(Verb::Get, get), (Verb::Update, put), (Verb::Patch, patch), (Verb::Delete, delete)])
 }
 
 /// The operations of a subresource.

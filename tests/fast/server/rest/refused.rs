@@ -25,6 +25,7 @@ async fn unknown_paths_are_not_found_and_wrong_methods_not_allowed() {
         let told = rest.get(path).await;
         assert_eq!((told.code, told.text().as_str()), (404, "404 page not found\n"), "{path}");
     }
+    assert_eq!(rest.ask("POST /apis/nothing/v1/things", &JSON, "{}").await.code, 404);
     for line in ["POST /api/v1/configmaps", &format!("PUT {MAPS}"), &format!("POST {MAPS}/a"), "DELETE /version"] {
         let told = rest.ask(line, &JSON, "{}").await;
         assert_eq!((told.code, told.json()["reason"].clone()), (405, json!("MethodNotAllowed")), "{line}");
