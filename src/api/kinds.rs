@@ -14,24 +14,54 @@ use super::request::{FieldValidation, Verb};
 use super::schema::{self, Struct, Type};
 use super::status::{Cause, Status};
 
+mod certificate_signing_request;
 mod config_map;
 mod controller_revision;
 mod cron_job;
+mod csi_driver;
+mod csi_node;
+mod csi_storage_capacity;
+mod custom_resource_definition;
 mod daemon_set;
 mod deployment;
+mod dynamic_resources;
 mod endpoint_slice;
+mod endpoints;
 mod event;
+mod flow_schema;
+mod horizontal_pod_autoscaler;
+mod ingress;
+mod ingress_class;
+mod ip_address;
 pub mod job;
 mod lease;
+mod limit_range;
 mod namespace;
+mod network_policy;
 mod node;
+mod persistent_volume;
 mod persistent_volume_claim;
 mod pod;
+mod pod_disruption_budget;
+mod pod_template;
+mod priority_class;
+mod priority_level_configuration;
 mod replica_set;
+mod replication_controller;
+mod resource_quota;
+mod role;
+mod role_binding;
+mod runtime_class;
 mod secret;
 mod service;
 mod service_account;
+mod service_cidr;
 mod stateful_set;
+pub mod storage_class;
+mod validating_admission_policy;
+mod volume_attachment;
+mod volume_attributes_class;
+mod webhook_configuration;
 
 /// One kind of object, in one version. Adding a kind is adding a row.
 pub struct Kind {
@@ -285,15 +315,21 @@ impl Kind {
     }
 }
 
-/// The table.
+/// The table: groups in the order in which upstream lists them, each group's first version first.
 pub static KINDS: &[Kind] = &[
     // core
     config_map::KIND,
+    endpoints::KIND,
     event::KIND,
+    limit_range::KIND,
     namespace::KIND,
     node::KIND,
+    persistent_volume::KIND,
     persistent_volume_claim::KIND,
     pod::KIND,
+    pod_template::KIND,
+    replication_controller::KIND,
+    resource_quota::KIND,
     secret::KIND,
     service::KIND,
     service_account::KIND,
@@ -303,13 +339,59 @@ pub static KINDS: &[Kind] = &[
     deployment::KIND,
     replica_set::KIND,
     stateful_set::KIND,
+    // events.k8s.io
+    event::V1,
+    // autoscaling
+    horizontal_pod_autoscaler::KIND,
+    horizontal_pod_autoscaler::V1,
     // batch
     cron_job::KIND,
     job::KIND,
+    // certificates.k8s.io
+    certificate_signing_request::KIND,
+    // networking.k8s.io
+    ingress::KIND,
+    ingress_class::KIND,
+    ip_address::KIND,
+    network_policy::KIND,
+    service_cidr::KIND,
+    // policy
+    pod_disruption_budget::KIND,
+    // rbac.authorization.k8s.io
+    role_binding::CLUSTER_ROLE_BINDING,
+    role::CLUSTER_ROLE,
+    role_binding::ROLE_BINDING,
+    role::ROLE,
+    // storage.k8s.io
+    csi_driver::KIND,
+    csi_node::KIND,
+    csi_storage_capacity::KIND,
+    storage_class::KIND,
+    volume_attachment::KIND,
+    volume_attributes_class::KIND,
+    // admissionregistration.k8s.io
+    webhook_configuration::MUTATING,
+    validating_admission_policy::POLICY,
+    validating_admission_policy::BINDING,
+    webhook_configuration::VALIDATING,
+    // apiextensions.k8s.io
+    custom_resource_definition::KIND,
+    // scheduling.k8s.io
+    priority_class::KIND,
     // coordination.k8s.io
     lease::KIND,
+    // node.k8s.io
+    runtime_class::KIND,
     // discovery.k8s.io
     endpoint_slice::KIND,
+    // flowcontrol.apiserver.k8s.io
+    flow_schema::KIND,
+    priority_level_configuration::KIND,
+    // resource.k8s.io
+    dynamic_resources::DEVICE_CLASS,
+    dynamic_resources::RESOURCE_CLAIM,
+    dynamic_resources::RESOURCE_CLAIM_TEMPLATE,
+    dynamic_resources::RESOURCE_SLICE,
 ];
 
 /// The rows whose objects are stored: every kind once, whatever its versions.
@@ -343,6 +425,11 @@ pub fn lookup(name: &str) -> Option<&'static Kind> {
         let versioned = || rest.strip_prefix(k.version).is_some_and(|g| g.strip_prefix('.').unwrap_or(g) == k.group);
         is_it && (rest == k.group || versioned())
     })
+}
+
+/// The row of a stored version; what other versions name is in the table.
+fn row(api_version: &str, kind: &str) -> &'static Kind {
+    of(api_version, kind).expect("a row names a row of the table")
 }
 
 /// Finds a kind by an object's `apiVersion` and `kind`.

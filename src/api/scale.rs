@@ -10,7 +10,7 @@ use super::{Object, Status};
 /// The view of an object.
 pub fn get(scale: &Scale, object: &Object) -> Object {
     let number = |path: &str| object.at(path).and_then(Value::as_i64).unwrap_or(0);
-    let selector = object.at(scale.selector).and_then(|v| LabelSelector::from_json(v).ok()).unwrap_or_default();
+    let selector = object.at(scale.selector).map(selector).unwrap_or_default();
     let metadata = &object.0["metadata"];
     let mut view = json!({
         "apiVersion": "autoscaling/v1",
@@ -25,6 +25,15 @@ pub fn get(scale: &Scale, object: &Object) -> Object {
         }
     }
     Object(view)
+}
+
+/// A `LabelSelector`, or a plain map of labels.
+fn selector(value: &Value) -> LabelSelector {
+    let is_map = value.as_object().filter(|m| !m.is_empty() && m.values().all(Value::is_string));
+    match is_map {
+        Some(labels) => LabelSelector::from_map(labels),
+        None => LabelSelector::from_json(value).unwrap_or_default(),
+    }
 }
 
 /// Writes an updated view back into its object; the view's resourceVersion and uid, where given, become the object's, so

@@ -9,7 +9,10 @@ use super::authorize::Attributes;
 /// A resolved request; everything behind the pipeline's door works on it.
 pub(super) struct Call {
     pub verb: Verb,
+    /// The stored kind.
     pub kind: &'static Kind,
+    /// Another version of it, where that was asked for.
+    pub version: Option<&'static Kind>,
     /// `None` for cluster-scoped kinds, and for a collection over all namespaces.
     pub namespace: Option<String>,
     pub name: Option<String>,
@@ -21,14 +24,17 @@ pub(super) struct Call {
 
 impl Call {
     pub fn resolve(request: Request) -> Result<Call, Status> {
-        let Some(kind) = kinds::lookup(&request.resource) else {
+        let Some(asked) = kinds::lookup(&request.resource) else {
             return Err(Status::failure(404, "NotFound", "the server could not find the requested resource")
                 .with_details(&request.resource, "", ""));
         };
+        let kind = asked.stored();
+        let version = (!std::ptr::eq(asked, kind)).then_some(asked);
         let given = |s: Option<String>| s.filter(|s| !s.is_empty());
         let mut call = Call {
             verb: request.verb,
             kind,
+            version,
             namespace: given(request.namespace).filter(|_| kind.namespaced),
             name: given(request.name),
             subresource: given(request.subresource),
@@ -59,6 +65,9 @@ impl Call {
     }
 
     fn check(&self) -> Result<(), Status> {
+        if self.subresource.is_none() && self.verb != Verb::Connect && !self.asked().verbs.contains(&self.verb) {
+            return Err(self.not_allowed(&format!("{:?}", self.verb).to_lowercase()));
+        }
         let collection = matches!(self.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
         if self.kind.namespaced && self.namespace.is_none() && !collection {
             let why = match self.verb {
@@ -88,11 +97,17 @@ impl Call {
         Ok(())
     }
 
+    /// The row that was asked for.
+    pub fn asked(&self) -> &'static Kind {
+        self.version.unwrap_or(self.kind)
+    }
+
     /// The same call without its body.
     pub fn again(&self) -> Call {
         Call {
             verb: self.verb,
             kind: self.kind,
+            version: self.version,
             namespace: self.namespace.clone(),
             name: self.name.clone(),
             subresource: self.subresource.clone(),
@@ -116,7 +131,7 @@ impl Call {
         Attributes {
             user: &self.user,
             verb: self.verb,
-            group: self.kind.group,
+            group: self.asked().group,
             resource: self.kind.plural,
             subresource: self.subresource.as_deref(),
             namespace: self.namespace.as_deref(),

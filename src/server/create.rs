@@ -23,7 +23,7 @@ impl Server {
             return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
         }
         let validation = call.options.field_validation.unwrap_or_default();
-        let (mut object, warnings) = call.kind.decode(body, validation)?;
+        let (mut object, warnings) = call.decode(body, validation)?;
         call.align_namespace(&mut object)?;
         call.align_name(&mut object)?;
         strategy::prepare_create(call.kind, &mut object);

@@ -44,6 +44,7 @@ mod tokens;
 mod trace;
 mod transact;
 mod update;
+mod versions;
 mod watch;
 
 pub use authorize::{Authorizer, ClusterAdmin};
@@ -125,6 +126,17 @@ impl Server {
     pub async fn handle(&self, request: Request) -> Result<Response, Status> {
         let call = Call::resolve(request)?;
         self.authorizer.authorize(&call.attributes())?;
+        match call.version {
+            None => self.run(call).await,
+            Some(_) => {
+                let asked = call.again();
+                let response = self.run(call).await?;
+                Ok(asked.answered(response))
+            }
+        }
+    }
+
+    async fn run(&self, call: Call) -> Result<Response, Status> {
         match (call.verb, call.subresource.as_deref()) {
             (Verb::Connect, _) => self.connect(&call).await,
             (_, Some(_)) => self.subresource(call).await,
@@ -143,7 +155,8 @@ impl Server {
     pub async fn watch(&self, request: Request) -> Result<Watch, Status> {
         let call = Call::resolve(Request { verb: Verb::Watch, ..request })?;
         self.authorizer.authorize(&call.attributes())?;
-        self.open_watch(&call).await
+        let watch = self.open_watch(&call).await?;
+        Ok(call.told(watch))
     }
 }
 

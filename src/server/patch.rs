@@ -50,7 +50,7 @@ impl Server {
         let mut warnings = Vec::new();
         let decide = |current: Option<&Current>, taken: &Taken| {
             let current = current.ok_or_else(|| call.not_found())?;
-            let patched = patch::patch(call.kind, of_type, &current.object, body)?;
+            let patched = patch::patch(call.asked(), of_type, &call.shown(&current.object), body)?;
             let (object, unknown) = self.decode_update(call, patched, validation)?;
             warnings = unknown;
             self.replace(call, part, object, current, taken)

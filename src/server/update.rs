@@ -38,7 +38,7 @@ impl Server {
         body: serde_json::Value,
         validation: FieldValidation,
     ) -> Result<(Object, Vec<String>), Status> {
-        let (mut object, warnings) = call.kind.decode(body, validation)?;
+        let (mut object, warnings) = call.decode(body, validation)?;
         call.align_namespace(&mut object)?;
         call.align_name(&mut object)?;
         Ok((object, warnings))

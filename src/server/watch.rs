@@ -34,9 +34,7 @@ impl Selection {
     pub fn of(call: &Call) -> Result<Selection, Status> {
         let labels = call.options.label_selector.as_deref().map(LabelSelector::parse).transpose()?.unwrap_or_default();
         let fields = call.options.field_selector.as_deref().map(FieldSelector::parse).transpose()?.unwrap_or_default();
-        if let Some((path, ..)) = fields.0.iter().find(|(path, ..)| !call.kind.is_selectable(path)) {
-            return Err(Status::bad_request(format!("field label not supported: {path}")));
-        }
+        let fields = call.stored_fields(fields)?;
         Ok(Selection { namespace: call.namespace.clone(), name: call.name.clone(), labels, fields })
     }
 

@@ -101,6 +101,14 @@ fn addresses(list: &At<'_>, family: &str, errs: &mut Errors) {
     }
 }
 
+/// An address of an Endpoints object.
+pub fn address(at: &At<'_>, errs: &mut Errors) {
+    match at.str().parse::<std::net::IpAddr>() {
+        Ok(ip) => usable(at, ip, errs),
+        Err(_) => errs.invalid_each(&at.path, at.str(), names::ip(at.str())),
+    }
+}
+
 /// Addresses that would lead traffic to the node itself, or nowhere.
 fn usable(at: &At<'_>, ip: std::net::IpAddr, errs: &mut Errors) {
     let link_local = match ip {

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Kind, Strategy};
+use super::{Conversion, Kind, Storage, Strategy};
 use crate::api::columns::{Column, NAME, age, column, text, wide};
 use crate::api::validation::{At, Errors, names};
 use crate::api::{Cause, Object};
@@ -38,6 +38,86 @@ pub const KIND: Kind = Kind {
     strategy: Strategy { validate, ..Strategy::PLAIN },
     ..Kind::of::<k8s_openapi::api::core::v1::Event>("event")
 };
+
+/// The same events under the names of events.k8s.io.
+pub const V1: Kind = Kind {
+    storage: Storage::As(Conversion {
+        stored: || super::row("v1", "Event"),
+        to_stored: |event| rename(event, |(new, old)| (new, old)),
+        from_stored: |event| rename(event, |(new, old)| (old, new)),
+        field: |name| FIELDS.iter().find(|(new, _)| *new == name).map_or(name, |(_, old)| old),
+    }),
+    short_names: &["ev"],
+    selectable: &[
+        "regarding.kind",
+        "regarding.namespace",
+        "regarding.name",
+        "regarding.uid",
+        "regarding.apiVersion",
+        "regarding.resourceVersion",
+        "regarding.fieldPath",
+        "reason",
+        "reportingController",
+        "type",
+    ],
+    columns: V1_COLUMNS,
+    ..Kind::of::<k8s_openapi::api::events::v1::Event>("event")
+};
+
+/// A table is printed of the version that was asked for.
+const V1_COLUMNS: &[Column] = &[
+    column("LAST SEEN", |o, now| last_seen(&core(o), now)),
+    column("TYPE", |o, _| text(o, "type")),
+    column("REASON", |o, _| text(o, "reason")),
+    column("OBJECT", |o, _| involved(&core(o))),
+    wide("SUBOBJECT", |o, _| text(o, "regarding.fieldPath")),
+    wide("SOURCE", |o, _| source(&core(o))),
+    column("MESSAGE", |o, _| text(o, "note").trim().to_owned()),
+    wide("FIRST SEEN", |o, now| first_seen(&core(o), now)),
+    wide("COUNT", |o, _| count(&core(o)).to_string()),
+    Column { wide: true, ..NAME },
+];
+
+/// Fields by their new and their old names.
+const RENAMED: &[(&str, &str)] = &[
+    ("note", "message"),
+    ("regarding", "involvedObject"),
+    ("reportingController", "reportingComponent"),
+    ("deprecatedCount", "count"),
+    ("deprecatedFirstTimestamp", "firstTimestamp"),
+    ("deprecatedLastTimestamp", "lastTimestamp"),
+    ("deprecatedSource", "source"),
+];
+
+/// Selectable fields by their new and their old names.
+const FIELDS: &[(&str, &str)] = &[
+    ("regarding.kind", "involvedObject.kind"),
+    ("regarding.namespace", "involvedObject.namespace"),
+    ("regarding.name", "involvedObject.name"),
+    ("regarding.uid", "involvedObject.uid"),
+    ("regarding.apiVersion", "involvedObject.apiVersion"),
+    ("regarding.resourceVersion", "involvedObject.resourceVersion"),
+    ("regarding.fieldPath", "involvedObject.fieldPath"),
+    ("reportingController", "reportingComponent"),
+];
+
+type Names = (&'static str, &'static str);
+
+/// Gives the fields that differ their other names; `way` tells from which to which.
+fn rename(event: &mut Object, way: fn(Names) -> Names) {
+    let Some(map) = event.0.as_object_mut() else { return };
+    for (from, to) in RENAMED.iter().map(|names| way(*names)) {
+        if let Some(value) = map.shift_remove(from) {
+            map.insert(to.to_owned(), value);
+        }
+    }
+}
+
+fn core(event: &Object) -> Object {
+    let mut event = event.clone();
+    rename(&mut event, |(new, old)| (new, old));
+    event
+}
 
 fn last_seen(event: &Object, now: Timestamp) -> String {
     let first = first_seen(event, now);

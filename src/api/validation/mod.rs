@@ -7,12 +7,15 @@ use serde_json::Value;
 
 use super::Cause;
 
+pub mod admission;
 pub mod job;
 pub mod metadata;
 pub mod names;
 pub mod pod;
 pub mod service;
 pub mod workload;
+
+pub use names::path_segment;
 
 /// Which names a kind's objects may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -230,3 +230,56 @@ pub fn domain_prefixed_path(s: &str) -> Messages {
         _ => vec!["must be a domain-prefixed path (such as \"acme.io/foo\")".to_owned()],
     }
 }
+
+/// `*.example.com`
+pub fn wildcard_subdomain(s: &str) -> Messages {
+    let rest = s.strip_prefix("*.");
+    match rest {
+        Some(rest) if is_subdomain(rest) && s.len() <= 253 => Vec::new(),
+        _ => vec![
+            "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of \
+             lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. '*.example.com', \
+             regex used for validation is '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+                .to_owned(),
+        ],
+    }
+}
+
+/// A domain of at least three parts: the name of a webhook.
+pub fn fully_qualified(s: &str) -> Messages {
+    let mut out = Vec::new();
+    if s.is_empty() {
+        return vec!["Required value".to_owned()];
+    }
+    out.extend(dns1123_subdomain(s));
+    if s.split('.').count() < 3 {
+        out.push("should be a domain with at least three segments separated by dots".to_owned());
+    }
+    out
+}
+
+/// The URL of a webhook.
+pub fn https_url(s: &str) -> Messages {
+    const FORM: &str = "; desired format: https://host[/path]";
+    let mut out = Vec::new();
+    let Some((scheme, rest)) = s.split_once("://") else {
+        return vec![format!("url must be a valid URL: {s:?}{FORM}")];
+    };
+    if scheme != "https" {
+        out.push(format!("'https' is the only allowed URL scheme{FORM}"));
+    }
+    let host = rest.split(['/', '?', '#']).next().unwrap_or("");
+    if host.is_empty() {
+        out.push(format!("host must be specified{FORM}"));
+    }
+    if host.contains('@') {
+        out.push(format!("user information is not permitted in the URL{FORM}"));
+    }
+    if rest.contains('#') {
+        out.push(format!("fragments are not permitted in the URL{FORM}"));
+    }
+    if rest.contains('?') {
+        out.push(format!("query parameters are not permitted in the URL{FORM}"));
+    }
+    out
+}

@@ -10,7 +10,7 @@ use crate::api::selector::LabelSelector;
 /// The selector is there, is not empty, and matches the template; the template makes Pods that run for ever. `claims`:
 /// volumes that the Pods have beside the template's.
 pub fn selector_and_template(spec: &At<'_>, kind: &str, claims: &[&str], errs: &mut Errors) {
-    let (selector, template) = (spec.get("selector"), spec.get("template"));
+    let selector = spec.get("selector");
     if !selector.is_set() {
         errs.required(&selector.path, "");
     } else {
@@ -21,6 +21,12 @@ pub fn selector_and_template(spec: &At<'_>, kind: &str, claims: &[&str], errs: &
         }
     }
     selector_matches(spec, errs);
+    runs_for_ever(spec, kind, claims, errs);
+}
+
+/// The template makes Pods that run for ever.
+pub fn runs_for_ever(spec: &At<'_>, kind: &str, claims: &[&str], errs: &mut Errors) {
+    let template = spec.get("template");
     if claims.is_empty() {
         pod::template(&template, errs);
     } else {

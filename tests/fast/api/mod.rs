@@ -2,10 +2,13 @@
 
 use podwright::api::{FieldValidation, Kind, Object, kinds, strategy};
 
+mod all_kinds;
 mod columns;
 mod defaults;
 mod fuzz;
+mod invalid;
 mod kinds_table;
+mod manifests;
 mod patch;
 mod schema;
 mod validation;

@@ -1,73 +1,44 @@
 //! Every rule of validation has one invalid example here: a fragment, and the field, reason and words it earns.
 
+use podwright::api::kinds::Storage;
 use podwright::api::{Cause, FieldValidation, Kind, Object, Status, kinds, patch, strategy, yaml};
 use serde_json::Value;
 
-/// What a fragment is merged into.
-const BASES: &[(&str, &str)] = &[
-    (
-        "pod",
-        "{apiVersion: v1, kind: Pod, metadata: {name: a, namespace: d}, spec: {containers: [{name: c, image: 'i:1'}]}}",
-    ),
-    ("node", "{apiVersion: v1, kind: Node, metadata: {name: a}}"),
-    ("namespace", "{apiVersion: v1, kind: Namespace, metadata: {name: a}}"),
-    (
-        "service",
-        "{apiVersion: v1, kind: Service, metadata: {name: a, namespace: d}, spec: {selector: {a: b}, ports: [{port: 80}]}}",
-    ),
-    ("configmap", "{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: d}, data: {k: v}}"),
-    ("secret", "{apiVersion: v1, kind: Secret, metadata: {name: a, namespace: d}, data: {k: dg==}}"),
-    (
-        "event",
-        "{apiVersion: v1, kind: Event, metadata: {name: a, namespace: d}, \
-         involvedObject: {kind: Pod, name: p, namespace: d}, type: Normal}",
-    ),
-    ("lease", "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: a, namespace: d}}"),
-    (
-        "slice",
-        "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: a, namespace: d}, addressType: IPv4, \
-         endpoints: [{addresses: [10.0.0.1]}], ports: [{port: 80}]}",
-    ),
-    (
-        "deployment",
-        "{apiVersion: apps/v1, kind: Deployment, metadata: {name: a, namespace: d}, spec: {selector: {matchLabels: {a: b}}, \
-         template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: 'i:1'}]}}}}",
-    ),
-    (
-        "replicaset",
-        "{apiVersion: apps/v1, kind: ReplicaSet, metadata: {name: a, namespace: d}, spec: {selector: {matchLabels: {a: b}}, \
-         template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: 'i:1'}]}}}}",
-    ),
-];
+use super::manifests::MANIFESTS;
 
-fn value(text: &str) -> Value {
+pub fn value(text: &str) -> Value {
     let mut all = yaml::documents(text).unwrap_or_else(|e| panic!("{text}: {e}"));
     all.remove(0)
 }
 
 /// The base with a fragment merged in. `spec` stands for a Pod's spec, `container` for its first container.
-fn merged(base: &str, fragment: &str) -> Value {
+pub fn merged(base: &str, fragment: &str) -> Value {
     let (base, path) = match base {
         "spec" => ("pod", "/spec"),
         "container" => ("pod", "/spec/containers/0"),
         "template" => ("deployment", "/spec/template/spec"),
         other => (other, ""),
     };
-    let (_, text) = BASES.iter().find(|(name, _)| *name == base).unwrap_or_else(|| panic!("no base {base}"));
+    let (_, text) = MANIFESTS.iter().find(|(name, _)| *name == base).unwrap_or_else(|| panic!("no base {base}"));
     let mut object = value(text);
     let target = object.pointer_mut(path).expect("the base has it");
     *target = patch::merge(target, &value(fragment));
     object
 }
 
-fn decoded(manifest: Value) -> (&'static Kind, Object) {
+/// The stored version of a manifest.
+pub fn decoded(manifest: Value) -> (&'static Kind, Object) {
     let kind = kinds::of(manifest["apiVersion"].as_str().unwrap(), manifest["kind"].as_str().unwrap()).unwrap();
     let shown = manifest.to_string();
-    let (object, _) = kind.decode(manifest, FieldValidation::Strict).unwrap_or_else(|e| panic!("{shown}: {e}"));
-    (kind, object)
+    let (mut object, _) = kind.decode(manifest, FieldValidation::Strict).unwrap_or_else(|e| panic!("{shown}: {e}"));
+    if let Storage::As(conversion) = kind.storage {
+        (conversion.to_stored)(&mut object);
+        (object.0["apiVersion"], object.0["kind"]) = (kind.stored().api_version().into(), kind.stored().kind.into());
+    }
+    (kind.stored(), object)
 }
 
-fn created(base: &str, fragment: &str) -> (&'static Kind, Object) {
+pub fn created(base: &str, fragment: &str) -> (&'static Kind, Object) {
     let (kind, mut object) = decoded(merged(base, fragment));
     strategy::prepare_create(kind, &mut object);
     object.set_meta("uid", Value::from("u"));
@@ -76,7 +47,7 @@ fn created(base: &str, fragment: &str) -> (&'static Kind, Object) {
 }
 
 /// What is missing of an expected cause.
-fn unmet(outcome: Result<(), Status>, what: &str, field: &str, reason: &str, words: &str) -> Option<String> {
+pub fn unmet(outcome: Result<(), Status>, what: &str, field: &str, reason: &str, words: &str) -> Option<String> {
     let Err(status) = outcome else { return Some(format!("{what}\n  should earn {field}: {reason}, but is valid")) };
     assert_eq!((status.code, status.reason.as_str()), (422, "Invalid"));
     let causes: Vec<Cause> = status.details.map(|d| d.causes).unwrap_or_default();
@@ -86,13 +57,13 @@ fn unmet(outcome: Result<(), Status>, what: &str, field: &str, reason: &str, wor
     (!found).then(|| format!("{what}\n  should earn {field}: {reason}: {words}\n  but got {causes:#?}"))
 }
 
-fn report(unmet: Vec<String>) {
+pub fn report(unmet: Vec<String>) {
     assert!(unmet.is_empty(), "{} rules do not hold:\n{}", unmet.len(), unmet.join("\n"));
 }
 
 #[test]
 fn the_bases_are_valid() {
-    for (name, _) in BASES {
+    for (name, _) in MANIFESTS {
         let (kind, object) = created(name, "{}");
         strategy::validate_create(kind, &object).unwrap_or_else(|e| panic!("{name}: {e}"));
         strategy::validate_update(kind, &object, &object).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -100,7 +71,7 @@ fn the_bases_are_valid() {
     }
 }
 
-type Case = (&'static str, &'static str, &'static str, &'static str, &'static str);
+pub type Case = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
 #[rustfmt::skip]
 const CREATE: &[Case] = &[

@@ -6,6 +6,7 @@ mod reads;
 mod rest;
 mod rpc;
 mod services;
+mod versions;
 
 use std::sync::Arc;
 

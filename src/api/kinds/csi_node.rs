@@ -1,0 +1,58 @@
+//! CSINode (storage.k8s.io/v1).
+
+use serde_json::Value;
+
+use super::{Kind, Strategy, csi_driver};
+use crate::api::columns::{AGE, NAME, column};
+use crate::api::validation::{At, Errors, names};
+use crate::api::{Cause, Object};
+
+pub const KIND: Kind = Kind {
+    columns: &[
+        NAME,
+        column("DRIVERS", |o, _| o.at("spec.drivers").and_then(Value::as_array).map_or(0, Vec::len).to_string()),
+        AGE,
+    ],
+    strategy: Strategy { validate, validate_update, ..Strategy::PLAIN },
+    ..Kind::of::<k8s_openapi::api::storage::v1::CSINode>("csinode")
+};
+
+fn validate(node: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let mut seen: Vec<&str> = Vec::new();
+    for driver in At::root(&node.0).get("spec").get("drivers").items() {
+        let (name, id) = (driver.get("name"), driver.get("nodeID"));
+        csi_driver::driver_name(&name, &mut errs);
+        if seen.contains(&name.str()) {
+            errs.duplicate(&name.path, name.str());
+        }
+        seen.push(name.str());
+        if id.is_empty() {
+            errs.required(&id.path, "");
+        }
+        if id.len() > 256 {
+            errs.invalid(&id.path, id.str(), names::max_length(256));
+        }
+        for key in driver.get("topologyKeys").items() {
+            errs.invalid_each(&key.path, key.str(), names::qualified_name(key.str()));
+        }
+        let count = driver.get("allocatable").get("count");
+        errs.non_negative(&count);
+    }
+    errs.0
+}
+
+/// A driver is added and removed, not changed.
+fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let (new, old) = (At::root(&new.0).get("spec").get("drivers"), At::root(&old.0).get("spec").get("drivers"));
+    for driver in new.items() {
+        let before = old.items().find(|o| o.get("name").value == driver.get("name").value);
+        for field in ["nodeID", "topologyKeys"] {
+            if let Some(before) = &before {
+                errs.immutable(&driver.get(field), &before.get(field));
+            }
+        }
+    }
+    errs.0
+}

@@ -1,0 +1,175 @@
+//! CustomResourceDefinition (apiextensions.k8s.io/v1): the row; what it defines is served elsewhere.
+
+use serde_json::{Value, json};
+
+use super::{Kind, Strategy};
+use crate::api::columns::{NAME, column, text};
+use crate::api::defaults::{each, fill, made, object};
+use crate::api::validation::{At, Errors, names};
+use crate::api::{Cause, Object};
+
+pub const KIND: Kind = Kind {
+    short_names: &["crd", "crds"],
+    categories: &["api-extensions"],
+    subresources: &["status"],
+    columns: &[NAME, column("CREATED AT", |o, _| text(o, "metadata.creationTimestamp"))],
+    strategy: Strategy { default, prepare_create, validate, validate_update, has_generation: true, ..Strategy::PLAIN },
+    ..Kind::of::<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition>(
+        "customresourcedefinition",
+    )
+};
+
+fn default(definition: &mut Object) {
+    let Some(map) = definition.0.as_object_mut() else { return };
+    let spec = made(map, "spec");
+    let names = made(spec, "names");
+    let kind = names.get("kind").and_then(Value::as_str).unwrap_or("").to_owned();
+    if !kind.is_empty() {
+        fill(names, "singular", kind.to_lowercase());
+        fill(names, "listKind", format!("{kind}List"));
+    }
+    let conversion = made(spec, "conversion");
+    fill(conversion, "strategy", "None");
+    let service =
+        object(conversion, "webhook").and_then(|w| object(w, "clientConfig")).and_then(|c| object(c, "service"));
+    if let Some(service) = service {
+        fill(service, "port", 443);
+    }
+    each(spec, "versions").for_each(|version| {
+        version.entry("served").or_insert(false.into());
+        version.entry("storage").or_insert(false.into());
+    });
+}
+
+fn prepare_create(definition: &mut Object) {
+    let storage = stored_version(definition).map(|v| v.to_owned());
+    definition.0["status"] = json!({
+        "acceptedNames": {"kind": "", "plural": ""}, "conditions": [],
+        "storedVersions": storage.into_iter().collect::<Vec<_>>(),
+    });
+}
+
+fn stored_version(definition: &Object) -> Option<&str> {
+    let versions = definition.at("spec.versions").and_then(Value::as_array);
+    versions.into_iter().flatten().find(|v| v["storage"] == true)?["name"].as_str()
+}
+
+fn validate(definition: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let spec = At::root(&definition.0).get("spec");
+    let (group, it) = (spec.get("group"), spec.get("names"));
+    if group.is_empty() {
+        errs.required(&group.path, "");
+    } else {
+        errs.invalid_each(&group.path, group.str(), names::dns1123_subdomain(group.str()));
+        if !group.str().contains('.') {
+            errs.invalid(&group.path, group.str(), "should be a domain with at least one dot");
+        }
+    }
+    let plural = it.get("plural");
+    let wanted = format!("{}.{}", plural.str(), group.str());
+    if definition.name() != wanted {
+        errs.invalid("metadata.name", definition.name(), "must be spec.names.plural+\".\"+spec.group");
+    }
+    errs.one_of(&spec.get("scope"), &["Cluster", "Namespaced"]);
+    check_names(&it, &mut errs);
+    versions(&spec.get("versions"), &mut errs);
+    conversion(&spec.get("conversion"), &mut errs);
+    errs.0
+}
+
+fn check_names(it: &At<'_>, errs: &mut Errors) {
+    for field in ["plural", "singular", "kind", "listKind"] {
+        let at = it.get(field);
+        let lower = at.str().to_lowercase();
+        match at.is_empty() {
+            true => errs.required(&at.path, ""),
+            // Kinds may have capitals.
+            false if field.ends_with("ind") => errs.invalid_each(&at.path, at.str(), names::dns1035_label(&lower)),
+            false => errs.invalid_each(&at.path, at.str(), names::dns1035_label(at.str())),
+        }
+    }
+    if !it.get("kind").is_empty() && it.get("kind").str() == it.get("listKind").str() {
+        errs.invalid(it.path("listKind"), it.get("listKind").str(), "kind and listKind may not be the same");
+    }
+    for list in ["shortNames", "categories"] {
+        for at in it.get(list).items() {
+            errs.invalid_each(&at.path, at.str(), names::dns1035_label(at.str()));
+        }
+    }
+}
+
+fn versions(versions: &At<'_>, errs: &mut Errors) {
+    let mut seen: Vec<&str> = Vec::new();
+    for version in versions.items() {
+        let name = version.get("name");
+        match name.is_empty() {
+            true => errs.required(&name.path, ""),
+            false => errs.invalid_each(&name.path, name.str(), names::dns1035_label(name.str())),
+        }
+        if seen.contains(&name.str()) {
+            errs.invalid(&versions.path, name.str(), "must contain unique version names");
+        }
+        seen.push(name.str());
+        let schema = version.get("schema").get("openAPIV3Schema");
+        if !schema.is_set() {
+            errs.required(&schema.path, "schemas are required");
+        } else if schema.get("type").str() != "object" {
+            match schema.get("type").str() {
+                "" => errs.required(schema.path("type"), "must not be empty at the root"),
+                other => errs.invalid(schema.path("type"), other, "must be object at the root"),
+            }
+        }
+    }
+    let stored = versions.items().filter(|v| v.get("storage").bool()).count();
+    if stored != 1 {
+        errs.invalid(&versions.path, versions.value.clone(), "must have exactly one version marked as storage version");
+    }
+}
+
+fn conversion(conversion: &At<'_>, errs: &mut Errors) {
+    errs.one_of(&conversion.get("strategy"), &["None", "Webhook"]);
+    let webhook = conversion.get("webhook");
+    match conversion.get("strategy").str() {
+        "Webhook" if !webhook.get("clientConfig").is_set() => {
+            errs.required(webhook.path("clientConfig"), "required when strategy is set to Webhook");
+        }
+        "Webhook" => {
+            let versions = webhook.get("conversionReviewVersions");
+            if versions.is_empty() {
+                errs.required(&versions.path, "");
+            } else if !versions.items().any(|v| matches!(v.str(), "v1" | "v1beta1")) {
+                errs.invalid(&versions.path, versions.value.clone(), "must include at least one of v1, v1beta1");
+            }
+        }
+        _ if webhook.is_set() => errs.forbidden(&webhook.path, "should not be set when strategy is not set to Webhook"),
+        _ => {}
+    }
+}
+
+fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let (now, before) = (At::root(&new.0).get("spec"), At::root(&old.0).get("spec"));
+    for path in ["group", "scope"] {
+        errs.immutable(&now.get(path), &before.get(path));
+    }
+    for field in ["kind", "plural"] {
+        errs.immutable(&now.get("names").get(field), &before.get("names").get(field));
+    }
+    // What is stored in a version needs that version to be read.
+    let versions: Vec<&str> = now.get("versions").items().map(|v| v.get("name").str()).collect();
+    for stored in At::root(&old.0).get("status").get("storedVersions").items() {
+        if !versions.contains(&stored.str()) {
+            let why = format!(
+                "missing from spec.versions; {} was previously a storage version, and must remain in \
+                               spec.versions until a storage migration ensures no data remains persisted in {} and removes \
+                               {} from status.storedVersions",
+                stored.str(),
+                stored.str(),
+                stored.str()
+            );
+            errs.invalid(&stored.path, stored.str(), why);
+        }
+    }
+    errs.0
+}

@@ -1,0 +1,103 @@
+//! Other versions of a kind: converted on the way in and on the way out, so that the verbs know the stored one alone.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::api::kinds::{Conversion, Storage};
+use crate::api::request::{Body, EventKind};
+use crate::api::selector::FieldSelector;
+use crate::api::{FieldValidation, Kind, Object, Response, Status, WatchEvent};
+
+use super::Watch;
+use super::call::Call;
+
+impl Call {
+    fn conversion(&self) -> Option<(&'static Kind, Conversion)> {
+        let row = self.version?;
+        match row.storage {
+            Storage::As(conversion) => Some((row, conversion)),
+            _ => None,
+        }
+    }
+
+    /// Decodes an object of the version that was asked for, and makes it one of the stored version.
+    pub fn decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {
+        let (mut object, warnings) = self.asked().decode(value, validation)?;
+        if let Some((_, conversion)) = self.conversion() {
+            (conversion.to_stored)(&mut object);
+            set_type(&mut object, self.kind);
+        }
+        Ok((object, warnings))
+    }
+
+    /// A stored object in the version that was asked for.
+    pub fn shown<'a>(&self, object: &'a Object) -> Cow<'a, Object> {
+        let Some((row, conversion)) = self.conversion() else { return Cow::Borrowed(object) };
+        let mut object = object.clone();
+        (conversion.from_stored)(&mut object);
+        set_type(&mut object, row);
+        Cow::Owned(object)
+    }
+
+    fn shown_bytes(&self, bytes: Bytes) -> Bytes {
+        match Object::from_slice(&bytes) {
+            Ok(object) => self.shown(&object).to_vec().into(),
+            Err(_) => bytes,
+        }
+    }
+
+    /// A field selector by the stored names; fields that the asked version does not offer are refused.
+    pub fn stored_fields(&self, mut fields: FieldSelector) -> Result<FieldSelector, Status> {
+        fields.check(self.asked())?;
+        if let Some((_, conversion)) = self.conversion() {
+            fields.0.iter_mut().for_each(|(path, ..)| *path = (conversion.field)(path).to_owned());
+        }
+        Ok(fields)
+    }
+
+    /// An answer in the version that was asked for.
+    pub fn answered(&self, mut response: Response) -> Response {
+        if self.version.is_none() || self.subresource.as_deref().is_some_and(|s| s != "status") {
+            return response;
+        }
+        match &mut response.body {
+            Body::Object { bytes, .. } => *bytes = self.shown_bytes(std::mem::take(bytes)),
+            Body::List(list) => {
+                list.api_version = self.asked().api_version();
+                list.items.iter_mut().for_each(|bytes| *bytes = self.shown_bytes(std::mem::take(bytes)));
+            }
+            Body::Status(_) | Body::Stream { .. } => {}
+        }
+        response
+    }
+
+    /// A watch that tells its events in the version that was asked for.
+    pub fn told(self, mut watch: Watch) -> Watch {
+        if self.version.is_none() {
+            return watch;
+        }
+        /// The watch itself holds what its reader has not taken yet.
+        const AHEAD: usize = 16;
+        let (sender, told) = mpsc::channel(AHEAD);
+        tokio::spawn(async move {
+            while let Some(event) = watch.recv().await {
+                let object = match event.kind {
+                    EventKind::Error => event.object,
+                    _ => self.shown_bytes(event.object),
+                };
+                if sender.send(WatchEvent { kind: event.kind, object }).await.is_err() {
+                    return;
+                }
+            }
+        });
+        told
+    }
+}
+
+fn set_type(object: &mut Object, row: &Kind) {
+    object.0["apiVersion"] = row.api_version().into();
+    object.0["kind"] = row.kind.into();
+}

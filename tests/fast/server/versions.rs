@@ -1,0 +1,87 @@
+//! Kinds in several versions, kinds whose objects make something of their own name, and verbs that a kind lacks.
+
+use podwright::api::request::EventKind;
+use podwright::api::{Object, Options, Verb};
+use serde_json::json;
+
+use super::{Api, object_of, request};
+
+fn autoscaler(version: &str) -> serde_json::Value {
+    let mut it = json!({"apiVersion": version, "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a"},
+        "spec": {"maxReplicas": 5, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "a"}}});
+    if version == "autoscaling/v1" {
+        it["spec"]["targetCPUUtilizationPercentage"] = 60.into();
+    }
+    it
+}
+
+const V1: &str = "horizontalpodautoscalers.v1.autoscaling";
+const V2: &str = "horizontalpodautoscalers.autoscaling";
+
+#[tokio::test]
+async fn each_version_shows_the_same_object() {
+    let api = Api::new().await;
+    let made = api.create(V1, autoscaler("autoscaling/v1")).await.unwrap();
+    assert_eq!((made.api_version(), &made.0["spec"]["targetCPUUtilizationPercentage"]), ("autoscaling/v1", &json!(60)));
+    let v2 = api.get(V2, "a").await.unwrap();
+    assert_eq!(v2.api_version(), "autoscaling/v2");
+    assert_eq!(v2.0["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 60);
+    assert_eq!((v2.uid(), v2.resource_version()), (made.uid(), made.resource_version()));
+    // Each version refuses the other's objects, and patches what it shows.
+    assert_eq!(api.create(V2, autoscaler("autoscaling/v1")).await.unwrap_err().code, 400);
+    let patched = api.patch(V1, "a", json!({"spec": {"targetCPUUtilizationPercentage": 70}})).await.unwrap();
+    assert_eq!(patched.0["spec"]["targetCPUUtilizationPercentage"], 70);
+    let v2 = api.get(V2, "a").await.unwrap();
+    assert_eq!(v2.0["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 70);
+    let list = api.list(V1, Options::default()).await.unwrap();
+    assert_eq!(list.api_version, "autoscaling/v1");
+    assert_eq!(Object::from_slice(&list.items[0]).unwrap().api_version(), "autoscaling/v1");
+}
+
+#[tokio::test]
+async fn events_are_watched_and_selected_under_both_names() {
+    let api = Api::new().await;
+    let options = |text: &str| Options { field_selector: Some(text.into()), ..Options::default() };
+    let mut watch = api.watch("events.events.k8s.io", options("regarding.name=p")).await.unwrap();
+    let event = |name: &str, about: &str| {
+        json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": name}, "message": "m", "type": "Normal",
+            "involvedObject": {"kind": "Pod", "name": about, "namespace": "default"}})
+    };
+    api.create("events", event("x", "other")).await.unwrap();
+    api.create("events", event("y", "p")).await.unwrap();
+    let told = watch.recv().await.unwrap();
+    let object = Object::from_slice(&told.object).unwrap();
+    assert_eq!((told.kind, object.name(), object.api_version()), (EventKind::Added, "y", "events.k8s.io/v1"));
+    assert_eq!((&object.0["note"], &object.0["regarding"]["name"]), (&json!("m"), &json!("p")));
+    assert!(object.0.get("message").is_none());
+    let list = api.list("events", options("involvedObject.name=p")).await.unwrap();
+    assert_eq!(list.items.len(), 1);
+    let refused = api.list("events.events.k8s.io", options("involvedObject.name=p")).await.unwrap_err();
+    assert!(refused.message.contains("field label not supported"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_job_selects_its_own_pods() {
+    let api = Api::new().await;
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"generateName": "j-"},
+        "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i:1"}]}}}});
+    let made = api.create("jobs", job).await.unwrap();
+    let labels = &made.0["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(labels["job-name"], made.name());
+    assert_eq!(labels["batch.kubernetes.io/controller-uid"], made.uid());
+    let selector = &made.0["spec"]["selector"]["matchLabels"];
+    assert_eq!(selector, &json!({"batch.kubernetes.io/controller-uid": made.uid()}));
+    // The same manifest again is no change of it.
+    let again = request(Verb::Update, "jobs", made.name(), Some(made.0.clone()), Options::default());
+    assert_eq!(object_of(api.0.handle(again).await.unwrap()), made);
+}
+
+#[tokio::test]
+async fn controllers_with_plain_selectors_scale() {
+    let api = Api::new().await;
+    let rc = json!({"apiVersion": "v1", "kind": "ReplicationController", "metadata": {"name": "a"}, "spec": {"replicas": 2,
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}}});
+    api.create("replicationcontrollers", rc).await.unwrap();
+    let scale = object_of(api.sub(Verb::Get, "rc", "a", "scale", json!({})).await.unwrap());
+    assert_eq!((&scale.0["spec"]["replicas"], &scale.0["status"]["selector"]), (&json!(2), &json!("a=b")));
+}
