@@ -23,22 +23,31 @@ pub fn ready() {
     report(
         "up -> node Ready",
         format!("p50 {:.0} ms, worst {:.0} ms", quantile(&took, 0.5), quantile(&took, 1.0)),
-        "<= 300 ms",
+        "p50 <= 300 ms",
+        quantile(&took, 0.5) <= 300.0,
     );
 }
 
 /// RSS, CPU and disk writes of `up` with nothing to do.
 pub fn idle() {
-    const WATCHED: Duration = Duration::from_secs(30);
+    const WATCHED: Duration = Duration::from_secs(40);
     let node = TestNode::start(&[]);
     std::thread::sleep(Duration::from_secs(5));
-    let (cpu, written) = (cpu_ticks(node.pid()), written(node.pid()));
-    std::thread::sleep(WATCHED);
+    let (cpu, first) = (cpu_ticks(node.pid()), written(node.pid()));
+    let (start, mut last, mut bursts) = (Instant::now(), first, 0);
+    while start.elapsed() < WATCHED {
+        std::thread::sleep(Duration::from_millis(100));
+        let now = written(node.pid());
+        bursts += u32::from(now != last);
+        last = now;
+    }
     let cpu = (cpu_ticks(node.pid()) - cpu) as f64 / 100.0 / WATCHED.as_secs_f64() * 100.0;
-    let written = (self::written(node.pid()) - written) as f64 / 1024.0 / WATCHED.as_secs_f64() * 10.0;
-    report("idle RSS of up", format!("{:.1} MiB", rss_mib(node.pid())), "<= 40 MiB");
-    report("idle CPU of up", format!("{cpu:.2} % of a core"), "< 0.5 %");
-    report("idle disk writes of up", format!("{written:.1} KiB in 10 s"), "<= 1 fsync per 10 s");
+    let rss = rss_mib(node.pid());
+    report("idle RSS of up", format!("{rss:.1} MiB"), "<= 40 MiB", rss <= 40.0);
+    report("idle CPU of up", format!("{cpu:.2} % of a core"), "< 0.5 %", cpu < 0.5);
+    // An fsync has something written before it: so there are no more of them than bursts of writes.
+    let figure = format!("{bursts} writes in {} s, {} KiB", WATCHED.as_secs(), (last - first) / 1024);
+    report("idle disk use of up", figure, "<= 1 fsync per 10 s", bursts <= WATCHED.as_secs() as u32 / 10);
 }
 
 fn stat(pid: u32, file: &str) -> String {

@@ -1,6 +1,7 @@
 //! `./dev bench`: the design's budgets, measured on a release build, beside a peer where one is installed.
 //!
-//! Every figure is printed with its budget. Nothing here fails: a figure that falls short is to be read, not to be hidden.
+//! Every figure is printed with its budget and whether it is met. Nothing here fails: a figure that falls short is to be
+//! read, not to be hidden. Figures depend on what else the machine does, so its load is told with them.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -9,7 +10,10 @@ mod api;
 mod dataplane;
 mod idle;
 mod pods;
+mod podman;
+mod scheduler;
 mod sizes;
+mod store;
 
 /// One benchmark: its name on the command line, and what it does.
 const BENCHES: &[(&str, fn())] = &[
@@ -19,23 +23,45 @@ const BENCHES: &[(&str, fn())] = &[
     ("thirty", pods::thirty),
     ("memory", pods::memory),
     ("idle", idle::idle),
+    ("podman", podman::thirty),
+    ("store", store::writes),
     ("api", api::writes),
+    ("scheduler", scheduler::speed),
     ("endpoint", dataplane::endpoint),
     ("sizes", sizes::binaries),
 ];
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    if let Some(unknown) = wanted.iter().find(|w| !BENCHES.iter().any(|(name, _)| name == w)) {
+        let names: Vec<&str> = BENCHES.iter().map(|(name, _)| *name).collect();
+        eprintln!("there is no benchmark {unknown:?}; there are: {}", names.join(" "));
+        std::process::exit(2);
+    }
     for (name, bench) in BENCHES {
         if wanted.is_empty() || wanted.iter().any(|w| w == name) {
+            println!("-- {name} (load {})", load());
             bench();
         }
     }
 }
 
+/// How many tasks ran or waited for a CPU in the last minute, on how many CPUs.
+fn load() -> String {
+    let averages = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{} on {cpus} CPUs", averages.split(' ').next().unwrap_or("?"))
+}
+
 /// One line of the report.
-fn report(what: &str, figure: impl std::fmt::Display, budget: &str) {
-    println!("{what:<58} {figure:<34} budget: {budget}");
+fn report(what: &str, figure: impl std::fmt::Display, budget: &str, met: bool) {
+    let verdict = if met { "met" } else { "MISSED" };
+    println!("{what:<52} {figure:<38} budget: {budget:<36} {verdict}");
+}
+
+/// What a peer comes to, or what else is worth knowing, without a budget.
+fn beside(what: &str, figure: impl std::fmt::Display) {
+    println!("  {what:<50} {figure}");
 }
 
 /// The value below which a share of the sorted values lies.
