@@ -104,7 +104,7 @@ fn static_pod(document: serde_json::Value, file: &Path, node: &str) -> Result<Po
     }
     let digest = Sha256::digest(format!("{node}\n{}\n{}", file.display(), object.0));
     let uid: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    let mut pod: Pod = serde_json::from_value(object.0).map_err(|e| e.to_string())?;
+    let mut pod: Pod = serde_json::from_slice(&object.to_vec()).map_err(|e| e.to_string())?;
     let name = pod.metadata.name.clone().filter(|n| !n.is_empty()).ok_or("the Pod has no name")?;
     pod.metadata.name = Some(format!("{name}-{node}"));
     pod.metadata.namespace.get_or_insert_with(|| "default".to_owned());

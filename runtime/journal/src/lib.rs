@@ -103,7 +103,7 @@ impl Scribe {
         }
         let started = Clock::read();
         let result = act();
-        self.write(started, name, &args(), result.as_ref().err().map(|e| e.to_string()));
+        self.write(started, name, args(), result.as_ref().err().map(|e| e.to_string()));
         result
     }
 
@@ -119,28 +119,28 @@ impl Scribe {
         }
         let started = Clock::read();
         let result = act.await;
-        self.write(started, name, &args(), result.as_ref().err().map(|e| e.to_string()));
+        self.write(started, name, args(), result.as_ref().err().map(|e| e.to_string()));
         result
     }
 
     /// Records a moment that has no duration of its own: a state reached, a decision taken.
     pub fn note(&self, name: &str, args: impl FnOnce() -> String) {
         if self.ring.is_some() {
-            self.write(Clock::read(), name, &args(), None);
+            self.write(Clock::read(), name, args(), None);
         }
     }
 
     /// Records an operation that was timed elsewhere: it began at `started` and has just ended.
     pub fn record(&self, started: Clock, name: &str, args: &str, error: Option<String>) {
         if self.ring.is_some() {
-            self.write(started, name, args, error);
+            self.write(started, name, args.to_owned(), error);
         }
     }
 
-    fn write(&self, started: Clock, name: &str, args: &str, error: Option<String>) {
+    fn write(&self, started: Clock, name: &str, args: String, error: Option<String>) {
         let Some(ring) = &self.ring else { return };
         let duration = Clock::monotonic().saturating_sub(started.monotonic_ns);
-        ring.append(&Record {
+        ring.append(Record {
             sequence: 0,
             wall_ns: started.wall_ns,
             monotonic_ns: started.monotonic_ns,
@@ -148,7 +148,7 @@ impl Scribe {
             pid: std::process::id(),
             role: self.role,
             call: name.to_owned(),
-            args: args.to_owned(),
+            args,
             error,
             subject: self.cause.subject.clone(),
             revision: self.cause.revision,

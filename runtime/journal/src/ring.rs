@@ -64,11 +64,10 @@ impl Ring {
         &self.path
     }
 
-    /// Writes a record into the next slot. A failure loses the record: the journal never fails what it records.
-    pub fn append(&self, record: &Record) {
-        let sequence = self.counter().fetch_add(1, Ordering::Relaxed);
-        let slot = Record { sequence, ..record.clone() }.encode();
-        let _ = self.file.write_all_at(&slot, PAGE as u64 + (sequence % SLOTS) * SLOT as u64);
+    /// Writes a record into the next slot, whose number it gets. A failure loses the record: the journal never fails what it records.
+    pub fn append(&self, mut record: Record) {
+        record.sequence = self.counter().fetch_add(1, Ordering::Relaxed);
+        let _ = self.file.write_all_at(&record.encode(), PAGE as u64 + (record.sequence % SLOTS) * SLOT as u64);
     }
 
     fn counter(&self) -> &AtomicU64 {

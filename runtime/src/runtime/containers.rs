@@ -98,18 +98,24 @@ impl Runtime {
             ContainerState::Created => {}
         }
         let link = sandbox.link()?;
-        let started = now();
-        let asked = link.ask(scribe.cause(), Call::Start { key: id.key() }, &[]).await;
+        let before = sandbox.with_container(id, |c| c.record.clone())?;
+        let record = ContainerRecord { started: Some(now()), ..before.clone() };
+        let noted = record.clone();
+        // The record need not wait for the start: until it is written, an agent that starts again asks the shim.
+        let (asked, noted) = tokio::join!(
+            link.ask(scribe.cause(), Call::Start { key: id.key() }, &[]),
+            self.blocking(move |inner| inner.folders.write_container(&noted)),
+        );
+        if asked.is_err() {
+            self.blocking(move |inner| inner.folders.write_container(&before)).await?;
+        }
         if let Err(Error::Start { .. }) = asked {
             // Its exit record follows at once; nobody should see it half-way.
             self.await_exit(&sandbox, id, KILL).await?;
         }
         asked?;
-        let record = sandbox.with_container(id, |c| {
-            c.record.started = Some(started);
-            c.record.clone()
-        })?;
-        self.blocking(move |inner| inner.folders.write_container(&record)).await
+        sandbox.with_container(id, |c| c.record = record)?;
+        noted
     }
 
     /// Sends a signal to the first process of a container; nothing happens if it has ended.

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 
 use oci_spec::runtime::{LinuxSeccomp, LinuxSeccompAction, LinuxSeccompFilterFlag, LinuxSeccompOperator, LinuxSyscall};
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, sock_filter,
 };
 
 use crate::{Error, Result};
@@ -56,10 +57,13 @@ pub fn compile(profile: &LinuxSeccomp) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-fn program(rules: Rules, otherwise: SeccompAction, matched: SeccompAction, flags: u32) -> Result<Program> {
-    let invalid = |e: seccompiler::BackendError| Error::Invalid(format!("seccomp profile: {e}"));
-    let filter = SeccompFilter::new(rules, otherwise, matched, ARCH).map_err(invalid)?;
-    let program: BpfProgram = filter.try_into().map_err(invalid)?;
+fn program(mut rules: Rules, otherwise: SeccompAction, matched: SeccompAction, flags: u32) -> Result<Program> {
+    let whatever: Vec<u32> =
+        rules.iter().filter(|(_, r)| r.is_empty()).filter_map(|(n, _)| u32::try_from(*n).ok()).collect();
+    let mut program = shortcut(&whatever, u32::from(matched.clone()));
+    rules.retain(|_, conditions| !conditions.is_empty());
+    let rest = conditional(rules, otherwise, matched)?;
+    program.extend(rest);
     let bytes = program.iter().flat_map(|i| {
         let [code_low, code_high] = i.code.to_ne_bytes();
         let k = i.k.to_ne_bytes();
@@ -68,10 +72,48 @@ fn program(rules: Rules, otherwise: SeccompAction, matched: SeccompAction, flags
     Ok(Program { bytes: bytes.collect(), flags })
 }
 
+/// What seccompiler makes of rules: one after the other.
+fn conditional(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -> Result<BpfProgram> {
+    let invalid = |e: seccompiler::BackendError| Error::Invalid(format!("seccomp profile: {e}"));
+    SeccompFilter::new(rules, otherwise, matched, ARCH).map_err(invalid)?.try_into().map_err(invalid)
+}
+
+/// The answer to system calls that match whatever their arguments, as ranges of their numbers (sorted); all others fall
+/// through to what follows. Whenever a filter is loaded, the kernel tries it on every number there is: rule by rule that
+/// takes most of a millisecond of a container's start.
+fn shortcut(numbers: &[u32], answer: u32) -> BpfProgram {
+    // Offsets in `struct seccomp_data`.
+    const NUMBER: u32 = 0;
+    const ARCHITECTURE: u32 = 4;
+    let does = |code: u32, k: u32, jt: u8, jf: u8| sock_filter { code: code as u16, jt, jf, k };
+    let load = |offset: u32| does(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0, 0);
+    let jump = |test: u32, k: u32, jt: u8, jf: u8| does(libc::BPF_JMP | libc::BPF_K | test, k, jt, jf);
+    let give = does(libc::BPF_RET | libc::BPF_K, answer, 0, 0);
+
+    let mut checks = BpfProgram::new();
+    for range in numbers.chunk_by(|a, b| a + 1 == *b) {
+        let (Some(&first), Some(&last)) = (range.first(), range.last()) else { continue };
+        if first == last {
+            checks.extend([jump(libc::BPF_JEQ, first, 0, 1), give.clone()]);
+        } else {
+            checks.extend([jump(libc::BPF_JGE, first, 0, 2), jump(libc::BPF_JGT, last, 1, 0), give.clone()]);
+        }
+    }
+    // Another architecture's numbers mean something else: what follows refuses it.
+    let past = jump(libc::BPF_JA, checks.len() as u32 + 1, 0, 0);
+    let mut program = vec![load(ARCHITECTURE), jump(libc::BPF_JEQ, AUDIT_ARCH, 1, 0), past, load(NUMBER)];
+    program.extend(checks);
+    program
+}
+
 #[cfg(target_arch = "x86_64")]
 const ARCH: TargetArch = TargetArch::x86_64;
+#[cfg(target_arch = "x86_64")]
+const AUDIT_ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCH: TargetArch = TargetArch::aarch64;
+#[cfg(target_arch = "aarch64")]
+const AUDIT_ARCH: u32 = 0xc000_00b7;
 
 fn action(action: LinuxSeccompAction, errno: Option<u32>) -> Result<SeccompAction> {
     use LinuxSeccompAction::*;
@@ -145,7 +187,64 @@ mod tests {
     fn the_default_profile_compiles_to_two_filters() {
         let programs = compile(&default_seccomp(&default_capabilities())).unwrap();
         assert_eq!(programs.len(), 2);
-        assert!(programs[1].bytes.len() / 8 > 400 && programs[1].bytes.len() / 8 < 4096);
+        // Each rule by itself would make it 1527.
+        assert!(programs[1].bytes.len() / 8 > 50 && programs[1].bytes.len() / 8 < 400);
+    }
+
+    /// What a filter answers to a system call, as the kernel's interpreter would find it.
+    fn run(program: &[sock_filter], arch: u32, number: u32, args: [u64; 6]) -> u32 {
+        let mut data: Vec<u32> = vec![number, arch, 0, 0];
+        data.extend(args.iter().flat_map(|a| [*a as u32, (*a >> 32) as u32]));
+        let (mut at, mut a) = (0, 0);
+        loop {
+            let i = &program[at];
+            at += 1;
+            let jump = |holds: bool| usize::from(if holds { i.jt } else { i.jf });
+            match u32::from(i.code) {
+                0x20 => a = data[i.k as usize / 4],
+                0x05 => at += i.k as usize,
+                0x15 => at += jump(a == i.k),
+                0x25 => at += jump(a > i.k),
+                0x35 => at += jump(a >= i.k),
+                0x54 => a &= i.k,
+                0x06 => return i.k,
+                other => panic!("instruction {other:#x}"),
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_of_numbers_answer_as_the_rules_do() {
+        let profile = default_seccomp(&default_capabilities());
+        let mut rules = Rules::new();
+        for syscall in profile.syscalls().iter().flatten().filter(|s| s.action() == LinuxSeccompAction::ScmpActAllow) {
+            add_rules(&mut rules, syscall).unwrap();
+        }
+        let (no, yes) = (SeccompAction::Errno(1), SeccompAction::Allow);
+        let plain = conditional(rules.clone(), no.clone(), yes.clone()).unwrap();
+        let bytes = program(rules, no, yes, 0).unwrap().bytes;
+        let quick: BpfProgram = bytes
+            .chunks_exact(8)
+            .map(|b| sock_filter {
+                code: u16::from_ne_bytes([b[0], b[1]]),
+                jt: b[2],
+                jf: b[3],
+                k: u32::from_ne_bytes([b[4], b[5], b[6], b[7]]),
+            })
+            .collect();
+        let answers = |arch, number, args| (run(&quick, arch, number, args), run(&plain, arch, number, args));
+        let mut allowed = 0;
+        for number in (0..600).chain([0x4000_0000, 0x4000_0001, u32::MAX]) {
+            for args in [[0; 6], [0x7e02_0000; 6], [8; 6], [u64::MAX; 6]] {
+                let (quick, plain) = answers(AUDIT_ARCH, number, args);
+                assert_eq!(quick, plain, "number {number}, arguments {args:x?}");
+                allowed += usize::from(quick == libc::SECCOMP_RET_ALLOW);
+            }
+            let (quick, plain) = answers(0x4000_0003, number, [0; 6]);
+            assert_eq!(quick, plain, "number {number} of i386");
+            assert_ne!(quick, libc::SECCOMP_RET_ALLOW);
+        }
+        assert!(allowed > 1000, "{allowed}");
     }
 
     #[test]

@@ -17,6 +17,10 @@ pub const NEWCGROUP: u64 = libc::CLONE_NEWCGROUP as u64;
 
 /// clone3's cgroup flag; libc types it too narrow on some targets.
 const INTO_CGROUP: u64 = 0x2_0000_0000;
+/// The child has no signal handlers.
+const CLEAR_SIGHAND: u64 = 0x1_0000_0000;
+/// For the few calls between a clone and an exec.
+const CHILD_STACK: usize = 16 << 10;
 
 /// How a process ended, as wait(2) tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +83,9 @@ impl Kernel {
         Ok((pid as u32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
     }
 
-    /// Starts the shim from a process with many threads: the child only makes raw system calls until it executes `exe`,
-    /// with `stdin` and `stderr` as given and no other descriptor of ours.
+    /// Starts the shim from a process with many threads and much memory: the child borrows that memory, which a fork would
+    /// copy the page tables of, and only makes raw system calls until it executes `exe`, with `stdin` and `stderr` as
+    /// given and no other descriptor of ours. The calling thread waits until then.
     pub fn spawn(
         &self,
         exe: BorrowedFd<'_>,
@@ -92,53 +97,47 @@ impl Kernel {
         let strings: Vec<CString> = args.iter().filter_map(|a| CString::new(a.as_str()).ok()).collect();
         let mut argv: Vec<*const c_char> = strings.iter().map(|a| a.as_ptr()).collect();
         argv.push(std::ptr::null());
-        let envp: [*const c_char; 1] = [std::ptr::null()];
-        let (exe, stdin, stderr) = (exe.as_raw_fd(), stdin.as_raw_fd(), stderr.as_raw_fd());
+        let fds = [exe, stdin, stderr].map(|fd| fd.as_raw_fd());
         let mut pidfd: i32 = -1;
         let pid = self.op(
             "clone3",
             || format!("shim {}", args.join(" ")),
             || {
+                let mut stack = vec![0u128; CHILD_STACK / size_of::<u128>()];
                 let clone = libc::clone_args {
-                    flags: (libc::CLONE_PIDFD | libc::CLONE_VFORK) as u64 | INTO_CGROUP,
+                    flags: (libc::CLONE_PIDFD | libc::CLONE_VM | libc::CLONE_VFORK) as u64
+                        | CLEAR_SIGHAND
+                        | INTO_CGROUP,
                     pidfd: &raw mut pidfd as u64,
                     child_tid: 0,
                     parent_tid: 0,
                     exit_signal: libc::SIGCHLD as u64,
-                    stack: 0,
-                    stack_size: 0,
+                    stack: stack.as_mut_ptr() as u64,
+                    stack_size: CHILD_STACK as u64,
                     tls: 0,
                     set_tid: 0,
                     set_tid_size: 0,
                     cgroup: cgroup.as_raw_fd() as u64,
                 };
-                // SAFETY: a fork of this thread alone. The child touches only memory prepared above and calls only
-                // async-signal-safe functions before it executes or exits; it never returns into Rust.
+                // SAFETY: `execute` is made for this, and what it reads outlives the call, as does its stack: this thread
+                // sleeps until the child has executed or exited. No signal handler of ours runs meanwhile in the child.
                 let pid = unsafe {
-                    let pid = libc::syscall(libc::SYS_clone3, &clone, size_of::<libc::clone_args>());
-                    if pid == 0 {
-                        // dup2 clears close-on-exec; all other descriptors of ours have it set or are closed here.
-                        if libc::dup2(stdin, 0) == 0 && libc::dup2(stderr, 1) == 1 && libc::dup2(stderr, 2) == 2 {
-                            libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
-                            let path = c"".as_ptr();
-                            libc::syscall(
-                                libc::SYS_execveat,
-                                exe,
-                                path,
-                                argv.as_ptr(),
-                                envp.as_ptr(),
-                                libc::AT_EMPTY_PATH,
-                            );
-                        }
-                        libc::_exit(127);
-                    }
+                    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
+                    libc::sigfillset(&mut all);
+                    libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+                    let image = Image { fds, argv: argv.as_ptr(), mask: &before };
+                    let pid = clone_onto_stack(&clone, execute, &image);
+                    libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
                     pid
                 };
-                checked(pid)
+                match pid {
+                    1.. => Ok(pid as u32),
+                    _ => Err(IoError::from_raw_os_error(-pid as i32)),
+                }
             },
         )?;
         // SAFETY: the kernel has just put a new descriptor there.
-        Ok((pid as u32, unsafe { OwnedFd::from_raw_fd(pidfd) }))
+        Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) }))
     }
 
     /// Joins namespaces: those of the process behind a pidfd, or the one behind a namespace file.
@@ -340,6 +339,86 @@ impl Kernel {
             },
         )
     }
+}
+
+/// What a child on borrowed memory becomes.
+struct Image {
+    /// The program, stdin, and what is both stdout and stderr.
+    fds: [i32; 3],
+    argv: *const *const c_char,
+    /// Signals that it blocks.
+    mask: *const libc::sigset_t,
+}
+
+/// The child's side of [`Kernel::spawn`].
+///
+/// # Safety
+/// It runs in its parent's memory while other threads run too: only system calls, nothing that locks or allocates.
+unsafe extern "C" fn execute(image: *const Image) -> ! {
+    // SAFETY: the parent keeps `image` until this has executed or exited; all calls are async-signal-safe.
+    unsafe {
+        let Image { fds: [exe, stdin, stderr], argv, mask } = *image;
+        let envp: [*const c_char; 1] = [std::ptr::null()];
+        // dup2 clears close-on-exec; all other descriptors of ours have it set or are closed here.
+        if libc::dup2(stdin, 0) == 0 && libc::dup2(stderr, 1) == 1 && libc::dup2(stderr, 2) == 2 {
+            libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+            libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut());
+            libc::syscall(libc::SYS_execveat, exe, c"".as_ptr(), argv, envp.as_ptr(), libc::AT_EMPTY_PATH);
+        }
+        libc::_exit(127);
+    }
+}
+
+/// clone3 with a new stack, on which the child calls `child`. Returns the child's number, or a negative errno.
+///
+/// # Safety
+/// `args` names a stack, aligned to 16 bytes; it and all that `child` uses of this memory outlives the child's stay in it.
+unsafe fn clone_onto_stack(
+    args: &libc::clone_args,
+    child: unsafe extern "C" fn(*const Image) -> !,
+    image: &Image,
+) -> i64 {
+    let result: i64;
+    // SAFETY: the parent sees only those registers changed that are named; the child never comes back from its call.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, {image}",
+            "call {child}",
+            "ud2",
+            "2:",
+            image = in(reg) image,
+            child = in(reg) child,
+            inlateout("rax") libc::SYS_clone3 => result,
+            in("rdi") args,
+            in("rsi") size_of::<libc::clone_args>(),
+            out("rcx") _,
+            out("r11") _,
+        );
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            "cbnz x0, 2f",
+            "mov x29, xzr",
+            "mov x0, {image}",
+            "blr {child}",
+            "brk 1",
+            "2:",
+            image = in(reg) image,
+            child = in(reg) child,
+            inlateout("x0") args => result,
+            in("x1") size_of::<libc::clone_args>(),
+            in("x8") libc::SYS_clone3,
+        );
+    }
+    result
 }
 
 struct ExitOnDrop;

@@ -18,8 +18,8 @@ pub fn object(kind: &Kind, value: Value, validation: FieldValidation) -> Result<
     };
     type_meta(kind, &mut map)?;
     let schema = kind.schema();
-    let mut walk = Walk { path: Vec::new(), unknown: Vec::new() };
-    walk.fields(&schema, &mut map).map_err(|why| refused(kind, why))?;
+    let mut walk = Walk { unknown: Vec::new() };
+    walk.fields(&schema, &mut map, &Place::ROOT).map_err(|why| refused(kind, why))?;
     let unknown = walk.unknown;
     match validation {
         FieldValidation::Strict if !unknown.is_empty() => {
@@ -59,129 +59,40 @@ fn type_meta(kind: &Kind, map: &mut Map<String, Value>) -> Result<(), Status> {
     Ok(())
 }
 
-enum Step {
-    Field(String),
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    Root,
+    Field(&'a str),
     Index(usize),
-    Key(String),
+    Key(&'a str),
 }
 
-/// A walk over a tree: where it is, and the unknown fields it has met (and dropped).
-struct Walk {
-    path: Vec<Step>,
-    unknown: Vec<String>,
+/// Where a walk is: a step, and the place it leads on from. Spelled out only when something is wrong there.
+struct Place<'a> {
+    up: Option<&'a Place<'a>>,
+    step: Step<'a>,
 }
 
-impl Walk {
-    fn fields(&mut self, schema: &Struct, map: &mut Map<String, Value>) -> Result<(), String> {
-        let mut drop = Vec::new();
-        for (name, value) in map.iter_mut() {
-            let Some(field) = schema.field(name) else {
-                self.path.push(Step::Field(name.clone()));
-                self.unknown.push(format!("unknown field \"{}\"", self.here()));
-                self.path.pop();
-                drop.push(name.clone());
-                continue;
-            };
-            if value.is_null() {
-                drop.push(name.clone());
-                continue;
-            }
-            self.path.push(Step::Field(name.clone()));
-            self.value(&field.of, &schema.name, value)?;
-            self.path.pop();
-        }
-        for name in drop {
-            map.shift_remove(&name);
-        }
-        Ok(())
+impl<'a> Place<'a> {
+    const ROOT: Place<'static> = Place { up: None, step: Step::Root };
+
+    fn then(&'a self, step: Step<'a>) -> Place<'a> {
+        Place { up: Some(self), step }
     }
 
-    /// Checks and normalises one value; `parent` is the name of the struct that holds it.
-    fn value(&mut self, of: &Type, parent: &str, value: &mut Value) -> Result<(), String> {
-        match (of, &mut *value) {
-            (Type::Any, _) => Ok(()),
-            (_, Value::Null) => {
-                // Inside a list or a map a null is the zero value.
-                *value = zero(of);
-                Ok(())
-            }
-            (Type::Struct(schema), Value::Object(map)) => self.fields(schema, map),
-            (Type::Map(of), Value::Object(map)) => {
-                for (key, value) in map.iter_mut() {
-                    self.path.push(Step::Key(key.clone()));
-                    self.value(of, parent, value)?;
-                    self.path.pop();
-                }
-                Ok(())
-            }
-            (Type::List(list), Value::Array(items)) => {
-                for (i, item) in items.iter_mut().enumerate() {
-                    self.path.push(Step::Index(i));
-                    self.value(&list.item, parent, item)?;
-                    self.path.pop();
-                }
-                Ok(())
-            }
-            (Type::String, Value::String(_)) | (Type::Boolean, Value::Bool(_)) => Ok(()),
-            (Type::Number, Value::Number(_)) => Ok(()),
-            (Type::Integer { bits }, Value::Number(n)) => match integer(n, *bits) {
-                Some(i) => {
-                    *value = i.into();
-                    Ok(())
-                }
-                None => Err(self.mismatch(parent, of, &format!("number {n}"))),
-            },
-            (Type::IntOrString, Value::String(_)) => Ok(()),
-            (Type::IntOrString, Value::Number(n)) => match integer(n, 32) {
-                Some(i) => {
-                    *value = i.into();
-                    Ok(())
-                }
-                None => Err(self.mismatch(parent, &Type::Integer { bits: 32 }, &format!("number {n}"))),
-            },
-            (Type::Quantity, Value::String(_) | Value::Number(_)) => {
-                let text = match &*value {
-                    Value::String(s) => Cow::Borrowed(s.as_str()),
-                    other => Cow::Owned(other.to_string()),
-                };
-                let parsed = text.parse::<Quantity>().map_err(|e| format!("{}: {e}", self.here()))?;
-                *value = Value::String(parsed.to_string());
-                Ok(())
-            }
-            (Type::Bytes, Value::String(s)) => {
-                let normal = base64_normal(s).map_err(|e| format!("{}: {e}", self.here()))?;
-                *s = normal;
-                Ok(())
-            }
-            (Type::Time { micro }, Value::String(s)) => {
-                /// The first second that four digits can name: the form has no others.
-                const YEAR_0: i64 = -62_167_219_200;
-                let parsed = s.parse().ok().filter(|time: &jiff::Timestamp| time.as_second() >= YEAR_0);
-                let time = parsed.ok_or_else(|| {
-                    format!("{}: parsing time {s:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse it", self.here())
-                })?;
-                *s = format_time(time, *micro);
-                Ok(())
-            }
-            (_, other) => {
-                let got = go_value(other);
-                Err(self.mismatch(parent, of, got))
-            }
-        }
-    }
-
-    /// Upstream's (that is, Go's) wording; the field's path has no indexes there.
-    fn mismatch(&self, parent: &str, of: &Type, got: &str) -> String {
-        let fields: Vec<&str> =
-            self.path.iter().filter_map(|s| if let Step::Field(f) = s { Some(f.as_str()) } else { None }).collect();
-        format!("json: cannot unmarshal {got} into Go struct field {parent}.{} of type {}", fields.join("."), of.go())
+    /// The steps from the root to here.
+    fn steps(&self) -> Vec<Step<'_>> {
+        let mut steps: Vec<Step<'_>> = std::iter::successors(Some(self), |place| place.up).map(|p| p.step).collect();
+        steps.reverse();
+        steps
     }
 
     /// `spec.containers[0].image`
-    fn here(&self) -> String {
+    fn shown(&self) -> String {
         let mut out = String::new();
-        for step in &self.path {
+        for step in self.steps() {
             match step {
+                Step::Root => {}
                 Step::Index(i) => out.push_str(&format!("[{i}]")),
                 Step::Field(name) | Step::Key(name) => {
                     if !out.is_empty() {
@@ -192,6 +103,111 @@ impl Walk {
             }
         }
         out
+    }
+
+    /// Upstream's (that is, Go's) wording; the field's path has no indexes there.
+    fn mismatch(&self, parent: &str, of: &Type, got: &str) -> String {
+        let fields: Vec<&str> =
+            self.steps().iter().filter_map(|s| if let Step::Field(f) = s { Some(*f) } else { None }).collect();
+        format!("json: cannot unmarshal {got} into Go struct field {parent}.{} of type {}", fields.join("."), of.go())
+    }
+}
+
+/// A walk over a tree: the unknown fields it has met (and dropped).
+struct Walk {
+    unknown: Vec<String>,
+}
+
+impl Walk {
+    fn fields(&mut self, schema: &Struct, map: &mut Map<String, Value>, at: &Place<'_>) -> Result<(), String> {
+        let mut drop = Vec::new();
+        for (name, value) in map.iter_mut() {
+            let here = at.then(Step::Field(name));
+            let Some(field) = schema.field(name) else {
+                self.unknown.push(format!("unknown field \"{}\"", here.shown()));
+                drop.push(name.clone());
+                continue;
+            };
+            if value.is_null() {
+                drop.push(name.clone());
+                continue;
+            }
+            self.value(&field.of, &schema.name, value, &here)?;
+        }
+        for name in drop {
+            map.shift_remove(&name);
+        }
+        Ok(())
+    }
+
+    /// Checks and normalises one value; `parent` is the name of the struct that holds it.
+    fn value(&mut self, of: &Type, parent: &str, value: &mut Value, at: &Place<'_>) -> Result<(), String> {
+        match (of, &mut *value) {
+            (Type::Any, _) => Ok(()),
+            (_, Value::Null) => {
+                // Inside a list or a map a null is the zero value.
+                *value = zero(of);
+                Ok(())
+            }
+            (Type::Struct(schema), Value::Object(map)) => self.fields(schema, map, at),
+            (Type::Map(of), Value::Object(map)) => {
+                for (key, value) in map.iter_mut() {
+                    self.value(of, parent, value, &at.then(Step::Key(key)))?;
+                }
+                Ok(())
+            }
+            (Type::List(list), Value::Array(items)) => {
+                for (i, item) in items.iter_mut().enumerate() {
+                    self.value(&list.item, parent, item, &at.then(Step::Index(i)))?;
+                }
+                Ok(())
+            }
+            (Type::String, Value::String(_)) | (Type::Boolean, Value::Bool(_)) => Ok(()),
+            (Type::Number, Value::Number(_)) => Ok(()),
+            (Type::Integer { bits }, Value::Number(n)) => match integer(n, *bits) {
+                Some(i) => {
+                    *value = i.into();
+                    Ok(())
+                }
+                None => Err(at.mismatch(parent, of, &format!("number {n}"))),
+            },
+            (Type::IntOrString, Value::String(_)) => Ok(()),
+            (Type::IntOrString, Value::Number(n)) => match integer(n, 32) {
+                Some(i) => {
+                    *value = i.into();
+                    Ok(())
+                }
+                None => Err(at.mismatch(parent, &Type::Integer { bits: 32 }, &format!("number {n}"))),
+            },
+            (Type::Quantity, Value::String(_) | Value::Number(_)) => {
+                let text = match &*value {
+                    Value::String(s) => Cow::Borrowed(s.as_str()),
+                    other => Cow::Owned(other.to_string()),
+                };
+                let parsed = text.parse::<Quantity>().map_err(|e| format!("{}: {e}", at.shown()))?;
+                *value = Value::String(parsed.to_string());
+                Ok(())
+            }
+            (Type::Bytes, Value::String(s)) => {
+                let normal = base64_normal(s).map_err(|e| format!("{}: {e}", at.shown()))?;
+                *s = normal;
+                Ok(())
+            }
+            (Type::Time { micro }, Value::String(s)) => {
+                /// The first second that four digits can name: the form has no others.
+                const YEAR_0: i64 = -62_167_219_200;
+                let parsed = s.parse().ok().filter(|time: &jiff::Timestamp| time.as_second() >= YEAR_0);
+                let time = parsed.ok_or_else(|| {
+                    format!("{}: parsing time {s:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse it", at.shown())
+                })?;
+                *s = format_time(time, *micro);
+                Ok(())
+            }
+            (_, other) => {
+                let got = go_value(other);
+                Err(at.mismatch(parent, of, got))
+            }
+        }
     }
 }
 

@@ -29,7 +29,7 @@ pub async fn find(machine: &Machine) -> Vec<Found> {
     }
     let mut found = Vec::new();
     for (uid, sandbox) in newest {
-        match serde_json::from_str::<Pod>(&sandbox.spec.annotation) {
+        match serde_json::from_slice::<Pod>(sandbox.spec.annotation.as_bytes()) {
             Ok(pod) => found.push(adopt(machine, pod, sandbox).await),
             Err(error) => {
                 tracing::warn!(uid, %error, "a sandbox without a readable Pod is removed");
