@@ -17,6 +17,7 @@ pub mod object;
 pub mod patch;
 pub mod pod;
 pub mod pod_resources;
+pub mod protobuf;
 pub mod quantity;
 pub mod request;
 pub mod rpc;

@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request as HttpRequest, StatusCode, header};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use jsonrpsee::server::{StopHandle, stop_channel};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -29,6 +29,11 @@ use super::{Server, pki};
 
 /// Who has not finished the handshake by then is no client.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The same for who has not sent a request's headers by then.
+const HEADERS: Duration = Duration::from_secs(60);
+/// How often an HTTP/2 client is asked whether it is still there, and how many requests it may have open.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+const STREAMS: u32 = 1000;
 
 /// Makes the socket, for its owner alone. One that a dead server left behind is replaced.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
@@ -149,7 +154,9 @@ where
         let reply: BoxFuture<'static, Reply> = Box::pin(route(house, rpc, peer, request));
         async move { Ok::<_, std::convert::Infallible>(reply.await) }
     });
-    let http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    let mut http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    http.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    http.http2().timer(TokioTimer::new()).keep_alive_interval(Some(KEEP_ALIVE)).max_concurrent_streams(STREAMS);
     let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {

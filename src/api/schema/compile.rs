@@ -30,7 +30,8 @@ impl Compiler<'_> {
         let short = name.rsplit('.').next().unwrap_or(name).to_owned();
         let package = name.rsplit('.').nth(1).unwrap_or("");
         let (go_type, atomic) = (format!("{package}.{short}"), merge_keys::is_atomic(&short));
-        let it = Arc::new(Struct { name: short, go_type, atomic, fields: OnceLock::new() });
+        let package = format!("{}/{package}", name.rsplit('.').nth(2).unwrap_or(""));
+        let it = Arc::new(Struct { name: short, go_type, package, atomic, fields: OnceLock::new() });
         self.done.insert(name.to_owned(), it.clone());
         let mut fields: Vec<(Box<str>, Field)> = Vec::new();
         for (field, schema) in schema["properties"].as_object().into_iter().flatten() {

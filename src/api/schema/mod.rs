@@ -93,6 +93,8 @@ pub struct Struct {
     pub name: String,
     /// The name in Go's errors: `v1.Container`.
     pub go_type: String,
+    /// Where it is defined: `core/v1`.
+    pub package: String,
     /// Server-side apply takes all its fields as one value: upstream's `x-kubernetes-map-type: atomic`.
     pub atomic: bool,
     fields: OnceLock<Fields>,

@@ -5,8 +5,9 @@ use serde_json::{Map, Value, json};
 
 use super::{Source, Topology, merge_keys};
 
-/// The definitions that sources need, by name. References begin with `prefix`: `#/components/schemas/`.
-pub fn definitions<'a>(sources: impl IntoIterator<Item = &'a Source>, prefix: &str) -> Map<String, Value> {
+/// The definitions that sources need, by name. References begin with `prefix`: `#/components/schemas/`. `wrap`: one with a
+/// description of its own is wrapped in `allOf`, as OpenAPI v3 wants it.
+pub fn definitions<'a>(sources: impl IntoIterator<Item = &'a Source>, prefix: &str, wrap: bool) -> Map<String, Value> {
     let mut all = Map::new();
     for source in sources {
         let name = (source.name)().into_owned();
@@ -21,7 +22,7 @@ pub fn definitions<'a>(sources: impl IntoIterator<Item = &'a Source>, prefix: &s
         }
     }
     for (name, definition) in &mut all {
-        finish(name, definition, prefix);
+        finish(name, definition, prefix, wrap);
     }
     all.sort_keys();
     all
@@ -32,7 +33,7 @@ pub fn name_of(source: &Source) -> String {
     (source.name)().into_owned()
 }
 
-fn finish(name: &str, definition: &mut Value, prefix: &str) {
+fn finish(name: &str, definition: &mut Value, prefix: &str, wrap: bool) {
     let short = name.rsplit('.').next().unwrap_or(name).to_owned();
     match short.as_str() {
         "IntOrString" => {
@@ -45,7 +46,7 @@ fn finish(name: &str, definition: &mut Value, prefix: &str) {
         }
         _ => {}
     }
-    refer(definition, prefix);
+    refer(definition, prefix, wrap);
     if merge_keys::is_atomic(&short) {
         definition["x-kubernetes-map-type"] = "atomic".into();
     }
@@ -54,14 +55,16 @@ fn finish(name: &str, definition: &mut Value, prefix: &str) {
     }
 }
 
-/// Points references to where the definitions lie; one with a description of its own is wrapped, as OpenAPI wants it.
-fn refer(value: &mut Value, prefix: &str) {
+/// Points references to where the definitions lie.
+fn refer(value: &mut Value, prefix: &str, wrap: bool) {
     match value {
-        Value::Array(items) => items.iter_mut().for_each(|item| refer(item, prefix)),
+        Value::Array(items) => items.iter_mut().for_each(|item| refer(item, prefix, wrap)),
         Value::Object(map) => {
             if let Some(name) = map.get("$ref").and_then(Value::as_str).and_then(|r| r.rsplit('/').next()) {
                 let reference = json!({"$ref": format!("{prefix}{name}")});
-                if map.len() == 1 {
+                if !wrap {
+                    map["$ref"] = reference["$ref"].clone();
+                } else if map.len() == 1 {
                     *value = reference;
                 } else {
                     map.shift_remove("$ref");
@@ -69,7 +72,7 @@ fn refer(value: &mut Value, prefix: &str) {
                 }
                 return;
             }
-            map.values_mut().for_each(|value| refer(value, prefix));
+            map.values_mut().for_each(|value| refer(value, prefix, wrap));
         }
         _ => {}
     }

@@ -20,6 +20,7 @@ use super::Server;
 pub mod authenticate;
 pub mod body;
 mod discovery;
+mod gnostic;
 mod health;
 mod metrics;
 pub mod negotiate;
@@ -144,7 +145,7 @@ impl Face {
             ),
             Some(Place::OpenApiV2) => openapi::v2(&clauses, &wanted)?,
             Some(Place::OpenApiV3(None)) => openapi::v3_index(&wanted),
-            Some(Place::OpenApiV3(Some(of))) => openapi::v3(&of, &wanted),
+            Some(Place::OpenApiV3(Some(of))) => openapi::v3(&of, query.first("hash"), &wanted),
         })
     }
 

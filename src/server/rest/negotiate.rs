@@ -2,10 +2,11 @@
 
 use hyper::header::{self, HeaderMap};
 
-use crate::api::Status;
+use super::body::Written;
 use crate::api::request::PatchType;
+use crate::api::{Status, protobuf};
 
-/// How a body is written.
+/// How an answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Json,
@@ -129,21 +130,22 @@ pub fn media_type(headers: &HeaderMap) -> String {
 }
 
 /// How the body of a create, update or delete is written.
-pub fn body_form(headers: &HeaderMap) -> Result<Form, Status> {
+pub fn body_form(headers: &HeaderMap) -> Result<Written, Status> {
     match media_type(headers).as_str() {
-        "" | "application/json" | "*/*" => Ok(Form::Json),
-        "application/yaml" | "text/yaml" | "application/x-yaml" => Ok(Form::Yaml),
-        _ => Err(unsupported("application/json, application/yaml")),
+        "" | "application/json" | "*/*" => Ok(Written::Json),
+        "application/yaml" | "text/yaml" | "application/x-yaml" => Ok(Written::Yaml),
+        protobuf::MEDIA_TYPE => Ok(Written::Protobuf),
+        _ => Err(unsupported("application/json, application/yaml, application/vnd.kubernetes.protobuf")),
     }
 }
 
 /// Of which type a patch is, and how it is written.
-pub fn patch_form(headers: &HeaderMap) -> Result<(PatchType, Form), Status> {
+pub fn patch_form(headers: &HeaderMap) -> Result<(PatchType, Written), Status> {
     match media_type(headers).as_str() {
-        "application/json-patch+json" => Ok((PatchType::Json, Form::Json)),
-        "application/merge-patch+json" => Ok((PatchType::Merge, Form::Json)),
-        "application/strategic-merge-patch+json" => Ok((PatchType::Strategic, Form::Json)),
-        "application/apply-patch+yaml" => Ok((PatchType::Apply, Form::Yaml)),
+        "application/json-patch+json" => Ok((PatchType::Json, Written::Json)),
+        "application/merge-patch+json" => Ok((PatchType::Merge, Written::Json)),
+        "application/strategic-merge-patch+json" => Ok((PatchType::Strategic, Written::Json)),
+        "application/apply-patch+yaml" => Ok((PatchType::Apply, Written::Yaml)),
         _ => Err(unsupported(
             "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, \
              application/apply-patch+yaml",

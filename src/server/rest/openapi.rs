@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use bytes::Bytes;
+use hyper::header::{self, HeaderValue};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::discovery::{self, Subresource};
+use super::gnostic;
 use super::negotiate::{Clause, Form, Wanted};
 use super::reply::{self, Reply};
 use crate::api::schema::{self, openapi};
@@ -59,10 +61,10 @@ struct Document {
     hash: String,
 }
 
-fn made(of: &str, make: impl FnOnce() -> Value) -> Arc<Document> {
+fn made(of: &str, make: impl FnOnce() -> Bytes) -> Arc<Document> {
     let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let document = made.entry(of.to_owned()).or_insert_with(|| {
-        let bytes = Bytes::from(make().to_string());
+        let bytes = make();
         let hash = Sha256::digest(&bytes).iter().take(16).map(|byte| format!("{byte:02X}")).collect();
         Arc::new(Document { bytes, hash })
     });
@@ -83,7 +85,7 @@ fn paths() -> Vec<(String, &'static str, &'static str)> {
 /// `/openapi/v3`
 pub fn v3_index(wanted: &Wanted) -> Reply {
     let entry = |(path, group, version): (String, &'static str, &'static str)| {
-        let hash = &made(&path, || v3_document(group, version)).hash;
+        let hash = &made(&path, || v3_document(group, version).to_string().into()).hash;
         let url = format!("/openapi/v3/{path}?hash={hash}");
         (path, json!({"serverRelativeURL": url}))
     };
@@ -91,28 +93,47 @@ pub fn v3_index(wanted: &Wanted) -> Reply {
     reply::value(200, &json!({"paths": paths}), &Wanted { form: Form::Json, ..*wanted })
 }
 
-/// `/openapi/v3/apis/apps/v1`
-pub fn v3(of: &str, wanted: &Wanted) -> Reply {
-    match paths().into_iter().find(|(path, ..)| path == of) {
-        Some((path, group, version)) => document(&made(&path, || v3_document(group, version)), wanted),
-        None => reply::not_found(),
+/// `/openapi/v3/apis/apps/v1`; one that is asked for by its hash may be kept for good.
+pub fn v3(of: &str, hash: Option<&str>, wanted: &Wanted) -> Reply {
+    let Some((path, group, version)) = paths().into_iter().find(|(path, ..)| path == of) else {
+        return reply::not_found();
+    };
+    let made = made(&path, || v3_document(group, version).to_string().into());
+    let mut reply = document(&made, wanted);
+    if hash == Some(made.hash.as_str()) {
+        let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
+        reply.headers_mut().insert(header::CACHE_CONTROL, forever);
     }
+    reply
 }
 
 /// `/openapi/v2`
 pub fn v2(clauses: &[Clause], wanted: &Wanted) -> Result<Reply, Status> {
-    let json = clauses.is_empty() || clauses.iter().any(|clause| clause.form().is_some());
-    if !json {
-        return Err(Status::failure(406, "NotAcceptable", "OpenAPI v2 is served as application/json"));
+    // The first that we have; who wants nothing in particular gets JSON.
+    let protobuf = clauses.iter().find_map(|clause| match clause.form() {
+        Some(_) => Some(false),
+        None => (clause.media == gnostic::MEDIA_TYPE).then_some(true),
+    });
+    match protobuf {
+        None if !clauses.is_empty() => {
+            let why = format!("OpenAPI v2 is served as application/json and {}", gnostic::MEDIA_TYPE);
+            Err(Status::failure(406, "NotAcceptable", why))
+        }
+        Some(true) => {
+            let made = made("gnostic", || gnostic::encode(&v2_document()));
+            let mut reply = document(&made, &Wanted { pretty: false, ..*wanted });
+            reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(gnostic::MEDIA_TYPE));
+            Ok(reply)
+        }
+        _ => Ok(document(&made("", || v2_document().to_string().into()), wanted)),
     }
-    Ok(document(&made("", v2_document), wanted))
 }
 
 fn document(document: &Document, wanted: &Wanted) -> Reply {
     let mut reply = reply::json(200, document.bytes.clone(), &Wanted { form: Form::Json, ..*wanted });
     // A hash is made of letters and digits.
     if let Ok(tag) = format!("\"{}\"", document.hash).parse() {
-        reply.headers_mut().insert(hyper::header::ETAG, tag);
+        reply.headers_mut().insert(header::ETAG, tag);
     }
     reply
 }
@@ -141,7 +162,7 @@ fn v2_document() -> Value {
 fn all_definitions(edition: Edition, kinds: &[&'static Kind]) -> Map<String, Value> {
     let common = [&DELETE_OPTIONS, &STATUS, &LIST_META, &SCALE, &EVICTION, &BINDING, &TOKEN_REQUEST];
     let sources = kinds.iter().map(|kind| &kind.schema).chain(common);
-    let mut all = openapi::definitions(sources, edition.prefix());
+    let mut all = openapi::definitions(sources, edition.prefix(), edition == Edition::V3);
     all.insert(format!("{META}.Patch"), json!({
         "type": "object", "description": "Patch is provided to give a concrete name and type to the Kubernetes PATCH request body.",
     }));

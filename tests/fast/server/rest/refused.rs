@@ -46,7 +46,7 @@ async fn bodies_that_are_none_get_the_right_code() {
         ("application/json", deep.as_bytes(), 400),
         ("application/yaml", b"a: [b", 400),
         ("application/yaml", b"a: 1\n---\nb: 2\n", 400),
-        ("application/vnd.kubernetes.protobuf", b"k8s\0", 415),
+        ("application/vnd.kubernetes.protobuf", b"k8s\0", 400),
         ("text/html", b"<p>", 415),
     ];
     for (media, body, code) in cases {

@@ -1,0 +1,80 @@
+//! The protobuf wire format: numbered fields, one after the other.
+
+/// What is left of a message.
+pub struct Reader<'a>(pub &'a [u8]);
+
+/// One field's value, as far as the wire tells its type.
+#[derive(Clone, Copy, Debug)]
+pub enum Wire<'a> {
+    Varint(u64),
+    Fixed64(u64),
+    Fixed32(u32),
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Reader<'a> {
+    /// The next field's number and value; `None` at the end.
+    pub fn next(&mut self) -> Result<Option<(u32, Wire<'a>)>, String> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.varint()?;
+        let number = u32::try_from(tag >> 3).map_err(|_| "a field number that is none")?;
+        let value = match tag & 7 {
+            0 => Wire::Varint(self.varint()?),
+            1 => Wire::Fixed64(u64::from_le_bytes(self.array()?)),
+            2 => {
+                let length = usize::try_from(self.varint()?).map_err(|_| "a length that is none")?;
+                Wire::Bytes(self.take(length)?)
+            }
+            5 => Wire::Fixed32(u32::from_le_bytes(self.array()?)),
+            other => return Err(format!("the wire type {other} is not used")),
+        };
+        Ok(Some((number, value)))
+    }
+
+    pub fn varint(&mut self) -> Result<u64, String> {
+        let mut value = 0u64;
+        for shift in (0..64).step_by(7) {
+            let [byte] = self.array()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err("a number that is too long".into())
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        self.take(N)?.try_into().map_err(|_| "cut".into())
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], String> {
+        if length > self.0.len() {
+            return Err("the message ends too early".into());
+        }
+        let (taken, rest) = self.0.split_at(length);
+        self.0 = rest;
+        Ok(taken)
+    }
+}
+
+impl<'a> Wire<'a> {
+    pub fn bytes(self) -> Result<&'a [u8], String> {
+        match self {
+            Wire::Bytes(bytes) => Ok(bytes),
+            other => Err(format!("bytes are expected, not {other:?}")),
+        }
+    }
+    pub fn text(self) -> Result<String, String> {
+        String::from_utf8(self.bytes()?.to_vec()).map_err(|_| "a text that is not UTF-8".into())
+    }
+    /// A signed number: negative ones are sent as their two's complement.
+    pub fn number(self) -> Result<i64, String> {
+        match self {
+            Wire::Varint(n) | Wire::Fixed64(n) => Ok(n as i64),
+            Wire::Fixed32(n) => Ok(n.into()),
+            Wire::Bytes(_) => Err("a number is expected, not bytes".into()),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The TLS listener and the certificates: who is recognized, and what is kept over a restart.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jiff::{SignedDuration, Timestamp};
+use podwright::server::listen::{Tls, bind, serve};
+use podwright::server::pki::{Names, Pki};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::super::Api;
+
+fn names() -> Names {
+    Names::new("cluster.local", Some([10, 96, 0, 1].into()), [IpAddr::from([192, 0, 2, 7])])
+}
+
+/// A value of the kubeconfig, decoded.
+fn field(kubeconfig: &str, name: &str) -> Vec<u8> {
+    let line = kubeconfig.lines().find_map(|line| line.trim().strip_prefix(&format!("{name}: "))).unwrap();
+    STANDARD.decode(line).unwrap()
+}
+
+/// What a GET of a path answers: the status line's code; an error where the handshake fails.
+async fn get(address: SocketAddr, kubeconfig: &str, with_certificate: bool, path: &str) -> std::io::Result<u16> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(&field(kubeconfig, "certificate-authority-data")).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder = builder.with_root_certificates(roots);
+    let config = if with_certificate {
+        let certificate = CertificateDer::from_pem_slice(&field(kubeconfig, "client-certificate-data")).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(&field(kubeconfig, "client-key-data")).unwrap();
+        builder.with_client_auth_cert(vec![certificate], key).unwrap()
+    } else {
+        builder.with_no_client_auth()
+    };
+    let stream = TcpStream::connect(address).await?;
+    let name = ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST));
+    let mut stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await?;
+    Ok(String::from_utf8_lossy(&answer).split(' ').nth(1).unwrap().parse().unwrap())
+}
+
+fn open(dir: &Path, now: Timestamp) -> Pki {
+    Pki::open(&dir.join("pki"), &names(), now).unwrap()
+}
+
+#[tokio::test]
+async fn the_administrators_certificate_opens_the_door_and_no_other_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = open(dir.path(), Timestamp::now());
+    let stranger = tempfile::tempdir().unwrap();
+    let stranger = open(stranger.path(), Timestamp::now()).kubeconfig("https://127.0.0.1:1");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let tls = Tls { listener, config: pki.server_config().unwrap() };
+    let socket = bind(&dir.path().join("api.sock")).unwrap();
+    let server = Api::new().await.0;
+    let serving = tokio::spawn(serve(server, socket, Some(tls), std::future::pending()));
+
+    let ours = pki.kubeconfig(&format!("https://{address}"));
+    for (with_certificate, path, code) in [
+        (true, "/api/v1/namespaces", 200),
+        (true, "/metrics", 200),
+        (false, "/api/v1/namespaces", 403),
+        (false, "/healthz", 200),
+        (false, "/rpc", 401),
+    ] {
+        assert_eq!(get(address, &ours, with_certificate, path).await.unwrap(), code, "{path}");
+    }
+    // Another cluster's administrator, who trusts this one's CA: the handshake fails.
+    let authority = ours.lines().find(|line| line.contains("certificate-authority-data")).unwrap();
+    let own = stranger.lines().find(|line| line.contains("certificate-authority-data")).unwrap();
+    assert!(get(address, &stranger.replace(own, authority), true, "/healthz").await.is_err());
+    assert!(get(address, &stranger, false, "/healthz").await.is_err(), "a client that does not know our CA refuses us");
+    serving.abort();
+}
+
+#[test]
+fn certificates_are_kept_until_they_are_due_or_lack_a_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let read = |file: &str| std::fs::read_to_string(dir.path().join("pki").join(file)).unwrap();
+    let files = ["ca.crt", "ca.key", "server.crt", "server.key", "admin.crt", "admin.key"];
+    let now = Timestamp::now();
+    open(dir.path(), now);
+    let first = files.map(read);
+    open(dir.path(), now + SignedDuration::from_hours(24));
+    assert_eq!(files.map(read), first, "kept");
+
+    let late = now + SignedDuration::from_hours(340 * 24);
+    open(dir.path(), late);
+    let second = files.map(read);
+    let same = |i: usize| first[i] == second[i];
+    assert_eq!([same(0), same(2), same(4)], [true, false, false], "the CA lasts; what it signed is due");
+
+    let more = Names::new("cluster.local", None, [IpAddr::from([192, 0, 2, 8])]);
+    Pki::open(&dir.path().join("pki"), &more, late).unwrap();
+    assert!(read("server.crt") != second[2] && read("admin.crt") == second[4], "a name more needs another certificate");
+
+    std::fs::write(dir.path().join("pki/ca.key"), "rubbish").unwrap();
+    open(dir.path(), late);
+    assert!(read("ca.crt") != first[0] && read("admin.crt") != second[4], "a new CA signs anew");
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(dir.path().join("pki/ca.key")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
