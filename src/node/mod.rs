@@ -199,7 +199,7 @@ impl Agent {
             pids_max: config.pod_pids_max,
             missing_controllers,
             scribes: Mutex::default(),
-            weights: Mutex::default(),
+            weights: Default::default(),
         });
         let node = register::Registration::new(client.clone(), env.clone(), &config, host.clone());
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();

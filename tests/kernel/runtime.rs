@@ -212,7 +212,8 @@ async fn attach_joins_the_streams() {
 async fn a_new_agent_finds_everything_as_it_was() {
     let mut bed = Bed::new("again").await;
     bed.sandbox("s").await;
-    let before = bed.run("long", "echo started; sleep 1000").await;
+    let before = bed.create("long", "echo started; sleep 1000", &[]).await;
+    let started = bed.runtime.start_container(&before, &Scribe::none()).await.unwrap();
     let ends = bed.run("ends", "read x < /go; exit 42").await;
     bed.log_has(&before, "started").await;
     let pid = bed.status(&before).await.pid;
@@ -230,6 +231,7 @@ async fn a_new_agent_finds_everything_as_it_was() {
     assert_eq!((sandbox.state, sandbox.pid, sandbox.spec.annotation.as_str()), (SandboxState::Ready, pause, "kept"));
     let status = bed.status(&before).await;
     assert_eq!((status.state, status.pid), (ContainerState::Running, pid));
+    assert_eq!(status.started, Some(started));
     assert_eq!(bed.status(&ends).await.exit.unwrap().code, 42);
     assert_eq!(bed.exec(&before, "echo hi").await.unwrap().stdout, b"hi\n");
     bed.runtime.netns("s").await.unwrap();

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use oci_spec::runtime::LinuxSeccomp;
 
 use super::{Container, Errors, Filters, Inner, Runtime, Sandbox, check_name, not_found, now};
@@ -88,18 +89,20 @@ impl Runtime {
         .await
     }
 
-    /// Lets a created container execute its process. Errors: [`Error::Start`], after which it is `Exited` with code 128.
-    pub async fn start_container(&self, id: &ContainerId, scribe: &Scribe) -> Result<()> {
+    /// Lets a created container execute its process; when that was, as every later agent will say too. Errors:
+    /// [`Error::Start`], after which it is `Exited` with code 128.
+    pub async fn start_container(&self, id: &ContainerId, scribe: &Scribe) -> Result<Timestamp> {
         let sandbox = self.get(&id.sandbox)?;
-        let state = sandbox.with_container(id, |c| c.status().state)?;
-        match state {
-            ContainerState::Running => return Ok(()),
-            ContainerState::Exited => return Err(Error::Conflict(format!("container {id} has ended"))),
-            ContainerState::Created => {}
+        let status = sandbox.with_container(id, |c| c.status())?;
+        match (status.state, status.started) {
+            (ContainerState::Running, Some(started)) => return Ok(started),
+            (ContainerState::Exited, _) => return Err(Error::Conflict(format!("container {id} has ended"))),
+            _ => {}
         }
         let link = sandbox.link()?;
         let before = sandbox.with_container(id, |c| c.record.clone())?;
-        let record = ContainerRecord { started: Some(now()), ..before.clone() };
+        let started = now();
+        let record = ContainerRecord { started: Some(started), ..before.clone() };
         let noted = record.clone();
         // The record need not wait for the start: until it is written, an agent that starts again asks the shim.
         let (asked, noted) = tokio::join!(
@@ -115,7 +118,7 @@ impl Runtime {
         }
         asked?;
         sandbox.with_container(id, |c| c.record = record)?;
-        noted
+        noted.map(|()| started)
     }
 
     /// Sends a signal to the first process of a container; nothing happens if it has ended.

@@ -3,6 +3,7 @@
 mod adopt;
 mod images;
 mod messages;
+mod weights;
 
 pub use messages::split as split_sandbox;
 
@@ -30,7 +31,6 @@ use super::{
     objects::{Objects, env_references},
     observed::{Attempt, Exit, Observed},
     publish::revision,
-    qos::{self, Class},
     spec::{Part, PodExt},
     translate::{
         self, Context, Mounted,
@@ -41,6 +41,7 @@ use super::{
     volumes::Volumes,
 };
 use crate::api::Env;
+use weights::Weights;
 
 /// Where a machine keeps its things and what it says about itself.
 #[derive(Clone, Debug)]
@@ -72,8 +73,7 @@ pub struct Machine {
     /// cgroup v2 controllers that this host does not have.
     pub missing_controllers: Vec<String>,
     pub scribes: Mutex<HashMap<String, Scribe>>,
-    /// What each Pod here requests of the CPUs, by its QoS class.
-    pub weights: Mutex<HashMap<String, (Class, i64)>>,
+    pub weights: Weights,
 }
 
 /// What an exec into a container needs, kept with the container.
@@ -106,20 +106,13 @@ impl Machine {
 
     /// Gives the cgroup of each QoS class its share of the CPUs: what its Pods request together, as upstream does.
     pub fn weigh(&self, pod: &Pod, present: bool) {
-        let class = qos::class(pod);
-        let total: i64 = {
-            let mut weights = self.weights.lock().unwrap_or_else(|p| p.into_inner());
-            match present {
-                true => weights.insert(pod.uid().to_owned(), (class, qos::pod_request(pod, "cpu"))),
-                false => weights.remove(pod.uid()),
-            };
-            weights.values().filter(|(c, _)| *c == class).map(|(_, millis)| millis).sum()
-        };
-        let resources = Resources { cpu_weight: Some(qos::cpu_weight(total)), ..Resources::default() };
-        let folder = PathBuf::from(class.as_str().to_lowercase());
-        if let Err(error) = self.runtime.make_cgroup(&folder, &resources, &self.scribe(pod)) {
-            tracing::warn!(%error, class = class.as_str(), "the cgroup of a QoS class has no weight");
-        }
+        self.weights.count(pod, present, |class, weight| {
+            let resources = Resources { cpu_weight: Some(weight), ..Resources::default() };
+            let folder = PathBuf::from(class.as_str().to_lowercase());
+            if let Err(error) = self.runtime.make_cgroup(&folder, &resources, &self.scribe(pod)) {
+                tracing::warn!(%error, class = class.as_str(), "the cgroup of a QoS class has no weight");
+            }
+        });
     }
 
     pub fn facts(&self, ips: &[IpAddr]) -> Facts {
@@ -183,12 +176,7 @@ impl Machine {
         Ok(mounts)
     }
 
-    async fn start_container(
-        &self,
-        pod: &Arc<Pod>,
-        part: &Part<'_>,
-        order: StartOrder,
-    ) -> Result<ContainerId, Trouble> {
+    async fn start_container(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
         let config_error = |why: String| Trouble::new("CreateContainerConfigError", why);
         let name = part.container.image.clone().unwrap_or_default();
         let image = self.images.resolve(&name).map_err(|e| Trouble::new("CreateContainerError", e))?;
@@ -230,8 +218,8 @@ impl Machine {
             }
             return Err(start_error(error));
         }
-        self.runtime.start_container(&id, &scribe).await.map_err(start_error)?;
-        Ok(id)
+        let at = self.runtime.start_container(&id, &scribe).await.map_err(start_error)?;
+        Ok(Started { id: id.to_string(), at })
     }
 }
 
@@ -317,8 +305,7 @@ impl Executor for Machine {
     }
 
     async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
-        let id = self.start_container(pod, part, order).await?;
-        Ok(Started { id: id.to_string(), at: self.env.now() })
+        self.start_container(pod, part, order).await
     }
 
     async fn stop(&self, pod: &Pod, id: &str, signal: Option<&str>, grace: Duration) -> Result<Option<Exit>, String> {
