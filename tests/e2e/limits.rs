@@ -24,8 +24,15 @@ fn enforceable() -> bool {
 struct Cgroup(Value);
 
 impl Cgroup {
+    /// A file's text as `inspect` tells it, which is as the kernel has it.
     fn file(&self, name: &str) -> &str {
-        self.0["files"][name].as_str().unwrap_or_else(|| panic!("no {name} in {:#}", self.0))
+        let told = self.0["files"][name].as_str().unwrap_or_else(|| panic!("no {name} in {:#}", self.0));
+        assert_eq!(self.read(name).trim(), told, "{name} of {}", self.0["path"]);
+        told
+    }
+    fn read(&self, name: &str) -> String {
+        let path = self.folder().join(name);
+        fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     }
     /// Where it is, looked at past `inspect`.
     fn folder(&self) -> PathBuf {
@@ -33,8 +40,7 @@ impl Cgroup {
     }
     /// One number of a file of `key value` lines.
     fn keyed(&self, file: &str, key: &str) -> u64 {
-        let path = self.folder().join(file);
-        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let text = self.read(file);
         let value = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(' ')?.parse().ok());
         value.unwrap_or_else(|| panic!("no {key} in {text}"))
     }
@@ -173,7 +179,8 @@ fn a_container_over_its_memory_limit_is_oom_killed_alone_and_restarted() {
     node.wait("condition=Ready", &["pod/greedy"], PATIENCE);
     assert_eq!(node.field(&pod, &format!("{status}[1].restartCount")), "0");
     // The whole container died, not its greedy process alone: the second run is the only process.
-    assert_eq!(container_cgroup(&inspect(&node, "greedy"), "greedy").file("pids.current"), "1");
+    let greedy = container_cgroup(&inspect(&node, "greedy"), "greedy");
+    assert_eq!((greedy.read("pids.current").trim(), greedy.file("memory.max")), ("1", "25165824"));
     node.ok(&["delete", "pod", "greedy"]);
     drop(node);
     untouched.assert_unchanged();
@@ -215,7 +222,9 @@ fn cpu_max_throttles_and_pids_max_refuses() {
     node.wait_field(&["pod", "fertile"], ".status.phase", "Failed", PATIENCE);
     contains(&node.ok(&["logs", "fertile"]), "can't fork").unwrap();
     node.wait_field(&["pod", "busy"], ".status.phase", "Running", PATIENCE);
-    let busy = container_cgroup(&inspect(&node, "busy"), "c");
+    let found = inspect(&node, "busy");
+    let busy = container_cgroup(&found, "c");
+    assert_eq!((busy.file("cpu.max"), pod_cgroup(&found).file("pids.max")), ("10000 100000", "20"));
     eventually("the busy container is throttled", PATIENCE, || {
         let throttled = busy.keyed("cpu.stat", "nr_throttled");
         if throttled >= 5 { Ok(()) } else { Err(format!("throttled {throttled} times")) }

@@ -169,7 +169,12 @@ kind: Pod
 metadata: {name: ends}
 spec:
   restartPolicy: Never
-  containers: [{name: c, image: localhost/busybox:1, command: [sh, -c, 'sleep 1; exit 9']}]
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sh, -c, 'until [ -e /door/open ]; do sleep 0.1; done; touch /door/through; exit 9']
+    volumeMounts: [{name: door, mountPath: /door}]
+  volumes: [{name: door, hostPath: {path: DOOR}}]
 ---
 apiVersion: v1
 kind: Pod
@@ -184,13 +189,18 @@ fn containers_do_not_notice_that_their_agent_was_killed() {
     let mut node = TestNode::start(&[]);
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
-    node.apply(LASTING);
+    let door = tempfile::tempdir().unwrap();
+    node.apply(&LASTING.replace("DOOR", door.path().to_str().unwrap()));
     for pod in ["lasting", "ends", "doomed"] {
         node.wait_field(&["pod", pod], ".status.phase", "Running", PATIENCE);
     }
     let id = node.field(&["pod", "lasting"], ".status.containerStatuses[0].containerID");
     let started = node.field(&["pod", "lasting"], ".status.containerStatuses[0].state.running.startedAt");
     node.kill();
+    std::fs::write(door.path().join("open"), "").unwrap();
+    eventually("a container ends while no agent runs", PATIENCE, || {
+        if door.path().join("through").exists() { Ok(()) } else { Err("it goes on".to_owned()) }
+    });
     node.spawn();
     node.wait_ready();
     node.wait_field(&["pod", "ends"], ".status.phase", "Failed", PATIENCE);
@@ -204,6 +214,50 @@ fn containers_do_not_notice_that_their_agent_was_killed() {
     let numbers: Vec<usize> = log.lines().filter_map(|l| l.parse().ok()).collect();
     assert_eq!(numbers, (0..numbers.len()).collect::<Vec<_>>());
     node.ok(&["delete", "pod", "doomed", "lasting", "ends"]);
+    drop(node);
+    untouched.assert_unchanged();
+}
+
+const LOST: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: lost}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: localhost/busybox:1, command: [sleep, '1000']}]
+";
+
+/// The parent of a process.
+fn parent(pid: u64) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|l| l.strip_prefix("PPid:")).expect("each process has a parent");
+    line.trim().parse().unwrap()
+}
+
+#[test]
+fn a_pod_whose_pause_or_shim_is_killed_is_made_anew() {
+    let node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    node.apply(LOST);
+    node.wait("condition=Ready", &["pod/lost"], PATIENCE);
+    let (pod, status) = (["pod", "lost"], ".status.containerStatuses[0]");
+    // The shim sees how the containers of a lost pause end; nobody does when it is lost itself.
+    for (restarts, (victim, reason)) in [("1", ("pause", "Error")), ("2", ("shim", "ContainerStatusUnknown"))] {
+        let id = node.field(&pod, &format!("{status}.containerID"));
+        let found = node.ok(&["inspect", "pod", "lost", "-o", "json"]);
+        let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+        let pause = found["sandbox"]["pause"]["pid"].as_u64().unwrap_or_else(|| panic!("no pid in {found:#}"));
+        let pid = if victim == "pause" { pause } else { parent(pause) };
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), nix::sys::signal::SIGKILL).unwrap();
+        node.wait_field(&pod, &format!("{status}.restartCount"), restarts, PATIENCE);
+        node.wait("condition=Ready", &["pod/lost"], PATIENCE);
+        let last = |field: &str| node.field(&pod, &format!("{status}.lastState.terminated.{field}"));
+        assert_eq!((last("exitCode"), last("reason"), last("containerID")), ("137".into(), reason.into(), id));
+        contains(&node.ok(&["get", "events"]), "SandboxChanged").unwrap();
+        assert_eq!(node.ok(&["exec", "lost", "--", "echo", "here"]), "here\n");
+    }
+    node.ok(&["delete", "pod", "lost"]);
     drop(node);
     untouched.assert_unchanged();
 }

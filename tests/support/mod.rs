@@ -18,10 +18,12 @@ pub use node::TestNode;
 pub fn eventually<T>(what: &str, patience: Duration, mut check: impl FnMut() -> Result<T, String>) -> T {
     let deadline = Instant::now() + patience * slowness();
     loop {
+        let begin = Instant::now();
         match check() {
             Ok(value) => return value,
             Err(last) if Instant::now() > deadline => panic!("{what}: not within {patience:?}; last seen:\n{last}"),
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            // Looking must not take the time of what is looked at.
+            Err(_) => std::thread::sleep(begin.elapsed().max(Duration::from_millis(20))),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::OnceLock,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{eventually, slowness};
@@ -27,6 +27,9 @@ impl Answer {
         format!("exit code {}\n{}{}", self.code, self.out, self.err)
     }
 }
+
+/// How long a client command may take; `delete` waits for as long as it takes.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// A running node. Dropping it ends it with SIGTERM and removes its folder.
 pub struct TestNode {
@@ -82,9 +85,12 @@ impl TestNode {
             if let Some(status) = process.try_wait().unwrap() {
                 panic!("`podwright up` ended with {status}:\n{log}");
             }
-            let nodes = command(&dir).args(["get", "nodes", "--no-headers"]).output().unwrap();
-            let text = String::from_utf8_lossy(&nodes.stdout).into_owned();
-            if text.split_whitespace().nth(1) == Some("Ready") { Ok(()) } else { Err(format!("{text}\n{log}")) }
+            if !dir.join("api.sock").exists() {
+                return Err(log);
+            }
+            let waited = command(&dir).args(["wait", "--for=condition=Ready", "node", "--all"]).output().unwrap();
+            let answer = Answer::of(waited);
+            if answer.code == 0 { Ok(()) } else { Err(format!("{}\n{log}", answer.all())) }
         });
     }
 
@@ -125,9 +131,14 @@ impl TestNode {
         }))
     }
 
-    /// One client command, as a user types it.
+    /// One client command, as a user types it. One that does not end is a failure.
+    #[track_caller]
     pub fn run(&self, args: &[&str]) -> Answer {
-        Answer::of(self.command(args).stdin(Stdio::null()).output().unwrap())
+        let begin = Instant::now();
+        let answer = limited(self.command(args), LIMIT);
+        let in_time = begin.elapsed() < LIMIT * slowness();
+        assert!(in_time, "podwright {} did not end within {LIMIT:?}:\n{}", args.join(" "), answer.all());
+        answer
     }
 
     /// The same, that must succeed; its standard output.
@@ -184,19 +195,18 @@ impl TestNode {
     /// Waits until a field of an object is as wanted.
     #[track_caller]
     pub fn wait_field(&self, object: &[&str], path: &str, wanted: &str, patience: Duration) {
-        let output = format!("jsonpath={{{path}}}");
-        let mut args = vec!["get"];
-        args.extend(object);
-        args.extend(["-o", &output]);
+        // `wait` watches: to ask again and again would take a slow machine's time from what is waited for.
+        let (deadline, condition) =
+            (Instant::now() + patience * slowness(), format!("--for=jsonpath={{{path}}}={wanted}"));
         eventually(&format!("{object:?} {path} = {wanted}"), patience, || {
-            let answer = self.run(&args);
-            if answer.code == 0 && answer.out == wanted {
+            let left = deadline.saturating_duration_since(Instant::now()).as_secs() + 1;
+            let timeout = format!("--timeout={left}s");
+            let answer = self.run(&[&["wait", &condition, &timeout], object].concat());
+            if answer.code == 0 {
                 return Ok(());
             }
-            let mut show = vec!["get"];
-            show.extend(object);
-            show.extend(["-o", "yaml"]);
-            Err(format!("{}\n{}\n{}", answer.all(), self.run(&show).out, self.log()))
+            let now = self.run(&[&["get"], object, &["-o", "yaml"]].concat());
+            Err(format!("{}\n{}", answer.all(), now.all()))
         });
     }
 
@@ -219,12 +229,38 @@ fn command(dir: &Path) -> Command {
     command
 }
 
+/// What `command` says until it ends, or is ended when its time is over.
+fn limited(command: Command, limit: Duration) -> Answer {
+    let mut limited = Command::new("timeout");
+    limited.arg((limit * slowness()).as_secs().to_string()).arg(command.get_program()).args(command.get_args());
+    limited.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Answer::of(limited.stdin(Stdio::null()).output().unwrap())
+}
+
+impl TestNode {
+    /// For who looks at a failed test: what the node says of itself, its log, where its threads are.
+    fn report(&self) {
+        for shown in [["get", "pods", "-A", "-o", "yaml"], ["get", "events", "-A", "-o", "wide"]] {
+            let said = limited(self.command(&shown), Duration::from_secs(10)).all();
+            eprintln!("--- {}:\n{said}", shown.join(" "));
+        }
+        eprintln!("--- the node's log:\n{}", self.log());
+        let Some(process) = &self.process else { return };
+        for thread in std::fs::read_dir(format!("/proc/{}/task", process.id())).into_iter().flatten().flatten() {
+            let facts = ["comm", "wchan", "syscall", "stack"].map(|f| std::fs::read_to_string(thread.path().join(f)));
+            eprintln!("--- thread: {}", facts.map(Result::unwrap_or_default).join(" ").replace('\n', " "));
+        }
+    }
+}
+
 impl Drop for TestNode {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- the node's log:\n{}", self.log());
             // A test that failed may have left the node in any state; it still must not outlive the test.
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.terminate()));
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                self.report();
+                self.terminate()
+            }));
         } else {
             self.terminate();
         }
