@@ -26,7 +26,7 @@ use serde::Serialize;
 
 pub use read::{LinkDetails, pod_details};
 
-use crate::netlink::{self, Route};
+use crate::netlink::Route;
 use crate::{Error, Family, Result};
 use read::{Link, details, get_link, index_of, list_addresses, list_links, list_routes};
 
@@ -312,16 +312,11 @@ pub fn loopback_up(netns: BorrowedFd<'_>) -> Result<()> {
     set_up(&mut Route::open_in(netns)?, LOOPBACK)
 }
 
-/// Opens a socket in a Pod's namespace, which is given what containerd gives every one: ping and low ports without
-/// privilege.
+/// Opens a socket in a Pod's namespace.
 fn enter_pod(netns: BorrowedFd<'_>, scribe: &Scribe) -> Result<Route> {
-    netlink::in_netns(netns, || {
-        netlink::sysctl(scribe, "net/ipv4/ip_unprivileged_port_start", "0")?;
-        netlink::sysctl(scribe, "net/ipv4/ping_group_range", "0 2147483647")?;
-        let mut inside = Route::open()?;
-        inside.set_scribe(scribe.clone());
-        Ok(inside)
-    })?
+    let mut inside = Route::open_in(netns)?;
+    inside.set_scribe(scribe.clone());
+    Ok(inside)
 }
 
 fn pod_end(inside: &mut Route, index: u32, addresses: &[IpAddr]) -> Result<()> {

@@ -110,7 +110,6 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         for one in each(&args, target, session).await? {
             found = true;
             match until(session, &one, &args.wanted, deadline).await {
-                Ok(()) if matches!(args.wanted, Wanted::Delete) => outln!("{} deleted", shown(&one)),
                 Ok(()) => outln!("{} condition met", shown(&one)),
                 Err(failure) => code = failure.report(),
             }

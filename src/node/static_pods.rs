@@ -9,7 +9,10 @@ use std::{
 
 use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
@@ -18,7 +21,7 @@ use super::{
     spec::{HASH, MIRROR, PodExt, SOURCE},
 };
 use crate::{
-    api::{Object, Options, kinds, yaml},
+    api::{FieldValidation, Options, kinds, strategy, yaml},
     client::Client,
 };
 
@@ -95,19 +98,25 @@ pub fn read(text: &str, file: &Path, node: &str) -> Result<Vec<Pod>, String> {
 }
 
 fn static_pod(document: serde_json::Value, file: &Path, node: &str) -> Result<Pod, String> {
-    let mut object = Object(document);
-    if object.0["kind"] != "Pod" {
-        return Err(format!("expected a Pod, found {}", object.0["kind"]));
+    if document["kind"] != "Pod" {
+        return Err(format!("expected a Pod, found {}", document["kind"]));
     }
-    if let Some(kind) = kinds::lookup("pods") {
-        (kind.strategy.default)(&mut object);
+    // 1. Read, defaulted and checked as the server would: what it refuses is not run behind its back.
+    let kind = kinds::lookup("pods").ok_or("no kind Pod")?;
+    let (mut object, _) = kind.decode(document, FieldValidation::Strict).map_err(|status| status.message)?;
+    strategy::prepare_create(kind, &mut object);
+    if object.namespace().unwrap_or_default().is_empty() {
+        object.set_meta("namespace", serde_json::Value::from("default"));
+    }
+    if object.name().is_empty() {
+        return Err("the Pod has no name".to_owned());
     }
     let digest = Sha256::digest(format!("{node}\n{}\n{}", file.display(), object.0));
+    object.set_meta("name", serde_json::Value::from(format!("{}-{node}", object.name())));
+    strategy::validate_create(kind, &object).map_err(|status| status.message)?;
+    // 2. Made this node's.
     let uid: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     let mut pod: Pod = serde_json::from_slice(&object.to_vec()).map_err(|e| e.to_string())?;
-    let name = pod.metadata.name.clone().filter(|n| !n.is_empty()).ok_or("the Pod has no name")?;
-    pod.metadata.name = Some(format!("{name}-{node}"));
-    pod.metadata.namespace.get_or_insert_with(|| "default".to_owned());
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(SOURCE.to_owned(), "file".to_owned());
     annotations.insert(HASH.to_owned(), uid.clone());
@@ -115,6 +124,17 @@ fn static_pod(document: serde_json::Value, file: &Path, node: &str) -> Result<Po
     pod.spec.get_or_insert_default().node_name = Some(node.to_owned());
     pod.status = None;
     Ok(pod)
+}
+
+fn owned_by(node: &Node) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.metadata.name.clone().unwrap_or_default(),
+        uid: node.metadata.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    }
 }
 
 /// The mirror Pods: made where they are missing, removed where nothing stands behind them.
@@ -192,6 +212,9 @@ impl Mirrors {
         mirror.status = None;
         let client = self.client.clone();
         tokio::spawn(async move {
+            let node = mirror.spec().node_name.clone().unwrap_or_default();
+            // Its Node owns it; should that be unknown right now, what shows the Pod is worth more than its owner.
+            mirror.metadata.owner_references = client.get::<Node>(None, &node).await.ok().map(|n| vec![owned_by(&n)]);
             match client.create(&mirror).await {
                 Err(status) if !status.is_already_exists() => {
                     tracing::warn!(%status, pod = %mirror.full_name(), "a mirror Pod was not made");

@@ -173,7 +173,8 @@ fn states(
         _ => "ContainerCreating",
     };
     let Some(attempt) = &container.attempt else {
-        if stopping && plan::ended(pod, seen) && seen.start_time.is_some() && !never_admitted(seen) {
+        let over = stopping && plan::ended(pod, seen) && seen.start_time.is_some() && !never_admitted(seen);
+        if over && was_due(pod, part, seen) {
             let exit = Exit { finished_at: Timestamp::UNIX_EPOCH, ..Exit::unknown(Timestamp::UNIX_EPOCH) };
             return (never_ran(&exit), last);
         }
@@ -197,6 +198,24 @@ fn never_admitted(seen: &Observed) -> bool {
     matches!(&seen.intent, Intent::Stop(stop) if stop.failure.is_some())
         && seen.sandbox.state == SandboxState::None
         && seen.containers.is_empty()
+}
+
+/// Whether a container that never ran should have: those behind an init container that did not succeed were not due, as
+/// upstream reckons.
+fn was_due(pod: &Pod, part: &Part<'_>, seen: &Observed) -> bool {
+    let parts = pod.parts();
+    let tried = |p: &Part<'_>| seen.container(p.name()).attempt.is_some();
+    let (init, others): (Vec<_>, Vec<_>) = parts.iter().partition(|p| matches!(p.role, Role::Init | Role::Sidecar));
+    match part.role {
+        Role::Init | Role::Sidecar => init.iter().skip_while(|p| p.name() != part.name()).skip(1).any(|p| tried(p)),
+        Role::Main | Role::Ephemeral => {
+            let done = |p: &&Part<'_>| {
+                let last = seen.container(p.name());
+                last.succeeded() || last.started
+            };
+            init.last().is_none_or(done) || others.iter().any(|p| tried(p))
+        }
+    }
 }
 
 fn waiting(container: &Container, default_reason: &str) -> ContainerState {

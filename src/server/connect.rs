@@ -32,10 +32,12 @@ impl Server {
 }
 
 fn pod_task(call: &Call, sub: &str, object: &Object, warnings: &mut Vec<String>) -> Result<Task, Status> {
+    // A mirror Pod shows a static one, which its node knows by a uid of its own.
+    let uid = object.annotation("kubernetes.io/config.mirror").unwrap_or(object.uid());
     let pod = PodRef {
         namespace: object.namespace().unwrap_or("").to_owned(),
         name: object.name().to_owned(),
-        uid: object.uid().to_owned(),
+        uid: uid.to_owned(),
     };
     Ok(match sub {
         "log" => {

@@ -4,9 +4,19 @@
 mod support;
 
 mod chaos;
+mod commands;
+mod containers;
+mod control_plane;
 mod host;
+mod images;
 mod kubectl;
 mod limits;
 mod main_path;
 mod node;
+mod probes;
 mod reset;
+mod security;
+mod services;
+mod several_nodes;
+mod static_pods;
+mod volumes;

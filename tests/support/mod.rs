@@ -4,13 +4,18 @@
 
 pub mod api;
 pub mod leftovers;
+pub mod netns;
 pub mod node;
+pub mod registry;
+pub mod talk;
 
 use std::time::{Duration, Instant};
 
 #[allow(unused_imports)] // Not every test binary looks at answers.
 pub use node::Answer;
 pub use node::TestNode;
+#[allow(unused_imports)] // Only some talk with a command that goes on.
+pub use talk::Talk;
 
 /// Waits until `check` gives a value; panics with its last word when `patience` is over. In a guest without hardware
 /// virtualisation everything takes about ten times as long, so the patience is multiplied there.

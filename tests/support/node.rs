@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{eventually, slowness};
+use super::{Talk, eventually, slowness};
 
 /// Output of one command.
 pub struct Answer {
@@ -35,7 +35,9 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub struct TestNode {
     pub dir: tempfile::TempDir,
     process: Option<Child>,
+    verb: &'static str,
     args: Vec<String>,
+    env: Vec<(String, String)>,
 }
 
 fn binary() -> PathBuf {
@@ -58,16 +60,56 @@ impl TestNode {
 
     /// The same for a node on the network of the machine itself: only for a guest that is thrown away afterwards.
     pub fn stopped_on_host(args: &[&str]) -> TestNode {
+        TestNode::of("up", args)
+    }
+
+    /// A control plane alone; it answers when this returns.
+    pub fn server(args: &[&str]) -> TestNode {
+        let mut server = TestNode::of("server", args);
+        server.spawn();
+        server.wait_answering();
+        server
+    }
+
+    /// An isolated node of a server elsewhere, ready when this returns. Ask its server about it.
+    pub fn agent(server: &TestNode, name: &str) -> TestNode {
+        let socket = format!("unix://{}", server.socket().display());
+        let mut agent = TestNode::of("agent", &["--isolated", "--node-name", name, "--server", &socket]);
+        agent.spawn();
+        eventually("the node is registered", Duration::from_secs(20), || match server.run(&["get", "node", name]) {
+            answer if answer.code == 0 => Ok(()),
+            answer => Err(answer.all() + &agent.log()),
+        });
+        server.wait("condition=Ready", &[&format!("node/{name}")], Duration::from_secs(20));
+        agent
+    }
+
+    fn of(verb: &'static str, args: &[&str]) -> TestNode {
         let dir = tempfile::Builder::new().prefix("pw").tempdir().unwrap();
-        TestNode { dir, process: None, args: args.iter().map(|a| a.to_string()).collect() }
+        let args = args.iter().map(|a| a.to_string()).collect();
+        TestNode { dir, process: None, verb, args, env: Vec::new() }
+    }
+
+    /// Waits until the server answers.
+    pub fn wait_answering(&self) {
+        eventually("the server answers", Duration::from_secs(20), || match self.run(&["version"]) {
+            answer if answer.code == 0 => Ok(()),
+            answer => Err(answer.all() + &self.log()),
+        });
+    }
+
+    /// Something for the environment of `up`.
+    pub fn set_env(&mut self, key: &str, value: &str) {
+        self.env.push((key.to_owned(), value.to_owned()));
     }
 
     pub fn spawn(&mut self) {
         let log = std::fs::File::options().create(true).append(true).open(self.log_path()).unwrap();
         let process = Command::new(binary())
-            .args(["up", "--state-dir"])
+            .args([self.verb, "--state-dir"])
             .arg(self.dir.path())
             .args(&self.args)
+            .envs(self.env.iter().map(|(key, value)| (key, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -104,6 +146,20 @@ impl TestNode {
 
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("api.sock")
+    }
+
+    /// The node's network namespace.
+    pub fn netns(&self) -> PathBuf {
+        self.dir.path().join("network/netns")
+    }
+
+    /// The network namespace of a Pod that runs.
+    #[track_caller]
+    pub fn netns_of(&self, pod: &str) -> PathBuf {
+        let found: serde_json::Value = serde_json::from_str(&self.ok(&["inspect", "pod", pod, "-o", "json"])).unwrap();
+        let pid = &found["containers"][0]["pid"];
+        assert!(pid.as_u64().is_some_and(|pid| pid > 0), "{pod} does not run: {found:#}");
+        format!("/proc/{pid}/ns/net").into()
     }
 
     pub fn log_path(&self) -> PathBuf {
@@ -174,6 +230,11 @@ impl TestNode {
         let mut command = command(self.dir.path());
         command.args(args);
         command
+    }
+
+    /// A client command that goes on.
+    pub fn talk(&self, args: &[&str]) -> Talk {
+        Talk::spawn(self.command(args))
     }
 
     /// Imports `localhost/busybox:1`, the image of all tests.

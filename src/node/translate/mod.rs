@@ -5,7 +5,10 @@ mod expand;
 pub mod files;
 mod security;
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{
@@ -96,17 +99,24 @@ pub fn sandbox(
             _ => PidMode::Container,
         },
         host_ipc: spec.host_ipc == Some(true),
-        sysctls: spec
-            .security_context
-            .iter()
-            .flat_map(|s| s.sysctls.iter().flatten())
-            .map(|s| (s.name.replace('/', "."), s.value.clone()))
-            .collect(),
+        sysctls: sysctls(pod),
         cgroup: PathBuf::from(class.as_str().to_lowercase()).join(format!("pod{}", pod.uid())),
         resources,
         labels: labels::of_pod(pod, attempt),
         annotation: String::new(),
     }
+}
+
+/// What containerd gives every network namespace of a Pod's own, ping and low ports without privilege; the Pod's own word
+/// goes before it.
+const SYSCTLS: [(&str, &str); 2] =
+    [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
+
+fn sysctls(pod: &Pod) -> BTreeMap<String, String> {
+    let usual =
+        SYSCTLS.iter().filter(|_| !pod.host_network()).map(|(name, value)| (name.to_string(), value.to_string()));
+    let asked = pod.spec().security_context.iter().flat_map(|s| s.sysctls.iter().flatten());
+    usual.chain(asked.map(|s| (s.name.replace('/', "."), s.value.clone()))).collect()
 }
 
 /// One container.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Pod;
+
 use super::Done;
 use super::{News, Worker};
 use crate::node::{
@@ -18,7 +20,11 @@ impl Worker {
                 let newest = publish::newer(&self.pod, pod);
                 if !Arc::ptr_eq(&newest, &self.pod) {
                     self.publisher.saw(&newest.status);
+                    let shown = shows_itself(&newest) && !alike(&self.pod, &newest);
                     self.pod = newest;
+                    if shown {
+                        self.poke();
+                    }
                 }
                 self.heed();
             }
@@ -132,4 +138,17 @@ impl Worker {
             _ => {}
         }
     }
+}
+
+/// Whether a volume of the Pod shows its own labels and annotations.
+fn shows_itself(pod: &Pod) -> bool {
+    pod.spec().volumes.iter().flatten().any(|v| {
+        let mut sources = v.projected.iter().flat_map(|p| p.sources.iter().flatten());
+        v.downward_api.is_some() || sources.any(|s| s.downward_api.is_some())
+    })
+}
+
+/// Whether two versions of a Pod have the same labels and annotations.
+fn alike(old: &Pod, new: &Pod) -> bool {
+    old.metadata.labels == new.metadata.labels && old.metadata.annotations == new.metadata.annotations
 }

@@ -6,6 +6,7 @@ mod plan;
 mod probes;
 mod publish;
 mod status;
+mod tokens;
 mod translate;
 mod volumes;
 

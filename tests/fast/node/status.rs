@@ -136,6 +136,25 @@ fn container_states() {
 }
 
 #[test]
+fn what_an_init_container_kept_from_running_still_waits() {
+    let one = |name: &str| json!({ "name": name, "image": "i:1" });
+    let pod = pod(json!({ "initContainers": [one("i"), one("j"), one("k")], "containers": [one("a")] }));
+    let reasons = |seen: &Observed| -> Vec<String> {
+        let status = of(&pod, seen);
+        let all = status.init_container_statuses.into_iter().chain(status.container_statuses).flatten();
+        let state = |c| serde_json::to_value(&c).unwrap()["state"].clone();
+        all.map(state)
+            .map(|s| s.as_object().unwrap().values().next().unwrap()["reason"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let (lost, waits) = ("ContainerStatusUnknown", "PodInitializing");
+    assert_eq!(reasons(&stopped(&[("i", ended(0)), ("j", ended(1))])), ["Completed", "Error", waits, waits]);
+    // What comes before one that ran has been lost; so has what comes after all of them.
+    let all = [("j", ended(0)), ("k", ended(0))];
+    assert_eq!(reasons(&stopped(&all)), [lost, "Completed", "Completed", lost]);
+}
+
+#[test]
 fn a_pod_that_failed_as_a_whole_says_why() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
     let mut seen = stopped(&[]);

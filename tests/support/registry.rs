@@ -24,6 +24,14 @@ pub struct Registry {
     basic: bool,
 }
 
+/// Who is let in, and how.
+#[derive(Clone, Copy, Default)]
+struct Door<'a> {
+    basic: bool,
+    /// TLS with a certificate for this name.
+    tls: Option<&'a str>,
+}
+
 impl Registry {
     pub fn start() -> Registry {
         Registry::start_with(false)
@@ -31,17 +39,29 @@ impl Registry {
 
     /// With `basic`, it lets nobody in but `user` with the password `secret`.
     pub fn start_with(basic: bool) -> Registry {
+        Registry::start_behind(Door { basic, tls: None })
+    }
+
+    /// By TLS alone, with a certificate for `name` of the authority in `ca()`.
+    pub fn start_tls(name: &str) -> Registry {
+        Registry::start_behind(Door { basic: false, tls: Some(name) })
+    }
+
+    fn start_behind(door: Door<'_>) -> Registry {
         for _ in 0..10 {
-            if let Some(registry) = Registry::try_start(basic) {
+            if let Some(registry) = Registry::try_start(door) {
                 return registry;
             }
         }
         panic!("docker-registry did not start in 10 tries")
     }
 
-    fn try_start(basic: bool) -> Option<Registry> {
+    fn try_start(Door { basic, tls }: Door<'_>) -> Option<Registry> {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).display().to_string();
+        if let Some(name) = tls {
+            certify(dir.path(), name);
+        }
         // Somebody may take the port before the registry does: then it is tried again with another one.
         let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let auth = match basic {
@@ -50,7 +70,11 @@ impl Registry {
         };
         fs::write(dir.path().join("htpasswd"), HTPASSWD).unwrap();
         let storage = format!("storage: {{filesystem: {{rootdirectory: {}}}}}", path("data"));
-        let config = format!("version: 0.1\n{storage}\nhttp: {{addr: \"{addr}\"}}\n{auth}\n");
+        let tls = match tls {
+            Some(_) => format!(", tls: {{certificate: {}, key: {}}}", path("cert.pem"), path("key.pem")),
+            None => String::new(),
+        };
+        let config = format!("version: 0.1\n{storage}\nhttp: {{addr: \"{addr}\"{tls}}}\n{auth}\n");
         fs::write(dir.path().join("config.yml"), config).unwrap();
         let log = fs::File::create(dir.path().join("log")).unwrap();
         let child = Command::new("docker-registry")
@@ -69,6 +93,11 @@ impl Registry {
             std::thread::sleep(Duration::from_millis(20));
         }
         Some(registry)
+    }
+
+    /// The certificate of the authority that its own is from.
+    pub fn ca(&self) -> PathBuf {
+        self.dir.path().join("ca.pem")
     }
 
     pub fn log(&self) -> String {
@@ -117,6 +146,17 @@ impl Drop for Registry {
 pub fn run(command: &mut Command) {
     let output = command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Makes an authority and a certificate from it.
+fn certify(dir: &Path, name: &str) {
+    let script = "
+        new='openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes'
+        $new -x509 -keyout ca.key -out ca.pem -subj /CN=authority -days 2
+        $new -keyout key.pem -out request.pem -subj /CN=registry
+        echo subjectAltName=DNS:$0 > names
+        openssl x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -extfile names -days 2 -out cert.pem";
+    run(Command::new("sh").args(["-e", "-c", script, name]).current_dir(dir));
 }
 
 pub fn digest(bytes: &[u8]) -> String {

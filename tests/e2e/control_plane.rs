@@ -1,0 +1,250 @@
+//! The control plane over whole nodes: its processes apart, its backups, its stories, where Pods go, what takes what along.
+
+use std::{collections::BTreeSet, fs, time::Duration};
+
+use serde_json::{Value, json};
+
+use crate::support::{
+    TestNode,
+    api::{Trouble, call},
+    contains, eventually,
+    leftovers::Machine,
+    node::busybox_tar,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const DEPLOYMENT: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: app}
+spec:
+  replicas: 4
+  selector: {matchLabels: {app: app}}
+  template:
+    metadata: {labels: {app: app}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers: [{name: c, image: 'localhost/busybox:1', command: [sh, -c, 'echo up; exec sleep 1000']}]
+";
+
+#[test]
+fn a_server_and_its_agents_are_processes_of_their_own() {
+    let mut server = TestNode::server(&[]);
+    let mut agents = ["n1", "n2"].map(|name| TestNode::agent(&server, name));
+    let untouched = agents.each_ref().map(|agent| Machine::untouched(agent.dir.path()));
+    let tar = busybox_tar().to_str().unwrap();
+    let unclear = server.run(&["image", "list"]);
+    assert_eq!(unclear.code, 1);
+    contains(&unclear.err, "there are several nodes, choose with --node: n1, n2").unwrap();
+    for node in ["n1", "n2"] {
+        server.ok(&["image", "--node", node, "import", tar, "localhost/busybox:1"]);
+    }
+    server.apply(DEPLOYMENT);
+    server.wait("condition=Available", &["deployment/app"], PATIENCE);
+    server.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    let column = |path: &str| -> Vec<String> {
+        server.field(&["pods"], &format!(".items[*]{path}")).split(' ').map(str::to_owned).collect()
+    };
+    let nodes: BTreeSet<String> = column(".spec.nodeName").into_iter().collect();
+    assert_eq!(nodes.into_iter().collect::<Vec<_>>(), ["n1", "n2"], "both are used");
+    let addresses: BTreeSet<String> = column(".status.podIP").into_iter().collect();
+    assert_eq!(addresses.len(), 4, "no address twice: {addresses:?}");
+    let names = column(".metadata.name");
+    let all_speak = |server: &TestNode| {
+        for name in &names {
+            eventually("its log and its shell are reached", PATIENCE, || {
+                contains(&server.run(&["logs", name]).all(), "up\n")?;
+                contains(&server.run(&["exec", name, "--", "hostname"]).all(), name)
+            });
+        }
+    };
+    all_speak(&server);
+    let ids = column(".status.containerStatuses[0].containerID");
+    // The server goes and comes: the agents find it again, and nothing else has happened.
+    server.kill();
+    server.spawn();
+    server.wait_answering();
+    all_speak(&server);
+    // An agent goes and comes.
+    agents[0].kill();
+    agents[0].spawn();
+    all_speak(&server);
+    let after = server.field(&["pods"], ".items[*].status.containerStatuses[0].containerID");
+    assert_eq!(after.split(' ').collect::<Vec<_>>(), ids);
+    server.ok(&["delete", "deployment", "app"]);
+    server.wait("delete", &["pods", "--all"], PATIENCE);
+    drop(agents);
+    drop(server);
+    untouched.iter().for_each(Machine::assert_unchanged);
+}
+
+#[test]
+fn a_backup_of_a_running_node_becomes_another_node() {
+    let node = TestNode::start(&["--node-name", "n1"]);
+    node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: kept}, data: {word: before}}");
+    let uid = node.field(&["cm", "kept"], ".metadata.uid");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("backup").display().to_string();
+    node.ok(&["backup", &file]);
+    node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: kept}, data: {word: after}}");
+    node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: later}}");
+    let mut other = TestNode::start(&["--node-name", "n1", "--restore", &file]);
+    assert_eq!(other.field(&["cm", "kept"], ".data.word"), "before");
+    assert_eq!(other.field(&["cm", "kept"], ".metadata.uid"), uid);
+    assert_eq!(other.run(&["get", "cm", "later"]).code, 1);
+    // A store that is there is not overwritten.
+    other.terminate();
+    other.spawn();
+    eventually("it refuses to start", PATIENCE, || contains(&other.log(), "--restore"));
+    let gone = node.run(&["backup", "/nowhere/backup"]);
+    assert_eq!(gone.code, 1, "{}", gone.all());
+}
+
+const POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '1000']}]
+";
+
+#[test]
+fn trace_and_inspect_tell_a_pods_story_and_the_protocol_is_plain() {
+    let node = TestNode::start(&[]);
+    node.import_busybox();
+    node.apply(POD);
+    node.wait("condition=Ready", &["pod/web"], PATIENCE);
+    let trace: Value = serde_json::from_str(&node.ok(&["trace", "pod", "web", "-o", "json"])).unwrap();
+    let items = trace["items"].as_array().unwrap();
+    let at = |part: &str| {
+        let found = items.iter().position(|i| i["call"].as_str().is_some_and(|call| call.contains(part)));
+        found.unwrap_or_else(|| panic!("no {part} in {trace:#}"))
+    };
+    let order = ["Pod default/web", "binding", "clone3", "overlay"].map(at);
+    assert!(order.is_sorted(), "{order:?} in {trace:#}");
+    let times: Vec<&str> = items.iter().map(|i| i["time"].as_str().unwrap()).collect();
+    assert!(times.is_sorted(), "{trace:#}");
+    assert!(items.iter().any(|i| i["who"].as_str().is_some_and(|who| who.contains("scheduler"))), "{trace:#}");
+    contains(&node.ok(&["trace", "pod", "web"]), "clone3").unwrap();
+    // What inspect says is what is there.
+    let found: Value = serde_json::from_str(&node.ok(&["inspect", "pod", "web", "-o", "json"])).unwrap();
+    let pid = found["containers"][0]["pid"].as_u64().unwrap();
+    let link = |name: &str| fs::read_link(format!("/proc/{pid}/ns/{name}")).unwrap().display().to_string();
+    let text = node.ok(&["inspect", "pod", "web"]);
+    for name in ["net", "mnt", "uts", "ipc", "pid"] {
+        let inode = link(name).trim_end_matches(']').rsplit('[').next().unwrap().to_owned();
+        contains(&text, &inode).unwrap();
+    }
+    contains(&text, &node.field(&["pod", "web"], ".status.podIP")).and(contains(&text, &pid.to_string())).unwrap();
+
+    // The protocol, by hand.
+    let socket = node.socket();
+    let pods = json!({"resource": "pods", "namespace": "default", "options": {"fieldSelector": "metadata.name=web"}});
+    let list = call(&socket, "list", pods).unwrap();
+    assert_eq!((&list["kind"], &list["items"][0]["metadata"]["name"]), (&json!("PodList"), &json!("web")));
+    let nobody = json!({"resource": "pods", "namespace": "default", "name": "nobody"});
+    assert!(matches!(call(&socket, "get", nobody), Err(Trouble::Refused { .. })));
+    assert!(matches!(call(&socket, "gett", json!({})), Err(Trouble::Refused { code: -32601, .. })));
+    node.ok(&["delete", "pods", "--all"]);
+}
+
+const PLACES: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: picky}
+spec:
+  terminationGracePeriodSeconds: 0
+  nodeSelector: {disk: fast}
+  containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '1000']}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: huge}
+spec:
+  containers: [{name: c, image: 'localhost/busybox:1', resources: {requests: {cpu: 5k}}}]
+";
+
+#[test]
+fn pods_wait_for_a_node_that_suits_them() {
+    let node = TestNode::start(&["--node-name", "n1", "--max-pods", "3"]);
+    node.import_busybox();
+    node.apply(PLACES);
+    let said = |pod: &str, part: &str| {
+        eventually(part, PATIENCE, || contains(&node.ok(&["events", "--for", &format!("pod/{pod}")]), part));
+    };
+    said("picky", "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.");
+    said("huge", "0/1 nodes are available: 1 Insufficient cpu.");
+    assert_eq!(node.field(&["pod", "huge"], ".status.conditions[?(@.type==\"PodScheduled\")].reason"), "Unschedulable");
+    node.ok(&["label", "node", "n1", "disk=fast"]);
+    node.wait("condition=Ready", &["pod/picky"], PATIENCE);
+    node.apply(POD);
+    node.wait("condition=Ready", &["pod/web"], PATIENCE);
+    // No more Pods than the node takes.
+    node.apply(&(POD.replace("name: web", "name: third") + "---" + &POD.replace("name: web", "name: fourth")));
+    eventually("one of them is one too many", PATIENCE, || {
+        let events = node.ok(&["events", "-o", "jsonpath={.items[*].message}"]);
+        contains(&events, "1 Too many pods")
+    });
+    node.ok(&["delete", "pod", "web"]);
+    for pod in ["pod/third", "pod/fourth"] {
+        node.wait("condition=Ready", &[pod], PATIENCE);
+    }
+    node.ok(&["delete", "pods", "--all"]);
+}
+
+const FAMILY: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: lab}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: app, namespace: lab}
+spec: {selector: {app: app}, clusterIP: 10.96.50.50, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: held, namespace: lab, finalizers: [test/held]}
+---
+";
+
+#[test]
+fn what_is_deleted_takes_its_own_along() {
+    let node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    node.apply(&(FAMILY.to_owned() + &DEPLOYMENT.replace("name: app}", "name: app, namespace: lab}")));
+    node.wait("condition=Available", &["-n", "lab", "deployment/app"], PATIENCE);
+    let taken = FAMILY.split("---").nth(1).unwrap().replace("name: app,", "name: second,");
+    let refused = node.run_with(&["apply", "-f", "-"], taken.as_bytes());
+    assert_eq!(refused.code, 1, "{}", refused.all());
+    contains(&refused.err, "provided IP is already allocated").unwrap();
+    assert_eq!(node.run(&["get", "serviceaccount", "default", "-n", "lab"]).code, 0);
+    // A Pod of the set that is deleted is replaced; orphans stay.
+    let pods = || node.field(&["-n", "lab", "pods"], ".items[*].metadata.name");
+    let first = pods().split(' ').next().unwrap().to_owned();
+    node.ok(&["-n", "lab", "delete", "pod", &first]);
+    node.wait("jsonpath={.status.readyReplicas}=4", &["-n", "lab", "deployment/app"], PATIENCE);
+    assert!(!pods().contains(&first));
+    node.ok(&["-n", "lab", "delete", "deployment", "app", "--cascade=orphan"]);
+    assert_eq!(node.ok(&["-n", "lab", "get", "replicasets", "-o", "name"]).lines().count(), 1);
+    assert_eq!(pods().split(' ').count(), 4);
+    node.ok(&["-n", "lab", "delete", "replicasets", "--all", "--cascade=foreground"]);
+    node.wait("delete", &["-n", "lab", "pods", "--all"], PATIENCE);
+    // A Namespace waits for what a finalizer holds, and takes nothing new.
+    node.apply(&POD.replace("name: web", "name: web, namespace: lab"));
+    node.ok(&["delete", "namespace", "lab", "--wait=false"]);
+    let late = node.run_with(&["create", "-n", "lab", "-f", "-"], POD.replace("name: web", "name: late").as_bytes());
+    assert_eq!(late.code, 1);
+    contains(&late.err, "because it is being terminated").unwrap();
+    node.wait("delete", &["-n", "lab", "pods", "--all"], PATIENCE);
+    assert_eq!(node.field(&["namespace", "lab"], ".status.phase"), "Terminating");
+    node.ok(&["-n", "lab", "patch", "cm", "held", "--type=merge", "-p", "{\"metadata\":{\"finalizers\":null}}"]);
+    node.wait("delete", &["namespace/lab"], PATIENCE);
+    // The address is free again.
+    node.apply(&FAMILY.split("---").nth(1).unwrap().replace(", namespace: lab", ""));
+    drop(node);
+    untouched.assert_unchanged();
+}

@@ -1,0 +1,105 @@
+//! Static Pods: manifests in a folder of the node, shown by mirror Pods.
+
+use std::{fs, path::Path, time::Duration};
+
+use crate::support::{TestNode, contains, eventually, leftovers::Machine};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn manifest(word: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: web}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{{name: c, image: 'localhost/busybox:1', command: [sh, -c, 'echo {word}; exec sleep 1000']}}]
+"
+    )
+}
+
+/// As editors and `mv` do it: whole or not at all.
+fn put(folder: &Path, name: &str, text: &str) {
+    let hidden = folder.join(format!(".{name}"));
+    fs::write(&hidden, text).unwrap();
+    fs::rename(hidden, folder.join(name)).unwrap();
+}
+
+#[test]
+fn a_file_is_a_pod_and_its_mirror_only_shows_it() {
+    let mut node = TestNode::start(&["--node-name", "n1"]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    let folder = node.dir.path().join("manifests");
+    put(&folder, "web.yaml", &manifest("first"));
+    let pod = ["pod", "web-n1"];
+    eventually("the mirror is there", PATIENCE, || {
+        let answer = node.run(&["get", "pod", "web-n1"]);
+        if answer.code == 0 { Ok(()) } else { Err(answer.all() + &node.log()) }
+    });
+    node.wait("condition=Ready", &["pod/web-n1"], PATIENCE);
+    eventually("it speaks", PATIENCE, || contains(&node.run(&["logs", "web-n1"]).out, "first\n"));
+    assert_eq!(node.field(&pod, ".metadata.annotations['kubernetes.io/config.source']"), "file");
+    assert_eq!(node.field(&pod, ".metadata.ownerReferences[0].kind"), "Node");
+    let container = || node.field(&pod, ".status.containerStatuses[0].containerID");
+    let (id, uid) = (container(), node.field(&pod, ".metadata.uid"));
+    assert!(!id.is_empty());
+
+    // Deleting the mirror kills nothing: it comes again and shows the same container.
+    node.ok(&["delete", "pod", "web-n1", "--wait=false"]);
+    eventually("the mirror comes again", PATIENCE, || {
+        let answer = node.run(&["get", "pod", "web-n1", "-o", "jsonpath={.metadata.uid}"]);
+        if answer.code == 0 && answer.out != uid { Ok(()) } else { Err(answer.all()) }
+    });
+    node.wait("condition=Ready", &["pod/web-n1"], PATIENCE);
+    assert_eq!(container(), id);
+    assert_eq!(node.field(&pod, ".status.containerStatuses[0].restartCount"), "0");
+    // exec and logs go through the mirror to the same container.
+    assert_eq!(node.ok(&["exec", "web-n1", "--", "hostname"]).trim(), "web-n1");
+
+    // Bad files are told and harm nothing; hidden ones and other endings are no manifests.
+    put(&folder, "bad.yaml", "kind: [");
+    put(&folder, "deployment.yaml", "{apiVersion: apps/v1, kind: Deployment, metadata: {name: x}}");
+    put(&folder, "typo.yaml", &manifest("x").replace("name: web", "name: typo").replace("containers:", "container:"));
+    put(&folder, "empty.yaml", "{apiVersion: v1, kind: Pod, metadata: {name: empty}, spec: {containers: []}}");
+    put(&folder, "notes.txt", &manifest("x").replace("name: web", "name: notes"));
+    put(&folder, "second.json", &serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "second", "namespace": "kube-system"},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "localhost/busybox:1", "command": ["sleep", "1000"]}]},
+    }).to_string());
+    node.wait("create", &["-n", "kube-system", "pod/second-n1"], PATIENCE);
+    node.wait("condition=Ready", &["-n", "kube-system", "pod/second-n1"], PATIENCE);
+    for file in ["bad.yaml", "deployment.yaml", "typo.yaml", "empty.yaml"] {
+        eventually("it is told", PATIENCE, || {
+            let log = node.log();
+            let told = log.lines().any(|line| line.contains("WARN") && line.contains(file));
+            if told { Ok(()) } else { Err(format!("no word of {file} in\n{log}")) }
+        });
+    }
+    assert_eq!(node.ok(&["get", "pods", "-A", "-o", "name"]), "pod/web-n1\npod/second-n1\n");
+    assert_eq!(container(), id);
+
+    // After a SIGKILL it is the same container, still shown.
+    node.kill();
+    node.spawn();
+    node.wait_ready();
+    node.wait("condition=Ready", &["pod/web-n1"], PATIENCE);
+    assert_eq!(node.field(&pod, ".status.containerStatuses[0].containerID"), id);
+
+    // Another content is another Pod; no file is no Pod.
+    put(&folder, "web.yaml", &manifest("other"));
+    eventually("the new one speaks", PATIENCE, || contains(&node.run(&["logs", "web-n1"]).out, "other"));
+    assert_ne!(node.field(&pod, ".status.containerStatuses[0].containerID"), id);
+    fs::remove_file(folder.join("web.yaml")).unwrap();
+    node.wait("delete", &["pod/web-n1"], PATIENCE);
+    fs::remove_file(folder.join("second.json")).unwrap();
+    node.wait("delete", &["-n", "kube-system", "pod/second-n1"], PATIENCE);
+    eventually("nothing of them runs", PATIENCE, || {
+        let sandboxes = node.dir.path().join("runtime/sandboxes");
+        let left: Vec<_> = fs::read_dir(&sandboxes).into_iter().flatten().flatten().map(|e| e.path()).collect();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    });
+    drop(node);
+    untouched.assert_unchanged();
+}
