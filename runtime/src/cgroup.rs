@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::spec::{Resources, Stats};
+use crate::spec::{CgroupName, Resources, Stats};
 use crate::sys::{Kernel, SysResult, io};
 use crate::{Error, Result};
 
@@ -42,53 +42,86 @@ impl Tree {
     /// Finds the v2 mount and makes `root` (as `/podwright`) below it, with all controllers enabled on the way.
     pub fn open(kernel: &Kernel, root: &Path) -> Result<Tree> {
         let mount = find_mount()?;
-        let relative = root.strip_prefix("/").unwrap_or(root);
-        let root = mount.join(relative);
+        // The mount point itself would be the whole machine.
+        let name = CgroupName::try_from(root.strip_prefix("/").unwrap_or(root).to_owned())?;
+        let root = mount.join(name.as_path());
         let controllers = words(&mount.join("cgroup.controllers"));
         let missing = NEEDED.iter().filter(|c| !controllers.contains(**c)).map(|c| c.to_string()).collect();
         let hybrid = fs::read_to_string("/proc/self/cgroup").unwrap_or_default().lines().any(|l| !l.starts_with("0::"));
         let tree = Tree { root, capabilities: Capabilities { mount, controllers, missing, hybrid } };
-        tree.make(kernel, Path::new(""))?;
+        make(kernel, &tree.root)?;
         Ok(tree)
     }
 
-    /// The absolute path of a cgroup below the root.
-    pub fn path(&self, relative: &Path) -> PathBuf {
-        if relative.as_os_str().is_empty() { self.root.clone() } else { self.root.join(relative) }
+    /// The absolute path of a cgroup.
+    pub fn path(&self, name: &CgroupName) -> PathBuf {
+        self.root.join(name.as_path())
     }
 
     /// Makes a cgroup and its parents, each with its controllers enabled for its children, itself included.
-    pub fn make(&self, kernel: &Kernel, relative: &Path) -> SysResult<PathBuf> {
-        let path = self.path(relative);
-        let mut missing: Vec<&Path> = path.ancestors().take_while(|a| !a.join("cgroup.procs").exists()).collect();
-        let top = missing.last().and_then(|p| p.parent()).unwrap_or(&path).to_owned();
-        enable(kernel, &top)?;
-        while let Some(folder) = missing.pop() {
-            kernel.op(
-                "mkdir",
-                || folder.display().to_string(),
-                || match fs::create_dir(folder) {
-                    Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-                    done => done,
-                },
-            )?;
-            enable(kernel, folder)?;
-        }
+    pub fn make(&self, kernel: &Kernel, name: &CgroupName) -> SysResult<PathBuf> {
+        let path = self.path(name);
+        make(kernel, &path)?;
         Ok(path)
     }
 
     /// A leaf that has never been killed: an old one of the same name is removed first.
-    pub fn make_leaf(&self, kernel: &Kernel, relative: &Path) -> SysResult<PathBuf> {
-        let path = self.path(relative);
+    pub fn make_leaf(&self, kernel: &Kernel, name: &CgroupName) -> SysResult<PathBuf> {
+        let path = self.path(name);
         if path.exists() {
             remove(kernel, &path)?;
         }
-        if let Some(parent) = relative.parent() {
-            self.make(kernel, parent)?;
+        if let Some(parent) = path.parent() {
+            make(kernel, parent)?;
         }
         kernel.mkdir(&path)?;
         Ok(path)
     }
+
+    /// All cgroups of the tree.
+    pub fn names(&self) -> Vec<CgroupName> {
+        let mut folders = children(&self.root);
+        let mut names = Vec::new();
+        while let Some(folder) = folders.pop() {
+            folders.extend(children(&folder));
+            let name = folder.strip_prefix(&self.root).ok().and_then(|name| name.to_owned().try_into().ok());
+            names.extend(name);
+        }
+        names
+    }
+
+    /// Kills every process of a cgroup and all below it; a missing one is fine.
+    pub fn kill(&self, kernel: &Kernel, name: &CgroupName) -> SysResult<()> {
+        kill(kernel, &self.path(name))
+    }
+
+    /// Kills what is left in a cgroup and removes it with all below it (blocking, briefly); a missing one is fine.
+    pub fn remove(&self, kernel: &Kernel, name: &CgroupName) -> SysResult<()> {
+        remove(kernel, &self.path(name))
+    }
+
+    /// [`Tree::remove`] of the whole tree.
+    pub fn remove_root(&self, kernel: &Kernel) -> SysResult<()> {
+        remove(kernel, &self.root)
+    }
+}
+
+fn make(kernel: &Kernel, path: &Path) -> SysResult<()> {
+    let mut missing: Vec<&Path> = path.ancestors().take_while(|a| !a.join("cgroup.procs").exists()).collect();
+    let top = missing.last().and_then(|p| p.parent()).unwrap_or(path).to_owned();
+    enable(kernel, &top)?;
+    while let Some(folder) = missing.pop() {
+        kernel.op(
+            "mkdir",
+            || folder.display().to_string(),
+            || match fs::create_dir(folder) {
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+                done => done,
+            },
+        )?;
+        enable(kernel, folder)?;
+    }
+    Ok(())
 }
 
 /// Enables for the children of `folder` what it has and they lack.
@@ -213,8 +246,7 @@ fn children(cgroup: &Path) -> Vec<PathBuf> {
     entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()).collect()
 }
 
-/// Kills every process of a cgroup and all below it; a missing one is fine.
-pub fn kill(kernel: &Kernel, cgroup: &Path) -> SysResult<()> {
+fn kill(kernel: &Kernel, cgroup: &Path) -> SysResult<()> {
     if !cgroup.exists() {
         return Ok(());
     }
@@ -240,8 +272,7 @@ fn await_empty(cgroup: &Path, timeout: Duration) -> bool {
     }
 }
 
-/// Kills what is left in a cgroup and removes it with all below it (blocking, briefly); a missing one is fine.
-pub fn remove(kernel: &Kernel, cgroup: &Path) -> SysResult<()> {
+fn remove(kernel: &Kernel, cgroup: &Path) -> SysResult<()> {
     if !cgroup.exists() {
         return Ok(());
     }
@@ -264,6 +295,22 @@ pub fn weight_from_shares(shares: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_never_the_root_nor_outside_of_it() {
+        for bad in ["", "/", ".", "..", "../x", "a/../..", "/sys/fs/cgroup"] {
+            assert!(CgroupName::try_from(PathBuf::from(bad)).is_err(), "{bad:?}");
+            assert!(serde_json::from_value::<CgroupName>(serde_json::json!(bad)).is_err(), "{bad:?}");
+        }
+        let name = CgroupName::new("burstable").child("pod6f1c");
+        assert_eq!(name.as_path(), Path::new("burstable/pod6f1c"));
+        assert_eq!(serde_json::to_value(&name).unwrap(), "burstable/pod6f1c");
+        let escapes = ["", ".", "..", "/", "/etc", "../.."].map(|n| CgroupName::new(n).child(n));
+        for name in escapes {
+            assert_eq!(name.as_path().components().count(), 2, "{name:?}");
+            assert!(CgroupName::try_from(name.as_path().to_owned()).is_ok(), "{name:?}");
+        }
+    }
 
     #[test]
     fn shares_become_weights_as_upstream_has_them() {

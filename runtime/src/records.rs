@@ -92,6 +92,11 @@ impl Folders {
         names(&self.state)
     }
 
+    /// The ids of all sandboxes that have a folder for their shim's socket.
+    pub fn runs(&self) -> Vec<String> {
+        names(&self.run)
+    }
+
     /// The records of a sandbox's containers; a folder without one is half made: its path.
     pub fn container_records(&self, id: &str) -> (Vec<ContainerRecord>, Vec<PathBuf>) {
         let (mut records, mut half_made) = (Vec::new(), Vec::new());

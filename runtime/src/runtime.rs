@@ -171,26 +171,23 @@ impl Runtime {
 
     /// The cgroup of a sandbox, as an absolute path; of a container if its key is given.
     pub fn cgroup_path(&self, sandbox: &SandboxSpec, container: Option<&ContainerId>) -> std::path::PathBuf {
-        let pod = self.0.tree.path(&sandbox.cgroup);
-        container.map_or(pod.clone(), |id| pod.join(id.key()))
+        match container {
+            Some(id) => self.0.tree.path(&sandbox.cgroup.child(&id.key())),
+            None => self.0.tree.path(&sandbox.cgroup),
+        }
     }
 
     /// Makes a cgroup of the tree (a QoS class) and sets its limits; returns what cannot be enforced here.
-    pub fn make_cgroup(
-        &self,
-        relative: &std::path::Path,
-        resources: &Resources,
-        scribe: &Scribe,
-    ) -> Result<Vec<String>> {
+    pub fn make_cgroup(&self, name: &CgroupName, resources: &Resources, scribe: &Scribe) -> Result<Vec<String>> {
         let kernel = Kernel::new(scribe);
-        let path = self.0.tree.make(&kernel, relative)?;
+        let path = self.0.tree.make(&kernel, name)?;
         cgroup::apply(&kernel, &path, resources)
     }
 
     /// Removes the runtime's cgroup subtree, killing what is left in it: for a node that leaves nothing behind.
     pub async fn remove_root(&self, scribe: &Scribe) -> Result<()> {
         let kernel = Kernel::new(scribe);
-        self.blocking(move |inner| Ok(cgroup::remove(&kernel, &inner.tree.path(std::path::Path::new("")))?)).await
+        self.blocking(move |inner| Ok(inner.tree.remove_root(&kernel)?)).await
     }
 
     /// Exits, as they happen. A receiver that lags must look at [`Runtime::list`].

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
 use jiff::Timestamp;
@@ -26,26 +26,95 @@ pub struct Config {
 }
 
 /// A sandbox: namespaces, a parent cgroup, and the shim that holds them.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SandboxSpec {
     /// Unique on this runtime; letters, digits, `-`, `_`, `.`; at most 128. (A Pod's uid and sandbox attempt.)
     pub id: String,
     /// Empty: the host's (for host network). Cut by nobody: at most 64 bytes.
+    #[serde(default)]
     pub hostname: String,
+    #[serde(default)]
     pub network: Network,
+    #[serde(default)]
     pub pid: PidMode,
     /// Use the host's IPC namespace.
+    #[serde(default)]
     pub host_ipc: bool,
     /// Namespaced sysctls, as `net.core.somaxconn` -> `1024`.
+    #[serde(default)]
     pub sysctls: BTreeMap<String, String>,
-    /// Folder below `cgroup_root`, as `burstable/pod6f1c`; made with all its parents.
-    pub cgroup: PathBuf,
+    /// Made with all its parents.
+    pub cgroup: CgroupName,
     /// Limits of the sandbox as a whole.
+    #[serde(default)]
     pub resources: Resources,
+    #[serde(default)]
     pub labels: Labels,
     /// Any text that the caller wants to find again (the Pod as admitted).
+    #[serde(default)]
     pub annotation: String,
+}
+
+impl SandboxSpec {
+    /// A sandbox with a network of its own, and nothing else asked for.
+    pub fn new(id: impl Into<String>, cgroup: CgroupName) -> SandboxSpec {
+        SandboxSpec {
+            id: id.into(),
+            hostname: String::new(),
+            network: Network::default(),
+            pid: PidMode::default(),
+            host_ipc: false,
+            sysctls: BTreeMap::new(),
+            cgroup,
+            resources: Resources::default(),
+            labels: Labels::new(),
+            annotation: String::new(),
+        }
+    }
+}
+
+/// A cgroup below a runtime's root, as `burstable/pod6f1c`. Never the root itself and never outside of it: so nobody kills
+/// or removes more than one sandbox by a name that is missing or torn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "PathBuf", into = "PathBuf")]
+pub struct CgroupName(PathBuf);
+
+impl CgroupName {
+    /// The cgroup of this name right below the root. What would make a path of the name is taken out of it.
+    pub fn new(name: &str) -> CgroupName {
+        CgroupName(file_name(name).into())
+    }
+
+    /// The cgroup of this name right below this one.
+    pub fn child(&self, name: &str) -> CgroupName {
+        CgroupName(self.0.join(file_name(name)))
+    }
+
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+}
+
+fn file_name(name: &str) -> String {
+    match name {
+        "" | "." | ".." => "_".to_owned(),
+        _ => name.replace(['/', '\0'], "_"),
+    }
+}
+
+impl TryFrom<PathBuf> for CgroupName {
+    type Error = crate::Error;
+
+    fn try_from(path: PathBuf) -> Result<CgroupName, crate::Error> {
+        let inside = path.components().all(|c| matches!(c, Component::Normal(_))) && path.components().next().is_some();
+        if inside { Ok(CgroupName(path)) } else { Err(crate::Error::Invalid(format!("cgroup {path:?}"))) }
+    }
+}
+
+impl From<CgroupName> for PathBuf {
+    fn from(name: CgroupName) -> PathBuf {
+        name.0
+    }
 }
 
 /// Which network namespace a sandbox has.

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
@@ -46,12 +47,27 @@ pub struct Delta<K> {
     pub key: Key,
     pub old: Option<Arc<K>>,
     pub new: Option<Arc<K>>,
+    /// The object exists, but this view cannot read it: `new` is how it was last read, if it ever was.
+    pub unreadable: Option<Arc<Unreadable>>,
 }
 
 impl<K> Clone for Delta<K> {
     fn clone(&self) -> Delta<K> {
-        Delta { key: self.key.clone(), old: self.old.clone(), new: self.new.clone() }
+        let Delta { key, old, new, unreadable } = self;
+        Delta { key: key.clone(), old: old.clone(), new: new.clone(), unreadable: unreadable.clone() }
     }
+}
+
+/// An object that a view cannot read.
+#[derive(Debug)]
+pub struct Unreadable {
+    pub key: Key,
+    pub uid: String,
+    resource_version: String,
+    /// The object as the server sent it.
+    pub object: Bytes,
+    /// The field, and what is wrong with it.
+    pub why: String,
 }
 
 type IndexFn<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
@@ -63,6 +79,7 @@ struct Index<K> {
 
 struct State<K> {
     objects: BTreeMap<Key, Arc<K>>,
+    unreadable: BTreeMap<Key, Arc<Unreadable>>,
     indexes: HashMap<&'static str, Index<K>>,
     subscribers: Vec<mpsc::UnboundedSender<Delta<K>>>,
     resource_version: String,
@@ -127,6 +144,7 @@ impl<K: Typed> InformerBuilder<K> {
     pub fn start(self) -> Informer<K> {
         let state = State {
             objects: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
             indexes: self.indexes,
             subscribers: Vec::new(),
             resource_version: String::new(),
@@ -162,6 +180,11 @@ impl<K: Typed> Informer<K> {
 
     pub fn get(&self, key: &Key) -> Option<Arc<K>> {
         self.read(|s| s.objects.get(key).cloned())
+    }
+
+    /// The objects that exist, but that this view cannot read. The copy holds them as they were last read, if ever.
+    pub fn unreadable(&self) -> Vec<Arc<Unreadable>> {
+        self.read(|s| s.unreadable.values().cloned().collect())
     }
 
     /// All objects, in order of their keys.
@@ -200,9 +223,11 @@ impl<K: Typed> Informer<K> {
     pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Delta<K>> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut state = self.0.state.write().unwrap_or_else(|p| p.into_inner());
-        for (key, object) in &state.objects {
+        let known = state.objects.keys().chain(state.unreadable.keys()).collect::<BTreeSet<_>>();
+        for key in known {
+            let (new, unreadable) = (state.objects.get(key).cloned(), state.unreadable.get(key).cloned());
             // The receiver is in this function's hands: it cannot be gone.
-            sender.send(Delta { key: key.clone(), old: None, new: Some(object.clone()) }).ok();
+            sender.send(Delta { key: key.clone(), old: None, new, unreadable }).ok();
         }
         state.subscribers.push(sender);
         receiver
@@ -224,15 +249,62 @@ impl<K: Typed> Informer<K> {
     }
 }
 
+/// An object as the server has it.
+enum Seen<K> {
+    Readable(Key, K),
+    Unreadable(Unreadable),
+}
+
+impl<K: Typed> Seen<K> {
+    fn key(&self) -> &Key {
+        match self {
+            Seen::Readable(key, _) => key,
+            Seen::Unreadable(object) => &object.key,
+        }
+    }
+
+    /// Its uid and resourceVersion.
+    fn version(&self) -> (&str, &str) {
+        match self {
+            Seen::Readable(_, object) => version(object),
+            Seen::Unreadable(object) => (&object.uid, &object.resource_version),
+        }
+    }
+}
+
+fn version<K: Typed>(object: &K) -> (&str, &str) {
+    let meta = object.metadata();
+    (meta.uid.as_deref().unwrap_or_default(), meta.resource_version.as_deref().unwrap_or_default())
+}
+
 impl<K: Typed> State<K> {
-    fn set(&mut self, key: Key, new: Option<Arc<K>>) {
+    fn set(&mut self, seen: Seen<K>) {
+        match seen {
+            Seen::Readable(key, object) => {
+                self.unreadable.remove(&key);
+                self.put(key, Some(Arc::new(object)), None);
+            }
+            Seen::Unreadable(object) => {
+                let object = Arc::new(object);
+                self.unreadable.insert(object.key.clone(), object.clone());
+                // An old copy of it is nearer to the truth than none: it does exist.
+                let last = self.objects.get(&object.key).filter(|last| version(&***last).0 == object.uid).cloned();
+                self.put(object.key.clone(), last, Some(object));
+            }
+        }
+    }
+
+    fn remove(&mut self, key: Key) {
+        if self.unreadable.remove(&key).is_some() || self.objects.contains_key(&key) {
+            self.put(key, None, None);
+        }
+    }
+
+    fn put(&mut self, key: Key, new: Option<Arc<K>>, unreadable: Option<Arc<Unreadable>>) {
         let old = match &new {
             Some(object) => self.objects.insert(key.clone(), object.clone()),
             None => self.objects.remove(&key),
         };
-        if old.is_none() && new.is_none() {
-            return;
-        }
         for index in self.indexes.values_mut() {
             for value in old.iter().flat_map(|o| (index.keys_of)(o)) {
                 if let Some(keys) = index.entries.get_mut(&value) {
@@ -246,24 +318,25 @@ impl<K: Typed> State<K> {
                 index.entries.entry(value).or_default().insert(key.clone());
             }
         }
-        let delta = Delta { key, old, new };
+        let delta = Delta { key, old, new, unreadable };
         self.subscribers.retain(|s| s.send(delta.clone()).is_ok());
     }
 
     /// Replaces everything, telling subscribers only of what differs.
-    fn replace(&mut self, objects: Vec<K>) {
-        let new: BTreeMap<Key, K> = objects.into_iter().map(|o| (Key::of(&o), o)).collect();
-        let gone: Vec<Key> = self.objects.keys().filter(|k| !new.contains_key(*k)).cloned().collect();
+    fn replace(&mut self, objects: Vec<Seen<K>>) {
+        let new: BTreeMap<Key, Seen<K>> = objects.into_iter().map(|o| (o.key().clone(), o)).collect();
+        let known = self.objects.keys().chain(self.unreadable.keys());
+        let gone: BTreeSet<Key> = known.filter(|k| !new.contains_key(*k)).cloned().collect();
         for key in gone {
-            self.set(key, None);
+            self.remove(key);
         }
         for (key, object) in new {
-            let same = |old: &Arc<K>| {
-                let (old, new) = (old.metadata(), object.metadata());
-                old.uid == new.uid && old.resource_version == new.resource_version
+            let known = match self.unreadable.get(&key) {
+                Some(old) => Some((old.uid.as_str(), old.resource_version.as_str())),
+                None => self.objects.get(&key).map(|old| version(&**old)),
             };
-            if !self.objects.get(&key).is_some_and(same) {
-                self.set(key, Some(Arc::new(object)));
+            if known != Some(object.version()) {
+                self.set(object);
             }
         }
     }
@@ -295,6 +368,7 @@ struct Named {
 struct Name {
     namespace: String,
     name: String,
+    uid: String,
     resource_version: String,
 }
 
@@ -327,7 +401,7 @@ impl<K: Typed> Reflector<K> {
         let list = self.client.collection::<Box<RawValue>>(self.request.clone()).await?;
         let mut objects = Vec::with_capacity(list.items.len());
         for item in &list.items {
-            objects.extend(self.decode(item.get().as_bytes())?.2);
+            objects.push(self.decode(item.get().as_bytes())?);
         }
         self.change(|state| {
             state.replace(objects);
@@ -356,10 +430,13 @@ impl<K: Typed> Reflector<K> {
                     self.change(|state| state.resource_version = at.metadata.resource_version);
                 }
                 kind => {
-                    let (key, version, object) = self.decode(&event.object)?;
+                    let seen = self.decode(&event.object)?;
                     self.change(|state| {
-                        state.resource_version = version;
-                        state.set(key, object.filter(|_| kind != EventKind::Deleted).map(Arc::new));
+                        state.resource_version = seen.version().1.to_owned();
+                        match kind {
+                            EventKind::Deleted => state.remove(seen.key().clone()),
+                            _ => state.set(seen),
+                        }
                     });
                 }
             }
@@ -367,20 +444,22 @@ impl<K: Typed> Reflector<K> {
         Ok(End::Resume)
     }
 
-    /// An object with its key and resourceVersion. One that this view cannot read counts as absent: going on without it
-    /// beats seeing nothing new of its kind ever again.
-    fn decode(&self, bytes: &[u8]) -> Result<(Key, String, Option<K>), Status> {
-        let why = match serde_json::from_slice::<K>(bytes) {
-            Ok(object) => {
-                let version = object.metadata().resource_version.clone().unwrap_or_default();
-                return Ok((Key::of(&object), version, Some(object)));
-            }
-            Err(why) => why,
+    /// An object; one that this view cannot read is told as such: going on without it beats seeing nothing new of its
+    /// kind ever again.
+    fn decode(&self, bytes: &[u8]) -> Result<Seen<K>, Status> {
+        if let Ok(object) = serde_json::from_slice::<K>(bytes) {
+            return Ok(Seen::Readable(Key::of(&object), object));
+        }
+        // Once more, and slower: for the name of the field.
+        let why = match serde_path_to_error::deserialize::<_, K>(&mut serde_json::Deserializer::from_slice(bytes)) {
+            Ok(object) => return Ok(Seen::Readable(Key::of(&object), object)),
+            Err(why) => format!("{}: {}", why.path(), why.inner()),
         };
-        let meta = serde_json::from_slice::<Named>(bytes).map_err(Status::internal)?.metadata;
-        let key = Key::new(meta.namespace, meta.name);
-        tracing::error!(resource = self.request.resource, %key, "left out, because it does not decode: {why}");
-        Ok((key, meta.resource_version, None))
+        let Name { namespace, name, uid, resource_version } =
+            serde_json::from_slice::<Named>(bytes).map_err(Status::internal)?.metadata;
+        let key = Key::new(namespace, name);
+        tracing::error!(resource = self.request.resource, %key, "an object does not decode: {why}");
+        Ok(Seen::Unreadable(Unreadable { key, uid, resource_version, object: Bytes::copy_from_slice(bytes), why }))
     }
 
     /// Runs `f` on the state, unless the informer is gone.

@@ -26,7 +26,7 @@ use crate::api::{
 };
 
 pub use events::{Recorder, reference};
-pub use informer::{Delta, Informer, InformerBuilder, Key};
+pub use informer::{Delta, Informer, InformerBuilder, Key, Unreadable};
 pub use informers::Informers;
 pub use partial::Partial;
 
@@ -175,6 +175,17 @@ impl Client {
         subresource: Option<&str>,
         patch: Value,
     ) -> Result<K, Status> {
+        self.merge_as::<K, K>(namespace, name, subresource, patch).await
+    }
+
+    /// [`Client::merge`], whose answer is read as `T`.
+    pub async fn merge_as<K: Typed, T: DeserializeOwned>(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+        subresource: Option<&str>,
+        patch: Value,
+    ) -> Result<T, Status> {
         let mut request = request::<K>(Verb::Patch, namespace, Some(name));
         request.subresource = subresource.map(str::to_owned);
         request.body = Some(patch);

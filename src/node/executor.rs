@@ -103,8 +103,16 @@ pub struct Found {
 /// The machine, or the absence of one. All methods may be repeated.
 #[async_trait]
 pub trait Executor: Send + Sync + 'static {
-    /// Every Pod that this node has anything of.
+    /// Every Pod that this node has anything of. What is half made of it is removed.
     async fn find(&self) -> Vec<Found>;
+    /// The same of one Pod, whose worker has ended.
+    async fn find_one(&self, uid: &str) -> Option<Found> {
+        self.find().await.into_iter().find(|found| found.pod.metadata.uid.as_deref() == Some(uid))
+    }
+    /// The same, while workers act: nothing is removed.
+    async fn look(&self) -> Vec<Found> {
+        self.find().await
+    }
     /// Happenings since the call of this method. Called once, before `find`.
     fn happenings(&self) -> mpsc::UnboundedReceiver<Happening>;
     /// Removes what belongs to no Pod among `living` (uids): links, addresses, folders, mounts. All errors, in words.

@@ -29,6 +29,7 @@ pub mod probes;
 pub mod publish;
 pub mod qos;
 mod register;
+pub mod remembered;
 pub mod sessions;
 pub mod spec;
 mod start;
@@ -36,6 +37,7 @@ mod static_pods;
 pub mod status;
 mod stop;
 pub mod translate;
+pub mod unreadable;
 pub mod unsupported;
 pub mod volumes;
 mod worker;
@@ -248,6 +250,18 @@ impl Agent {
         env: Env,
         shutdown: CancellationToken,
     ) -> Result<(), Status> {
+        let hollow = |ranges| Arc::new(Hollow::new(env.clone(), ranges)) as Arc<dyn Executor>;
+        Agent::run_over(hollow, config, client, env.clone(), shutdown).await
+    }
+
+    /// Runs a node over any executor, which is given the node's Pod ranges.
+    pub async fn run_over(
+        executor: impl FnOnce(Vec<ipnet::IpNet>) -> Arc<dyn Executor>,
+        config: Config,
+        client: Client,
+        env: Env,
+        shutdown: CancellationToken,
+    ) -> Result<(), Status> {
         let client = client.named("kubelet");
         let host = host::Machine::hollow();
         let node = register::Registration::new(client.clone(), env.clone(), &config, host.clone());
@@ -260,7 +274,7 @@ impl Agent {
                 env: env.clone(),
                 client: client.clone(),
                 recorder,
-                executor: Arc::new(Hollow::new(env.clone(), ranges)),
+                executor: executor(ranges),
                 host: Host { addresses: config.addresses.clone() },
                 config: config.clone(),
                 stop: shutdown.clone(),

@@ -12,16 +12,19 @@ use tokio::sync::mpsc;
 use super::{
     Shared,
     admission::{Allocatable, admit},
+    backoff::Backoff,
+    events,
     executor::{Found, Happening},
     machine::Machine,
     objects::{Changed, Objects, references},
     observed::{Intent, Observed, Stop},
-    spec::PodExt,
+    remembered,
+    spec::{MIRROR, PodExt},
     static_pods::{self, Mirrors},
-    status::container_id,
-    worker::{self, Handle, News},
+    unreadable,
+    worker::{self, Ended, Handle, News},
 };
-use crate::client::{Delta, Informer};
+use crate::client::{Delta, Informer, Key, Unreadable};
 
 /// How often tokens are looked after, and mirror Pods that could not be made are tried again.
 const UPKEEP: Duration = Duration::from_secs(30);
@@ -33,8 +36,13 @@ pub struct Pods {
     allocatable: Allocatable,
     labels: Labels,
     workers: HashMap<String, Handle>,
-    finished: mpsc::UnboundedSender<String>,
-    ended: mpsc::UnboundedReceiver<String>,
+    finished: mpsc::UnboundedSender<Ended>,
+    ended: mpsc::UnboundedReceiver<Ended>,
+    /// How long workers that panicked wait for their successors.
+    broken: HashMap<String, Backoff>,
+    due: (mpsc::UnboundedSender<String>, mpsc::UnboundedReceiver<String>),
+    /// The Pods of the server that this agent cannot read: their uids, and why.
+    unreadable: HashMap<Key, (String, String)>,
     mirrors: Mirrors,
 }
 
@@ -42,7 +50,18 @@ impl Pods {
     pub fn new(shared: Arc<Shared>, allocatable: Allocatable, labels: Labels) -> Pods {
         let (finished, ended) = mpsc::unbounded_channel();
         let mirrors = Mirrors::new(shared.client.clone());
-        Pods { shared, allocatable, labels, workers: HashMap::new(), finished, ended, mirrors }
+        Pods {
+            shared,
+            allocatable,
+            labels,
+            workers: HashMap::new(),
+            finished,
+            ended,
+            broken: HashMap::new(),
+            due: mpsc::unbounded_channel(),
+            unreadable: HashMap::new(),
+            mirrors,
+        }
     }
 
     /// Runs all Pods, forever. `machine`: what a real node has beside its executor.
@@ -72,9 +91,8 @@ impl Pods {
             tokio::select! {
                 Some(delta) = deltas.recv() => self.delta(delta),
                 Some(happening) = happenings.recv() => self.happened(happening).await,
-                Some(uid) = self.ended.recv() => {
-                    self.workers.remove(&uid);
-                }
+                Some(ended) = self.ended.recv() => self.ended(ended),
+                Some(uid) = self.due.1.recv() => self.replace(&uid).await,
                 Some(statics) = next(&mut folder) => self.statics(statics),
                 Some(changed) = next(&mut changes) => self.poke(|pod| concerns(pod, &changed)),
                 _ = upkeep.tick() => {
@@ -96,8 +114,16 @@ impl Pods {
         pods.sort_by(|a, b| a.metadata.creation_timestamp.cmp(&b.metadata.creation_timestamp));
         for pod in pods.iter().chain(statics) {
             if let Some(Found { mut seen, .. }) = found.remove(pod.uid()) {
-                carry_over(pod, &mut seen);
+                remembered::carry_over(pod, &mut seen);
                 self.spawn(pod.clone(), seen);
+            }
+        }
+        for object in wanted.unreadable() {
+            // Deleted it is not: it goes on as it was admitted.
+            if let Some(Found { pod, mut seen }) = found.remove(&object.uid) {
+                let pod = unreadable::overlay(&pod, &object.object);
+                remembered::carry_over(&pod, &mut seen);
+                self.spawn(Arc::new(pod), seen);
             }
         }
         for (_, Found { pod, seen }) in found {
@@ -118,10 +144,51 @@ impl Pods {
         self.workers.insert(uid, handle);
     }
 
-    fn tell(&self, uid: &str, news: News) {
-        if let Some(worker) = self.workers.get(uid) {
+    fn tell(&mut self, uid: &str, news: News) {
+        if let Some(worker) = self.workers.get_mut(uid) {
+            worker.gone |= matches!(news, News::Gone);
             // A worker that has just ended will be removed with its last word.
             worker.inbox.send(news).ok();
+        }
+    }
+
+    /// A worker has ended: its Pod is done; or it panicked, and is replaced after a while.
+    fn ended(&mut self, Ended { uid, panic }: Ended) {
+        let worker = self.workers.get(&uid);
+        let (Some(worker), Some(panic)) = (worker, panic) else {
+            self.workers.remove(&uid);
+            self.broken.remove(&uid);
+            return;
+        };
+        let (now, backoff) = (self.shared.env.now(), self.broken.entry(uid.clone()).or_default());
+        backoff.raise(now, now);
+        let delay = backoff.delay();
+        tracing::error!(pod = %worker.pod.full_name(), panic, ?delay, "the worker of a Pod has panicked");
+        let again = events::duration(delay);
+        let message = format!("error syncing pod, will be tried again in {again}: its worker panicked: {panic}");
+        self.shared.recorder.warning(worker.pod.about(None), "FailedSync", message);
+        let due = self.due.0.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            due.send(uid).ok();
+        });
+    }
+
+    /// A new worker for a Pod whose worker panicked: it starts from what is found on the machine.
+    async fn replace(&mut self, uid: &str) {
+        let Some(Handle { pod, gone, .. }) = self.workers.remove(uid) else { return };
+        match self.shared.executor.find_one(uid).await {
+            Some(Found { mut seen, .. }) => {
+                remembered::carry_over(&pod, &mut seen);
+                self.spawn(pod.clone(), seen);
+            }
+            None => self.begin(pod.clone()),
+        }
+        if let Some(mirror) = self.mirrors.of(&pod) {
+            self.tell(uid, News::Mirror(mirror));
+        }
+        if gone {
+            self.tell(uid, News::Gone);
         }
     }
 
@@ -134,8 +201,37 @@ impl Pods {
                 false => self.tell(old.uid(), News::Gone),
             }
         }
+        if let Some(object) = &delta.unreadable {
+            return self.unreadable(object);
+        }
+        if let Some((uid, _)) = self.unreadable.remove(&delta.key)
+            && delta.new.as_ref().is_none_or(|new| new.uid() != uid)
+        {
+            self.tell(&uid, News::Gone);
+        }
         if let Some(new) = delta.new {
             self.changed(new);
+        }
+    }
+
+    /// A Pod of the server that this agent cannot read. It exists, so what runs of it goes on as it was last read; a Pod
+    /// that does not run yet waits until it can be read.
+    fn unreadable(&mut self, object: &Unreadable) {
+        let worker = self.workers.get(&object.uid);
+        let pod = unreadable::overlay(&worker.map_or_else(Default::default, |w| (*w.pod).clone()), &object.object);
+        if pod.annotation(MIRROR).is_some() {
+            return;
+        }
+        let known = (object.uid.clone(), object.why.clone());
+        if self.unreadable.insert(object.key.clone(), known.clone()).as_ref() != Some(&known) {
+            let so = if worker.is_some() { "goes on as it is" } else { "is not started" };
+            let why = format!("This node cannot read the Pod, which therefore {so}: {}", object.why);
+            tracing::error!(pod = %pod.full_name(), "{why}");
+            self.shared.recorder.warning(pod.about(None), "FailedDecode", why);
+        }
+        if worker.is_some() {
+            // What else is known of it holds: that it is being deleted, for one.
+            self.changed(Arc::new(pod));
         }
     }
 
@@ -157,7 +253,7 @@ impl Pods {
 
     /// A Pod that this node has nothing of yet.
     fn begin(&mut self, pod: Arc<Pod>) {
-        let mut seen = Observed::default();
+        let mut seen = remembered::recall(&pod, self.shared.env.now());
         let fresh = pod.metadata.deletion_timestamp.is_none() && !pod.is_terminal();
         if fresh {
             let others: Vec<Arc<Pod>> =
@@ -191,7 +287,7 @@ impl Pods {
             Happening::Exited { uid, container, id, exit } => self.tell(&uid, News::Exited { container, id, exit }),
             Happening::SandboxGone { uid, attempt } => self.tell(&uid, News::SandboxGone { attempt }),
             Happening::Lagged => {
-                for Found { pod, seen } in self.shared.executor.find().await {
+                for Found { pod, seen } in self.shared.executor.look().await {
                     self.catch_up(&pod, &seen);
                 }
             }
@@ -199,7 +295,7 @@ impl Pods {
     }
 
     /// Tells a worker every exit that is known by now.
-    fn catch_up(&self, pod: &Pod, seen: &Observed) {
+    fn catch_up(&mut self, pod: &Pod, seen: &Observed) {
         for (name, container) in &seen.containers {
             let Some(attempt) = &container.attempt else { continue };
             if let Some(exit) = attempt.exit.clone() {
@@ -213,10 +309,8 @@ impl Pods {
     }
 
     fn poke(&self, concerned: impl Fn(&Pod) -> bool) {
-        for (uid, worker) in &self.workers {
-            if concerned(&worker.pod) {
-                self.tell(uid, News::Poke);
-            }
+        for worker in self.workers.values().filter(|w| concerned(&w.pod)) {
+            worker.inbox.send(News::Poke).ok();
         }
     }
 }
@@ -238,21 +332,4 @@ fn concerns(pod: &Pod, changed: &Changed) -> bool {
     }
     let (maps, secrets) = references(pod);
     if changed.secret { secrets.contains(&changed.key.name) } else { maps.contains(&changed.key.name) }
-}
-
-/// What only the server remembers: which containers have been found started and ready, and when the Pod began.
-fn carry_over(pod: &Pod, seen: &mut Observed) {
-    let Some(status) = &pod.status else { return };
-    let lists = [&status.init_container_statuses, &status.container_statuses];
-    for known in lists.into_iter().flatten().flatten() {
-        let container = seen.container_mut(&known.name);
-        let same = container.attempt.as_ref().is_some_and(|a| known.container_id == Some(container_id(&a.id)));
-        if same && container.is_running() {
-            container.started = known.started == Some(true);
-            container.ready = known.ready;
-        }
-    }
-    if let Some(start) = &status.start_time {
-        seen.start_time = Some(start.0);
-    }
 }

@@ -5,9 +5,9 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
-use super::{backoff::later, spec::PodExt, worker::Done};
+use super::{backoff::later, spec::PodExt, unreadable, worker::Done};
 use crate::{
     api::{Options, Status},
     client::Client,
@@ -189,10 +189,16 @@ async fn write(client: &Client, pod: &Pod, status: Value) -> Result<Pod, Status>
     }
     let patch = json!({ "metadata": metadata, "status": status });
     let (namespace, name) = (Some(pod.namespace()), pod.name());
-    let result = client.merge::<Pod>(namespace, name, Some("status"), patch).await;
-    match result {
+    let result = client.merge_as::<Pod, Box<RawValue>>(namespace, name, Some("status"), patch).await;
+    match result.map(|object| unreadable::read(pod, object.get().as_bytes())) {
         Err(status) if status.is_conflict() || status.code == 422 => {
-            let fresh: Pod = client.get(namespace, name).await?;
+            let fresh: Pod = match client.get(namespace, name).await {
+                Ok(fresh) => fresh,
+                Err(status) => {
+                    tokio::time::sleep(PAUSE).await;
+                    return Err(status);
+                }
+            };
             if fresh.metadata.uid == pod.metadata.uid {
                 if !status.is_conflict() {
                     tracing::error!(%status, pod = %pod.full_name(), "the server refuses the Pod's status");

@@ -154,9 +154,12 @@ fn container_status(pod: &Pod, part: &Part<'_>, seen: &Observed) -> ContainerSta
     }
 }
 
+/// What the runtime's name of a container follows, in `containerID`.
+pub const CONTAINER_ID: &str = "podwright://";
+
 /// `podwright://<id>`.
 pub fn container_id(id: &str) -> String {
-    format!("podwright://{id}")
+    format!("{CONTAINER_ID}{id}")
 }
 
 /// `state` and `lastState`.
@@ -186,7 +189,9 @@ fn states(
             (ContainerState { running: Some(running), ..ContainerState::default() }, last)
         }
         // It will run again and waits for that: its end is the last state then.
-        Some(exit) if !stopping && (container.waiting.is_some() || !attempt.current) => {
+        Some(exit)
+            if !stopping && (container.waiting.is_some() || !attempt.current) && plan::restarts(pod, part, exit) =>
+        {
             (waiting(container, default_reason), Some(terminated(attempt, exit)))
         }
         Some(exit) => (terminated(attempt, exit), last),

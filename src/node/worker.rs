@@ -3,11 +3,13 @@
 mod done;
 mod news;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use futures::FutureExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::{sync::mpsc, task::AbortHandle};
+use tokio_util::task::TaskTracker;
 
 use super::{
     Shared,
@@ -47,6 +49,8 @@ pub enum News {
         verdict: probes::Verdict,
     },
     Done(Done),
+    /// What the worker had begun has panicked: what is known of the Pod can no longer be trusted.
+    Broken(String),
 }
 
 /// An action has come to its end.
@@ -85,12 +89,25 @@ pub enum Done {
     Deleted(Result<(), crate::api::Status>),
 }
 
-/// A running worker.
+/// A running worker, or one that will be replaced soon because it panicked.
 pub struct Handle {
     pub inbox: mpsc::UnboundedSender<News>,
     /// The Pod as last told.
     pub pod: Arc<Pod>,
+    /// It was told that the Pod's source does not know it any more.
+    pub gone: bool,
 }
+
+/// A worker's last word.
+#[derive(Debug)]
+pub struct Ended {
+    pub uid: String,
+    /// What it panicked with, or something that it had begun: then its Pod still needs a worker.
+    pub panic: Option<String>,
+}
+
+/// How long what a broken worker had begun may take to end before another worker takes over.
+const SETTLE: Duration = Duration::from_secs(10);
 
 pub struct Worker {
     pub(super) shared: Arc<Shared>,
@@ -107,6 +124,9 @@ pub struct Worker {
     pull_backoff: HashMap<String, (Backoff, Timestamp)>,
     /// Ends of attempts whose start has not been told yet, by their id.
     early: HashMap<String, Exit>,
+    /// What has been begun and has not come to its end.
+    tasks: TaskTracker,
+    broken: Option<String>,
     /// The Pod is no longer known to its source.
     gone: bool,
     warned: bool,
@@ -114,10 +134,10 @@ pub struct Worker {
     refresh_again: bool,
 }
 
-/// Starts the worker of `pod`. `finished` is told its uid when it ends.
-pub fn spawn(shared: Arc<Shared>, pod: Arc<Pod>, seen: Observed, finished: mpsc::UnboundedSender<String>) -> Handle {
+/// Starts the worker of `pod`. `finished` is told when it ends.
+pub fn spawn(shared: Arc<Shared>, pod: Arc<Pod>, seen: Observed, finished: mpsc::UnboundedSender<Ended>) -> Handle {
     let (me, inbox) = mpsc::unbounded_channel();
-    let handle = Handle { inbox: me.clone(), pod: pod.clone() };
+    let handle = Handle { inbox: me.clone(), pod: pod.clone(), gone: false };
     let uid = pod.uid().to_owned();
     let publisher = Publisher::new(&pod);
     let worker = Worker {
@@ -132,25 +152,43 @@ pub fn spawn(shared: Arc<Shared>, pod: Arc<Pod>, seen: Observed, finished: mpsc:
         publisher,
         pull_backoff: HashMap::new(),
         early: HashMap::new(),
+        tasks: TaskTracker::new(),
+        broken: None,
         gone: false,
         warned: false,
         refreshing: false,
         refresh_again: false,
     };
+    let tasks = worker.tasks.clone();
     tokio::spawn(async move {
-        worker.run().await;
-        finished.send(uid).ok();
+        let panic = caught(worker.run()).await.flatten().err();
+        if panic.is_some() {
+            tasks.close();
+            tokio::time::timeout(SETTLE, tasks.wait()).await.ok();
+        }
+        finished.send(Ended { uid, panic }).ok();
     });
     handle
 }
 
+/// What `work` gives, or what it panicked with.
+pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, String> {
+    AssertUnwindSafe(work).catch_unwind().await.map_err(|panic| match panic.downcast::<String>() {
+        Ok(words) => *words,
+        Err(panic) => {
+            panic.downcast_ref::<&str>().map_or("a panic without words".to_owned(), |words| (*words).to_owned())
+        }
+    })
+}
+
 impl Worker {
-    async fn run(mut self) {
+    /// Errors: what something that it had begun panicked with.
+    async fn run(mut self) -> Result<(), String> {
         self.begin();
         loop {
             let wake = self.step();
             if self.is_over() {
-                return;
+                return Ok(());
             }
             let pause = match wake {
                 Some(at) => Duration::try_from(at.duration_since(self.now())).unwrap_or(Duration::ZERO),
@@ -160,13 +198,16 @@ impl Worker {
             tokio::select! {
                 news = self.inbox.recv() => match news {
                     Some(news) => self.note(news),
-                    None => return,
+                    None => return Ok(()),
                 },
                 () = tokio::time::sleep(pause) => {}
-                () = self.shared.stop.cancelled() => return,
+                () = self.shared.stop.cancelled() => return Ok(()),
             }
             while let Ok(news) = self.inbox.try_recv() {
                 self.note(news);
+            }
+            if let Some(why) = self.broken.take() {
+                return Err(why);
             }
         }
     }
@@ -273,7 +314,8 @@ impl Worker {
     /// Runs `work` beside the worker and takes its end as news.
     pub(super) fn spawn(&self, work: impl Future<Output = Done> + Send + 'static) -> AbortHandle {
         let me = self.me.clone();
-        tokio::spawn(async move { me.send(News::Done(work.await)) }).abort_handle()
+        let task = self.tasks.spawn(async move { me.send(caught(work).await.map_or_else(News::Broken, News::Done)) });
+        task.abort_handle()
     }
 
     fn publish(&mut self, now: Timestamp) {

@@ -134,7 +134,7 @@ impl Scheduler {
         self.on_changes(&changes, &delta.key.name);
     }
 
-    fn pod_changed(&mut self, Delta { key, old, new }: Delta<Pod>) {
+    fn pod_changed(&mut self, Delta { key, old, new, .. }: Delta<Pod>) {
         // Whoever was known under this name may be gone, finished, or another Pod.
         if let Some(old) = old
             && new.as_ref().is_none_or(|new| is_finished(new) || new.metadata.uid != old.metadata.uid)

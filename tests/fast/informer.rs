@@ -46,7 +46,7 @@ fn lease(name: &str, version: u64, renewed: &str) -> Bytes {
 }
 
 #[tokio::test]
-async fn what_does_not_decode_is_left_out_and_stops_nothing() {
+async fn what_does_not_decode_stays_as_it_was_and_stops_nothing() {
     const GOOD: &str = "2026-01-01T00:00:00.000000Z";
     let (events, receiver) = mpsc::channel(9);
     let items = vec![lease("a", 1, GOOD), lease("bad", 2, "never")];
@@ -57,12 +57,20 @@ async fn what_does_not_decode_is_left_out_and_stops_nothing() {
     events.send(object(lease("a", 3, "never"))).await.unwrap();
     events.send(object(lease("b", 4, GOOD))).await.unwrap();
     let mut seen = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..4 {
         let change = tokio::time::timeout(Duration::from_secs(5), changes.recv()).await;
         let change = change.unwrap_or_else(|_| panic!("no more came after {seen:?}")).expect("the informer lives");
-        seen.push((change.key.name.clone(), change.new.is_some()));
+        let version = change.new.and_then(|new| new.metadata.resource_version.clone()).unwrap_or_default();
+        let field = change.unreadable.map(|u| u.why.split(':').next().unwrap_or_default().to_owned());
+        seen.push(format!("{} {version} {}", change.key.name, field.unwrap_or_default()));
     }
-    assert_eq!(seen, [("a".to_owned(), true), ("a".to_owned(), false), ("b".to_owned(), true)]);
+    assert_eq!(seen, ["a 1 ", "bad  spec.renewTime", "a 1 spec.renewTime", "b 4 "]);
     assert!(informer.get(&Key::new("d", "bad")).is_none());
+    let unreadable: Vec<String> = informer.unreadable().iter().map(|u| u.key.name.clone()).collect();
+    assert_eq!(unreadable, ["a", "bad"]);
     assert_eq!(informer.resource_version(), "4");
+    events.send(WatchEvent { kind: EventKind::Deleted, object: lease("bad", 5, "never") }).await.unwrap();
+    let change = tokio::time::timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap();
+    assert!(change.key.name == "bad" && change.unreadable.is_none() && change.new.is_none(), "{change:?}");
+    assert_eq!(informer.unreadable().len(), 1);
 }

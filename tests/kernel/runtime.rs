@@ -72,6 +72,13 @@ async fn ends_are_told_as_they_were() {
     assert_eq!(exit.unwrap().code, 7);
     assert_eq!(bed.log(&trap), "ready\nbye\n");
 
+    // However short it lives, it ends after it began.
+    let short = bed.create("short", "", &[("argv", "/bin/true")]).await;
+    let started = bed.runtime.start_container(&short, &Scribe::none()).await.unwrap();
+    let exit = bed.runtime.wait_container(&short, Duration::from_secs(10)).await.unwrap();
+    assert!(started <= exit.finished, "{started} {exit:?}");
+    assert_eq!(bed.status(&short).await.started, Some(started));
+
     let deaf = bed.run("deaf", "trap '' TERM; echo ready; sleep 1000 & wait; wait; sleep 1000").await;
     bed.log_has(&deaf, "ready").await;
     let exit =

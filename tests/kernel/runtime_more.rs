@@ -199,3 +199,43 @@ async fn many_sandboxes_come_and_go_at_once() {
     }
     bed.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shim_that_hangs_holds_up_no_start_of_the_node() {
+    let mut bed = Bed::new("hung").await;
+    for sandbox in ["hangs", "lives"] {
+        bed.sandbox(sandbox).await;
+    }
+    let hangs = bed.run_in("hangs", "long", "sleep 1000").await;
+    let lives = bed.run_in("lives", "long", "sleep 1000").await;
+    bed.forget().await;
+    bed.signal_shim("hangs", rustix::process::Signal::STOP);
+    tokio::time::timeout(Duration::from_secs(60), bed.reopen()).await.expect("the runtime opens");
+    let exit = bed.status(&hangs).await.exit.expect("it counts as ended");
+    assert_eq!(exit.reason, podwright_runtime::ExitReason::ContainerStatusUnknown);
+    assert_eq!(bed.status(&lives).await.exit, None);
+    within("the death of all its processes", || async {
+        let left = bed.processes_of("hangs");
+        left.is_empty().then_some(()).ok_or(format!("{left:?}"))
+    })
+    .await;
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sandboxes_without_a_record_are_swept_away() {
+    let mut bed = Bed::new("stray").await;
+    for sandbox in ["stray", "known"] {
+        bed.sandbox(sandbox).await;
+    }
+    bed.run_in("stray", "long", "sleep 1000").await;
+    let known = bed.run_in("known", "long", "sleep 1000").await;
+    bed.forget().await;
+    std::fs::remove_dir_all(bed.path("state/sandboxes/stray")).unwrap();
+    std::fs::create_dir(bed.path("run/nobody")).unwrap();
+    bed.reopen().await;
+    assert_eq!(bed.processes_of("stray"), Vec::<u32>::new());
+    assert_eq!(bed.status(&known).await.exit, None);
+    // What is left of the stray's folders would be found here.
+    bed.end().await;
+}

@@ -11,9 +11,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use podwright_runtime::{
-    Config, ContainerId, ContainerSpec, ContainerStatus, ExecOutput, ExecSpec, LogSpec, Resources, Result, Rootfs,
-    Runtime, SandboxSpec, Scribe, default_capabilities, default_masked_paths, default_mounts, default_readonly_paths,
-    default_seccomp, oci,
+    CgroupName, Config, ContainerId, ContainerSpec, ContainerStatus, ExecOutput, ExecSpec, LogSpec, Resources, Result,
+    Rootfs, Runtime, SandboxSpec, Scribe, default_capabilities, default_masked_paths, default_mounts,
+    default_readonly_paths, default_seccomp, oci,
 };
 
 pub struct Bed {
@@ -157,6 +157,15 @@ impl Bed {
         id
     }
 
+    /// [`Bed::run`] in another sandbox than `s`.
+    pub async fn run_in(&self, sandbox: &str, name: &str, script: &str) -> ContainerId {
+        let mut spec = self.container(name, script, &[]);
+        spec.id.sandbox = sandbox.to_owned();
+        let id = self.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+        self.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+        id
+    }
+
     pub async fn exec(&self, id: &ContainerId, script: &str) -> Result<ExecOutput> {
         self.runtime.exec_sync(id, self.process(script, &[]), Duration::from_secs(10), &Scribe::none()).await
     }
@@ -202,10 +211,19 @@ impl Bed {
     }
 
     pub fn kill_shim(&self, sandbox: &str) {
+        self.signal_shim(sandbox, rustix::process::Signal::KILL);
+    }
+
+    pub fn signal_shim(&self, sandbox: &str, signal: rustix::process::Signal) {
         let procs = cgroup_path(&self.cgroup).join("shims").join(sandbox).join("cgroup.procs");
         let pid: i32 = fs::read_to_string(procs).unwrap().trim().parse().unwrap();
-        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::KILL)
-            .unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    /// The processes of a sandbox, its shim included.
+    pub fn processes_of(&self, sandbox: &str) -> Vec<u32> {
+        let folders = ["shims", "burstable"].map(|parent| cgroup_path(&self.cgroup).join(parent).join(sandbox));
+        folders.iter().flat_map(|folder| podwright_runtime::cgroup::procs(folder)).collect()
     }
 
     /// Removes everything, and looks whether all is gone.
@@ -242,11 +260,9 @@ fn cgroup_path(root: &Path) -> PathBuf {
 
 fn sandbox_spec(id: &str) -> SandboxSpec {
     SandboxSpec {
-        id: id.into(),
         hostname: "pod-host".into(),
-        cgroup: Path::new("burstable").join(id),
         annotation: "kept".into(),
-        ..SandboxSpec::default()
+        ..SandboxSpec::new(id, CgroupName::new("burstable").child(id))
     }
 }
 

@@ -75,7 +75,7 @@ impl Runtime {
         resources: Resources,
         scribe: &Scribe,
     ) -> Result<Vec<String>> {
-        let (kernel, relative) = (Kernel::new(scribe), sandbox.cgroup.join(record.id.key()));
+        let (kernel, relative) = (Kernel::new(scribe), sandbox.cgroup.child(&record.id.key()));
         self.blocking(move |inner| {
             inner.folders.write_container(&record)?;
             if !plan.root.layers.is_empty() {
@@ -200,7 +200,7 @@ impl Runtime {
         let key = id.key();
         let removed = self.blocking(move |inner| {
             let mut errors = Errors::default();
-            errors.note(cgroup::remove(&kernel, &inner.tree.path(&spec.cgroup.join(id.key()))));
+            errors.note(inner.tree.remove(&kernel, &spec.cgroup.child(&id.key())));
             errors.note(remove_folder(&inner.folders.container(&id)));
             errors.result()
         });
@@ -288,7 +288,7 @@ impl Inner {
         let own = compile::own_shm(sandbox);
         Places {
             folder: self.folders.container(id),
-            cgroup: self.tree.path(&sandbox.cgroup).join(id.key()),
+            cgroup: self.tree.path(&sandbox.cgroup.child(&id.key())),
             shm: if own { self.folders.shm(&sandbox.id) } else { "/dev/shm".into() },
             bounding: self.bounding,
         }

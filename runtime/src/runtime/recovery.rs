@@ -1,24 +1,33 @@
 //! After a crash: find what an earlier agent made, take over what lives, account for what died, remove what is half made.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Container, Runtime, Sandbox};
-use crate::cgroup;
+use super::sandboxes::{PAUSE, SHIMS, shim};
+use super::{Container, Errors, Runtime, Sandbox};
 use crate::plan::{Call, ContainerSnapshot, State};
 use crate::records::{ContainerRecord, SandboxRecord, remove_folder};
+use crate::spec::CgroupName;
 use crate::sys::Kernel;
 use crate::{Error, Result, Scribe};
+
+/// How long a shim may take to tell its state. One that is silent for longer hangs, and is as good as dead.
+const SILENCE: Duration = Duration::from_secs(10);
 
 impl Runtime {
     /// Takes over every sandbox that has a folder, all at once.
     pub(super) async fn recover(&self) {
+        let found = self.0.folders.sandboxes().into_iter().map(|id| (self.0.folders.read_sandbox(&id), id));
+        let found: Vec<(Option<SandboxRecord>, String)> = found.collect();
+        self.sweep_strays(found.iter().filter_map(|(record, _)| record.as_ref())).await;
         let mut tasks = tokio::task::JoinSet::new();
-        for id in self.0.folders.sandboxes() {
+        for (record, id) in found {
             let runtime = self.clone();
             tasks.spawn(async move {
-                if let Err(e) = runtime.recover_sandbox(&id).await {
+                if let Err(e) = runtime.recover_sandbox(&id, record).await {
                     tracing::warn!("sandbox {id}: {e}");
                 }
             });
@@ -26,8 +35,8 @@ impl Runtime {
         tasks.join_all().await;
     }
 
-    async fn recover_sandbox(&self, id: &str) -> Result<()> {
-        let Some(record) = self.0.folders.read_sandbox(id) else {
+    async fn recover_sandbox(&self, id: &str, record: Option<SandboxRecord>) -> Result<()> {
+        let Some(record) = record else {
             // A folder without a record: nothing of it can have been made in the kernel.
             return remove_folder(&self.0.folders.sandbox(id));
         };
@@ -52,10 +61,49 @@ impl Runtime {
         Ok(())
     }
 
-    /// The shim's state, if it lives.
+    /// Removes what there is of sandboxes that nothing is recorded of: processes, cgroups, sockets, mounts.
+    async fn sweep_strays(&self, records: impl Iterator<Item = &SandboxRecord>) {
+        let (ids, cgroups): (BTreeSet<String>, Vec<CgroupName>) =
+            records.map(|r| (r.spec.id.clone(), r.spec.cgroup.clone())).unzip();
+        let swept = self.blocking(move |inner| {
+            let (mut errors, kernel) = (Errors::default(), Kernel::new(&Scribe::none()));
+            let tree = inner.tree.names();
+            let shims = tree.iter().filter_map(shim_of).chain(inner.folders.runs());
+            for id in shims.collect::<BTreeSet<String>>().difference(&ids) {
+                tracing::warn!("a shim of a sandbox without a record is removed: {id}");
+                errors.note(inner.sweep_shim(id, &kernel));
+                errors.note(remove_folder(&inner.folders.run(id)));
+            }
+            for cgroup in tree.iter().filter_map(sandbox_of).filter(|c| !cgroups.contains(c)) {
+                tracing::warn!("a sandbox without a record is removed: {}", cgroup.as_path().display());
+                errors.note(inner.tree.remove(&kernel, &cgroup));
+            }
+            errors.result()
+        });
+        if let Err(e) = swept.await {
+            tracing::warn!("remainders of earlier sandboxes: {e}");
+        }
+    }
+
+    /// The shim's state, if it lives. One that hangs is killed.
     async fn reconnect(&self, sandbox: &Arc<Sandbox>) -> Option<State> {
         let link = self.connect(sandbox).ok()?;
-        let (answer, fds) = link.ask(Scribe::none().cause(), Call::State, &[]).await.ok()?;
+        let scribe = Scribe::none();
+        let asked = link.ask(scribe.cause(), Call::State, &[]);
+        let Ok(told) = tokio::time::timeout(SILENCE, asked).await else {
+            tracing::warn!("the shim of sandbox {} does not answer: it is killed", sandbox.id);
+            {
+                let mut state = sandbox.state();
+                (state.link, state.reader) = (None, None);
+            }
+            let cgroup = shim(&sandbox.id);
+            let killed = self.blocking(move |inner| Ok(inner.tree.kill(&Kernel::new(&scribe), &cgroup)?));
+            if let Err(e) = killed.await {
+                tracing::warn!("sandbox {}: {e}", sandbox.id);
+            }
+            return None;
+        };
+        let (answer, fds) = told.ok()?;
         Some(self.adopt(sandbox, answer, fds))
     }
 
@@ -63,13 +111,14 @@ impl Runtime {
     async fn take_over_containers(&self, sandbox: &Arc<Sandbox>, records: Vec<ContainerRecord>, state: Option<&State>) {
         let spec = sandbox.state().record.spec.clone();
         for mut record in records {
-            let known = state.and_then(|s| s.containers.iter().find(|c| c.key == record.id.key()));
+            let key = record.id.key();
+            let known = state.and_then(|s| s.containers.iter().find(|c| c.key == key));
             let exit = known.and_then(|k| k.exit.clone()).or_else(|| self.0.folders.read_exit(&record.id));
             if known.is_none() && exit.is_none() && state.is_some() {
-                let (kernel, path) = (Kernel::new(&Scribe::none()), self.cgroup_path(&spec, Some(&record.id)));
+                let (kernel, cgroup) = (Kernel::new(&Scribe::none()), spec.cgroup.child(&key));
                 let folder = self.0.folders.container(&record.id);
-                let removed = self.blocking(move |_| {
-                    cgroup::remove(&kernel, &path)?;
+                let removed = self.blocking(move |inner| {
+                    inner.tree.remove(&kernel, &cgroup)?;
                     remove_folder(&folder)
                 });
                 if let Err(e) = removed.await {
@@ -80,7 +129,6 @@ impl Runtime {
             let started = known.and_then(started);
             record.started = record.started.or(started);
             let pid = known.map_or(0, |k| k.pid);
-            let key = record.id.key();
             sandbox.state().containers.insert(key, Container::new(record, pid, exit));
         }
     }
@@ -88,9 +136,8 @@ impl Runtime {
     /// The shim is dead (or the machine was restarted): so must its processes be.
     async fn bury(&self, sandbox: &Arc<Sandbox>, record: &SandboxRecord) -> Result<()> {
         let spec = record.spec.clone();
-        let killed = self.blocking(move |inner| {
-            cgroup::kill(&Kernel::new(&Scribe::none()), &inner.tree.path(&spec.cgroup)).map_err(Error::from)
-        });
+        let killed = self
+            .blocking(move |inner| inner.tree.kill(&Kernel::new(&Scribe::none()), &spec.cgroup).map_err(Error::from));
         let killed = killed.await;
         self.mark_unknown(sandbox);
         killed
@@ -106,6 +153,16 @@ impl Runtime {
         }
         self.end_sandbox(sandbox, &none).await
     }
+}
+
+/// The sandbox whose shim has this cgroup.
+fn shim_of(cgroup: &CgroupName) -> Option<String> {
+    Some(cgroup.as_path().strip_prefix(SHIMS).ok()?.to_str()?.to_owned()).filter(|id| !id.is_empty())
+}
+
+/// The sandbox's cgroup whose `pause` has this one.
+fn sandbox_of(cgroup: &CgroupName) -> Option<CgroupName> {
+    cgroup.as_path().ends_with(PAUSE).then(|| cgroup.as_path().parent()?.to_owned().try_into().ok())?
 }
 
 fn started(snapshot: &ContainerSnapshot) -> Option<Timestamp> {

@@ -14,9 +14,14 @@ use crate::compile;
 use crate::link::{self, Link};
 use crate::plan::{Answer, Call, Message, SandboxPlan, State};
 use crate::records::{SandboxRecord, at, remove_folder};
-use crate::spec::{Event, Exit, ExitReason, Network, SandboxSpec, SandboxStatus, Stats};
+use crate::spec::{CgroupName, Event, Exit, ExitReason, Network, SandboxSpec, SandboxStatus, Stats};
 use crate::sys::{Kernel, process};
 use crate::{Error, Result, Scribe};
+
+/// The cgroup of all shims.
+pub(super) const SHIMS: &str = "shims";
+/// The cgroup of the process that holds a sandbox, below the sandbox's own.
+pub(super) const PAUSE: &str = "pause";
 
 /// How long a shim may take to kill and reap everything.
 const SHUTDOWN: Duration = Duration::from_secs(30);
@@ -79,7 +84,7 @@ impl Runtime {
             new_ipc: !spec.host_ipc,
             new_pid: compile::own_pid(spec),
             sysctls: spec.sysctls.clone().into_iter().collect(),
-            cgroup: self.0.tree.path(&spec.cgroup).join("pause"),
+            cgroup: self.0.tree.path(&spec.cgroup.child(PAUSE)),
             shm: compile::own_shm(spec).then(|| self.0.folders.shm(&spec.id)),
             journal: scribe.path(),
         }
@@ -266,9 +271,8 @@ impl Runtime {
             return;
         }
         tracing::warn!("the pause process of sandbox {} is gone", sandbox.id);
-        let killed = self.blocking(move |inner| {
-            cgroup::kill(&Kernel::new(&Scribe::none()), &inner.tree.path(&spec.cgroup)).map_err(Error::from)
-        });
+        let killed = self
+            .blocking(move |inner| inner.tree.kill(&Kernel::new(&Scribe::none()), &spec.cgroup).map_err(Error::from));
         if let Err(e) = killed.await {
             tracing::warn!("sandbox {}: {e}", sandbox.id);
         }
@@ -286,9 +290,8 @@ impl Runtime {
             return;
         }
         tracing::warn!("the shim of sandbox {} is gone", sandbox.id);
-        let killed = self.blocking(move |inner| {
-            cgroup::kill(&Kernel::new(&Scribe::none()), &inner.tree.path(&spec.cgroup)).map_err(Error::from)
-        });
+        let killed = self
+            .blocking(move |inner| inner.tree.kill(&Kernel::new(&Scribe::none()), &spec.cgroup).map_err(Error::from));
         if let Err(e) = killed.await {
             tracing::warn!("sandbox {}: {e}", sandbox.id);
         }
@@ -303,8 +306,8 @@ impl Inner {
         let kernel = Kernel::new(scribe);
         let pod = self.tree.make(&kernel, &spec.cgroup)?;
         cgroup::apply(&kernel, &pod, &spec.resources)?;
-        self.tree.make_leaf(&kernel, &spec.cgroup.join("pause"))?;
-        let leaf = self.tree.make_leaf(&kernel, &std::path::Path::new("shims").join(&spec.id))?;
+        self.tree.make_leaf(&kernel, &spec.cgroup.child(PAUSE))?;
+        let leaf = self.tree.make_leaf(&kernel, &shim(&spec.id))?;
         let run = self.folders.run(&spec.id);
         kernel.mkdir(&run)?;
         let socket = link::listen(&run).map_err(at(&run))?;
@@ -320,13 +323,23 @@ impl Inner {
     pub(super) fn sweep(&self, spec: &SandboxSpec, scribe: &Scribe) -> Result<()> {
         let kernel = Kernel::new(scribe);
         let mut errors = Errors::default();
-        errors.note(cgroup::remove(&kernel, &self.tree.path(&std::path::Path::new("shims").join(&spec.id))));
-        if !spec.cgroup.as_os_str().is_empty() {
-            errors.note(cgroup::remove(&kernel, &self.tree.path(&spec.cgroup)));
-        }
-        errors.note(kernel.detach(&self.folders.shm(&spec.id)));
+        errors.note(self.sweep_shim(&spec.id, &kernel));
+        errors.note(self.tree.remove(&kernel, &spec.cgroup));
         errors.result()
     }
+
+    /// Removes a shim and what is mounted for its sandbox.
+    pub(super) fn sweep_shim(&self, id: &str, kernel: &Kernel) -> Result<()> {
+        let mut errors = Errors::default();
+        errors.note(self.tree.remove(kernel, &shim(id)));
+        errors.note(kernel.detach(&self.folders.shm(id)));
+        errors.result()
+    }
+}
+
+/// The cgroup of a sandbox's shim: beside the sandbox's own, which may be killed whole.
+pub(super) fn shim(id: &str) -> CgroupName {
+    CgroupName::new(SHIMS).child(id)
 }
 
 fn open_net(spec: &SandboxSpec) -> Result<Option<OwnedFd>> {

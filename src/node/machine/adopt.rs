@@ -16,21 +16,22 @@ use crate::node::{
     spec::PodExt,
 };
 
-/// Every Pod that has a sandbox here: the newest of each, older and unreadable ones are removed.
-pub async fn find(machine: &Machine) -> Vec<Found> {
-    let mut newest: BTreeMap<String, SandboxStatus> = BTreeMap::new();
-    let mut old = Vec::new();
-    for sandbox in machine.runtime.list().await {
-        let (uid, attempt) = messages::split(&sandbox.spec.id);
-        match newest.get(&uid) {
-            Some(known) if messages::split(&known.spec.id).1 > attempt => old.push(sandbox),
-            _ => old.extend(newest.insert(uid, sandbox)),
-        }
-    }
+/// Every Pod (or only one) that has a sandbox here: the newest of each. Older and unreadable ones are removed, and
+/// containers that were never started: an earlier agent died in between.
+pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
+    let (newest, mut old) = sandboxes(machine, only).await;
     let mut found = Vec::new();
     for (uid, sandbox) in newest {
         match serde_json::from_slice::<Pod>(sandbox.spec.annotation.as_bytes()) {
-            Ok(pod) => found.push(adopt(machine, pod, sandbox).await),
+            Ok(pod) => {
+                for container in sandbox.containers.iter().filter(|c| c.state == ContainerState::Created) {
+                    let removed = machine.runtime.remove_container(&container.id, &machine.scribe(&pod)).await;
+                    if let Err(error) = removed {
+                        tracing::warn!(%error, id = %container.id, "a half-made container stays");
+                    }
+                }
+                found.push(adopt(machine, pod, sandbox));
+            }
             Err(error) => {
                 tracing::warn!(uid, %error, "a sandbox without a readable Pod is removed");
                 old.push(sandbox);
@@ -45,7 +46,29 @@ pub async fn find(machine: &Machine) -> Vec<Found> {
     found
 }
 
-async fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
+/// The same, but nothing is removed.
+pub async fn look(machine: &Machine) -> Vec<Found> {
+    let (newest, _) = sandboxes(machine, None).await;
+    let readable = newest.into_values().filter_map(|s| Some((serde_json::from_slice(s.spec.annotation.as_bytes()).ok()?, s)));
+    readable.map(|(pod, sandbox)| adopt(machine, pod, sandbox)).collect()
+}
+
+/// The newest sandbox of each Pod by its uid, and the older ones.
+async fn sandboxes(machine: &Machine, only: Option<&str>) -> (BTreeMap<String, SandboxStatus>, Vec<SandboxStatus>) {
+    let mut newest: BTreeMap<String, SandboxStatus> = BTreeMap::new();
+    let mut old = Vec::new();
+    for sandbox in machine.runtime.list().await {
+        let (uid, attempt) = messages::split(&sandbox.spec.id);
+        match newest.get(&uid) {
+            _ if only.is_some_and(|only| only != uid) => {}
+            Some(known) if messages::split(&known.spec.id).1 > attempt => old.push(sandbox),
+            _ => old.extend(newest.insert(uid, sandbox)),
+        }
+    }
+    (newest, old)
+}
+
+fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
     let (uid, attempt) = messages::split(&sandbox.spec.id);
     machine.weigh(&pod, true);
     let ready = sandbox.state == RuntimeState::Ready;
@@ -73,15 +96,7 @@ async fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
         ..Observed::default()
     };
     let mut by_name: HashMap<String, Vec<ContainerStatus>> = HashMap::new();
-    for container in sandbox.containers {
-        if container.state == ContainerState::Created {
-            // It was never started: an earlier agent died in between.
-            let removed = machine.runtime.remove_container(&container.id, &machine.scribe(&pod)).await;
-            if let Err(error) = removed {
-                tracing::warn!(%error, id = %container.id, "a half-made container stays");
-            }
-            continue;
-        }
+    for container in sandbox.containers.into_iter().filter(|c| c.state != ContainerState::Created) {
         by_name.entry(container.id.name.clone()).or_default().push(container);
     }
     for (name, mut attempts) in by_name {

@@ -108,8 +108,7 @@ impl Machine {
     pub fn weigh(&self, pod: &Pod, present: bool) {
         self.weights.count(pod, present, |class, weight| {
             let resources = Resources { cpu_weight: Some(weight), ..Resources::default() };
-            let folder = PathBuf::from(class.as_str().to_lowercase());
-            if let Err(error) = self.runtime.make_cgroup(&folder, &resources, &self.scribe(pod)) {
+            if let Err(error) = self.runtime.make_cgroup(&translate::class_cgroup(class), &resources, &self.scribe(pod)) {
                 tracing::warn!(%error, class = class.as_str(), "the cgroup of a QoS class has no weight");
             }
         });
@@ -226,7 +225,15 @@ impl Machine {
 #[async_trait]
 impl Executor for Machine {
     async fn find(&self) -> Vec<Found> {
-        adopt::find(self).await
+        adopt::find(self, None).await
+    }
+
+    async fn find_one(&self, uid: &str) -> Option<Found> {
+        adopt::find(self, Some(uid)).await.pop()
+    }
+
+    async fn look(&self) -> Vec<Found> {
+        adopt::look(self).await
     }
 
     fn happenings(&self) -> mpsc::UnboundedReceiver<Happening> {

@@ -17,7 +17,11 @@ use k8s_openapi::{
 };
 use tokio::{sync::mpsc, task::AbortHandle};
 
-use super::{Shared, spec::PodExt, worker::News};
+use super::{
+    Shared,
+    spec::PodExt,
+    worker::{self, News},
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -172,7 +176,12 @@ impl Probes {
     fn spawn(&mut self, target: Target, kind: Kind, inbox: mpsc::UnboundedSender<News>) {
         let Some(probe) = spec(&target.container, kind).cloned() else { return };
         let key = (target.container.name.clone(), kind);
-        let task = tokio::spawn(watch(target, kind, probe, inbox)).abort_handle();
+        let task = tokio::spawn(async move {
+            if let Err(why) = worker::caught(watch(target, kind, probe, inbox.clone())).await {
+                inbox.send(News::Broken(why)).ok();
+            }
+        });
+        let task = task.abort_handle();
         if let Some(old) = self.tasks.insert(key, task) {
             old.abort();
         }

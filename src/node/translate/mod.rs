@@ -12,7 +12,8 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{
-    ContainerId, ContainerSpec, LogSpec, Network, PidMode, Resources, Rootfs, SandboxSpec, image::Image, oci, profile,
+    CgroupName, ContainerId, ContainerSpec, LogSpec, Network, PidMode, Resources, Rootfs, SandboxSpec, image::Image,
+    oci, profile,
 };
 use serde_json::{Value, json};
 
@@ -67,6 +68,11 @@ pub fn sandbox_id(uid: &str, attempt: u32) -> String {
     format!("{uid}_{attempt}")
 }
 
+/// The cgroup of a QoS class.
+pub fn class_cgroup(class: qos::Class) -> CgroupName {
+    CgroupName::new(&class.as_str().to_lowercase())
+}
+
 /// The Pod's sandbox. `node_network` is the node's network namespace where that is not the process's own.
 pub fn sandbox(
     pod: &Pod,
@@ -100,7 +106,7 @@ pub fn sandbox(
         },
         host_ipc: spec.host_ipc == Some(true),
         sysctls: sysctls(pod),
-        cgroup: PathBuf::from(class.as_str().to_lowercase()).join(format!("pod{}", pod.uid())),
+        cgroup: class_cgroup(class).child(&format!("pod{}", pod.uid())),
         resources,
         labels: labels::of_pod(pod, attempt),
         annotation: String::new(),

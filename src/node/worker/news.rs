@@ -43,6 +43,7 @@ impl Worker {
             News::Poke => self.poke(),
             News::Probe { container, id, kind, verdict } => self.probed(&container, &id, kind, verdict),
             News::Done(done) => self.done(done),
+            News::Broken(why) => self.broken = Some(why),
         }
     }
 

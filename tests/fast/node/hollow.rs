@@ -2,20 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
+use ipnet::IpNet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use podwright::{
     api::{Env, Options},
     client::{Client, local},
-    node::{Agent, Config},
+    node::{Agent, Config, Hollow, executor::Executor},
     server::{self, Server},
     store::Memory,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-struct Cluster {
-    client: Client,
+pub struct Cluster {
+    pub client: Client,
+    pub store: Arc<Memory>,
     stop: CancellationToken,
 }
 
@@ -26,30 +28,59 @@ impl Drop for Cluster {
 }
 
 async fn cluster() -> Cluster {
+    cluster_over(|env, ranges| Arc::new(Hollow::new(env, ranges))).await
+}
+
+/// A node over any executor.
+pub async fn cluster_over(executor: impl FnOnce(Env, Vec<IpNet>) -> Arc<dyn Executor> + Send + 'static) -> Cluster {
     let env = Env::simulated("2026-11-20T17:00:00Z".parse::<Timestamp>().unwrap(), 1);
-    let server = Server::open(Arc::new(Memory::new()), env.clone(), server::Config::default()).await.unwrap();
+    let store = Arc::new(Memory::new());
+    let server = Server::open(store.clone(), env.clone(), server::Config::default()).await.unwrap();
     let client = local::client(server, "test");
-    let folder = std::path::PathBuf::from("/nonexistent");
-    let mut config = Config::new("n1", folder.clone(), folder);
-    config.addresses = vec!["192.0.2.1".parse().unwrap()];
     let stop = CancellationToken::new();
-    tokio::spawn(Agent::run_hollow(config, client.clone(), env, stop.clone()));
-    let cluster = Cluster { client, stop };
-    let known = || async { cluster.client.get::<Node>(None, "n1").await.is_ok() };
-    until("the node is registered", known).await;
-    let range = json!({ "spec": { "podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"] } });
-    cluster.client.merge::<Node>(None, "n1", None, range).await.unwrap();
-    until("the node is ready", || async {
-        let node: Node = cluster.client.get(None, "n1").await.unwrap();
-        let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
-        conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
-    })
-    .await;
+    let cluster = Cluster { client, store, stop };
+    cluster.node(env, executor).await;
     cluster
 }
 
+impl Cluster {
+    /// The node's agent is replaced by another one, over the same server.
+    pub async fn restarted(
+        self,
+        executor: impl FnOnce(Env, Vec<IpNet>) -> Arc<dyn Executor> + Send + 'static,
+    ) -> Cluster {
+        self.stop.cancel();
+        let (client, store, stop) = (self.client.clone(), self.store.clone(), CancellationToken::new());
+        let cluster = Cluster { client, store, stop };
+        let env = Env::simulated("2026-11-20T18:00:00Z".parse::<Timestamp>().unwrap(), 2);
+        cluster.node(env, executor).await;
+        cluster
+    }
+
+    /// Starts the node's agent and waits until it is ready.
+    async fn node(&self, env: Env, executor: impl FnOnce(Env, Vec<IpNet>) -> Arc<dyn Executor> + Send + 'static) {
+        let folder = std::path::PathBuf::from("/nonexistent");
+        let mut config = Config::new("n1", folder.clone(), folder);
+        config.addresses = vec!["192.0.2.1".parse().unwrap()];
+        let (client, stop, clock) = (self.client.clone(), self.stop.clone(), env.clone());
+        let executor = move |ranges| executor(clock, ranges);
+        tokio::spawn(Agent::run_over(executor, config, client, env, stop));
+        let cluster = self;
+        let known = || async { cluster.client.get::<Node>(None, "n1").await.is_ok() };
+        until("the node is registered", known).await;
+        let range = json!({ "spec": { "podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"] } });
+        cluster.client.merge::<Node>(None, "n1", None, range).await.unwrap();
+        until("the node is ready", || async {
+            let node: Node = cluster.client.get(None, "n1").await.unwrap();
+            let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
+            conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+        })
+        .await;
+    }
+}
+
 /// Waits for a condition; the clock is a simulated one, so that nothing really sleeps.
-async fn until<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {
+pub async fn until<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {
     for _ in 0..2000 {
         if check().await {
             return;
@@ -60,19 +91,19 @@ async fn until<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {
 }
 
 impl Cluster {
-    async fn create(&self, name: &str, spec: Value) -> Pod {
+    pub async fn create(&self, name: &str, spec: Value) -> Pod {
         let account = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": "default" },
             "spec": spec });
         let pod: Pod = serde_json::from_value(account).unwrap();
         self.client.create(&pod).await.unwrap()
     }
-    async fn get(&self, name: &str) -> Option<Pod> {
+    pub async fn get(&self, name: &str) -> Option<Pod> {
         self.client.get(Some("default"), name).await.ok()
     }
-    async fn status(&self, name: &str) -> Value {
+    pub async fn status(&self, name: &str) -> Value {
         serde_json::to_value(self.get(name).await.and_then(|p| p.status)).unwrap_or_default()
     }
-    async fn until_phase(&self, name: &str, phase: &str) {
+    pub async fn until_phase(&self, name: &str, phase: &str) {
         for _ in 0..2000 {
             if self.status(name).await["phase"] == phase {
                 return;
@@ -83,7 +114,7 @@ impl Cluster {
     }
 }
 
-fn spec() -> Value {
+pub fn spec() -> Value {
     json!({ "nodeName": "n1", "automountServiceAccountToken": false,
         "containers": [{ "name": "a", "image": "example.com/a:1" }] })
 }

@@ -5,9 +5,11 @@ mod logs;
 mod plan;
 mod probes;
 mod publish;
+mod remembered;
 mod status;
 mod tokens;
 mod translate;
+mod trouble;
 mod volumes;
 
 use jiff::Timestamp;

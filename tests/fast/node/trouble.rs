@@ -1,0 +1,236 @@
+//! A node whose machine panics, and one that is sent Pods which it cannot read.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use podwright::{
+    api::{Env, Options},
+    node::{
+        Hollow,
+        executor::{Executor, Found, Happening, PullNews, Pulled, Ran, StartOrder, Started, Trouble},
+        observed::{Attempt, Exit, Observed},
+        spec::{Part, PodExt},
+    },
+    store::{Store, Txn, Write},
+};
+use serde_json::{Value, json};
+use tokio::{net::TcpStream, sync::mpsc};
+
+use super::hollow::{Cluster, cluster_over, spec, until};
+
+/// A hollow machine with a diary, that can be made to panic.
+struct Fragile {
+    hollow: Hollow,
+    /// What to panic in, and how often.
+    panics: Mutex<BTreeMap<&'static str, u32>>,
+    diary: Mutex<Vec<String>>,
+    found: Mutex<Vec<Found>>,
+}
+
+impl Fragile {
+    fn new(env: Env, ranges: Vec<IpNet>) -> Fragile {
+        let hollow = Hollow::new(env, ranges);
+        Fragile { hollow, panics: Mutex::default(), diary: Mutex::default(), found: Mutex::default() }
+    }
+
+    fn note(&self, what: &'static str, pod: &Pod) {
+        self.diary.lock().unwrap().push(format!("{what} {}", pod.name()));
+        let mut panics = self.panics.lock().unwrap();
+        if let Some(left) = panics.get_mut(what).filter(|left| **left > 0) {
+            *left -= 1;
+            drop(panics);
+            panic!("no {what} today");
+        }
+    }
+
+    fn did(&self, what: &str) -> usize {
+        self.diary.lock().unwrap().iter().filter(|line| *line == what).count()
+    }
+}
+
+#[async_trait]
+impl Executor for Fragile {
+    async fn find(&self) -> Vec<Found> {
+        self.found.lock().unwrap().clone()
+    }
+    fn happenings(&self) -> mpsc::UnboundedReceiver<Happening> {
+        self.hollow.happenings()
+    }
+    async fn sweep(&self, living: Vec<String>) -> Vec<String> {
+        self.hollow.sweep(living).await
+    }
+    async fn prepare_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
+        self.hollow.prepare_volumes(pod).await
+    }
+    async fn refresh_volumes(&self, pod: &Arc<Pod>) -> Result<(), Trouble> {
+        self.hollow.refresh_volumes(pod).await
+    }
+    async fn release_volumes(&self, pod: &Pod) -> Result<(), String> {
+        self.hollow.release_volumes(pod).await
+    }
+    async fn start_sandbox(
+        &self,
+        pod: &Arc<Pod>,
+        attempt: u32,
+        seen: &Observed,
+    ) -> Result<Vec<std::net::IpAddr>, Trouble> {
+        self.hollow.start_sandbox(pod, attempt, seen).await
+    }
+    async fn stop_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+        self.note("stop", pod);
+        self.hollow.stop_sandbox(pod, attempt).await
+    }
+    async fn remove_sandbox(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+        self.note("remove", pod);
+        self.hollow.remove_sandbox(pod, attempt).await
+    }
+    async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+        self.note("remove", pod);
+        self.hollow.remove(pod, attempt).await
+    }
+    async fn pull(
+        &self,
+        pod: &Arc<Pod>,
+        part: &Part<'_>,
+        news: &(dyn Fn(PullNews) + Send + Sync),
+    ) -> Result<Pulled, Trouble> {
+        self.hollow.pull(pod, part, news).await
+    }
+    async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
+        self.note("start", pod);
+        self.hollow.start(pod, part, order).await
+    }
+    async fn stop(&self, pod: &Pod, id: &str, signal: Option<&str>, grace: Duration) -> Result<Option<Exit>, String> {
+        self.hollow.stop(pod, id, signal, grace).await
+    }
+    async fn forget(&self, pod: &Pod, attempt: &Attempt) {
+        self.hollow.forget(pod, attempt).await;
+    }
+    async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, String> {
+        self.hollow.run(pod, id, command, timeout).await
+    }
+    async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
+        self.hollow.connect(address).await
+    }
+    fn shortcomings(&self, pod: &Pod) -> Vec<String> {
+        self.note("look", pod);
+        self.hollow.shortcomings(pod)
+    }
+}
+
+/// A node over such a machine, prepared by `prepare`.
+async fn fragile(prepare: impl FnOnce(&Fragile) + Send + 'static) -> (Cluster, Arc<Fragile>) {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let cluster = cluster_over(move |env, ranges| {
+        let machine = Arc::new(Fragile::new(env, ranges));
+        prepare(&machine);
+        tell.send(machine.clone()).ok();
+        machine
+    });
+    (cluster.await, told.await.unwrap())
+}
+
+async fn events(cluster: &Cluster, reason: &str) -> Vec<String> {
+    let all = cluster.client.list::<Event>(Some("default"), Options::default()).await.unwrap().items;
+    all.into_iter().filter(|e| e.reason.as_deref() == Some(reason)).filter_map(|e| e.message).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_worker_panics_is_taken_up_again() {
+    for what in ["look", "start"] {
+        let (cluster, machine) = fragile(move |m| m.panics.lock().unwrap().extend([(what, 2)])).await;
+        cluster.create("web", spec()).await;
+        cluster.create("other", spec()).await;
+        cluster.until_phase("web", "Running").await;
+        cluster.until_phase("other", "Running").await;
+        assert!(machine.did(&format!("{what} web")) + machine.did(&format!("{what} other")) >= 4);
+        let told = events(&cluster, "FailedSync").await;
+        let words = format!("its worker panicked: no {what} today");
+        assert!(!told.is_empty() && told.iter().all(|message| message.ends_with(&words)), "{told:?}");
+        cluster.client.delete::<Pod>(Some("default"), "web", None, Options::default()).await.unwrap();
+        until("the Pod is gone", || async { cluster.get("web").await.is_none() }).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_deleted_while_its_worker_is_broken_goes_away() {
+    let (cluster, machine) = fragile(|m| m.panics.lock().unwrap().extend([("start", 1)])).await;
+    cluster.create("web", spec()).await;
+    until("the worker panics", || async { !events(&cluster, "FailedSync").await.is_empty() }).await;
+    let now = Options { grace_period_seconds: Some(0), ..Options::default() };
+    cluster.client.delete::<Pod>(Some("default"), "web", None, now).await.unwrap();
+    until("all of it is removed", || async { machine.did("remove web") > 0 }).await;
+}
+
+impl Cluster {
+    /// Writes to the store what no server of this version would, past it.
+    async fn spoil(&self, name: &str) {
+        let key = format!("/registry/pods/default/{name}");
+        let entry = self.store.get(&key).await.unwrap().unwrap();
+        let mut object: Value = serde_json::from_slice(&entry.value).unwrap();
+        object["spec"]["containers"][0]["ports"] = json!([{ "containerPort": "eighty" }]);
+        let writes = vec![Write::Put(key, object.to_string().into())];
+        let txn = Txn { writes, ..Txn::default() };
+        self.store.commit(txn).await.unwrap();
+    }
+}
+
+const FIELD: &str = "spec.containers[0].ports[0].containerPort: ";
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_cannot_be_read_any_more_goes_on() {
+    let (cluster, machine) = fragile(|_| ()).await;
+    cluster.create("web", spec()).await;
+    cluster.until_phase("web", "Running").await;
+    cluster.spoil("web").await;
+    until("the field is named", || async {
+        let told = events(&cluster, "FailedDecode").await;
+        told.iter().any(|m| m.contains("goes on as it is") && m.contains(FIELD))
+    })
+    .await;
+    assert_eq!((machine.did("stop web"), machine.did("remove web")), (0, 0));
+    // Nobody is stuck with it.
+    cluster.client.delete::<Pod>(Some("default"), "web", None, Options::default()).await.unwrap();
+    let key = "/registry/pods/default/web";
+    until("it is deleted", || async { cluster.store.get(key).await.unwrap().is_none() }).await;
+    assert!(machine.did("remove web") > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_cannot_be_read_is_kept_over_a_restart() {
+    let (first, _) = fragile(|_| ()).await;
+    first.create("web", spec()).await;
+    first.until_phase("web", "Running").await;
+    let pod = first.get("web").await.unwrap();
+    first.spoil("web").await;
+    // Another agent over the same store finds the Pod as it was admitted.
+    let mut seen = super::ready();
+    seen.containers.insert("a".into(), super::running());
+    let found = Found { pod, seen };
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let second = first.restarted(move |env, ranges| {
+        let machine = Arc::new(Fragile::new(env, ranges));
+        machine.found.lock().unwrap().push(found);
+        tell.send(machine.clone()).ok();
+        machine
+    });
+    let second = second.await;
+    let machine = told.await.unwrap();
+    until("the field is named", || async {
+        let told = events(&second, "FailedDecode").await;
+        told.iter().any(|m| m.contains("goes on as it is") && m.contains(FIELD))
+    })
+    .await;
+    assert_eq!((machine.did("stop web"), machine.did("remove web"), machine.did("start web")), (0, 0, 0));
+    let now = Options { grace_period_seconds: Some(0), ..Options::default() };
+    second.client.delete::<Pod>(Some("default"), "web", None, now).await.unwrap();
+    until("it is removed", || async { machine.did("remove web") > 0 }).await;
+}
