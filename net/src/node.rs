@@ -191,6 +191,10 @@ impl Network {
         let inner = self.0.clone();
         blocking(move || lock(&inner.dataplane).set_facts(facts)).await
     }
+    /// The names of the Services by the numbers that stand for them in the table's elements.
+    pub fn service_names(&self) -> std::collections::BTreeMap<u32, String> {
+        lock(&self.0.dataplane).names()
+    }
     /// The table elements that carry an address's traffic, as nft text.
     pub fn elements_of(&self, address: IpAddr) -> Vec<String> {
         lock(&self.0.dataplane).elements_of(address)

@@ -9,6 +9,7 @@
 pub mod columns;
 pub mod cron;
 pub mod defaults;
+pub mod duplicates;
 pub mod duration;
 pub mod env;
 pub mod int_or_string;

@@ -39,6 +39,9 @@ pub struct Request {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<Value>,
     pub options: Options,
+    /// Where `body` named a field twice, as the face found it in the text. Strict decoding refuses it.
+    #[serde(skip)]
+    pub duplicates: Vec<String>,
     /// Who asks. Set by the face that authenticated the caller, never taken from the wire.
     #[serde(skip)]
     pub user: User,

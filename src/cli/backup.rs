@@ -10,12 +10,15 @@ use super::{Outcome, Session};
 pub struct Args {
     /// A new file on the server's machine
     file: PathBuf,
+    /// Replace the file if there is one
+    #[arg(long)]
+    force: bool,
 }
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
     // The server works in a folder of its own.
     let path = std::path::absolute(&args.file)?;
-    session.client.method("backup", json!({ "path": path })).await?;
+    session.client.method("backup", json!({ "path": path, "force": args.force })).await?;
     outln!("backup written to {}", path.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -51,6 +51,7 @@ async fn edit(target: &Target, mut object: Object, session: &Session) -> Result<
         if why.is_some() && edited == text {
             let kept = keep(&edited)?;
             eprintln!("A copy of your changes has been stored to \"{kept}\"");
+            eprintln!("{}", why.unwrap_or_default());
             return Err(Failure::usage("Edit cancelled, no valid changes were saved."));
         }
         match save(target, &object, &edited, session).await {
@@ -63,6 +64,8 @@ async fn edit(target: &Target, mut object: Object, session: &Session) -> Result<
                 return Ok(());
             }
             Err(refusal) => {
+                // The file says why when it is opened again; who drives the editor by a script reads it here.
+                eprintln!("error: {} \"{}\" is invalid", target.kind.plural, object.name());
                 let what = format!("{} \"{}\" was not valid:", target.kind.plural, object.name());
                 why = Some(format!("{what}\n{refusal}"));
             }

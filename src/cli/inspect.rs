@@ -124,7 +124,9 @@ fn services(page: &mut Page, elements: &[Value]) {
     page.line(0, format!("Nftables elements:{}", if elements.is_empty() { "\t<none>" } else { "" }));
     for element in elements {
         let set = ["map", "set"].iter().find_map(|kind| element[kind].as_str().map(|name| format!("{kind} {name}")));
-        page.line(1, format!("{} {}\t{}", short(&element["table"]), set.unwrap_or_default(), nft(&element["element"])));
+        let (table, set) = (short(&element["table"]), set.unwrap_or_default());
+        let service = element["service"].as_str().map(|name| format!("\tService {name}"));
+        page.line(1, format!("{table} {set}\t{}{}", nft(&element["element"]), service.unwrap_or_default()));
     }
 }
 
@@ -150,7 +152,9 @@ fn container(page: &mut Page, container: &Value) {
         page.line(2, format!("Exit:\tcode {}, signal {}, {}", exit["code"], exit["signal"], short(&exit["reason"])));
     }
     let cgroup = &container["cgroup"];
-    page.line(2, format!("Cgroup:\t{}", short(&cgroup["path"])));
+    if !cgroup.is_null() {
+        page.line(2, format!("Cgroup:\t{}", short(&cgroup["path"])));
+    }
     for (file, text) in cgroup["files"].as_object().into_iter().flatten() {
         page.line(3, format!("{file}:\t{}", short(text).replace('\n', " ")));
     }

@@ -19,8 +19,8 @@ pub struct Args {
     #[arg(long)]
     all: bool,
     /// The new number
-    #[arg(long, value_name = "COUNT")]
-    replicas: u32,
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
+    replicas: Option<i64>,
     /// Only if there are so many now
     #[arg(long, value_name = "COUNT", default_value_t = -1, allow_negative_numbers = true)]
     current_replicas: i64,
@@ -31,6 +31,7 @@ pub struct Args {
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let mut code = ExitCode::SUCCESS;
+    let replicas = count(args.replicas)?;
     for target in args.selection.several(args.all)? {
         let objects = match args.selection.fetch(&target, session).await {
             Ok(objects) => objects,
@@ -40,7 +41,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
             }
         };
         for object in objects {
-            match scale(&args, &target, &object, session).await {
+            match scale(&args, replicas, &target, &object, session).await {
                 Ok(()) => outln!("{} scaled", target::display(target.kind, object.name())),
                 Err(failure) => code = failure.report(),
             }
@@ -49,11 +50,20 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(code)
 }
 
-async fn scale(args: &Args, target: &Target, object: &Object, session: &Session) -> Result<(), Failure> {
+/// The flag's value, refused with kubectl's words.
+fn count(replicas: Option<i64>) -> Result<i32, Failure> {
+    let Some(replicas) = replicas else { return Err(Failure::usage("required flag(s) \"replicas\" not set")) };
+    let count = i32::try_from(replicas).ok().filter(|count| *count >= 0);
+    count.ok_or_else(|| {
+        Failure::usage("The --replicas=COUNT flag is required, and COUNT must be greater than or equal to 0")
+    })
+}
+
+async fn scale(args: &Args, replicas: i32, target: &Target, object: &Object, session: &Session) -> Result<(), Failure> {
     if target.kind.scale.is_none() {
         return Err(Failure::usage(format!("cannot scale {}: it has no replicas", target.kind.plural)));
     }
-    let mut view = json!({ "spec": { "replicas": args.replicas } });
+    let mut view = json!({ "spec": { "replicas": replicas } });
     if args.current_replicas >= 0 {
         let now = object.at("spec.replicas").and_then(|n| n.as_i64()).unwrap_or(0);
         if now != args.current_replicas {
@@ -70,4 +80,31 @@ async fn scale(args: &Args, target: &Target, object: &Object, session: &Session)
     request.body = Some(view);
     request.options.patch_type = Some(PatchType::Merge);
     session.object(request).await.map(drop).map_err(|status: Status| status.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Argv {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_wrong_count_is_refused_as_kubectl_does() {
+        let parse = |flags: &[&str]| {
+            let argv = ["scale", "deployment/web"].iter().chain(flags);
+            count(Argv::try_parse_from(argv).expect("it parses").args.replicas)
+        };
+        let words = |flags: &[&str]| format!("{:?}", parse(flags).expect_err("it is refused"));
+        let negative = "The --replicas=COUNT flag is required, and COUNT must be greater than or equal to 0";
+        assert!(words(&["--replicas=-1"]).contains(negative));
+        assert!(words(&["--replicas", "-1"]).contains(negative));
+        assert!(words(&[]).contains("required flag(s)"));
+        assert_eq!(parse(&["--replicas=3"]).ok(), Some(3));
+    }
 }

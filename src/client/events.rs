@@ -1,7 +1,15 @@
-//! The events recorder: what a component did, told as upstream's `Event` objects, repeated ones counted.
+//! The events recorder: what a component did, told as upstream's `Event` objects, repeated ones counted, similar ones
+//! combined.
 
-use std::collections::HashMap;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::core::v1::{Event, EventSource, ObjectReference},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
@@ -16,10 +24,20 @@ use crate::api::Env;
 const BACKLOG: usize = 1000;
 /// How many recent events are remembered for counting repetitions.
 const REMEMBERED: usize = 4096;
+/// Events that differ in their message alone are combined into one from this many on, as upstream's correlator does; and
+/// forgotten after so long a silence.
+const SIMILAR: usize = 10;
+const SILENCE: SignedDuration = SignedDuration::from_mins(10);
+const COMBINED: &str = "(combined from similar events): ";
+/// How often another name is tried for an event whose name is taken.
+const NAMES: usize = 5;
 
 /// Records events in the background. Cheap to clone.
 #[derive(Clone)]
-pub struct Recorder(mpsc::Sender<Told>);
+pub struct Recorder {
+    backlog: mpsc::Sender<Told>,
+    dropped: Arc<AtomicU64>,
+}
 
 struct Told {
     about: ObjectReference,
@@ -47,8 +65,15 @@ impl Recorder {
     pub fn new(client: Client, env: Env, component: &str, host: Option<&str>) -> Recorder {
         let (sender, receiver) = mpsc::channel(BACKLOG);
         let source = EventSource { component: Some(component.to_owned()), host: host.map(str::to_owned) };
-        tokio::spawn(Writer { client, env, source, seen: HashMap::new() }.run(receiver));
-        Recorder(sender)
+        let dropped = Arc::<AtomicU64>::default();
+        let (seen, similar) = (HashMap::new(), HashMap::new());
+        tokio::spawn(Writer { client, env, source, seen, similar, dropped: dropped.clone(), last: 0 }.run(receiver));
+        Recorder { backlog: sender, dropped }
+    }
+
+    /// How many events were dropped because too many waited.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     pub fn normal(&self, about: ObjectReference, reason: &str, message: impl Into<String>) {
@@ -61,14 +86,16 @@ impl Recorder {
 
     fn tell(&self, kind: &'static str, about: ObjectReference, reason: &str, message: String) {
         let told = Told { about, kind, reason: reason.to_owned(), message };
-        if self.0.try_send(told).is_err() {
-            tracing::warn!(reason, "an event was dropped: the recorder is behind or has ended");
+        if self.backlog.try_send(told).is_err() && self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(reason, "an event is dropped, as {BACKLOG} wait for the server: others may follow");
         }
     }
 }
 
-/// What makes two events the same: the object, the type, the reason and the message.
-type Same = (String, String, &'static str, String, String);
+/// What makes two events similar: the object and its part, the type and the reason.
+type Similar = (String, String, &'static str, String);
+/// What makes two events the same: the message too; `None`: they were combined.
+type Same = (Similar, Option<String>);
 
 struct Writer {
     client: Client,
@@ -76,35 +103,68 @@ struct Writer {
     source: EventSource,
     /// The event's name and how often it has happened.
     seen: HashMap<Same, (String, i32)>,
+    /// The messages of similar events, and when the last one came.
+    similar: HashMap<Similar, (HashSet<String>, Timestamp)>,
+    dropped: Arc<AtomicU64>,
+    /// The number in the last event's name.
+    last: i128,
 }
 
 impl Writer {
     async fn run(mut self, mut told: mpsc::Receiver<Told>) {
+        let mut known = 0;
         while let Some(one) = told.recv().await {
+            let dropped = self.dropped.load(Ordering::Relaxed);
+            if dropped > known {
+                tracing::warn!(now = dropped - known, altogether = dropped, "events were dropped: too many waited");
+                known = dropped;
+            }
             if let Err(status) = self.write(one).await {
                 tracing::debug!(%status, "an event was not written");
             }
         }
     }
 
-    async fn write(&mut self, told: Told) -> Result<(), crate::api::Status> {
+    /// Whether the event is one more of many that differ in their message alone: then its message says so.
+    fn correlate(&mut self, told: &mut Told, now: Timestamp) -> Same {
         let about = &told.about;
         let object = about.uid.clone().or_else(|| about.name.clone()).unwrap_or_default();
-        let path = about.field_path.clone().unwrap_or_default();
-        let same: Same = (object, path, told.kind, told.reason.clone(), told.message.clone());
+        let similar: Similar = (object, about.field_path.clone().unwrap_or_default(), told.kind, told.reason.clone());
+        if self.similar.len() >= REMEMBERED {
+            self.similar.retain(|_, (_, last)| now.duration_since(*last) < SILENCE);
+        }
+        let (messages, last) = self.similar.entry(similar.clone()).or_insert_with(|| (HashSet::new(), now));
+        if now.duration_since(*last) >= SILENCE {
+            messages.clear();
+        }
+        *last = now;
+        if messages.len() < SIMILAR {
+            messages.insert(told.message.clone());
+        }
+        if messages.len() < SIMILAR {
+            return (similar, Some(told.message.clone()));
+        }
+        told.message.insert_str(0, COMBINED);
+        (similar, None)
+    }
+
+    async fn write(&mut self, mut told: Told) -> Result<(), crate::api::Status> {
+        let same = self.correlate(&mut told, self.env.now());
+        let about = &told.about;
         let now = Time(self.env.now());
         let namespace = about.namespace.clone().unwrap_or_else(|| "default".into());
         if let Some((name, count)) = self.seen.get_mut(&same) {
             *count += 1;
-            let patch = json!({ "count": *count, "lastTimestamp": now });
+            let patch = json!({ "count": *count, "lastTimestamp": now, "message": told.message });
             match self.client.merge::<Event>(Some(&namespace), name, None, patch).await {
                 Err(status) if status.is_not_found() => self.seen.remove(&same),
                 other => return other.map(drop),
             };
         }
-        let name = format!("{}.{:x}", about.name.as_deref().unwrap_or("unknown"), self.env.now().as_nanosecond());
-        let event = Event {
-            metadata: ObjectMeta { name: Some(name.clone()), namespace: Some(namespace), ..ObjectMeta::default() },
+        let object = about.name.clone().unwrap_or_else(|| "unknown".to_owned());
+        let mut tries = 0;
+        let mut event = Event {
+            metadata: ObjectMeta { namespace: Some(namespace), ..ObjectMeta::default() },
             involved_object: told.about,
             type_: Some(told.kind.to_owned()),
             reason: Some(told.reason),
@@ -117,7 +177,18 @@ impl Writer {
             reporting_instance: self.source.host.clone(),
             ..Event::default()
         };
-        self.client.create(&event).await?;
+        let name = loop {
+            // Events of one moment have names of their own all the same.
+            self.last = self.env.now().as_nanosecond().max(self.last + 1);
+            let name = format!("{object}.{:x}", self.last);
+            event.metadata.name = Some(name.clone());
+            match self.client.create(&event).await {
+                Ok(_) => break name,
+                // Another recorder's, of the same moment.
+                Err(status) if status.is_already_exists() && tries < NAMES => tries += 1,
+                Err(status) => return Err(status),
+            }
+        };
         if self.seen.len() >= REMEMBERED {
             self.seen.clear();
         }

@@ -11,6 +11,7 @@ mod server;
 mod shutdown;
 mod up;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -75,7 +76,10 @@ pub fn main() -> ExitCode {
 fn process(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_from_env("PODWRIGHT_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    // A log that goes to a file holds no colours.
+    let colours = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_target(false).with_ansi(colours).init();
     let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let outcome = runtime.block_on(task);

@@ -43,11 +43,12 @@ pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Allocatable, labels: &Labels
         return refuse("OutOfpods", why);
     }
     let resources =
-        [("cpu", node.cpu_millis), ("memory", node.memory * 1000), ("ephemeral-storage", node.storage * 1000)];
+        [("cpu", node.cpu_millis), ("memory", thousand(node.memory)), ("ephemeral-storage", thousand(node.storage))];
     for (resource, capacity) in resources {
         let wanted = qos::pod_request(pod, resource);
-        let used: i64 = others.iter().map(|p| qos::pod_request(p, resource)).sum();
-        if wanted > 0 && wanted + used > capacity {
+        // Manifests may ask for anything: what is more than can be counted is too much.
+        let used = others.iter().map(|p| qos::pod_request(p, resource)).fold(0, i64::saturating_add);
+        if wanted > 0 && wanted.saturating_add(used) > capacity {
             let shown = |millis: i64| if resource == "cpu" { millis } else { millis / 1000 };
             let (wanted, used, capacity) = (shown(wanted), shown(used), shown(capacity));
             let numbers = format!("requested: {wanted}, used: {used}, capacity: {capacity}");
@@ -56,6 +57,10 @@ pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Allocatable, labels: &Labels
         }
     }
     Ok(())
+}
+
+fn thousand(amount: i64) -> i64 {
+    amount.saturating_mul(1000)
 }
 
 const NODE_AFFINITY: &str = ": node(s) didn't match Pod's node affinity/selector";

@@ -1,5 +1,5 @@
 //! The watch cache: the newest state of every kind as encoded bytes with its labels and selectable fields, and a window
-//! of recent changes from which watches resume.
+//! of recent changes from which watches resume. (From further back they resume by the store's history.)
 //!
 //! One task reads the store's one stream of changes and hands each to its kind's [`Shelf`], so all shelves are at one
 //! revision. An event is encoded once and shared by all watchers.
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::api::request::EventKind;
 use crate::api::{Kind, Status, WatchEvent, kinds};
-use crate::store::{Change, Range, Revision, Store};
+use crate::store::{Change, Entry, Range, Revision, Store};
 
 use super::encode::{Current, Head};
 use super::extract::{Extractor, Labels};
@@ -152,6 +152,13 @@ impl Shelf {
         Item::new(self, key, stored, revision)
     }
 
+    /// A change of long ago, as [`Shelf::apply`] would have told it.
+    pub fn event(&self, change: &Change) -> Event {
+        let item = |e: &Entry| Arc::new(Item::new(self, change.key.clone(), &e.value, e.mod_revision));
+        let (old, new) = (change.before.as_ref().map(item), change.now.as_ref().map(item));
+        Event { revision: change.revision, old, new, gone: OnceLock::new() }
+    }
+
     /// Takes one change in and tells the watchers.
     fn apply(&self, change: &Change) {
         let now = change.now.as_ref();
@@ -196,9 +203,14 @@ impl State {
         }
     }
 
+    /// Whether the window holds all changes after a revision.
+    pub fn remembers(&self, revision: Revision) -> bool {
+        revision >= self.low
+    }
+
     /// The changes after a revision, oldest first; `Err` with the oldest revision that can be resumed from.
     pub fn since(&self, revision: Revision) -> Result<impl Iterator<Item = &Arc<Event>>, Revision> {
-        if revision < self.low {
+        if !self.remembers(revision) {
             return Err(self.low);
         }
         let from = self.window.partition_point(|event| event.revision <= revision);

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::api::request::FieldValidation;
+use crate::api::validation::names;
 use crate::api::{Cause, Kind, Options, Request, Status, User, Verb, kinds, status};
 
 use super::authorize::Attributes;
@@ -44,6 +46,7 @@ impl Call {
         };
         call.take_names_of_body();
         call.check()?;
+        call.refuse_duplicates(&request.duplicates)?;
         Ok(call)
     }
 
@@ -64,6 +67,21 @@ impl Call {
         }
     }
 
+    /// A body that names a field twice. (One that is not decoded strictly has the last of both.)
+    fn refuse_duplicates(&self, duplicates: &[String]) -> Result<(), Status> {
+        let strict = self.options.field_validation.unwrap_or_default() == FieldValidation::Strict;
+        let writes = matches!(self.verb, Verb::Create | Verb::Update | Verb::Patch);
+        if duplicates.is_empty() || !strict || !writes {
+            return Ok(());
+        }
+        let each: Vec<String> = duplicates.iter().map(|path| format!("duplicate field \"{path}\"")).collect();
+        let (kind, version) = (self.kind.kind, self.kind.version);
+        Err(Status::bad_request(format!(
+            "{kind} in version \"{version}\" cannot be handled as a {kind}: strict decoding error: {}",
+            each.join(", ")
+        )))
+    }
+
     fn check(&self) -> Result<(), Status> {
         if self.subresource.is_none() && self.verb != Verb::Connect && !self.asked().verbs.contains(&self.verb) {
             return Err(self.not_allowed(&format!("{:?}", self.verb).to_lowercase()));
@@ -78,8 +96,9 @@ impl Call {
         }
         // A name that holds a slash would be another object's key.
         for part in [&self.namespace, &self.name].into_iter().flatten() {
-            if part.contains(['/', '%']) || part == "." || part == ".." {
-                return Err(Status::bad_request(format!("invalid name {part:?}: it may not contain '/' or '%'")));
+            let why = names::path_segment(part);
+            if !why.is_empty() {
+                return Err(Status::bad_request(format!("invalid resource name {part:?}: [{}]", why.join(" "))));
             }
         }
         if let Some(sub) = &self.subresource

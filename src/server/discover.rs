@@ -25,7 +25,11 @@ const METHODS: &[Method] = &[
     ("unwatch", "Ends a watch", &["subscription"]),
     ("node.sessions", "Subscription of a node's agent: the streams that it shall dial, as node.session", &["node"]),
     ("node.unsessions", "Ends node.sessions", &["subscription"]),
-    ("backup", "Writes a consistent copy of the store to a new file on the server's machine", &["path"]),
+    (
+        "backup",
+        "Writes a consistent copy of the store to a file on the server's machine; one that exists is replaced by force alone",
+        &["path", "force"],
+    ),
     ("rpc.discover", "This document", &[]),
 ];
 

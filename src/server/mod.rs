@@ -201,8 +201,13 @@ impl Server {
         Ok(self.streams.subscribe(node))
     }
 
-    /// Writes a consistent copy of the store to a new file, while serving.
-    pub async fn backup(&self, path: &Path) -> Result<(), Status> {
+    /// Writes a consistent copy of the store to a file, while serving. One that is there already is replaced at once or
+    /// not at all, and only by force.
+    pub async fn backup(&self, path: &Path, force: bool) -> Result<(), Status> {
+        if !force && path.symlink_metadata().is_ok() {
+            let why = format!("{} exists already: a backup replaces it by force alone", path.display());
+            return Err(Status::failure(409, "AlreadyExists", why));
+        }
         self.store.backup(path).await.map_err(store_error)
     }
 }

@@ -10,6 +10,7 @@ use jsonrpsee::types::{ErrorObjectOwned, Params};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::api::duplicates;
 use crate::api::request::{Body, PatchType};
 use crate::api::rpc::{self, Answer};
 use crate::api::{Request, Response, Status, User, Verb, WatchEvent};
@@ -81,10 +82,10 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     module.register_subscription(rpc::WATCH, rpc::WATCH_EVENT, rpc::UNWATCH, watch)?;
     module.register_subscription(rpc::SESSIONS, rpc::SESSION_EVENT, rpc::UNSESSIONS, sessions)?;
     module.register_async_method("backup", |params, server, ext| async move {
-        let Backup { path } = parse_params(&params)?;
+        let Backup { path, force } = parse_params(&params)?;
         let user = ext.get::<User>().cloned().unwrap_or_default();
         server.authorizer.authorize_path(&user, "post", "/backup").map_err(error)?;
-        server.backup(Path::new(&path)).await.map_err(error)?;
+        server.backup(Path::new(&path), force).await.map_err(error)?;
         encode(super::get::status(Status::success())).map_err(error)
     })?;
     module.register_method("rpc.discover", |_, _, _| discover::document())?;
@@ -95,6 +96,8 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
 #[serde(deny_unknown_fields)]
 struct Backup {
     path: String,
+    #[serde(default)]
+    force: bool,
 }
 
 #[derive(Deserialize)]
@@ -110,9 +113,13 @@ fn parse_params<T: for<'a> Deserialize<'a>>(params: &Params<'_>) -> Result<T, Er
 
 fn parse(params: &Params<'_>, verb: Verb, ext: &Extensions) -> Result<Request, ErrorObjectOwned> {
     let request: Request = parse_params(params)?;
+    let duplicates = match &request.body {
+        Some(_) => duplicates::fields_within(params.as_str().unwrap_or("{}"), "body"),
+        None => Vec::new(),
+    };
     // Without the face's word on who it is, the caller is nobody.
     let user = ext.get::<User>().cloned().unwrap_or_default();
-    Ok(Request { verb, user, ..request })
+    Ok(Request { verb, user, duplicates, ..request })
 }
 
 /// A `Status` as JSON-RPC carries it.

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::api::request::EventKind;
 use crate::api::selector::{FieldSelector, LabelSelector};
 use crate::api::{Kind, Status, WatchEvent};
-use crate::store::Revision;
+use crate::store::{Error, Revision};
 
 use super::cache::{Event, Item, Shelf, State};
 use super::call::Call;
@@ -20,6 +20,9 @@ use super::{Server, Watch};
 
 /// How many events a watcher may be behind before it is cut off.
 const BACKLOG: usize = 8 * 1024;
+
+/// Who would have to be told so many older changes fares better with a new list.
+const MOST_OLDER: usize = 16 * 1024;
 
 /// What a list or a watch is about.
 #[derive(Clone, Debug, Default)]
@@ -182,12 +185,17 @@ impl Server {
         }
 
         let shelf = self.cache.shelf(call.kind);
+        let mut older = Vec::new();
+        let start = match start {
+            Start::After(revision) => Start::After(self.catch_up(shelf, &selection, revision, &mut older).await?),
+            present => present,
+        };
         let now = self.cache.revision();
         let (sender, watch, (id, dropped)) = {
             let mut state = shelf.write();
             let first = first_events(shelf, &state, &selection, start, now)?;
-            let (sender, watch) = mpsc::channel(first.len() + BACKLOG);
-            for event in first {
+            let (sender, watch) = mpsc::channel(older.len() + first.len() + BACKLOG);
+            for event in older.into_iter().chain(first) {
                 // The channel has room for all of them.
                 let _ = sender.try_send(event);
             }
@@ -197,6 +205,35 @@ impl Server {
         let timeout = call.options.timeout_seconds.map(Duration::from_secs);
         tokio::spawn(end_of_watch(Arc::downgrade(shelf), id, sender, dropped, timeout));
         Ok(watch)
+    }
+
+    /// Takes the changes after a revision out of the store, as far as the window no longer holds them (or never did: the
+    /// server was restarted). The revision from which the window goes on.
+    async fn catch_up(
+        &self,
+        shelf: &Shelf,
+        selection: &Selection,
+        mut after: Revision,
+        told: &mut Vec<WatchEvent>,
+    ) -> Result<Revision, Status> {
+        let too_old = |after: Revision, oldest: Revision| {
+            Status::expired(format!("too old resource version: {after} ({oldest})"))
+        };
+        while !shelf.read().remembers(after) {
+            let (changes, reached) = match self.store.history(&shelf.kind.prefix(), after).await {
+                Ok(piece) => piece,
+                Err(Error::Compacted { oldest, .. }) => return Err(too_old(after, oldest)),
+                Err(why) => return Err(super::store_error(why)),
+            };
+            told.extend(changes.iter().filter_map(|change| shelf.event(change).told(shelf, selection)));
+            if told.len() > MOST_OLDER {
+                return Err(too_old(after, self.cache.revision()));
+            }
+            // The window takes over from there: so it must have come that far.
+            self.cache.reach(reached).await?;
+            after = reached;
+        }
+        Ok(after)
     }
 
     /// Tells idle watchers how far everything is.

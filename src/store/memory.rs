@@ -112,16 +112,20 @@ impl State {
         Outcome::Committed(self.revision)
     }
 
-    fn watch(&mut self, prefix: &str, after: Revision) -> Result<Watch, Error> {
+    fn history(&self, prefix: &str, after: Revision) -> Result<Vec<Change>, Error> {
         if after > self.revision {
             return Err(Error::Future { asked: after, now: self.revision });
         }
         if after + 1 < self.oldest {
             return Err(Error::Compacted { asked: after, oldest: self.oldest });
         }
-        let (watcher, watch) = Watcher::new(prefix);
         let from = self.log.partition_point(|c| c.revision <= after);
-        let missed: Vec<Change> = self.log.range(from..).filter(|c| watcher.wants(c)).cloned().collect();
+        Ok(self.log.range(from..).filter(|c| c.key.starts_with(prefix)).cloned().collect())
+    }
+
+    fn watch(&mut self, prefix: &str, after: Revision) -> Result<Watch, Error> {
+        let missed = self.history(prefix, after)?;
+        let (watcher, watch) = Watcher::new(prefix);
         // One batch, so it fits; somebody who has just asked is not gone.
         if let Some(watcher) = watcher.offer(&missed) {
             self.hub.add(watcher);
@@ -174,6 +178,11 @@ impl Store for Memory {
 
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error> {
         self.state()?.watch(prefix, after)
+    }
+
+    async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
+        let state = self.state()?;
+        Ok((state.history(prefix, after)?, state.revision))
     }
 
     async fn compact(&self, keep_from: Revision) -> Result<(), Error> {

@@ -144,6 +144,9 @@ pub trait Store: Send + Sync + 'static {
     async fn commit(&self, txn: Txn) -> Result<Outcome, Error>;
     /// All changes below `prefix` with a revision greater than `after`.
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error>;
+    /// A piece of what such a watch tells of the past, in whole transactions, and the revision that it reaches: from there
+    /// on the next piece goes. The last one reaches at least the newest revision of this moment.
+    async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error>;
     /// Forgets what was overwritten before `keep_from`, which becomes the oldest revision (does nothing if it is already
     /// past). `Retention` says when and how much.
     async fn compact(&self, keep_from: Revision) -> Result<(), Error>;

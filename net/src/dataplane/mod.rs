@@ -137,6 +137,12 @@ impl Dataplane {
         self.nft(script)
     }
 
+    /// The names of the Services by the numbers of their endpoint lists, as elements carry them.
+    pub fn names(&self) -> BTreeMap<u32, String> {
+        let lists = self.services.iter().flat_map(|(name, compiled)| compiled.lists.keys().map(move |id| (*id, name)));
+        lists.map(|(id, name)| (id, name.clone())).collect()
+    }
+
     /// The elements that carry an address's traffic, as nft text: its endpoints, the Services they belong to and their
     /// frontends.
     pub fn elements_of(&self, address: IpAddr) -> Vec<String> {

@@ -36,7 +36,8 @@ fn validate(map: &Object) -> Vec<Cause> {
         size += value.len() / 4 * 3;
     }
     if size > MAX_SIZE {
-        errs.too_long("", MAX_SIZE);
+        // Upstream has no name for the object as a whole.
+        errs.too_long("[]", MAX_SIZE);
     }
     errs.0
 }

@@ -49,7 +49,8 @@ pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
 /// The same, but nothing is removed.
 pub async fn look(machine: &Machine) -> Vec<Found> {
     let (newest, _) = sandboxes(machine, None).await;
-    let readable = newest.into_values().filter_map(|s| Some((serde_json::from_slice(s.spec.annotation.as_bytes()).ok()?, s)));
+    let readable =
+        newest.into_values().filter_map(|s| Some((serde_json::from_slice(s.spec.annotation.as_bytes()).ok()?, s)));
     readable.map(|(pod, sandbox)| adopt(machine, pod, sandbox)).collect()
 }
 

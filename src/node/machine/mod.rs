@@ -108,7 +108,8 @@ impl Machine {
     pub fn weigh(&self, pod: &Pod, present: bool) {
         self.weights.count(pod, present, |class, weight| {
             let resources = Resources { cpu_weight: Some(weight), ..Resources::default() };
-            if let Err(error) = self.runtime.make_cgroup(&translate::class_cgroup(class), &resources, &self.scribe(pod)) {
+            if let Err(error) = self.runtime.make_cgroup(&translate::class_cgroup(class), &resources, &self.scribe(pod))
+            {
                 tracing::warn!(%error, class = class.as_str(), "the cgroup of a QoS class has no weight");
             }
         });

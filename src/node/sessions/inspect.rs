@@ -77,21 +77,34 @@ async fn services(machine: &Machine, uid: &str) -> Value {
     let Ok(Ok(bytes)) = listing.await else { return Value::Null };
     let rules: Value = serde_json::from_slice(&bytes).unwrap_or_default();
     let wanted: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
+    let names = machine.network.service_names();
     let mut found = Vec::new();
     for entry in rules["nftables"].as_array().into_iter().flatten() {
         let Some((kind, object)) = entry.as_object().and_then(|o| o.iter().next()) else { continue };
         for element in object["elem"].as_array().into_iter().flatten() {
             let text = element.to_string();
             if wanted.iter().any(|a| text.contains(&format!("\"{a}\""))) {
-                found.push(json!({ "table": object["table"], kind: object["name"], "element": element }));
+                let service = numbers(element).into_iter().find_map(|number| names.get(&number));
+                let (table, set) = (&object["table"], &object["name"]);
+                found.push(json!({ "table": table, kind: set, "element": element, "service": service }));
             }
         }
     }
     Value::Array(found)
 }
 
+/// All numbers of an element; among them may be that of a Service.
+fn numbers(element: &Value) -> Vec<u32> {
+    match element {
+        Value::Number(number) => number.as_u64().and_then(|n| u32::try_from(n).ok()).into_iter().collect(),
+        Value::Array(parts) => parts.iter().flat_map(numbers).collect(),
+        Value::Object(parts) => parts.values().flat_map(numbers).collect(),
+        _ => Vec::new(),
+    }
+}
+
 fn described(container: &ContainerStatus, processes: &[ProcessInfo], stats: Value) -> Value {
-    json!({
+    let mut described = json!({
         "name": container.id.name,
         "id": container.id.to_string(),
         "state": container.state,
@@ -99,10 +112,14 @@ fn described(container: &ContainerStatus, processes: &[ProcessInfo], stats: Valu
         "started": container.started,
         "exit": container.exit,
         "log": container.log.as_ref().map(|l| l.path.clone()),
-        "cgroup": cgroup(cgroup_of(container.pid).as_deref()),
-        "stats": stats,
-        "processes": processes,
-    })
+    });
+    // One that has ended has nothing in the kernel any more.
+    if container.exit.is_none() {
+        described["cgroup"] = cgroup(cgroup_of(container.pid).as_deref());
+        described["stats"] = stats;
+        described["processes"] = json!(processes);
+    }
+    described
 }
 
 /// The holder of the Pod's namespaces.

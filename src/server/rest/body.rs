@@ -6,7 +6,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::Value;
 
 use super::reply::HttpBody;
-use crate::api::{Status, protobuf, yaml};
+use crate::api::{Status, duplicates, protobuf, yaml};
 
 /// How a body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,14 @@ pub fn parse(bytes: &[u8], form: Written) -> Result<Value, Status> {
                 n => Err(Status::bad_request(format!("the body holds {n} YAML documents; one is expected"))),
             }
         }
+    }
+}
+
+/// The fields that a body names twice. (In YAML that is no document at all.)
+pub fn duplicates(bytes: &[u8], form: Written) -> Vec<String> {
+    match (form, std::str::from_utf8(bytes)) {
+        (Written::Json, Ok(text)) => duplicates::fields(text),
+        _ => Vec::new(),
     }
 }
 

@@ -167,6 +167,7 @@ impl Face {
             namespace: target.namespace.clone(),
             name: target.name.clone(),
             subresource: target.subresource.clone(),
+            duplicates: Vec::new(),
             body: None,
             options: Options::default(),
             user: ask.user.clone(),
@@ -230,11 +231,13 @@ fn take_body(request: &mut Request, headers: &hyper::HeaderMap, bytes: &[u8]) ->
         Verb::Create | Verb::Update => {
             let form = negotiate::body_form(headers)?;
             request.body = Some(body::parse(bytes, form)?);
+            request.duplicates = body::duplicates(bytes, form);
         }
         Verb::Patch => {
             let (of_type, form) = negotiate::patch_form(headers)?;
             request.options.patch_type = Some(of_type);
             request.body = Some(body::parse(bytes, form)?);
+            request.duplicates = body::duplicates(bytes, form);
         }
         Verb::Delete | Verb::DeleteCollection if !bytes.trim_ascii().is_empty() => {
             let value = body::parse(bytes, negotiate::body_form(headers)?)?;

@@ -83,6 +83,14 @@ impl Index {
         if at < oldest { Err(Error::Compacted { asked: at, oldest }) } else { Ok(()) }
     }
 
+    /// Whether a watch may begin behind this revision.
+    pub fn known(&self, after: Revision) -> Result<(), Error> {
+        if after > self.revision {
+            return Err(Error::Future { asked: after, now: self.revision });
+        }
+        self.watchable(after)
+    }
+
     /// Whether all changes behind this revision are known.
     pub fn watchable(&self, after: Revision) -> Result<(), Error> {
         match self.readable(after) {

@@ -340,18 +340,18 @@ impl Store for Sqlite {
     }
 
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error> {
-        {
-            let index = self.shared.open_index()?;
-            if after > index.revision {
-                return Err(Error::Future { asked: after, now: index.revision });
-            }
-            index.watchable(after)?;
-        }
+        self.shared.open_index()?.known(after)?;
         let (watcher, watch) = Watcher::new(prefix);
         if let Err(watcher) = join_live(&self.shared, watcher, after) {
             tokio::spawn(catch_up(self.shared.clone(), watcher, after));
         }
         Ok(watch)
+    }
+
+    async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
+        self.shared.open_index()?.known(after)?;
+        let prefix = prefix.to_owned();
+        self.read(move |shared, db| shared.history(db, &prefix, after)).await
     }
 
     async fn compact(&self, keep_from: Revision) -> Result<(), Error> {

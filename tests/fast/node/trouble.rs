@@ -213,7 +213,9 @@ async fn a_pod_that_cannot_be_read_is_kept_over_a_restart() {
     first.spoil("web").await;
     // Another agent over the same store finds the Pod as it was admitted.
     let mut seen = super::ready();
-    seen.containers.insert("a".into(), super::running());
+    let mut container = super::running();
+    container.attempt.as_mut().unwrap().image = "example.com/a:1".into();
+    seen.containers.insert("a".into(), container);
     let found = Found { pod, seen };
     let (tell, told) = tokio::sync::oneshot::channel();
     let second = first.restarted(move |env, ranges| {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use podwright::api::{Env, Options};
+use podwright::api::request::EventKind;
+use podwright::api::{Env, Object, Options};
 use podwright::server::{Config, Server};
 use podwright::store::{Sqlite, Store};
 use serde_json::json;
@@ -55,9 +56,47 @@ async fn a_restarted_server_goes_on_where_it_was() {
     let ip = made.0["spec"]["clusterIP"].clone();
     let taken = api.create("services", service("t", json!({"clusterIP": ip}))).await.unwrap_err();
     assert!(taken.message.contains("provided IP is already allocated"), "{taken}");
-    let old = Options { resource_version: Some("1".into()), ..Options::default() };
-    assert!(
-        api.watch("configmaps", old).await.unwrap_err().is_gone(),
-        "history before the restart is not in the window"
-    );
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_over_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, api) = open(dir.path()).await;
+    let first = api.create("configmaps", config_map("c0")).await.unwrap();
+    let from = Options { resource_version: Some(first.resource_version().into()), ..Options::default() };
+    // More than the store hands over at once.
+    for i in 1..1500 {
+        api.patch("configmaps", "c0", json!({"data": {"n": i.to_string()}})).await.unwrap();
+    }
+    api.create("configmaps", config_map("c1")).await.unwrap();
+    api.delete("configmaps", "c0", Options::default()).await.unwrap();
+    drop(api);
+    store.close().await.unwrap();
+    drop(store);
+
+    let (store, api) = open(dir.path()).await;
+    let mut watch = api.watch("configmaps", from.clone()).await.unwrap();
+    api.create("configmaps", config_map("c2")).await.unwrap();
+    let mut told = Vec::new();
+    while !told.ends_with(&["Added c2".to_owned()]) {
+        let event = tokio::time::timeout(Duration::from_secs(10), watch.recv()).await;
+        let event = event.unwrap_or_else(|_| panic!("no more came after {:?}", told.last())).expect("it goes on");
+        let object = Object::from_slice(&event.object).unwrap();
+        let number = object.0["data"]["n"].as_str().unwrap_or_default().to_owned();
+        told.push(
+            format!("{:?} {}", event.kind, object.name())
+                + if event.kind == EventKind::Modified { &number } else { "" },
+        );
+    }
+    let mut expected: Vec<String> = (1..1500).map(|i| format!("Modified c0{i}")).collect();
+    expected.extend(["Added c1", "Deleted c0", "Added c2"].map(str::to_owned));
+    assert_eq!(told, expected);
+    let selected = Options { field_selector: Some("metadata.name=c1".into()), ..from.clone() };
+    let event = api.watch("configmaps", selected).await.unwrap().recv().await.unwrap();
+    assert_eq!(Object::from_slice(&event.object).unwrap().name(), "c1");
+
+    // What is forgotten is forgotten.
+    store.compact(store.revision()).await.unwrap();
+    let gone = api.watch("configmaps", from).await.unwrap_err();
+    assert!(gone.is_gone() && gone.message.starts_with("too old resource version: "), "{gone}");
 }

@@ -90,6 +90,33 @@ async fn objects_are_written_and_read_over_http_and_websocket() {
 }
 
 #[tokio::test]
+async fn a_field_that_is_named_twice_is_refused() {
+    let served = Served::new().await;
+    let create = |validation: &str| {
+        let body = r#"{"metadata": {"name": "twice", "labels": {"a": "1", "a": "2"}}, "data": {"x": "1", "x": "2"}}"#;
+        let options = format!(r#"{{"fieldValidation": "{validation}", "dryRun": true}}"#);
+        let params =
+            format!(r#"{{"resource": "configmaps", "namespace": "default", "options": {options}, "body": {body}}}"#);
+        format!(r#"{{"jsonrpc": "2.0", "id": 1, "method": "create", "params": {params}}}"#)
+    };
+    let (_, answer) = served.http("POST /rpc", &create("Strict")).await;
+    let words = r#"strict decoding error: duplicate field \"metadata.labels.a\", duplicate field \"data.x\""#;
+    assert!(answer.contains(words), "{answer}");
+    let (_, answer) = served.http("POST /rpc", &create("Ignore")).await;
+    assert!(answer.contains(r#""x":"2""#), "{answer}");
+}
+
+#[tokio::test]
+async fn a_backup_replaces_nothing_unasked() {
+    let served = Served::new().await;
+    let there = served.path.with_file_name("there");
+    std::fs::write(&there, "precious").unwrap();
+    let answer = served.post("backup", json!({"path": there})).await;
+    assert!(answer["error"]["message"].as_str().unwrap().contains("exists already"), "{answer}");
+    assert_eq!(std::fs::read_to_string(&there).unwrap(), "precious");
+}
+
+#[tokio::test]
 async fn what_is_wrong_is_answered_with_its_status() {
     let served = Served::new().await;
     for (method, params, code, part) in [
@@ -98,7 +125,8 @@ async fn what_is_wrong_is_answered_with_its_status() {
         ("get", json!({"resource": "pods", "namespce": "default", "name": "x"}), 400, "namespce"),
         ("get", json!({"resource": 3}), 400, "params"),
         ("get", json!({"resource": "pods", "name": "x"}), 400, "namespace"),
-        ("get", json!({"resource": "pods", "namespace": "default", "name": "../x"}), 400, "invalid name"),
+        ("get", json!({"resource": "pods", "namespace": "default", "name": "../x"}), 400, "may not contain '/'"),
+        ("get", json!({"resource": "pods", "namespace": "default", "name": ".."}), 400, "may not be '..'"),
         ("create", json!({"resource": "pods", "namespace": "default"}), 400, "no body"),
         ("create", json!({"resource": "pods", "namespace": "default", "body": [1]}), 400, ""),
         ("create", json!({"resource": "configmaps", "namespace": "nowhere", "body": config_map("a")}), 404, "nowhere"),
