@@ -1,5 +1,7 @@
 //! The labels by which sandboxes and containers are found again after the agent was restarted.
 
+use std::path::PathBuf;
+
 use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::Labels;
 
@@ -13,6 +15,8 @@ pub const UID: &str = "io.kubernetes.pod.uid";
 pub const ATTEMPT: &str = "podwright.sandbox.attempt";
 pub const IMAGE: &str = "podwright.container.image";
 pub const IMAGE_ID: &str = "podwright.container.image-id";
+/// The layers that the container stands on, a line each: the image may lose its names meanwhile.
+pub const LAYERS: &str = "podwright.container.layers";
 pub const BACKOFF: &str = "podwright.container.backoff";
 /// Present where a log stands in for a termination message.
 pub const FALLBACK: &str = "podwright.container.message-from-log";
@@ -28,15 +32,17 @@ pub fn of_pod(pod: &Pod, attempt: u32) -> Labels {
     ])
 }
 
-pub fn of_container(pod: &Pod, part: &Part<'_>, order: &StartOrder) -> Labels {
+pub fn of_container(pod: &Pod, part: &Part<'_>, order: &StartOrder, layers: &[PathBuf]) -> Labels {
     let mut labels = of_pod(pod, order.sandbox);
     let backoff = Backoff::to_label(order.backoff);
     let image = part.container.image.clone().unwrap_or_default();
+    let layers: Vec<String> = layers.iter().map(|layer| layer.display().to_string()).collect();
     labels.extend([
         ("io.kubernetes.container.name".to_owned(), part.name().to_owned()),
         (IMAGE.to_owned(), image),
         (IMAGE_ID.to_owned(), order.image_id.clone()),
         (BACKOFF.to_owned(), backoff),
+        (LAYERS.to_owned(), layers.join("\n")),
     ]);
     if part.container.termination_message_policy.as_deref() == Some("FallbackToLogsOnError") {
         labels.insert(FALLBACK.to_owned(), "true".to_owned());

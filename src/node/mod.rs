@@ -202,6 +202,8 @@ impl Agent {
             missing_controllers,
             scribes: Mutex::default(),
             weights: Default::default(),
+            // An earlier agent may have left some.
+            layers_left: true.into(),
         });
         let node = register::Registration::new(client.clone(), env.clone(), &config, host.clone());
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();

@@ -179,12 +179,20 @@ impl Queue {
         let wakers: Vec<&str> =
             PLUGINS.iter().filter(|p| changes.iter().any(|change| (p.wakes)(change))).map(|p| p.name).collect();
         let helps = |plugins: &BTreeSet<&str>| plugins.is_empty() || wakers.iter().any(|name| plugins.contains(name));
-        let woken = |(_, key): &&(u64, Key)| {
+        let helped = |(_, key): &&(u64, Key)| {
             let waiting = self.pods.get(key);
-            waiting.is_some_and(|w| matches!(&w.place, Place::Parked(p) if helps(&p.plugins)) && fits(&w.pod))
+            waiting.is_some_and(|w| matches!(&w.place, Place::Parked(p) if helps(&p.plugins)))
         };
-        let woken: Vec<Key> = self.parked.iter().filter(woken).map(|(_, key)| key.clone()).collect();
-        woken.iter().for_each(|key| self.try_again(key));
+        let helped: Vec<Key> = self.parked.iter().filter(helped).map(|(_, key)| key.clone()).collect();
+        for key in helped {
+            let Some(waiting) = self.pods.get_mut(&key) else { continue };
+            if fits(&waiting.pod) {
+                self.try_again(&key);
+            } else if let Place::Parked(parked) = &mut waiting.place {
+                // It is another plugin now that turns it away there, and which one was not asked: any change may help.
+                parked.plugins.clear();
+            }
+        }
     }
 
     /// When the next Pod is due.

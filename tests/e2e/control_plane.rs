@@ -179,7 +179,10 @@ fn pods_wait_for_a_node_that_suits_them() {
     assert_eq!(node.field(&["pod", "huge"], ".status.conditions[?(@.type==\"PodScheduled\")].reason"), "Unschedulable");
     node.ok(&["label", "node", "n1", "disk=fast"]);
     node.wait("condition=Ready", &["pod/picky"], PATIENCE);
+    node.ok(&["patch", "node", "n1", "-p", "{\"spec\":{\"unschedulable\":true}}"]);
     node.apply(POD);
+    said("web", "1 node(s) were unschedulable");
+    node.ok(&["patch", "node", "n1", "-p", "{\"spec\":{\"unschedulable\":false}}"]);
     node.wait("condition=Ready", &["pod/web"], PATIENCE);
     // No more Pods than the node takes.
     node.apply(&(POD.replace("name: web", "name: third") + "---" + &POD.replace("name: web", "name: fourth")));

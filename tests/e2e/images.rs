@@ -241,6 +241,14 @@ fn archives_are_loaded_and_images_removed() {
     node.ok(&["delete", "pods", "--all"]);
     node.ok(&["image", "rm", "example.com/oci:2"]);
     assert_eq!(node.ok(&["image", "list", "-o", "name"]), "");
+    let layers = node.dir.path().join("images");
+    eventually("no layer is left", PATIENCE, || {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(layers.join("layers")).into_iter().flatten().flatten() {
+            found.push(entry.path());
+        }
+        if found.is_empty() { Ok(()) } else { Err(format!("{found:?}")) }
+    });
     drop(node);
     untouched.assert_unchanged();
 }

@@ -1,6 +1,11 @@
 //! Images for containers: pull policy, credentials, and upstream's words when something is wrong.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    collections::HashSet,
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use podwright_runtime::image::{Auth, Image, ImageError, ImageName, Keyring};
@@ -8,6 +13,7 @@ use podwright_runtime::image::{Auth, Image, ImageError, ImageName, Keyring};
 use super::Machine;
 use crate::node::{
     executor::{PullNews, Pulled, Trouble},
+    labels,
     spec::{Part, PodExt},
 };
 
@@ -102,4 +108,23 @@ fn add(keyring: &mut Keyring, secret: &Secret) -> Result<(), String> {
         Some(json) => keyring.add_dockercfg(json).map_err(|e| e.to_string()),
         None => Err("it holds no docker config".to_owned()),
     }
+}
+
+/// The layers that containers of this node stand on, whatever has become of their images' names.
+pub async fn layers_in_use(machine: &Machine) -> HashSet<PathBuf> {
+    let sandboxes = machine.runtime.list().await;
+    let labels = sandboxes.iter().flat_map(|s| &s.containers).filter_map(|c| c.labels.get(labels::LAYERS));
+    labels.flat_map(|layers| layers.lines()).map(PathBuf::from).collect()
+}
+
+/// Deletes what was still in use when its image was removed, as far as it no longer is.
+pub async fn collect(machine: &Machine) -> Result<(), String> {
+    if !machine.layers_left.swap(false, Ordering::Relaxed) {
+        return Ok(());
+    }
+    let (store, in_use) = (machine.images.clone(), layers_in_use(machine).await);
+    let collected = tokio::task::spawn_blocking(move || store.collect(&in_use)).await.map_err(|e| e.to_string())?;
+    let left = !collected.as_ref().is_ok_and(|removed| removed.in_use.is_empty());
+    machine.layers_left.fetch_or(left, Ordering::Relaxed);
+    collected.map(drop).map_err(|e| e.to_string())
 }

@@ -1,7 +1,7 @@
 //! The executor of a real node: `podwright-runtime`, its images, and `podwright-net`, below one set of folders.
 
 mod adopt;
-mod images;
+pub mod images;
 mod messages;
 mod weights;
 
@@ -12,7 +12,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -74,6 +74,8 @@ pub struct Machine {
     pub missing_controllers: Vec<String>,
     pub scribes: Mutex<HashMap<String, Scribe>>,
     pub weights: Weights,
+    /// Whether layers without an image are to be deleted once no container stands on them.
+    pub layers_left: AtomicBool,
 }
 
 /// What an exec into a container needs, kept with the container.
@@ -293,6 +295,9 @@ impl Executor for Machine {
     async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
         let sandbox = self.remove_sandbox(pod, attempt).await;
         self.weigh(pod, false);
+        if let Err(error) = images::collect(self).await {
+            tracing::warn!(error, "layers of removed images stay");
+        }
         let volumes = self.volumes.remove(pod);
         let logs = remove_dir(self.log_dir(pod));
         self.scribes.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());

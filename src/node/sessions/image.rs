@@ -1,6 +1,9 @@
 //! Operations on the node's images. Archives come on STDIN; progress and answers are JSON lines on STDOUT.
 
-use std::{collections::HashSet, io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+};
 
 use bytes::{Buf, Bytes};
 use futures::{SinkExt, StreamExt};
@@ -10,10 +13,13 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{Frames, Machine, receive};
-use crate::api::{
-    Status,
-    rpc::ImageOptions,
-    stream::{CLOSE, Frame, STDIN, STDOUT},
+use crate::{
+    api::{
+        Status,
+        rpc::ImageOptions,
+        stream::{CLOSE, Frame, STDIN, STDOUT},
+    },
+    node::machine::images::layers_in_use,
 };
 
 /// Frames of an archive that may wait for the disk.
@@ -56,6 +62,7 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, options: ImageOptions
             ImageOptions::Remove { name } => {
                 let in_use = layers_in_use(machine).await;
                 let removed = blocking(move || store.remove(&name, &in_use)).await?;
+                machine.layers_left.fetch_or(!removed.in_use.is_empty(), Ordering::Relaxed);
                 tell(&lines, &removed);
             }
         }
@@ -122,20 +129,6 @@ fn refused(error: ImageError) -> Status {
         ImageError::Network(_) => Status::unavailable(message),
         _ => Status::internal(message),
     }
-}
-
-/// The layers that containers of this node stand on.
-async fn layers_in_use(machine: &Machine) -> HashSet<std::path::PathBuf> {
-    let mut layers = HashSet::new();
-    for sandbox in machine.runtime.list().await {
-        for container in sandbox.containers {
-            let name = container.labels.get(crate::node::labels::IMAGE);
-            if let Some(Ok(Some(image))) = name.map(|name| machine.images.resolve(name)) {
-                layers.extend(image.layers);
-            }
-        }
-    }
-    layers
 }
 
 /// STDIN as a blocking reader; the channel's bound makes a slow disk slow down the sender.

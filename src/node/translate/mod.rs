@@ -172,7 +172,7 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
         stdin: container.stdin == Some(true),
         stdin_once: container.stdin_once == Some(true),
         resources: limits(container),
-        labels: labels::of_container(pod, part, order),
+        labels: labels::of_container(pod, part, order, &image.layers),
         annotation: String::new(),
     })
 }

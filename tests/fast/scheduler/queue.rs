@@ -217,6 +217,22 @@ fn a_parked_pod_wakes_when_it_is_helped() {
 }
 
 #[test]
+fn a_pod_that_one_plugin_after_the_other_turns_away_is_not_forgotten() {
+    paused(async {
+        let mut queue = Queue::default();
+        queue.add(pod(1, 0, 0));
+        let first = queue.pop().expect("active");
+        queue.park(&first, ["NodeUnschedulable"].into(), "cordoned");
+        advance(Duration::from_secs(2)).await;
+        // The node is uncordoned, but its taint is still there; then that goes, too.
+        queue.on_changes(&[Change::NodeUnschedulable], |_| false);
+        assert!(!queue.has_active());
+        queue.on_changes(&[Change::NodeTaints], |_| true);
+        assert!(queue.has_active());
+    });
+}
+
+#[test]
 fn a_parked_pod_that_is_changed_is_tried_again_after_its_backoff() {
     paused(async {
         let mut queue = Queue::default();
