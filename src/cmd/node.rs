@@ -13,7 +13,7 @@ use super::paths::Paths;
 use crate::{
     api::{Env, Status},
     client::Client,
-    node::{Agent, Config, Parts},
+    node::{Agent, Config, Parts, pods_of},
     proxy::{Proxy, ProxyConfig, Sources},
 };
 
@@ -110,7 +110,8 @@ impl Node {
             service_ranges: service_ranges.to_vec(),
             dns: args.cluster_dns.clone(),
         };
-        let sources = Sources::start(client.named("kube-proxy"));
+        let pods = pods_of(&client, &name);
+        let sources = Sources::start(client.named("kube-proxy"), pods.clone());
         let proxy = Proxy::start(config, sources, network.clone(), Some(dns.clone()));
         // 4. The agent.
         let stop = CancellationToken::new();
@@ -128,7 +129,8 @@ impl Node {
             remove_at_exit: args.isolated,
             ..Config::new(&name, paths.state.clone(), paths.run.clone())
         };
-        let parts = Parts { client, runtime: runtime.clone(), images, network: network.clone(), env: Env::system() };
+        let env = Env::system();
+        let parts = Parts { client, pods, runtime: runtime.clone(), images, network: network.clone(), env };
         let agent = tokio::spawn(Agent::run(config, parts, stop.clone()));
         Ok(Node { agent, runtime, network, isolated: args.isolated, stop, _proxy: proxy, _dns: dns })
     }

@@ -48,7 +48,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use podwright_net::Network;
 use podwright_runtime::{Runtime, image::ImageStore};
 use tokio_util::sync::CancellationToken;
@@ -123,10 +123,17 @@ impl Config {
 /// What an agent stands on.
 pub struct Parts {
     pub client: Client,
+    /// [`pods_of`] this node.
+    pub pods: Informer<Pod>,
     pub runtime: Runtime,
     pub images: ImageStore,
     pub network: Network,
     pub env: Env,
+}
+
+/// Watches the Pods that are bound to a node. Must be called inside a tokio runtime.
+pub fn pods_of(client: &Client, node: &str) -> Informer<Pod> {
+    Informer::builder(client.named("kubelet")).fields(format!("spec.nodeName={node}")).start()
 }
 
 /// What all workers of an agent share.
@@ -156,7 +163,7 @@ impl Agent {
     /// 1. read what the host is, 2. open volumes and informers, 3. register the Node, 4. serve sessions,
     /// 5. wait for the node's Pod range, 6. find what an earlier agent left and run the Pods.
     pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) -> Result<(), Status> {
-        let Parts { client, runtime, images, network, env } = parts;
+        let Parts { client, pods: wanted, runtime, images, network, env } = parts;
         let client = client.named("kubelet");
         let host = host::Machine::read();
         let objects = Arc::new(objects::Objects::new(client.clone()));
@@ -230,7 +237,7 @@ impl Agent {
             let labels = move || nodes.list().first().and_then(|n| n.metadata.labels.clone()).unwrap_or_default();
             objects.synced().await;
             let pods = pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels));
-            pods.run(Some((objects, machine.clone()))).await;
+            pods.run(wanted, Some((objects, machine.clone()))).await;
         };
         tokio::select! {
             () = run => {}
@@ -284,7 +291,8 @@ impl Agent {
             tokio::spawn(node.clone().heartbeat());
             node.ready().await;
             let labels = move || nodes.list().first().and_then(|n| n.metadata.labels.clone()).unwrap_or_default();
-            pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels)).run(None).await;
+            let pods = pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels));
+            pods.run(pods_of(&client, &config.name), None).await;
         };
         tokio::select! {
             () = run => {}

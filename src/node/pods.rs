@@ -64,15 +64,12 @@ impl Pods {
         }
     }
 
-    /// Runs all Pods, forever. `machine`: what a real node has beside its executor.
+    /// Runs all Pods, forever. `wanted`: those bound to this node; `machine`: what a real node has beside its executor.
     ///
     /// 1. listen to the machine, 2. wait for the first complete list of every source, 3. find what is there already,
     /// 4. give each Pod its worker, 5. sweep away what belongs to none, 6. take what comes.
-    pub async fn run(mut self, machine: Option<(Arc<Objects>, Arc<Machine>)>) {
+    pub async fn run(mut self, wanted: Informer<Pod>, machine: Option<(Arc<Objects>, Arc<Machine>)>) {
         let mut happenings = self.shared.executor.happenings();
-        let wanted = Informer::<Pod>::builder(self.shared.client.clone())
-            .fields(format!("spec.nodeName={}", self.shared.config.name))
-            .start();
         let mut folder = static_pods::watch(&self.shared);
         wanted.synced().await;
         let mut deltas = wanted.subscribe();

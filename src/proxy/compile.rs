@@ -70,7 +70,7 @@ fn compile_port(
     let served_here = |a: &&IpAddr| !(number == DNS_PORT && place.dns.contains(a));
     Some(ServicePort {
         family,
-        protocol: protocol(port)?,
+        protocol: protocol(port.protocol.as_deref())?,
         port: number,
         cluster_ips: cluster_ips.iter().filter(served_here).copied().collect(),
         external_ips: external_ips.to_vec(),
@@ -84,8 +84,9 @@ fn compile_port(
     })
 }
 
-fn protocol(port: &ApiPort) -> Option<Protocol> {
-    match port.protocol.as_deref().unwrap_or("TCP") {
+/// A port's protocol, as Services and containers name it.
+pub fn protocol(name: Option<&str>) -> Option<Protocol> {
+    match name.unwrap_or("TCP") {
         "TCP" => Some(Protocol::Tcp),
         "UDP" => Some(Protocol::Udp),
         "SCTP" => Some(Protocol::Sctp),

@@ -1,20 +1,23 @@
-//! Services and EndpointSlices compiled to what `podwright-net` loads: dataplane elements and DNS names.
+//! Services, EndpointSlices and host ports compiled to what `podwright-net` loads: dataplane elements and DNS names.
 //!
-//! [`compile`], [`names`] and [`facts`] are pure; [`Proxy`] is the thin task that watches, coalesces and applies.
+//! [`compile`], [`host_ports`], [`names`] and [`facts`] are pure; [`Proxy`] is the thin task that watches, coalesces and applies.
 //!
 //! ```text
 //! Service, EndpointSlices --compile--> net::dataplane::Service --> one nft transaction
 //!                         --names----> net::dns::Names         --> the DNS table
+//! this node's Pods ----host_ports----> net::dataplane::Service
 //! Nodes ------------------facts------> net::dataplane::NodeFacts
 //! ```
 
 mod compile;
 mod endpoints;
 mod facts;
+mod host_ports;
 mod names;
 mod sync;
 
 pub use compile::{Place, compile};
 pub use facts::{facts, node_addresses};
+pub use host_ports::host_ports;
 pub use names::names;
 pub use sync::{Proxy, ProxyConfig, Sources};

@@ -1,4 +1,4 @@
-//! The task: watches Services, EndpointSlices and Nodes, and applies what changed as it comes.
+//! The task: watches Services, EndpointSlices, this node's Pods and Nodes, and applies what changed as it comes.
 //!
 //! While one change is applied, further ones gather and are applied together. What could not be applied is tried again.
 
@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::{
-    core::v1::{Node, Service},
+    core::v1::{Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
 use podwright_net::{IpNet, Network, NodeNetns, dataplane, dns};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::{compile, facts, names};
+use super::{compile, facts, host_ports, names};
 use crate::client::{Client, Delta, Informer, Informers, Key};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -30,11 +30,13 @@ pub struct Sources {
     /// Index: [`Informers::BY_SERVICE`].
     pub endpoint_slices: Informer<EndpointSlice>,
     pub nodes: Informer<Node>,
+    /// This node's alone.
+    pub pods: Informer<Pod>,
 }
 
 impl Sources {
-    /// Informers of its own. Must be called inside a tokio runtime.
-    pub fn start(client: Client) -> Sources {
+    /// Informers of its own, but for the node's Pods. Must be called inside a tokio runtime.
+    pub fn start(client: Client, pods: Informer<Pod>) -> Sources {
         Sources {
             services: Informer::builder(client.clone()).start(),
             endpoint_slices: Informer::builder(client.clone())
@@ -43,6 +45,7 @@ impl Sources {
                 })
                 .start(),
             nodes: Informer::builder(client).start(),
+            pods,
         }
     }
 
@@ -50,6 +53,7 @@ impl Sources {
         self.services.synced().await;
         self.endpoint_slices.synced().await;
         self.nodes.synced().await;
+        self.pods.synced().await;
     }
 
     fn slices(&self, service: &Key) -> Vec<Arc<EndpointSlice>> {
@@ -126,16 +130,24 @@ struct Sync {
 #[derive(Default)]
 struct Dirty {
     services: BTreeSet<Key>,
+    /// Pods whose host ports are others.
+    pods: BTreeSet<Key>,
     nodes: bool,
 }
 
 impl Dirty {
     fn is_empty(&self) -> bool {
-        self.services.is_empty() && !self.nodes
+        self.services.is_empty() && self.pods.is_empty() && !self.nodes
     }
     fn slice(&mut self, delta: &Delta<EndpointSlice>) {
         let slices = delta.old.iter().chain(&delta.new);
         self.services.extend(slices.filter_map(|slice| service_of(slice)));
+    }
+    fn pod(&mut self, delta: Delta<Pod>) {
+        let ports = |pod: &Option<Arc<Pod>>| pod.as_ref().and_then(|pod| host_ports(pod));
+        if ports(&delta.old) != ports(&delta.new) {
+            self.pods.insert(delta.key);
+        }
     }
 }
 
@@ -145,6 +157,7 @@ impl Sync {
         let mut services = self.sources.services.subscribe();
         let mut slices = self.sources.endpoint_slices.subscribe();
         let mut nodes = self.sources.nodes.subscribe();
+        let mut pods = self.sources.pods.subscribe();
         let mut loaded = false;
         let mut dirty = Dirty::default();
         loop {
@@ -153,6 +166,9 @@ impl Sync {
             }
             while let Ok(delta) = slices.try_recv() {
                 dirty.slice(&delta);
+            }
+            while let Ok(delta) = pods.try_recv() {
+                dirty.pod(delta);
             }
             dirty.nodes |= drained(&mut nodes);
             let applied = match loaded {
@@ -175,6 +191,7 @@ impl Sync {
             tokio::select! {
                 Some(delta) = services.recv() => drop(dirty.services.insert(delta.key)),
                 Some(delta) = slices.recv() => dirty.slice(&delta),
+                Some(delta) = pods.recv() => dirty.pod(delta),
                 Some(_) = nodes.recv() => dirty.nodes = true,
                 else => return,
             }
@@ -191,6 +208,9 @@ impl Sync {
             let slices = self.sources.slices(&key);
             all.extend(compile(&service, &slices, &self.place).map(|compiled| (key.to_string(), compiled)));
             table.set(&key.to_string(), names(&service, &slices, &self.config.domain));
+        }
+        for pod in self.sources.pods.list() {
+            all.extend(host_ports(&pod).map(|compiled| (host_ports_of(&Key::of(&*pod)), compiled)));
         }
         let loaded = self.network.load_services(self.facts(), all).await;
         if let Some(dns) = &self.dns {
@@ -214,6 +234,10 @@ impl Sync {
             let (service, names) = self.compiled(key);
             services.push((key.to_string(), service));
             owners.push((key.to_string(), names));
+        }
+        for key in &dirty.pods {
+            let pod = self.sources.pods.get(key);
+            services.push((host_ports_of(key), pod.and_then(|pod| host_ports(&pod))));
         }
         // A name is told after its address works.
         let applied = self.network.apply_services(services).await;
@@ -250,6 +274,11 @@ fn drained<T>(receiver: &mut mpsc::UnboundedReceiver<T>) -> bool {
         some = true;
     }
     some
+}
+
+/// What the dataplane knows a Pod's host ports by; no Service has such a name.
+fn host_ports_of(pod: &Key) -> String {
+    format!("pod:{pod}")
 }
 
 /// The Service that a slice belongs to.

@@ -82,6 +82,30 @@ fn lab_manifests_run_and_the_service_answers_from_both_backends() {
 }
 
 #[test]
+fn a_host_port_leads_to_its_pod() {
+    let node = TestNode::start(&[]);
+    node.import_busybox();
+    node.apply(NAMESPACE);
+    node.apply(&POD.replace("  - name: web", "  - name: web\n    ports: [{containerPort: 80, hostPort: 8088}]"));
+    node.apply(&POD.replace("name: web, namespace", "name: client, namespace"));
+    node.wait("condition=Ready", &["-n", "lab", "pods", "--all"], PATIENCE);
+    let ip = node.field(&["-n", "lab", "pod", "web"], ".status.hostIP");
+    let fetch = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {ip} 8088");
+    let asked = || node.run(&["-n", "lab", "exec", "client", "--", "sh", "-c", &fetch]);
+    eventually("the node's port answers for the Pod", PATIENCE, || contains(&asked().all(), "one web"));
+    assert_eq!(node.ok(&["-n", "lab", "get", "events", "--field-selector", "type=Warning", "-o", "name"]), "");
+    // A second Pod that wants the port has to wait for it.
+    node.apply(
+        &POD.replace("name: web, namespace", "name: late, namespace")
+            .replace("  - name: web", "  - name: web\n    ports: [{containerPort: 80, hostPort: 8088}]"),
+    );
+    node.wait("condition=PodScheduled=False", &["-n", "lab", "pod/late"], PATIENCE);
+    node.ok(&["-n", "lab", "delete", "pod", "web"]);
+    node.wait("condition=Ready", &["-n", "lab", "pod/late"], PATIENCE);
+    eventually("the port answers for the next Pod", PATIENCE, || contains(&asked().all(), "one web"));
+}
+
+#[test]
 fn a_hundred_pods_come_and_go_without_a_trace() {
     let node = TestNode::start(&[]);
     let untouched = Machine::untouched(node.dir.path());

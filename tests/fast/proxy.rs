@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use expect_test::{Expect, expect};
 use k8s_openapi::api::{
-    core::v1::{Node, Service},
+    core::v1::{Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
-use podwright::proxy::{Place, compile, facts, names};
+use podwright::proxy::{Place, compile, facts, host_ports, names};
 use podwright_net::dataplane::{Backends, Empty};
 
 /// A Service and its slices, compiled on node `a`.
@@ -297,6 +297,47 @@ spec:
         kube-dns.kube-system.svc.cluster.local 10.96.0.10
     "#]],
     );
+}
+
+#[test]
+fn host_ports_of_a_pod() {
+    let of = |pod: &str| {
+        let pod: Pod = serde_saphyr::from_str(pod).unwrap();
+        let ports = host_ports(&pod).map(|s| s.ports).unwrap_or_default();
+        let line = |p: podwright_net::dataplane::ServicePort| {
+            let at = p.external_ips.iter().map(|ip| format!("{ip}:{}", p.port));
+            let at: String = at.chain(p.node_port.map(|n| format!("*:{n}"))).collect();
+            format!("{:?} {} {} -> {:?}", p.family, p.protocol.name(), at, p.internal.endpoints)
+        };
+        ports.into_iter().map(line).collect::<Vec<_>>()
+    };
+    let web = "
+spec:
+  initContainers:
+  - {name: once, ports: [{containerPort: 1, hostPort: 1}]}
+  - {name: beside, restartPolicy: Always, ports: [{containerPort: 2, hostPort: 2, protocol: UDP}]}
+  containers:
+  - name: web
+    ports:
+    - {containerPort: 80, hostPort: 8080}
+    - {containerPort: 81}
+    - {containerPort: 82, hostPort: 82, hostIP: 192.0.2.1}
+    - {containerPort: 83, hostPort: 83, hostIP: '::'}
+    - {containerPort: 84, hostPort: 84, hostIP: 127.0.0.1}
+status: {phase: Running, podIPs: [{ip: 10.244.1.5}, {ip: 'fd00::5'}]}
+";
+    let expected = [
+        "V4 udp *:2 -> [10.244.1.5:2]",
+        "V4 tcp *:8080 -> [10.244.1.5:80]",
+        "V4 tcp 192.0.2.1:82 -> [10.244.1.5:82]",
+        "V6 udp *:2 -> [[fd00::5]:2]",
+        "V6 tcp *:8080 -> [[fd00::5]:80]",
+        "V6 tcp *:83 -> [[fd00::5]:83]",
+    ];
+    assert_eq!(of(web), expected);
+    assert_eq!(of(&web.replace("phase: Running", "phase: Failed")), [""; 0]);
+    assert_eq!(of(&web.replace("spec:", "spec:\n  hostNetwork: true")), [""; 0]);
+    assert_eq!(of(&web.replace("podIPs", "hostIPs")), [""; 0]);
 }
 
 #[test]

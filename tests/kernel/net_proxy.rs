@@ -1,15 +1,19 @@
 //! From the API to packets: objects are written to a real API server, and a Pod sees what follows.
 
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use podwright::api::{Env, Request, User, Verb};
+use podwright::api::request::PatchType;
+use podwright::api::{Env, Options, Request, User, Verb};
 use podwright::client::{Client, local};
+use podwright::node::pods_of;
 use podwright::proxy::{Proxy, ProxyConfig, Sources};
 use podwright::server::{Config, Server};
 use podwright::store::Memory;
 use serde_json::{Value, json};
+use tokio::task::yield_now;
 
 use super::net_dns::{A, lookup};
 use super::net_world::*;
@@ -39,8 +43,15 @@ impl Cluster {
         };
         let resolv_conf = self.node.folder.path().join("resolv.conf");
         self.node.wait(async {
-            let dns = Arc::new(Proxy::dns(&config, &self.node.network, &resolv_conf).await.unwrap());
-            let sources = Sources::start(self.client.clone());
+            // A predecessor lets its sockets go soon after it was dropped, not at once.
+            let deadline = Instant::now() + Duration::from_secs(10);
+            let dns = loop {
+                match Proxy::dns(&config, &self.node.network, &resolv_conf).await {
+                    Err(e) if e.errno() == Some(libc::EADDRINUSE) && Instant::now() < deadline => yield_now().await,
+                    dns => break Arc::new(dns.unwrap()),
+                }
+            };
+            let sources = Sources::start(self.client.clone(), pods_of(&self.client, "node1"));
             let proxy = Proxy::start(config, sources, self.node.network.clone(), Some(dns));
             proxy.synced().await;
             proxy
@@ -48,12 +59,16 @@ impl Cluster {
     }
 
     fn ask(&self, verb: Verb, resource: &str, name: &str, body: Option<Value>) {
+        let (resource, subresource) =
+            resource.split_once('/').map_or((resource, None), |(r, s)| (r, Some(s.to_owned())));
         let request = Request {
             verb,
             resource: resource.to_owned(),
-            namespace: Some("default".to_owned()),
+            subresource,
+            namespace: (resource != "nodes").then(|| "default".to_owned()),
             name: Some(name.to_owned()),
             body,
+            options: Options { patch_type: Some(PatchType::Merge), ..Options::default() },
             user: User::system("test"),
             ..Request::default()
         };
@@ -101,4 +116,49 @@ fn what_the_api_says_reaches_packets_and_names() {
     cluster.ask(Verb::Delete, "services", "web", None);
     eventually(|| ask(client.netns.as_fd(), vip).is_err(), |refused| *refused);
     eventually(|| lookup(client.netns.as_fd(), web, A).code, |code| *code == 3);
+}
+
+#[test]
+fn host_ports_lead_to_their_pod_while_it_runs() {
+    let cluster = Cluster::new();
+    let node = &cluster.node;
+    let (web, client) = (node.server("web"), node.pod("client"));
+    let outside = outsider(node, "uplink", "203.0.113.1/24", "203.0.113.9/24");
+    cluster.ask(
+        Verb::Create,
+        "nodes",
+        "",
+        Some(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node1"},
+        "spec": {"podCIDR": "10.244.1.0/24", "podCIDRs": ["10.244.1.0/24"]}})),
+    );
+    let ports = json!([{"containerPort": POD_PORT, "hostPort": 8088},
+        {"containerPort": POD_PORT, "hostPort": 8053, "protocol": "UDP"},
+        {"containerPort": POD_PORT, "hostPort": 8099, "hostIP": "203.0.113.1"}]);
+    cluster.ask(
+        Verb::Create,
+        "pods",
+        "",
+        Some(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+        "spec": {"nodeName": "node1", "containers": [{"name": "c", "image": "i:1", "ports": ports}]}})),
+    );
+    let _proxy = cluster.start();
+    let status = |phase: &str| {
+        let status = json!({"phase": phase, "podIP": web.ip(), "podIPs": [{"ip": web.ip()}]});
+        cluster.ask(Verb::Patch, "pods/status", "web", Some(json!({"status": status})));
+    };
+    let node_ip = node.network.addresses()[0];
+    let reaches = |netns: BorrowedFd<'_>, to: SocketAddr| ask(netns, to).map(|(name, _)| name).ok();
+    status("Running");
+    let there = SocketAddr::new(node_ip, 8088);
+    eventually(|| reaches(client.netns.as_fd(), there), |name| name.as_deref() == Some("web"));
+    // From outside with the caller's own address; from the Pod itself too.
+    let caller = "203.0.113.9".parse().unwrap();
+    assert_eq!(ask(outside.as_fd(), at("203.0.113.1", 8088)).unwrap(), ("web".to_owned(), caller));
+    assert_eq!(ask_udp(outside.as_fd(), at("203.0.113.1", 8053)).unwrap(), ("web".to_owned(), caller));
+    assert_eq!(reaches(web.netns.as_fd(), there).as_deref(), Some("web"));
+    // One address means that address alone.
+    assert_eq!(ask(outside.as_fd(), at("203.0.113.1", 8099)).unwrap(), ("web".to_owned(), caller));
+    assert_eq!(reaches(client.netns.as_fd(), SocketAddr::new(node_ip, 8099)), None);
+    status("Succeeded");
+    eventually(|| reaches(client.netns.as_fd(), there), Option::is_none);
 }

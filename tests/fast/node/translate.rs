@@ -172,10 +172,15 @@ fn nothing_is_ignored_in_silence() {
     assert_eq!(unsupported::fields(&quiet), Vec::<String>::new());
     let loud = pod(json!({
         "hostUsers": false,
-        "containers": [{ "name": "a", "resources": { "limits": { "hugepages-2Mi": "4Mi" } } }],
+        "containers": [{ "name": "a", "resources": { "limits": { "hugepages-2Mi": "4Mi" } },
+            "ports": [{ "containerPort": 1, "hostPort": 1 }, { "containerPort": 2, "hostPort": 2, "hostIP": "127.0.0.1" }] }],
         "volumes": [{ "name": "v", "emptyDir": { "sizeLimit": "1Gi" } }] }));
-    let expected =
-        ["spec.hostUsers", "spec.containers[a].resources.limits.hugepages", "spec.volumes[v].emptyDir.sizeLimit"];
+    let expected = [
+        "spec.hostUsers",
+        "spec.containers[a].resources.limits.hugepages",
+        "spec.containers[a].ports.hostIP",
+        "spec.volumes[v].emptyDir.sizeLimit",
+    ];
     assert_eq!(unsupported::fields(&loud), expected);
 }
 
