@@ -1,7 +1,11 @@
 //! cgroup v2: finding it, enabling its controllers, limits, statistics, killing and removing.
 //!
-//! Everything is a file, so everything is the door's `write` and a table. (The cgroups-rs crate takes a hybrid host for
-//! version 1 and has its mount point built in; so it cannot serve here.)
+//! Everything is a file, so everything is the door's `write` and a table.
+//!
+//! Why not `cgroups-rs` (0.5.1): `zbus` is not behind a feature of it, so it brings 42 crates more, a D-Bus client, an
+//! async executor and a second `nix` among them, to write a dozen files. Its `hierarchies::auto` takes a hybrid host for
+//! version 1; a `Hierarchy` of ours would mend that, but it has no word for `memory.oom.group`, `cgroup.kill`,
+//! `cgroup.events` and `CLONE_INTO_CGROUP`, and its writes would go past the door and its journal.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -8,6 +8,9 @@
 //! 10.96.0.7 . tcp . 80 --@cluster-ips--> id --@services--> goto lb-3 --random 0..2--> id . 1 --@endpoints--> dnat
 //! ```
 //!
+//! The rules are nft text and not the `nftables` crate's JSON: that cannot declare a map of verdicts nor say `typeof`, and
+//! does not read back what it cannot say. Elements are netlink messages of our own ([`super::elements`]).
+//!
 //! `IP` stands for `ip` or `ip6`, `ADDR` for the type of an address, `CLIENT` for what a client is remembered by: its
 //! address, or for IPv6 the lower half of it (a dynamic map's key of more than 16 bytes is silently corrupted by nft 1.0.6).
 

@@ -1,4 +1,7 @@
 //! Other programs' tables that would drop Pods' traffic: found and reported, never changed.
+//!
+//! The listing is taken as plain JSON. The `nftables` crate's types are closed: one chain of a kind or hook that they do not
+//! name, in anybody's table, and nothing of the listing is read.
 
 use serde::Serialize;
 use serde_json::Value;
