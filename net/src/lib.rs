@@ -1,7 +1,7 @@
 //! The network of a node: namespaces, links, routes, addresses, nftables Services and DNS. Knows no Kubernetes word.
 //!
 //! - [`netlink`]: the one door to the kernel: sockets, namespaces, mounts, sysctls, the `nft` program.
-//! - [`message`]: netlink messages as bytes, written and read.
+//! - [`message`]: netfilter's netlink messages as bytes, written and read.
 //! - [`netns`]: a node's network namespace, and sockets opened inside it from any task.
 //! - [`ipam`]: addresses for Pods out of the node's ranges, durable.
 //! - [`links`]: one routed veth a Pod; the node's own address and routes.
@@ -14,6 +14,8 @@
 //!   eth0 10.244.1.5/32 ==veth==> pw1f2e3d4c5b6a  --forward-->  podwright table --> uplink
 //!   default via 169.254.1.1       10.244.1.5/32 dev pw... src <node address>
 //! ```
+
+#![forbid(unsafe_code)]
 
 pub mod dataplane;
 pub mod dns;

@@ -1,4 +1,8 @@
 //! Netlink messages as bytes: a writer for requests and a reader for answers, shared by nf_tables and ctnetlink.
+//!
+//! Why not `netlink-packet-netfilter` (0.4.0), which was tried in full: a change of one endpoint costs the same 0.5 ms, but
+//! a load of 5,000 Services takes 20 ms more of the processor (each element is a tree of vectors, measured once for every
+//! level it is nested in), and the binary gains 270 kB, for 230 lines less here and in [`crate::dataplane`].
 
 use std::net::IpAddr;
 

@@ -1,19 +1,20 @@
 //! The crate's one door to the kernel: netlink sockets, namespaces, mounts, sysctls and the `nft` program.
 //!
-//! Routes and links go through `rtnetlink` ([`Route`]); netfilter through a socket of our own ([`Socket`]).
+//! Links and routes go through `rtnetlink` ([`Route`]), nf_tables and conntrack through messages of our own ([`Socket`]).
 //! What is done on behalf of a Pod is written to the journal of the [`Scribe`] that comes along.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, setsockopt, socket, sockopt};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, setsockopt, socket, sockopt};
 
 use podwright_journal::Scribe;
+use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 
 use crate::message::{self, Writer};
 use crate::{Error, Result};
@@ -24,7 +25,7 @@ pub use route::Route;
 
 /// A netfilter socket. It stays in the network namespace that its opening thread was in.
 pub struct Socket {
-    fd: OwnedFd,
+    socket: rtnetlink::sys::Socket,
     seq: u32,
     buffer: Vec<u8>,
     scribe: Scribe,
@@ -45,20 +46,13 @@ const SEND_BUFFER: usize = 64 << 20;
 impl Socket {
     /// Opens a socket in the calling thread's network namespace.
     pub fn open() -> Result<Socket> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        // SAFETY: socket(2) takes no pointers; a non-negative result is a descriptor that nobody else owns.
-        let fd = unsafe {
-            let raw = libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_NETFILTER);
-            if raw < 0 {
-                return Err(Error::call("socket(AF_NETLINK, NETLINK_NETFILTER)", io::Error::last_os_error()));
-            }
-            OwnedFd::from_raw_fd(raw)
-        };
+        let failed = |e| Error::call("socket(AF_NETLINK, NETLINK_NETFILTER)", e);
+        let socket = rtnetlink::sys::Socket::new(NETLINK_NETFILTER).map_err(failed)?;
+        socket.set_cap_ack(true).map_err(failed)?;
         // Without the privilege the default sizes stay, and a large transaction says EMSGSIZE itself.
-        let _ = setsockopt(&fd, sockopt::SndBufForce, &SEND_BUFFER);
-        let _ = setsockopt(&fd, sockopt::RcvBufForce, &(8 << 20));
-        set_option(&fd, libc::NETLINK_CAP_ACK);
-        Ok(Socket { fd, seq: 1, buffer: vec![0; RECEIVE_BUFFER], scribe: Scribe::none() })
+        let _ = setsockopt(&socket, sockopt::SndBufForce, &SEND_BUFFER);
+        let _ = setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20));
+        Ok(Socket { socket, seq: 1, buffer: vec![0; RECEIVE_BUFFER], scribe: Scribe::none() })
     }
 
     /// From now on the socket's operations are recorded on this journal.
@@ -166,15 +160,14 @@ impl Socket {
         let first = self.seq;
         let (bytes, last) = request.finish(first);
         self.seq = last.wrapping_add(1);
-        send(self.fd.as_raw_fd(), &bytes, MsgFlags::empty())
-            .map_err(|e| Error::call(format!("send {what}"), e.into()))?;
+        self.socket.send(&bytes, 0).map_err(|e| Error::call(format!("send {what}"), e))?;
         Ok((first, last))
     }
 
     /// Receives one datagram and hands over its messages.
     fn receive(&mut self, what: &str, mut each: impl FnMut(u32, Answer) -> Result<()>) -> Result<()> {
         let length = loop {
-            match recv(self.fd.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
+            match recv(self.socket.as_raw_fd(), &mut self.buffer, MsgFlags::empty()) {
                 Ok(n) => break n,
                 Err(nix::errno::Errno::EINTR) => continue,
                 Err(e) => return Err(Error::call(format!("receive {what}"), e.into())),
@@ -204,15 +197,6 @@ fn acknowledged(answer: &Answer) -> Acknowledged {
         libc::NLMSG_ERROR => Acknowledged::Ack(code()),
         libc::NLMSG_DONE => Acknowledged::Done(code()),
         _ => Acknowledged::Data,
-    }
-}
-
-/// Switches a netlink socket option on, where the kernel knows it.
-fn set_option(fd: &OwnedFd, option: i32) {
-    let on: i32 = 1;
-    // SAFETY: the pointer and length describe `on`, which outlives the call.
-    unsafe {
-        libc::setsockopt(fd.as_raw_fd(), libc::SOL_NETLINK, option, (&raw const on).cast(), size_of::<i32>() as u32);
     }
 }
 
