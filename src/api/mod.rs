@@ -14,6 +14,7 @@ pub mod duration;
 pub mod env;
 pub mod int_or_string;
 pub mod kinds;
+pub mod managed_fields;
 pub mod object;
 pub mod patch;
 pub mod pod;

@@ -78,8 +78,12 @@ pub struct Options {
     pub field_validation: Option<FieldValidation>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field_manager: Option<String>,
+    /// Server-side apply: take over the fields of other managers.
     #[serde(skip_serializing_if = "is_false")]
     pub force: bool,
+    /// The JSON-RPC method `apply` shall be a server-side one.
+    #[serde(skip_serializing_if = "is_false")]
+    pub server_side: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patch_type: Option<PatchType>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,10 +122,13 @@ pub enum PatchType {
     /// RFC 7386.
     #[serde(rename = "application/merge-patch+json")]
     Merge,
-    /// Create the object, or merge three ways with the `kubectl.kubernetes.io/last-applied-configuration` annotation,
-    /// lists of named things by their keys.
+    /// Server-side apply: create the object, or merge by field ownership (`managedFields`).
     #[serde(rename = "application/apply-patch+yaml")]
     Apply,
+    /// What `kubectl apply` does on the client's side, done by the server: create the object, or merge three ways with the
+    /// `kubectl.kubernetes.io/last-applied-configuration` annotation, lists of named things by their keys.
+    #[serde(rename = "application/vnd.podwright.three-way+json")]
+    ThreeWay,
     #[serde(rename = "application/strategic-merge-patch+json")]
     Strategic,
 }

@@ -27,7 +27,37 @@ pub struct Args {
     /// Only objects whose labels match
     #[arg(long, short = 'l', value_name = "LABELS")]
     selector: Option<String>,
+    /// Let the server merge, by who manages which field
+    #[arg(long)]
+    server_side: bool,
+    /// Take over the fields that others manage
+    #[arg(long, requires = "server_side")]
+    force_conflicts: bool,
+    /// The name under which the fields are managed [default: kubectl, kubectl-client-side-apply]
+    #[arg(long, value_name = "NAME")]
+    field_manager: Option<String>,
 }
+
+impl Args {
+    fn manager(&self) -> String {
+        let default = if self.server_side { "kubectl" } else { "kubectl-client-side-apply" };
+        self.field_manager.clone().unwrap_or_else(|| default.to_owned())
+    }
+}
+
+/// What kubectl says beneath a conflict.
+const CONFLICT: &str = "
+Please review the fields above--they currently have other managers. Here
+are the ways you can resolve this warning:
+* If you intend to manage all of these fields, please re-run the apply
+  command with the `--force-conflicts` flag.
+* If you do not intend to manage all of the fields, please edit your
+  manifest to remove references to the fields that should keep their
+  current managers.
+* You may co-own fields by updating your manifest to match the existing
+  value; in this case, you'll become the manager if the other manager(s)
+  stop managing the field (remove it from their configuration).
+See https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts";
 
 /// What apply did with an object.
 fn verdict(before: Option<&Object>, after: &Object) -> &'static str {
@@ -84,10 +114,18 @@ async fn apply(document: Document, args: &Args, session: &Session) -> Result<(),
         dry_run => {
             let mut request = session.request(Verb::Patch, kind, namespace, Some(name));
             request.body = Some(object.0.clone());
-            request.options.patch_type = Some(PatchType::Apply);
+            request.options.patch_type = Some(if args.server_side { PatchType::Apply } else { PatchType::ThreeWay });
+            request.options.field_manager = Some(args.manager());
+            request.options.force = args.force_conflicts;
             request.options.dry_run = dry_run == "server";
             request.options.field_validation = Some(field_validation(&args.validate));
-            session.object(request).await.map_err(|status| Failure::doing(status, document.doing(what)))?
+            session.object(request).await.map_err(|status| {
+                let causes = status.details.iter().flat_map(|details| &details.causes);
+                match causes.into_iter().any(|cause| cause.reason == "FieldManagerConflict") {
+                    true => Failure::usage(format!("{}{CONFLICT}", status.message)),
+                    false => Failure::doing(status, document.doing(what)),
+                }
+            })?
         }
     };
     let note = match args.dry_run.as_str() {
@@ -96,6 +134,7 @@ async fn apply(document: Document, args: &Args, session: &Session) -> Result<(),
         _ => " (server dry run)",
     };
     match &args.output {
+        None if args.server_side => outln!("{} serverside-applied{note}", target::display(kind, name)),
         None => outln!("{} {}{note}", target::display(kind, name), verdict(before.as_ref(), &after)),
         Some(format) => out!("{}", print::object(format, &after)?),
     }

@@ -45,7 +45,7 @@ async fn versions(document: &Document, session: &Session) -> Result<(Option<Obje
     };
     let mut request = session.request(Verb::Patch, kind, object.namespace(), Some(object.name()));
     request.body = Some(object.0.clone());
-    request.options = Options { patch_type: Some(PatchType::Apply), dry_run: true, ..Options::default() };
+    request.options = Options { patch_type: Some(PatchType::ThreeWay), dry_run: true, ..Options::default() };
     Ok((before, session.object(request).await?))
 }
 

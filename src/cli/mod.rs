@@ -135,6 +135,25 @@ pub enum Command {
     Version(version::Args),
 }
 
+impl Command {
+    /// The name under which a command's writes manage fields, as kubectl names them.
+    fn manager(&self) -> &'static str {
+        match self {
+            Command::Create(_) => "kubectl-create",
+            Command::Edit(_) => "kubectl-edit",
+            Command::Patch(_) => "kubectl-patch",
+            Command::Replace(_) => "kubectl-replace",
+            Command::Label(_) => "kubectl-label",
+            Command::Annotate(_) => "kubectl-annotate",
+            Command::Set(_) => "kubectl-set",
+            Command::Rollout(_) => "kubectl-rollout",
+            Command::Expose(_) => "kubectl-expose",
+            Command::Run(_) => "kubectl-run",
+            _ => "kubectl",
+        }
+    }
+}
+
 async fn dispatch(command: Command, session: &Session) -> Outcome {
     match command {
         Command::Apply(args) => apply::run(args, session).await,
@@ -175,7 +194,8 @@ pub fn main(command: Command, global: Global) -> ExitCode {
         Err(e) => return error::Failure::from(anyhow::Error::from(e)).report(),
     };
     let outcome = runtime.block_on(async {
-        let session = Session::open(global)?;
+        let mut session = Session::open(global)?;
+        session.client = session.client.named(command.manager());
         dispatch(command, &session).await
     });
     // A reader of stdin may still hang in a thread of its own: do not wait for it.

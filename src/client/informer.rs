@@ -447,7 +447,9 @@ impl<K: Typed> Reflector<K> {
     /// An object; one that this view cannot read is told as such: going on without it beats seeing nothing new of its
     /// kind ever again.
     fn decode(&self, bytes: &[u8]) -> Result<Seen<K>, Status> {
-        if let Ok(object) = serde_json::from_slice::<K>(bytes) {
+        if let Ok(mut object) = serde_json::from_slice::<K>(bytes) {
+            // Who manages what concerns nobody here, and is often half of an object.
+            object.metadata_mut().managed_fields = None;
             return Ok(Seen::Readable(Key::of(&object), object));
         }
         // Once more, and slower: for the name of the field.

@@ -141,7 +141,7 @@ fn method(request: &Request) -> &'static str {
         Verb::Watch => rpc::WATCH,
         Verb::Create => "create",
         Verb::Update => "update",
-        Verb::Patch if request.options.patch_type == Some(PatchType::Apply) => "apply",
+        Verb::Patch if request.options.patch_type == Some(PatchType::ThreeWay) => "apply",
         Verb::Patch => "patch",
         Verb::Delete => "delete",
         Verb::DeleteCollection => "deletecollection",

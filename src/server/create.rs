@@ -7,6 +7,7 @@ use super::admission;
 use super::allocate;
 use super::call::Call;
 use super::encode::Current;
+use super::fields;
 use super::get;
 use super::transact::{Decision, Plan, Taken};
 
@@ -52,6 +53,7 @@ impl Server {
 
     async fn create_named(&self, call: &Call, mut object: Object, warnings: Vec<String>) -> Result<Response, Status> {
         admission::create(self, call, &mut object).await?;
+        fields::created(call, &mut object, &self.timestamp());
         (call.kind.strategy.identify)(&mut object);
         let key = call.kind.key(call.namespace.as_deref(), object.name());
         let name = object.name().to_owned();

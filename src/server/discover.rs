@@ -17,7 +17,11 @@ const METHODS: &[Method] = &[
     ("create", "Creates an object, or a subresource: binding, eviction, token", WITH_BODY),
     ("update", "Replaces an object, or its subresource status, scale or finalize", WITH_BODY),
     ("patch", "Changes an object by the patch in body, of the type in options.patchType", WITH_BODY),
-    ("apply", "Creates the object in body, or merges it with what was applied last and what is there", WITH_BODY),
+    (
+        "apply",
+        "Creates the object in body, or merges it with what was applied last and what is there; by managers if serverSide",
+        WITH_BODY,
+    ),
     ("delete", "Deletes an object, with grace period, propagation policy and preconditions of the options", OBJECT),
     ("deletecollection", "Deletes the objects that the options' selectors match", COLLECTION),
     ("connect", "Asks for a stream to a node: log, exec, attach, portforward, inspect, trace, image, dial", WITH_BODY),
@@ -61,12 +65,13 @@ fn options() -> Value {
         ),
         of(&["resourceVersionMatch"], json!({"enum": ["Exact", "NotOlderThan"]})),
         of(&["limit", "timeoutSeconds", "gracePeriodSeconds"], json!({"type": "integer"})),
-        of(&["sendInitialEvents", "allowWatchBookmarks", "dryRun", "force"], json!({"type": "boolean"})),
+        of(&["sendInitialEvents", "allowWatchBookmarks", "dryRun", "force", "serverSide"], json!({"type": "boolean"})),
         of(&["fieldValidation"], json!({"enum": ["Strict", "Warn", "Ignore"]})),
         of(
             &["patchType"],
             json!({"enum": ["application/json-patch+json", "application/merge-patch+json",
-                "application/strategic-merge-patch+json", "application/apply-patch+yaml"]}),
+                "application/strategic-merge-patch+json", "application/apply-patch+yaml",
+                "application/vnd.podwright.three-way+json"]}),
         ),
         of(&["propagationPolicy"], json!({"enum": ["Background", "Foreground", "Orphan"]})),
         of(

@@ -30,6 +30,7 @@ mod deletecollection;
 mod discover;
 mod encode;
 mod extract;
+mod fields;
 mod get;
 mod housekeeping;
 mod list;

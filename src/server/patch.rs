@@ -1,18 +1,19 @@
-//! The patch verb, of all patch types; apply creates what is not there.
+//! The patch verb, of all patch types; the two kinds of apply create what is not there.
 
 use serde_json::Value;
 
 use crate::api::request::PatchType;
 use crate::api::{Response, Status, Verb, patch};
 
-use super::Server;
 use super::call::Call;
 use super::encode::Current;
 use super::transact::Taken;
 use super::update::{part_of, respond};
+use super::{Server, fields};
 
 /// How often apply changes its mind between creating and patching.
 const TURNS: usize = 8;
+const RESTLESS: &str = "the object is created and deleted by others meanwhile; please try again";
 
 impl Server {
     pub(super) async fn patch(&self, mut call: Call) -> Result<Response, Status> {
@@ -20,16 +21,56 @@ impl Server {
         let Some(of_type) = call.options.patch_type else {
             return Err(Status::failure(415, "UnsupportedMediaType", "the patch names no patchType"));
         };
-        if of_type == PatchType::Apply && call.subresource.is_none() {
-            return self.apply(call, body).await;
+        call.check_manager()?;
+        match of_type {
+            PatchType::Apply => self.apply(call, body).await,
+            PatchType::ThreeWay if call.subresource.is_none() => self.apply_three_way(call, body).await,
+            _ => self.patch_existing(&call, of_type, &body).await,
         }
-        self.patch_existing(&call, of_type, &body).await
+    }
+
+    /// Server-side apply: creates the object, or merges into the one that is there by who manages what.
+    async fn apply(&self, mut call: Call, body: Value) -> Result<Response, Status> {
+        if body["metadata"]["managedFields"].as_array().is_some_and(|entries| !entries.is_empty()) {
+            return Err(Status::bad_request("metadata.managedFields must be nil"));
+        }
+        let part = part_of(&call)?;
+        let validation = call.options.field_validation.unwrap_or_default();
+        let (mut config, warnings) = call.asked().decode(body, validation)?;
+        call.align_namespace(&mut config)?;
+        call.align_name(&mut config)?;
+        for _ in 0..TURNS {
+            let decide = |current: Option<&Current>, taken: &Taken| {
+                let current = current.ok_or_else(|| call.not_found())?;
+                let object =
+                    fields::applied(&call, part, Some(&call.shown(&current.object)), &config, &self.timestamp())?;
+                self.replace(&call, part, call.stored(object), current, taken)
+            };
+            match self.transact(&call, &call.key(), decide).await {
+                Err(status) if status.is_not_found() && call.subresource.is_none() => {}
+                done => return Ok(Response { warnings, ..respond(&call, done?) }),
+            }
+            if !config.uid().is_empty() {
+                return Err(call.conflict(format!(
+                    "uid mismatch: the provided object specified uid {}, and no existing object was found",
+                    config.uid()
+                )));
+            }
+            let body = fields::applied(&call, part, None, &config, &self.timestamp())?.0;
+            let create = Call { verb: Verb::Create, body: Some(body), ..call };
+            call = Call { verb: Verb::Patch, body: None, ..create.again() };
+            match self.create(create).await {
+                Err(status) if status.is_already_exists() => {}
+                done => return done.map(|response| Response { warnings, ..response }),
+            }
+        }
+        Err(call.conflict(RESTLESS))
     }
 
     /// Creates the object, or merges into the one that is there.
-    async fn apply(&self, mut call: Call, body: Value) -> Result<Response, Status> {
+    async fn apply_three_way(&self, mut call: Call, body: Value) -> Result<Response, Status> {
         for _ in 0..TURNS {
-            match self.patch_existing(&call, PatchType::Apply, &body).await {
+            match self.patch_existing(&call, PatchType::ThreeWay, &body).await {
                 Err(status) if status.is_not_found() => {}
                 done => return done,
             }
@@ -41,7 +82,7 @@ impl Server {
                 done => return done,
             }
         }
-        Err(call.conflict("the object is created and deleted by others meanwhile; please try again"))
+        Err(call.conflict(RESTLESS))
     }
 
     async fn patch_existing(&self, call: &Call, of_type: PatchType, body: &Value) -> Result<Response, Status> {

@@ -63,7 +63,7 @@ const REQUESTS: [(&str, Verb, Option<PatchType>); 9] = [
     ("create", Verb::Create, None),
     ("update", Verb::Update, None),
     ("patch", Verb::Patch, None),
-    ("apply", Verb::Patch, Some(PatchType::Apply)),
+    ("apply", Verb::Patch, Some(PatchType::ThreeWay)),
     ("delete", Verb::Delete, None),
     ("deletecollection", Verb::DeleteCollection, None),
     ("connect", Verb::Connect, None),
@@ -74,7 +74,10 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     for (name, verb, patch_type) in REQUESTS {
         module.register_async_method(name, move |params, server, ext| async move {
             let mut request = parse(&params, verb, &ext)?;
-            request.options.patch_type = patch_type.or(request.options.patch_type);
+            request.options.patch_type = match patch_type {
+                Some(_) if request.options.server_side => Some(PatchType::Apply),
+                implied => implied.or(request.options.patch_type),
+            };
             let response = server.handle(request).await.map_err(error)?;
             encode(response).map_err(error)
         })?;

@@ -6,7 +6,7 @@ use super::call::{Call, bad_value};
 use super::encode::Current;
 use super::get;
 use super::transact::{Decision, How, Plan, Taken, Written};
-use super::{Server, admission, allocate};
+use super::{Server, admission, allocate, fields};
 
 /// Which part of an object a write may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,11 +60,15 @@ impl Server {
             Part::Whole => {
                 strategy::prepare_update(call.kind, &mut new, old);
                 admission::update(self, call, &mut new, old)?;
+                fields::updated(call, part, &mut new, old, || self.timestamp());
                 (claims, releases) = allocate::plan(self, call, Some(old), &mut new, taken)?;
                 strategy::validate_update(call.kind, &new, old)?;
             }
             Part::Status => {
+                let managers = new.0["metadata"].get("managedFields").cloned();
                 strategy::prepare_status_update(call.kind, &mut new, old);
+                new.set_meta("managedFields", managers);
+                fields::updated(call, part, &mut new, old, || self.timestamp());
                 strategy::validate_status_update(call.kind, &new, old)?;
             }
             Part::Finalize => {

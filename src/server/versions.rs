@@ -25,12 +25,17 @@ impl Call {
 
     /// Decodes an object of the version that was asked for, and makes it one of the stored version.
     pub fn decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {
-        let (mut object, warnings) = self.asked().decode(value, validation)?;
+        let (object, warnings) = self.asked().decode(value, validation)?;
+        Ok((self.stored(object), warnings))
+    }
+
+    /// An object of the version that was asked for, as one of the stored version.
+    pub fn stored(&self, mut object: Object) -> Object {
         if let Some((_, conversion)) = self.conversion() {
             (conversion.to_stored)(&mut object);
             set_type(&mut object, self.kind);
         }
-        Ok((object, warnings))
+        object
     }
 
     /// A stored object in the version that was asked for.

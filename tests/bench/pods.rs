@@ -108,7 +108,7 @@ fn named(name: &str) -> Request {
 }
 
 async fn apply(client: &Client, name: &str) -> Result<(), Status> {
-    let options = Options { patch_type: Some(PatchType::Apply), ..Options::default() };
+    let options = Options { patch_type: Some(PatchType::ThreeWay), ..Options::default() };
     client.call(Request { verb: Verb::Patch, body: Some(pod(name)), options, ..named(name) }).await.map(drop)
 }
 

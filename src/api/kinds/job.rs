@@ -52,8 +52,12 @@ fn default(job: &mut Object) {
     let by_policy = spec.get("podFailurePolicy").is_some_and(Value::is_object);
     fill(spec, "podReplacementPolicy", if by_policy { "Failed" } else { "TerminatingOrFailed" });
     default_spec(spec);
-    // A Job without labels has its Pods'.
-    let labels = spec["template"]["metadata"]["labels"].as_object().filter(|l| !l.is_empty()).cloned();
+    labels_of_template(job);
+}
+
+/// A Job without labels has its Pods'.
+fn labels_of_template(job: &mut Object) {
+    let labels = job.0["spec"]["template"]["metadata"]["labels"].as_object().filter(|l| !l.is_empty()).cloned();
     let meta = job.metadata_mut();
     if let Some(labels) = labels
         && meta.get("labels").and_then(Value::as_object).is_none_or(Map::is_empty)
@@ -97,6 +101,7 @@ fn identify(job: &mut Object) {
     if !UID_LABELS.iter().any(|key| selector.contains_key(*key)) {
         selector.insert(UID_LABELS[1].into(), uid.into());
     }
+    labels_of_template(job);
 }
 
 fn validate(job: &Object) -> Vec<Cause> {

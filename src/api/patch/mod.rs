@@ -1,4 +1,5 @@
-//! Patches: JSON patch, merge patch, strategic merge patch, and apply (a three-way merge).
+//! Patches: JSON patch, merge patch, strategic merge patch, and the three-way merge of `kubectl apply`. Server-side apply
+//! is `api::managed_fields`.
 
 use serde_json::Value;
 
@@ -6,20 +7,21 @@ use super::request::PatchType;
 use super::{Kind, Object, Status};
 
 pub mod apply;
-mod order;
+pub(super) mod order;
 pub mod strategic;
 
 /// The most operations of one JSON patch, as upstream limits them.
 const MAX_OPERATIONS: usize = 10_000;
 
-/// Applies a patch of any type but `Apply` (see `apply::merge`). The outcome has still to be decoded and validated.
+/// Applies a patch of any type but `Apply` (see `managed_fields`). The outcome has still to be decoded and validated.
 pub fn patch(kind: &Kind, patch_type: PatchType, target: &Object, patch: &Value) -> Result<Value, Status> {
     match patch_type {
         PatchType::Json => json(&target.0, patch),
         PatchType::Merge if !patch.is_object() => Err(Status::bad_request("the patch is not a JSON object")),
         PatchType::Merge => Ok(merge(&target.0, patch)),
         PatchType::Strategic => strategic::merge(&kind.schema(), &target.0, patch),
-        PatchType::Apply => apply::merge(kind, patch, Some(target)).map(|o| o.0),
+        PatchType::ThreeWay => apply::merge(kind, patch, Some(target)).map(|o| o.0),
+        PatchType::Apply => Err(Status::internal("an apply is no patch of an object alone")),
     }
 }
 

@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use hyper::{Method, Request as HttpRequest};
 use serde_json::{Value, json};
 
-use crate::api::request::Body;
+use crate::api::request::{Body, PatchType};
 use crate::api::{Options, Request, Response, Status, User, Verb};
 
 use super::Server;
@@ -179,9 +179,6 @@ impl Face {
         let pretty = ask.query.first("pretty").map(|_| ask.query.flag("pretty"));
         ask.wanted = negotiate::wanted(ask.http.headers(), pretty)?;
         request.options = query::options(&ask.query)?;
-        if request.options.field_manager.is_none() {
-            request.options.field_manager = agent_name(ask.http.headers());
-        }
         let include = Include::parse(ask.query.first("includeObject"))?;
         let tabulator = Tabulator { kind: target.kind, include, now: self.server.env.now() };
         if verb == Verb::Watch {
@@ -194,6 +191,10 @@ impl Face {
         let headers = ask.http.headers().clone();
         let bytes = body::read(ask.http.into_body()).await?;
         take_body(&mut request, &headers, &bytes)?;
+        // Who applies must say its name.
+        if request.options.patch_type != Some(PatchType::Apply) {
+            request.options.field_manager = request.options.field_manager.or_else(|| agent_name(&headers));
+        }
         match self.server.handle(request).await {
             Ok(response) => written(response, &ask.wanted, &tabulator),
             Err(status) => Ok(reply::status(&status, &ask.wanted)),

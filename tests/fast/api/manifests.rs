@@ -42,9 +42,9 @@ pub const MANIFESTS: &[(&str, &str)] = &[
     ("clusterrolebinding", "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: a}, roleRef: {kind: ClusterRole, name: a}, subjects: [{kind: ServiceAccount, name: s, namespace: d}]}"),
     ("storageclass", "{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: a}, provisioner: example.com/p}"),
     ("csidriver", "{apiVersion: storage.k8s.io/v1, kind: CSIDriver, metadata: {name: a.example.com}, spec: {}}"),
-    ("csinode", "{apiVersion: storage.k8s.io/v1, kind: CSINode, metadata: {name: a}, spec: {drivers: [{name: a.example.com, nodeID: n}]}}"),
+    ("csinode", "{apiVersion: storage.k8s.io/v1, kind: CSINode, metadata: {name: a}, spec: {drivers: [{name: a.example.com, nodeID: w}]}}"),
     ("csistoragecapacity", "{apiVersion: storage.k8s.io/v1, kind: CSIStorageCapacity, metadata: {name: a, namespace: d}, storageClassName: s, capacity: 1Gi}"),
-    ("volumeattachment", "{apiVersion: storage.k8s.io/v1, kind: VolumeAttachment, metadata: {name: a}, spec: {attacher: a.example.com, nodeName: n, source: {persistentVolumeName: v}}}"),
+    ("volumeattachment", "{apiVersion: storage.k8s.io/v1, kind: VolumeAttachment, metadata: {name: a}, spec: {attacher: a.example.com, nodeName: w, source: {persistentVolumeName: v}}}"),
     ("vac", "{apiVersion: storage.k8s.io/v1, kind: VolumeAttributesClass, metadata: {name: a}, driverName: a.example.com, parameters: {a: b}}"),
     ("priorityclass", "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: a}, value: 10}"),
     ("runtimeclass", "{apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: a}, handler: h}"),
@@ -59,5 +59,5 @@ pub const MANIFESTS: &[(&str, &str)] = &[
     ("deviceclass", "{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: a}, spec: {selectors: [{cel: {expression: 'true'}}]}}"),
     ("resourceclaim", "{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: a, namespace: d}, spec: {devices: {requests: [{name: r, exactly: {deviceClassName: c}}]}}}"),
     ("resourceclaimtemplate", "{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: a, namespace: d}, spec: {spec: {devices: {requests: [{name: r, exactly: {deviceClassName: c}}]}}}}"),
-    ("resourceslice", "{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: a}, spec: {driver: a.example.com, nodeName: n, pool: {name: p, generation: 1, resourceSliceCount: 1}}}"),
+    ("resourceslice", "{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: a}, spec: {driver: a.example.com, nodeName: w, pool: {name: p, generation: 1, resourceSliceCount: 1}}}"),
 ];

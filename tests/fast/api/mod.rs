@@ -8,6 +8,7 @@ mod defaults;
 mod fuzz;
 mod invalid;
 mod kinds_table;
+mod managed_fields;
 mod manifests;
 mod patch;
 mod schema;

@@ -1,5 +1,6 @@
 //! The API server on the memory store, through its in-process door.
 
+mod apply;
 mod durable;
 mod pods;
 mod reads;

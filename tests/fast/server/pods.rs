@@ -225,7 +225,7 @@ async fn only_masters_may_do_anything() {
 async fn apply_creates_merges_and_leaves_alone() {
     let api = Api::new().await;
     let apply = |object: Value| {
-        let options = Options { patch_type: Some(podwright::api::request::PatchType::Apply), ..Options::default() };
+        let options = Options { patch_type: Some(podwright::api::request::PatchType::ThreeWay), ..Options::default() };
         api.0.handle(request(Verb::Patch, "configmaps", "a", Some(object), options))
     };
     let first = apply(super::config_map("a")).await.unwrap();

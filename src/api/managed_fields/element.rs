@@ -1,0 +1,51 @@
+//! The elements of a path, as FieldsV1 writes them: `f:spec`, `k:{"name":"web"}`, `v:"a/finalizer"`.
+
+use serde_json::{Map, Value};
+
+use crate::api::schema::{ListKind, Topology};
+
+/// The field of a struct, or the key of a map.
+pub fn field(name: &str) -> Box<str> {
+    format!("f:{name}").into()
+}
+
+/// An item of a list that is a set or a map; `None` where a key is missing that has no default.
+pub fn item(kind: &ListKind, item: &Value) -> Option<Box<str>> {
+    match kind.topology {
+        Topology::Set => Some(format!("v:{item}").into()),
+        Topology::Map(keys) => {
+            let mut sorted: Vec<&str> = keys.to_vec();
+            sorted.sort_unstable();
+            let part = |key: &str| match &item[key] {
+                // The one default among the keys of upstream's lists.
+                Value::Null if key == "protocol" => Some(Value::from("TCP")),
+                Value::Null => None,
+                value => Some(value.clone()),
+            };
+            let found: Option<Map<String, Value>> =
+                sorted.into_iter().map(|key| Some((key.to_owned(), part(key)?))).collect();
+            Some(format!("k:{}", Value::Object(found?)).into())
+        }
+        Topology::Atomic => None,
+    }
+}
+
+/// The name of the field that an element is.
+pub fn name(element: &str) -> Option<&str> {
+    element.strip_prefix("f:")
+}
+
+/// An element as errors show it: `.spec`, `[name="web"]`, `[="a/finalizer"]`.
+pub fn shown(element: &str) -> String {
+    let (kind, rest) = element.split_once(':').unwrap_or(("", element));
+    match kind {
+        "f" => format!(".{rest}"),
+        "k" => {
+            let keys: Map<String, Value> = serde_json::from_str(rest).unwrap_or_default();
+            let parts: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            format!("[{}]", parts.join(","))
+        }
+        "v" => format!("[={rest}]"),
+        _ => format!("[{rest}]"),
+    }
+}

@@ -1,0 +1,161 @@
+//! Sets of fields: trees of path elements, and their algebra.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::element;
+
+/// A set of paths. No branch of it is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Set(BTreeMap<Box<str>, Node>);
+
+/// What a set has at an element: the path that ends there, and those that go on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    pub member: bool,
+    pub below: Set,
+}
+
+impl Node {
+    pub const LEAF: Node = Node { member: true, below: Set(BTreeMap::new()) };
+
+    fn is_empty(&self) -> bool {
+        !self.member && self.below.is_empty()
+    }
+}
+
+static NOTHING: Set = Set(BTreeMap::new());
+
+/// In FieldsV1 the member among its own descendants.
+const SELF: &str = ".";
+
+impl Set {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether the path that ends at this element is in it.
+    pub fn has(&self, element: &str) -> bool {
+        self.0.get(element).is_some_and(|node| node.member)
+    }
+
+    /// The paths that go on from this element.
+    pub fn below(&self, element: &str) -> &Set {
+        self.0.get(element).map_or(&NOTHING, |node| &node.below)
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = (&str, &Node)> {
+        self.0.iter().map(|(element, node)| (&**element, node))
+    }
+
+    /// Adds what is at an element; an empty node is left out.
+    pub fn put(&mut self, element: Box<str>, node: Node) {
+        if node.is_empty() {
+            return;
+        }
+        let into = self.0.entry(element).or_default();
+        into.member |= node.member;
+        for (element, node) in node.below.0 {
+            into.below.put(element, node);
+        }
+    }
+
+    /// Adds one path.
+    pub fn insert(&mut self, path: impl IntoIterator<Item = Box<str>>) {
+        let mut path = path.into_iter().peekable();
+        let mut set = self;
+        while let Some(element) = path.next() {
+            let node = set.0.entry(element).or_default();
+            if path.peek().is_none() {
+                node.member = true;
+            }
+            set = &mut node.below;
+        }
+    }
+
+    pub fn union(mut self, other: &Set) -> Set {
+        for (element, node) in &other.0 {
+            match self.0.get_mut(element) {
+                None => drop(self.0.insert(element.clone(), node.clone())),
+                Some(own) => {
+                    own.member |= node.member;
+                    own.below = std::mem::take(&mut own.below).union(&node.below);
+                }
+            }
+        }
+        self
+    }
+
+    pub fn intersection(&self, other: &Set) -> Set {
+        self.combined(|element, node| {
+            let theirs = other.0.get(element)?;
+            Some(Node { member: node.member && theirs.member, below: node.below.intersection(&theirs.below) })
+        })
+    }
+
+    pub fn difference(&self, other: &Set) -> Set {
+        self.combined(|element, node| match other.0.get(element) {
+            None => Some(node.clone()),
+            Some(theirs) => {
+                Some(Node { member: node.member && !theirs.member, below: node.below.difference(&theirs.below) })
+            }
+        })
+    }
+
+    /// The set of what `of` leaves of each node.
+    pub fn combined(&self, of: impl Fn(&str, &Node) -> Option<Node>) -> Set {
+        let kept = self.0.iter().filter_map(|(element, node)| Some((element.clone(), of(element, node)?)));
+        Set(kept.filter(|(_, node)| !node.is_empty()).collect())
+    }
+
+    /// Every path of it, as errors show them.
+    pub fn paths(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        self.collect(&mut String::new(), &mut all);
+        all
+    }
+
+    fn collect(&self, prefix: &mut String, all: &mut Vec<String>) {
+        let start = prefix.len();
+        for (element, node) in &self.0 {
+            prefix.push_str(&element::shown(element));
+            all.extend(node.member.then(|| prefix.clone()));
+            node.below.collect(prefix, all);
+            prefix.truncate(start);
+        }
+    }
+
+    /// Reads FieldsV1. `None`: it is none.
+    pub fn from_json(fields: &Value) -> Option<Set> {
+        let mut set = Set::default();
+        for (element, below) in fields.as_object()? {
+            if element == SELF {
+                continue;
+            }
+            if !matches!(element.get(..2), Some("f:" | "k:" | "v:" | "i:")) {
+                return None;
+            }
+            let map = below.as_object()?;
+            let node = Node { member: map.is_empty() || map.contains_key(SELF), below: Set::from_json(below)? };
+            set.0.insert(element.as_str().into(), node);
+        }
+        Some(set)
+    }
+
+    /// FieldsV1.
+    pub fn to_json(&self) -> Value {
+        Value::Object(self.encoded(false))
+    }
+
+    fn encoded(&self, member: bool) -> Map<String, Value> {
+        let mut out = Map::with_capacity(self.0.len() + 1);
+        if member && !self.0.is_empty() {
+            out.insert(SELF.to_owned(), Value::Object(Map::new()));
+        }
+        for (element, node) in &self.0 {
+            out.insert(element.to_string(), Value::Object(node.below.encoded(node.member)));
+        }
+        out
+    }
+}

@@ -1,0 +1,455 @@
+//! Walks over values by their schema: the fields that a value has, those that differ between two, the merge of two, and
+//! a value without some of its fields. Upstream: structured-merge-diff.
+
+use serde_json::{Map, Value};
+
+use super::element;
+use super::set::{Node, Set};
+use crate::api::Object;
+use crate::api::patch::order::Keys;
+use crate::api::schema::{List, Struct, Topology, Type};
+
+/// Which fields of an object a write is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All fields.
+    All,
+    /// All but `status`.
+    Main,
+    /// `status`, and metadata.
+    Status,
+}
+
+/// What the system owns of metadata, or what names the object: nobody manages it.
+const UNMANAGED: &[&str] = &[
+    "name",
+    "namespace",
+    "creationTimestamp",
+    "selfLink",
+    "uid",
+    "clusterName",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+];
+
+impl Scope {
+    fn covers(self, field: &str) -> bool {
+        match (self, field) {
+            (_, "apiVersion" | "kind") => false,
+            (_, "metadata") => true,
+            (Scope::Main, "status") => false,
+            (Scope::Status, other) => other == "status",
+            _ => true,
+        }
+    }
+}
+
+/// How a value is walked.
+enum Shape<'a> {
+    /// One value: a scalar, an atomic list or map, or something without a schema.
+    Leaf,
+    Struct(&'a Struct),
+    Map(&'a Type),
+    List(&'a List),
+}
+
+/// A type where it stands: as the field of a struct it may be atomic by that.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    of: Option<&'a Type>,
+    atomic: bool,
+}
+
+impl<'a> Place<'a> {
+    fn of(of: &'a Type) -> Place<'a> {
+        Place { of: Some(of), atomic: false }
+    }
+    fn shape(self) -> Shape<'a> {
+        match self.of {
+            _ if self.atomic => Shape::Leaf,
+            Some(Type::Struct(s)) if !s.atomic => Shape::Struct(s),
+            Some(Type::Map(of)) => Shape::Map(of),
+            Some(Type::List(list)) if list.kind.topology != Topology::Atomic => Shape::List(list),
+            _ => Shape::Leaf,
+        }
+    }
+}
+
+impl<'a> Shape<'a> {
+    /// The place of a field of a struct or of a map's entry.
+    fn field(&self, name: &str) -> Place<'a> {
+        match self {
+            Shape::Struct(s) => match s.field(name) {
+                Some(field) => Place { of: Some(&field.of), atomic: field.atomic },
+                None => Place { of: None, atomic: false },
+            },
+            Shape::Map(of) => Place::of(of),
+            _ => Place { of: None, atomic: false },
+        }
+    }
+}
+
+fn is_empty(value: Option<&Value>) -> bool {
+    match value {
+        None | Some(Value::Null) => true,
+        Some(Value::Object(map)) => map.is_empty(),
+        Some(Value::Array(items)) => items.is_empty(),
+        Some(_) => false,
+    }
+}
+
+/// The fields that an object has.
+pub fn fields(schema: &Struct, scope: Scope, object: &Object) -> Set {
+    let mut set = Set::default();
+    for (name, value) in object.0.as_object().into_iter().flatten().filter(|(name, _)| scope.covers(name)) {
+        let mut node = node(Shape::Struct(schema).field(name).shape(), value);
+        if name == "metadata" {
+            node.below = node.below.combined(|e, n| (!is_unmanaged(e)).then(|| n.clone()));
+            node.member = false;
+        } else {
+            node.member |= is_empty(Some(value)) && !value.is_array();
+        }
+        set.put(element::field(name), node);
+    }
+    set
+}
+
+fn is_unmanaged(element: &str) -> bool {
+    element::name(element).is_some_and(|name| UNMANAGED.contains(&name))
+}
+
+/// All fields of an object, nobody's too.
+pub fn all_fields(schema: &Struct, object: &Object) -> Set {
+    node(Shape::Struct(schema), &object.0).below
+}
+
+fn node(shape: Shape<'_>, value: &Value) -> Node {
+    let mut below = Set::default();
+    match (&shape, value) {
+        (Shape::Struct(_) | Shape::Map(_), Value::Object(map)) => {
+            for (name, value) in map {
+                let mut node = node(shape.field(name).shape(), value);
+                let is_entry = matches!(&shape, Shape::Map(_));
+                node.member |= is_entry || value.is_null() || value.as_object().is_some_and(Map::is_empty);
+                below.put(element::field(name), node);
+            }
+            Node { member: false, below }
+        }
+        (Shape::List(list), Value::Array(items)) => {
+            for item in items {
+                let Some(element) = element::item(&list.kind, item) else { continue };
+                below.put(element, Node { member: true, ..node(Place::of(&list.item).shape(), item) });
+            }
+            Node { member: false, below }
+        }
+        _ => Node::LEAF,
+    }
+}
+
+/// The fields that differ between two objects.
+#[derive(Clone, Debug, Default)]
+pub struct Comparison {
+    pub added: Set,
+    pub modified: Set,
+    pub removed: Set,
+}
+
+impl Comparison {
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
+    }
+}
+
+/// One step of the path to a value; the element is built only where something differs.
+enum Step<'a> {
+    Field(&'a str),
+    Item(Box<str>),
+}
+
+/// A comparison under way.
+struct Compare<'a> {
+    path: Vec<Step<'a>>,
+    out: Comparison,
+}
+
+/// What differs; without an old object, everything is new.
+pub fn compare(schema: &Struct, scope: Scope, old: Option<&Object>, new: &Object) -> Comparison {
+    let mut walk = Compare { path: Vec::new(), out: Comparison::default() };
+    let shape = Shape::Struct(schema);
+    for name in union_of_keys(old.map(|o| &o.0), Some(&new.0)) {
+        let (before, now) = (old.and_then(|o| o.0.get(name)), new.0.get(name));
+        if !scope.covers(name) || before == now {
+            continue;
+        }
+        if name != "metadata" {
+            walk.at(Step::Field(name), shape.field(name), before, now);
+            continue;
+        }
+        walk.path.push(Step::Field(name));
+        let place = shape.field(name).shape();
+        for name in union_of_keys(before, now).filter(|name| !UNMANAGED.contains(name)) {
+            walk.at(
+                Step::Field(name),
+                place.field(name),
+                before.and_then(|v| v.get(name)),
+                now.and_then(|v| v.get(name)),
+            );
+        }
+        walk.path.pop();
+    }
+    walk.out
+}
+
+fn union_of_keys<'a>(a: Option<&'a Value>, b: Option<&'a Value>) -> impl Iterator<Item = &'a str> {
+    let keys =
+        |v: Option<&'a Value>| v.and_then(Value::as_object).into_iter().flat_map(|m| m.keys().map(String::as_str));
+    let second = keys(b).filter(move |key| a.and_then(|v| v.get(*key)).is_none());
+    keys(a).chain(second)
+}
+
+/// Fields that are there in upstream's structs even when they are empty: that they appear tells nothing.
+const ALWAYS_THERE: &[&str] = &[
+    "metadata",
+    "spec",
+    "status",
+    "template",
+    "jobTemplate",
+    "strategy",
+    "updateStrategy",
+    "resources",
+    "containers",
+    "loadBalancer",
+];
+
+impl<'a> Compare<'a> {
+    fn at(&mut self, step: Step<'a>, place: Place<'_>, old: Option<&'a Value>, new: Option<&'a Value>) {
+        if old == new {
+            return;
+        }
+        self.path.push(step);
+        let shape = place.shape();
+        let leaf = is_empty(old) && is_empty(new);
+        match &shape {
+            Shape::Struct(_) | Shape::Map(_) if !leaf => {
+                for name in union_of_keys(old, new) {
+                    let (before, now) = (old.and_then(|v| v.get(name)), new.and_then(|v| v.get(name)));
+                    self.at(Step::Field(name), shape.field(name), before, now);
+                }
+                self.container(old, new);
+            }
+            Shape::List(list) if !leaf => {
+                self.items(list, old, new);
+                self.container(old, new);
+            }
+            _ => match (old, new) {
+                (None, _) => insert(&self.path, &mut self.out.added),
+                (_, None) => insert(&self.path, &mut self.out.removed),
+                _ => insert(&self.path, &mut self.out.modified),
+            },
+        }
+        self.path.pop();
+    }
+
+    /// A struct, map or list that is new or gone is so itself, beside what is in it.
+    fn container(&mut self, old: Option<&Value>, new: Option<&Value>) {
+        let silent = matches!(self.path.last(), Some(Step::Field(name)) if ALWAYS_THERE.contains(name));
+        match (old, new) {
+            (None, Some(_)) if !silent => insert(&self.path, &mut self.out.added),
+            (Some(_), None) => insert(&self.path, &mut self.out.removed),
+            _ => {}
+        }
+    }
+
+    fn items(&mut self, list: &List, old: Option<&'a Value>, new: Option<&'a Value>) {
+        let all = |value: Option<&'a Value>| -> Vec<(Box<str>, &'a Value)> {
+            let items = value.and_then(Value::as_array).into_iter().flatten();
+            items.filter_map(|item| Some((element::item(&list.kind, item)?, item))).collect()
+        };
+        let (before, now) = (all(old), all(new));
+        let find =
+            |list: &[(Box<str>, &'a Value)], wanted: &str| list.iter().find(|(e, _)| **e == *wanted).map(|(_, v)| *v);
+        for (element, value) in &now {
+            self.at(Step::Item(element.clone()), Place::of(&list.item), find(&before, element), Some(value));
+        }
+        for (element, value) in before.iter().filter(|(element, _)| find(&now, element).is_none()) {
+            self.at(Step::Item(element.clone()), Place::of(&list.item), Some(value), None);
+        }
+    }
+}
+
+fn insert(path: &[Step<'_>], set: &mut Set) {
+    set.insert(path.iter().map(|step| match step {
+        Step::Field(name) => element::field(name),
+        Step::Item(element) => element.clone(),
+    }));
+}
+
+/// The live object with the manifest merged in.
+pub fn merge(schema: &Struct, live: &Object, config: &Object) -> Object {
+    Object(merged(Shape::Struct(schema), Some(&live.0), &config.0))
+}
+
+fn merged(shape: Shape<'_>, live: Option<&Value>, config: &Value) -> Value {
+    match (&shape, live, config) {
+        (Shape::Struct(_) | Shape::Map(_), live, Value::Object(config)) => {
+            let mut out = live.and_then(Value::as_object).cloned().unwrap_or_default();
+            for (name, value) in config {
+                let value = merged(shape.field(name).shape(), out.get(name), value);
+                out.insert(name.clone(), value);
+            }
+            Value::Object(out)
+        }
+        (Shape::List(list), live, Value::Array(config)) => {
+            let live = live.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+            let keys = Keys(match &list.kind.topology {
+                Topology::Map(keys) => keys,
+                _ => &[],
+            });
+            let item = |item: &Value| {
+                let live = keys.find(live, item).map(|at| &live[at]);
+                merged(Place::of(&list.item).shape(), live, item)
+            };
+            Value::Array(woven(live, config, keys, item))
+        }
+        _ => config.clone(),
+    }
+}
+
+/// The items of both lists: the manifest's in its order, and what only the live list has at its place before the next
+/// item that both have.
+fn woven(live: &[Value], config: &[Value], keys: Keys<'_>, item: impl Fn(&Value) -> Value) -> Vec<Value> {
+    let mut all = Vec::with_capacity(live.len().max(config.len()));
+    let (mut l, mut c) = (0, 0);
+    while l < live.len() || c < config.len() {
+        if let Some(own) = live.get(l) {
+            match keys.find(config, own) {
+                None => {
+                    all.push(own.clone());
+                    l += 1;
+                    continue;
+                }
+                Some(at) => {
+                    let next_shared = (c..config.len()).find(|i| keys.find(live, &config[*i]).is_some());
+                    // One whose turn in the manifest is over, or comes later.
+                    if next_shared != Some(at) {
+                        l += 1;
+                        continue;
+                    }
+                    l += usize::from(at == c);
+                }
+            }
+        }
+        if let Some(value) = config.get(c) {
+            all.push(item(value));
+            c += 1;
+        }
+    }
+    all
+}
+
+/// The object without these fields.
+pub fn without(schema: &Struct, object: &Object, fields: &Set) -> Object {
+    match fields.is_empty() {
+        true => object.clone(),
+        false => Object(removed(Shape::Struct(schema), &object.0, fields).unwrap_or(Value::Null)),
+    }
+}
+
+/// `None`: nothing is left of it.
+fn removed(shape: Shape<'_>, value: &Value, fields: &Set) -> Option<Value> {
+    match (&shape, value) {
+        (Shape::Struct(_) | Shape::Map(_), Value::Object(map)) => {
+            let mut out = Map::with_capacity(map.len());
+            for (name, value) in map {
+                let element = element::field(name);
+                if fields.has(&element) {
+                    continue;
+                }
+                let below = fields.below(&element);
+                let kept = match below.is_empty() {
+                    true => Some(value.clone()),
+                    false => removed(shape.field(name).shape(), value, below),
+                };
+                if let Some(value) = kept {
+                    out.insert(name.clone(), value);
+                }
+            }
+            (!out.is_empty()).then_some(Value::Object(out))
+        }
+        (Shape::List(list), Value::Array(items)) => {
+            let kept = items.iter().filter_map(|item| {
+                let Some(element) = element::item(&list.kind, item) else { return Some(item.clone()) };
+                let below = fields.below(&element);
+                match (fields.has(&element), below.is_empty()) {
+                    (true, _) => None,
+                    (false, true) => Some(item.clone()),
+                    (false, false) => removed(Place::of(&list.item).shape(), item, below),
+                }
+            });
+            let kept: Vec<Value> = kept.collect();
+            (!kept.is_empty()).then_some(Value::Array(kept))
+        }
+        _ => Some(value.clone()),
+    }
+}
+
+/// The set with every struct's field on the way to a member as a member itself: what may be removed when it has become
+/// empty.
+pub fn with_named_fields(schema: &Struct, set: &Set) -> Set {
+    named(&Shape::Struct(schema), set)
+}
+
+fn named(shape: &Shape<'_>, set: &Set) -> Set {
+    set.combined(|element, node| {
+        let (is_field, place) = match (element::name(element), shape) {
+            (Some(name), Shape::Struct(s)) => (s.field(name).is_some(), shape.field(name)),
+            (Some(name), Shape::Map(_)) => (false, shape.field(name)),
+            (None, Shape::List(list)) => (false, Place::of(&list.item)),
+            _ => (false, Place { of: None, atomic: false }),
+        };
+        let member = node.member || (is_field && !node.below.is_empty());
+        Some(Node { member, below: named(&place.shape(), &node.below) })
+    })
+}
+
+/// The keys that an item of a manifest's list lacks, or shares with another item: such a list cannot be merged.
+pub fn check(schema: &Struct, config: &Object) -> Result<(), String> {
+    checked(Shape::Struct(schema), &config.0, &mut String::new())
+}
+
+fn checked(shape: Shape<'_>, value: &Value, path: &mut String) -> Result<(), String> {
+    let start = path.len();
+    match (&shape, value) {
+        (Shape::Struct(_) | Shape::Map(_), Value::Object(map)) => {
+            for (name, value) in map {
+                path.push('.');
+                path.push_str(name);
+                checked(shape.field(name).shape(), value, path)?;
+                path.truncate(start);
+            }
+        }
+        (Shape::List(list), Value::Array(items)) => {
+            let mut seen: Vec<Box<str>> = Vec::with_capacity(items.len());
+            for (i, item) in items.iter().enumerate() {
+                let Some(element) = element::item(&list.kind, item) else {
+                    let missing = list.kind.keys().iter().find(|key| item[**key].is_null()).unwrap_or(&"");
+                    return Err(format!(
+                        "{path}: element {i}: associative list with keys has an element that omits key field {missing:?} \
+                         (and doesn't have default value)"
+                    ));
+                };
+                let shown = element::shown(&element);
+                if seen.contains(&element) {
+                    return Err(format!("{path}: duplicate entries for key {shown}"));
+                }
+                seen.push(element);
+                path.push_str(&shown);
+                checked(Place::of(&list.item).shape(), item, path)?;
+                path.truncate(start);
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! What a write does to the managers of an object: a plain one takes fields, an apply merges, conflicts and lets go.
+
+use serde_json::Value;
+
+use super::BEFORE_FIRST_APPLY;
+use super::element;
+use super::entries::{Managed, Operation, Who};
+use super::set::Set;
+use super::walk::{self, Scope};
+use crate::api::patch::apply::LAST_APPLIED;
+use crate::api::schema::Struct;
+use crate::api::status::Cause;
+use crate::api::{Object, Status};
+
+/// The only manager whose apply takes over what `kubectl apply` on the client's side has set.
+const KUBECTL: &str = "kubectl";
+
+/// A field that another manager owns with another value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// As errors name it.
+    pub manager: String,
+    /// `.spec.replicas`
+    pub path: String,
+}
+
+/// The managers after a plain write; `old` is `None` for a new object.
+pub fn update(
+    schema: &Struct,
+    scope: Scope,
+    old: Option<&Object>,
+    new: &Object,
+    mut managed: Managed,
+    who: &Who,
+    now: &str,
+) -> Managed {
+    let changed = walk::compare(schema, scope, old, new);
+    if changed.is_empty() {
+        return managed;
+    }
+    let written = changed.modified.union(&changed.added);
+    let own = managed.find(who).map(|entry| entry.set.clone()).unwrap_or_default();
+    take(&mut managed, who, &written, &changed.removed, now);
+    managed.set(who, own.difference(&changed.removed).union(&written), now);
+    managed.finish();
+    managed
+}
+
+/// Takes fields from all managers but one.
+fn take(managed: &mut Managed, who: &Who, written: &Set, removed: &Set, now: &str) {
+    for entry in managed.0.iter_mut().filter(|entry| !entry.who.is(who)) {
+        let left = entry.set.difference(written).difference(removed);
+        if left != entry.set {
+            entry.set = left;
+            entry.time = now.to_owned();
+        }
+    }
+    managed.0.retain(|entry| !entry.set.is_empty() || entry.who.is(who));
+}
+
+/// How an apply is done, whatever is applied to what.
+pub struct Apply<'a> {
+    pub schema: &'a Struct,
+    pub scope: Scope,
+    pub who: &'a Who,
+    /// RFC 3339.
+    pub now: &'a str,
+}
+
+type Conflicts = Vec<Conflict>;
+
+impl Apply<'_> {
+    /// The object that an apply of `config` makes of `live`, with its `managedFields`.
+    pub fn run(
+        &self,
+        live: Option<&Object>,
+        config: &Object,
+        managed: Managed,
+        force: bool,
+    ) -> Result<Object, Conflicts> {
+        let nothing = Object(Value::Object(Default::default()));
+        let managed = match live {
+            Some(live) if managed.is_empty() => self.before_first_apply(live),
+            _ => managed,
+        };
+        let live = live.unwrap_or(&nothing);
+        let mut object = match self.attempt(live, config, managed.clone(), force) {
+            Err(conflicts) if self.who.manager == KUBECTL => {
+                let ours = self.by_last_applied(live);
+                let others: Conflicts = conflicts.into_iter().filter(|c| !ours.contains(&c.path)).collect();
+                if !others.is_empty() {
+                    return Err(others);
+                }
+                self.attempt(live, config, managed, true)?
+            }
+            outcome => outcome?,
+        };
+        if self.who.manager == KUBECTL && object.annotation(LAST_APPLIED).is_some_and(|text| !text.is_empty()) {
+            keep_telling(&mut object, config);
+        }
+        Ok(object)
+    }
+
+    /// All that is there, of an object whose fields were not tracked.
+    fn before_first_apply(&self, live: &Object) -> Managed {
+        let who = Who {
+            manager: BEFORE_FIRST_APPLY.into(),
+            operation: Operation::Update,
+            subresource: String::new(),
+            ..self.who.clone()
+        };
+        update(self.schema, self.scope, None, live, Managed::default(), &who, self.now)
+    }
+
+    fn attempt(&self, live: &Object, config: &Object, mut managed: Managed, force: bool) -> Result<Object, Conflicts> {
+        let last = managed.find(self.who).map(|entry| entry.set.clone()).unwrap_or_default();
+        managed.set(self.who, walk::fields(self.schema, self.scope, config), self.now);
+        let merged = walk::merge(self.schema, live, config);
+        let mut object = self.prune(merged, &managed, &last);
+
+        let changed = walk::compare(self.schema, self.scope, Some(live), &object);
+        let written = changed.modified.union(&changed.added);
+        let others = managed.0.iter().filter(|entry| !entry.who.is(self.who));
+        let conflicts: Conflicts = others
+            .flat_map(|entry| {
+                let paths = entry.set.intersection(&written).paths();
+                paths.into_iter().map(|path| Conflict { manager: entry.who.shown(), path })
+            })
+            .collect();
+        if !force && !conflicts.is_empty() {
+            return Err(conflicts);
+        }
+        take(&mut managed, self.who, &written, &changed.removed, self.now);
+        managed.finish();
+        object.set_meta("managedFields", managed.to_json());
+        Ok(object)
+    }
+
+    /// Removes what was applied last and is not now, unless another manager owns it too.
+    fn prune(&self, merged: Object, managed: &Managed, last: &Set) -> Object {
+        if last.is_empty() {
+            return merged;
+        }
+        let named = |set: &Set| walk::with_named_fields(self.schema, set);
+        let present = |object: &Object| named(&walk::all_fields(self.schema, object));
+        let last = named(last);
+        let pruned = walk::without(self.schema, &merged, &last);
+        // What others own comes back, with what leads to it.
+        let mut owned = managed.0.iter().fold(Set::default(), |all, entry| all.union(&entry.set));
+        // Its name is everybody's: metadata does not go with what was applied of it.
+        owned.insert([element::field("metadata"), element::field("name")]);
+        let before = present(&merged);
+        let pruned = walk::without(self.schema, &merged, &before.difference(&present(&pruned).union(&named(&owned))));
+        // Nothing goes that was not applied last: what merely hung below it comes back as well.
+        walk::without(self.schema, &merged, &before.difference(&present(&pruned)).intersection(&last))
+    }
+
+    /// The paths of the fields that a client-side apply set last and nobody has changed since.
+    fn by_last_applied(&self, live: &Object) -> Vec<String> {
+        let text = live.annotation(LAST_APPLIED).unwrap_or("");
+        let Ok(last) = serde_json::from_str::<Value>(text).map(Object) else { return Vec::new() };
+        if last.api_version() != self.who.api_version {
+            return Vec::new();
+        }
+        let changed = walk::compare(self.schema, self.scope, Some(&last), live);
+        let differs = changed.modified.union(&changed.added).union(&changed.removed);
+        walk::fields(self.schema, self.scope, &last).difference(&differs).paths()
+    }
+}
+
+/// The annotation goes on telling what was applied, as long as somebody may apply on the client's side as well.
+fn keep_telling(object: &mut Object, config: &Object) {
+    let mut bare = config.clone();
+    bare.set_meta("managedFields", None);
+    if let Ok(annotated) = crate::api::patch::apply::annotated(&bare.0) {
+        object.0["metadata"]["annotations"][LAST_APPLIED] = annotated["metadata"]["annotations"][LAST_APPLIED].clone();
+    }
+}
+
+/// The refusal of an apply, in upstream's words.
+pub fn refusal(conflicts: &[Conflict]) -> Status {
+    let message = match conflicts {
+        [one] => format!("Apply failed with 1 conflict: conflict with {}: {}", one.manager, one.path),
+        many => {
+            let mut managers: Vec<&str> = many.iter().map(|c| c.manager.as_str()).collect();
+            managers.sort_unstable();
+            managers.dedup();
+            let mut lines = Vec::new();
+            for manager in managers {
+                lines.push(format!("conflicts with {manager}:"));
+                lines.extend(many.iter().filter(|c| c.manager == manager).map(|c| format!("- {}", c.path)));
+            }
+            format!("Apply failed with {} conflicts: {}", many.len(), lines.join("\n"))
+        }
+    };
+    let causes = conflicts.iter().map(|c| Cause {
+        reason: "FieldManagerConflict".into(),
+        message: format!("conflict with {}", c.manager),
+        field: c.path.clone(),
+    });
+    Status::failure(409, "Conflict", message).with_causes(causes.collect())
+}

@@ -1,0 +1,151 @@
+//! Who manages which fields: what a write makes of an object's managers, and server-side apply.
+
+use serde_json::Value;
+
+use crate::api::managed_fields::{self, Managed, Operation, Scope, Who};
+use crate::api::request::PatchType;
+use crate::api::{Object, Status};
+
+use super::call::{Call, bad_value};
+use super::update::Part;
+
+/// What our own components create is not tracked before somebody applies it; upstream's server may choose so too
+/// (`skipNonAppliedManager`), and what is not tracked belongs to `before-first-apply` then.
+const COMPONENTS: &[&str] = &["kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy"];
+
+/// The longest name of a manager.
+const MAX_MANAGER: usize = 128;
+
+impl Call {
+    /// Whether it is a server-side apply, whose object brings its managers along.
+    pub fn is_apply(&self) -> bool {
+        // A Scale is a view: its one field is written, not applied.
+        self.options.patch_type == Some(PatchType::Apply) && self.subresource.as_deref() != Some("scale")
+    }
+
+    fn manager(&self) -> Option<&str> {
+        self.options.field_manager.as_deref().filter(|name| !name.is_empty())
+    }
+
+    fn who(&self, operation: Operation) -> Who {
+        Who {
+            manager: self.manager().unwrap_or("unknown").to_owned(),
+            operation,
+            api_version: self.asked().api_version(),
+            subresource: self.subresource.clone().unwrap_or_default(),
+        }
+    }
+
+    fn scope(&self, part: Part) -> Scope {
+        match part {
+            Part::Status => Scope::Status,
+            Part::Whole if self.kind.has_subresource("status") => Scope::Main,
+            _ => Scope::All,
+        }
+    }
+
+    /// Checks what a writer says about managers.
+    pub fn check_manager(&self) -> Result<(), Status> {
+        let refused = |cause| Err(Status::invalid("PatchOptions", "meta.k8s.io", "", vec![cause]));
+        let name = self.manager().unwrap_or("");
+        if name.len() > MAX_MANAGER {
+            let why = format!("may not be more than {MAX_MANAGER} bytes");
+            return refused(bad_value("fieldManager", &Value::from(name), &why));
+        }
+        if name.chars().any(|c| c.is_control()) {
+            return refused(bad_value("fieldManager", &Value::from(name), "should only contain printable characters"));
+        }
+        if self.is_apply() && name.is_empty() {
+            let message = "Required value: is required for apply patch".to_owned();
+            return refused(crate::api::Cause {
+                reason: "FieldValueRequired".into(),
+                message,
+                field: "fieldManager".into(),
+            });
+        }
+        if self.options.force && !self.is_apply() {
+            let message = "Forbidden: may not be specified for non-apply patch".to_owned();
+            return refused(crate::api::Cause { reason: "FieldValueForbidden".into(), message, field: "force".into() });
+        }
+        Ok(())
+    }
+}
+
+/// What a writer says about managers by the object itself.
+enum Given {
+    /// Nobody shall manage anything any more.
+    Reset,
+    /// As it is, or as the writer has changed it.
+    Managed(Managed),
+}
+
+fn given(new: &Object, old: Option<&Object>) -> Given {
+    let of_old = || old.and_then(Managed::of).unwrap_or_default();
+    match &new.0["metadata"]["managedFields"] {
+        Value::Array(entries) if entries.iter().all(|e| e.as_object().is_some_and(|m| m.is_empty())) => Given::Reset,
+        Value::Array(_) => Given::Managed(Managed::of(new).filter(|m| !m.is_empty()).unwrap_or_else(of_old)),
+        _ => Given::Managed(of_old()),
+    }
+}
+
+/// Sets the managers of a new object: all that it says is its creator's.
+pub(super) fn created(call: &Call, object: &mut Object, now: &str) {
+    if call.is_apply() {
+        return;
+    }
+    let tracked = call.manager().is_some_and(|name| !COMPONENTS.contains(&name));
+    let managed = match given(object, None) {
+        Given::Managed(managed) if tracked || !managed.is_empty() => managed,
+        _ => return object.set_meta("managedFields", None),
+    };
+    let (schema, who) = (call.asked().schema(), call.who(Operation::Update));
+    let scope = call.scope(Part::Whole);
+    let managed = managed_fields::update(&schema, scope, None, &call.shown(object), managed, &who, now);
+    object.set_meta("managedFields", managed.to_json());
+}
+
+/// Sets the managers of an object that replaces another. What nobody manages stays so.
+pub(super) fn updated(call: &Call, part: Part, new: &mut Object, old: &Object, now: impl FnOnce() -> String) {
+    if call.is_apply() {
+        return;
+    }
+    let before = old.0["metadata"].get("managedFields");
+    if before.is_none() && new.0["metadata"].get("managedFields").is_none() {
+        return;
+    }
+    let managed = match given(new, Some(old)) {
+        Given::Managed(managed) if !managed.is_empty() => managed,
+        _ => return new.set_meta("managedFields", None),
+    };
+    let (schema, who) = (call.asked().schema(), call.who(Operation::Update));
+    let (shown, shown_old) = (call.shown(new), call.shown(old));
+    let after =
+        managed_fields::update(&schema, call.scope(part), Some(&shown_old), &shown, managed.clone(), &who, &now());
+    // As it was written, where nothing has changed: else this would be a write.
+    let value = match before {
+        Some(value) if Managed::of(old).as_ref() == Some(&after) => Some(value.clone()),
+        _ => after.to_json(),
+    };
+    new.set_meta("managedFields", value);
+}
+
+/// The object, with its managers, that the apply of a manifest makes of a live one. All in the asked version.
+pub(super) fn applied(
+    call: &Call,
+    part: Part,
+    live: Option<&Object>,
+    config: &Object,
+    now: &str,
+) -> Result<Object, Status> {
+    let schema = call.asked().schema();
+    managed_fields::check(&schema, config).map_err(|why| {
+        let kind = call.asked();
+        let place = [config.namespace().unwrap_or(""), config.name()].join("/");
+        let version = format!("{}, Kind={}", kind.api_version(), kind.kind);
+        Status::internal(format!("failed to create typed patch object ({place}; {version}): {why}"))
+    })?;
+    let managed = live.and_then(Managed::of).unwrap_or_default();
+    let who = call.who(Operation::Apply);
+    let apply = managed_fields::Apply { schema: &schema, scope: call.scope(part), who: &who, now };
+    apply.run(live, config, managed, call.options.force).map_err(|conflicts| managed_fields::refusal(&conflicts))
+}
