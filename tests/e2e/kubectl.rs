@@ -60,6 +60,15 @@ impl Cluster {
         Some(Cluster { node, kubectl })
     }
 
+    /// Which kubectl it is: 32 of 1.32.
+    fn minor(&self) -> u32 {
+        let version = self.ok(&["version", "--client", "-o", "json"]);
+        let version: serde_json::Value = serde_json::from_str(&version).unwrap();
+        let digits: String =
+            version["clientVersion"]["minor"].as_str().unwrap().chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().unwrap()
+    }
+
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.kubectl);
         let dir = self.node.dir.path();
@@ -111,7 +120,7 @@ impl Drop for Ended {
 #[test]
 fn objects_are_made_shown_changed_and_deleted() {
     let Some(cluster) = Cluster::start() else { return };
-    cluster.says(&["version"], "Server Version: v1.35.0");
+    cluster.says(&["version"], "v1.35.0");
     cluster.says(&["api-resources"], "deployments");
     cluster.says(&["api-versions"], "apps/v1");
     cluster.says(&["explain", "pod.spec.containers"], "FIELDS:");
@@ -122,6 +131,11 @@ fn objects_are_made_shown_changed_and_deleted() {
     cluster.ok(&["create", "namespace", "lab"]);
     cluster.ok(&["create", "configmap", "settings", "--from-literal=a=1"]);
     cluster.ok(&["create", "secret", "generic", "hidden", "--from-literal=b=2"]);
+    cluster.says(&["create", "deployment", "plain", "--image=localhost/busybox:1"], "deployment.apps/plain created");
+    cluster.ok(&["delete", "deployment", "plain"]);
+    if cluster.minor() >= 24 {
+        assert!(cluster.ok(&["create", "token", "default"]).len() > 100);
+    }
     assert_eq!(cluster.ok_with(&["apply", "-f", "-"], DEPLOYMENT), "deployment.apps/app created\n");
     assert_eq!(cluster.ok_with(&["apply", "-f", "-"], DEPLOYMENT), "deployment.apps/app unchanged\n");
     let changed = DEPLOYMENT.replace("value: '1'", "value: '2'");
@@ -166,7 +180,7 @@ fn objects_are_made_shown_changed_and_deleted() {
         assert_eq!(cluster.ok(&["get", "deployment", "app", "-o", "jsonpath={.metadata.labels.p}"]), of_type);
     }
     cluster.ok(&["scale", "deployment/app", "--replicas=3"]);
-    cluster.ok(&["wait", "--for=jsonpath={.status.readyReplicas}=3", "deployment/app", "--timeout=30s"]);
+    cluster.ok(&["rollout", "status", "deployment/app", "--timeout=30s"]);
     cluster.ok(&["set", "env", "deployment/app", "B=3"]);
     cluster.ok(&["rollout", "status", "deployment/app", "--timeout=60s"]);
     cluster.says(&["rollout", "history", "deployment/app"], "REVISION");
