@@ -2,6 +2,7 @@
 //!
 //! The schemas know names and types; `numbers.txt` knows which number a field has on the wire. Go writes every plain field,
 //! set or not: an empty text, a 0 and a false are dropped where they say nothing, as Go's JSON leaves them out.
+//! CustomResourceDefinitions and custom resources come as JSON or YAML alone.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -295,7 +296,8 @@ mod tests {
             return;
         }
         let Some(numbers) = NUMBERS.get(&(schema.package.as_str(), of)) else {
-            assert!(!schema.package.ends_with("/v1"), "{} {of} has no numbers", schema.package);
+            // Schemas of schemas have unions, which are messages of their own: CRDs come as JSON or YAML.
+            assert_eq!(schema.package, "apiextensions/v1", "{of} has no numbers");
             return;
         };
         for (_, entry) in numbers {

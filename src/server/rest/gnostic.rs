@@ -3,7 +3,9 @@
 use bytes::{BufMut, Bytes};
 use serde_json::Value;
 
-pub const MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// As clients ask for it, and as an answer has to name it: Go refuses an `@` there.
+pub const WANTED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+pub const MEDIA_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 /// What a field of a message holds.
 #[derive(Clone, Copy)]
@@ -203,7 +205,7 @@ mod tests {
     fn a_document_is_written_in_numbered_fields() {
         let document = json!({"swagger": "2.0", "definitions": {"A": {"type": "object", "x-y": [1]}}});
         let schema =
-            [&[0xb2, 1, 8, 0x0a, 6][..], b"object", &[0xfa, 1, 10, 0x0a, 3], b"x-y", &[0x12, 5, 0x12, 3], b"[1]"]
+            [&[0xb2, 1, 8, 0x0a, 6][..], b"object", &[0xfa, 1, 12, 0x0a, 3], b"x-y", &[0x12, 5, 0x12, 3], b"[1]"]
                 .concat();
         let named = [&[0x0a, 1][..], b"A", &[0x12, schema.len() as u8], &schema].concat();
         let definitions = [&[0x0a, named.len() as u8][..], &named].concat();

@@ -112,11 +112,11 @@ pub fn v2(clauses: &[Clause], wanted: &Wanted) -> Result<Reply, Status> {
     // The first that we have; who wants nothing in particular gets JSON.
     let protobuf = clauses.iter().find_map(|clause| match clause.form() {
         Some(_) => Some(false),
-        None => (clause.media == gnostic::MEDIA_TYPE).then_some(true),
+        None => [gnostic::WANTED, gnostic::MEDIA_TYPE].contains(&&*clause.media).then_some(true),
     });
     match protobuf {
         None if !clauses.is_empty() => {
-            let why = format!("OpenAPI v2 is served as application/json and {}", gnostic::MEDIA_TYPE);
+            let why = format!("OpenAPI v2 is served as application/json and {}", gnostic::WANTED);
             Err(Status::failure(406, "NotAcceptable", why))
         }
         Some(true) => {
