@@ -148,7 +148,7 @@ fn containers_end_as_their_pod_says() {
     let pod = |name, path: &str, wanted| node.wait_field(&["pod", name], path, wanted, PATIENCE);
     pod("failed-init", ".status.phase", "Failed");
     let init = ".status.initContainerStatuses[1].state.terminated";
-    pod("failed-init", &format!("{init}['exitCode','message']"), "5 no luck\n");
+    assert_eq!(node.field(&["pod", "failed-init"], &format!("{init}['exitCode','message']")), "5 no luck\n");
     assert!(node.ok(&["get", "pod", "failed-init", "--no-headers"]).contains("Init:Error"));
     assert_eq!(
         node.field(&["pod", "failed-init"], ".status.containerStatuses[0].state.waiting.reason"),
@@ -160,7 +160,8 @@ fn containers_end_as_their_pod_says() {
     pod("job", ".status.phase", "Succeeded");
     let ended = ".status.containerStatuses[0]";
     pod("job", &format!("{ended}.restartCount"), "1");
-    pod("job", &format!("{ended}.state.terminated['exitCode','reason','message']"), "0 Completed well done\n");
+    let last = node.field(&["pod", "job"], &format!("{ended}.state.terminated['exitCode','reason','message']"));
+    assert_eq!(last, "0 Completed well done\n");
     pod("job", ".status.initContainerStatuses[0].state.terminated.exitCode", "0");
     let said = |name: &str, what: &str| {
         eventually(what, PATIENCE, || contains(&node.ok(&["events", "--for", &format!("pod/{name}")]), what));

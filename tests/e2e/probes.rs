@@ -153,7 +153,7 @@ fn readiness_opens_and_closes_the_way_to_a_pod() {
         });
     };
     let slice = |pod: &str, ready: &str| {
-        let path = format!(".items[0].endpoints[?(@.targetRef.name==\"{pod}\")].conditions.ready");
+        let path = format!(".endpoints[?(@.targetRef.name==\"{pod}\")].conditions.ready");
         node.wait_field(&["endpointslices", "-l", "kubernetes.io/service-name=web"], &path, ready, PATIENCE);
     };
     answers(&["http", "tcp"]);
