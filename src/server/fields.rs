@@ -113,11 +113,20 @@ pub(super) fn updated(call: &Call, part: Part, new: &mut Object, old: &Object, n
     if before.is_none() && new.0["metadata"].get("managedFields").is_none() {
         return;
     }
+    let (schema, who) = (call.asked().schema(), call.who(Operation::Update));
+    // Most writers say nothing of managers: then the entries are read only where something has changed.
+    if new.0["metadata"].get("managedFields").is_none_or(|value| Some(value) == before) {
+        let changed = managed_fields::compare(&schema, call.scope(part), Some(&call.shown(old)), &call.shown(new));
+        let value = match Managed::of(old).filter(|managed| !changed.is_empty() && !managed.is_empty()) {
+            Some(managed) => managed_fields::update_with(changed, managed, &who, &now()).to_json(),
+            None => before.cloned(),
+        };
+        return new.set_meta("managedFields", value);
+    }
     let managed = match given(new, Some(old)) {
         Given::Managed(managed) if !managed.is_empty() => managed,
         _ => return new.set_meta("managedFields", None),
     };
-    let (schema, who) = (call.asked().schema(), call.who(Operation::Update));
     let (shown, shown_old) = (call.shown(new), call.shown(old));
     let after =
         managed_fields::update(&schema, call.scope(part), Some(&shown_old), &shown, managed.clone(), &who, &now());

@@ -13,8 +13,8 @@ mod write;
 
 pub use entries::{Entry, Managed, Operation, Who};
 pub use set::Set;
-pub use walk::{Scope, check};
-pub use write::{Apply, Conflict, refusal, update};
+pub use walk::{Comparison, Scope, check, compare};
+pub use write::{Apply, Conflict, refusal, update, update_with};
 
 /// The manager that owns what was there before the first apply of an object whose fields were not tracked.
 pub const BEFORE_FIRST_APPLY: &str = "before-first-apply";

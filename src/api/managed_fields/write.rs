@@ -6,7 +6,7 @@ use super::BEFORE_FIRST_APPLY;
 use super::element;
 use super::entries::{Managed, Operation, Who};
 use super::set::Set;
-use super::walk::{self, Scope};
+use super::walk::{self, Comparison, Scope};
 use crate::api::patch::apply::LAST_APPLIED;
 use crate::api::schema::Struct;
 use crate::api::status::Cause;
@@ -30,11 +30,15 @@ pub fn update(
     scope: Scope,
     old: Option<&Object>,
     new: &Object,
-    mut managed: Managed,
+    managed: Managed,
     who: &Who,
     now: &str,
 ) -> Managed {
-    let changed = walk::compare(schema, scope, old, new);
+    update_with(walk::compare(schema, scope, old, new), managed, who, now)
+}
+
+/// The managers after a plain write that made these changes.
+pub fn update_with(changed: Comparison, mut managed: Managed, who: &Who, now: &str) -> Managed {
     if changed.is_empty() {
         return managed;
     }

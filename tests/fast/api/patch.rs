@@ -232,3 +232,37 @@ fn scale_is_a_view() {
     let error = podwright::api::scale::set(scale, &mut object, &json!({"spec": {"replicas": -1}})).unwrap_err();
     assert_eq!(error.code, 422);
 }
+
+/// Upstream's merge keys and strategies of the kinds beyond Pods.
+#[test]
+fn strategic_patches_know_every_kinds_lists() {
+    for (kind, target, patch, expected) in [
+        (
+            "validatingwebhookconfigurations",
+            "{webhooks: [{name: a.b.c, failurePolicy: Fail}, {name: d.e.f}]}",
+            "{webhooks: [{name: a.b.c, failurePolicy: Ignore}]}",
+            "{webhooks: [{name: a.b.c, failurePolicy: Ignore}, {name: d.e.f}]}",
+        ),
+        (
+            "poddisruptionbudgets",
+            "{spec: {selector: {matchLabels: {a: b}}}}",
+            "{spec: {selector: {matchLabels: {c: d}}}}",
+            "{spec: {selector: {matchLabels: {c: d}}}}",
+        ),
+        (
+            "statefulsets",
+            "{spec: {selector: {matchLabels: {a: b}}, template: {spec: {containers: [{name: c, image: i}]}}}}",
+            "{spec: {selector: {matchLabels: {c: d}}, template: {spec: {containers: [{name: c, image: j}]}}}}",
+            "{spec: {selector: {matchLabels: {a: b, c: d}}, template: {spec: {containers: [{name: c, image: j}]}}}}",
+        ),
+        (
+            "ingresses",
+            "{spec: {rules: [{host: a}, {host: b}]}}",
+            "{spec: {rules: [{host: c}]}}",
+            "{spec: {rules: [{host: c}]}}",
+        ),
+    ] {
+        let schema = kinds::lookup(kind).unwrap().schema();
+        assert_eq!(patch::strategic::merge(&schema, &value(target), &value(patch)), Ok(value(expected)), "{kind}");
+    }
+}

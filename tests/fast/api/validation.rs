@@ -433,7 +433,7 @@ fn what_is_too_large() {
         (
             "configmap",
             format!("{{data: {{a: {}}}}}", long(1024 * 1024)),
-            "",
+            "[]",
             "TooLong",
             "may not be more than 1048576 bytes",
         ),
