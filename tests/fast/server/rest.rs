@@ -3,6 +3,7 @@
 mod discovery;
 mod objects;
 mod refused;
+mod streams;
 mod tls;
 
 use std::sync::Arc;

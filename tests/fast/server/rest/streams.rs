@@ -1,0 +1,174 @@
+//! Sessions over WebSocket, with a node that echoes: exec, port-forward, logs, and broken frames.
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use podwright::api::Verb;
+use podwright::api::rpc::{Session, Task};
+use podwright::api::stream::{CLOSE, Frame, FrameCodec, STATUS, STDIN, STDOUT};
+use podwright::client::{Client, rpc};
+use podwright::server::listen::{bind, serve};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_util::codec::Framed;
+
+use super::super::{Api, pod};
+
+/// A served socket, a running Pod `p` on a node, and that node's agent.
+struct World {
+    dir: tempfile::TempDir,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(|task| task.abort());
+    }
+}
+
+impl World {
+    async fn new() -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("api.sock");
+        let api = Api::new().await;
+        let mut object = pod("p");
+        object["spec"]["nodeName"] = "n".into();
+        api.create("pods", object).await.unwrap();
+        let running = json!({"status": {"phase": "Running", "containerStatuses": [
+            {"name": "c", "ready": true, "restartCount": 0, "image": "i", "imageID": "i",
+             "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]}});
+        api.sub(Verb::Patch, "pods", "p", "status", running).await.unwrap();
+        let (listener, server) = (bind(&path).unwrap(), api.0.clone());
+        let serving = tokio::spawn(async move { serve(server, listener, None, std::future::pending()).await.unwrap() });
+        let client = rpc::client(rpc::Address(path), "test");
+        let mut sessions = client.sessions("n").await.unwrap();
+        let agent = tokio::spawn(async move {
+            while let Some(session) = sessions.recv().await {
+                tokio::spawn(echo(client.clone(), session));
+            }
+        });
+        World { dir, tasks: vec![serving, agent] }
+    }
+
+    async fn connect(&self) -> UnixStream {
+        UnixStream::connect(self.dir.path().join("api.sock")).await.unwrap()
+    }
+
+    async fn websocket(&self, path: &str, protocol: &str) -> WebSocketStream<UnixStream> {
+        let mut request =
+            format!("ws://localhost/api/v1/namespaces/default/pods/p/{path}").into_client_request().unwrap();
+        request.headers_mut().insert("sec-websocket-protocol", protocol.parse().unwrap());
+        let (socket, reply) = tokio_tungstenite::client_async(request, self.connect().await).await.unwrap();
+        assert_eq!(reply.headers()["sec-websocket-protocol"], protocol);
+        socket
+    }
+}
+
+/// Sends back what it is sent until the caller has ended; then it ends as a command that fails with 3.
+async fn echo(client: Client, session: Session) {
+    let mut frames = Framed::new(client.dial(&session.id).await.unwrap(), FrameCodec);
+    let end = match session.task {
+        Task::Log { .. } => {
+            frames.send(Frame { channel: STDOUT, payload: Bytes::from_static(b"said\n") }).await.unwrap();
+            json!({"status": "Success", "code": 200})
+        }
+        _ => {
+            while let Some(Ok(frame)) = frames.next().await {
+                match frame.channel {
+                    STDIN => frames.send(Frame { channel: STDOUT, payload: frame.payload }).await.unwrap(),
+                    CLOSE => break,
+                    _ => {}
+                }
+            }
+            let cause = json!({"reason": "ExitCode", "message": "3"});
+            json!({"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": [cause]}})
+        }
+    };
+    // Who has hung up does not hear it.
+    let _ = frames.send(Frame { channel: STATUS, payload: end.to_string().into() }).await;
+    let _ = frames.close().await;
+}
+
+async fn next(socket: &mut WebSocketStream<UnixStream>) -> Vec<u8> {
+    match socket.next().await.unwrap().unwrap() {
+        Message::Binary(bytes) => bytes.to_vec(),
+        other => panic!("no binary message: {other:?}"),
+    }
+}
+
+fn message(channel: u8, payload: &[u8]) -> Message {
+    Message::Binary([&[channel][..], payload].concat().into())
+}
+
+#[tokio::test]
+async fn exec_has_its_streams_half_close_and_exit_code() {
+    let world = World::new().await;
+    let mut socket = world.websocket("exec?command=cat&stdin=true&stdout=true", "v5.channel.k8s.io").await;
+    assert_eq!(next(&mut socket).await, [STDOUT], "the session stands");
+    socket.send(message(STDIN, b"hello")).await.unwrap();
+    assert_eq!(next(&mut socket).await, b"\x01hello");
+    socket.send(message(CLOSE, &[STDIN])).await.unwrap();
+    let end = next(&mut socket).await;
+    let status: Value = serde_json::from_slice(&end[1..]).unwrap();
+    assert_eq!((end[0], status["details"]["causes"][0]["message"].clone()), (STATUS, json!("3")));
+    assert!(matches!(socket.next().await, Some(Ok(Message::Close(Some(close)))) if u16::from(close.code) == 1000));
+}
+
+#[tokio::test]
+async fn ports_are_forwarded_over_channels() {
+    let world = World::new().await;
+    let mut socket = world.websocket("portforward?ports=80&ports=8080", "v4.channel.k8s.io").await;
+    let mut heads = Vec::new();
+    for _ in 0..4 {
+        heads.push(next(&mut socket).await);
+    }
+    heads.sort();
+    assert_eq!(heads, [[0, 80, 0], [1, 80, 0], [2, 0x90, 0x1f], [3, 0x90, 0x1f]]);
+    for (channel, text) in [(0, b"one"), (2, b"two")] {
+        socket.send(message(channel, text)).await.unwrap();
+        assert_eq!(next(&mut socket).await, [&[channel][..], text].concat());
+    }
+}
+
+#[tokio::test]
+async fn a_log_is_plain_text() {
+    let world = World::new().await;
+    let mut stream = world.connect().await;
+    let request = "GET /api/v1/namespaces/default/pods/p/log HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("said\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn broken_frames_end_their_connection_and_nothing_else() {
+    let world = World::new().await;
+    let head = "GET /api/v1/namespaces/default/pods/p/exec?command=cat&stdin=1&stdout=1 HTTP/1.1\r\nHost: x\r\n\
+                Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n";
+    for rubbish in [
+        &b"\x82\x01x"[..],                                   // not masked
+        b"\xf2\x81\0\0\0\0x",                                // reserved bits
+        b"\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\0\0\0\0", // longer than all there is
+        b"\x8f\x80\0\0\0\0",                                 // an opcode that is none
+        b"GET / HTTP/1.1\r\n\r\n",
+    ] {
+        let mut stream = world.connect().await;
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(rubbish).await.unwrap();
+        let mut answer = Vec::new();
+        // It may be reset, with what it has not read.
+        let _ = stream.read_to_end(&mut answer).await;
+        assert!(answer.starts_with(b"HTTP/1.1 101"), "{:?}", String::from_utf8_lossy(&answer));
+    }
+    let mut socket = world.websocket("exec?command=cat&stdin=true&stdout=true", "v4.channel.k8s.io").await;
+    socket.send(message(200, b"no such channel")).await.unwrap();
+    socket.send(Message::Binary(Bytes::new())).await.unwrap();
+    socket.send(message(STDIN, b"still here")).await.unwrap();
+    assert_eq!(next(&mut socket).await, [STDOUT]);
+    assert_eq!(next(&mut socket).await, b"\x01still here");
+}
