@@ -52,8 +52,9 @@ impl Server {
     }
 
     async fn create_named(&self, call: &Call, mut object: Object, warnings: Vec<String>) -> Result<Response, Status> {
-        admission::create(self, call, &mut object).await?;
+        // First, as upstream has it: what admission adds is not the writer's.
         fields::created(call, &mut object, &self.timestamp());
+        admission::create(self, call, &mut object).await?;
         (call.kind.strategy.identify)(&mut object);
         let key = call.kind.key(call.namespace.as_deref(), object.name());
         let name = object.name().to_owned();
