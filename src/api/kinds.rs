@@ -49,6 +49,7 @@ mod priority_level_configuration;
 mod replica_set;
 mod replication_controller;
 mod resource_quota;
+mod review;
 mod role;
 mod role_binding;
 mod runtime_class;
@@ -347,6 +348,13 @@ pub static KINDS: &[Kind] = &[
     // batch
     cron_job::KIND,
     job::KIND,
+    // authentication.k8s.io, authorization.k8s.io
+    review::TOKEN,
+    review::SELF_SUBJECT,
+    review::LOCAL_SUBJECT_ACCESS,
+    review::SELF_SUBJECT_ACCESS,
+    review::SELF_SUBJECT_RULES,
+    review::SUBJECT_ACCESS,
     // certificates.k8s.io
     certificate_signing_request::KIND,
     // networking.k8s.io

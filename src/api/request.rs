@@ -1,5 +1,7 @@
 //! The one request and response of the API server, as every face and both transports carry them.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,6 +21,23 @@ pub enum Verb {
     DeleteCollection,
     /// Opens a byte stream to the node: the subresources `log`, `exec`, `attach`, `portforward`.
     Connect,
+}
+
+impl Verb {
+    /// As rules and messages name it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Verb::Get => "get",
+            Verb::List => "list",
+            Verb::Watch => "watch",
+            Verb::Create => "create",
+            Verb::Update => "update",
+            Verb::Patch => "patch",
+            Verb::Delete => "delete",
+            Verb::DeleteCollection => "deletecollection",
+            Verb::Connect => "connect",
+        }
+    }
 }
 
 /// A request to the API server, whatever face it came through.
@@ -143,17 +162,33 @@ pub struct Preconditions {
     pub resource_version: Option<String>,
 }
 
-/// An authenticated caller.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// An authenticated caller; upstream's `UserInfo`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct User {
+    #[serde(rename = "username", skip_serializing_if = "String::is_empty")]
     pub name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
+    /// What else its authenticator knows: `authentication.kubernetes.io/pod-name`, ...
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
     /// The server's own loops, and root on the Unix socket: upstream's cluster-admin group.
     pub fn system(name: &str) -> User {
-        User { name: name.into(), groups: vec!["system:masters".into(), "system:authenticated".into()] }
+        User::new(name, ["system:masters", "system:authenticated"])
+    }
+
+    pub fn new<G: Into<String>>(name: impl Into<String>, groups: impl IntoIterator<Item = G>) -> User {
+        User { name: name.into(), groups: groups.into_iter().map(Into::into).collect(), ..User::default() }
+    }
+
+    pub fn is_in(&self, group: &str) -> bool {
+        self.groups.iter().any(|g| g == group)
     }
 }
 

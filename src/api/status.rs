@@ -104,8 +104,11 @@ impl Status {
     }
     pub fn forbidden(resource: &str, group: &str, name: &str, why: impl std::fmt::Display) -> Status {
         let q = qualified(resource, group);
-        Status::failure(403, "Forbidden", format!("{q} \"{name}\" is forbidden: {why}"))
-            .with_details(resource, group, name)
+        let message = match name {
+            "" => format!("{q} is forbidden: {why}"),
+            name => format!("{q} \"{name}\" is forbidden: {why}"),
+        };
+        Status::failure(403, "Forbidden", message).with_details(resource, group, name)
     }
     pub fn not_found(resource: &str, group: &str, name: &str) -> Status {
         let q = qualified(resource, group);

@@ -27,8 +27,58 @@ pub struct ControlPlaneArgs {
     /// Start from this backup; refused where a store exists already
     #[arg(long, value_name = "FILE")]
     pub restore: Option<PathBuf>,
+    /// Bearer tokens of fixed users, one a line: token,user,uid,"group1,group2"
+    #[arg(long, value_name = "FILE")]
+    pub token_auth_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub oidc: OidcArgs,
     #[command(flatten)]
     pub endpoint: EndpointArgs,
+}
+
+/// An OpenID Connect issuer whose tokens are accepted.
+#[derive(Clone, Debug, clap::Args)]
+pub struct OidcArgs {
+    /// Accept the tokens of this OpenID Connect issuer
+    #[arg(long, value_name = "URL", requires = "oidc_client_id")]
+    pub oidc_issuer_url: Option<String>,
+    /// The audience that its tokens must be for
+    #[arg(long, value_name = "ID")]
+    pub oidc_client_id: Option<String>,
+    /// The claim that names the user
+    #[arg(long, value_name = "CLAIM", default_value = "sub")]
+    pub oidc_username_claim: String,
+    /// What to put before user names [default: the issuer and #, unless the claim is email; -: nothing]
+    #[arg(long, value_name = "TEXT")]
+    pub oidc_username_prefix: Option<String>,
+    /// The claim that names the user's groups
+    #[arg(long, value_name = "CLAIM")]
+    pub oidc_groups_claim: Option<String>,
+    /// What to put before group names
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub oidc_groups_prefix: String,
+    /// Whose signature the issuer's TLS certificate must have [default: the system's authorities]
+    #[arg(long, value_name = "FILE")]
+    pub oidc_ca_file: Option<PathBuf>,
+    /// The issuer's keys (a JWK set), instead of asking it
+    #[arg(long, value_name = "FILE")]
+    pub oidc_jwks_file: Option<PathBuf>,
+}
+
+impl OidcArgs {
+    fn issuer(&self) -> Option<server::Oidc> {
+        let args = self.clone();
+        Some(server::Oidc::new(server::OidcConfig {
+            issuer: args.oidc_issuer_url?,
+            client_id: args.oidc_client_id?,
+            username_claim: args.oidc_username_claim,
+            username_prefix: args.oidc_username_prefix,
+            groups_claim: args.oidc_groups_claim,
+            groups_prefix: args.oidc_groups_prefix,
+            ca_file: args.oidc_ca_file,
+            jwks_file: args.oidc_jwks_file,
+        }))
+    }
 }
 
 /// A running control plane.
@@ -54,9 +104,12 @@ impl ControlPlane {
         let store = Arc::new(store::Sqlite::open(&file).context("opening the store")?);
         // 2. The API server, its socket and its TLS endpoint.
         let env = Env::system();
-        let config = server::Config { service_cidrs: args.service_cidr.clone(), ..server::Config::default() };
-        let tls =
-            endpoint::open(&args.endpoint, paths, isolated, &config, &env).await.context("the API's TLS endpoint")?;
+        let tokens = args.token_auth_file.as_deref().map(server::FixedTokens::read).transpose()?.unwrap_or_default();
+        let (service_cidrs, oidc) = (args.service_cidr.clone(), args.oidc.issuer());
+        let mut config = server::Config { service_cidrs, tokens, oidc, ..server::Config::default() };
+        let tls = endpoint::open(&args.endpoint, paths, isolated, &mut config, &env)
+            .await
+            .context("the API's TLS endpoint")?;
         let server = server::Server::open(store.clone(), env.clone(), config).await?;
         let listener = server::listen::bind(&paths.socket())
             .with_context(|| format!("listening on {}", paths.socket().display()))?;

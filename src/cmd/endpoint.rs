@@ -34,7 +34,7 @@ pub async fn open(
     args: &EndpointArgs,
     paths: &Paths,
     isolated: bool,
-    config: &server::Config,
+    config: &mut server::Config,
     env: &Env,
 ) -> anyhow::Result<Option<Tls>> {
     let Some(listener) = listen(args, paths, isolated).await? else { return Ok(None) };
@@ -42,6 +42,7 @@ pub async fn open(
     let own = if bound.ip().is_loopback() { Vec::new() } else { own_addresses()? };
     let names = Names::new("cluster.local", config.api_address(), own.into_iter().chain(named(bound)));
     let pki = Pki::open(&paths.pki(), &names, env.now())?;
+    config.authority = Some(pki.signer());
     let kubeconfig = paths.kubeconfig();
     write_private(&kubeconfig, &pki.kubeconfig(&url(bound)))?;
     tracing::info!("serving on {}; kubeconfig: {}", url(bound), kubeconfig.display());

@@ -1,4 +1,4 @@
-//! What must always exist: the initial namespaces, and the Services `kubernetes` and `kube-dns`.
+//! What must always exist: the initial namespaces, the default roles, and the Services `kubernetes` and `kube-dns`.
 
 use std::net::IpAddr;
 
@@ -38,7 +38,7 @@ impl Server {
     pub(super) async fn create_initial_objects(&self) -> Result<(), Status> {
         // What does not build on each other is written together: one fsync.
         let namespaces = NAMESPACES.map(|name| self.ensure("namespaces", None, name, json!({})));
-        futures::future::try_join_all(namespaces).await?;
+        tokio::try_join!(futures::future::try_join_all(namespaces), self.ensure_default_roles())?;
         let address = |ip: Option<IpAddr>| ip.map_or(Value::Null, |ip| Value::from(ip.to_string()));
         let kubernetes = json!({
             "metadata": {"labels": {"component": "apiserver", "provider": "kubernetes"}},

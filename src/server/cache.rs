@@ -259,6 +259,11 @@ impl Cache {
         *self.revision.borrow()
     }
 
+    /// Whether the cache shows everything that the store has acknowledged.
+    pub fn is_fresh(&self) -> bool {
+        self.revision() >= self.store.revision()
+    }
+
     /// Waits until the cache shows everything that the store has acknowledged.
     pub async fn fresh(&self) -> Result<(), Status> {
         self.reach(self.store.revision()).await

@@ -84,7 +84,7 @@ impl Call {
 
     fn check(&self) -> Result<(), Status> {
         if self.subresource.is_none() && self.verb != Verb::Connect && !self.asked().verbs.contains(&self.verb) {
-            return Err(self.not_allowed(&format!("{:?}", self.verb).to_lowercase()));
+            return Err(self.not_allowed(self.verb.as_str()));
         }
         let collection = matches!(self.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
         if self.kind.namespaced && self.namespace.is_none() && !collection {
@@ -146,15 +146,37 @@ impl Call {
     pub fn take_body(&mut self) -> Result<Value, Status> {
         self.body.take().ok_or_else(|| Status::bad_request("the request has no body"))
     }
+    /// The namespace; "" at the cluster scope.
+    pub fn within(&self) -> &str {
+        self.namespace.as_deref().unwrap_or("")
+    }
+
+    /// What is asked of the authorizers, as upstream's paths tell it.
     pub fn attributes(&self) -> Attributes<'_> {
+        let is_namespace = self.kind.kind == "Namespace" && self.kind.group.is_empty();
+        let selector = self.options.field_selector.as_deref().unwrap_or("");
+        let name = match self.verb {
+            // The name of what is created stands in the body; a rule for a name is none for creating it.
+            Verb::Create if self.subresource.is_none() => "",
+            Verb::List | Verb::Watch | Verb::DeleteCollection => named_by(selector).unwrap_or(self.name()),
+            _ => self.name(),
+        };
         Attributes {
-            user: &self.user,
-            verb: self.verb,
-            group: self.asked().group,
-            resource: self.kind.plural,
-            subresource: self.subresource.as_deref(),
-            namespace: self.namespace.as_deref(),
-            name: self.name.as_deref(),
+            subresource: self.subresource.as_deref().unwrap_or(""),
+            // A Namespace is in itself: who may read all within it may read it.
+            namespace: if is_namespace { name } else { self.within() },
+            name,
+            field_selector: selector,
+            ..Attributes::new(&self.user, self.verb_asked(), self.asked().group, self.kind.plural)
+        }
+    }
+
+    /// The verb as rules name it: sessions are got or created.
+    fn verb_asked(&self) -> &'static str {
+        match (self.verb, self.subresource.as_deref()) {
+            (Verb::Connect, Some("log" | "inspect" | "trace" | "proxy")) => "get",
+            (Verb::Connect, Some("exec" | "attach" | "portforward")) => "create",
+            (verb, _) => verb.as_str(),
         }
     }
 
@@ -185,6 +207,12 @@ impl Call {
         status.details = status.details.map(|d| status::Details { uid: uid.to_owned(), ..d });
         status
     }
+}
+
+/// The one name that a field selector leaves.
+fn named_by(selector: &str) -> Option<&str> {
+    let value = selector.split(',').find_map(|term| term.strip_prefix("metadata.name="))?;
+    Some(value.strip_prefix('=').unwrap_or(value))
 }
 
 /// A cause of `Invalid`, in upstream's wording of a bad value.

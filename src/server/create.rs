@@ -1,5 +1,6 @@
 //! The create verb.
 
+use crate::api::kinds::Storage;
 use crate::api::{Object, Response, Status, strategy};
 
 use super::Server;
@@ -19,6 +20,9 @@ const LONGEST_BASE: usize = 63 - SUFFIX;
 
 impl Server {
     pub(super) async fn create(&self, mut call: Call) -> Result<Response, Status> {
+        if matches!(call.kind.storage, Storage::Nowhere) {
+            return self.review(call).await;
+        }
         let body = call.take_body()?;
         if body["metadata"]["resourceVersion"].as_str().is_some_and(|rv| !rv.is_empty() && rv != "0") {
             return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));

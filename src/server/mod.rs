@@ -23,6 +23,7 @@ pub mod bench;
 mod bootstrap;
 mod cache;
 mod call;
+pub mod certificates;
 mod connect;
 mod create;
 mod delete;
@@ -33,11 +34,13 @@ mod extract;
 mod fields;
 mod get;
 mod housekeeping;
+mod impersonate;
 mod list;
 pub mod listen;
 mod patch;
 pub mod pki;
 pub mod rest;
+mod review;
 pub mod rpc;
 mod streams;
 mod subresources;
@@ -48,9 +51,10 @@ mod update;
 mod versions;
 mod watch;
 
-pub use authorize::{Authorizer, ClusterAdmin};
-pub use tokens::ISSUER;
+pub use impersonate::Impersonation;
+pub use tokens::{Authenticated, FixedTokens, ISSUER, Oidc, OidcConfig};
 
+use authorize::{Attributes, Authorizer};
 use cache::Cache;
 use call::Call;
 use streams::Streams;
@@ -67,12 +71,19 @@ pub struct Config {
     pub service_cidrs: Vec<ipnet::IpNet>,
     /// Where NodePorts come from.
     pub node_ports: std::ops::RangeInclusive<u16>,
+    /// Bearer tokens of fixed users.
+    pub tokens: FixedTokens,
+    /// An issuer of bearer tokens elsewhere.
+    pub oidc: Option<Oidc>,
+    /// What signs certificates; without it none are signed.
+    pub authority: Option<pki::Authority>,
 }
 
 impl Default for Config {
     fn default() -> Config {
         // The invariant: a literal that parses.
-        Config { service_cidrs: vec!["10.96.0.0/16".parse().expect("a valid CIDR")], node_ports: 30000..=32767 }
+        let service_cidrs = vec!["10.96.0.0/16".parse().expect("a valid CIDR")];
+        Config { service_cidrs, node_ports: 30000..=32767, tokens: FixedTokens::default(), oidc: None, authority: None }
     }
 }
 
@@ -82,9 +93,10 @@ pub struct Server {
     env: Env,
     config: Config,
     cache: Arc<Cache>,
-    authorizer: Box<dyn Authorizer>,
+    authorizer: Authorizer,
     streams: Arc<Streams>,
     signer: Signer,
+    verified: tokens::Verified,
     trace: Trace,
     tasks: Tasks,
 }
@@ -113,20 +125,25 @@ impl Server {
         let (cache, feed) = Cache::open(store.clone()).await?;
         let tasks = Tasks::default();
         tasks.add(tokio::spawn(feed));
-        let authorizer = Box::new(ClusterAdmin);
+        let authorizer = Authorizer::new(&cache);
         let streams = Arc::default();
         let signer = Signer::open(&*store, &env).await?;
         let trace = Trace::default();
-        let server = Arc::new(Server { store, env, config, cache, authorizer, streams, signer, trace, tasks });
+        let verified = Default::default();
+        let server = Server { store, env, config, cache, authorizer, streams, signer, verified, trace, tasks };
+        let server = Arc::new(server);
         server.create_initial_objects().await?;
         server.start_housekeeping();
+        server.start_aggregation();
+        server.start_certificates();
         Ok(server)
     }
 
     /// Everything but watch.
     pub async fn handle(&self, request: Request) -> Result<Response, Status> {
         let call = Call::resolve(request)?;
-        self.authorizer.authorize(&call.attributes())?;
+        self.authorize(&call.attributes()).await?;
+        authorize::guard(self, &call).await?;
         match call.version {
             None => self.run(call).await,
             Some(_) => {
@@ -155,7 +172,7 @@ impl Server {
     /// Changes of the objects that the request selects; see `api::Options` for where they start.
     pub async fn watch(&self, request: Request) -> Result<Watch, Status> {
         let call = Call::resolve(Request { verb: Verb::Watch, ..request })?;
-        self.authorizer.authorize(&call.attributes())?;
+        self.authorize(&call.attributes()).await?;
         let watch = self.open_watch(&call).await?;
         Ok(call.told(watch))
     }
@@ -166,6 +183,12 @@ impl Server {
     /// Whether a request is about something that exists as a kind, and its user may make it.
     fn may(&self, request: &Request) -> Result<(), Status> {
         self.authorizer.authorize(&Call::resolve(request.clone())?.attributes())
+    }
+
+    /// The same for a verb of another name: what is proxied has the HTTP method's.
+    fn may_by(&self, request: &Request, verb: &str) -> Result<(), Status> {
+        let call = Call::resolve(request.clone())?;
+        self.authorizer.authorize(&Attributes { verb, ..call.attributes() })
     }
 
     /// Reads an object on the server's own behalf.

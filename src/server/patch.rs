@@ -59,6 +59,7 @@ impl Server {
             let body = fields::applied(&call, part, None, &config, &self.timestamp())?.0;
             let create = Call { verb: Verb::Create, body: Some(body), ..call };
             call = Call { verb: Verb::Patch, body: None, ..create.again() };
+            self.authorize(&create.attributes()).await?;
             match self.create(create).await {
                 Err(status) if status.is_already_exists() => {}
                 done => return done.map(|response| Response { warnings, ..response }),
@@ -77,6 +78,7 @@ impl Server {
             let body = patch::apply::annotated(&body)?;
             let create = Call { verb: Verb::Create, body: Some(body), ..call };
             call = Call { verb: Verb::Patch, body: None, ..create.again() };
+            self.authorize(&create.attributes()).await?;
             match self.create(create).await {
                 Err(status) if status.is_already_exists() => {}
                 done => return done,

@@ -14,13 +14,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
 use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer};
+use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::api::User;
@@ -101,6 +102,11 @@ impl Pki {
         &self.ca.certificate
     }
 
+    /// What signs certificates that others ask for.
+    pub fn signer(&self) -> Authority {
+        Authority(self.ca.clone())
+    }
+
     /// How the server speaks TLS: its certificate, and client certificates of the same CA, which nobody has to show.
     pub fn server_config(&self) -> anyhow::Result<Arc<rustls::ServerConfig>> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -135,13 +141,76 @@ impl Pki {
     }
 }
 
+/// The cluster's CA, for the requests that it signs.
+#[derive(Clone)]
+pub struct Authority(Pair);
+
+impl Authority {
+    /// A CA of its own, kept nowhere.
+    pub fn generate(now: Timestamp) -> anyhow::Result<Authority> {
+        authority(now).map(Authority)
+    }
+
+    /// Its certificate, in PEM.
+    pub fn certificate(&self) -> &str {
+        &self.0.certificate
+    }
+
+    /// The certificate for a request, both in PEM: with its subject and alternative names, for these usages, for so many
+    /// seconds, but not longer than the CA itself lasts.
+    pub fn sign(&self, request: &str, usages: &[String], seconds: i64, now: Timestamp) -> anyhow::Result<String> {
+        let ca = CertificateDer::from_pem_slice(self.0.certificate.as_bytes())?;
+        let (_, ca) = X509Certificate::from_der(&ca).context("the CA")?;
+        let left = ca.validity().not_after.timestamp() - now.as_second();
+        let mut csr = CertificateSigningRequestParams::from_pem(request).context("the request")?;
+        let der = CertificateSigningRequestDer::from_pem_slice(request.as_bytes())?;
+        let (_, parsed) = X509CertificationRequest::from_der(&der).context("the request")?;
+        let subject = &parsed.certification_request_info.subject;
+        if subject.iter_organization().count() > 1 || subject.iter_common_name().count() > 1 {
+            return Err(anyhow!("one common name and one organization are all that can be signed"));
+        }
+        let params = &mut csr.params;
+        params.is_ca = IsCa::ExplicitNoCa;
+        (params.key_usages, params.extended_key_usages) = purposes(usages)?;
+        params.use_authority_key_identifier_extension = true;
+        validity(params, now, SignedDuration::from_secs(seconds.min(left)))?;
+        let issuer =
+            Issuer::from_ca_cert_pem(&self.0.certificate, KeyPair::from_pem(&self.0.key)?).context("the CA")?;
+        Ok(csr.signed_by(&issuer)?.pem())
+    }
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a certificate authority")
+    }
+}
+
+/// The usages of a CertificateSigningRequest as X.509 has them.
+fn purposes(usages: &[String]) -> anyhow::Result<(Vec<KeyUsagePurpose>, Vec<ExtendedKeyUsagePurpose>)> {
+    let (mut key, mut extended) = (Vec::new(), Vec::new());
+    for usage in usages {
+        match usage.as_str() {
+            "digital signature" | "signing" => key.push(KeyUsagePurpose::DigitalSignature),
+            "content commitment" => key.push(KeyUsagePurpose::ContentCommitment),
+            "key encipherment" => key.push(KeyUsagePurpose::KeyEncipherment),
+            "data encipherment" => key.push(KeyUsagePurpose::DataEncipherment),
+            "key agreement" => key.push(KeyUsagePurpose::KeyAgreement),
+            "client auth" => extended.push(ExtendedKeyUsagePurpose::ClientAuth),
+            "server auth" => extended.push(ExtendedKeyUsagePurpose::ServerAuth),
+            other => return Err(anyhow!("the usage {other:?} is not signed")),
+        }
+    }
+    Ok((key, extended))
+}
+
 /// The user of a client certificate: the subject's common name, and its organizations as groups.
 pub fn user_of(certificate: &CertificateDer<'_>) -> Option<User> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let subject = certificate.subject();
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-    let groups = subject.iter_organization().filter_map(|group| group.as_str().ok()).map(str::to_owned).collect();
-    (!name.is_empty()).then_some(User { name, groups })
+    let groups = subject.iter_organization().filter_map(|group| group.as_str().ok());
+    (!name.is_empty()).then(|| User::new(name, groups))
 }
 
 /// Writes a file that its owner alone may read, all or nothing.

@@ -2,11 +2,12 @@
 
 use crate::api::{FieldValidation, Object, Response, Status, strategy};
 
+use super::authorize::may_grant;
 use super::call::{Call, bad_value};
 use super::encode::Current;
 use super::get;
 use super::transact::{Decision, How, Plan, Taken, Written};
-use super::{Server, admission, allocate, fields};
+use super::{Server, admission, allocate, certificates, fields};
 
 /// Which part of an object a write may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub(super) enum Part {
     Status,
     /// A Namespace's `spec.finalizers`.
     Finalize,
+    /// A CertificateSigningRequest's conditions.
+    Approval,
 }
 
 impl Server {
@@ -68,7 +71,14 @@ impl Server {
                 let managers = new.0["metadata"].get("managedFields").cloned();
                 strategy::prepare_status_update(call.kind, &mut new, old);
                 new.set_meta("managedFields", managers);
+                may_grant(self, call, &new, Some(old))?;
+                certificates::admit_update(self, call, &new, old)?;
                 fields::updated(call, part, &mut new, old, || self.timestamp());
+                strategy::validate_status_update(call.kind, &new, old)?;
+            }
+            Part::Approval => {
+                new = certificates::with_approval(&new, old, &self.timestamp());
+                certificates::admit_update(self, call, &new, old)?;
                 strategy::validate_status_update(call.kind, &new, old)?;
             }
             Part::Finalize => {
@@ -96,6 +106,7 @@ pub(super) fn part_of(call: &Call) -> Result<Part, Status> {
         None => Ok(Part::Whole),
         Some("status") => Ok(Part::Status),
         Some("finalize") => Ok(Part::Finalize),
+        Some("approval") => Ok(Part::Approval),
         Some(other) => Err(call.not_allowed(&format!("update of {other}"))),
     }
 }

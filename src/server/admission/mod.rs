@@ -2,8 +2,9 @@
 
 use crate::api::{Object, Status};
 
-use super::Server;
+use super::authorize::may_grant;
 use super::call::Call;
+use super::{Server, certificates, tokens};
 
 mod namespace;
 mod priority;
@@ -19,12 +20,14 @@ pub(super) async fn create(server: &Server, call: &Call, object: &mut Object) ->
         }
         priority::admit(call, object)?;
     }
-    Ok(())
+    tokens::fill(server, call, object).await?;
+    certificates::admit_create(call, object)?;
+    may_grant(server, call, object, None)
 }
 
 /// Before an object is changed.
-pub(super) fn update(_server: &Server, _call: &Call, _new: &mut Object, _old: &Object) -> Result<(), Status> {
-    Ok(())
+pub(super) fn update(server: &Server, call: &Call, new: &mut Object, old: &Object) -> Result<(), Status> {
+    may_grant(server, call, new, Some(old))
 }
 
 /// Before an object is deleted.

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use hyper::header::{self, HeaderMap};
 
 use crate::api::{Status, User};
-use crate::server::{ISSUER, Server};
+use crate::server::{Impersonation, Server};
 
 /// What the connection itself says of who is at its other end.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +41,7 @@ pub trait Authenticator: Send + Sync {
 
 /// All that are asked, in order.
 pub fn all() -> Vec<Box<dyn Authenticator>> {
-    vec![Box::new(Socket), Box::new(Certificate), Box::new(ServiceAccountToken)]
+    vec![Box::new(Socket), Box::new(Certificate), Box::new(BearerToken)]
 }
 
 struct Socket;
@@ -64,13 +64,14 @@ impl Authenticator for Certificate {
     }
 }
 
-struct ServiceAccountToken;
+/// Tokens of ServiceAccounts, and the other sorts that the server knows.
+struct BearerToken;
 
 #[async_trait]
-impl Authenticator for ServiceAccountToken {
+impl Authenticator for BearerToken {
     async fn authenticate(&self, server: &Server, credentials: &Credentials<'_>) -> Result<Option<User>, Status> {
         match credentials.bearer {
-            Some(token) => server.verify_token(token, ISSUER).await.map(Some),
+            Some(token) => server.authenticate_token(token, &[]).await.map(|it| Some(it.user)),
             None => Ok(None),
         }
     }
@@ -100,6 +101,16 @@ pub async fn authenticate(
             tracing::debug!("a request was refused: {why}");
             Err(Status::unauthorized("Unauthorized"))
         }
-        None => Ok(User { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()] }),
+        None => Ok(User::new("system:anonymous", ["system:unauthenticated"])),
     }
+}
+
+/// Who it wants to be instead, if anyone.
+pub fn impersonation(headers: &HeaderMap) -> Impersonation {
+    let mut asked = Impersonation::default();
+    for (name, value) in headers.iter().filter(|(name, _)| name.as_str().starts_with("impersonate-")) {
+        // What is not text names nobody, whom one may not be.
+        asked.add(name.as_str(), value.to_str().unwrap_or("\u{fffd}"));
+    }
+    asked
 }

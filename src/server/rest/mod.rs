@@ -16,6 +16,7 @@ use crate::api::request::{Body, PatchType};
 use crate::api::{Options, Request, Response, Status, User, Verb};
 
 use super::Server;
+use super::authorize::Attributes;
 
 pub mod authenticate;
 pub mod body;
@@ -66,9 +67,11 @@ impl Face {
         Arc::new(Face { server, authenticators: authenticate::all(), metrics: Metrics::new() })
     }
 
-    /// Who asks.
+    /// Who asks, or who he asks to be.
     pub async fn user(&self, peer: &Peer, headers: &hyper::HeaderMap) -> Result<User, Status> {
-        authenticate::authenticate(&self.authenticators, &self.server, &Credentials::of(peer, headers)).await
+        let user =
+            authenticate::authenticate(&self.authenticators, &self.server, &Credentials::of(peer, headers)).await?;
+        self.server.impersonate(user, &authenticate::impersonation(headers)).await
     }
 
     /// Answers one request of a connection. Never fails: errors are answers.
@@ -106,7 +109,7 @@ impl Face {
             }
             place => {
                 let verb = method.as_str().to_ascii_lowercase();
-                self.server.authorizer.authorize_path(&user, &verb, &path)?;
+                self.server.authorize(&Attributes::of_path(&user, &verb, &path)).await?;
                 asked.verb.clone_from(&verb);
                 if method != Method::GET && place.is_some() {
                     return Err(not_allowed());
@@ -143,6 +146,11 @@ impl Face {
                 reply::full(self.metrics.expose()),
                 "application/openmetrics-text; version=1.0.0; charset=utf-8",
             ),
+            Some(Place::OpenIdConfiguration) => reply::value(200, &self.server.openid_configuration(), &wanted),
+            Some(Place::OpenIdKeys) => {
+                let keys = self.server.openid_keys().to_string();
+                reply::typed(reply::full(keys), "application/jwk-set+json")
+            }
             Some(Place::OpenApiV2) => openapi::v2(&clauses, &wanted)?,
             Some(Place::OpenApiV3(None)) => openapi::v3_index(&wanted),
             Some(Place::OpenApiV3(Some(of))) => openapi::v3(&of, query.first("hash"), &wanted),

@@ -21,6 +21,9 @@ pub enum Place {
     /// `/healthz`, `/livez`, `/readyz`, and one check of them.
     Health(Option<String>),
     Metrics,
+    /// What tells others how to verify ServiceAccount tokens.
+    OpenIdConfiguration,
+    OpenIdKeys,
     OpenApiV2,
     /// The index, or one group version's document: `api/v1`, `apis/apps/v1`.
     OpenApiV3(Option<String>),
@@ -95,6 +98,8 @@ pub fn parse(path: &str) -> Result<Option<Place>, Status> {
         ["healthz" | "livez" | "readyz"] => Some(Place::Health(None)),
         ["healthz" | "livez" | "readyz", check] => Some(Place::Health(Some((*check).to_owned()))),
         ["metrics"] => Some(Place::Metrics),
+        [".well-known", "openid-configuration"] => Some(Place::OpenIdConfiguration),
+        ["openid", "v1", "jwks"] => Some(Place::OpenIdKeys),
         ["openapi", "v2"] => Some(Place::OpenApiV2),
         ["openapi", "v3"] => Some(Place::OpenApiV3(None)),
         ["openapi", "v3", of @ ..] => Some(Place::OpenApiV3(Some(of.join("/")))),

@@ -19,7 +19,11 @@ fn every_kind_has_a_manifest() {
             manifest["kind"] == kind.kind && manifest["apiVersion"] == kind.api_version()
         })
     };
-    let missing: Vec<_> = KINDS.iter().filter(|kind| !has(kind)).map(|k| (k.kind, k.api_version())).collect();
+    let missing: Vec<_> = KINDS
+        .iter()
+        .filter(|kind| !matches!(kind.storage, Storage::Nowhere) && !has(kind))
+        .map(|k| (k.kind, k.api_version()))
+        .collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 

@@ -2,12 +2,15 @@
 
 mod apply;
 mod durable;
+mod nodes;
 mod pods;
+mod rbac;
 mod reads;
 mod rest;
 mod rpc;
 mod services;
 mod versions;
+mod who;
 
 use std::sync::Arc;
 

@@ -5,6 +5,7 @@ mod objects;
 mod refused;
 mod streams;
 mod tls;
+mod who;
 
 use std::sync::Arc;
 

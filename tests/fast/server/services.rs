@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Api, request, service};
 
 fn small() -> Config {
-    Config { service_cidrs: vec!["10.96.0.0/28".parse().unwrap()], node_ports: 30000..=30003 }
+    Config { service_cidrs: vec!["10.96.0.0/28".parse().unwrap()], node_ports: 30000..=30003, ..Config::default() }
 }
 
 async fn allocations(store: &Memory) -> Vec<String> {

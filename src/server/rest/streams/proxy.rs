@@ -38,7 +38,13 @@ struct Backend {
 }
 
 pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) -> Result<Reply, Status> {
-    server.may(&request)?;
+    let verb = match &ask.method {
+        &Method::GET => "get",
+        &Method::POST => "create",
+        &Method::PUT => "update",
+        other => &other.as_str().to_ascii_lowercase(),
+    };
+    server.may_by(&request, verb)?;
     let Some(rest) = target.rest.clone() else {
         // Relative links of a page would lead astray without the slash.
         let query = ask.http.uri().query().map(|query| format!("?{query}")).unwrap_or_default();

@@ -1,0 +1,235 @@
+//! The roles and bindings that every cluster has, as upstream has them, made and kept complete at every start.
+//!
+//! Who annotates one with `rbac.authorization.kubernetes.io/autoupdate: "false"` keeps it as it is.
+
+use std::collections::HashSet;
+use std::sync::{Arc, LazyLock};
+
+use serde_json::{Value, json};
+
+use super::aggregate::gathered;
+use super::rbac::GROUP;
+use super::rule::{Rule, missing};
+use crate::api::{Kind, Object, Status, kinds};
+use crate::server::cache::Item;
+use crate::server::{Server, store_error};
+use crate::store::{Compare, Outcome, Txn, Write};
+
+mod controllers;
+mod roles;
+
+use roles::{ClusterRole, Grant, Scoped};
+
+const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
+const BOOTSTRAPPING: (&str, &str) = ("kubernetes.io/bootstrapping", "rbac-defaults");
+const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
+/// How often the defaults are written anew because someone else wrote them meanwhile.
+const ATTEMPTS: usize = 5;
+
+/// What every node may do by itself; see `node`.
+pub(super) fn node_rules() -> Vec<Rule> {
+    roles::NODE.iter().map(rule).collect()
+}
+
+/// A row of the tables as a rule.
+fn rule(grant: &Grant) -> Rule {
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let verbs = words(grant.verbs);
+    if !grant.urls.is_empty() {
+        return Rule { non_resource_urls: words(grant.urls), verbs, ..Rule::default() };
+    }
+    let group = |word: &str| if word == "core" { String::new() } else { word.to_owned() };
+    Rule {
+        api_groups: grant.groups.split_whitespace().map(group).collect(),
+        resources: words(grant.resources),
+        resource_names: words(grant.names),
+        verbs,
+        ..Rule::default()
+    }
+}
+
+fn rules(grants: &[Grant]) -> Value {
+    // Strings always encode.
+    grants.iter().map(|grant| serde_json::to_value(rule(grant)).unwrap_or_default()).collect()
+}
+
+/// An object of RBAC as it should be, without what the system adds.
+struct Wanted {
+    kind: &'static Kind,
+    object: Object,
+}
+
+fn wanted(plural: &str, namespace: Option<&str>, name: &str, mut rest: Value) -> Result<Wanted, Status> {
+    let kind = kinds::lookup(&format!("{plural}.{GROUP}")).ok_or_else(|| Status::internal(format!("no {plural}")))?;
+    let mut metadata = json!({
+        "name": name, "labels": {BOOTSTRAPPING.0: BOOTSTRAPPING.1}, "annotations": {AUTOUPDATE: "true"},
+    });
+    if let Some(namespace) = namespace {
+        metadata["namespace"] = namespace.into();
+    }
+    rest["metadata"] = metadata;
+    Ok(Wanted { kind, object: Object(rest) })
+}
+
+/// A subject as the tables write it: `user:x`, `group:x`, `account:namespace/name`.
+fn subject(text: &str) -> Value {
+    let (kind, name) = text.split_once(':').unwrap_or(("user", text));
+    match kind {
+        "account" => {
+            let (namespace, name) = name.split_once('/').unwrap_or(("kube-system", name));
+            json!({"kind": "ServiceAccount", "name": name, "namespace": namespace})
+        }
+        "group" => json!({"apiGroup": GROUP, "kind": "Group", "name": name}),
+        _ => json!({"apiGroup": GROUP, "kind": "User", "name": name}),
+    }
+}
+
+fn binding(role_kind: &str, role: &str, subjects: &str) -> Value {
+    let subjects: Vec<Value> = subjects.split_whitespace().map(subject).collect();
+    let mut binding = json!({"roleRef": {"apiGroup": GROUP, "kind": role_kind, "name": role}});
+    if !subjects.is_empty() {
+        binding["subjects"] = subjects.into();
+    }
+    binding
+}
+
+/// Everything that there should be, made once.
+static ALL: LazyLock<Result<Vec<Wanted>, Status>> = LazyLock::new(all);
+
+fn all() -> Result<Vec<Wanted>, Status> {
+    let mut all = Vec::new();
+    for ClusterRole { name, aggregates, into, grants, bound_to } in roles::CLUSTER_ROLES {
+        let rest = match *aggregates {
+            "" => json!({"rules": rules(grants)}),
+            what => {
+                let label = format!("{AGGREGATE}{what}");
+                json!({"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {label: "true"}}]}, "rules": []})
+            }
+        };
+        let mut role = wanted("clusterroles", None, name, rest)?;
+        if !into.is_empty() {
+            role.object.0["metadata"]["labels"][format!("{AGGREGATE}{into}")] = "true".into();
+        }
+        all.push(role);
+        if let Some(subjects) = bound_to {
+            all.push(wanted("clusterrolebindings", None, name, binding("ClusterRole", name, subjects))?);
+        }
+    }
+    for (name, grants) in controllers::CONTROLLERS {
+        let role = format!("system:controller:{name}");
+        let account = format!("account:kube-system/{name}");
+        all.push(wanted("clusterroles", None, &role, json!({"rules": rules(grants)}))?);
+        all.push(wanted("clusterrolebindings", None, &role, binding("ClusterRole", &role, &account))?);
+    }
+    for (name, role, subjects) in roles::BINDINGS {
+        all.push(wanted("clusterrolebindings", None, name, binding("ClusterRole", role, subjects))?);
+    }
+    for Scoped { namespace, name, grants, bound_to } in roles::ROLES {
+        all.push(wanted("roles", Some(namespace), name, json!({"rules": rules(grants)}))?);
+        if !bound_to.is_empty() {
+            all.push(wanted("rolebindings", Some(namespace), name, binding("Role", name, bound_to))?);
+        }
+    }
+    fill_aggregated(&mut all);
+    Ok(all)
+}
+
+/// Aggregated roles begin with their rules, so that nobody waits for the loop. In the order of the table, which builds
+/// them up: view, edit, admin.
+fn fill_aggregated(all: &mut [Wanted]) {
+    for i in 0..all.len() {
+        if all[i].object.at("aggregationRule").is_some() {
+            let mut others: Vec<Object> =
+                all.iter().filter(|one| one.kind.kind == "ClusterRole").map(|one| one.object.clone()).collect();
+            others.sort_by(|a, b| a.name().cmp(b.name()));
+            all[i].object.0["rules"] = gathered(&all[i].object, &others).into();
+        }
+    }
+}
+
+impl Server {
+    /// Makes what is missing of the default roles and bindings, in one transaction.
+    pub(in crate::server) async fn ensure_default_roles(&self) -> Result<(), Status> {
+        let all = ALL.as_ref().map_err(Status::clone)?;
+        for _ in 0..ATTEMPTS {
+            self.cache.fresh().await?;
+            let mut txn = Txn::default();
+            for one in all {
+                self.plan_default(one, &mut txn)?;
+            }
+            if txn.writes.is_empty() {
+                return Ok(());
+            }
+            if let Outcome::Committed(_) = self.store.commit(txn).await.map_err(store_error)? {
+                return Ok(());
+            }
+        }
+        Err(Status::conflict("clusterroles", GROUP, "", "the default roles are being modified too often"))
+    }
+
+    /// Adds to the transaction what one object still needs.
+    fn plan_default(&self, one: &Wanted, txn: &mut Txn) -> Result<(), Status> {
+        let shelf = self.cache.shelf(one.kind);
+        let key = one.kind.key(one.object.namespace(), one.object.name());
+        let found: Option<Arc<Item>> = shelf.get(&key);
+        let object = match &found {
+            None => {
+                let mut object = one.object.clone();
+                object.set_meta("uid", Value::from(self.env.uid()));
+                object.set_meta("creationTimestamp", Value::from(self.timestamp()));
+                txn.compares.push(Compare::Absent(key.clone()));
+                object
+            }
+            Some(item) => {
+                let current = item.current()?.object;
+                let Some(object) = completed(&current, &one.object) else { return Ok(()) };
+                txn.compares.push(Compare::Unchanged(key.clone(), item.revision));
+                object
+            }
+        };
+        txn.writes.push(Write::Put(key, shelf.head.store(&object)));
+        Ok(())
+    }
+}
+
+/// An object with what it lacks: rules, subjects, labels. `None`: nothing, or it wants to be left alone. What someone added
+/// stays.
+fn completed(current: &Object, wanted: &Object) -> Option<Object> {
+    if current.annotation(AUTOUPDATE) == Some("false") {
+        return None;
+    }
+    let mut object = current.clone();
+    for map in ["labels", "annotations"] {
+        for (key, value) in wanted.0["metadata"][map].as_object().into_iter().flatten() {
+            if object.0["metadata"][map].get(key).is_none() {
+                object.0["metadata"][map][key.as_str()] = value.clone();
+            }
+        }
+    }
+    let parse =
+        |object: &Object| -> Vec<Rule> { serde_json::from_value(object.0["rules"].clone()).unwrap_or_default() };
+    if wanted.at("aggregationRule").is_some() {
+        object.0["aggregationRule"] = wanted.0["aggregationRule"].clone();
+    } else if wanted.at("rules").is_some() {
+        let lacking = missing(&parse(current), &parse(wanted));
+        extend(&mut object, "rules", lacking.iter().filter_map(|rule| serde_json::to_value(rule).ok()));
+    }
+    let known: HashSet<String> = current.0["subjects"].as_array().into_iter().flatten().map(identity).collect();
+    let subjects = wanted.0["subjects"].as_array().into_iter().flatten();
+    extend(&mut object, "subjects", subjects.filter(|subject| !known.contains(&identity(subject))).cloned());
+    // A role cannot be exchanged under its subjects: a binding to another role is someone's wish.
+    (object != *current && current.0["roleRef"] == wanted.0["roleRef"]).then_some(object)
+}
+
+fn identity(subject: &Value) -> String {
+    ["kind", "namespace", "name"].map(|field| subject[field].as_str().unwrap_or("")).join("/")
+}
+
+fn extend(object: &mut Object, field: &str, more: impl Iterator<Item = Value>) {
+    for one in more {
+        match object.0[field].as_array_mut() {
+            Some(list) => list.push(one),
+            None => object.0[field] = json!([one]),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Nobody grants what he does not have: the checks on writing roles and bindings.
+
+use super::rbac::GROUP;
+use super::rule::{Rule, missing, quoted};
+use super::{Attributes, Decision, MASTERS, node};
+use crate::api::{Object, Status};
+use crate::server::Server;
+use crate::server::call::Call;
+
+/// The rules of a role that grants everything: what an aggregation rule may gather.
+fn everything() -> [Rule; 2] {
+    let all = || vec!["*".to_owned()];
+    [
+        Rule { api_groups: all(), resources: all(), verbs: all(), ..Rule::default() },
+        Rule { non_resource_urls: all(), verbs: all(), ..Rule::default() },
+    ]
+}
+
+/// Refuses a write by which its user would get, or give, more than he has.
+pub(in crate::server) fn may_grant(
+    server: &Server,
+    call: &Call,
+    new: &Object,
+    old: Option<&Object>,
+) -> Result<(), Status> {
+    node::restrict_labels(call, new, old)?;
+    if call.kind.group != GROUP || call.user.is_in(MASTERS) || old.is_some_and(|old| is_left_alone(new, old)) {
+        return Ok(());
+    }
+    match call.kind.kind {
+        "Role" | "ClusterRole" => role(server, call, new, old),
+        _ => binding(server, call, new),
+    }
+}
+
+/// Whether nothing changes but what the garbage collector writes.
+fn is_left_alone(new: &Object, old: &Object) -> bool {
+    let stripped = |object: &Object| {
+        let mut object = object.clone();
+        for field in ["ownerReferences", "finalizers", "managedFields", "resourceVersion"] {
+            object.set_meta(field, None);
+        }
+        object
+    };
+    stripped(new) == stripped(old)
+}
+
+fn role(server: &Server, call: &Call, new: &Object, old: Option<&Object>) -> Result<(), Status> {
+    let escalate = Attributes {
+        namespace: call.within(),
+        name: new.name(),
+        ..Attributes::new(&call.user, "escalate", GROUP, call.kind.plural)
+    };
+    if server.authorizer.decide(&escalate) == Decision::Allow {
+        return Ok(());
+    }
+    holds(server, call, &rules_of(new)?)?;
+    let aggregates = |object: &Object| object.at("aggregationRule").is_some();
+    if aggregates(new) || old.is_some_and(aggregates) {
+        holds(server, call, &everything())
+            .map_err(|_| call.forbidden("must have cluster-admin privileges to use an aggregationRule"))?;
+    }
+    Ok(())
+}
+
+fn binding(server: &Server, call: &Call, new: &Object) -> Result<(), Status> {
+    let role_ref = &new.0["roleRef"];
+    let bind = Attributes {
+        namespace: call.within(),
+        name: role_ref["name"].as_str().unwrap_or(""),
+        ..Attributes::new(&call.user, "bind", GROUP, if role_ref["kind"] == "Role" { "roles" } else { "clusterroles" })
+    };
+    if server.authorizer.decide(&bind) == Decision::Allow {
+        return Ok(());
+    }
+    holds(server, call, &server.authorizer.rbac.rules_of(role_ref, call.within())?)
+}
+
+/// Whether the user has all of these himself.
+fn holds(server: &Server, call: &Call, wanted: &[Rule]) -> Result<(), Status> {
+    let granted = server.authorizer.rbac.rules(&call.user, call.within());
+    let missing = missing(&granted.rules, wanted);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let mut told: Vec<String> = missing.iter().map(Rule::to_string).collect();
+    told.sort();
+    told.dedup();
+    let mut why = format!(
+        "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
+        call.user.name,
+        quoted(&call.user.groups),
+        told.join("\n")
+    );
+    if !granted.errors.is_empty() {
+        why = format!("{why}; resolution errors: [{}]", granted.errors.join(" "));
+    }
+    Err(call.forbidden(why))
+}
+
+fn rules_of(role: &Object) -> Result<Vec<Rule>, Status> {
+    let rules = role.at("rules").cloned().unwrap_or_else(|| serde_json::json!([]));
+    serde_json::from_value(rules).map_err(|why| Status::bad_request(why.to_string()))
+}

@@ -1,0 +1,55 @@
+//! Following one kind in the watch cache: what has changed since one looked last.
+
+use std::sync::Arc;
+
+use crate::server::cache::{Item, Shelf};
+use crate::store::Revision;
+
+/// What is new of a kind.
+pub(super) enum News<'a> {
+    /// Too much has happened: everything known is void, and all that exists follows.
+    Restart,
+    Put(&'a Item),
+    Gone(&'a Item),
+}
+
+/// Where one has got to in a kind's changes.
+pub(super) struct Follower {
+    shelf: Arc<Shelf>,
+    seen: Option<Revision>,
+}
+
+impl Follower {
+    pub fn new(shelf: &Arc<Shelf>) -> Follower {
+        Follower { shelf: shelf.clone(), seen: None }
+    }
+
+    pub fn is_behind(&self) -> bool {
+        self.seen != Some(self.shelf.read().revision)
+    }
+
+    /// Tells what is new, oldest first.
+    pub fn catch_up(&mut self, mut tell: impl FnMut(News<'_>)) {
+        let state = self.shelf.read();
+        let now = state.revision;
+        let seen = self.seen.replace(now);
+        if seen == Some(now) {
+            return;
+        }
+        let events = seen.and_then(|seen| Some(state.since(seen).ok()?.cloned().collect::<Vec<_>>()));
+        let Some(events) = events else {
+            let items: Vec<_> = state.items.values().cloned().collect();
+            drop(state);
+            tell(News::Restart);
+            return items.iter().for_each(|item| tell(News::Put(item)));
+        };
+        drop(state);
+        for event in events {
+            match (&event.new, &event.old) {
+                (Some(new), _) => tell(News::Put(new)),
+                (None, Some(old)) => tell(News::Gone(old)),
+                (None, None) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Who may do what: the hook between authentication and the verbs.
+//!
+//! Members of `system:masters` may do everything, and nothing is looked up for them. Others are asked about in turn:
+//! [`node`] knows what a node's agent needs for its own Pods, [`rbac`] what roles grant. Both keep their own picture of the
+//! watch cache, caught up with when a question finds it behind.
+
+use std::sync::Arc;
+
+use crate::api::{Status, User, Verb};
+
+use super::Server;
+use super::cache::Cache;
+use super::call::Call;
+
+mod aggregate;
+mod defaults;
+mod escalate;
+mod follow;
+mod graph;
+mod node;
+mod rbac;
+pub mod rule;
+
+pub(super) use escalate::may_grant;
+use rbac::Granted;
+
+/// The group whose members may do everything.
+const MASTERS: &str = "system:masters";
+
+/// What an authorizer decides on; upstream's `authorizer.Attributes`. Unset words are empty.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes<'a> {
+    pub user: &'a User,
+    /// `get`, `list`, ..., `impersonate`, `bind`; of a path: the HTTP method in lower case.
+    pub verb: &'a str,
+    pub group: &'a str,
+    pub resource: &'a str,
+    pub subresource: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub field_selector: &'a str,
+    /// A path that names no resource, `/healthz`; then all from `group` on is empty.
+    pub path: &'a str,
+}
+
+impl<'a> Attributes<'a> {
+    /// Of a verb on all objects of a resource, to be made more precise.
+    pub fn new(user: &'a User, verb: &'a str, group: &'a str, resource: &'a str) -> Attributes<'a> {
+        Attributes {
+            user,
+            verb,
+            group,
+            resource,
+            subresource: "",
+            namespace: "",
+            name: "",
+            field_selector: "",
+            path: "",
+        }
+    }
+    pub fn of_path(user: &'a User, verb: &'a str, path: &'a str) -> Attributes<'a> {
+        Attributes { path, ..Attributes::new(user, verb, "", "") }
+    }
+    pub fn is_path(&self) -> bool {
+        !self.path.is_empty()
+    }
+
+    /// Upstream's words for a refusal.
+    fn refusal(&self) -> String {
+        let user = if self.user.name.is_empty() { "system:anonymous" } else { &self.user.name };
+        if self.is_path() {
+            return format!("User {user:?} cannot {} path {:?}", self.verb, self.path);
+        }
+        let resource = match self.subresource {
+            "" => self.resource.to_owned(),
+            sub => format!("{}/{sub}", self.resource),
+        };
+        let scope = match self.namespace {
+            "" => "at the cluster scope".to_owned(),
+            namespace => format!("in the namespace {namespace:?}"),
+        };
+        format!("User {user:?} cannot {} resource {resource:?} in API group {:?} {scope}", self.verb, self.group)
+    }
+}
+
+/// What an authorizer says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    Allow,
+    /// It does not allow it, and says why, if there is something to say.
+    NoOpinion(String),
+}
+
+/// The authorizers.
+pub(super) struct Authorizer {
+    pub(super) node: node::NodeAuthorizer,
+    pub(super) rbac: rbac::Rbac,
+}
+
+impl Authorizer {
+    pub fn new(cache: &Arc<Cache>) -> Authorizer {
+        Authorizer { node: node::NodeAuthorizer::new(cache), rbac: rbac::Rbac::new(cache) }
+    }
+
+    /// Decides on what the cache shows now.
+    pub fn decide(&self, asked: &Attributes<'_>) -> Decision {
+        if asked.user.is_in(MASTERS) {
+            return Decision::Allow;
+        }
+        let mut why = String::new();
+        for decision in [self.node.decide(asked), self.rbac.decide(asked)] {
+            match decision {
+                Decision::Allow => return Decision::Allow,
+                Decision::NoOpinion(reason) if why.is_empty() => why = reason,
+                Decision::NoOpinion(reason) if reason.is_empty() => {}
+                Decision::NoOpinion(reason) => why = format!("{why}\n{reason}"),
+            }
+        }
+        Decision::NoOpinion(why)
+    }
+
+    /// The refusal, if it is one, as the caller gets it.
+    pub fn authorize(&self, asked: &Attributes<'_>) -> Result<(), Status> {
+        let Decision::NoOpinion(reason) = self.decide(asked) else { return Ok(()) };
+        let mut why = asked.refusal();
+        if !reason.is_empty() {
+            why = format!("{why}: {reason}");
+        }
+        if asked.is_path() {
+            return Err(Status::failure(403, "Forbidden", format!("forbidden: {why}")));
+        }
+        Err(Status::forbidden(asked.resource, asked.group, asked.name, why))
+    }
+
+    /// Everything that a user may do in a namespace, as far as it can be listed.
+    pub fn rules(&self, user: &User, namespace: &str) -> Granted {
+        let mut granted = self.rbac.rules(user, namespace);
+        if node::node_of(user).is_some() {
+            granted.incomplete = true;
+            granted.errors.push("node authorizer does not support user rule resolution".to_owned());
+        }
+        granted
+    }
+
+    /// As `authorize`, for a path that names no resource: `/healthz`, `/apis`. The verb is the HTTP method in lower case.
+    pub fn authorize_path(&self, user: &User, verb: &str, path: &str) -> Result<(), Status> {
+        self.authorize(&Attributes::of_path(user, verb, path))
+    }
+}
+
+/// What is looked at beyond the decision, before a write runs. Its checks count all that has been acknowledged.
+pub(super) async fn guard(server: &Server, call: &Call) -> Result<(), Status> {
+    let reads = matches!(call.verb, Verb::Get | Verb::List | Verb::Watch | Verb::Connect);
+    let is_node = node::node_of(&call.user).is_some();
+    let is_about_rights = matches!(call.kind.group, rbac::GROUP | "certificates.k8s.io");
+    if reads || call.user.is_in(MASTERS) || !(is_node || is_about_rights) {
+        return Ok(());
+    }
+    server.cache.fresh().await?;
+    node::restrict(server, call)
+}
+
+impl Server {
+    /// Decides on all that has been acknowledged: what was granted a moment ago counts.
+    pub(super) async fn decide(&self, asked: &Attributes<'_>) -> Result<Decision, Status> {
+        let first = self.authorizer.decide(asked);
+        if first == Decision::Allow || self.cache.is_fresh() {
+            return Ok(first);
+        }
+        self.cache.fresh().await?;
+        Ok(self.authorizer.decide(asked))
+    }
+
+    /// The same as an error.
+    pub(super) async fn authorize(&self, asked: &Attributes<'_>) -> Result<(), Status> {
+        match self.authorizer.authorize(asked) {
+            Err(_) if !self.cache.is_fresh() => {
+                self.cache.fresh().await?;
+                self.authorizer.authorize(asked)
+            }
+            decided => decided,
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! One rule of a role: what it allows, which other rules it covers, and how it is told.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::Attributes;
+
+/// What a role grants; upstream's `rbac/v1.PolicyRule`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Rule {
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "list")]
+    pub api_groups: Vec<String>,
+    #[serde(rename = "nonResourceURLs", skip_serializing_if = "Vec::is_empty", deserialize_with = "list")]
+    pub non_resource_urls: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "list")]
+    pub resource_names: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "list")]
+    pub resources: Vec<String>,
+    #[serde(deserialize_with = "list")]
+    pub verbs: Vec<String>,
+}
+
+/// A null is an empty list.
+fn list<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    Ok(Option::<Vec<String>>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+impl Rule {
+    pub fn allows(&self, asked: &Attributes<'_>) -> bool {
+        if !has(&self.verbs, asked.verb) {
+            return false;
+        }
+        if asked.is_path() {
+            return self.non_resource_urls.iter().any(|url| url_covers(url, asked.path));
+        }
+        has(&self.api_groups, asked.group)
+            && self.resources.iter().any(|resource| is_resource(resource, asked.resource, asked.subresource))
+            && (self.resource_names.is_empty() || self.resource_names.iter().any(|name| name == asked.name))
+    }
+
+    /// Whether whoever has this rule has the other one too. The other one must be a part, as `parts` gives them.
+    fn covers(&self, part: &Rule) -> bool {
+        let each = |parts: &[String], mine: &dyn Fn(&str) -> bool| parts.iter().all(|part| mine(part));
+        let names = match part.resource_names.as_slice() {
+            [] => self.resource_names.is_empty(),
+            names => self.resource_names.is_empty() || names.iter().all(|name| self.resource_names.contains(name)),
+        };
+        names
+            && each(&part.verbs, &|verb| has(&self.verbs, verb))
+            && each(&part.api_groups, &|group| has(&self.api_groups, group))
+            && each(&part.resources, &|resource| self.has_resource(resource))
+            && each(&part.non_resource_urls, &|url| self.non_resource_urls.iter().any(|mine| url_covers(mine, url)))
+    }
+
+    fn has_resource(&self, asked: &str) -> bool {
+        let (resource, subresource) = asked.split_once('/').unwrap_or((asked, ""));
+        self.resources.iter().any(|mine| is_resource(mine, resource, subresource))
+    }
+
+    /// The rule as single grants: one verb on one resource (of one name) or path each.
+    fn parts(&self) -> Vec<Rule> {
+        let one = |word: &String| vec![word.clone()];
+        let mut parts = Vec::new();
+        for verb in &self.verbs {
+            for url in &self.non_resource_urls {
+                parts.push(Rule { non_resource_urls: one(url), verbs: one(verb), ..Rule::default() });
+            }
+        }
+        for group in &self.api_groups {
+            for resource in &self.resources {
+                for verb in &self.verbs {
+                    let part =
+                        Rule { api_groups: one(group), resources: one(resource), verbs: one(verb), ..Rule::default() };
+                    match self.resource_names.as_slice() {
+                        [] => parts.push(part),
+                        names => parts.extend(names.iter().map(|n| Rule { resource_names: one(n), ..part.clone() })),
+                    }
+                }
+            }
+        }
+        parts
+    }
+}
+
+/// The grants of `wanted` that `owned` does not cover, gathered by resource.
+pub fn missing(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
+    let parts = wanted.iter().flat_map(Rule::parts);
+    let lacking = parts.filter(|part| !owned.iter().any(|mine| mine.covers(part)));
+    compact(lacking)
+}
+
+/// Rules that differ by their verbs alone become one.
+pub fn compact(rules: impl IntoIterator<Item = Rule>) -> Vec<Rule> {
+    let mut out: Vec<Rule> = Vec::new();
+    for rule in rules {
+        let is_simple = rule.resources.len() == 1
+            && rule.api_groups.len() == 1
+            && rule.resource_names.len() <= 1
+            && rule.non_resource_urls.is_empty();
+        let same = |other: &&mut Rule| {
+            is_simple
+                && other.resources == rule.resources
+                && other.api_groups == rule.api_groups
+                && other.resource_names == rule.resource_names
+        };
+        match out.iter_mut().find(same) {
+            Some(other) => {
+                let new: Vec<String> = rule.verbs.into_iter().filter(|verb| !other.verbs.contains(verb)).collect();
+                other.verbs.extend(new);
+            }
+            None => out.push(rule),
+        }
+    }
+    out
+}
+
+/// As upstream's errors show a rule: `{APIGroups:["apps"], Resources:["deployments"], Verbs:["get" "list"]}`.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fields = [
+            ("APIGroups", &self.api_groups),
+            ("Resources", &self.resources),
+            ("NonResourceURLs", &self.non_resource_urls),
+            ("ResourceNames", &self.resource_names),
+            ("Verbs", &self.verbs),
+        ];
+        let shown = fields.into_iter().filter(|(_, list)| !list.is_empty());
+        let shown: Vec<String> = shown.map(|(name, list)| format!("{name}:{}", quoted(list))).collect();
+        write!(f, "{{{}}}", shown.join(", "))
+    }
+}
+
+/// `["a" "b"]`, as Go prints a list of strings.
+pub fn quoted(list: &[String]) -> String {
+    let each: Vec<String> = list.iter().map(|word| format!("{word:?}")).collect();
+    format!("[{}]", each.join(" "))
+}
+
+fn has(list: &[String], word: &str) -> bool {
+    list.iter().any(|mine| mine == "*" || mine == word)
+}
+
+/// `*` is every resource with all its subresources, `*/scale` that subresource of all.
+fn is_resource(rule: &str, resource: &str, subresource: &str) -> bool {
+    if rule == "*" {
+        return true;
+    }
+    match rule.split_once('/') {
+        None => subresource.is_empty() && rule == resource,
+        Some((of, sub)) => sub == subresource && (of == "*" || of == resource),
+    }
+}
+
+fn url_covers(rule: &str, path: &str) -> bool {
+    rule == path || rule.strip_suffix('*').is_some_and(|prefix| path.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(groups: &str, resources: &str, names: &str, verbs: &str) -> Rule {
+        let split = |text: &str| text.split(',').filter(|s| !s.is_empty()).map(str::to_owned).collect::<Vec<_>>();
+        let api_groups = groups.split(',').map(str::to_owned).collect();
+        Rule {
+            api_groups,
+            resources: split(resources),
+            resource_names: split(names),
+            verbs: split(verbs),
+            ..Rule::default()
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_told_by_resource() {
+        let owned = [rule("", "pods", "", "get,list"), rule("apps", "*", "x", "get")];
+        let wanted = [
+            rule("", "pods,pods/log", "", "get,watch,delete"),
+            rule("apps", "deployments", "x,y", "get"),
+            rule("apps", "deployments", "", "get"),
+        ];
+        let told: Vec<String> = missing(&owned, &wanted).iter().map(Rule::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                r#"{APIGroups:[""], Resources:["pods"], Verbs:["watch" "delete"]}"#,
+                r#"{APIGroups:[""], Resources:["pods/log"], Verbs:["get" "watch" "delete"]}"#,
+                r#"{APIGroups:["apps"], Resources:["deployments"], ResourceNames:["y"], Verbs:["get"]}"#,
+                r#"{APIGroups:["apps"], Resources:["deployments"], Verbs:["get"]}"#,
+            ]
+        );
+        assert!(missing(&[rule("*", "*", "", "*")], &wanted).is_empty());
+        assert!(missing(&[rule("", "*/scale", "", "get")], &[rule("", "pods/scale", "", "get")]).is_empty());
+        let all_urls = Rule { non_resource_urls: vec!["*".into()], verbs: vec!["*".into()], ..Rule::default() };
+        let some = Rule { non_resource_urls: vec!["/a*".into()], verbs: vec!["get".into()], ..Rule::default() };
+        assert!(missing(std::slice::from_ref(&all_urls), std::slice::from_ref(&some)).is_empty());
+        assert_eq!(missing(&[some], &[all_urls]).len(), 1);
+    }
+}

@@ -1,0 +1,142 @@
+//! What a certificate signing request asks for, and whether its signer signs such things.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use rustls_pki_types::CertificateSigningRequestDer;
+use rustls_pki_types::pem::PemObject;
+use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::FromDer;
+
+use crate::api::{Object, User};
+
+/// Client certificates of anyone.
+pub(super) const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+/// Client certificates of nodes, which are approved by themselves.
+pub const NODE_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// Serving certificates of nodes.
+pub const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
+
+/// What is signed here.
+pub(super) const SIGNERS: [&str; 3] = [CLIENT, NODE_CLIENT, NODE_SERVING];
+
+const NODES: &str = "system:nodes";
+const NODE_PREFIX: &str = "system:node:";
+
+/// What is asked for, and who asks.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub signer: String,
+    pub requestor: User,
+    /// The common name.
+    pub name: String,
+    /// The organizations.
+    pub groups: Vec<String>,
+    pub hosts: usize,
+    pub addresses: usize,
+    /// Alternative names of other sorts: mail addresses and URIs.
+    pub others: usize,
+    pub usages: Vec<String>,
+    pub seconds: Option<i64>,
+    pub pem: String,
+}
+
+impl Asked {
+    /// The error says what is wrong with the request.
+    pub fn of(csr: &Object) -> Result<Asked, String> {
+        let spec = &csr.0["spec"];
+        let text = |field: &str| spec[field].as_str().unwrap_or("").to_owned();
+        let list = |field: &str| -> Vec<String> {
+            spec[field].as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
+        };
+        let pem = STANDARD.decode(text("request")).map_err(|why| why.to_string())?;
+        let pem = String::from_utf8(pem).map_err(|why| why.to_string())?;
+        let der = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()).map_err(|why| why.to_string())?;
+        let (_, request) = X509CertificationRequest::from_der(&der).map_err(|why| why.to_string())?;
+        let subject = &request.certification_request_info.subject;
+        let name = subject.iter_common_name().filter_map(|name| name.as_str().ok()).last();
+        let groups = subject.iter_organization().filter_map(|group| group.as_str().ok());
+        let mut asked = Asked {
+            signer: text("signerName"),
+            requestor: User { uid: text("uid"), ..User::new(text("username"), list("groups")) },
+            name: name.unwrap_or("").to_owned(),
+            groups: groups.map(str::to_owned).collect(),
+            hosts: 0,
+            addresses: 0,
+            others: 0,
+            usages: list("usages"),
+            seconds: spec["expirationSeconds"].as_i64(),
+            pem: pem.clone(),
+        };
+        for extension in request.requested_extensions().into_iter().flatten() {
+            let ParsedExtension::SubjectAlternativeName(names) = extension else { continue };
+            for name in &names.general_names {
+                match name {
+                    GeneralName::DNSName(_) => asked.hosts += 1,
+                    GeneralName::IPAddress(_) => asked.addresses += 1,
+                    _ => asked.others += 1,
+                }
+            }
+        }
+        Ok(asked)
+    }
+
+    /// Whether it is what a node's agent asks for to be recognized by.
+    pub fn is_node_client(&self) -> bool {
+        self.signer == NODE_CLIENT && self.check().is_ok()
+    }
+
+    /// Whether the signer signs this; the error says why not.
+    pub fn check(&self) -> Result<(), String> {
+        let usages = |allowed: &[&str], needed: &str| {
+            let odd = self.usages.iter().find(|usage| !allowed.contains(&usage.as_str()));
+            match odd {
+                Some(odd) => Err(format!("usage {odd:?} is not allowed for signer {:?}", self.signer)),
+                None if !self.usages.iter().any(|usage| usage == needed) => Err(format!("usage {needed:?} is needed")),
+                None => Ok(()),
+            }
+        };
+        match self.signer.as_str() {
+            CLIENT => {
+                if self.name.is_empty() {
+                    return Err("a common name is needed".into());
+                }
+                if self.groups.iter().any(|group| group == super::MASTERS) {
+                    return Err(format!("the organization {} is not allowed", super::MASTERS));
+                }
+                usages(&["client auth", "digital signature", "key encipherment"], "client auth")
+            }
+            NODE_CLIENT => {
+                self.is_node()?;
+                if self.hosts + self.addresses + self.others > 0 {
+                    return Err("alternative names are not allowed".into());
+                }
+                usages(&["client auth", "digital signature", "key encipherment"], "client auth")
+            }
+            NODE_SERVING => {
+                self.is_node()?;
+                if self.name != self.requestor.name {
+                    return Err("the common name must be the requestor's".into());
+                }
+                if self.hosts + self.addresses == 0 {
+                    return Err("a host name or an address is needed".into());
+                }
+                if self.others > 0 {
+                    return Err("mail addresses and URIs are not allowed".into());
+                }
+                usages(&["server auth", "digital signature", "key encipherment"], "server auth")
+            }
+            other => Err(format!("{other:?} is not signed here")),
+        }
+    }
+
+    fn is_node(&self) -> Result<(), String> {
+        if self.groups != [NODES] {
+            return Err(format!("the organization must be {NODES}"));
+        }
+        match self.name.strip_prefix(NODE_PREFIX) {
+            Some(node) if !node.is_empty() => Ok(()),
+            _ => Err(format!("the common name must begin with {NODE_PREFIX}")),
+        }
+    }
+}

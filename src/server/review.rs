@@ -1,0 +1,148 @@
+//! The reviews: questions about who someone is, and what he may do, answered in the status of what was sent.
+
+use serde_json::{Value, json};
+
+use super::authorize::{Attributes, Decision};
+use super::call::Call;
+use super::{Server, get};
+use crate::api::{Response, Status, User};
+
+impl Server {
+    /// Answers a review; nothing is stored.
+    pub(super) async fn review(&self, mut call: Call) -> Result<Response, Status> {
+        let body = call.take_body()?;
+        let validation = call.options.field_validation.unwrap_or_default();
+        let (mut object, warnings) = call.kind.decode(body, validation)?;
+        call.align_namespace(&mut object)?;
+        let status = match call.kind.kind {
+            "TokenReview" => self.review_token(&object.0["spec"]).await?,
+            "SelfSubjectReview" => {
+                object.set_meta("creationTimestamp", Value::from(self.timestamp()));
+                json!({"userInfo": info(&call.user)?})
+            }
+            "SelfSubjectRulesReview" => self.review_rules(&call, &object.0["spec"]).await?,
+            _ => self.review_access(&call, &object.0["spec"]).await?,
+        };
+        object.0["apiVersion"] = call.kind.api_version().into();
+        object.0["kind"] = call.kind.kind.into();
+        if object.0["metadata"].is_null() {
+            object.0["metadata"] = json!({});
+        }
+        object.0["status"] = status;
+        Ok(Response { warnings, ..get::object(object.to_vec().into(), true) })
+    }
+
+    async fn review_token(&self, spec: &Value) -> Result<Value, Status> {
+        let token = spec["token"].as_str().unwrap_or("");
+        if token.is_empty() {
+            return Err(Status::bad_request("token is required for TokenReview in authentication"));
+        }
+        Ok(match self.authenticate_token(token, &strings(&spec["audiences"])).await {
+            Ok(it) => json!({"authenticated": true, "user": info(&it.user)?, "audiences": it.audiences}),
+            Err(why) if why.code == 401 => json!({"user": {}, "error": why.message}),
+            Err(why) => return Err(why),
+        })
+    }
+
+    /// SubjectAccessReview, and its kinds for oneself and for one namespace.
+    async fn review_access(&self, call: &Call, spec: &Value) -> Result<Value, Status> {
+        let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+        let invalid =
+            |field: &str, value: &Value, why: &str| call.invalid("", vec![super::call::bad_value(field, value, why)]);
+        if resource.is_object() && path.is_object() {
+            let why = "cannot be specified in combination with resourceAttributes";
+            return Err(invalid("spec.nonResourceAttributes", path, why));
+        }
+        if !resource.is_object() && !path.is_object() {
+            let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            return Err(invalid("spec.resourceAttributes", resource, why));
+        }
+        if call.kind.kind == "LocalSubjectAccessReview" {
+            if path.is_object() {
+                return Err(invalid("spec.nonResourceAttributes", path, "disallowed on this kind of request"));
+            }
+            if resource["namespace"].as_str().unwrap_or("") != call.within() {
+                let why = format!("spec.resourceAttributes.namespace must match namespace: {}", call.within());
+                return Err(Status::bad_request(why));
+            }
+        }
+        let subject = match call.kind.kind {
+            "SelfSubjectAccessReview" => call.user.clone(),
+            _ => subject_of(spec),
+        };
+        if subject.name.is_empty() && subject.groups.is_empty() {
+            return Err(invalid("spec.user", &spec["user"], "at least one of user or group must be specified"));
+        }
+        let selector = field_selector(&resource["fieldSelector"]);
+        Ok(match self.decide(&asked(&subject, resource, path, &selector)).await? {
+            Decision::Allow => json!({"allowed": true}),
+            Decision::NoOpinion(why) if why.is_empty() => json!({"allowed": false}),
+            Decision::NoOpinion(why) => json!({"allowed": false, "reason": why}),
+        })
+    }
+
+    async fn review_rules(&self, call: &Call, spec: &Value) -> Result<Value, Status> {
+        let namespace = spec["namespace"].as_str().unwrap_or("");
+        if namespace.is_empty() {
+            return Err(Status::bad_request("no namespace on request"));
+        }
+        self.cache.fresh().await?;
+        let granted = self.authorizer.rules(&call.user, namespace);
+        let (paths, resources): (Vec<_>, Vec<_>) =
+            granted.rules.iter().partition(|rule| !rule.non_resource_urls.is_empty());
+        let mut status = json!({
+            "resourceRules": resources, "nonResourceRules": paths, "incomplete": granted.incomplete,
+        });
+        if !granted.errors.is_empty() {
+            status["evaluationError"] = granted.errors.join(", ").into();
+        }
+        Ok(status)
+    }
+}
+
+/// A user as reviews show him.
+fn info(user: &User) -> Result<Value, Status> {
+    serde_json::to_value(user).map_err(Status::internal)
+}
+
+fn subject_of(spec: &Value) -> User {
+    let extra = spec["extra"].as_object().into_iter().flatten();
+    User {
+        name: spec["user"].as_str().unwrap_or("").to_owned(),
+        uid: spec["uid"].as_str().unwrap_or("").to_owned(),
+        groups: strings(&spec["groups"]),
+        extra: extra.map(|(key, values)| (key.to_lowercase(), strings(values))).collect(),
+    }
+}
+
+fn asked<'a>(user: &'a User, resource: &'a Value, path: &'a Value, selector: &'a str) -> Attributes<'a> {
+    let text = |of: &'a Value, field: &str| of[field].as_str().unwrap_or("");
+    if path.is_object() {
+        return Attributes::of_path(user, text(path, "verb"), text(path, "path"));
+    }
+    Attributes {
+        subresource: text(resource, "subresource"),
+        namespace: text(resource, "namespace"),
+        name: text(resource, "name"),
+        field_selector: selector,
+        ..Attributes::new(user, text(resource, "verb"), text(resource, "group"), text(resource, "resource"))
+    }
+}
+
+/// The part of a `fieldSelector` that an authorizer understands: what must equal one value.
+fn field_selector(given: &Value) -> String {
+    if let Some(raw) = given["rawSelector"].as_str() {
+        return raw.to_owned();
+    }
+    let requirements = given["requirements"].as_array().into_iter().flatten();
+    let equal =
+        requirements.filter(|one| one["operator"] == "In").filter_map(|one| match strings(&one["values"]).as_slice() {
+            [value] => Some(format!("{}={value}", one["key"].as_str()?)),
+            _ => None,
+        });
+    equal.collect::<Vec<_>>().join(",")
+}
+
+fn strings(list: &Value) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
+}

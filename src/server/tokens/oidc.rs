@@ -1,0 +1,225 @@
+//! Bearer tokens of an OpenID Connect issuer, as upstream's `--oidc-*` options have them.
+//!
+//! The issuer's keys come from a file, or from the issuer itself; they are read when a token names one that is not known.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::{Request, StatusCode, Uri, header};
+use hyper_util::rt::TokioIo;
+use jiff::Timestamp;
+use jsonwebtoken::jwk::{Jwk, JwkSet};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+
+use crate::api::User;
+
+/// Where Debian keeps the certificates that everyone trusts.
+const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
+/// How often the keys are asked for at most, and how long that may take.
+const REFRESH_EVERY: i64 = 10;
+const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_DOCUMENT: usize = 1 << 20;
+/// Symmetric ones are not for strangers.
+const ALGORITHMS: [Algorithm; 8] = [
+    Algorithm::RS256,
+    Algorithm::RS384,
+    Algorithm::RS512,
+    Algorithm::PS256,
+    Algorithm::PS384,
+    Algorithm::PS512,
+    Algorithm::ES256,
+    Algorithm::ES384,
+];
+
+/// What is known of the issuer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OidcConfig {
+    /// `iss` of its tokens.
+    pub issuer: String,
+    /// `aud` of its tokens.
+    pub client_id: String,
+    /// The claim that is the user's name: `sub` unless told otherwise.
+    pub username_claim: String,
+    /// What stands before it; `None`: the issuer and `#`, unless the claim is `email`; "-": nothing.
+    pub username_prefix: Option<String>,
+    pub groups_claim: Option<String>,
+    pub groups_prefix: String,
+    /// Whose signature its TLS certificate must have; the system's authorities without it.
+    pub ca_file: Option<PathBuf>,
+    /// Its keys, instead of asking it.
+    pub jwks_file: Option<PathBuf>,
+}
+
+/// The issuer, with the keys that it had when they were last read. Cheap to clone.
+#[derive(Clone)]
+pub struct Oidc(Arc<Inner>);
+
+struct Inner {
+    config: OidcConfig,
+    keys: Mutex<Keys>,
+}
+
+#[derive(Default)]
+struct Keys {
+    set: Vec<Jwk>,
+    read_at: Option<Timestamp>,
+}
+
+impl Oidc {
+    pub fn new(mut config: OidcConfig) -> Oidc {
+        if config.username_claim.is_empty() {
+            config.username_claim = "sub".into();
+        }
+        Oidc(Arc::new(Inner { config, keys: Mutex::default() }))
+    }
+
+    pub(super) fn is_issuer(&self, issuer: &str) -> bool {
+        self.0.config.issuer == issuer
+    }
+
+    /// Whose token it is.
+    pub(super) async fn user(&self, token: &str, now: Timestamp) -> anyhow::Result<User> {
+        let head = jsonwebtoken::decode_header(token)?;
+        if !ALGORITHMS.contains(&head.alg) {
+            bail!("its algorithm {:?} is not accepted", head.alg);
+        }
+        let keys = self.keys_of(head.kid.as_deref(), now).await?;
+        let mut validation = Validation::new(head.alg);
+        validation.set_issuer(&[&self.0.config.issuer]);
+        validation.set_audience(&[&self.0.config.client_id]);
+        // The clock is ours, see below.
+        validation.validate_exp = false;
+        let mut why = anyhow!("the issuer has no such key");
+        for key in keys {
+            let verified =
+                DecodingKey::from_jwk(&key).and_then(|key| jsonwebtoken::decode::<Value>(token, &key, &validation));
+            match verified {
+                Ok(decoded) => return self.user_of(&decoded.claims, now),
+                Err(error) => why = error.into(),
+            }
+        }
+        Err(why)
+    }
+
+    /// The keys of this id, or all where the token names none.
+    async fn keys_of(&self, id: Option<&str>, now: Timestamp) -> anyhow::Result<Vec<Jwk>> {
+        let mut keys = self.0.keys.lock().await;
+        let find = |keys: &Keys| -> Vec<Jwk> {
+            keys.set.iter().filter(|key| id.is_none() || key.common.key_id.as_deref() == id).cloned().collect()
+        };
+        let found = find(&keys);
+        let fresh = keys.read_at.is_some_and(|at| now.as_second() - at.as_second() < REFRESH_EVERY);
+        if !found.is_empty() || fresh {
+            return Ok(found);
+        }
+        keys.read_at = Some(now);
+        keys.set = self.read_keys().await.context("reading the issuer's keys")?.keys;
+        Ok(find(&keys))
+    }
+
+    async fn read_keys(&self) -> anyhow::Result<JwkSet> {
+        let config = &self.0.config;
+        if let Some(path) = &config.jwks_file {
+            let text = tokio::fs::read(path).await.with_context(|| format!("reading {}", path.display()))?;
+            return Ok(serde_json::from_slice(&text)?);
+        }
+        let roots = config.ca_file.as_deref().unwrap_or(Path::new(SYSTEM_ROOTS));
+        let url = format!("{}/.well-known/openid-configuration", config.issuer.trim_end_matches('/'));
+        let document: Value = serde_json::from_slice(&fetch(&url, roots).await?)?;
+        if document["issuer"] != config.issuer {
+            bail!("{url} is the document of {}", document["issuer"]);
+        }
+        let keys = document["jwks_uri"].as_str().ok_or_else(|| anyhow!("{url} names no keys"))?;
+        Ok(serde_json::from_slice(&fetch(keys, roots).await?)?)
+    }
+
+    fn user_of(&self, claims: &Value, now: Timestamp) -> anyhow::Result<User> {
+        let config = &self.0.config;
+        if claims["exp"].as_i64().is_none_or(|exp| exp <= now.as_second()) {
+            bail!("it has expired");
+        }
+        if claims["nbf"].as_i64().is_some_and(|from| from > now.as_second() + 60) {
+            bail!("it is not valid yet");
+        }
+        let claim = config.username_claim.as_str();
+        let name = claims[claim].as_str().filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| anyhow!("it has no claim {claim:?}"))?;
+        if claim == "email" && claims.get("email_verified").is_some_and(|verified| *verified != true) {
+            bail!("the email address is not verified");
+        }
+        let prefix = match config.username_prefix.as_deref() {
+            Some("-") => String::new(),
+            Some(prefix) => prefix.to_owned(),
+            None if claim == "email" => String::new(),
+            None => format!("{}#", config.issuer),
+        };
+        let groups = match config.groups_claim.as_deref().map(|claim| &claims[claim]) {
+            Some(Value::String(one)) => vec![one.as_str()],
+            Some(list) => list.as_array().into_iter().flatten().filter_map(Value::as_str).collect(),
+            None => Vec::new(),
+        };
+        Ok(User::new(format!("{prefix}{name}"), groups.iter().map(|group| format!("{}{group}", config.groups_prefix))))
+    }
+}
+
+impl std::fmt::Debug for Oidc {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.config.issuer)
+    }
+}
+
+/// Gets a document by http or https.
+async fn fetch(url: &str, roots: &Path) -> anyhow::Result<Bytes> {
+    let get = async {
+        let uri: Uri = url.parse()?;
+        let host = uri.host().ok_or_else(|| anyhow!("no host"))?;
+        let is_tls = uri.scheme_str() == Some("https");
+        let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
+        let stream = TcpStream::connect((host.trim_matches(['[', ']']), port)).await?;
+        if !is_tls {
+            return ask(stream, &uri).await;
+        }
+        let pem = tokio::fs::read(roots).await.with_context(|| format!("reading {}", roots.display()))?;
+        let mut store = rustls::RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&pem).flatten() {
+            // A bundle may hold what this library cannot read; the others still count.
+            let _ = store.add(certificate);
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(store)
+            .with_no_client_auth();
+        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
+        ask(tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?, &uri).await
+    };
+    tokio::time::timeout(PATIENCE, get).await.with_context(|| url.to_owned())?.with_context(|| url.to_owned())
+}
+
+async fn ask<S>(stream: S, uri: &Uri) -> anyhow::Result<Bytes>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let host = uri.authority().map_or("", |authority| authority.as_str());
+    let request = Request::get(path).header(header::HOST, host).header(header::ACCEPT, "application/json");
+    let answer = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;
+    if answer.status() != StatusCode::OK {
+        bail!("answered {}", answer.status());
+    }
+    let body = Limited::new(answer.into_body(), MAX_DOCUMENT).collect().await.map_err(|why| anyhow!("{why}"))?;
+    connection.abort();
+    Ok(body.to_bytes())
+}

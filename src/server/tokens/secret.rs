@@ -1,0 +1,89 @@
+//! Tokens without an end, kept in Secrets of type `kubernetes.io/service-account-token`: they last as long as their Secret.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jsonwebtoken::{Algorithm, Validation};
+use serde_json::{Value, json};
+
+use super::ISSUER;
+use super::verify::{Authenticated, refuse};
+use crate::api::{Object, Status, User, kinds};
+use crate::server::Server;
+use crate::server::call::Call;
+
+/// Who signs these, as upstream.
+pub(super) const OLD_ISSUER: &str = "kubernetes/serviceaccount";
+const TYPE: &str = "kubernetes.io/service-account-token";
+const NAME: &str = "kubernetes.io/service-account.name";
+const UID: &str = "kubernetes.io/service-account.uid";
+
+/// Puts a token into such a Secret, if its ServiceAccount exists.
+pub(in crate::server) async fn fill(server: &Server, call: &Call, secret: &mut Object) -> Result<(), Status> {
+    if call.kind.kind != "Secret" || secret.0["type"] != TYPE || secret.at("data.token").is_some() {
+        return Ok(());
+    }
+    let Some(name) = secret.annotation(NAME).map(str::to_owned) else { return Ok(()) };
+    // The account may have been made a moment ago.
+    server.cache.fresh().await?;
+    let Some(account) = stored(server, "serviceaccounts", call.within(), &name)? else { return Ok(()) };
+    let claims = json!({
+        "iss": OLD_ISSUER,
+        "sub": format!("system:serviceaccount:{}:{name}", call.within()),
+        "kubernetes.io/serviceaccount/namespace": call.within(),
+        "kubernetes.io/serviceaccount/secret.name": secret.name(),
+        "kubernetes.io/serviceaccount/service-account.name": name,
+        "kubernetes.io/serviceaccount/service-account.uid": account.uid(),
+    });
+    let token = jsonwebtoken::encode(&server.signer.header, &claims, &server.signer.encoding)
+        .map_err(|why| Status::internal(format!("a token cannot be signed: {why}")))?;
+    secret.0["metadata"]["annotations"][UID] = account.uid().into();
+    if !secret.0["data"].is_object() {
+        secret.0["data"] = json!({});
+    }
+    let data = &mut secret.0["data"];
+    data["token"] = STANDARD.encode(token).into();
+    data["namespace"] = STANDARD.encode(call.within()).into();
+    if let Some(authority) = &server.config.authority {
+        data["ca.crt"] = STANDARD.encode(authority.certificate()).into();
+    }
+    Ok(())
+}
+
+impl Server {
+    /// Whose token it is, if its Secret still holds it.
+    pub(super) async fn verify_secret_token(&self, token: &str, audiences: &[String]) -> Result<Authenticated, Status> {
+        let mut validation = Validation::new(Algorithm::ES256);
+        validation.set_issuer(&[OLD_ISSUER]);
+        validation.required_spec_claims.clear();
+        validation.validate_exp = false;
+        validation.validate_aud = false;
+        let decoded = jsonwebtoken::decode::<Value>(token, &self.signer.decoding, &validation).map_err(refuse)?;
+        let claim = |name: &str| {
+            decoded.claims[format!("kubernetes.io/serviceaccount/{name}")].as_str().unwrap_or("").to_owned()
+        };
+        let (namespace, name) = (claim("namespace"), claim("service-account.name"));
+        if !audiences.iter().any(|audience| audience == ISSUER) {
+            return Err(refuse("it is not for this audience"));
+        }
+        self.cache.fresh().await?;
+        let account = stored(self, "serviceaccounts", &namespace, &name)?;
+        let account = account.filter(|account| account.uid() == claim("service-account.uid"));
+        let account = account.ok_or_else(|| refuse("its serviceaccount is gone"))?;
+        let secret = stored(self, "secrets", &namespace, &claim("secret.name"))?;
+        let held = secret.as_ref().and_then(|secret| secret.at("data.token")?.as_str());
+        if held != Some(STANDARD.encode(token).as_str()) {
+            return Err(refuse("its secret is gone"));
+        }
+        let groups = ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+        let mut user = User::new(format!("system:serviceaccount:{namespace}:{name}"), groups);
+        user.groups.push("system:authenticated".to_owned());
+        user.uid = account.uid().to_owned();
+        Ok(Authenticated { user, audiences: vec![ISSUER.to_owned()] })
+    }
+}
+
+fn stored(server: &Server, resource: &str, namespace: &str, name: &str) -> Result<Option<Object>, Status> {
+    let kind = kinds::lookup(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
+    let item = server.cache.shelf(kind).get(&kind.key(Some(namespace), name));
+    item.map(|item| Ok(item.current()?.object)).transpose()
+}

@@ -1,0 +1,685 @@
+//! RBAC: a table of decisions, the default roles, escalation, aggregation, and what the words of a refusal are.
+
+use podwright::api::request::PatchType;
+use podwright::api::{Object, Options, Request, Response, Status, User, Verb};
+use serde_json::{Value, json};
+
+use super::{Api, config_map, object_of, request};
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+
+/// A rule as the table writes it: `verbs group resources [names]`, `core` for the group "", or `verbs url paths`.
+fn rule(text: &str) -> Value {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let group = |word: &str| if word == "core" { String::new() } else { word.to_owned() };
+    let list = |words: &str| words.split(',').map(group).collect::<Vec<_>>();
+    match words.as_slice() {
+        [verbs, "url", paths] => json!({"verbs": list(verbs), "nonResourceURLs": list(paths)}),
+        [verbs, groups, resources] => {
+            json!({"verbs": list(verbs), "apiGroups": list(groups), "resources": list(resources)})
+        }
+        [verbs, groups, resources, names] => json!({
+            "verbs": list(verbs), "apiGroups": list(groups), "resources": list(resources), "resourceNames": list(names),
+        }),
+        other => panic!("not a rule: {other:?}"),
+    }
+}
+
+fn rules(texts: &[&str]) -> Value {
+    texts.iter().map(|text| rule(text)).collect()
+}
+
+impl Api {
+    /// A ClusterRole.
+    async fn cluster_role(&self, name: &str, rules: Value) -> Object {
+        let role = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules});
+        self.create("clusterroles", role).await.unwrap()
+    }
+
+    /// Binds a ClusterRole to subjects, everywhere or in a namespace.
+    async fn bind(&self, role: &str, namespace: Option<&str>, subjects: Value) {
+        let name = format!("{role}-{}", namespace.unwrap_or("everywhere"));
+        let mut binding = json!({
+            "apiVersion": format!("{GROUP}/v1"), "metadata": {"name": name}, "subjects": subjects,
+            "roleRef": {"kind": "ClusterRole", "name": role},
+        });
+        let (kind, resource) = match namespace {
+            Some(namespace) => {
+                binding["metadata"]["namespace"] = namespace.into();
+                ("RoleBinding", "rolebindings")
+            }
+            None => ("ClusterRoleBinding", "clusterrolebindings"),
+        };
+        binding["kind"] = kind.into();
+        self.create(resource, binding).await.unwrap();
+    }
+
+    /// What a SubjectAccessReview says: `get core pods/log in ns named x`, `get /healthz`.
+    async fn may(&self, user: &str, groups: &[&str], question: &str) -> bool {
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": spec(user, groups, question),
+        });
+        self.create("subjectaccessreviews", review).await.unwrap().0["status"]["allowed"] == true
+    }
+
+    async fn as_user(
+        &self,
+        user: &str,
+        verb: Verb,
+        resource: &str,
+        name: &str,
+        body: Option<Value>,
+    ) -> Result<Response, Status> {
+        let user = User::new(user, ["system:authenticated"]);
+        self.0.handle(Request { user, ..request(verb, resource, name, body, Options::default()) }).await
+    }
+}
+
+fn spec(user: &str, groups: &[&str], question: &str) -> Value {
+    let words: Vec<&str> = question.split_whitespace().collect();
+    let mut spec = json!({"user": user, "groups": groups});
+    if let [verb, path] = words.as_slice() {
+        spec["nonResourceAttributes"] = json!({"verb": verb, "path": path});
+        return spec;
+    }
+    let (resource, sub) = words[2].split_once('/').unwrap_or((words[2], ""));
+    let group = if words[1] == "core" { "" } else { words[1] };
+    let mut asked = json!({"verb": words[0], "group": group, "resource": resource, "subresource": sub});
+    for pair in words[3..].chunks(2) {
+        match pair {
+            ["in", namespace] => asked["namespace"] = (*namespace).into(),
+            ["named", name] => asked["name"] = (*name).into(),
+            other => panic!("not understood: {other:?}"),
+        }
+    }
+    spec["resourceAttributes"] = asked;
+    spec
+}
+
+/// A role's rules, the questions that it answers yes, and those that it answers no. All is asked in the namespace `a`,
+/// where the role is bound, and once more in `b`, where it is not.
+const DECISIONS: &[(&[&str], &[&str], &[&str])] = &[
+    (
+        &["get,list core pods"],
+        &["get core pods", "list core pods", "get core pods named x"],
+        &[
+            "watch core pods",
+            "create core pods",
+            "delete core pods named x",
+            "get core pods/log",
+            "get core pods/status named x",
+            "get apps pods",
+            "get core podtemplates",
+            "get core configmaps",
+            "* core pods",
+            "get core *",
+            "GET core pods",
+        ],
+    ),
+    (
+        &["* core pods"],
+        &["get core pods", "create core pods", "deletecollection core pods", "frobnicate core pods", "* core pods"],
+        &["get core pods/log", "create core pods/exec named x", "get core secrets", "get apps deployments"],
+    ),
+    (
+        &["get core *"],
+        &["get core pods", "get core secrets named x", "get core pods/log named x", "get core serviceaccounts/token"],
+        &["list core pods", "get apps deployments", "get batch jobs", "create core pods/exec named x"],
+    ),
+    (
+        &["get * deployments"],
+        &[
+            "get apps deployments",
+            "get extensions deployments",
+            "get core deployments",
+            "get x.example.com deployments",
+        ],
+        &["get apps deployments/scale named x", "get apps replicasets", "update apps deployments"],
+    ),
+    (
+        &["get,update * */scale"],
+        &["get apps deployments/scale named x", "update apps statefulsets/scale", "get x.io widgets/scale"],
+        &["get apps deployments", "get apps deployments/status", "patch apps deployments/scale", "get apps scale"],
+    ),
+    (
+        &["get core pods/log", "create core pods/exec,pods/attach"],
+        &["get core pods/log named x", "create core pods/exec named y", "create core pods/attach"],
+        &[
+            "get core pods named x",
+            "get core pods/exec",
+            "create core pods",
+            "create core pods/portforward",
+            "get core logs/pods",
+        ],
+    ),
+    (
+        &["get,update core configmaps a,b"],
+        &["get core configmaps named a", "get core configmaps named b", "update core configmaps named a"],
+        &[
+            "get core configmaps named c",
+            "get core configmaps",
+            "list core configmaps",
+            "create core configmaps",
+            "delete core configmaps named a",
+            "get core secrets named a",
+        ],
+    ),
+    (
+        &["list,watch core configmaps a"],
+        &["list core configmaps named a", "watch core configmaps named a"],
+        &["list core configmaps", "watch core configmaps named b"],
+    ),
+    (
+        &["get core pods", "delete apps deployments x", "create batch jobs,cronjobs"],
+        &["get core pods", "delete apps deployments named x", "create batch jobs", "create batch cronjobs"],
+        &[
+            "delete core pods",
+            "get apps deployments named x",
+            "delete apps deployments named y",
+            "create core pods",
+            "delete batch jobs",
+            "create batch jobs/status",
+        ],
+    ),
+    (
+        &["get core,apps pods,deployments"],
+        &["get core pods", "get apps deployments", "get apps pods", "get core deployments"],
+        &["get batch jobs", "get extensions deployments"],
+    ),
+    (
+        &["* * *"],
+        &[
+            "get core pods",
+            "delete core nodes named n",
+            "create core pods/exec named p",
+            "impersonate core users named root",
+            "escalate rbac.authorization.k8s.io roles",
+            "anything at.all whatever/sub",
+        ],
+        &[],
+    ),
+    (&[], &[], &["get core pods", "list core namespaces", "create core pods", "impersonate core users named x"]),
+    (
+        &["impersonate core users,groups alice,devs", "impersonate authentication.k8s.io userextras/scopes view"],
+        &[
+            "impersonate core users named alice",
+            "impersonate core groups named devs",
+            "impersonate authentication.k8s.io userextras/scopes named view",
+        ],
+        &[
+            "impersonate core users named bob",
+            "impersonate core groups named system:masters",
+            "impersonate core serviceaccounts named alice",
+            "impersonate authentication.k8s.io userextras/other named view",
+            "impersonate authentication.k8s.io userextras/scopes named admin",
+            "impersonate authentication.k8s.io userextras named view",
+        ],
+    ),
+    (
+        &["bind rbac.authorization.k8s.io clusterroles view", "escalate rbac.authorization.k8s.io roles"],
+        &[
+            "bind rbac.authorization.k8s.io clusterroles named view",
+            "escalate rbac.authorization.k8s.io roles named any",
+        ],
+        &[
+            "bind rbac.authorization.k8s.io clusterroles named admin",
+            "bind rbac.authorization.k8s.io roles named view",
+            "escalate rbac.authorization.k8s.io clusterroles named any",
+        ],
+    ),
+];
+
+#[tokio::test]
+async fn a_table_of_decisions() {
+    let api = Api::new().await;
+    let mut wrong = Vec::new();
+    let mut count = 0;
+    for (i, (grants, yes, no)) in DECISIONS.iter().enumerate() {
+        let (role, user) = (format!("role-{i}"), format!("user-{i}"));
+        api.cluster_role(&role, rules(grants)).await;
+        let subject = json!([{"kind": "User", "name": user}]);
+        api.create(
+            "namespaces",
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": format!("a{i}")}}),
+        )
+        .await
+        .unwrap();
+        let (here, there) = (format!("a{i}"), "b");
+        api.bind(&role, Some(&here), subject).await;
+        let everywhere = format!("everywhere-{i}");
+        let group = format!("group-{i}");
+        api.cluster_role(&everywhere, rules(grants)).await;
+        api.bind(&everywhere, None, json!([{"kind": "Group", "name": group}])).await;
+        for (questions, expected) in [(yes, true), (no, false)] {
+            for question in questions.iter() {
+                let asked = [
+                    (user.as_str(), vec![], format!("{question} in {here}"), expected),
+                    (user.as_str(), vec![], format!("{question} in {there}"), false),
+                    (user.as_str(), vec![], (*question).to_string(), false),
+                    ("someone", vec![group.as_str()], format!("{question} in {there}"), expected),
+                    ("someone", vec![group.as_str()], (*question).to_string(), expected),
+                    ("someone", vec!["other"], format!("{question} in {here}"), false),
+                ];
+                for (user, groups, question, expected) in asked {
+                    count += 1;
+                    if api.may(user, &groups, &question).await != expected {
+                        wrong.push(format!("{grants:?}: {user} {groups:?} {question}: should be {expected}"));
+                    }
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {count} decisions are wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(count > 300, "{count} decisions");
+}
+
+/// Rules for paths, which only bindings to the whole cluster give.
+#[tokio::test]
+async fn paths_are_granted_with_a_trailing_star() {
+    let api = Api::new().await;
+    api.cluster_role("paths", rules(&["get url /healthz/*,/logs,/x*", "* url /all"])).await;
+    api.bind("paths", None, json!([{"kind": "User", "name": "u"}])).await;
+    api.bind("paths", Some("default"), json!([{"kind": "User", "name": "v"}])).await;
+    for path in ["/healthz/etcd", "/healthz/", "/logs", "/x", "/xyz/1", "/all"] {
+        assert!(api.may("u", &[], &format!("get {path}")).await, "{path}");
+        assert!(!api.may("v", &[], &format!("get {path}")).await, "{path}");
+    }
+    for path in ["/healthz", "/logs/a", "/y", "/metrics", "/all/a"] {
+        assert!(!api.may("u", &[], &format!("get {path}")).await, "{path}");
+    }
+    assert!(api.may("u", &[], "post /all").await);
+    assert!(!api.may("u", &[], "post /logs").await);
+}
+
+const VERBS: [&str; 8] = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+
+/// A resource, and what `view`, `edit` and `admin` may do with it in their namespace: `r`ead, `w`rite, both, `c`reate alone.
+const DEFAULTS: &[(&str, &str, &str, &str)] = &[
+    ("core pods", "r", "rw", "rw"),
+    ("core pods/log", "r", "r", "r"),
+    ("core pods/status", "r", "r", "r"),
+    ("core pods/exec", "", "rw", "rw"),
+    ("core pods/attach", "", "rw", "rw"),
+    ("core pods/portforward", "", "rw", "rw"),
+    ("core pods/eviction", "", "c", "c"),
+    ("core pods/binding", "", "", ""),
+    ("core secrets", "", "rw", "rw"),
+    ("core configmaps", "r", "rw", "rw"),
+    ("core services", "r", "rw", "rw"),
+    ("core services/proxy", "", "rw", "rw"),
+    ("core endpoints", "r", "r", "r"),
+    ("core events", "r", "rw", "rw"),
+    ("core persistentvolumeclaims", "r", "rw", "rw"),
+    ("core persistentvolumes", "", "", ""),
+    ("core serviceaccounts", "r", "rw", "rw"),
+    ("core serviceaccounts/token", "", "c", "c"),
+    ("core replicationcontrollers/scale", "r", "rw", "rw"),
+    ("core resourcequotas", "r", "r", "r"),
+    ("core limitranges", "r", "r", "r"),
+    ("core namespaces", "r", "r", "r"),
+    ("core nodes", "", "", ""),
+    ("apps deployments", "r", "rw", "rw"),
+    ("apps deployments/scale", "r", "rw", "rw"),
+    ("apps deployments/status", "r", "r", "r"),
+    ("apps statefulsets", "r", "rw", "rw"),
+    ("apps daemonsets", "r", "rw", "rw"),
+    ("apps controllerrevisions", "r", "r", "r"),
+    ("batch jobs", "r", "rw", "rw"),
+    ("batch cronjobs", "r", "rw", "rw"),
+    ("autoscaling horizontalpodautoscalers", "r", "rw", "rw"),
+    ("policy poddisruptionbudgets", "r", "rw", "rw"),
+    ("networking.k8s.io ingresses", "r", "rw", "rw"),
+    ("networking.k8s.io networkpolicies", "r", "rw", "rw"),
+    ("coordination.k8s.io leases", "", "rw", "rw"),
+    ("discovery.k8s.io endpointslices", "r", "r", "r"),
+    ("rbac.authorization.k8s.io roles", "", "", "rw"),
+    ("rbac.authorization.k8s.io rolebindings", "", "", "rw"),
+    ("rbac.authorization.k8s.io clusterroles", "", "", ""),
+    ("authorization.k8s.io localsubjectaccessreviews", "", "", "c"),
+    ("storage.k8s.io storageclasses", "", "", ""),
+    ("example.com widgets", "", "", ""),
+];
+
+fn includes(kinds: &str, verb: &str) -> bool {
+    kinds.chars().any(|kind| match kind {
+        'r' => matches!(verb, "get" | "list" | "watch"),
+        'w' => !matches!(verb, "get" | "list" | "watch"),
+        _ => verb == "create",
+    })
+}
+
+#[tokio::test]
+async fn the_default_roles_grant_what_upstreams_do() {
+    let api = Api::new().await;
+    for role in ["view", "edit", "admin"] {
+        api.bind(role, Some("default"), json!([{"kind": "ServiceAccount", "name": role, "namespace": "apps"}])).await;
+    }
+    let mut wrong = Vec::new();
+    for (resource, view, edit, admin) in DEFAULTS {
+        for (role, granted) in [("view", view), ("edit", edit), ("admin", admin)] {
+            for verb in VERBS {
+                let user = format!("system:serviceaccount:apps:{role}");
+                let question = format!("{verb} {resource} in default");
+                if api.may(&user, &[], &question).await != includes(granted, verb) {
+                    wrong.push(format!("{role}: {question}"));
+                }
+                assert!(!api.may(&user, &[], &format!("{verb} {resource} in other")).await);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[tokio::test]
+async fn everyone_may_see_what_is_served_and_who_he_is() {
+    let api = Api::new().await;
+    let (known, unknown) = (["system:authenticated"], ["system:unauthenticated"]);
+    for path in ["/healthz", "/livez", "/readyz", "/version"] {
+        assert!(api.may("u", &known, &format!("get {path}")).await, "{path}");
+        assert!(api.may("system:anonymous", &unknown, &format!("get {path}")).await, "{path}");
+    }
+    for path in ["/api", "/apis/apps/v1", "/openapi/v2"] {
+        assert!(api.may("u", &known, &format!("get {path}")).await, "{path}");
+        assert!(!api.may("system:anonymous", &unknown, &format!("get {path}")).await, "{path}");
+    }
+    for path in ["/metrics", "/readyz/etcd", "/.well-known/openid-configuration"] {
+        assert!(!api.may("u", &known, &format!("get {path}")).await, "{path}");
+    }
+    assert!(api.may("m", &["system:monitoring"], "get /metrics").await);
+    assert!(api.may("s", &["system:serviceaccounts"], "get /.well-known/openid-configuration").await);
+    assert!(api.may("u", &known, "create authorization.k8s.io selfsubjectaccessreviews").await);
+    assert!(!api.may("u", &known, "create authorization.k8s.io subjectaccessreviews").await);
+    let controller = "system:serviceaccount:kube-system:deployment-controller";
+    assert!(api.may(controller, &[], "create apps replicasets in default").await);
+    assert!(!api.may(controller, &[], "get core secrets in default").await);
+    assert!(api.may("system:kube-scheduler", &[], "create core pods/binding in default").await);
+    assert!(api.may("anyone", &["system:masters"], "frobnicate x.y z").await);
+}
+
+#[tokio::test]
+async fn a_refusal_says_what_was_asked() {
+    let api = Api::new().await;
+    let list = api.as_user("alice", Verb::List, "pods", "", None).await.unwrap_err();
+    assert_eq!((list.code, list.reason.as_str()), (403, "Forbidden"));
+    assert_eq!(
+        list.message,
+        r#"pods is forbidden: User "alice" cannot list resource "pods" in API group "" in the namespace "default""#
+    );
+    let get = api.as_user("alice", Verb::Get, "deployments", "x", None).await.unwrap_err();
+    assert_eq!(
+        get.message,
+        r#"deployments.apps "x" is forbidden: User "alice" cannot get resource "deployments" in API group "apps" in the namespace "default""#
+    );
+    let nodes = api.as_user("alice", Verb::List, "nodes", "", None).await.unwrap_err();
+    assert_eq!(
+        nodes.message,
+        r#"nodes is forbidden: User "alice" cannot list resource "nodes" in API group "" at the cluster scope"#
+    );
+    let namespace = api.as_user("alice", Verb::Get, "namespaces", "default", None).await.unwrap_err();
+    assert!(namespace.message.ends_with(r#"in the namespace "default""#), "{namespace}");
+    api.bind("gone", Some("default"), json!([{"kind": "User", "name": "alice"}])).await;
+    let missing = api.as_user("alice", Verb::List, "pods", "", None).await.unwrap_err();
+    assert!(
+        missing.message.ends_with(r#": RBAC: clusterrole.rbac.authorization.k8s.io "gone" not found"#),
+        "{missing}"
+    );
+}
+
+#[tokio::test]
+async fn grants_and_their_ends_count_at_once() {
+    let api = Api::new().await;
+    api.cluster_role("reader", rules(&["get core configmaps"])).await;
+    api.create("configmaps", config_map("c")).await.unwrap();
+    let subject = json!([{"kind": "User", "name": "u"}]);
+    for _ in 0..20 {
+        assert!(api.as_user("u", Verb::Get, "configmaps", "c", None).await.is_err());
+        api.bind("reader", Some("default"), subject.clone()).await;
+        assert!(api.as_user("u", Verb::Get, "configmaps", "c", None).await.is_ok());
+        api.delete("rolebindings", "reader-default", Options::default()).await.unwrap();
+        // A read waits for what was acknowledged, so the index shows it too.
+        api.get("configmaps", "c").await.unwrap();
+    }
+    // Two bindings of one role: the end of one leaves the other.
+    api.bind("reader", Some("default"), subject.clone()).await;
+    api.bind("reader", None, subject.clone()).await;
+    api.delete("rolebindings", "reader-default", Options::default()).await.unwrap();
+    api.get("configmaps", "c").await.unwrap();
+    assert!(api.as_user("u", Verb::Get, "configmaps", "c", None).await.is_ok());
+    api.patch("clusterroles", "reader", json!({"rules": rules(&["list core configmaps"])})).await.unwrap();
+    api.get("configmaps", "c").await.unwrap();
+    assert!(api.as_user("u", Verb::Get, "configmaps", "c", None).await.is_err());
+    // A namespace can be read by who may read namespaces within it.
+    api.bind("view", Some("default"), subject).await;
+    assert!(api.as_user("u", Verb::Get, "namespaces", "default", None).await.is_ok());
+    assert!(api.as_user("u", Verb::Get, "namespaces", "kube-system", None).await.is_err());
+}
+
+#[tokio::test]
+async fn nobody_grants_what_he_does_not_have() {
+    let api = Api::new().await;
+    api.cluster_role("rbac", rules(&["* rbac.authorization.k8s.io roles,rolebindings", "get core pods"])).await;
+    api.bind("rbac", Some("default"), json!([{"kind": "User", "name": "u"}])).await;
+    let role = |name: &str, grants: &[&str]| json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Role", "metadata": {"name": name}, "rules": rules(grants)});
+    // "*" on roles holds `escalate` and `bind` too; so a user with the plain verbs is asked.
+    api.patch(
+        "clusterroles",
+        "rbac",
+        json!({"rules": rules(&["get,create,update,patch rbac.authorization.k8s.io roles,rolebindings", "get core pods"])}),
+    )
+    .await
+    .unwrap();
+    api.get("clusterroles", "rbac").await.unwrap();
+
+    let refused =
+        api.as_user("u", Verb::Create, "roles", "", Some(role("r", &["get,delete core pods", "list core secrets"])));
+    let refused = refused.await.unwrap_err();
+    assert_eq!(
+        refused.message,
+        "roles.rbac.authorization.k8s.io \"r\" is forbidden: user \"u\" (groups=[\"system:authenticated\"]) is attempting \
+         to grant RBAC permissions not currently held:\n\
+         {APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"delete\"]}\n\
+         {APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"list\"]}"
+    );
+    let allowed = role("r", &["get core pods"]);
+    let made = object_of(api.as_user("u", Verb::Create, "roles", "", Some(allowed)).await.unwrap());
+    let mut more = made.clone();
+    more.0["rules"] = rules(&["* core pods"]);
+    assert_eq!(api.as_user("u", Verb::Update, "roles", "r", Some(more.0.clone())).await.unwrap_err().code, 403);
+    api.update("roles", &more).await.unwrap();
+
+    let binding = |role: &str| {
+        json!({
+            "apiVersion": format!("{GROUP}/v1"), "kind": "RoleBinding", "metadata": {"name": format!("b-{role}")},
+            "subjects": [{"kind": "User", "name": "v"}], "roleRef": {"apiGroup": GROUP, "kind": "ClusterRole", "name": role},
+        })
+    };
+    let refused = api.as_user("u", Verb::Create, "rolebindings", "", Some(binding("view"))).await.unwrap_err();
+    assert!(refused.message.contains("is attempting to grant RBAC permissions not currently held"), "{refused}");
+    let missing = api.as_user("u", Verb::Create, "rolebindings", "", Some(binding("nothing"))).await.unwrap_err();
+    assert_eq!(missing.message, "clusterroles.rbac.authorization.k8s.io \"nothing\" not found");
+    api.cluster_role("may-bind", rules(&["bind rbac.authorization.k8s.io clusterroles view"])).await;
+    api.bind("may-bind", Some("default"), json!([{"kind": "User", "name": "u"}])).await;
+    api.as_user("u", Verb::Create, "rolebindings", "", Some(binding("view"))).await.unwrap();
+    assert!(api.as_user("u", Verb::Create, "rolebindings", "", Some(binding("edit"))).await.is_err());
+
+    let mut other = api.get("rolebindings", "b-view").await.unwrap();
+    other.0["roleRef"]["name"] = "admin".into();
+    let refused = api.update("rolebindings", &other).await.unwrap_err();
+    assert!(refused.code == 422 && refused.message.contains("cannot change roleRef"), "{refused}");
+}
+
+#[tokio::test]
+async fn applying_what_is_not_there_needs_the_right_to_create() {
+    let api = Api::new().await;
+    api.cluster_role("patcher", rules(&["patch core configmaps"])).await;
+    api.bind("patcher", Some("default"), json!([{"kind": "User", "name": "u"}])).await;
+    for of_type in [PatchType::Apply, PatchType::ThreeWay] {
+        let apply = |name: &str| {
+            let options = Options {
+                patch_type: Some(of_type),
+                field_manager: Some("test".into()),
+                force: of_type == PatchType::Apply,
+                ..Options::default()
+            };
+            let user = User::new("u", ["system:authenticated"]);
+            let request = Request { user, ..request(Verb::Patch, "configmaps", name, Some(config_map(name)), options) };
+            let server = api.0.clone();
+            async move { server.handle(request).await }
+        };
+        let refused = apply("new").await.unwrap_err();
+        assert!(refused.message.contains("cannot create resource \"configmaps\""), "{refused}");
+        let _ = api.create("configmaps", config_map("old")).await;
+        apply("old").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn aggregated_roles_follow_their_parts() {
+    let api = Api::new().await;
+    let gathers = |of: &str| json!({"clusterRoleSelectors": [{"matchLabels": {"gather": of}}]});
+    let role = |name: &str, labels: Value, rest: Value| {
+        let mut role = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": name, "labels": labels}});
+        role.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        role
+    };
+    api.create("clusterroles", role("all", json!({}), json!({"aggregationRule": gathers("a"), "rules": []})))
+        .await
+        .unwrap();
+    api.bind("all", None, json!([{"kind": "User", "name": "u"}])).await;
+    let part = role("part", json!({"gather": "a"}), json!({"rules": rules(&["get x.io widgets"])}));
+    api.create("clusterroles", part).await.unwrap();
+    wait(&api, "get x.io widgets", true).await;
+    api.patch("clusterroles", "part", json!({"rules": rules(&["list x.io widgets"])})).await.unwrap();
+    wait(&api, "get x.io widgets", false).await;
+    assert!(api.may("u", &[], "list x.io widgets").await);
+    // By two steps: through a role that gathers and is gathered.
+    let middle = role("middle", json!({"gather": "a"}), json!({"aggregationRule": gathers("b"), "rules": []}));
+    api.create("clusterroles", middle).await.unwrap();
+    let leaf = role("leaf", json!({"gather": "b"}), json!({"rules": rules(&["get x.io gadgets"])}));
+    api.create("clusterroles", leaf).await.unwrap();
+    wait(&api, "get x.io gadgets", true).await;
+    api.delete("clusterroles", "leaf", Options::default()).await.unwrap();
+    wait(&api, "get x.io gadgets", false).await;
+
+    let own = role(
+        "custom",
+        json!({"rbac.authorization.k8s.io/aggregate-to-view": "true"}),
+        json!({"rules": rules(&["get x.io things"])}),
+    );
+    api.create("clusterroles", own).await.unwrap();
+    for aggregated in ["view", "edit", "admin"] {
+        api.bind(aggregated, Some("default"), json!([{"kind": "User", "name": aggregated}])).await;
+        wait_for(&api, aggregated, "get x.io things in default", true).await;
+    }
+}
+
+async fn wait(api: &Api, question: &str, expected: bool) {
+    wait_for(api, "u", question, expected).await;
+}
+
+async fn wait_for(api: &Api, user: &str, question: &str, expected: bool) {
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(10);
+    while api.may(user, &[], question).await != expected {
+        assert!(tokio::time::Instant::now() < deadline, "{user}: {question} is still {}", !expected);
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn default_roles_are_completed_at_the_start_and_otherwise_left_alone() {
+    use podwright::api::Env;
+    use podwright::server::{Config, Server};
+    use std::sync::Arc;
+    let store = Arc::new(podwright::store::Memory::new());
+    let open = || async { Api(Server::open(store.clone(), Env::system(), Config::default()).await.unwrap()) };
+    let api = open().await;
+    let version = api.get("clusterroles", "system:discovery").await.unwrap().resource_version().to_owned();
+    api.patch("clusterroles", "system:basic-user", json!({"rules": rules(&["get x.io mine"])})).await.unwrap();
+    api.patch("clusterrolebindings", "system:basic-user", json!({"subjects": null})).await.unwrap();
+    let alone =
+        json!({"metadata": {"annotations": {"rbac.authorization.kubernetes.io/autoupdate": "false"}}, "rules": []});
+    api.patch("clusterroles", "system:node-proxier", alone).await.unwrap();
+    api.delete("clusterroles", "system:kube-dns", Options::default()).await.unwrap();
+    drop(api);
+
+    let api = open().await;
+    assert_eq!(api.get("clusterroles", "system:discovery").await.unwrap().resource_version(), version);
+    let completed = api.get("clusterroles", "system:basic-user").await.unwrap();
+    let texts: Vec<String> = completed.0["rules"].as_array().unwrap().iter().map(Value::to_string).collect();
+    assert!(texts[0].contains("mine") && texts.iter().any(|t| t.contains("selfsubjectreviews")), "{texts:?}");
+    assert_eq!(
+        api.get("clusterrolebindings", "system:basic-user").await.unwrap().0["subjects"][0]["name"],
+        "system:authenticated"
+    );
+    assert_eq!(api.get("clusterroles", "system:node-proxier").await.unwrap().0["rules"], json!([]));
+    assert!(api.get("clusterroles", "system:kube-dns").await.is_ok());
+    let everything = api.get("clusterroles", "cluster-admin").await.unwrap();
+    assert_eq!(everything.label("kubernetes.io/bootstrapping"), Some("rbac-defaults"));
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_by_its_field() {
+    let api = Api::new().await;
+    let role = |rule: Value| json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Role", "metadata": {"name": "r"}, "rules": [rule]});
+    let cases = [
+        (json!({"verbs": [], "apiGroups": [""], "resources": ["pods"]}), "rules[0].verbs"),
+        (json!({"verbs": ["get"], "resources": ["pods"]}), "rules[0].apiGroups"),
+        (json!({"verbs": ["get"], "apiGroups": [""]}), "rules[0].resources"),
+        (json!({"verbs": ["get"], "nonResourceURLs": ["/x"]}), "rules[0].nonResourceURLs"),
+    ];
+    for (rule, field) in cases {
+        let refused = api.create("roles", role(rule)).await.unwrap_err();
+        assert_eq!((refused.code, refused.details.unwrap().causes[0].field.as_str()), (422, field));
+    }
+    let binding = |role_ref: Value, subject: Value| {
+        json!({
+            "apiVersion": format!("{GROUP}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "a:b"},
+            "roleRef": role_ref, "subjects": [subject],
+        })
+    };
+    let view = json!({"kind": "ClusterRole", "name": "view"});
+    let user = json!({"kind": "User", "name": "u"});
+    let cases = [
+        (binding(json!({"kind": "Role", "name": "r"}), user.clone()), "roleRef.kind"),
+        (binding(json!({"kind": "ClusterRole", "name": ""}), user.clone()), "roleRef.name"),
+        (binding(json!({"apiGroup": "x", "kind": "ClusterRole", "name": "r"}), user.clone()), "roleRef.apiGroup"),
+        (binding(view.clone(), json!({"kind": "Robot", "name": "u"})), "subjects[0].kind"),
+        (binding(view.clone(), json!({"kind": "ServiceAccount", "name": "u"})), "subjects[0].namespace"),
+        (binding(view.clone(), json!({"kind": "User", "name": ""})), "subjects[0].name"),
+        (binding(view.clone(), json!({"kind": "Group", "name": "g", "apiGroup": "v1"})), "subjects[0].apiGroup"),
+    ];
+    for (binding, field) in cases {
+        let refused = api.create("clusterrolebindings", binding).await.unwrap_err();
+        assert_eq!((refused.code, refused.details.unwrap().causes[0].field.as_str()), (422, field));
+    }
+    let made = api.create("clusterrolebindings", binding(view, user)).await.unwrap();
+    assert_eq!((&made.0["roleRef"]["apiGroup"], &made.0["subjects"][0]["apiGroup"]), (&json!(GROUP), &json!(GROUP)));
+}
+
+/// Not a test: prints how long a decision takes among thousands of bindings.
+#[tokio::test]
+#[ignore = "a benchmark"]
+async fn bench_decisions() {
+    use podwright::server::Impersonation;
+    let api = Api::new().await;
+    api.cluster_role("actor", rules(&["impersonate core users ann"])).await;
+    api.bind("actor", None, json!([{"kind": "User", "name": "actor"}])).await;
+    for i in 0..5000 {
+        let subjects = json!([{"kind": "User", "name": format!("user-{i}")}, {"kind": "Group", "name": "people"}]);
+        let binding = json!({
+            "apiVersion": format!("{GROUP}/v1"), "kind": "RoleBinding", "metadata": {"name": format!("b{i}"), "namespace": "default"},
+            "subjects": subjects, "roleRef": {"kind": "ClusterRole", "name": "view"},
+        });
+        api.create("rolebindings", binding).await.unwrap();
+    }
+    let mut asked = Impersonation::default();
+    asked.add("impersonate-user", "ann");
+    for user in [User::new("actor", ["system:authenticated"]), User::system("root")] {
+        let began = std::time::Instant::now();
+        for _ in 0..10_000 {
+            api.0.impersonate(user.clone(), &asked).await.unwrap();
+        }
+        println!("a decision for {}: {:?}", user.name, began.elapsed() / 10_000);
+    }
+}
