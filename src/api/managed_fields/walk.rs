@@ -348,16 +348,19 @@ fn woven(live: &[Value], config: &[Value], keys: Keys<'_>, item: impl Fn(&Value)
     all
 }
 
-/// The object without these fields.
+/// The object without these fields. What is emptied by that goes too.
 pub fn without(schema: &Struct, object: &Object, fields: &Set) -> Object {
-    match fields.is_empty() {
-        true => object.clone(),
-        false => Object(removed(Shape::Struct(schema), &object.0, fields).unwrap_or(Value::Null)),
-    }
+    Object(removed(Shape::Struct(schema), &object.0, fields, false).unwrap_or(Value::Null))
 }
 
-/// `None`: nothing is left of it.
-fn removed(shape: Shape<'_>, value: &Value, fields: &Set) -> Option<Value> {
+/// The object without these fields. What is emptied by that, and was not to go itself, is there as null.
+pub fn hollowed(schema: &Struct, object: &Object, fields: &Set) -> Object {
+    Object(removed(Shape::Struct(schema), &object.0, fields, true).unwrap_or(Value::Null))
+}
+
+/// `None`: nothing is left of it. `nulls`: then it is null.
+fn removed(shape: Shape<'_>, value: &Value, fields: &Set, nulls: bool) -> Option<Value> {
+    let emptied = || nulls.then_some(Value::Null);
     match (&shape, value) {
         (Shape::Struct(_) | Shape::Map(_), Value::Object(map)) => {
             let mut out = Map::with_capacity(map.len());
@@ -369,13 +372,13 @@ fn removed(shape: Shape<'_>, value: &Value, fields: &Set) -> Option<Value> {
                 let below = fields.below(&element);
                 let kept = match below.is_empty() {
                     true => Some(value.clone()),
-                    false => removed(shape.field(name).shape(), value, below),
+                    false => removed(shape.field(name).shape(), value, below, nulls),
                 };
                 if let Some(value) = kept {
                     out.insert(name.clone(), value);
                 }
             }
-            (!out.is_empty()).then_some(Value::Object(out))
+            if out.is_empty() { emptied() } else { Some(Value::Object(out)) }
         }
         (Shape::List(list), Value::Array(items)) => {
             let kept = items.iter().filter_map(|item| {
@@ -384,11 +387,11 @@ fn removed(shape: Shape<'_>, value: &Value, fields: &Set) -> Option<Value> {
                 match (fields.has(&element), below.is_empty()) {
                     (true, _) => None,
                     (false, true) => Some(item.clone()),
-                    (false, false) => removed(Place::of(&list.item).shape(), item, below),
+                    (false, false) => removed(Place::of(&list.item).shape(), item, below, nulls),
                 }
             });
             let kept: Vec<Value> = kept.collect();
-            (!kept.is_empty()).then_some(Value::Array(kept))
+            if kept.is_empty() { emptied() } else { Some(Value::Array(kept)) }
         }
         _ => Some(value.clone()),
     }

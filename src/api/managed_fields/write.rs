@@ -148,13 +148,13 @@ impl Apply<'_> {
         let named = |set: &Set| walk::with_named_fields(self.schema, set);
         let present = |object: &Object| named(&walk::all_fields(self.schema, object));
         let last = named(last);
-        let pruned = walk::without(self.schema, &merged, &last);
+        let pruned = walk::hollowed(self.schema, &merged, &last);
         // What others own comes back, with what leads to it.
         let mut owned = managed.0.iter().fold(Set::default(), |all, entry| all.union(&entry.set));
         // Its name is everybody's: metadata does not go with what was applied of it.
         owned.insert([element::field("metadata"), element::field("name")]);
         let before = present(&merged);
-        let pruned = walk::without(self.schema, &merged, &before.difference(&present(&pruned).union(&named(&owned))));
+        let pruned = walk::hollowed(self.schema, &merged, &before.difference(&present(&pruned).union(&named(&owned))));
         // Nothing goes that was not applied last: what merely hung below it comes back as well.
         walk::without(self.schema, &merged, &before.difference(&present(&pruned)).intersection(&last))
     }

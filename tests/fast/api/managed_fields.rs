@@ -283,6 +283,21 @@ fn what_nobody_applied_stays() {
         .owns("hpa", &[".spec.replicas"]);
 }
 
+/// An empty struct is applied, and its defaults fill it: they stay when it is applied again.
+#[test]
+fn what_fills_an_applied_struct_stays() {
+    let config = "{spec: {type: Limited, limited: {limitResponse: {type: Queue, queuing: {}}}}}";
+    let mut story = Story::of("prioritylevelconfigurations").apply("a", config);
+    let filled = json!({"queues": 64, "handSize": 8});
+    story.live.as_mut().unwrap().0["spec"]["limited"]["limitResponse"]["queuing"] = filled;
+    let story = story
+        .apply("a", config)
+        .is("{spec: {type: Limited, limited: {limitResponse: {type: Queue, queuing: {queues: 64, handSize: 8}}}}}");
+    story
+        .apply("a", "{spec: {type: Limited, limited: {limitResponse: {type: Queue}}}}")
+        .is("{spec: {type: Limited, limited: {limitResponse: {type: Queue}}}}");
+}
+
 #[test]
 fn what_was_there_before_the_first_apply_has_an_owner() {
     let mut story = Story::of("configmap").write("x", "{data: {k: v, l: w}}");
