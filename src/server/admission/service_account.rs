@@ -97,7 +97,7 @@ fn mount_token(server: &Server, pod: &mut Object) {
     if !used || has_volume {
         return;
     }
-    // Upstream adds the cluster's CA (`ca.crt`); there is none as long as the API is served without TLS.
+    // Upstream adds the cluster's CA (`ca.crt`) from the ConfigMap kube-root-ca.crt, which nobody makes yet.
     let volume = json!({"name": name, "projected": {"defaultMode": 420, "sources": [
         {"serviceAccountToken": {"expirationSeconds": TOKEN_SECONDS, "path": "token"}},
         {"downwardAPI": {"items": [
