@@ -35,6 +35,8 @@ pub struct Publisher {
     writing: Option<Value>,
     /// Until when a step of the Pod's making waits.
     held: Option<Timestamp>,
+    /// The server took exception to the last status: what it holds of the Pod can no longer be written.
+    refused: bool,
     deleting: bool,
     deleted: bool,
     /// For a static Pod: the object that shows it.
@@ -49,6 +51,7 @@ impl Publisher {
             told: as_value(&pod.status),
             writing: None,
             held: None,
+            refused: false,
             deleting: false,
             deleted: false,
             mirror: None,
@@ -97,8 +100,10 @@ impl Publisher {
         }
         let making = is_being_made(pod, &status);
         let status = as_value(&Some(status));
-        let change = (status != self.told).then(|| status.clone());
-        let delete = change.is_none() && removed && target.metadata.deletion_timestamp.is_some() && !is_static;
+        let over = removed && target.metadata.deletion_timestamp.is_some() && !is_static;
+        // A Pod whose status is not taken must not stay for ever.
+        let change = (status != self.told && !(over && self.refused)).then(|| status.clone());
+        let delete = change.is_none() && over;
         if change.is_none() && !delete {
             return None;
         }
@@ -120,6 +125,7 @@ impl Publisher {
     /// A write has ended. `pod` takes the newer object, `gone` is set if there is none any more.
     pub fn written(&mut self, result: Result<Pod, Status>, pod: &mut Arc<Pod>, gone: &mut bool) {
         let wrote = self.writing.take();
+        self.refused = result.as_ref().is_err_and(refuses);
         match result {
             // Meanwhile another object may have taken its place.
             Ok(new) if pod.is_static() && self.mirror.as_ref().is_some_and(|m| m.metadata.uid != new.metadata.uid) => {}
@@ -180,6 +186,11 @@ pub fn revision(pod: &Pod) -> u64 {
     pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
+/// Whether trying again would come to the same.
+fn refuses(status: &Status) -> bool {
+    matches!(status.code, 400 | 422)
+}
+
 async fn write(client: &Client, pod: &Pod, status: Value) -> Result<Pod, Status> {
     let mut metadata = json!({ "uid": pod.metadata.uid });
     let shared = pod.spec().readiness_gates.as_ref().is_some_and(|gates| !gates.is_empty());
@@ -194,9 +205,9 @@ async fn write(client: &Client, pod: &Pod, status: Value) -> Result<Pod, Status>
         Err(status) if status.is_conflict() || status.code == 422 => {
             let fresh: Pod = match client.get(namespace, name).await {
                 Ok(fresh) => fresh,
-                Err(status) => {
+                Err(why) => {
                     tokio::time::sleep(PAUSE).await;
-                    return Err(status);
+                    return Err(if status.is_conflict() { why } else { status });
                 }
             };
             if fresh.metadata.uid == pod.metadata.uid {
@@ -209,7 +220,7 @@ async fn write(client: &Client, pod: &Pod, status: Value) -> Result<Pod, Status>
             Err(Status::not_found("pods", "", name))
         }
         Err(status) if !status.is_not_found() => {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(if refuses(&status) { PAUSE * 10 } else { PAUSE }).await;
             Err(status)
         }
         other => other,

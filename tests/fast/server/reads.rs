@@ -114,7 +114,9 @@ async fn history_is_kept_for_minutes_and_then_forgotten() {
     let env = Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1);
     let api = Api(Server::open(Arc::new(Memory::new()), env, Config::default()).await.unwrap());
     let made = api.create("configmaps", config_map("a")).await.unwrap();
+    // Two changes: the one at the oldest revision that is kept can still be told.
     api.patch("configmaps", "a", json!({"data": {"a": "2"}})).await.unwrap();
+    api.patch("configmaps", "a", json!({"data": {"a": "3"}})).await.unwrap();
     let from = Options { resource_version: Some(made.resource_version().into()), ..Options::default() };
     tokio::time::sleep(Duration::from_secs(240)).await;
     assert_eq!(api.watch("configmaps", from.clone()).await.unwrap().recv().await.unwrap().kind, EventKind::Modified);
