@@ -129,10 +129,11 @@ impl Pods {
             self.spawn(Arc::new(pod), seen);
             self.tell(&uid, News::Gone);
         }
+        wanted.list().iter().filter(|pod| pod.is_mirror()).for_each(|mirror| self.mirrors.found(mirror));
+        self.statics(statics.to_vec());
         for pod in wanted.list() {
             self.changed(pod);
         }
-        self.statics(statics.to_vec());
     }
 
     fn spawn(&mut self, pod: Arc<Pod>, seen: Observed) {

@@ -61,7 +61,8 @@ fn changes(folder: &Path) -> Option<Changes> {
     let watch = || -> std::io::Result<Changes> {
         let inotify = Inotify::init()?;
         inotify.watches().add(folder, mask)?;
-        Ok(Box::pin(inotify.into_event_stream(vec![0; 4096])?.map(drop)))
+        // One file's change is several events: what has come together is read once.
+        Ok(Box::pin(inotify.into_event_stream(vec![0; 4096])?.ready_chunks(64).map(drop)))
     };
     match watch() {
         Ok(changes) => Some(changes),
@@ -168,6 +169,11 @@ impl Mirrors {
     /// The mirror that shows a static Pod.
     pub fn of(&self, pod: &Pod) -> Option<Arc<Pod>> {
         self.shown.get(&key(pod)).filter(|mirror| mirror.annotation(MIRROR) == pod.annotation(HASH)).cloned()
+    }
+
+    /// A mirror Pod that an earlier agent left. What it shows is judged once the folder has been read.
+    pub fn found(&mut self, mirror: &Arc<Pod>) {
+        self.shown.insert(key(mirror), mirror.clone());
     }
 
     /// A mirror Pod has been seen; the uid of the static Pod that it shows. One that shows nothing is deleted.

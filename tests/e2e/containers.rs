@@ -242,7 +242,7 @@ spec:
   - name: c
     image: localhost/busybox:1
     command: [sleep, '1000']
-    ports: [{containerPort: 80, hostPort: 8080}]
+    ports: [{containerPort: 80, hostPort: 8080, hostIP: 127.0.0.1}]
     resources: {limits: {ephemeral-storage: 1Gi}}
   volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]
 ---
@@ -264,7 +264,7 @@ fn a_field_that_is_not_acted_upon_earns_a_warning() {
     let events = warnings("wishful").out;
     for field in [
         "spec.hostUsers",
-        "spec.containers[c].ports.hostPort",
+        "spec.containers[c].ports.hostIP",
         "spec.containers[c].resources.limits.ephemeral-storage",
         "spec.volumes[v].emptyDir.sizeLimit",
     ] {

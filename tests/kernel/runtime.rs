@@ -216,6 +216,30 @@ async fn attach_joins_the_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_agent_believes_the_shim_about_a_start() {
+    let mut bed = Bed::new("noted").await;
+    bed.sandbox("s").await;
+    let id = bed.create("x", "exit 1", &[]).await;
+    bed.forget().await;
+    // As an agent leaves it that dies with the start noted but not yet asked for.
+    let path = bed.dir.path().join("state/sandboxes/s/c/x.0/container.json");
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    record["started"] = "2026-01-01T00:00:00Z".into();
+    std::fs::write(&path, record.to_string()).unwrap();
+    bed.reopen().await;
+    let status = bed.status(&id).await;
+    assert_eq!((status.state, status.started), (ContainerState::Created, None));
+    // And as one that dies while it removes what was never started.
+    bed.runtime.stop_container(&id, libc::SIGKILL, Duration::ZERO, &Scribe::none()).await.unwrap();
+    bed.forget().await;
+    bed.reopen().await;
+    let status = bed.status(&id).await;
+    let exit = status.exit.unwrap();
+    assert_eq!((status.state, status.started, exit.signal), (ContainerState::Exited, None, libc::SIGKILL));
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_agent_finds_everything_as_it_was() {
     let mut bed = Bed::new("again").await;
     bed.sandbox("s").await;

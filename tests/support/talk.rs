@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io::{Read, Write},
     os::fd::{AsFd, OwnedFd},
+    os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     thread::JoinHandle,
@@ -42,9 +43,19 @@ fn read(mut from: impl Read + Send + 'static, into: &Text) -> JoinHandle<()> {
     })
 }
 
+/// What a shell starts in the background ignores ^C, and so would all below it.
+fn heed_interrupts(command: &mut Command) {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: signal(2) is async-signal-safe, and no handler is replaced by one that runs code.
+    unsafe {
+        command.pre_exec(|| signal(Signal::SIGINT, SigHandler::SigDfl).map(drop).map_err(std::io::Error::from));
+    }
+}
+
 impl Talk {
     /// With pipes for all three streams.
     pub fn spawn(mut command: Command) -> Talk {
+        heed_interrupts(&mut command);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (out, err) = (Text::default(), Text::default());
         let readers = vec![read(child.stdout.take().unwrap(), &out), read(child.stderr.take().unwrap(), &err)];

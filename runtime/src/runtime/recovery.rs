@@ -126,8 +126,11 @@ impl Runtime {
                 }
                 continue;
             }
-            let started = known.and_then(started);
-            record.started = record.started.or(started);
+            if let Some(known) = known {
+                // The record is written while the start is asked for: only the shim knows whether it heard of it.
+                let started = started(known);
+                record.started = started.and(record.started).or(started);
+            }
             let pid = known.map_or(0, |k| k.pid);
             sandbox.state().containers.insert(key, Container::new(record, pid, exit));
         }

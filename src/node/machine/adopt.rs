@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use podwright_runtime::{ContainerState, ContainerStatus, SandboxState as RuntimeState, SandboxStatus, Scribe};
+use podwright_runtime::{ContainerStatus, SandboxState as RuntimeState, SandboxStatus, Scribe};
 use serde::{Deserialize, Serialize};
 
 use super::{Machine, all, messages, remove_dir};
@@ -24,7 +24,7 @@ pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
     for (uid, sandbox) in newest {
         match serde_json::from_slice::<Pod>(sandbox.spec.annotation.as_bytes()) {
             Ok(pod) => {
-                for container in sandbox.containers.iter().filter(|c| c.state == ContainerState::Created) {
+                for container in sandbox.containers.iter().filter(|c| half_made(c)) {
                     let removed = machine.runtime.remove_container(&container.id, &machine.scribe(&pod)).await;
                     if let Err(error) = removed {
                         tracing::warn!(%error, id = %container.id, "a half-made container stays");
@@ -44,6 +44,11 @@ pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
         }
     }
     found
+}
+
+/// Never let go: an earlier agent died between making and starting it, perhaps another one while removing it.
+fn half_made(container: &ContainerStatus) -> bool {
+    container.started.is_none() && container.exit.as_ref().is_none_or(|exit| exit.signal == libc::SIGKILL)
 }
 
 /// The same, but nothing is removed.
@@ -97,7 +102,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
         ..Observed::default()
     };
     let mut by_name: HashMap<String, Vec<ContainerStatus>> = HashMap::new();
-    for container in sandbox.containers.into_iter().filter(|c| c.state != ContainerState::Created) {
+    for container in sandbox.containers.into_iter().filter(|c| !half_made(c)) {
         by_name.entry(container.id.name.clone()).or_default().push(container);
     }
     for (name, mut attempts) in by_name {
@@ -222,4 +227,44 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
 fn entries(folder: &std::path::Path) -> Vec<String> {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
     names.filter_map(|e| e.file_name().into_string().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use podwright_runtime::{ContainerId, ContainerState, ExitReason};
+
+    use super::*;
+
+    fn status(started: bool, exit: Option<(i32, i32, ExitReason)>) -> ContainerStatus {
+        let now = Timestamp::UNIX_EPOCH;
+        let exit = exit.map(|(code, signal, reason)| podwright_runtime::Exit {
+            code,
+            signal,
+            reason,
+            message: String::new(),
+            finished: now,
+        });
+        ContainerStatus {
+            id: ContainerId::new("s", "c", 0),
+            state: ContainerState::Exited,
+            pid: 0,
+            created: now,
+            started: started.then_some(now),
+            exit,
+            labels: Default::default(),
+            annotation: String::new(),
+            log: None,
+            unenforced: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_was_never_let_go_has_not_ended() {
+        let killed = Some((137, libc::SIGKILL, ExitReason::Error));
+        assert!(half_made(&status(false, None)));
+        assert!(half_made(&status(false, killed)));
+        assert!(!half_made(&status(true, killed)));
+        assert!(!half_made(&status(true, None)));
+        assert!(!half_made(&status(false, Some((128, 0, ExitReason::StartError)))));
+    }
 }
