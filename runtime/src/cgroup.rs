@@ -13,9 +13,11 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use oci_spec::runtime::Spec;
+
 use crate::spec::{CgroupName, Resources, Stats};
 use crate::sys::{Kernel, SysResult, io};
-use crate::{Error, Result};
+use crate::{Error, Result, devices};
 
 /// The controllers that limits need.
 pub const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
@@ -33,6 +35,8 @@ pub struct Capabilities {
     pub missing: Vec<String>,
     /// Version 1 hierarchies are mounted too (and hold the missing controllers).
     pub hybrid: bool,
+    /// Why device rules cannot be enforced here, if so: then containers have no CAP_MKNOD, unless they may use all devices.
+    pub devices_refused: Option<String>,
 }
 
 /// A runtime's subtree.
@@ -52,9 +56,21 @@ impl Tree {
         let controllers = words(&mount.join("cgroup.controllers"));
         let missing = NEEDED.iter().filter(|c| !controllers.contains(**c)).map(|c| c.to_string()).collect();
         let hybrid = fs::read_to_string("/proc/self/cgroup").unwrap_or_default().lines().any(|l| !l.starts_with("0::"));
-        let tree = Tree { root, capabilities: Capabilities { mount, controllers, missing, hybrid } };
+        let capabilities = Capabilities { mount, controllers, missing, hybrid, devices_refused: None };
+        let mut tree = Tree { root, capabilities };
         make(kernel, &tree.root)?;
+        tree.capabilities.devices_refused = tree.try_devices(kernel).err().map(|e| e.to_string());
         Ok(tree)
+    }
+
+    /// Loads a program that decides about devices and attaches it to a cgroup made for that.
+    fn try_devices(&self, kernel: &Kernel) -> Result<()> {
+        let Some(program) = devices::program(&Spec::default())? else { return Ok(()) };
+        let program = kernel.load_device_program(&program)?;
+        let trial = CgroupName::new("trial");
+        let attached = kernel.attach_device_program(&self.make_leaf(kernel, &trial)?, program.as_fd());
+        self.remove(kernel, &trial)?;
+        Ok(attached?)
     }
 
     /// The absolute path of a cgroup.

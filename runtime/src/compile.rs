@@ -23,6 +23,8 @@ pub struct Places {
     pub shm: PathBuf,
     /// What the agent itself may hand on, as a bit mask of capabilities.
     pub bounding: u64,
+    /// The container is not held by device rules, as it should be: it must not make or find nodes of its own.
+    pub unguarded: bool,
 }
 
 /// The plan for a container.
@@ -52,7 +54,7 @@ pub fn container(spec: &ContainerSpec, sandbox: &SandboxSpec, places: &Places) -
         standard_devices,
         masked_paths: paths(linux.and_then(|l| l.masked_paths().as_ref())),
         readonly_paths: paths(linux.and_then(|l| l.readonly_paths().as_ref())),
-        process: self::process(process, &sandbox.hostname, places.bounding)?,
+        process: self::process(process, &sandbox.hostname, bounding(places.bounding, places.unguarded))?,
     })
 }
 
@@ -63,8 +65,10 @@ fn invalid(why: impl std::fmt::Display) -> Error {
 fn root(spec: &ContainerSpec, oci: &Spec, places: &Places) -> Result<RootPlan> {
     let readonly = oci.root().as_ref().and_then(|r| r.readonly()).unwrap_or(false);
     let inside = |name: &str| places.folder.join(name);
-    let plan =
-        |layers: Vec<PathBuf>, dir| RootPlan { layers, upper: inside("upper"), work: inside("work"), dir, readonly };
+    let plan = |layers: Vec<PathBuf>, dir| {
+        let (upper, work) = (inside("upper"), inside("work"));
+        RootPlan { layers, upper, work, dir, readonly, nodev: places.unguarded }
+    };
     match &spec.rootfs {
         Rootfs::Layers(layers) if layers.is_empty() => Err(invalid("an image without layers")),
         Rootfs::Layers(layers) => Ok(plan(layers.clone(), inside("rootfs"))),
@@ -260,6 +264,11 @@ fn mask(capability: &Capability) -> u64 {
 /// The capabilities that this process can hand on.
 pub fn bounding_set() -> u64 {
     caps::read(None, caps::CapSet::Bounding).unwrap_or_default().iter().fold(0, |all, c| all | c.bitmask())
+}
+
+/// What the agent may hand on to the processes of a container, which is `unguarded` as [`Places`] says.
+pub fn bounding(own: u64, unguarded: bool) -> u64 {
+    if unguarded { own & !caps::Capability::CAP_MKNOD.bitmask() } else { own }
 }
 
 fn rlimit(kind: PosixRlimitType) -> u32 {

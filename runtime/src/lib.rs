@@ -9,12 +9,14 @@
 //!   link.rs     the connection to one shim    <====>  shim/writer.rs  threads that may wait for a disk
 //!   records.rs  what is known after a crash           pause.rs        the sandbox holder, 1 kB, no libc
 //!   cgroup.rs   the tree, limits, statistics          sys/            THE door: every system call, every `unsafe`
+//!   devices.rs  device rules -> eBPF (pure)
 //! ```
 //!
 //! Order of reading: [`spec`], [`Runtime`], then `plan`, `shim`, `sys`.
 
 pub mod cgroup;
 pub mod compile;
+pub mod devices;
 pub mod error;
 pub mod image;
 pub mod inspect;
@@ -31,7 +33,8 @@ pub mod sys;
 pub use error::{Error, Result, StartFailure};
 pub use podwright_journal::{Cause, Role, Scribe};
 pub use profile::{
-    all_capabilities, default_capabilities, default_masked_paths, default_mounts, default_readonly_paths,
+    all_capabilities, default_capabilities, default_devices, default_masked_paths, default_mounts,
+    default_readonly_paths,
 };
 pub use runtime::{ExecSession, Runtime};
 pub use seccomp::default_seccomp;

@@ -196,6 +196,9 @@ pub struct RootPlan {
     /// The folder that the root is mounted on in the container's own mount namespace.
     pub dir: PathBuf,
     pub readonly: bool,
+    /// Device nodes of the image cannot be opened.
+    #[serde(default)]
+    pub nodev: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

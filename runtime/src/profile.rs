@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 
-use oci_spec::runtime::{Capability, Mount, MountBuilder};
+use oci_spec::runtime::{Capability, LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, Mount, MountBuilder};
 
 /// containerd's default capabilities (all five sets but ambient, which stays empty).
 pub fn default_capabilities() -> HashSet<Capability> {
@@ -33,6 +33,13 @@ pub fn all_capabilities() -> HashSet<Capability> {
     let held = crate::compile::bounding_set();
     let all = caps::all().into_iter().filter(|c| held & c.bitmask() != 0);
     all.filter_map(|c| serde_json::from_value(serde_json::Value::String(c.to_string())).ok()).collect()
+}
+
+/// The device rules that containers start with, as containerd's: nothing, or everything for `privileged` ones. The runtime
+/// always adds what harms nobody (see [`crate::devices`]).
+pub fn default_devices(privileged: bool) -> Vec<LinuxDeviceCgroup> {
+    let rule = LinuxDeviceCgroupBuilder::default().allow(privileged).access("rwm").build();
+    vec![rule.expect("all required fields are set")]
 }
 
 /// `/proc`, `/dev`, `/dev/pts`, `/dev/mqueue`, `/sys` and `/sys/fs/cgroup` (read-only unless `writable_system`, which

@@ -45,6 +45,9 @@ pub struct ContainerRecord {
     pub terminal: bool,
     /// As its OCI spec says, for exec's defaults.
     pub hostname: String,
+    /// Device rules should hold it and cannot: its processes have no CAP_MKNOD.
+    #[serde(default)]
+    pub unguarded: bool,
 }
 
 /// The folders of a runtime.

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use tokio::sync::{broadcast, watch};
 
 use crate::cgroup::{self, Tree};
+use crate::devices::Instruction;
 use crate::link::{Link, Reader};
 use crate::records::{ContainerRecord, Folders, SandboxRecord, at};
 use crate::spec::*;
@@ -35,10 +36,22 @@ struct Inner {
     events: broadcast::Sender<Event>,
     /// Compiled seccomp profiles by their JSON.
     seccomp: Mutex<HashMap<String, Arc<Filters>>>,
+    /// Loaded programs that decide about devices.
+    devices: Mutex<HashMap<Vec<Instruction>, Arc<OwnedFd>>>,
 }
 
 /// Compiled filters, each in a sealed memfd, with their flags.
 type Filters = Vec<(OwnedFd, u32)>;
+
+/// What decides which devices a container may use.
+#[derive(Clone)]
+enum Guard {
+    /// Nothing: it may use all.
+    Open,
+    Program(Arc<OwnedFd>),
+    /// Nothing, because this host refuses such programs.
+    Refused,
+}
 
 /// One sandbox, as far as we know.
 struct Sandbox {
@@ -159,6 +172,7 @@ impl Runtime {
             sandboxes: Mutex::default(),
             events: broadcast::Sender::new(4096),
             seccomp: Mutex::default(),
+            devices: Mutex::default(),
         }));
         runtime.recover().await;
         Ok(runtime)

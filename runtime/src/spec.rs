@@ -214,7 +214,8 @@ impl FromStr for ContainerId {
 /// A container to create.
 ///
 /// Of the OCI spec these are honoured: `process` (all but apparmor, selinux, ioPriority, scheduler; `rlimits: None` keeps
-/// the agent's), `root.readonly`, `mounts`, `linux.{maskedPaths,readonlyPaths,seccomp,devices}`. Namespaces are the
+/// the agent's), `root.readonly`, `mounts`, `linux.{maskedPaths,readonlyPaths,seccomp,devices}`,
+/// `linux.resources.devices` (see [`crate::devices`]; none given: only what harms nobody). Namespaces are the
 /// sandbox's; hostname and sysctls too. A mount's options are upstream's (`rbind`, `rro`, `rslave`, `rshared`, ...).
 /// What is not among the mounts is added: `/dev` with its standard nodes, `/dev/pts`, `/dev/mqueue` (unless `/dev` is a
 /// bind), and `/dev/shm`, which is the sandbox's. HOME, PATH, HOSTNAME and TERM are set where nobody says.

@@ -179,6 +179,9 @@ impl Agent {
             let missing = missing_controllers.join(", ");
             tracing::warn!("this host lacks the cgroup v2 controllers {missing}: resource limits are not enforced");
         }
+        if let Some(why) = &runtime.cgroups().devices_refused {
+            tracing::warn!("device rules cannot be enforced ({why}): only privileged containers get CAP_MKNOD");
+        }
         let machine = Arc::new(Machine {
             runtime,
             images,

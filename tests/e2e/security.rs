@@ -49,6 +49,8 @@ spec:
 /// containerd's default set, and NET_BIND_SERVICE alone.
 const DEFAULT_CAPABILITIES: &str = "00000000a80425fb";
 const BIND_ALONE: &str = "0000000000000400";
+/// A device of the host, which anybody whom device rules do not hold may open for writing.
+const KERNEL_LOG: &str = "mknod /log c 1 11 && true > /log";
 
 #[test]
 fn a_container_is_what_its_security_context_says() {
@@ -80,7 +82,9 @@ fn a_container_is_what_its_security_context_says() {
     ] {
         assert_eq!(inside("plain", script).out, said, "{script}");
     }
-    for refused in ["echo 1 > /proc/sys/kernel/panic", "mount -t tmpfs x /tmp", "unshare -n true", "touch /sys/x"] {
+    for refused in
+        ["echo 1 > /proc/sys/kernel/panic", "mount -t tmpfs x /tmp", "unshare -n true", "touch /sys/x", KERNEL_LOG]
+    {
         assert_ne!(inside("plain", refused).code, 0, "{refused}");
     }
     // As it was asked for.
@@ -108,6 +112,7 @@ fn a_container_is_what_its_security_context_says() {
     assert_eq!([mighty("Seccomp"), mighty("NoNewPrivs")], ["0", "0"]);
     assert_ne!(mighty("CapEff"), DEFAULT_CAPABILITIES);
     assert_eq!(inside("mighty", "mount -t tmpfs x /tmp && umount /tmp").code, 0);
+    assert_eq!(inside("mighty", KERNEL_LOG).code, 0);
     let node_ip = node.field(&["nodes"], ".items[0].status.addresses[?(@.type==\"InternalIP\")].address");
     assert_eq!(node.field(&["pod", "mighty"], ".status.podIP"), node_ip);
     contains(&inside("mighty", "ip address").out, &node_ip).unwrap();

@@ -1,9 +1,12 @@
 //! What Pods ask for now and then: privileges, the host's namespaces, propagation; and disks that hang.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::Duration;
 
-use podwright_runtime::{ContainerId, Network, PidMode, Rootfs, Scribe, all_capabilities, oci};
+use podwright_runtime::sys::Kernel;
+use podwright_runtime::{
+    ContainerId, ContainerSpec, Network, PidMode, Rootfs, Scribe, all_capabilities, default_devices, oci, seccomp,
+};
 
 use super::runtime::support::{Bed, within};
 
@@ -44,6 +47,91 @@ async fn privileges_are_those_asked_for() {
     let bounding = own.lines().find_map(|l| l.strip_prefix("CapBnd:\t")).unwrap();
     assert!(log.contains(&format!("CapEff:\t{bounding}")), "{log}");
     bed.end().await;
+}
+
+/// A container that may use all devices.
+fn all_devices(bed: &Bed, script: &str) -> ContainerSpec {
+    let mut spec = bed.container("privileged", script, &[]);
+    let all = oci::LinuxResourcesBuilder::default().devices(default_devices(true)).build().unwrap();
+    let mut linux = spec.oci.linux().clone().unwrap();
+    linux.set_resources(Some(all));
+    spec.oci.set_linux(Some(linux));
+    spec
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_privileged_open_the_hosts_devices() {
+    let bed = Bed::new("devices").await;
+    assert_eq!(bed.runtime.cgroups().devices_refused, None);
+    bed.sandbox("s").await;
+    // The kernel's log, which takes no capability to be opened for writing, and a disk, if there is one that we may open.
+    let disks = std::fs::read_dir("/dev").unwrap().flatten().filter(|e| e.file_type().unwrap().is_block_device());
+    let disk = disks.filter_map(|e| std::fs::File::open(e.path()).ok()?.metadata().ok()).map(|m| m.rdev()).next();
+    let number = disk.unwrap_or(rustix::fs::makedev(8, 0));
+    let number = format!("{} {}", rustix::fs::major(number), rustix::fs::minor(number));
+    let script = format!(
+        "mknod /log c 1 11 && mknod /disk b {number} && echo made; (echo > /dev/null) && echo null; \
+         (true > /log) 2>&1 && echo log; (true < /disk) 2>&1 && echo disk"
+    );
+    let refused =
+        "made\nnull\nsh: can't create /log: Operation not permitted\nsh: can't open /disk: Operation not permitted\n";
+    let plain = bed.create("plain", &script, &[]).await;
+    assert_eq!(log_of(&bed, &plain).await, refused);
+    let long = bed.run("long", "sleep 1000").await;
+    assert_eq!(String::from_utf8_lossy(&bed.exec(&long, &script).await.unwrap().stdout), refused);
+
+    let id = bed.runtime.create_container(all_devices(&bed, &script), &Scribe::none()).await.unwrap().id;
+    let log = log_of(&bed, &id).await;
+    assert!(log.starts_with("made\nnull\nlog\n"), "{log}");
+    assert!(disk.is_none() || log.ends_with("disk\n"), "{log}");
+    bed.end().await;
+}
+
+/// The rest of this thread's life, and of those that it starts, is without bpf(2).
+fn refuse_bpf() {
+    let profile = serde_json::json!({
+        "defaultAction": "SCMP_ACT_ALLOW",
+        "syscalls": [{ "names": ["bpf"], "action": "SCMP_ACT_ERRNO", "errnoRet": libc::EPERM }],
+    });
+    let kernel = Kernel::new(&Scribe::none());
+    for program in seccomp::compile(&serde_json::from_value(profile).unwrap()).unwrap() {
+        let words = program.bytes.chunks_exact(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap()));
+        kernel.seccomp(&words.collect::<Vec<u64>>(), program.flags).unwrap();
+    }
+}
+
+#[test]
+fn where_device_programs_are_refused_nobody_makes_nodes() {
+    let test = async {
+        let bed = Bed::new("no-bpf").await;
+        assert!(bed.runtime.cgroups().devices_refused.as_ref().is_some_and(|why| why.contains("BPF_PROG_LOAD")));
+        bed.sandbox("s").await;
+        let node = bed.path("layers/top/log");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &node,
+            rustix::fs::FileType::CharacterDevice,
+            0o666.into(),
+            rustix::fs::makedev(1, 11),
+        )
+        .unwrap();
+        let script =
+            "grep CapBnd /proc/self/status; mknod /own c 1 11 2>&1; (true > /log) 2>&1; true > /dev/null && echo null";
+        let refused = "CapBnd:\t00000000a00425fb\nmknod: /own: Operation not permitted\n\
+            sh: can't create /log: Permission denied\nnull\n";
+        let plain = bed.create("plain", script, &[]).await;
+        assert_eq!(log_of(&bed, &plain).await, refused);
+        let long = bed.run("long", "sleep 1000").await;
+        assert_eq!(String::from_utf8_lossy(&bed.exec(&long, script).await.unwrap().stdout), refused);
+        let privileged = bed.runtime.create_container(all_devices(&bed, script), &Scribe::none()).await.unwrap().id;
+        assert_eq!(log_of(&bed, &privileged).await, "CapBnd:\t00000000a80425fb\nnull\n");
+        bed.end().await;
+    };
+    let thread = std::thread::spawn(|| {
+        refuse_bpf();
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(test)
+    });
+    thread.join().unwrap();
 }
 
 fn inode(path: &str) -> u64 {

@@ -1,20 +1,21 @@
 //! Containers: create, start, signal, stop, remove, look into.
 
+use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use oci_spec::runtime::LinuxSeccomp;
+use oci_spec::runtime::{LinuxSeccomp, Spec};
 
-use super::{Container, Errors, Filters, Inner, Runtime, Sandbox, check_name, not_found, now};
+use super::{Container, Errors, Filters, Guard, Inner, Runtime, Sandbox, check_name, not_found, now};
 use crate::compile::{self, Places};
 use crate::plan::{Answer, Call, ContainerPlan};
 use crate::records::{ContainerRecord, remove_folder};
 use crate::seccomp;
 use crate::spec::*;
 use crate::sys::Kernel;
-use crate::{Error, Result, Scribe, cgroup, inspect};
+use crate::{Error, Result, Scribe, cgroup, devices, inspect};
 
 /// How long the kernel may take to kill.
 const KILL: Duration = Duration::from_secs(20);
@@ -22,8 +23,8 @@ const KILL: Duration = Duration::from_secs(20);
 impl Runtime {
     /// Prepares a container up to, but not including, its `execve`.
     ///
-    /// The steps: check and compile its spec; record it; make its folders and its cgroup with its limits; have the shim
-    /// fork it and build its root. What fails half-way is removed again.
+    /// The steps: check and compile its spec; record it; make its folders and its cgroup with its device rules and limits;
+    /// have the shim fork it and build its root. What fails half-way is removed again.
     pub async fn create_container(&self, spec: ContainerSpec, scribe: &Scribe) -> Result<ContainerStatus> {
         check_name("container name", &spec.id.name)?;
         let sandbox = self.get(&spec.id.sandbox)?;
@@ -36,12 +37,15 @@ impl Runtime {
         }
         let link = sandbox.link()?;
         let sandbox_spec = sandbox.state().record.spec.clone();
-        let plan = compile::container(&spec, &sandbox_spec, &self.0.places(&sandbox_spec, &spec.id))?;
+        let guard = self.guard(&spec.oci)?;
+        let unguarded = matches!(guard, Guard::Refused);
+        let plan = compile::container(&spec, &sandbox_spec, &self.0.places(&sandbox_spec, &spec.id, unguarded))?;
         let (mut plan, filters) =
             self.with_filters(plan, spec.oci.linux().as_ref().and_then(|l| l.seccomp().as_ref())).await?;
         plan.process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();
-        let record = record_of(&spec, &plan, &sandbox_spec);
-        let made = self.prepare(&sandbox_spec, record.clone(), plan.clone(), spec.resources.clone(), scribe).await;
+        let record = ContainerRecord { unguarded, ..record_of(&spec, &plan, &sandbox_spec) };
+        let resources = spec.resources.clone();
+        let made = self.prepare(&sandbox_spec, record.clone(), plan.clone(), resources, guard, scribe).await;
         let asked = match made {
             Err(e) => Err(e),
             Ok(unenforced) => {
@@ -73,6 +77,7 @@ impl Runtime {
         record: ContainerRecord,
         plan: ContainerPlan,
         resources: Resources,
+        guard: Guard,
         scribe: &Scribe,
     ) -> Result<Vec<String>> {
         let (kernel, relative) = (Kernel::new(scribe), sandbox.cgroup.child(&record.id.key()));
@@ -84,6 +89,9 @@ impl Runtime {
                 }
             }
             let cgroup = inner.tree.make_leaf(&kernel, &relative)?;
+            if let Guard::Program(program) = &guard {
+                kernel.attach_device_program(&cgroup, program.as_fd())?;
+            }
             cgroup::apply(&kernel, &cgroup, &resources)
         })
         .await
@@ -240,6 +248,21 @@ impl Runtime {
         Ok(self.cgroup_path(&spec, Some(id)))
     }
 
+    /// What decides about a container's devices; each list of rules is loaded once, which takes a fraction of a millisecond.
+    fn guard(&self, spec: &Spec) -> Result<Guard> {
+        let Some(program) = devices::program(spec)? else { return Ok(Guard::Open) };
+        if self.0.tree.capabilities.devices_refused.is_some() {
+            return Ok(Guard::Refused);
+        }
+        match self.0.devices.lock().unwrap_or_else(PoisonError::into_inner).entry(program) {
+            Entry::Occupied(known) => Ok(Guard::Program(known.get().clone())),
+            Entry::Vacant(place) => {
+                let loaded = Kernel::new(&Scribe::none()).load_device_program(place.key())?;
+                Ok(Guard::Program(place.insert(Arc::new(loaded)).clone()))
+            }
+        }
+    }
+
     async fn with_filters(
         &self,
         plan: ContainerPlan,
@@ -280,17 +303,19 @@ fn record_of(spec: &ContainerSpec, plan: &ContainerPlan, sandbox: &SandboxSpec) 
         stdin: spec.stdin,
         terminal: plan.process.terminal,
         hostname: sandbox.hostname.clone(),
+        unguarded: false,
     }
 }
 
 impl Inner {
-    fn places(&self, sandbox: &SandboxSpec, id: &ContainerId) -> Places {
+    fn places(&self, sandbox: &SandboxSpec, id: &ContainerId, unguarded: bool) -> Places {
         let own = compile::own_shm(sandbox);
         Places {
             folder: self.folders.container(id),
             cgroup: self.tree.path(&sandbox.cgroup.child(&id.key())),
             shm: if own { self.folders.shm(&sandbox.id) } else { "/dev/shm".into() },
             bounding: self.bounding,
+            unguarded,
         }
     }
 }

@@ -80,10 +80,10 @@ impl Runtime {
         scribe: &Scribe,
     ) -> Result<ExecSession> {
         let sandbox = self.get(&id.sandbox)?;
-        sandbox.with_container(id, |_| ())?;
+        let unguarded = sandbox.with_container(id, |c| c.record.unguarded)?;
         let link = sandbox.link()?;
         let hostname = sandbox.state().record.spec.hostname.clone();
-        let mut process = compile::process(&spec.process, &hostname, self.0.bounding)?;
+        let mut process = compile::process(&spec.process, &hostname, compile::bounding(self.0.bounding, unguarded))?;
         let filters = self.filters(spec.seccomp).await?;
         process.size = spec.size.or(process.size);
         process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();

@@ -100,8 +100,10 @@ pub fn container(birth: Birth<'_>, plan: &ContainerPlan, sandbox: Option<(Borrow
         adjust_oom_score(&kernel, &plan.process);
         let root = build_root(&kernel, plan)?;
         let _ = kernel.make_inside(root.as_fd(), &plan.process.cwd, true);
-        if plan.root.readonly {
-            kernel.set_attrs(root.as_fd(), false, mount::ATTR_RDONLY, 0, 0)?;
+        let attrs = [(plan.root.readonly, mount::ATTR_RDONLY), (plan.root.nodev, mount::ATTR_NODEV)];
+        let attrs: u64 = attrs.iter().filter(|(wanted, _)| *wanted).map(|(_, attr)| attr).sum();
+        if attrs != 0 {
+            kernel.set_attrs(root.as_fd(), false, attrs, 0, 0)?;
         }
         kernel.pivot_root(root.as_fd())?;
         Ok(connect_stdio(&kernel, &birth.stdio, &plan.process, true)?)

@@ -4,6 +4,7 @@
 //! its arguments, the errno. One file per part of the kernel; the plumbing that concerns only our own process (poll,
 //! descriptors of sockets and pipes) is in [`io`] and not recorded.
 
+pub mod bpf;
 pub mod fs;
 pub mod io;
 pub mod mount;

@@ -158,6 +158,7 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
         "linux": {
             "maskedPaths": masked,
             "readonlyPaths": read_only,
+            "resources": { "devices": profile::default_devices(privileged) },
             "seccomp": seccomp,
             "rootfsPropagation": propagation(&context.mounts),
         },
