@@ -39,7 +39,8 @@ pub fn all_capabilities() -> HashSet<Capability> {
 /// always adds what harms nobody (see [`crate::devices`]).
 pub fn default_devices(privileged: bool) -> Vec<LinuxDeviceCgroup> {
     let rule = LinuxDeviceCgroupBuilder::default().allow(privileged).access("rwm").build();
-    vec![rule.expect("all required fields are set")]
+    // The invariant: every field of a rule has a default.
+    vec![rule.expect("every field has a default")]
 }
 
 /// `/proc`, `/dev`, `/dev/pts`, `/dev/mqueue`, `/sys` and `/sys/fs/cgroup` (read-only unless `writable_system`, which

@@ -435,8 +435,9 @@ pub fn lookup(name: &str) -> Option<&'static Kind> {
     })
 }
 
-/// The row of a stored version; what other versions name is in the table.
+/// The row of a stored version, by a literal in the row of another version of the same kind.
 fn row(api_version: &str, kind: &str) -> &'static Kind {
+    // The invariant: the table holds what such a literal names; a test converts every row.
     of(api_version, kind).expect("a row names a row of the table")
 }
 
