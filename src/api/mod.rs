@@ -22,6 +22,7 @@ pub mod pod_resources;
 pub mod protobuf;
 pub mod quantity;
 pub mod request;
+pub mod root_ca;
 pub mod rpc;
 pub mod scale;
 pub mod schema;

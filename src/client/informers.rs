@@ -5,13 +5,14 @@ use k8s_openapi::{
     api::{
         apps::v1::{Deployment, ReplicaSet},
         coordination::v1::Lease,
-        core::v1::{Namespace, Node, Pod, Service, ServiceAccount},
+        core::v1::{ConfigMap, Namespace, Node, Pod, Service, ServiceAccount},
         discovery::v1::EndpointSlice,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
 use super::{Client, Informer};
+use crate::api::root_ca;
 
 /// Where agents keep their heartbeats, one Lease named as its Node.
 pub const NODE_LEASES: &str = "kube-node-lease";
@@ -27,6 +28,8 @@ pub struct Informers {
     pub endpoint_slices: Informer<EndpointSlice>,
     pub namespaces: Informer<Namespace>,
     pub service_accounts: Informer<ServiceAccount>,
+    /// The ConfigMaps `kube-root-ca.crt` alone.
+    pub root_cas: Informer<ConfigMap>,
     /// Index: [`Informers::BY_OWNER`].
     pub replica_sets: Informer<ReplicaSet>,
     pub deployments: Informer<Deployment>,
@@ -60,6 +63,7 @@ impl Informers {
             endpoint_slices: Informer::builder(client.clone()).index(Self::BY_SERVICE, service_of).start(),
             namespaces: Informer::builder(client.clone()).start(),
             service_accounts: Informer::builder(client.clone()).start(),
+            root_cas: Informer::builder(client.clone()).fields(format!("metadata.name={}", root_ca::NAME)).start(),
             replica_sets: Informer::builder(client.clone())
                 .index(Self::BY_OWNER, |rs: &ReplicaSet| owner_of(rs.metadata()))
                 .start(),
@@ -76,6 +80,7 @@ impl Informers {
         self.endpoint_slices.synced().await;
         self.namespaces.synced().await;
         self.service_accounts.synced().await;
+        self.root_cas.synced().await;
         self.replica_sets.synced().await;
         self.deployments.synced().await;
         self.leases.synced().await;

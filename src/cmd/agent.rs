@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 
 use super::{
-    node::{Node, NodeArgs},
+    node::{Node, NodeArgs, ServerAt},
     notify,
     paths::StateArgs,
     shutdown,
@@ -25,7 +25,9 @@ pub async fn run(args: Args, global: cli::Global) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
     let paths = args.state.paths()?;
     let address: rpc::Address = global.server.parse().map_err(anyhow::Error::msg)?;
-    let node = Node::start(&args.node, &args.service_cidr, &paths, rpc::client(address, "kubelet")).await?;
+    let node =
+        Node::start(&args.node, &args.service_cidr, &paths, rpc::client(address, "kubelet"), ServerAt::Elsewhere)
+            .await?;
     notify::ready();
     stop.cancelled().await;
     node.stop().await

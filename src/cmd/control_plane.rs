@@ -4,7 +4,8 @@ use std::{path::PathBuf, sync::Arc};
 
 use anyhow::Context;
 use ipnet::IpNet;
-use tokio::task::JoinSet;
+use podwright_net::Network;
+use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::endpoint::{self, EndpointArgs};
@@ -12,7 +13,9 @@ use super::paths::Paths;
 use crate::{
     api::Env,
     client::{self, Informers},
-    controllers, scheduler, server,
+    controllers,
+    proxy::api_listener,
+    scheduler, server,
     store::{self, Store},
 };
 
@@ -83,6 +86,11 @@ impl OidcArgs {
 
 /// A running control plane.
 pub struct ControlPlane {
+    server: Arc<server::Server>,
+    /// How others reach it from outside any node's network.
+    reach: server::Reach,
+    /// Takes further listeners for TLS, where it is spoken.
+    doors: Option<mpsc::UnboundedSender<TcpListener>>,
     store: Arc<store::Sqlite>,
     loops: JoinSet<()>,
     listener: tokio::task::JoinHandle<std::io::Result<()>>,
@@ -107,13 +115,15 @@ impl ControlPlane {
         let tokens = args.token_auth_file.as_deref().map(server::FixedTokens::read).transpose()?.unwrap_or_default();
         let (service_cidrs, oidc) = (args.service_cidr.clone(), args.oidc.issuer());
         let mut config = server::Config { service_cidrs, tokens, oidc, ..server::Config::default() };
-        let tls = endpoint::open(&args.endpoint, paths, isolated, &mut config, &env)
+        let endpoint::Endpoint { tls, reach } = endpoint::open(&args.endpoint, paths, isolated, &mut config, &env)
             .await
             .context("the API's TLS endpoint")?;
+        let root_ca = config.authority.as_ref().map(|authority| authority.certificate().to_owned());
         let server = server::Server::open(store.clone(), env.clone(), config).await?;
         let listener = server::listen::bind(&paths.socket())
             .with_context(|| format!("listening on {}", paths.socket().display()))?;
         let stop_listener = CancellationToken::new();
+        let doors = tls.as_ref().map(server::listen::Tls::doors);
         let listener =
             tokio::spawn(server::listen::serve(server.clone(), listener, tls, stop_listener.clone().cancelled_owned()));
         // 3. Controllers and scheduler, on one set of informers.
@@ -123,13 +133,36 @@ impl ControlPlane {
         let config = controllers::Config {
             cluster_cidrs: args.cluster_cidr.clone(),
             service_cidrs: args.service_cidr.clone(),
+            root_ca,
             ..controllers::Config::default()
         };
         let client = client::local::client(server.clone(), "kube-controller-manager");
         loops.spawn(controllers::run(client, env.clone(), informers.clone(), config, stop_loops.clone()));
-        let client = client::local::client(server, "kube-scheduler");
+        let client = client::local::client(server.clone(), "kube-scheduler");
         loops.spawn(scheduler::run(client, env, informers, stop_loops.clone()));
-        Ok(ControlPlane { store, loops, listener, stop_loops, stop_listener })
+        // 4. An isolated node's Pods have a way of their own: `ControlPlane::open_to`.
+        if !isolated {
+            if reach.endpoint.is_none() && doors.is_some() {
+                tracing::warn!(
+                    "the API listens on loopback alone: Pods of nodes that are not isolated cannot reach it"
+                );
+            }
+            server.advertise(reach.clone());
+        }
+        Ok(ControlPlane { server, reach, doors, store, loops, listener, stop_loops, stop_listener })
+    }
+
+    /// Opens the API to the Pods of an isolated node: inside its network, where this process is not.
+    pub async fn open_to(&self, network: &Network) -> anyhow::Result<()> {
+        let mut reach = self.reach.clone();
+        if let (Some(doors), Some(address)) = (&self.doors, network.addresses().first()) {
+            let listener = api_listener(network, *address).await.context("listening for the API's calls of Pods")?;
+            reach.endpoint = Some(listener.local_addr()?);
+            // The other half goes when the server has stopped.
+            let _ = doors.send(listener);
+        }
+        self.server.advertise(reach);
+        Ok(())
     }
 
     /// Ends the loops, then the listener, and closes the store. Carries on past what fails.

@@ -27,26 +27,42 @@ pub struct EndpointArgs {
     /// Where the API speaks TLS: ADDR:PORT, :PORT, or none [default: :6443; with --isolated a free port of 127.0.0.1]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
+    /// The address that Pods and other machines reach the API by [default: --listen's, or the default route's source]
+    #[arg(long, value_name = "IP")]
+    pub advertise_address: Option<IpAddr>,
 }
 
-/// Opens the endpoint: 1. listens, 2. reads or makes the certificates, 3. writes the kubeconfig. `None`: none is wanted.
+/// The endpoint, ready to be served.
+pub struct Endpoint {
+    /// None: TLS is not wanted.
+    pub tls: Option<Tls>,
+    /// How others reach it, as far as the process's own network goes.
+    pub reach: server::Reach,
+}
+
+/// Opens the endpoint: 1. listens, 2. reads or makes the certificates, 3. writes the kubeconfig.
 pub async fn open(
     args: &EndpointArgs,
     paths: &Paths,
     isolated: bool,
     config: &mut server::Config,
     env: &Env,
-) -> anyhow::Result<Option<Tls>> {
-    let Some(listener) = listen(args, paths, isolated).await? else { return Ok(None) };
-    let bound = listener.local_addr()?;
-    let own = if bound.ip().is_loopback() { Vec::new() } else { own_addresses()? };
-    let names = Names::new("cluster.local", config.api_address(), own.into_iter().chain(named(bound)));
+) -> anyhow::Result<Endpoint> {
+    let listener = listen(args, paths, isolated).await?;
+    let bound = listener.as_ref().map(TcpListener::local_addr).transpose()?;
+    let own = if bound.is_none_or(|bound| bound.ip().is_loopback()) { Vec::new() } else { own_addresses()? };
+    let own = own.into_iter().chain(bound.and_then(named)).chain(args.advertise_address);
+    let names = Names::new("cluster.local", config.api_address(), own);
     let pki = Pki::open(&paths.pki(), &names, env.now())?;
     config.authority = Some(pki.signer());
+    let (Some(listener), Some(bound)) = (listener, bound) else {
+        return Ok(Endpoint { tls: None, reach: server::Reach::default() });
+    };
     let kubeconfig = paths.kubeconfig();
     write_private(&kubeconfig, &pki.kubeconfig(&url(bound)))?;
     tracing::info!("serving on {}; kubeconfig: {}", url(bound), kubeconfig.display());
-    Ok(Some(Tls { listener, config: pki.server_config()? }))
+    let tls = Some(Tls::new(listener, pki.server_config()?));
+    Ok(Endpoint { tls, reach: reach(args, bound) })
 }
 
 async fn listen(args: &EndpointArgs, paths: &Paths, isolated: bool) -> anyhow::Result<Option<TcpListener>> {
@@ -96,6 +112,29 @@ fn port_of(kubeconfig: &str) -> Option<u16> {
 /// The address that it listens on, unless it is all of them.
 fn named(bound: SocketAddr) -> Option<IpAddr> {
     Some(bound.ip()).filter(|ip| !ip.is_unspecified())
+}
+
+/// How others reach what listens there. Loopback is nobody's way but this machine's.
+fn reach(args: &EndpointArgs, bound: SocketAddr) -> server::Reach {
+    let of_route = || default_source(bound.is_ipv4()).or_else(|| default_source(true));
+    let ip = args.advertise_address.or_else(|| named(bound)).or_else(of_route);
+    let at = ip.map(|ip| SocketAddr::new(ip, bound.port()));
+    server::Reach {
+        endpoint: at.filter(|at| !at.ip().is_loopback()),
+        url: Some(at.map_or_else(|| url(bound), |at| format!("https://{at}"))),
+    }
+}
+
+/// The address that this machine sends from by its default route. Nothing is sent.
+fn default_source(v4: bool) -> Option<IpAddr> {
+    // Documentation addresses, which are routed as all the others.
+    let (any, far): (IpAddr, IpAddr) = match v4 {
+        true => (Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into()),
+        false => (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()),
+    };
+    let socket = std::net::UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((far, 9)).ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
 }
 
 /// Where a client on this machine finds it.

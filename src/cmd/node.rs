@@ -14,7 +14,7 @@ use crate::{
     api::{Env, Status},
     client::Client,
     node::{Agent, Config, Parts, pods_of},
-    proxy::{Proxy, ProxyConfig, Sources},
+    proxy::{Proxy, ProxyConfig, Relay, Sources},
 };
 
 #[derive(Clone, Debug, clap::Args)]
@@ -53,6 +53,14 @@ pub struct NodeArgs {
     pub no_journal: bool,
 }
 
+/// Where the node's server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerAt {
+    /// In this process.
+    Here,
+    Elsewhere,
+}
+
 /// A running node.
 pub struct Node {
     agent: JoinHandle<Result<(), Status>>,
@@ -61,6 +69,7 @@ pub struct Node {
     isolated: bool,
     stop: CancellationToken,
     /// They end when dropped.
+    _relay: Option<Relay>,
     _proxy: Proxy,
     _dns: Arc<dns::Server>,
 }
@@ -72,6 +81,7 @@ impl Node {
         service_ranges: &[IpNet],
         paths: &Paths,
         client: Client,
+        server: ServerAt,
     ) -> anyhow::Result<Node> {
         let name = name(args)?;
         // 1. The network: namespace, addresses, routes.
@@ -104,11 +114,18 @@ impl Node {
         let table = dns::Table::new(&args.cluster_domain, service_ranges.to_vec(), args.cluster_dns.clone());
         let dns = dns::Server::start(network.netns(), &args.cluster_dns, table, upstream).await;
         let dns = Arc::new(dns.context("serving DNS")?);
+        let relay = match server {
+            ServerAt::Elsewhere if args.isolated => {
+                Some(Relay::start(&network, &client).await.context("the way to the API")?)
+            }
+            _ => None,
+        };
         let config = ProxyConfig {
             node: name.clone(),
             domain: args.cluster_domain.clone(),
             service_ranges: service_ranges.to_vec(),
             dns: args.cluster_dns.clone(),
+            api: relay.iter().flat_map(|relay| relay.addresses()).copied().collect(),
         };
         let pods = pods_of(&client, &name);
         let sources = Sources::start(client.named("kube-proxy"), pods.clone());
@@ -132,14 +149,19 @@ impl Node {
         let env = Env::system();
         let parts = Parts { client, pods, runtime: runtime.clone(), images, network: network.clone(), env };
         let agent = tokio::spawn(Agent::run(config, parts, stop.clone()));
-        Ok(Node { agent, runtime, network, isolated: args.isolated, stop, _proxy: proxy, _dns: dns })
+        Ok(Node { agent, runtime, network, isolated: args.isolated, stop, _relay: relay, _proxy: proxy, _dns: dns })
+    }
+
+    /// The node's network.
+    pub fn network(&self) -> &Network {
+        &self.network
     }
 
     /// Ends the node. An isolated one takes its Pods and all that it made with it; otherwise Pods run on.
     pub async fn stop(self) -> anyhow::Result<()> {
         self.stop.cancel();
         let outcome = self.agent.await;
-        drop((self._proxy, self._dns));
+        drop((self._relay, self._proxy, self._dns));
         if self.isolated {
             if let Err(error) = self.runtime.remove_root(&Scribe::none()).await {
                 tracing::warn!(%error, "something of the node's cgroups stays behind");

@@ -2,7 +2,7 @@
 
 use super::{
     control_plane::{ControlPlane, ControlPlaneArgs},
-    node::{Node, NodeArgs},
+    node::{Node, NodeArgs, ServerAt},
     notify,
     paths::StateArgs,
     shutdown,
@@ -25,13 +25,20 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let paths = args.state.paths()?;
     let control_plane = ControlPlane::start(&args.control_plane, &paths, args.node.isolated).await?;
     let client = rpc::client(rpc::Address(paths.socket()), "kubelet");
-    let node = match Node::start(&args.node, &args.control_plane.service_cidr, &paths, client).await {
+    let ranges = &args.control_plane.service_cidr;
+    let node = match Node::start(&args.node, ranges, &paths, client, ServerAt::Here).await {
         Ok(node) => node,
         Err(error) => {
             control_plane.stop().await?;
             return Err(error);
         }
     };
+    if args.node.isolated
+        && let Err(error) = control_plane.open_to(node.network()).await
+    {
+        node.stop().await.and(control_plane.stop().await)?;
+        return Err(error);
+    }
     tracing::info!("serving on unix://{}", paths.socket().display());
     notify::ready();
     stop.cancelled().await;

@@ -20,6 +20,7 @@ pub mod plan;
 pub mod pod_garbage;
 pub mod queue;
 pub mod replica_set;
+pub mod root_ca;
 mod service_account;
 pub mod taint_eviction;
 mod wires;
@@ -59,6 +60,7 @@ pub static CONTROLLERS: &[Row] = &[
     namespace::ROW,
     garbage::ROW,
     service_account::ROW,
+    root_ca::ROW,
     node_ipam::ROW,
     node_lifecycle::ROW,
     taint_eviction::ROW,
@@ -85,6 +87,8 @@ pub struct Config {
     pub node_gone_quarantine: Duration,
     /// So many terminated Pods are kept.
     pub terminated_pods: usize,
+    /// The CA that Pods know the server by, in PEM; told to every namespace.
+    pub root_ca: Option<String>,
 }
 
 impl Default for Config {
@@ -100,6 +104,7 @@ impl Default for Config {
             node_startup_grace: Duration::from_secs(60),
             node_gone_quarantine: Duration::from_secs(40),
             terminated_pods: 12_500,
+            root_ca: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One Service with its EndpointSlices into frontends and endpoint lists.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort as ApiPort, ServiceSpec};
@@ -8,7 +8,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use podwright_net::dataplane::{self, Protocol, ServicePort};
 use podwright_net::{Family, IpNet};
 
-use super::endpoints::{candidates, everywhere, on_this_node};
+use super::endpoints::{Candidate, candidates, everywhere, of_this_node, on_this_node};
 
 /// Another proxy serves this Service.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
@@ -23,6 +23,17 @@ pub struct Place {
     pub node: String,
     /// The addresses on which this node answers DNS itself: port 53 there is not balanced.
     pub dns: Vec<IpAddr>,
+    /// Where this node takes calls of the Service `kubernetes` itself: its only endpoints here, if there are any.
+    pub api: Vec<SocketAddr>,
+}
+
+impl Place {
+    /// Whether this node answers for the Service, wherever its endpoints are.
+    fn answers_itself(&self, service: &Service) -> bool {
+        let meta = &service.metadata;
+        let is_api = meta.namespace.as_deref() == Some("default") && meta.name.as_deref() == Some("kubernetes");
+        is_api && !self.api.is_empty()
+    }
 }
 
 /// What the dataplane shall do for a Service; `None` where that is nothing (headless, ExternalName, another proxy's).
@@ -44,7 +55,11 @@ pub fn compile(service: &Service, slices: &[impl AsRef<EndpointSlice>], place: &
         }
         let outer = [of_family(&external), of_family(&balancers)].concat();
         for port in spec.ports.iter().flatten() {
-            ports.extend(compile_port(spec, port, family, &own, &outer, slices, place));
+            let found = match place.answers_itself(service) {
+                true => of_this_node(&place.api, family),
+                false => candidates(slices, port.name.as_deref().unwrap_or(""), family, &place.node),
+            };
+            ports.extend(compile_port(spec, port, family, &own, &outer, &found, place));
         }
     }
     (!ports.is_empty()).then_some(dataplane::Service { ports })
@@ -56,12 +71,11 @@ fn compile_port(
     family: Family,
     cluster_ips: &[IpAddr],
     external_ips: &[IpAddr],
-    slices: &[impl AsRef<EndpointSlice>],
+    found: &[Candidate],
     place: &Place,
 ) -> Option<ServicePort> {
     let name = port.name.clone().unwrap_or_default();
     let number = u16::try_from(port.port).ok()?;
-    let found = candidates(slices, &name, family, &place.node);
     let local = |policy: &Option<String>| policy.as_deref() == Some("Local");
     let inside = local(&spec.internal_traffic_policy);
     let has_node_port = matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"));
@@ -75,9 +89,9 @@ fn compile_port(
         cluster_ips: cluster_ips.iter().filter(served_here).copied().collect(),
         external_ips: external_ips.to_vec(),
         node_port,
-        internal: if inside { on_this_node(&found) } else { everywhere(&found) },
-        external: (is_external && inside).then(|| everywhere(&found)),
-        outside: (is_external && local(&spec.external_traffic_policy)).then(|| on_this_node(&found)),
+        internal: if inside { on_this_node(found) } else { everywhere(found) },
+        external: (is_external && inside).then(|| everywhere(found)),
+        outside: (is_external && local(&spec.external_traffic_policy)).then(|| on_this_node(found)),
         affinity: affinity(spec),
         source_ranges: source_ranges(spec),
         name,

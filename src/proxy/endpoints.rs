@@ -33,6 +33,12 @@ pub fn candidates(slices: &[impl AsRef<EndpointSlice>], port: &str, family: Fami
     found
 }
 
+/// Addresses where this node itself answers, as endpoints.
+pub fn of_this_node(addresses: &[SocketAddr], family: Family) -> Vec<Candidate> {
+    let own = addresses.iter().filter(|address| Family::of(&address.ip()) == family);
+    own.map(|address| Candidate { address: *address, local: true, ready: true, serving_terminating: false }).collect()
+}
+
 /// The address family of a slice; none for one of host names.
 pub fn family_of(slice: &EndpointSlice) -> Option<Family> {
     match slice.address_type.as_str() {

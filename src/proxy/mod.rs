@@ -1,6 +1,7 @@
 //! Services, EndpointSlices and host ports compiled to what `podwright-net` loads: dataplane elements and DNS names.
 //!
 //! [`compile`], [`host_ports`], [`names`] and [`facts`] are pure; [`Proxy`] is the thin task that watches, coalesces and applies.
+//! [`Relay`] is the way to the API where Pods have none of their own.
 //!
 //! ```text
 //! Service, EndpointSlices --compile--> net::dataplane::Service --> one nft transaction
@@ -14,10 +15,12 @@ mod endpoints;
 mod facts;
 mod host_ports;
 mod names;
+mod relay;
 mod sync;
 
 pub use compile::{Place, compile};
 pub use facts::{facts, node_addresses};
 pub use host_ports::host_ports;
 pub use names::names;
+pub use relay::{Relay, api_listener};
 pub use sync::{Proxy, ProxyConfig, Sources};

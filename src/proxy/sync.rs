@@ -3,7 +3,7 @@
 //! While one change is applied, further ones gather and are applied together. What could not be applied is tried again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,6 +71,8 @@ pub struct ProxyConfig {
     pub service_ranges: Vec<IpNet>,
     /// The addresses on which this node answers DNS itself.
     pub dns: Vec<IpAddr>,
+    /// Where this node takes calls of the Service `kubernetes` itself; none: they go to its endpoints.
+    pub api: Vec<SocketAddr>,
 }
 
 /// The running proxy of one node. It ends when dropped; what it loaded stays.
@@ -90,7 +92,7 @@ impl Proxy {
     pub fn start(config: ProxyConfig, sources: Sources, network: Network, dns: Option<Arc<dns::Server>>) -> Proxy {
         let (synced, receiver) = watch::channel(false);
         let sync = Sync {
-            place: super::Place { node: config.node.clone(), dns: config.dns.clone() },
+            place: super::Place { node: config.node.clone(), dns: config.dns.clone(), api: config.api.clone() },
             config,
             sources,
             network,

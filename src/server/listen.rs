@@ -16,6 +16,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use jsonrpsee::server::{StopHandle, stop_channel};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
@@ -50,10 +52,25 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// A TCP listener and how it speaks TLS.
+/// How TLS is spoken, and on which TCP listeners.
 pub struct Tls {
-    pub listener: TcpListener,
-    pub config: Arc<rustls::ServerConfig>,
+    config: Arc<rustls::ServerConfig>,
+    doors: mpsc::UnboundedSender<TcpListener>,
+    listeners: mpsc::UnboundedReceiver<TcpListener>,
+}
+
+impl Tls {
+    pub fn new(listener: TcpListener, config: Arc<rustls::ServerConfig>) -> Tls {
+        let (doors, listeners) = mpsc::unbounded_channel();
+        // The other half is here.
+        let _ = doors.send(listener);
+        Tls { config, doors, listeners }
+    }
+
+    /// Takes further listeners, also while they are served.
+    pub fn doors(&self) -> mpsc::UnboundedSender<TcpListener> {
+        self.doors.clone()
+    }
 }
 
 /// What all connections share.
@@ -68,14 +85,13 @@ struct House {
 pub async fn serve(
     server: Arc<Server>,
     socket: UnixListener,
-    tls: Option<Tls>,
+    mut tls: Option<Tls>,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let (stop, handle) = stop_channel();
     let endpoint = Endpoint::new(server.clone()).map_err(io::Error::other)?;
     let house = Arc::new(House { face: Face::new(server.clone()), server, endpoint, stop });
-    let acceptor = tls.as_ref().map(|tls| TlsAcceptor::from(tls.config.clone()));
-    let mut connections = tokio::task::JoinSet::new();
+    let (mut connections, mut doors) = (JoinSet::new(), JoinSet::new());
     tokio::pin!(shutdown);
     loop {
         tokio::select! {
@@ -83,29 +99,48 @@ pub async fn serve(
                 Ok((stream, _)) => drop(connections.spawn(of_socket(house.clone(), stream))),
                 Err(why) => out_of_descriptors(&why).await,
             },
-            accepted = accept(tls.as_ref()) => match (accepted, &acceptor) {
-                (Ok(stream), Some(acceptor)) => {
-                    drop(connections.spawn(of_tls(house.clone(), acceptor.clone(), stream)));
-                }
-                (Ok(_), None) => {}
-                (Err(why), _) => out_of_descriptors(&why).await,
-            },
+            (listener, acceptor) = next(&mut tls) => {
+                drop(doors.spawn(door(house.clone(), acceptor, listener)));
+            }
             Some(_) = connections.join_next() => {}
             () = &mut shutdown => break,
         }
     }
     // An error says that it is stopped already.
     let _ = handle.stop();
-    let ended = async { while connections.join_next().await.is_some() {} };
+    let ended = async {
+        while connections.join_next().await.is_some() {}
+        while doors.join_next().await.is_some() {}
+    };
     let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
     Ok(())
 }
 
-async fn accept(tls: Option<&Tls>) -> io::Result<TcpStream> {
-    match tls {
-        Some(tls) => tls.listener.accept().await.map(|(stream, _)| stream),
-        None => std::future::pending().await,
+/// The next listener that is to be served.
+async fn next(tls: &mut Option<Tls>) -> (TcpListener, TlsAcceptor) {
+    if let Some(tls) = tls
+        && let Some(listener) = tls.listeners.recv().await
+    {
+        return (listener, TlsAcceptor::from(tls.config.clone()));
     }
+    std::future::pending().await
+}
+
+/// Serves one listener until the server stops; then its connections end.
+async fn door(house: Arc<House>, acceptor: TlsAcceptor, listener: TcpListener) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => drop(connections.spawn(of_tls(house.clone(), acceptor.clone(), stream))),
+                Err(why) => out_of_descriptors(&why).await,
+            },
+            Some(_) = connections.join_next() => {}
+            () = house.stop.clone().shutdown() => break,
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
 }
 
 /// Lets some be closed first.

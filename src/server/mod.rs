@@ -30,6 +30,7 @@ mod delete;
 mod deletecollection;
 mod discover;
 mod encode;
+mod endpoints;
 mod extract;
 mod fields;
 mod get;
@@ -51,6 +52,7 @@ mod update;
 mod versions;
 mod watch;
 
+pub use endpoints::Reach;
 pub use impersonate::Impersonation;
 pub use tokens::{Authenticated, FixedTokens, ISSUER, Oidc, OidcConfig};
 
@@ -98,6 +100,7 @@ pub struct Server {
     signer: Signer,
     verified: tokens::Verified,
     trace: Trace,
+    reach: tokio::sync::watch::Sender<Option<Reach>>,
     tasks: Tasks,
 }
 
@@ -129,13 +132,14 @@ impl Server {
         let streams = Arc::default();
         let signer = Signer::open(&*store, &env).await?;
         let trace = Trace::default();
-        let verified = Default::default();
-        let server = Server { store, env, config, cache, authorizer, streams, signer, verified, trace, tasks };
+        let (verified, reach) = Default::default();
+        let server = Server { store, env, config, cache, authorizer, streams, signer, verified, trace, reach, tasks };
         let server = Arc::new(server);
         server.create_initial_objects().await?;
         server.start_housekeeping();
         server.start_aggregation();
         server.start_certificates();
+        server.start_endpoints();
         Ok(server)
     }
 

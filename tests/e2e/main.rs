@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod api_access;
 mod chaos;
 mod commands;
 mod containers;

@@ -15,7 +15,11 @@ use podwright_net::dataplane::{Backends, Empty};
 fn check(service: &str, slices: &[&str], expected: Expect) {
     let service: Service = serde_saphyr::from_str(service).unwrap();
     let slices: Vec<Arc<EndpointSlice>> = slices.iter().map(|s| Arc::new(serde_saphyr::from_str(s).unwrap())).collect();
-    let place = Place { node: "a".to_owned(), dns: vec!["10.96.0.10".parse().unwrap()] };
+    let place = Place {
+        node: "a".to_owned(),
+        dns: vec!["10.96.0.10".parse().unwrap()],
+        api: vec!["192.0.2.1:6443".parse().unwrap()],
+    };
     let mut text = String::new();
     for port in compile(&service, &slices, &place).iter().flat_map(|s| &s.ports) {
         let _ = write!(text, "{:?} {} {:?}", port.family, port.protocol.name(), port.name);
@@ -367,4 +371,42 @@ fn facts_of_nodes() {
           ]
         }"#]]
     .assert_eq(&serde_json::to_string_pretty(&facts).unwrap());
+}
+
+#[test]
+fn a_node_that_takes_the_apis_calls_itself_leads_them_there() {
+    let service = "
+metadata: {name: kubernetes, namespace: NAMESPACE}
+spec: {type: ClusterIP, clusterIP: 10.96.0.1, clusterIPs: [10.96.0.1], ports: [{name: https, port: 443, targetPort: 6443}]}
+";
+    let slice = "
+metadata: {name: kubernetes, namespace: NAMESPACE, labels: {kubernetes.io/service-name: kubernetes}}
+addressType: IPv4
+ports: [{name: https, port: 7443, protocol: TCP}]
+endpoints: [{addresses: [10.0.0.9], conditions: {ready: true}}]
+";
+    let in_namespace = |text: &str, name: &str| text.replace("NAMESPACE", name);
+    check(
+        &in_namespace(service, "default"),
+        &[&in_namespace(slice, "default")],
+        expect![[r#"
+            V4 tcp "https" 10.96.0.1:443
+              internal: 192.0.2.1:6443 else refuse
+            1.0.96.10.in-addr.arpa = kubernetes.default.svc.cluster.local
+            _https._tcp.kubernetes.default.svc.cluster.local [100 kubernetes.default.svc.cluster.local]:443
+            kubernetes.default.svc.cluster.local 10.96.0.1
+        "#]],
+    );
+    // A namesake is nobody special.
+    check(
+        &in_namespace(service, "other"),
+        &[&in_namespace(slice, "other")],
+        expect![[r#"
+            V4 tcp "https" 10.96.0.1:443
+              internal: 10.0.0.9:7443 else refuse
+            1.0.96.10.in-addr.arpa = kubernetes.other.svc.cluster.local
+            _https._tcp.kubernetes.other.svc.cluster.local [100 kubernetes.other.svc.cluster.local]:443
+            kubernetes.other.svc.cluster.local 10.96.0.1
+        "#]],
+    );
 }

@@ -40,6 +40,7 @@ impl Cluster {
             domain: "cluster.local".to_owned(),
             service_ranges: vec!["10.96.0.0/16".parse().unwrap()],
             dns: self.node.network.config().dns.clone(),
+            api: Vec::new(),
         };
         let resolv_conf = self.node.folder.path().join("resolv.conf");
         self.node.wait(async {

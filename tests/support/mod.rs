@@ -8,6 +8,7 @@ pub mod netns;
 pub mod node;
 pub mod registry;
 pub mod talk;
+pub mod tls;
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
-//! ServiceAccount: every Pod has one, and a token of it unless it wants none.
+//! ServiceAccount: every Pod has one, and a token of it, with what it needs to reach the server, unless it wants none.
 
 use serde_json::{Value, json};
 
-use crate::api::{Object, Status, kinds};
+use crate::api::{Object, Status, kinds, root_ca};
 use crate::server::Server;
 use crate::server::call::Call;
 
@@ -30,6 +30,11 @@ pub(super) async fn admit(server: &Server, call: &Call, pod: &mut Object) -> Res
         .unwrap_or(true);
     if automount {
         mount_token(server, pod);
+        if let Some(authority) = &server.config.authority {
+            // As the ServiceAccount: a Pod need not wait for the controller.
+            let ca = root_ca::config_map(authority.certificate());
+            server.ensure("configmaps", call.namespace.as_deref(), root_ca::NAME, ca).await?;
+        }
     }
     let has = |v: &Value| v.as_array().is_some_and(|list| !list.is_empty());
     if !has(&pod.0["spec"]["imagePullSecrets"]) && has(&account.0["imagePullSecrets"]) {
@@ -97,9 +102,9 @@ fn mount_token(server: &Server, pod: &mut Object) {
     if !used || has_volume {
         return;
     }
-    // Upstream adds the cluster's CA (`ca.crt`) from the ConfigMap kube-root-ca.crt, which nobody makes yet.
     let volume = json!({"name": name, "projected": {"defaultMode": 420, "sources": [
         {"serviceAccountToken": {"expirationSeconds": TOKEN_SECONDS, "path": "token"}},
+        {"configMap": {"name": root_ca::NAME, "items": [{"key": root_ca::KEY, "path": "ca.crt"}]}},
         {"downwardAPI": {"items": [
             {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}},
         ]}},

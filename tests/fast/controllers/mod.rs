@@ -6,6 +6,7 @@ mod garbage;
 mod nodes;
 mod queue;
 mod replica_set;
+mod root_ca;
 
 use std::sync::Arc;
 

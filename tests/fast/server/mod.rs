@@ -2,6 +2,7 @@
 
 mod apply;
 mod durable;
+mod endpoints;
 mod nodes;
 mod pods;
 mod rbac;

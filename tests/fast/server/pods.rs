@@ -25,6 +25,14 @@ async fn a_pod_gets_an_account_a_token_and_tolerations() {
     assert!(api.get("serviceaccounts", "default").await.is_ok());
     let volume = spec["volumes"][0]["name"].as_str().unwrap();
     assert!(volume.starts_with("kube-api-access-"), "{volume}");
+    let sources = json!([
+        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [
+            {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}},
+        ]}},
+    ]);
+    assert_eq!(spec["volumes"][0]["projected"], json!({"defaultMode": 420, "sources": sources}));
     let mount = &spec["containers"][0]["volumeMounts"][0];
     assert_eq!((mount["name"].as_str(), mount["readOnly"].as_bool()), (Some(volume), Some(true)));
     assert_eq!(mount["mountPath"], "/var/run/secrets/kubernetes.io/serviceaccount");

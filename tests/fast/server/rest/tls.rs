@@ -63,7 +63,7 @@ async fn the_administrators_certificate_opens_the_door_and_no_other_does() {
     let stranger = open(stranger.path(), Timestamp::now()).kubeconfig("https://127.0.0.1:1");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    let tls = Tls { listener, config: pki.server_config().unwrap() };
+    let tls = Tls::new(listener, pki.server_config().unwrap());
     let socket = bind(&dir.path().join("api.sock")).unwrap();
     let server = Api::new().await.0;
     let serving = tokio::spawn(serve(server, socket, Some(tls), std::future::pending()));

@@ -1,0 +1,155 @@
+//! Where this server is reached: the endpoints of the Service `kubernetes`, for Pods, and `kube-public/cluster-info`, for who
+//! joins the cluster.
+//!
+//! As upstream's reconciler for a single server: the objects name this server alone, and who changes them finds them put
+//! right soon.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::api::{Object, Request, Status, User, Verb, kinds};
+
+use super::Server;
+
+/// How often the objects are looked at.
+const EVERY: Duration = Duration::from_secs(10);
+const NAME: &str = "kubernetes";
+
+/// How others reach this server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// By Pods: what calls of the Service `kubernetes` are led to. None: they have no way.
+    pub endpoint: Option<SocketAddr>,
+    /// By machines: `https://HOST:PORT`. None: they have no way.
+    pub url: Option<String>,
+}
+
+impl Server {
+    /// Tells the cluster where this server is reached, from now on.
+    pub fn advertise(&self, reach: Reach) {
+        self.reach.send_replace(Some(reach));
+    }
+
+    /// Starts the loop that keeps the objects as they are to be; it does nothing before [`Server::advertise`].
+    pub(super) fn start_endpoints(self: &Arc<Server>) {
+        let (weak, mut reach) = (Arc::downgrade(self), self.reach.subscribe());
+        self.tasks.add(tokio::spawn(async move {
+            loop {
+                let now = reach.borrow_and_update().clone();
+                let told = now.is_some();
+                if let (Some(now), Some(server)) = (now, weak.upgrade())
+                    && let Err(why) = server.tell(&now).await
+                {
+                    tracing::warn!("the endpoints of the Service {NAME} cannot be written: {why}");
+                }
+                let changed = async {
+                    match told {
+                        true => tokio::time::timeout(EVERY, reach.changed()).await.unwrap_or(Ok(())),
+                        false => reach.changed().await,
+                    }
+                };
+                // The sender is the server's.
+                if changed.await.is_err() {
+                    return;
+                }
+            }
+        }));
+    }
+
+    async fn tell(&self, reach: &Reach) -> Result<(), Status> {
+        self.keep("endpoints", "default", NAME, reach.endpoint.map(endpoints)).await?;
+        self.keep("endpointslices", "default", NAME, reach.endpoint.map(slice)).await?;
+        let (Some(url), Some(authority)) = (&reach.url, &self.config.authority) else { return Ok(()) };
+        let info = cluster_info(url, authority.certificate());
+        self.keep("configmaps", "kube-public", "cluster-info", Some(info)).await
+    }
+
+    /// Makes an object have the fields of `wanted`, its labels among them; none: no such object.
+    async fn keep(&self, resource: &str, namespace: &str, name: &str, wanted: Option<Value>) -> Result<(), Status> {
+        let kind = kinds::lookup(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
+        let find = || self.cache.shelf(kind).get(&kind.key(Some(namespace), name));
+        let request = Request {
+            resource: kind.resource(),
+            namespace: Some(namespace.to_owned()),
+            name: Some(name.to_owned()),
+            user: User::system("system:apiserver"),
+            ..Request::default()
+        };
+        let Some(wanted) = wanted else {
+            return match find() {
+                Some(_) => self.handle(Request { verb: Verb::Delete, ..request }).await.map(drop),
+                None => Ok(()),
+            };
+        };
+        let Some(item) = find() else { return self.ensure(resource, Some(namespace), name, wanted).await };
+        let held = item.current()?.object;
+        if held.0["addressType"] != wanted["addressType"] {
+            // It cannot be changed.
+            self.handle(Request { verb: Verb::Delete, ..request }).await?;
+            self.cache.fresh().await?;
+            return self.ensure(resource, Some(namespace), name, wanted).await;
+        }
+        let new = with(&held, wanted);
+        if new == held {
+            return Ok(());
+        }
+        match self.handle(Request { verb: Verb::Update, body: Some(new.0), ..request }).await {
+            // Decided anew at the next look.
+            Err(why) if !why.is_conflict() && !why.is_not_found() => Err(why),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The object with the fields and labels of `wanted`.
+fn with(held: &Object, wanted: Value) -> Object {
+    let mut new = held.clone();
+    let Value::Object(fields) = wanted else { return new };
+    for (field, value) in fields {
+        match field.as_str() {
+            "metadata" => {
+                for (label, value) in value["labels"].as_object().into_iter().flatten() {
+                    new.0["metadata"]["labels"][label] = value.clone();
+                }
+            }
+            _ => new.0[&field] = value,
+        }
+    }
+    new
+}
+
+fn ports(at: SocketAddr) -> Value {
+    json!([{"name": "https", "port": at.port(), "protocol": "TCP"}])
+}
+
+fn endpoints(at: SocketAddr) -> Value {
+    json!({
+        // The slice beside it says the same.
+        "metadata": {"labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [{"addresses": [{"ip": at.ip()}], "ports": ports(at)}],
+    })
+}
+
+fn slice(at: SocketAddr) -> Value {
+    json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": NAME}},
+        "addressType": if at.is_ipv4() { "IPv4" } else { "IPv6" },
+        "endpoints": [{"addresses": [at.ip()], "conditions": {"ready": true}}],
+        "ports": ports(at),
+    })
+}
+
+/// What kubeadm puts there: a kubeconfig that names the server and its CA, and no user.
+fn cluster_info(url: &str, ca: &str) -> Value {
+    let kubeconfig = format!(
+        "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {}\n    server: {url}\n  name: \"\"\n\
+         contexts: null\ncurrent-context: \"\"\nkind: Config\npreferences: {{}}\nusers: null\n",
+        STANDARD.encode(ca)
+    );
+    json!({"data": {"kubeconfig": kubeconfig}})
+}

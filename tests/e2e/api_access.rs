@@ -1,0 +1,122 @@
+//! Pods call the API: by the Service `kubernetes`, with the CA and the token that they were given.
+
+use std::time::Duration;
+
+use crate::support::{TestNode, contains, eventually, netns::at, tls};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+const POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: caller}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '1000']}]
+";
+
+const VIEWER: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: callers-view, namespace: default}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
+subjects: [{kind: ServiceAccount, name: default, namespace: default}]
+";
+
+/// What a Pod has to reach the API.
+struct Caller {
+    netns: std::path::PathBuf,
+    ca: String,
+    token: String,
+}
+
+impl Caller {
+    /// The Pod `caller`, as it finds itself.
+    fn of(node: &TestNode) -> Caller {
+        let inside = |script: &str| node.ok(&["exec", "caller", "--", "sh", "-c", script]);
+        assert_eq!(inside(&format!("cat {ACCOUNT}/namespace")), "default");
+        let env = inside("echo $KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT $KUBERNETES_SERVICE_PORT_HTTPS");
+        assert_eq!(env, "10.96.0.1:443 443\n");
+        let (ca, token) = (inside(&format!("cat {ACCOUNT}/ca.crt")), inside(&format!("cat {ACCOUNT}/token")));
+        Caller { netns: node.netns_of("caller"), ca, token }
+    }
+
+    fn get(&self, name: &str, token: Option<&str>, path: &str) -> Result<(u16, String), String> {
+        let answer = tls::get(&self.netns, at("10.96.0.1", 443), name, &self.ca, token, path);
+        answer.map_err(|why| why.to_string())
+    }
+
+    /// Asks until the server answers with this code.
+    #[track_caller]
+    fn is_answered(&self, name: &str, token: Option<&str>, path: &str, wanted: u16) -> String {
+        eventually(&format!("{path} is answered {wanted}"), PATIENCE, || match self.get(name, token, path) {
+            Ok((code, body)) if code == wanted => Ok(body),
+            other => Err(format!("{other:?}")),
+        })
+    }
+}
+
+#[test]
+fn a_pod_reaches_the_api_and_may_do_what_its_roles_say() {
+    let node = TestNode::start(&[]);
+    node.import_busybox();
+    node.apply(POD);
+    node.wait("condition=Ready", &["pod/caller"], PATIENCE);
+    let caller = Caller::of(&node);
+    let token = Some(caller.token.as_str());
+
+    let refused = caller.is_answered("kubernetes.default.svc", token, PODS, 403);
+    let why = "User \\\"system:serviceaccount:default:default\\\" cannot list resource \\\"pods\\\"";
+    contains(&refused, why).unwrap();
+    caller.is_answered("kubernetes", None, PODS, 403);
+    caller.is_answered("kubernetes.default", Some("forged"), PODS, 401);
+    node.apply(VIEWER);
+    for name in ["kubernetes.default.svc.cluster.local", "10.96.0.1"] {
+        contains(&caller.is_answered(name, token, PODS, 200), "\"name\":\"caller\"").unwrap();
+    }
+    let stranger =
+        Caller { ca: node.ok(&["get", "cm", "kube-root-ca.crt", "-o", "jsonpath={.data.ca\\.crt}"]), ..caller };
+    assert_eq!(stranger.ca.trim(), std::fs::read_to_string(node.dir.path().join("pki/ca.crt")).unwrap().trim());
+
+    // The objects behind it say where it is, and are put right when they are changed or removed.
+    let slice = ["endpointslices", "kubernetes"];
+    assert_eq!(node.field(&slice, ".endpoints[*].addresses[*]"), "192.0.2.1");
+    assert_eq!(node.field(&["endpoints", "kubernetes"], ".subsets[0].addresses[0].ip"), "192.0.2.1");
+    node.ok(&["delete", "endpointslices", "kubernetes"]);
+    node.ok(&["patch", "endpoints", "kubernetes", "--type", "merge", "-p", "{\"subsets\":null}"]);
+    node.ok(&["create", "namespace", "other"]);
+    node.ok(&["delete", "cm", "kube-root-ca.crt"]);
+    for namespace in ["default", "other"] {
+        eventually("every namespace has the CA", PATIENCE, || {
+            let answer = node.run(&["-n", namespace, "get", "cm", "kube-root-ca.crt", "-o", "yaml"]);
+            contains(&answer.all(), "BEGIN CERTIFICATE")
+        });
+    }
+    eventually("the slice is there again", PATIENCE, || {
+        contains(&node.run(&["get", "endpointslices", "kubernetes"]).all(), "192.0.2.1")
+    });
+    node.wait_field(&["endpoints", "kubernetes"], ".subsets[0].addresses[0].ip", "192.0.2.1", PATIENCE);
+    caller_again(&stranger);
+}
+
+/// The way is still there.
+fn caller_again(caller: &Caller) {
+    caller.is_answered("kubernetes.default.svc", Some(&caller.token), PODS, 200);
+}
+
+#[test]
+fn a_pod_of_a_node_of_its_own_reaches_a_server_elsewhere() {
+    let server = TestNode::server(&["--listen", "127.0.0.1:0"]);
+    let agent = TestNode::agent(&server, "away");
+    let tar = crate::support::node::busybox_tar();
+    server.ok(&["image", "import", tar.to_str().unwrap(), "localhost/busybox:1"]);
+    server.apply(POD);
+    server.wait("condition=Ready", &["pod/caller"], PATIENCE);
+    server.apply(VIEWER);
+    let caller = Caller::of(&server);
+    contains(&caller.is_answered("kubernetes.default.svc", Some(&caller.token), PODS, 200), "\"name\":\"caller\"")
+        .unwrap();
+    drop(agent);
+}
