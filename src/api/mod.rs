@@ -6,6 +6,7 @@
 //! A write passes here in this order: `Kind::decode` (field types, unknown fields), `strategy::prepare_*` (what a writer
 //! may not set), the kind's defaults, `strategy::validate_*` (all rules), and back out as JSON.
 
+pub mod cel;
 pub mod columns;
 pub mod cron;
 pub mod defaults;
@@ -17,6 +18,7 @@ pub mod kinds;
 pub mod managed_fields;
 pub mod object;
 pub mod patch;
+pub mod pattern;
 pub mod pod;
 pub mod pod_resources;
 pub mod protobuf;

@@ -60,6 +60,10 @@ impl Quantity {
     pub fn millis(&self) -> i64 {
         clamp(ceil_div(self.nanos, 1_000_000))
     }
+    /// The nearest double.
+    pub fn approximately(&self) -> f64 {
+        self.nanos as f64 / NANO as f64
+    }
     pub fn is_zero(&self) -> bool {
         self.nanos == 0
     }

@@ -3,6 +3,7 @@
 use podwright::api::{FieldValidation, Kind, Object, kinds, strategy};
 
 mod all_kinds;
+mod cel;
 mod columns;
 mod defaults;
 mod fuzz;

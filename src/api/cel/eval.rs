@@ -1,0 +1,361 @@
+//! The evaluation of a compiled expression.
+
+use std::sync::Arc;
+
+use super::functions;
+use super::lower::{Fold, Node, Step};
+use super::value::{Map, Value};
+use super::{Budget, Error};
+
+/// Upstream's costs of making a list and a map.
+const LIST_COST: u64 = 10;
+const MAP_COST: u64 = 30;
+
+type Lookup<'a> = &'a dyn Fn(&str) -> Option<Value>;
+
+pub fn evaluate(root: &Node, variables: Lookup<'_>, budget: &mut Budget) -> Result<Value, Error> {
+    Evaluation { variables, scope: Vec::new(), budget }.node(root)
+}
+
+struct Evaluation<'a> {
+    variables: Lookup<'a>,
+    /// The variables of the macros that are running.
+    scope: Vec<(Arc<str>, Value)>,
+    budget: &'a mut Budget,
+}
+
+impl Evaluation<'_> {
+    fn node(&mut self, node: &Node) -> Result<Value, Error> {
+        if let Node::Literal(value) = node {
+            return Ok(value.clone());
+        }
+        self.budget.charge(1)?;
+        match node {
+            Node::Literal(value) => Ok(value.clone()),
+            Node::Variable(name) => self.variable(name),
+            Node::Select(operand, field) => {
+                let value = self.node(operand)?;
+                select(&value, field)
+            }
+            Node::Has(operand, field) => {
+                let value = self.node(operand)?;
+                has(&value, field)
+            }
+            Node::OptSelect(operand, field) => {
+                let value = self.node(operand)?;
+                optional(&value, |value| find(value, &Value::String(field.clone())))
+            }
+            Node::Index(operand, index) => {
+                let (value, index) = (self.node(operand)?, self.node(index)?);
+                at(&value, &index)
+            }
+            Node::OptIndex(operand, index) => {
+                let (value, index) = (self.node(operand)?, self.node(index)?);
+                optional(&value, |value| find(value, &index))
+            }
+            Node::And(parts) => self.logic(parts, false),
+            Node::Or(parts) => self.logic(parts, true),
+            Node::Not(part) => match self.node(part)? {
+                Value::Bool(b) => Ok(Value::Bool(!b)),
+                _ => Err(Error::no_such_overload()),
+            },
+            Node::Negate(part) => negated(self.node(part)?),
+            Node::Condition(parts) => {
+                let [test, yes, no] = &**parts;
+                match self.node(test)? {
+                    Value::Bool(true) => self.node(yes),
+                    Value::Bool(false) => self.node(no),
+                    _ => Err(Error::no_such_overload()),
+                }
+            }
+            Node::Operate(operator, operands) => {
+                let [left, right] = &**operands;
+                let (left, right) = (self.node(left)?, self.node(right)?);
+                operator.apply(&left, &right, self.budget)
+            }
+            Node::List(items) => self.list(items),
+            Node::Map(entries) => self.map(entries),
+            Node::Call(rows, member, arguments) => {
+                let values = self.all(arguments)?;
+                match functions::call(rows, *member, &values, self.budget) {
+                    Some(outcome) => outcome,
+                    None => hosted(rows.first().map_or("", |row| row.name), *member, &values),
+                }
+            }
+            Node::Method(name, arguments) => {
+                let values = self.all(arguments)?;
+                hosted(name, true, &values)
+            }
+            Node::Fold(fold) => self.fold(fold),
+            Node::OptMap(parts, flat) => {
+                let (target, variable, body) = &**parts;
+                match self.node(target)? {
+                    Value::Optional(None) => Ok(Value::Optional(None)),
+                    Value::Optional(Some(inner)) => {
+                        self.scope.push((variable.clone(), (*inner).clone()));
+                        let outcome = self.node(body);
+                        self.scope.pop();
+                        Ok(if *flat { outcome? } else { Value::some(outcome?) })
+                    }
+                    _ => Err(Error::no_such_overload()),
+                }
+            }
+        }
+    }
+
+    fn all(&mut self, nodes: &[Node]) -> Result<Vec<Value>, Error> {
+        nodes.iter().map(|node| self.node(node)).collect()
+    }
+
+    fn variable(&self, name: &str) -> Result<Value, Error> {
+        let own = self.scope.iter().rev().find(|(known, _)| **known == *name).map(|(_, value)| value.clone());
+        let value = own.or_else(|| (self.variables)(name));
+        value.ok_or_else(|| Error::new(format!("no such attribute(s): {name}")))
+    }
+
+    /// `&&` and `||`: one part that decides is enough, whatever the others come to, even to errors.
+    fn logic(&mut self, parts: &[Node], decides: bool) -> Result<Value, Error> {
+        let mut failed = None;
+        for part in parts {
+            match self.node(part) {
+                Ok(Value::Bool(b)) if b == decides => return Ok(Value::Bool(decides)),
+                Ok(Value::Bool(_)) => {}
+                Ok(_) => failed = failed.or(Some(Error::no_such_overload())),
+                Err(error) if error.exhausted => return Err(error),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(Value::Bool(!decides)), Err)
+    }
+
+    fn list(&mut self, nodes: &[(Node, bool)]) -> Result<Value, Error> {
+        self.budget.charge(LIST_COST)?;
+        let mut items = Vec::with_capacity(nodes.len());
+        for (node, is_optional) in nodes {
+            let value = self.node(node)?;
+            items.extend(if *is_optional { inner(value)? } else { Some(value) });
+        }
+        Ok(Value::list(items))
+    }
+
+    fn map(&mut self, entries: &[(Node, Node, bool)]) -> Result<Value, Error> {
+        self.budget.charge(MAP_COST)?;
+        let mut map = Map::default();
+        for (key, value, is_optional) in entries {
+            let (key, value) = (self.node(key)?, self.node(value)?);
+            let Some(value) = (if *is_optional { inner(value)? } else { Some(value) }) else { continue };
+            insert(&mut map, key, value)?;
+        }
+        Ok(Value::Map(Arc::new(map)))
+    }
+
+    fn fold(&mut self, fold: &Fold) -> Result<Value, Error> {
+        let range = self.node(&fold.range)?;
+        let two = fold.variables.len() == 2;
+        self.budget.charge(match &range {
+            Value::List(list) => list.items.len() as u64,
+            Value::Map(map) => map.len() as u64,
+            _ => 0,
+        })?;
+        let items: Vec<(Value, Value)> = match &range {
+            Value::List(list) => {
+                list.items.iter().enumerate().map(|(i, item)| (Value::Int(i as i64), item.clone())).collect()
+            }
+            // With one variable a map is walked by its keys.
+            Value::Map(map) => {
+                map.entries().map(|(key, value)| (key.clone(), if two { value.clone() } else { key })).collect()
+            }
+            _ => return Err(Error::no_such_overload()),
+        };
+        let mut outcome = Outcome::new(fold.step);
+        let before = self.scope.len();
+        for (key, value) in items {
+            if let [first, second] = fold.variables.as_slice() {
+                self.scope.push((first.clone(), key.clone()));
+                self.scope.push((second.clone(), value));
+            } else if let [only] = fold.variables.as_slice() {
+                self.scope.push((only.clone(), value));
+            }
+            let done = self.step(fold, key, &mut outcome);
+            self.scope.truncate(before);
+            if done? {
+                break;
+            }
+        }
+        outcome.value()
+    }
+
+    /// One item; true when the others do not matter any more.
+    fn step(&mut self, fold: &Fold, key: Value, outcome: &mut Outcome) -> Result<bool, Error> {
+        if let Some(filter) = &fold.filter {
+            match self.node(filter)? {
+                Value::Bool(true) => {}
+                Value::Bool(false) => return Ok(false),
+                _ => return Err(Error::no_such_overload()),
+            }
+        }
+        let value = self.node(&fold.body);
+        match (outcome, value) {
+            (_, Err(error)) if error.exhausted => Err(error),
+            (Outcome::Decide { decides, decided, failed }, value) => {
+                match value {
+                    Ok(Value::Bool(b)) => *decided |= b == *decides,
+                    Ok(_) => *failed = Some(Error::no_such_overload()),
+                    Err(error) => *failed = Some(error),
+                }
+                Ok(*decided)
+            }
+            (_, Err(error)) => Err(error),
+            (Outcome::Count(n), Ok(Value::Bool(b))) => {
+                *n += u64::from(b);
+                Ok(false)
+            }
+            (Outcome::Count(_), Ok(_)) => Err(Error::no_such_overload()),
+            (Outcome::List(items), Ok(value)) => {
+                items.push(value);
+                Ok(false)
+            }
+            (Outcome::Map(map), Ok(value)) => {
+                if fold.step == Step::Values {
+                    insert(map, key, value)?;
+                } else if let Value::Map(entries) = &value {
+                    for (key, value) in entries.entries() {
+                        insert(map, key, value.clone())?;
+                    }
+                } else {
+                    return Err(Error::no_such_overload());
+                }
+                Ok(false)
+            }
+        }
+    }
+}
+
+/// What a macro has come to so far.
+enum Outcome {
+    /// `all` and `exists`: whether an item decided it, and what else went wrong, which counts only if none does.
+    Decide {
+        decides: bool,
+        decided: bool,
+        failed: Option<Error>,
+    },
+    Count(u64),
+    List(Vec<Value>),
+    Map(Map),
+}
+
+impl Outcome {
+    fn new(step: Step) -> Outcome {
+        match step {
+            Step::All => Outcome::Decide { decides: false, decided: false, failed: None },
+            Step::Exists => Outcome::Decide { decides: true, decided: false, failed: None },
+            Step::ExistsOne => Outcome::Count(0),
+            Step::Collect => Outcome::List(Vec::new()),
+            Step::Values | Step::Entries => Outcome::Map(Map::default()),
+        }
+    }
+
+    fn value(self) -> Result<Value, Error> {
+        match self {
+            Outcome::Decide { decides, decided: true, .. } => Ok(Value::Bool(decides)),
+            Outcome::Decide { failed: Some(error), .. } => Err(error),
+            Outcome::Decide { decides, .. } => Ok(Value::Bool(!decides)),
+            Outcome::Count(n) => Ok(Value::Bool(n == 1)),
+            Outcome::List(items) => Ok(Value::list(items)),
+            Outcome::Map(map) => Ok(Value::Map(Arc::new(map))),
+        }
+    }
+}
+
+fn insert(map: &mut Map, key: Value, value: Value) -> Result<(), Error> {
+    if !matches!(key, Value::String(_) | Value::Int(_) | Value::Uint(_) | Value::Bool(_)) {
+        return Err(Error::new(format!("unsupported key type: {}", key.type_name())));
+    }
+    let shown = key.text().unwrap_or_default();
+    if map.insert(key, value) { Ok(()) } else { Err(Error::new(format!("insert failed: key {shown} already exists"))) }
+}
+
+fn hosted(name: &str, member: bool, values: &[Value]) -> Result<Value, Error> {
+    match values {
+        [Value::Host(host), arguments @ ..] if member => {
+            host.call(name, arguments).unwrap_or_else(|| Err(Error::no_such_overload()))
+        }
+        _ => Err(Error::no_such_overload()),
+    }
+}
+
+fn negated(value: Value) -> Result<Value, Error> {
+    match value {
+        Value::Int(i) => i.checked_neg().map(Value::Int).ok_or_else(|| Error::new("integer overflow")),
+        Value::Double(d) => Ok(Value::Double(-d)),
+        Value::Duration(d) => d.checked_neg().map(Value::Duration).ok_or_else(|| Error::new("duration overflow")),
+        _ => Err(Error::no_such_overload()),
+    }
+}
+
+/// `a.b`; of an optional the field of its value, as an optional.
+fn select(value: &Value, field: &Arc<str>) -> Result<Value, Error> {
+    match value {
+        Value::Map(map) => map.fields.get(field).cloned().ok_or_else(|| Error::no_such_key(field)),
+        Value::Host(host) => host.field(field).unwrap_or_else(|| Err(Error::no_such_key(field))),
+        Value::Optional(_) => optional(value, |value| find(value, &Value::String(field.clone()))),
+        _ => Err(Error::new(format!("no such key: {field}"))),
+    }
+}
+
+fn has(value: &Value, field: &str) -> Result<Value, Error> {
+    Ok(Value::Bool(match value {
+        Value::Map(map) => map.fields.contains_key(field),
+        Value::Host(host) => host.field(field).is_some(),
+        Value::Optional(None) => false,
+        Value::Optional(Some(inner)) => return has(inner, field),
+        _ => return Err(Error::no_such_overload()),
+    }))
+}
+
+fn at(value: &Value, index: &Value) -> Result<Value, Error> {
+    match value {
+        Value::Optional(_) => optional(value, |value| find(value, index)),
+        _ => find(value, index)?.ok_or_else(|| match value {
+            Value::List(_) => Error::new(format!("index out of bounds: {}", index.text().unwrap_or_default())),
+            _ => Error::no_such_key(&index.text().unwrap_or_default()),
+        }),
+    }
+}
+
+/// The item or entry, if it is there.
+fn find(value: &Value, index: &Value) -> Result<Option<Value>, Error> {
+    match (value, index) {
+        (Value::List(list), index) => {
+            let position = match index {
+                Value::Int(i) => usize::try_from(*i).ok(),
+                Value::Uint(u) => usize::try_from(*u).ok(),
+                Value::Double(d) if d.fract() == 0.0 && *d >= 0.0 && *d < 9e15 => Some(*d as usize),
+                Value::Double(_) => None,
+                _ => return Err(Error::new(format!("unsupported index type '{}' in list", index.type_name()))),
+            };
+            Ok(position.and_then(|i| list.items.get(i)).cloned())
+        }
+        (Value::Map(map), key) => Ok(map.get(key).cloned()),
+        (Value::Host(host), Value::String(name)) => host.field(name).transpose(),
+        _ => Err(Error::no_such_overload()),
+    }
+}
+
+/// Looks into a value, or into what an optional holds; what is not there is no value.
+fn optional(value: &Value, look: impl Fn(&Value) -> Result<Option<Value>, Error>) -> Result<Value, Error> {
+    let found = match value {
+        Value::Optional(None) => None,
+        Value::Optional(Some(inner)) => look(inner)?,
+        value => look(value)?,
+    };
+    Ok(found.map_or(Value::Optional(None), Value::some))
+}
+
+/// What an optional holds.
+fn inner(value: Value) -> Result<Option<Value>, Error> {
+    match value {
+        Value::Optional(inner) => Ok(inner.map(|value| (*value).clone())),
+        _ => Err(Error::no_such_overload()),
+    }
+}

@@ -1,0 +1,246 @@
+//! Strings and regular expressions: CEL's own functions, its strings extension, and Kubernetes' `find` and `findAll`.
+
+use super::Param::{Int, List, Text};
+use super::{Function, Out, global, int, items, member, text, texts, through};
+use crate::api::cel::value::double_text;
+use crate::api::cel::{Budget, Error, Value};
+use crate::api::pattern;
+
+pub fn rows() -> Vec<Function> {
+    vec![
+        member("contains", &[Text, Text], Out::Bool, |v, b| told(v, b, |a, x| a.contains(x))),
+        member("startsWith", &[Text, Text], Out::Bool, |v, b| told(v, b, |a, x| a.starts_with(x))),
+        member("endsWith", &[Text, Text], Out::Bool, |v, b| told(v, b, |a, x| a.ends_with(x))),
+        member("matches", &[Text, Text], Out::Bool, matches),
+        global("matches", &[Text, Text], Out::Bool, matches),
+        member("find", &[Text, Text], Out::Text, |v, b| {
+            let found = regex(v, b)?.find(text(v, 0)).map_or("", |m| m.as_str());
+            Ok(Value::string(found))
+        }),
+        member("findAll", &[Text, Text], Out::Texts, |v, b| find_all(v, b, usize::MAX)),
+        member("findAll", &[Text, Text, Int], Out::Texts, |v, b| {
+            find_all(v, b, usize::try_from(int(v, 2)).unwrap_or(usize::MAX))
+        }),
+        member("charAt", &[Text, Int], Out::Text, |v, b| {
+            b.charge(through(text(v, 0)))?;
+            let at = usize::try_from(int(v, 1)).ok();
+            match at.and_then(|at| text(v, 0).chars().nth(at)) {
+                Some(c) => Ok(Value::string(c.to_string())),
+                None if at == Some(text(v, 0).chars().count()) => Ok(Value::string("")),
+                None => Err(out_of_range(int(v, 1))),
+            }
+        }),
+        member("indexOf", &[Text, Text], Out::Int, |v, b| index_of(v, b, 0)),
+        member("indexOf", &[Text, Text, Int], Out::Int, |v, b| index_of(v, b, int(v, 2))),
+        member("lastIndexOf", &[Text, Text], Out::Int, |v, b| last_index_of(v, b, i64::MAX)),
+        member("lastIndexOf", &[Text, Text, Int], Out::Int, |v, b| last_index_of(v, b, int(v, 2))),
+        member("lowerAscii", &[Text], Out::Text, |v, b| changed(v, b, |s| s.to_ascii_lowercase())),
+        member("upperAscii", &[Text], Out::Text, |v, b| changed(v, b, |s| s.to_ascii_uppercase())),
+        member("trim", &[Text], Out::Text, |v, b| changed(v, b, |s| s.trim().to_owned())),
+        member("reverse", &[Text], Out::Text, |v, b| changed(v, b, |s| s.chars().rev().collect())),
+        global("strings.quote", &[Text], Out::Text, |v, b| changed(v, b, |s| format!("{s:?}"))),
+        member("replace", &[Text, Text, Text], Out::Text, |v, b| replace(v, b, usize::MAX)),
+        member("replace", &[Text, Text, Text, Int], Out::Text, |v, b| {
+            replace(v, b, usize::try_from(int(v, 3)).unwrap_or(usize::MAX))
+        }),
+        member("split", &[Text, Text], Out::Texts, |v, b| split(v, b, i64::MAX)),
+        member("split", &[Text, Text, Int], Out::Texts, |v, b| split(v, b, int(v, 2))),
+        member("substring", &[Text, Int], Out::Text, |v, b| substring(v, b, None)),
+        member("substring", &[Text, Int, Int], Out::Text, |v, b| substring(v, b, Some(int(v, 2)))),
+        member("join", &[List], Out::Text, |v, b| join(v, b, "")),
+        member("join", &[List, Text], Out::Text, |v, b| join(v, b, text(v, 1))),
+        member("format", &[Text, List], Out::Text, format),
+    ]
+}
+
+fn told(values: &[Value], budget: &mut Budget, is: impl Fn(&str, &str) -> bool) -> Result<Value, Error> {
+    budget.charge(through(text(values, 0)))?;
+    Ok(Value::Bool(is(text(values, 0), text(values, 1))))
+}
+
+fn changed(values: &[Value], budget: &mut Budget, change: impl Fn(&str) -> String) -> Result<Value, Error> {
+    budget.charge(through(text(values, 0)))?;
+    Ok(Value::string(change(text(values, 0))))
+}
+
+/// The second argument as a regular expression; it and the search are paid for.
+fn regex(values: &[Value], budget: &mut Budget) -> Result<std::sync::Arc<regex::Regex>, Error> {
+    // Upstream: a tenth of the text times a quarter of the pattern.
+    budget.charge(through(text(values, 0)) * (text(values, 1).len() as u64 / 4 + 1))?;
+    pattern::compiled(text(values, 1)).map_err(Error::new)
+}
+
+fn matches(values: &[Value], budget: &mut Budget) -> Result<Value, Error> {
+    Ok(Value::Bool(regex(values, budget)?.is_match(text(values, 0))))
+}
+
+fn find_all(values: &[Value], budget: &mut Budget, most: usize) -> Result<Value, Error> {
+    let regex = regex(values, budget)?;
+    Ok(texts(regex.find_iter(text(values, 0)).take(most).map(|found| found.as_str())))
+}
+
+fn out_of_range(index: i64) -> Error {
+    Error::new(format!("index out of range: {index}"))
+}
+
+/// The byte at which a character begins.
+fn byte_of(text: &str, character: i64) -> Result<usize, Error> {
+    let at = usize::try_from(character).map_err(|_| out_of_range(character))?;
+    let starts = text.char_indices().map(|(byte, _)| byte).chain([text.len()]);
+    { starts }.nth(at).ok_or_else(|| out_of_range(character))
+}
+
+fn index_of(values: &[Value], budget: &mut Budget, from: i64) -> Result<Value, Error> {
+    let (whole, wanted) = (text(values, 0), text(values, 1));
+    budget.charge(through(whole))?;
+    let from = byte_of(whole, from)?;
+    Ok(Value::Int(match whole[from..].find(wanted) {
+        Some(at) => whole[..from + at].chars().count() as i64,
+        None => -1,
+    }))
+}
+
+fn last_index_of(values: &[Value], budget: &mut Budget, upto: i64) -> Result<Value, Error> {
+    let (whole, wanted) = (text(values, 0), text(values, 1));
+    budget.charge(through(whole))?;
+    let upto = if upto == i64::MAX { whole.len() } else { byte_of(whole, upto)? };
+    let end = (upto + wanted.len()).min(whole.len());
+    let within = whole.get(..end).unwrap_or(whole);
+    Ok(Value::Int(within.rfind(wanted).map_or(-1, |at| whole[..at].chars().count() as i64)))
+}
+
+fn replace(values: &[Value], budget: &mut Budget, most: usize) -> Result<Value, Error> {
+    let (whole, old, new) = (text(values, 0), text(values, 1), text(values, 2));
+    // The outcome may be far longer than what went in.
+    let times = whole.matches(old).take(most).count() as u64;
+    budget.charge(through(whole) + times * (new.len() as u64 / 10 + 1))?;
+    Ok(Value::string(whole.replacen(old, new, most)))
+}
+
+fn split(values: &[Value], budget: &mut Budget, most: i64) -> Result<Value, Error> {
+    let (whole, by) = (text(values, 0), text(values, 1));
+    budget.charge(through(whole))?;
+    let most = match most {
+        0 => return Ok(Value::list(Vec::new())),
+        n => usize::try_from(n).unwrap_or(usize::MAX),
+    };
+    if by.is_empty() {
+        let characters: Vec<String> = whole.chars().map(String::from).collect();
+        budget.charge(characters.len() as u64)?;
+        if characters.len() <= most {
+            return Ok(texts(characters));
+        }
+        let (first, rest) = characters.split_at(most - 1);
+        return Ok(texts(first.iter().cloned().chain([rest.concat()])));
+    }
+    Ok(texts(whole.splitn(most, by)))
+}
+
+fn substring(values: &[Value], budget: &mut Budget, to: Option<i64>) -> Result<Value, Error> {
+    let (whole, from) = (text(values, 0), int(values, 1));
+    budget.charge(through(whole))?;
+    let (start, end) = (byte_of(whole, from)?, to.map_or(Ok(whole.len()), |to| byte_of(whole, to))?);
+    match whole.get(start..end) {
+        Some(part) => Ok(Value::string(part)),
+        None => Err(Error::new(format!("invalid substring range. start: {from}, end: {}", to.unwrap_or_default()))),
+    }
+}
+
+fn join(values: &[Value], budget: &mut Budget, by: &str) -> Result<Value, Error> {
+    let parts = items(values, 0).iter().map(|item| match item {
+        Value::String(text) => Ok(&**text),
+        _ => Err(Error::no_such_overload()),
+    });
+    let parts = parts.collect::<Result<Vec<&str>, Error>>()?;
+    budget.charge(parts.iter().map(|part| through(part) + by.len() as u64 / 10).sum())?;
+    Ok(Value::string(parts.join(by)))
+}
+
+/// `"%s is %d".format([a, b])`
+fn format(values: &[Value], budget: &mut Budget) -> Result<Value, Error> {
+    let (template, mut arguments) = (text(values, 0), items(values, 1).iter());
+    budget.charge(through(template) + values[1].weight())?;
+    let mut out = String::with_capacity(template.len());
+    let mut rest = template.chars();
+    while let Some(c) = rest.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        let mut verb = rest.next();
+        if verb == Some('%') {
+            out.push('%');
+            continue;
+        }
+        let mut precision = None;
+        if verb == Some('.') {
+            let mut digits = String::new();
+            verb = rest.next();
+            while let Some(digit) = verb.filter(char::is_ascii_digit) {
+                digits.push(digit);
+                verb = rest.next();
+            }
+            precision = digits.parse::<usize>().ok().map(|n| n.min(100));
+        }
+        let argument = arguments.next().ok_or_else(|| Error::new("index out of range in format string"))?;
+        out.push_str(&formatted(verb, precision, argument)?);
+    }
+    Ok(Value::string(out))
+}
+
+fn formatted(verb: Option<char>, precision: Option<usize>, value: &Value) -> Result<String, Error> {
+    let wrong = |what: &str| {
+        Error::new(format!(
+            "error during formatting: {what} clause can only be used on numbers, was given {}",
+            value.type_name()
+        ))
+    };
+    match (verb, value) {
+        (Some('s'), value) => Ok(shown(value)),
+        (Some('d'), Value::Int(_) | Value::Uint(_)) => Ok(value.text().unwrap_or_default()),
+        (Some('d'), Value::Double(d)) => Ok(double_text(*d)),
+        (Some('d'), _) => Err(wrong("decimal")),
+        (Some('f'), value) => {
+            Ok(format!("{:.*}", precision.unwrap_or(6), number(value).ok_or_else(|| wrong("fixed-point"))?))
+        }
+        (Some('e'), value) => {
+            Ok(format!("{:.*e}", precision.unwrap_or(6), number(value).ok_or_else(|| wrong("scientific notation"))?))
+        }
+        (Some('b'), Value::Int(i)) => Ok(if *i < 0 { format!("-{:b}", i.unsigned_abs()) } else { format!("{i:b}") }),
+        (Some('b'), Value::Uint(u)) => Ok(format!("{u:b}")),
+        (Some('b'), Value::Bool(b)) => Ok(i32::from(*b).to_string()),
+        (Some('o'), Value::Int(i)) => Ok(if *i < 0 { format!("-{:o}", i.unsigned_abs()) } else { format!("{i:o}") }),
+        (Some('o'), Value::Uint(u)) => Ok(format!("{u:o}")),
+        (Some('x'), Value::Int(i)) => Ok(if *i < 0 { format!("-{:x}", i.unsigned_abs()) } else { format!("{i:x}") }),
+        (Some('x'), Value::Uint(u)) => Ok(format!("{u:x}")),
+        (Some('x'), Value::String(s)) => Ok(s.bytes().map(|byte| format!("{byte:02x}")).collect()),
+        (Some('X'), value) => formatted(Some('x'), precision, value).map(|text| text.to_uppercase()),
+        (Some(other), _) => {
+            Err(Error::new(format!("could not parse formatting clause: unrecognized formatting clause {other:?}")))
+        }
+        (None, _) => Err(Error::new("unexpected end of format string")),
+    }
+}
+
+fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Double(d) => Some(*d),
+        Value::Int(i) => Some(*i as f64),
+        Value::Uint(u) => Some(*u as f64),
+        _ => None,
+    }
+}
+
+/// A value as `%s` shows it.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "null".into(),
+        Value::List(list) => format!("[{}]", list.items.iter().map(shown).collect::<Vec<_>>().join(", ")),
+        Value::Map(map) => {
+            let entries = map.entries().map(|(key, value)| format!("{}: {}", shown(&key), shown(value)));
+            format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
+        }
+        Value::Type(name) => name.to_string(),
+        other => other.text().unwrap_or_else(|| other.type_name().to_owned()),
+    }
+}

@@ -1,0 +1,160 @@
+//! The Common Expression Language: expressions over objects, as CustomResourceDefinitions, admission policies and webhooks
+//! hold them, with Kubernetes' function libraries. Upstream: `k8s.io/apiserver/pkg/cel`, <https://cel.dev>.
+//!
+//! [`compile`] parses an expression (with the `cel` crate's parser), checks it against what it may name ([`Env`]), and
+//! resolves it to a tree ([`Program`]) that [`Program::evaluate`] walks. The walk is ours, as each step of it is paid for out
+//! of a [`Budget`]: no expression, whoever wrote it, holds the server up. Values are [`Value`]s, made of JSON by
+//! [`Value::from_json`] or by a schema (`api::structural`); what the caller computes lazily is a [`value::Host`].
+//!
+//! ```
+//! use podwright::api::cel::{Budget, Env, Type, Value, compile};
+//! let program = compile("object.spec.replicas <= 5", &Env::new([("object", Type::Dyn)])).unwrap();
+//! let object = Value::from_json(&serde_json::json!({"spec": {"replicas": 3}}));
+//! assert_eq!(program.evaluate(&[("object", object)], &mut Budget::PER_CALL.clone()), Ok(Value::Bool(true)));
+//! ```
+
+use std::sync::Arc;
+
+mod eval;
+pub mod functions;
+mod lower;
+pub mod operators;
+pub mod types;
+pub mod value;
+
+pub use types::Type;
+pub use value::{Host, Value};
+
+/// Upstream's limit of one evaluation (`PerCallLimit`), and of all evaluations for one object (`RuntimeCELCostBudget`).
+const PER_CALL_LIMIT: u64 = 1_000_000;
+const PER_OBJECT_LIMIT: u64 = 10_000_000;
+
+/// How much an evaluation may still cost: about one for each step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Budget(u64);
+
+impl Budget {
+    pub const PER_CALL: Budget = Budget(PER_CALL_LIMIT);
+    pub const PER_OBJECT: Budget = Budget(PER_OBJECT_LIMIT);
+
+    pub fn charge(&mut self, cost: u64) -> Result<(), Error> {
+        match self.0.checked_sub(cost) {
+            Some(left) => {
+                self.0 = left;
+                Ok(())
+            }
+            None => {
+                self.0 = 0;
+                Err(Error { message: "operation cancelled: actual cost limit exceeded".into(), exhausted: true })
+            }
+        }
+    }
+    pub fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// Runs one evaluation within its own limit, paid for out of this budget. `Err(None)`: this budget is spent.
+    pub fn spend<T>(&mut self, run: impl FnOnce(&mut Budget) -> Result<T, Error>) -> Result<T, Option<Error>> {
+        let given = self.0.min(PER_CALL_LIMIT);
+        let mut own = Budget(given);
+        let outcome = run(&mut own);
+        self.0 -= given - own.0;
+        match outcome {
+            Err(error) if error.exhausted && self.is_spent() => Err(None),
+            outcome => outcome.map_err(Some),
+        }
+    }
+}
+
+/// Why an evaluation has no value, in cel-go's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    pub message: String,
+    /// The budget was spent: nothing absorbs that.
+    pub exhausted: bool,
+}
+
+impl Error {
+    pub fn new(message: impl Into<String>) -> Error {
+        Error { message: message.into(), exhausted: false }
+    }
+    pub fn no_such_overload() -> Error {
+        Error::new("no such overload")
+    }
+    pub fn no_such_key(key: &str) -> Error {
+        Error::new(format!("no such key: {key}"))
+    }
+}
+
+/// Why an expression does not compile, in cel-go's form: `ERROR: <input>:1:6: undefined field 'a'`, with the line and a
+/// mark below it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CompileError(pub String);
+
+/// What an expression may name, with the types as far as they are known.
+#[derive(Clone, Debug, Default)]
+pub struct Env {
+    variables: Vec<(Arc<str>, Type)>,
+}
+
+impl Env {
+    pub fn new<'a>(variables: impl IntoIterator<Item = (&'a str, Type)>) -> Env {
+        Env { variables: variables.into_iter().map(|(name, of)| (name.into(), of)).collect() }
+    }
+    fn variable(&self, name: &str) -> Option<&Type> {
+        self.variables.iter().rev().find(|(known, _)| **known == *name).map(|(_, of)| of)
+    }
+}
+
+/// A compiled expression.
+#[derive(Debug)]
+pub struct Program {
+    root: lower::Node,
+    /// The type of its value, `Dyn` where that shows only when it is evaluated.
+    pub result: Type,
+    /// Whether it names this variable.
+    names: Vec<Arc<str>>,
+}
+
+/// The values of an expression's variables.
+pub trait Variables {
+    fn value(&self, name: &str) -> Option<Value>;
+}
+
+impl<const N: usize> Variables for [(&str, Value); N] {
+    fn value(&self, name: &str) -> Option<Value> {
+        self.as_slice().value(name)
+    }
+}
+impl Variables for [(&str, Value)] {
+    fn value(&self, name: &str) -> Option<Value> {
+        self.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone())
+    }
+}
+
+/// Compiles an expression.
+pub fn compile(source: &str, env: &Env) -> Result<Program, CompileError> {
+    lower::compile(source, env)
+}
+
+impl Program {
+    /// The value, or why there is none. Nothing panics, and it ends when the budget does.
+    pub fn evaluate(&self, variables: &(impl Variables + ?Sized), budget: &mut Budget) -> Result<Value, Error> {
+        eval::evaluate(&self.root, &|name| variables.value(name), budget)
+    }
+
+    /// The same for an expression that says yes or no.
+    pub fn holds(&self, variables: &(impl Variables + ?Sized), budget: &mut Budget) -> Result<bool, Error> {
+        match self.evaluate(variables, budget)? {
+            Value::Bool(b) => Ok(b),
+            other => Err(Error::new(format!("expression evaluated to {}, not bool", other.type_name()))),
+        }
+    }
+
+    /// Whether it names this variable.
+    pub fn uses(&self, variable: &str) -> bool {
+        self.names.iter().any(|name| **name == *variable)
+    }
+}

@@ -1,0 +1,239 @@
+//! The operators: arithmetic that refuses to overflow, and comparison.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::value::{List, ListKind, Value};
+use super::{Budget, Error};
+
+/// A binary operator of the language that takes values (not `&&`, `||` and the like, which take expressions).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operator {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    Modulo,
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    In,
+}
+
+impl Operator {
+    /// The operators by the names that the parser gives them.
+    pub const ALL: &[(&str, Operator)] = &[
+        ("_+_", Operator::Add),
+        ("_-_", Operator::Subtract),
+        ("_*_", Operator::Multiply),
+        ("_/_", Operator::Divide),
+        ("_%_", Operator::Modulo),
+        ("_==_", Operator::Equal),
+        ("_!=_", Operator::NotEqual),
+        ("_<_", Operator::Less),
+        ("_<=_", Operator::LessEqual),
+        ("_>_", Operator::Greater),
+        ("_>=_", Operator::GreaterEqual),
+        ("@in", Operator::In),
+    ];
+
+    /// What two values make.
+    pub fn apply(self, a: &Value, b: &Value, budget: &mut Budget) -> Result<Value, Error> {
+        match self {
+            Operator::Add => add(a, b, budget),
+            Operator::Subtract | Operator::Multiply | Operator::Divide | Operator::Modulo => arithmetic(self, a, b),
+            Operator::Equal | Operator::NotEqual => {
+                budget.charge(comparison_cost(a, b))?;
+                Ok(Value::Bool((a == b) == (self == Operator::Equal)))
+            }
+            Operator::In => {
+                budget.charge(match b {
+                    Value::List(list) => list.items.len() as u64,
+                    _ => 1,
+                })?;
+                contains(a, b).map(Value::Bool)
+            }
+            _ => {
+                budget.charge(comparison_cost(a, b))?;
+                let Some(order) = compare(a, b)? else { return Ok(Value::Bool(false)) };
+                Ok(Value::Bool(match self {
+                    Operator::Less => order.is_lt(),
+                    Operator::LessEqual => order.is_le(),
+                    Operator::Greater => order.is_gt(),
+                    _ => order.is_ge(),
+                }))
+            }
+        }
+    }
+}
+
+/// What it costs to compare two values; what can be told apart at a glance costs nothing.
+fn comparison_cost(a: &Value, b: &Value) -> u64 {
+    match (a, b) {
+        (Value::String(a), Value::String(b)) => a.len().min(b.len()) as u64 / 10,
+        (Value::List(x), Value::List(y)) if x.items.len() == y.items.len() => match (&x.kind, &y.kind) {
+            (ListKind::Atomic, ListKind::Atomic) => a.weight(),
+            _ => a.weight().saturating_mul(x.items.len() as u64),
+        },
+        (Value::Map(x), Value::Map(y)) if x.len() == y.len() => a.weight(),
+        _ => 0,
+    }
+}
+
+fn contains(item: &Value, within: &Value) -> Result<bool, Error> {
+    match within {
+        Value::List(list) => Ok(list.items.contains(item)),
+        Value::Map(map) => Ok(map.get(item).is_some()),
+        _ => Err(Error::no_such_overload()),
+    }
+}
+
+fn add(a: &Value, b: &Value, budget: &mut Budget) -> Result<Value, Error> {
+    match (a, b) {
+        (Value::String(a), Value::String(b)) => {
+            budget.charge((a.len() + b.len()) as u64 / 10)?;
+            Ok(Value::string([&**a, &**b].concat()))
+        }
+        (Value::Bytes(a), Value::Bytes(b)) => {
+            budget.charge((a.len() + b.len()) as u64 / 10)?;
+            Ok(Value::Bytes([&**a, &**b].concat().into()))
+        }
+        (Value::List(a), Value::List(b)) => {
+            budget.charge((a.items.len() + b.items.len()) as u64)?;
+            joined(a, b, budget)
+        }
+        (Value::Timestamp(time), Value::Duration(by)) | (Value::Duration(by), Value::Timestamp(time)) => {
+            time.checked_add(*by).map(Value::Timestamp).map_err(|_| Error::new("timestamp overflow"))
+        }
+        (Value::Duration(a), Value::Duration(b)) => {
+            a.checked_add(*b).map(Value::Duration).ok_or_else(|| Error::new("duration overflow"))
+        }
+        _ => arithmetic(Operator::Add, a, b),
+    }
+}
+
+/// Two lists together, as the first one's type has it.
+fn joined(a: &Arc<List>, b: &Arc<List>, budget: &mut Budget) -> Result<Value, Error> {
+    let mut items = a.items.clone();
+    match &a.kind {
+        ListKind::Atomic => items.extend(b.items.iter().cloned()),
+        ListKind::Set => {
+            budget.charge((a.items.len() * b.items.len()) as u64)?;
+            for item in &b.items {
+                if !items.contains(item) {
+                    items.push(item.clone());
+                }
+            }
+        }
+        ListKind::Map(keys) => {
+            budget.charge((a.items.len() * b.items.len()) as u64)?;
+            for item in &b.items {
+                match items.iter_mut().find(|own| same_keys(own, item, keys)) {
+                    Some(own) => *own = item.clone(),
+                    None => items.push(item.clone()),
+                }
+            }
+        }
+    }
+    Ok(Value::List(Arc::new(List { items, kind: a.kind.clone() })))
+}
+
+fn same_keys(a: &Value, b: &Value, keys: &[String]) -> bool {
+    let (Value::Map(a), Value::Map(b)) = (a, b) else { return false };
+    keys.iter().all(|key| a.fields.get(key.as_str()) == b.fields.get(key.as_str()))
+}
+
+fn arithmetic(operator: Operator, a: &Value, b: &Value) -> Result<Value, Error> {
+    match (a, b) {
+        (Value::Int(a), Value::Int(b)) => {
+            let zero = matches!(operator, Operator::Divide | Operator::Modulo) && *b == 0;
+            let out = match operator {
+                _ if zero => return Err(by_zero(operator)),
+                Operator::Add => a.checked_add(*b),
+                Operator::Subtract => a.checked_sub(*b),
+                Operator::Multiply => a.checked_mul(*b),
+                Operator::Divide => a.checked_div(*b),
+                _ => a.checked_rem(*b),
+            };
+            out.map(Value::Int).ok_or_else(|| Error::new("integer overflow"))
+        }
+        (Value::Uint(a), Value::Uint(b)) => {
+            let zero = matches!(operator, Operator::Divide | Operator::Modulo) && *b == 0;
+            let out = match operator {
+                _ if zero => return Err(by_zero(operator)),
+                Operator::Add => a.checked_add(*b),
+                Operator::Subtract => a.checked_sub(*b),
+                Operator::Multiply => a.checked_mul(*b),
+                Operator::Divide => a.checked_div(*b),
+                _ => a.checked_rem(*b),
+            };
+            out.map(Value::Uint).ok_or_else(|| Error::new("unsigned integer overflow"))
+        }
+        (Value::Double(a), Value::Double(b)) => match operator {
+            Operator::Add => Ok(Value::Double(a + b)),
+            Operator::Subtract => Ok(Value::Double(a - b)),
+            Operator::Multiply => Ok(Value::Double(a * b)),
+            Operator::Divide => Ok(Value::Double(a / b)),
+            _ => Err(Error::no_such_overload()),
+        },
+        (Value::Timestamp(a), Value::Timestamp(b)) if operator == Operator::Subtract => {
+            Ok(Value::Duration(a.duration_since(*b)))
+        }
+        (Value::Timestamp(time), Value::Duration(by)) if operator == Operator::Subtract => {
+            time.checked_sub(*by).map(Value::Timestamp).map_err(|_| Error::new("timestamp overflow"))
+        }
+        (Value::Duration(a), Value::Duration(b)) if operator == Operator::Subtract => {
+            a.checked_sub(*b).map(Value::Duration).ok_or_else(|| Error::new("duration overflow"))
+        }
+        _ => Err(Error::no_such_overload()),
+    }
+}
+
+fn by_zero(operator: Operator) -> Error {
+    Error::new(if operator == Operator::Modulo { "modulus by zero" } else { "division by zero" })
+}
+
+/// How two values stand to each other; `None`: in no way, as a NaN. Values that have no order are an error.
+pub fn compare(a: &Value, b: &Value) -> Result<Option<Ordering>, Error> {
+    match (a, b) {
+        (Value::Bool(a), Value::Bool(b)) => Ok(Some(a.cmp(b))),
+        (Value::String(a), Value::String(b)) => Ok(Some(a.cmp(b))),
+        (Value::Bytes(a), Value::Bytes(b)) => Ok(Some(a.cmp(b))),
+        (Value::Timestamp(a), Value::Timestamp(b)) => Ok(Some(a.cmp(b))),
+        (Value::Duration(a), Value::Duration(b)) => Ok(Some(a.cmp(b))),
+        (Value::Int(_) | Value::Uint(_) | Value::Double(_), Value::Int(_) | Value::Uint(_) | Value::Double(_)) => {
+            Ok(compare_numbers(a, b))
+        }
+        _ => Err(Error::no_such_overload()),
+    }
+}
+
+/// Numbers by what they count, whatever their types.
+pub fn compare_numbers(a: &Value, b: &Value) -> Option<Ordering> {
+    let whole = |value: &Value| match value {
+        Value::Int(i) => Some(i128::from(*i)),
+        Value::Uint(u) => Some(i128::from(*u)),
+        _ => None,
+    };
+    match (a, b) {
+        (Value::Double(a), Value::Double(b)) => a.partial_cmp(b),
+        (Value::Double(d), other) => compare_double(*d, whole(other)?),
+        (other, Value::Double(d)) => compare_double(*d, whole(other)?).map(Ordering::reverse),
+        _ => Some(whole(a)?.cmp(&whole(b)?)),
+    }
+}
+
+fn compare_double(d: f64, whole: i128) -> Option<Ordering> {
+    if d.is_nan() {
+        return None;
+    }
+    // A double of this size is a whole number that an i128 holds; a larger one is beyond every integer.
+    if d.abs() >= 1e30 {
+        return Some(if d > 0.0 { Ordering::Greater } else { Ordering::Less });
+    }
+    let floor = d.floor();
+    Some((floor as i128).cmp(&whole).then(if d > floor { Ordering::Greater } else { Ordering::Equal }))
+}

@@ -1,0 +1,303 @@
+//! The values of expressions, and how JSON becomes one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value as Json;
+
+use super::functions::{format::Format, net::Url, semver::Semver};
+use crate::api::Quantity;
+
+/// A value. Cheap to clone.
+#[derive(Clone, Debug)]
+pub enum Value {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    String(Arc<str>),
+    Bytes(Arc<[u8]>),
+    List(Arc<List>),
+    Map(Arc<Map>),
+    Timestamp(Timestamp),
+    Duration(SignedDuration),
+    /// A type as a value: what `type(x)` gives.
+    Type(Arc<str>),
+    Optional(Option<Arc<Value>>),
+    Quantity(Quantity),
+    Ip(std::net::IpAddr),
+    Cidr(ipnet::IpNet),
+    Url(Arc<Url>),
+    Semver(Arc<Semver>),
+    Format(&'static Format),
+    /// What the caller lends, with members of its own.
+    Host(Arc<dyn Host>),
+}
+
+/// A list, and how two of them compare and add up: by the `x-kubernetes-list-type` of the schema it was read with.
+#[derive(Clone, Debug, Default)]
+pub struct List {
+    pub items: Vec<Value>,
+    pub kind: ListKind,
+}
+
+/// Upstream's list types as expressions see them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum ListKind {
+    #[default]
+    Atomic,
+    /// Order does not count; adding leaves out what is there.
+    Set,
+    /// The items that these keys tell apart; order does not count, adding replaces.
+    Map(Arc<[String]>),
+}
+
+/// A map, or an object with fields.
+#[derive(Clone, Debug, Default)]
+pub struct Map {
+    pub fields: BTreeMap<Arc<str>, Value>,
+    /// Entries of a literal whose keys are no strings.
+    pub others: Vec<(Value, Value)>,
+}
+
+/// A value of the caller's whose members are computed when they are asked for: an authorizer, lazy variables.
+pub trait Host: fmt::Debug + Send + Sync {
+    fn type_name(&self) -> &'static str;
+    /// The member `name`, if it has one.
+    fn field(&self, _name: &str) -> Option<Result<Value, super::Error>> {
+        None
+    }
+    /// Calls the method `name`, if it has one.
+    fn call(&self, _name: &str, _arguments: &[Value]) -> Option<Result<Value, super::Error>> {
+        None
+    }
+}
+
+impl Map {
+    pub fn len(&self) -> usize {
+        self.fields.len() + self.others.len()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    pub fn get(&self, key: &Value) -> Option<&Value> {
+        match key {
+            Value::String(name) => self.fields.get(name),
+            other => self.others.iter().find(|(k, _)| k == other).map(|(_, v)| v),
+        }
+    }
+    /// Adds an entry; false where the key is there already.
+    pub fn insert(&mut self, key: Value, value: Value) -> bool {
+        if self.get(&key).is_some() {
+            return false;
+        }
+        match key {
+            Value::String(name) => drop(self.fields.insert(name, value)),
+            other => self.others.push((other, value)),
+        }
+        true
+    }
+    pub fn entries(&self) -> impl Iterator<Item = (Value, &Value)> {
+        let named = self.fields.iter().map(|(name, value)| (Value::String(name.clone()), value));
+        named.chain(self.others.iter().map(|(key, value)| (key.clone(), value)))
+    }
+}
+
+impl Value {
+    pub fn string(text: impl Into<Arc<str>>) -> Value {
+        Value::String(text.into())
+    }
+    pub fn list(items: Vec<Value>) -> Value {
+        Value::List(Arc::new(List { items, kind: ListKind::Atomic }))
+    }
+    pub fn map(fields: impl IntoIterator<Item = (Arc<str>, Value)>) -> Value {
+        Value::Map(Arc::new(Map { fields: fields.into_iter().collect(), others: Vec::new() }))
+    }
+    pub fn some(value: Value) -> Value {
+        Value::Optional(Some(Arc::new(value)))
+    }
+
+    /// JSON as it is, without a schema: whole numbers are ints, all other numbers doubles.
+    pub fn from_json(json: &Json) -> Value {
+        match json {
+            Json::Null => Value::Null,
+            Json::Bool(b) => Value::Bool(*b),
+            Json::Number(n) => match (n.as_i64(), n.as_u64()) {
+                (Some(i), _) => Value::Int(i),
+                (_, Some(u)) => Value::Uint(u),
+                _ => Value::Double(n.as_f64().unwrap_or_default()),
+            },
+            Json::String(s) => Value::string(s.as_str()),
+            Json::Array(items) => Value::list(items.iter().map(Value::from_json).collect()),
+            Json::Object(map) => Value::map(map.iter().map(|(k, v)| (Arc::from(k.as_str()), Value::from_json(v)))),
+        }
+    }
+
+    /// The JSON of a value that has one: times as RFC 3339, bytes in base64. `None`: types, optionals, what is the host's.
+    pub fn to_json(&self) -> Option<Json> {
+        Some(match self {
+            Value::Null => Json::Null,
+            Value::Bool(b) => (*b).into(),
+            Value::Int(i) => (*i).into(),
+            Value::Uint(u) => (*u).into(),
+            Value::Double(d) => serde_json::Number::from_f64(*d)?.into(),
+            Value::String(s) => (&**s).into(),
+            Value::Bytes(bytes) => {
+                use base64::Engine;
+                base64::engine::general_purpose::STANDARD.encode(bytes).into()
+            }
+            Value::List(list) => Json::Array(list.items.iter().map(Value::to_json).collect::<Option<_>>()?),
+            Value::Map(map) if map.others.is_empty() => {
+                let fields = map.fields.iter().map(|(name, value)| Some((name.to_string(), value.to_json()?)));
+                Json::Object(fields.collect::<Option<_>>()?)
+            }
+            Value::Timestamp(_) | Value::Duration(_) | Value::Quantity(_) | Value::Ip(_) | Value::Cidr(_) => {
+                self.text()?.into()
+            }
+            _ => return None,
+        })
+    }
+
+    /// What `string(x)` gives, where it gives something.
+    pub fn text(&self) -> Option<String> {
+        Some(match self {
+            Value::Bool(b) => b.to_string(),
+            Value::Int(i) => i.to_string(),
+            Value::Uint(u) => u.to_string(),
+            Value::Double(d) => double_text(*d),
+            Value::String(s) => s.to_string(),
+            Value::Bytes(bytes) => String::from_utf8(bytes.to_vec()).ok()?,
+            Value::Timestamp(time) => time.to_string(),
+            Value::Duration(duration) => duration_text(*duration),
+            Value::Quantity(quantity) => quantity.to_string(),
+            Value::Ip(ip) => ip.to_string(),
+            Value::Cidr(cidr) => cidr.to_string(),
+            _ => return None,
+        })
+    }
+
+    /// The name of its type, as errors and `type(x)` show it.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Value::Null => "null_type",
+            Value::Bool(_) => "bool",
+            Value::Int(_) => "int",
+            Value::Uint(_) => "uint",
+            Value::Double(_) => "double",
+            Value::String(_) => "string",
+            Value::Bytes(_) => "bytes",
+            Value::List(_) => "list",
+            Value::Map(_) => "map",
+            Value::Timestamp(_) => "google.protobuf.Timestamp",
+            Value::Duration(_) => "google.protobuf.Duration",
+            Value::Type(_) => "type",
+            Value::Optional(_) => "optional_type",
+            Value::Quantity(_) => "kubernetes.Quantity",
+            Value::Ip(_) => "net.IP",
+            Value::Cidr(_) => "net.CIDR",
+            Value::Url(_) => "kubernetes.URL",
+            Value::Semver(_) => "kubernetes.Semver",
+            Value::Format(_) => "kubernetes.NamedFormat",
+            Value::Host(host) => host.type_name(),
+        }
+    }
+
+    /// How many parts a comparison or a copy of it goes through; what it costs.
+    pub fn weight(&self) -> u64 {
+        match self {
+            Value::String(s) => s.len() as u64 / 10,
+            Value::Bytes(bytes) => bytes.len() as u64 / 10,
+            Value::List(list) => list.items.iter().map(|item| 1 + item.weight()).sum(),
+            Value::Map(map) => map.entries().map(|(_, value)| 1 + value.weight()).sum(),
+            _ => 0,
+        }
+    }
+}
+
+impl From<bool> for Value {
+    fn from(b: bool) -> Value {
+        Value::Bool(b)
+    }
+}
+impl From<i64> for Value {
+    fn from(i: i64) -> Value {
+        Value::Int(i)
+    }
+}
+impl From<&str> for Value {
+    fn from(text: &str) -> Value {
+        Value::string(text)
+    }
+}
+impl From<String> for Value {
+    fn from(text: String) -> Value {
+        Value::string(text)
+    }
+}
+
+impl PartialEq for Value {
+    /// CEL's equality: numbers by what they count, values of different types differ.
+    fn eq(&self, other: &Value) -> bool {
+        match (self, other) {
+            (Value::Null, Value::Null) => true,
+            (Value::Bool(a), Value::Bool(b)) => a == b,
+            (Value::String(a), Value::String(b)) => a == b,
+            (Value::Bytes(a), Value::Bytes(b)) => a == b,
+            (Value::List(a), Value::List(b)) => same_list(a, b),
+            (Value::Map(a), Value::Map(b)) => {
+                a.len() == b.len() && a.entries().all(|(key, value)| b.get(&key) == Some(value))
+            }
+            (Value::Timestamp(a), Value::Timestamp(b)) => a == b,
+            (Value::Duration(a), Value::Duration(b)) => a == b,
+            (Value::Type(a), Value::Type(b)) => a == b,
+            (Value::Optional(a), Value::Optional(b)) => a == b,
+            (Value::Quantity(a), Value::Quantity(b)) => a == b,
+            (Value::Ip(a), Value::Ip(b)) => a == b,
+            (Value::Cidr(a), Value::Cidr(b)) => a == b,
+            (Value::Url(a), Value::Url(b)) => a == b,
+            (Value::Semver(a), Value::Semver(b)) => a == b,
+            (Value::Format(a), Value::Format(b)) => std::ptr::eq(*a, *b),
+            _ => super::operators::compare_numbers(self, other) == Some(std::cmp::Ordering::Equal),
+        }
+    }
+}
+
+fn same_list(a: &List, b: &List) -> bool {
+    if a.items.len() != b.items.len() {
+        return false;
+    }
+    match (&a.kind, &b.kind) {
+        (ListKind::Atomic, ListKind::Atomic) => a.items == b.items,
+        // Where one side has an order of its own to keep, upstream still compares as the schema's type has it.
+        _ => a.items.iter().all(|item| b.items.contains(item)) && b.items.iter().all(|item| a.items.contains(item)),
+    }
+}
+
+/// A double as Go prints it: `1`, `1.5`, `1e+21`.
+pub fn double_text(d: f64) -> String {
+    match d {
+        d if d.is_nan() => "NaN".into(),
+        d if d.is_infinite() => if d > 0.0 { "+Inf" } else { "-Inf" }.into(),
+        d if d != 0.0 && (d.abs() >= 1e21 || d.abs() < 1e-4) => {
+            let text = format!("{d:e}");
+            // Go writes a sign and at least two digits of exponent.
+            let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+            let (sign, digits) = exponent.strip_prefix('-').map_or(("+", exponent), |digits| ("-", digits));
+            format!("{mantissa}e{sign}{digits:0>2}")
+        }
+        d => d.to_string(),
+    }
+}
+
+/// A duration as CEL writes it: `90.5s`.
+fn duration_text(duration: SignedDuration) -> String {
+    let (seconds, nanos) = (duration.as_secs(), duration.subsec_nanos().unsigned_abs());
+    let sign = if seconds == 0 && duration.is_negative() { "-" } else { "" };
+    match nanos {
+        0 => format!("{seconds}s"),
+        _ => format!("{sign}{seconds}.{}s", format!("{nanos:09}").trim_end_matches('0')),
+    }
+}

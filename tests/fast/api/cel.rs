@@ -1,0 +1,159 @@
+//! Expressions: what they give, what refuses them, and that none runs for long.
+
+use podwright::api::cel::{Budget, Env, Type, Value, compile};
+use serde_json::json;
+
+fn evaluate(source: &str) -> Result<Value, String> {
+    let env = Env::new([("o", Type::Dyn), ("n", Type::Int)]);
+    let program = compile(source, &env).map_err(|why| why.to_string())?;
+    let object = Value::from_json(&json!({
+        "name": "web", "size": 3, "half": 0.5, "on": true, "nothing": null, "tags": ["a", "b", "c"],
+        "labels": {"app": "x", "tier": "y"}, "ports": [{"n": 80, "p": "TCP"}, {"n": 443, "p": "TCP"}],
+    }));
+    program.evaluate(&[("o", object), ("n", Value::Int(7))], &mut Budget::PER_CALL.clone()).map_err(|e| e.to_string())
+}
+
+/// Each of these is true.
+const TRUE: &[&str] = &[
+    // arithmetic and comparison
+    "1 + 2 * 3 == 7 && 7 / 2 == 3 && -7 % 3 == -1 && 2.5 * 2.0 == 5.0 && 5u - 2u == 3u",
+    "dyn(1) == 1.0 && dyn(1u) == 1 && 1 < 1.5 && 2u > 1.5 && o.half < 1 && dyn('a') != 1",
+    "'a' < 'b' && 'a' + 'b' == 'ab' && b'ab' == bytes('ab') && [1] + [2] == [1, 2]",
+    "dyn({'a': 1, 'b': [2]}) == {'b': [2.0], 'a': 1u} && {1: 'x'}[1] == 'x'",
+    // fields and presence
+    "o.size == 3 && has(o.size) && !has(o.missing) && o['name'] == 'web' && o.tags[1] == 'b' && o.nothing == null",
+    "'a' in o.tags && 'app' in o.labels && !('z' in o.tags)",
+    // what decides is enough
+    "o.missing == 1 || true",
+    "true || o.missing == 1",
+    "!(false && o.missing == 1)",
+    "o.on ? true : o.missing",
+    // macros
+    "o.tags.all(t, t.size() == 1) && o.ports.exists(p, p.n == 443) && o.ports.exists_one(p, p.n == 80)",
+    "o.ports.map(p, p.n) == [80, 443] && o.ports.filter(p, p.n > 100).size() == 1 && o.ports.map(p, p.n > 100, p.n) == [443]",
+    "o.labels.all(k, k.size() > 2) && o.labels.exists(k, v, v == 'y') && o.tags.all(i, t, i < 3)",
+    "o.tags.transformList(i, t, t + string(i)) == ['a0', 'b1', 'c2'] && o.labels.transformMap(k, v, v + k)['app'] == 'xapp'",
+    "[1, 2, 3].exists(i, i / (i - 2) == 3)",
+    "o.tags.map(t, o.ports.map(p, t + p.p)).size() == 3",
+    // strings
+    "'hello'.substring(1, 3) == 'el' && 'a,b'.split(',') == ['a', 'b'] && ['a', 'b'].join('-') == 'a-b' && 'Ab'.lowerAscii() == 'ab'",
+    "'héllo'.size() == 5 && 'héllo'.charAt(1) == 'é' && 'abcabc'.indexOf('c', 3) == 5 && 'abcabc'.lastIndexOf('b') == 4",
+    "' x '.trim() == 'x' && 'aXa'.replace('a', 'b', 1) == 'bXa' && 'abc'.reverse() == 'cba' && 'a-b-c'.split('-', 2) == ['a', 'b-c']",
+    "'abc-12'.matches('^[a-z]+-[0-9]+$') && 'abc 123'.find('[0-9]+') == '123' && '1 2 3'.findAll('[0-9]', 2) == ['1', '2']",
+    "'%s is %d, %.2f, %x'.format(['a', 3, 1.5, 255]) == 'a is 3, 1.50, ff' && '%s'.format([[1, 'a']]) == '[1, a]'",
+    // conversions
+    "int('12') == 12 && int(3.9) == 3 && string(1.5) == '1.5' && double('2') == 2.0 && uint(3) == 3u && bool('true')",
+    "type(1) == int && type('a') == string && type(o.tags) == list && type(null) == null_type && string(b'a') == 'a'",
+    // times
+    "timestamp('2024-02-29T12:30:00Z').getFullYear() == 2024 && timestamp('2024-02-29T12:30:00Z').getMonth() == 1",
+    "timestamp('2024-01-01T00:00:00Z') + duration('90m') == timestamp('2024-01-01T01:30:00Z') && duration('1h').getMinutes() == 60",
+    "timestamp('2024-01-01T23:00:00Z').getHours('+02:00') == 1 && string(duration('1.5s')) == '1.5s'",
+    // lists and sets
+    "[1, 2, 2].isSorted() && [1, 2, 3].sum() == 6 && [3, 1].min() == 1 && ['a', 'c'].max() == 'c' && [1, 2].indexOf(2) == 1",
+    "sets.contains([1, 2, 3], [3, 1]) && sets.equivalent([1, 1, 2], [2, 1]) && sets.intersects([1], [1, 2])",
+    // quantities, addresses, URLs, versions, formats
+    "quantity('1Gi').isGreaterThan(quantity('1G')) && quantity('500m').add(quantity('1500m')).asInteger() == 2 && !isQuantity('x')",
+    "quantity('2').compareTo(quantity('2000m')) == 0 && quantity('-1').sign() == -1 && quantity('50k').sub(1).isLessThan(quantity('50k'))",
+    "ip('10.0.0.1').family() == 4 && isIP('::1') && !isIP('10.0.0.256') && ip('127.0.0.1').isLoopback() && ip.isCanonical('::1')",
+    "cidr('10.0.0.0/8').containsIP('10.1.2.3') && cidr('10.0.0.0/8').containsCIDR(cidr('10.2.0.0/16')) && cidr('10.1.2.3/8').masked() == cidr('10.0.0.0/8')",
+    "url('https://u@example.com:8080/a%20b?x=1&x=2').getHostname() == 'example.com' && url('https://e.com:80/').getPort() == '80' && !isURL('a b')",
+    "url('https://e.com/p?x=1&x=2').getQuery()['x'] == ['1', '2'] && url('/just/path').getEscapedPath() == '/just/path'",
+    "semver('1.2.3').isLessThan(semver('1.10.0')) && semver('1.0.0-rc.1').isLessThan(semver('1.0.0')) && !isSemver('v1') && semver('v1', true).major() == 1",
+    "!format.dns1123Label().validate('my-name').hasValue() && format.named('dns1123Label').value().validate('My').hasValue()",
+    // optionals
+    "o.?missing.orValue('none') == 'none' && o.?name.hasValue() && o.tags[?9].orValue('z') == 'z' && optional.of(1).value() == 1",
+    "o.?labels.?app.optMap(a, a + '!').orValue('') == 'x!' && [?o.?missing, 'a'] == ['a'] && !has({?'a': o.?missing}.a)",
+    "optional.none().or(optional.of(2)).value() == 2 && !optional.ofNonZeroValue('').hasValue()",
+    "n + 1 == 8 && has(o.labels.app) && o.?labels.app.hasValue()",
+];
+
+#[test]
+fn expressions_hold() {
+    for source in TRUE {
+        assert_eq!(evaluate(source), Ok(Value::Bool(true)), "{source}");
+    }
+}
+
+#[test]
+fn errors_are_in_upstreams_words() {
+    for (source, why) in [
+        ("o.missing == 1", "no such key: missing"),
+        ("o.tags[5] == 'x'", "index out of bounds: 5"),
+        ("1 / (o.size - 3) == 1", "division by zero"),
+        ("9223372036854775807 + n == 1", "integer overflow"),
+        ("o.name + 1 == 2", "no such overload"),
+        ("o.tags.all(t, t.nope == 1)", "no such key: nope"),
+        ("optional.none().value()", "optional.none() dereference"),
+        ("o.name.matches('(')", "error parsing regexp"),
+        ("int('x') == 1", "type conversion error from 'string' to 'int'"),
+        ("{'a': 1, 'a': 2}.size() == 1", "insert failed: key a already exists"),
+        // What does not compile.
+        ("o.size ==", "ERROR: <input>:1:10: Syntax error"),
+        ("x == 1", "ERROR: <input>:1:1: undeclared reference to 'x' (in container '')"),
+        ("n == 1 &&\n  nope(n)", "ERROR: <input>:2:3: undeclared reference to 'nope' (in container '')"),
+        ("n == 'a'", "found no matching overload for '_==_' applied to '(int, string)'"),
+        ("n + 'a' == 'b'", "found no matching overload for '_+_' applied to '(int, string)'"),
+        ("n && true", "found no matching overload for '_&&_' applied to '(int)'"),
+        ("n.startsWith('a')", "found no matching overload for 'startsWith' applied to 'int.(string)'"),
+        ("'a'.startsWith(n)", "found no matching overload for 'startsWith' applied to 'string.(int)'"),
+        ("n.exists(x, true)", "expression of type 'int' cannot be range of a comprehension"),
+        ("Pod{a: 1}", "undeclared reference to 'Pod'"),
+        ("o.tags.map(1, 2)", "argument must be a simple name"),
+    ] {
+        let refused = evaluate(source).expect_err(source);
+        assert!(refused.contains(why), "{source}: {refused}");
+    }
+}
+
+/// Whoever may write an expression cannot stop the server with it.
+#[test]
+fn no_expression_runs_for_long_or_deep() {
+    let ten = "[0,1,2,3,4,5,6,7,8,9]";
+    let mut nested = "true".to_owned();
+    for i in 0..9 {
+        nested = format!("{ten}.all(x{i}, {nested})");
+    }
+    let growing = format!(
+        "{ten}.map(a, {ten}.map(b, {ten}.map(c, 'xxxxxxxxxx'.replace('x', 'yyyyyyyyyyyyyyyyyyyy').replace('y', 'zzzzzzzzzzzzzzzzzzzz').replace('z', 'wwwwwwwwwwwwwwwwwwwwwwwwwwwwwwwww')))).size() == 1"
+    );
+    let started = std::time::Instant::now();
+    for source in [&nested, &growing] {
+        let refused = evaluate(source).expect_err("it is too much");
+        assert_eq!(refused, "operation cancelled: actual cost limit exceeded");
+    }
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+    for deep in [
+        "(".repeat(5000),
+        format!("{}1{}", "[".repeat(200), "]".repeat(200)),
+        format!("1{}", " + 1".repeat(5000)),
+        format!("{}true", "!".repeat(5001)),
+        format!("o{}", ".a".repeat(5000)),
+        format!("{}n", "-".repeat(5001)),
+        format!("o{}", "[0]".repeat(300_000)),
+        format!("n {}", "+ n ".repeat(250)),
+    ] {
+        // What it comes to does not matter: it comes to an end.
+        let _ = evaluate(&deep);
+    }
+}
+
+#[test]
+fn a_budget_is_shared_by_evaluations() {
+    let program = compile("[1, 2, 3].all(x, x > 0)", &Env::default()).unwrap();
+    let mut budget = Budget::PER_OBJECT.clone();
+    let mut evaluations = 0u64;
+    while budget.spend(|own| program.holds(&[], own)).is_ok_and(|holds| holds) {
+        evaluations += 1;
+    }
+    assert!(budget.is_spent());
+    assert!((200_000..2_000_000).contains(&evaluations), "{evaluations}");
+}
+
+#[test]
+fn a_program_knows_its_variables_and_its_type() {
+    let env = Env::new([("self", Type::Dyn), ("oldSelf", Type::Dyn)]);
+    let program = compile("self == oldSelf", &env).unwrap();
+    assert!(program.uses("oldSelf") && matches!(program.result, Type::Bool));
+    assert!(!compile("[1].all(oldSelf, oldSelf > 0)", &env).unwrap().uses("oldSelf"));
+    assert!(matches!(compile("'a' + string(self)", &env).unwrap().result, Type::String));
+}
