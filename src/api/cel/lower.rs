@@ -10,11 +10,12 @@ use super::operators::Operator;
 use super::value::Value;
 use super::{CompileError, Env, Program, Type};
 
-/// No expression that people write comes near; it keeps the walk off the end of its stack.
+/// No expression that people write comes near; they keep the walk off the end of its stack.
 const MAX_NODES: usize = 16 * 1024;
+const MAX_SOURCE: usize = 32 * 1024;
 const MAX_DEPTH: usize = 160;
 /// A longer source is compiled on a stack of its own: the parser makes of a long chain a deep tree, whose very end recurses.
-const SHORT: usize = 1024;
+const SHORT: usize = 256;
 const STACK: usize = 64 << 20;
 /// How deep the parser goes; cel-go's is 250, of a grammar with fewer levels to a parenthesis.
 const MAX_PARSE_DEPTH: u16 = 96;
@@ -76,6 +77,9 @@ pub struct Fold {
 }
 
 pub fn compile(source: &str, env: &Env) -> Result<Program, CompileError> {
+    if source.len() > MAX_SOURCE {
+        return Err(CompileError(format!("ERROR: <input>:1:1: expression is longer than {MAX_SOURCE} bytes")));
+    }
     if source.len() <= SHORT {
         return compile_here(source, env);
     }
