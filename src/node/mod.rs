@@ -252,6 +252,7 @@ impl Agent {
                 tracing::warn!(error, "something of this node stays behind");
             }
         }
+        podwright_journal::flush();
         Ok(())
     }
 

@@ -142,6 +142,7 @@ fn the_journal_tells_what_was_done_for_a_pod() {
     let scribe = Scribe::open(&path, podwright_journal::Role::Net).unwrap().about("uid-1", 7);
     let netns = netlink::new_netns().unwrap();
     node.wait(node.network.attach("uid-1", netns, &scribe)).unwrap();
+    scribe.flush();
     let records = podwright_journal::read(&path).unwrap();
     assert!(records.iter().all(|r| r.subject == "uid-1" && r.revision == 7));
     let told: Vec<_> = records.iter().map(|r| r.args.as_str()).collect();

@@ -346,6 +346,7 @@ async fn the_journal_tells_what_was_done_and_why() {
     let id = bed.create_by("c", "true", &[], &scribe.at("spec.containers[0]")).await;
     bed.runtime.start_container(&id, &scribe).await.unwrap();
     bed.runtime.wait_container(&id, Duration::from_secs(5)).await.unwrap();
+    scribe.flush();
     let records = podwright_journal::read(&path).unwrap();
     let text: Vec<String> = records.iter().map(|r| format!("{:?} {} {}", r.role, r.call, r.args)).collect();
     for words in

@@ -73,7 +73,7 @@ pub fn sandbox(birth: Birth<'_>, plan: &SandboxPlan, net: Option<OwnedFd>, pause
         }
         Err(e) => e.into(),
     };
-    fail(&birth.sync, &failure)
+    fail(&birth, &failure)
 }
 
 /// A `/` that is one empty read-only tmpfs, in a mount namespace of its own.
@@ -114,15 +114,16 @@ pub fn container(birth: Birth<'_>, plan: &ContainerPlan, sandbox: Option<(Borrow
             let _ = io::send(birth.sync.as_fd(), &[READY], &fds);
             drop(fds);
             drop(master);
+            kernel.scribe.flush();
             let mut go = [0u8; 1];
             // The shim died, or gave up: nobody will ever start us.
             if io::receive(birth.sync.as_fd(), &mut go, &mut Vec::new()).unwrap_or(0) == 0 {
                 process::exit(1);
             }
             let failure = execute(&kernel, &plan.process, birth.seccomp);
-            fail(&birth.sync, &failure)
+            fail(&birth, &failure)
         }
-        Err(failure) => fail(&birth.sync, &setup(failure)),
+        Err(failure) => fail(&birth, &setup(failure)),
     }
 }
 
@@ -145,7 +146,7 @@ pub fn exec(birth: Birth<'_>, plan: &ExecPlan, target: BorrowedFd<'_>) -> Infall
         }
         Err(failure) => setup(failure),
     };
-    fail(&birth.sync, &failure)
+    fail(&birth, &failure)
 }
 
 fn setup(failure: Failure) -> Failure {
@@ -153,10 +154,11 @@ fn setup(failure: Failure) -> Failure {
     Failure::new(FailureKind::Start(StartFailure::Setup), message)
 }
 
-fn fail(sync: &OwnedFd, failure: &Failure) -> ! {
+fn fail(birth: &Birth<'_>, failure: &Failure) -> ! {
     let mut message = vec![FAILED];
     let _ = serde_json::to_writer(&mut message, failure);
-    let _ = io::send(sync.as_fd(), &message, &[]);
+    let _ = io::send(birth.sync.as_fd(), &message, &[]);
+    birth.kernel.scribe.flush();
     process::exit(1)
 }
 

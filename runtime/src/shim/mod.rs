@@ -127,6 +127,8 @@ impl Shim {
                 }
             }
             self.settle();
+            // Nobody waits for us now: whoever asked has the answer.
+            self.scribe.flush();
         }
         Ok(())
     }
@@ -422,7 +424,7 @@ impl Shim {
 
     /// Adopts a journal: what we do from now on is written there.
     fn write_to(&mut self, journal: Option<&std::path::Path>) {
-        if let Some(Ok(scribe)) = journal.map(|path| Scribe::open(path, Role::Shim)) {
+        if let Some(Ok(scribe)) = journal.map(|path| Scribe::open_until_told(path, Role::Shim)) {
             self.scribe = scribe;
         }
     }

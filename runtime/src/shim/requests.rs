@@ -83,7 +83,7 @@ impl Shim {
         let flags = flags.iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).sum();
         let null = null()?;
         let birth = Birth {
-            kernel: Kernel::new(&scribe.acting(Role::Init)),
+            kernel: Kernel::new(&scribe.for_child(Role::Init)),
             sync: theirs,
             stdio: [Some(null), None, None],
             seccomp: &[],
@@ -109,7 +109,7 @@ impl Shim {
         }
         let join = namespaces_of(&sandbox.plan);
         let birth = Birth {
-            kernel: Kernel::new(&scribe.acting(Role::Init)),
+            kernel: Kernel::new(&scribe.for_child(Role::Init)),
             sync: theirs,
             stdio: child_stdio,
             seccomp: &programs,
@@ -205,7 +205,8 @@ impl Shim {
             fds.split_off([plan.stdin, plan.stdout, plan.stderr].iter().filter(|w| **w).count().min(fds.len()));
         let mut given = fds.into_iter();
         let stdio = [plan.stdin, plan.stdout, plan.stderr].map(|wanted| wanted.then(|| given.next()).flatten());
-        let birth = Birth { kernel: Kernel::new(&scribe.acting(Role::Init)), sync: theirs, stdio, seccomp: &programs };
+        let birth =
+            Birth { kernel: Kernel::new(&scribe.for_child(Role::Init)), sync: theirs, stdio, seccomp: &programs };
         let target = container.pidfd.as_fd();
         let fork = || {
             kernel

@@ -302,6 +302,7 @@ impl Kernel {
         let (argv, envp) = (pointers(&args), pointers(&env));
         // A success cannot be recorded afterwards.
         self.scribe.note("execve", || path.display().to_string());
+        self.scribe.flush();
         // SAFETY: both arrays end in a null pointer and outlive the call.
         unsafe { libc::execve(path_c.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
         IoError::last_os_error()
@@ -310,6 +311,7 @@ impl Kernel {
     /// Executes an open file (a memfd). Returns only on failure.
     pub fn execve_fd(&self, exe: BorrowedFd<'_>, name: &str) -> IoError {
         self.scribe.note("execveat", || name.to_owned());
+        self.scribe.flush();
         let Ok(name) = super::fs::c_string(name) else { return IoError::from_raw_os_error(libc::EINVAL) };
         let argv = [name.as_ptr(), std::ptr::null()];
         let envp: [*const c_char; 1] = [std::ptr::null()];

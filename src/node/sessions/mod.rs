@@ -93,7 +93,11 @@ impl Sessions {
 /// The Pod's journal as JSON lines, in order of time.
 async fn trace(machine: &Machine, frames: &mut Frames, pod: &PodRef) -> Result<(), Status> {
     let path = machine.places.journals.join(&pod.uid);
-    let records = tokio::task::spawn_blocking(move || podwright_journal::read(&path))
+    let read = move || {
+        podwright_journal::flush();
+        podwright_journal::read(&path)
+    };
+    let records = tokio::task::spawn_blocking(read)
         .await
         .map_err(Status::internal)?
         .map_err(|e| Status::internal(format!("the Pod's journal: {e}")))?;

@@ -1,0 +1,288 @@
+//! The file: records behind each other, appended in batches; what is older than a bound is cut out of it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::flusher;
+use crate::record::{Entry, Record, decode_all};
+
+/// The newest bytes that are always kept: about 1,400 records. A Pod's start is about 120.
+pub const KEPT: u64 = 256 << 10;
+/// Records that wait in memory take no more than this.
+const BATCH: usize = 8 << 10;
+/// The longest record.
+const LONGEST: usize = 600;
+/// Stays when old records are cut out: a shim of the first layout has this page mapped, and counts in it.
+const PAGE: u64 = 4096;
+
+/// When waiting records are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Soon, by a thread of this process.
+    Soon,
+    /// When told: the process has no threads, and knows when it has time.
+    Told,
+    /// The same by nothing but write(2): a filter may forbid the process what else there is.
+    Bare,
+}
+
+/// An open journal, with the records of this process that are not written yet.
+pub struct Journal {
+    /// Of a copy for another process it is the same description, so no file is opened twice.
+    file: Arc<File>,
+    path: PathBuf,
+    pace: Pace,
+    waiting: Mutex<Waiting>,
+    /// Up to where the file was cut out. Held while writing: what was recorded first is first in the file.
+    cut: Mutex<u64>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    bytes: Vec<u8>,
+    /// The writing process; 0: not asked for yet.
+    pid: u32,
+}
+
+impl Journal {
+    pub fn open(path: &Path, pace: Pace) -> io::Result<Journal> {
+        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+        Ok(Journal {
+            file: Arc::new(file),
+            path: path.to_owned(),
+            pace,
+            waiting: Mutex::default(),
+            cut: Mutex::default(),
+        })
+    }
+
+    /// The same journal for a process about to be forked, which writes when told.
+    pub fn for_child(&self) -> Journal {
+        let (file, path) = (self.file.clone(), self.path.clone());
+        Journal { file, path, pace: Pace::Bare, waiting: Mutex::default(), cut: Mutex::default() }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes a record; the writing process is filled in.
+    pub fn append(self: &Arc<Journal>, entry: Entry<'_>) {
+        let mut waiting = self.waiting();
+        if waiting.pid == 0 {
+            waiting.pid = std::process::id();
+        }
+        let first = waiting.bytes.is_empty();
+        if first {
+            waiting.bytes.reserve_exact(BATCH);
+        }
+        Entry { pid: waiting.pid, ..entry }.encode(&mut waiting.bytes);
+        let full = waiting.bytes.len() > BATCH - LONGEST;
+        drop(waiting);
+        match self.pace {
+            _ if full => self.flush(),
+            Pace::Soon if first => flusher::flush_soon(self.clone()),
+            _ => {}
+        }
+    }
+
+    /// Writes what waits. A failure loses it: the journal never fails what it records.
+    pub fn flush(&self) {
+        let mut cut = self.cut.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = std::mem::take(&mut self.waiting().bytes);
+        if !bytes.is_empty() && (&*self.file).write_all(&bytes).is_ok() && self.pace != Pace::Bare {
+            *cut = self.bound(*cut);
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Cuts out old records once twice as much is there as is kept. Takes and returns up to where that was done.
+    fn bound(&self, cut: u64) -> u64 {
+        let end = (&*self.file).stream_position().unwrap_or(0);
+        if end < cut + 2 * KEPT {
+            return cut;
+        }
+        let until = end - KEPT;
+        let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: plain values, and a descriptor that is open.
+        let done = unsafe { libc::fallocate(self.file.as_raw_fd(), how, PAGE as i64, (until - PAGE) as i64) };
+        if done == 0 {
+            return until;
+        }
+        // A filesystem without holes: all writers append, so they go on from the beginning.
+        let _ = self.file.set_len(0);
+        0
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+/// The records of a journal in the order of their beginning; empty if the file does not exist.
+///
+/// What is torn, and what still waits in the memory of a process, is left out. Errors: the file cannot be read.
+pub fn read(path: &Path) -> io::Result<Vec<Record>> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(e),
+    };
+    let from = file.metadata()?.len().saturating_sub(2 * KEPT);
+    file.seek(SeekFrom::Start(from))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let mut records = decode_all(&bytes, from);
+    records.sort_by_key(|r| (r.monotonic_ns, r.sequence));
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Role, Scribe};
+    use proptest::prelude::*;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    use std::time::{Duration, Instant};
+
+    fn write(scribe: &Scribe, n: u64) {
+        for i in 0..n {
+            scribe.call("op", || i.to_string(), || Ok::<(), io::Error>(())).unwrap();
+        }
+    }
+
+    /// Each record's arguments.
+    fn args(path: &Path) -> Vec<String> {
+        read(path).unwrap().into_iter().map(|r| r.args).collect()
+    }
+
+    #[test]
+    fn keeps_the_newest_records_in_order_with_their_cause() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j");
+        let scribe = Scribe::open(&path, Role::Agent).unwrap().about("uid", 7).at("spec.hostname");
+        const COUNT: u64 = 20_000;
+        write(&scribe, COUNT);
+        let failed: io::Result<()> =
+            scribe.call("open", || "x".into(), || Err(io::Error::from_raw_os_error(libc::ENOENT)));
+        assert!(failed.is_err());
+        scribe.flush();
+        let records = read(&path).unwrap();
+        let (last, others) = records.split_last().unwrap();
+        assert_eq!((last.call.as_str(), last.revision, last.field.as_str()), ("open", 7, "spec.hostname"));
+        assert!(last.error.as_deref().unwrap().contains("No such file"));
+        assert!(last.pid == std::process::id() && last.role == Role::Agent);
+        assert!(others.len() > 1000, "{}", others.len());
+        let told: Vec<u64> = others.iter().map(|r| r.args.parse().unwrap()).collect();
+        assert_eq!(told, (COUNT - told.len() as u64..COUNT).collect::<Vec<_>>());
+        assert!(records.is_sorted_by_key(|r| r.sequence));
+        let occupied = path.metadata().unwrap().blocks() * 512;
+        assert!(occupied <= 2 * KEPT + 64 * 1024, "{occupied} bytes on the disk");
+    }
+
+    #[test]
+    fn several_writers_lose_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j");
+        std::thread::scope(|s| {
+            for n in 0..4 {
+                let open = if n % 2 == 0 { Scribe::open } else { Scribe::open_until_told };
+                s.spawn({
+                    let path = &path;
+                    move || write(&open(path, Role::Agent).unwrap().about(&n.to_string(), 1), 200)
+                });
+            }
+        });
+        crate::flush();
+        let mut seen: Vec<(String, u64)> =
+            read(&path).unwrap().into_iter().map(|r| (r.subject, r.args.parse().unwrap())).collect();
+        seen.sort();
+        let wanted: Vec<_> = (0..4).flat_map(|n: u64| (0..200).map(move |i| (n.to_string(), i))).collect();
+        assert_eq!(seen, wanted);
+    }
+
+    #[test]
+    fn an_agents_records_are_soon_in_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j");
+        let scribe = Scribe::open(&path, Role::Agent).unwrap();
+        for turn in 1..=2 {
+            write(&scribe, 1);
+            let asked = Instant::now();
+            while args(&path).len() < turn {
+                assert!(asked.elapsed() < Duration::from_secs(10), "nothing was written");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    #[test]
+    fn a_child_takes_no_records_of_its_parent_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j");
+        let parent = Scribe::open_until_told(&path, Role::Shim).unwrap();
+        parent.note("parent", || "1".into());
+        let child = parent.for_child(Role::Init);
+        child.note("child", || "2".into());
+        assert_eq!(args(&path), Vec::<String>::new());
+        child.flush();
+        assert_eq!(args(&path), ["2"]);
+        parent.flush();
+        child.flush();
+        assert_eq!(args(&path), ["1", "2"]);
+        assert_eq!(read(&path).unwrap().iter().map(|r| r.role).collect::<Vec<_>>(), [Role::Shim, Role::Init]);
+    }
+
+    #[test]
+    fn a_journal_of_the_first_layout_is_continued() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j");
+        let ring = File::create(&path).unwrap();
+        ring.set_len(4096 + 1024 * 384).unwrap();
+        ring.write_all_at(b"podjrnl1", 0).unwrap();
+        ring.write_all_at(&[7; 384], 4096).unwrap();
+        write(&Scribe::open_until_told(&path, Role::Agent).unwrap(), 3);
+        // An old shim's next record.
+        ring.write_all_at(&[8; 384], 4096 + 384).unwrap();
+        assert_eq!(args(&path), ["0", "1", "2"]);
+        write(&Scribe::open_until_told(&path, Role::Agent).unwrap(), 20_000);
+        let mut magic = [0; 8];
+        File::open(&path).unwrap().read_exact_at(&mut magic, 0).unwrap();
+        assert_eq!(magic, *b"podjrnl1", "the page that an old shim has mapped stays");
+    }
+
+    #[test]
+    fn none_records_nothing_and_a_missing_file_is_empty() {
+        write(&Scribe::none(), 3);
+        assert_eq!(read(Path::new("/nonexistent/journal")).unwrap(), vec![]);
+        assert!(Scribe::open(Path::new("/nonexistent/journal"), Role::Agent).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn damage_costs_only_the_damaged_records(n in 1u64..40, at in 0usize..4000, bytes in prop::collection::vec(any::<u8>(), 1..600)) {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("j");
+            write(&Scribe::open_until_told(&path, Role::Agent).unwrap(), n);
+            let before = read(&path).unwrap();
+            let end = path.metadata().unwrap().len();
+            File::options().write(true).open(&path).unwrap().write_all_at(&bytes, at as u64).unwrap();
+            let after = read(&path).unwrap();
+            let ends = before.iter().skip(1).map(|r| r.sequence).chain([end]);
+            for (record, ends) in before.iter().zip(ends) {
+                let hit = (at as u64) < ends && record.sequence < (at + bytes.len()) as u64;
+                prop_assert!(hit || after.contains(record));
+            }
+            prop_assert!(after.iter().all(|r| before.contains(r)));
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The thread that writes an agent's records, off the path of what they record. It sleeps while there are none.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use crate::file::Journal;
+
+/// How long a record may wait: about a Pod's start and a half, so that most starts are written in one go.
+const LAPSE: Duration = Duration::from_millis(25);
+
+/// Journals with records that wait. Each is here once: its first waiting record brings it.
+static WAITING: Mutex<Vec<Arc<Journal>>> = Mutex::new(Vec::new());
+static MORE: Condvar = Condvar::new();
+/// Whether there is such a thread.
+static RUNNING: OnceLock<bool> = OnceLock::new();
+
+/// Writes now whatever waits in this process: before it ends.
+pub fn flush() {
+    let journals = std::mem::take(&mut *waiting());
+    journals.iter().for_each(|journal| journal.flush());
+}
+
+/// Has what waits in a journal written within [`LAPSE`].
+pub fn flush_soon(journal: Arc<Journal>) {
+    let run = || std::thread::Builder::new().name("journal".to_owned()).stack_size(64 << 10).spawn(run).is_ok();
+    if !*RUNNING.get_or_init(run) {
+        return journal.flush();
+    }
+    let mut waiting = waiting();
+    waiting.push(journal);
+    if waiting.len() == 1 {
+        MORE.notify_one();
+    }
+}
+
+fn run() {
+    loop {
+        let none = |journals: &mut Vec<_>| journals.is_empty();
+        drop(MORE.wait_while(waiting(), none).unwrap_or_else(PoisonError::into_inner));
+        std::thread::sleep(LAPSE);
+        flush();
+    }
+}
+
+fn waiting() -> MutexGuard<'static, Vec<Arc<Journal>>> {
+    WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}
