@@ -30,7 +30,7 @@ pub const KIND: Kind = Kind {
         prepare_create,
         prepare_update,
         validate,
-        validate_update,
+        validate_update: workload::selector_immutable,
         validate_status,
         has_generation: true,
         ..Strategy::PLAIN
@@ -104,12 +104,6 @@ fn rolling_update(rolling: &At<'_>, errs: &mut Errors) {
         (true, true) => errs.required(&unavailable.path, "cannot be 0 when maxSurge is 0"),
         _ => {}
     }
-}
-
-fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
-    let mut errs = Errors::default();
-    workload::selector_immutable(new, old, &mut errs);
-    errs.0
 }
 
 fn validate_status(new: &Object, old: &Object) -> Vec<Cause> {

@@ -28,7 +28,7 @@ pub const KIND: Kind = Kind {
         default,
         prepare_create,
         validate,
-        validate_update,
+        validate_update: workload::selector_immutable,
         validate_status,
         has_generation: true,
         ..Strategy::PLAIN
@@ -76,12 +76,6 @@ fn validate(deployment: &Object) -> Vec<Cause> {
     if let Some(n) = deadline.int().filter(|n| *n <= ready) {
         errs.invalid(&deadline.path, n, "must be greater than minReadySeconds");
     }
-    errs.0
-}
-
-fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
-    let mut errs = Errors::default();
-    workload::selector_immutable(new, old, &mut errs);
     errs.0
 }
 

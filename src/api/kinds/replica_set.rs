@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Kind, Scale, Strategy};
-use crate::api::columns::{AGE, NAME, column, containers, number, selector, wide};
+use crate::api::columns::{AGE, Column, NAME, column, containers, number, selector, wide};
 use crate::api::defaults::{self, fill, made};
 use crate::api::validation::{At, Errors, workload};
 use crate::api::{Cause, Object};
@@ -13,22 +13,13 @@ pub const KIND: Kind = Kind {
     categories: &["all"],
     subresources: &["status", "scale"],
     selectable: &["status.replicas"],
-    columns: &[
-        NAME,
-        column("DESIRED", |o, _| number(o, "spec.replicas").to_string()),
-        column("CURRENT", |o, _| number(o, "status.replicas").to_string()),
-        column("READY", |o, _| number(o, "status.readyReplicas").to_string()),
-        AGE,
-        wide("CONTAINERS", |o, _| containers(o, "name")),
-        wide("IMAGES", |o, _| containers(o, "image")),
-        wide("SELECTOR", |o, _| selector(o.at("spec.selector"))),
-    ],
+    columns: &columns(wide("SELECTOR", |o, _| selector(o.at("spec.selector")))),
     scale: Some(SCALE),
     strategy: Strategy {
         default,
         prepare_create,
         validate,
-        validate_update,
+        validate_update: workload::selector_immutable,
         validate_status,
         has_generation: true,
         ..Strategy::PLAIN
@@ -40,6 +31,20 @@ pub const KIND: Kind = Kind {
 pub const SCALE: Scale =
     Scale { spec_replicas: "spec.replicas", status_replicas: "status.replicas", selector: "spec.selector" };
 
+/// What a table says of it and of ReplicationControllers, which select in another shape.
+pub const fn columns(selector: Column) -> [Column; 8] {
+    [
+        NAME,
+        column("DESIRED", |o, _| number(o, "spec.replicas").to_string()),
+        column("CURRENT", |o, _| number(o, "status.replicas").to_string()),
+        column("READY", |o, _| number(o, "status.readyReplicas").to_string()),
+        AGE,
+        wide("CONTAINERS", |o, _| containers(o, "name")),
+        wide("IMAGES", |o, _| containers(o, "image")),
+        selector,
+    ]
+}
+
 fn default(set: &mut Object) {
     let Some(map) = set.0.as_object_mut() else { return };
     let spec = made(map, "spec");
@@ -47,7 +52,7 @@ fn default(set: &mut Object) {
     defaults::pod::template(spec);
 }
 
-fn prepare_create(set: &mut Object) {
+pub fn prepare_create(set: &mut Object) {
     set.0["status"] = json!({"replicas": 0});
 }
 
@@ -60,13 +65,7 @@ fn validate(set: &Object) -> Vec<Cause> {
     errs.0
 }
 
-fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
-    let mut errs = Errors::default();
-    workload::selector_immutable(new, old, &mut errs);
-    errs.0
-}
-
-fn validate_status(new: &Object, _old: &Object) -> Vec<Cause> {
+pub fn validate_status(new: &Object, _old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     const COUNTS: &[&str] =
         &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"];

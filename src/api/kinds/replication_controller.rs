@@ -1,10 +1,10 @@
 //! ReplicationController.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::replica_set::SCALE;
+use super::replica_set::{SCALE, columns, prepare_create, validate_status};
 use super::{Kind, Strategy};
-use crate::api::columns::{AGE, NAME, column, containers, number, pairs, wide};
+use crate::api::columns::{pairs, wide};
 use crate::api::defaults::{self, fill, made};
 use crate::api::validation::{At, Errors, metadata, workload};
 use crate::api::{Cause, Object};
@@ -14,16 +14,7 @@ pub const KIND: Kind = Kind {
     categories: &["all"],
     subresources: &["status", "scale"],
     selectable: &["status.replicas"],
-    columns: &[
-        NAME,
-        column("DESIRED", |o, _| number(o, "spec.replicas").to_string()),
-        column("CURRENT", |o, _| number(o, "status.replicas").to_string()),
-        column("READY", |o, _| number(o, "status.readyReplicas").to_string()),
-        AGE,
-        wide("CONTAINERS", |o, _| containers(o, "name")),
-        wide("IMAGES", |o, _| containers(o, "image")),
-        wide("SELECTOR", |o, _| pairs(o.at("spec.selector"))),
-    ],
+    columns: &columns(wide("SELECTOR", |o, _| pairs(o.at("spec.selector")))),
     scale: Some(SCALE),
     strategy: Strategy { default, prepare_create, validate, validate_status, has_generation: true, ..Strategy::PLAIN },
     ..Kind::of::<k8s_openapi::api::core::v1::ReplicationController>("replicationcontroller")
@@ -49,10 +40,6 @@ fn default(controller: &mut Object) {
     }
 }
 
-fn prepare_create(controller: &mut Object) {
-    controller.0["status"] = json!({"replicas": 0});
-}
-
 fn validate(controller: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let spec = At::root(&controller.0).get("spec");
@@ -72,19 +59,5 @@ fn validate(controller: &Object) -> Vec<Cause> {
     if template.is_set() && selector.entries().any(|(key, wanted)| labels.value.get(key) != Some(wanted.value)) {
         errs.invalid(&labels.path, labels.value.clone(), "`selector` does not match template `labels`");
     }
-    errs.0
-}
-
-fn validate_status(new: &Object, _old: &Object) -> Vec<Cause> {
-    let mut errs = Errors::default();
-    const COUNTS: &[&str] =
-        &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"];
-    const ORDER: &[(&str, &str)] = &[
-        ("fullyLabeledReplicas", "replicas"),
-        ("readyReplicas", "replicas"),
-        ("availableReplicas", "replicas"),
-        ("availableReplicas", "readyReplicas"),
-    ];
-    workload::status(&At::root(&new.0).get("status"), COUNTS, ORDER, &mut errs);
     errs.0
 }

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{At, Errors, pod};
-use crate::api::Object;
 use crate::api::int_or_string::percent;
 use crate::api::selector::LabelSelector;
+use crate::api::{Cause, Object};
 
 /// The selector is there, is not empty, and matches the template; the template makes Pods that run for ever. `claims`:
 /// volumes that the Pods have beside the template's.
@@ -70,9 +70,11 @@ fn with_claims(template: &Value, claims: &[&str]) -> Value {
     template
 }
 
-pub fn selector_immutable(new: &Object, old: &Object, errs: &mut Errors) {
+pub fn selector_immutable(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
     let at = |o| At::root(o).get("spec").get("selector");
     errs.immutable(&at(&new.0), &at(&old.0));
+    errs.0
 }
 
 /// Counts that are not negative, and pairs of which the first may not exceed the second.

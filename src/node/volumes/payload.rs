@@ -43,6 +43,24 @@ fn pick(
     Ok(payload)
 }
 
+/// Picks out of the object of that name, which may lack where the reference is optional. `kind`: what the object is called
+/// where it lacks, and its keys where one lacks.
+fn found(
+    data: Option<BTreeMap<String, Vec<u8>>>,
+    items: Option<&[KeyToPath]>,
+    default_mode: Option<i32>,
+    optional: Option<bool>,
+    (kind, keys): (&str, &str),
+    name: &str,
+) -> Result<Payload, String> {
+    let optional = optional == Some(true);
+    match data {
+        Some(data) => pick(&data, items, default_mode, optional, keys),
+        None if optional => Ok(Payload::new()),
+        None => Err(format!("{kind} \"{name}\" not found")),
+    }
+}
+
 pub fn config_map(
     sources: &Sources,
     name: &str,
@@ -50,12 +68,8 @@ pub fn config_map(
     default_mode: Option<i32>,
     optional: Option<bool>,
 ) -> Result<Payload, String> {
-    let optional = optional == Some(true);
-    match sources.config_maps.get(name) {
-        Some(object) => pick(&config_map_data(object), items, default_mode, optional, "config"),
-        None if optional => Ok(Payload::new()),
-        None => Err(format!("configmap \"{name}\" not found")),
-    }
+    let data = sources.config_maps.get(name).map(|object| config_map_data(object));
+    found(data, items, default_mode, optional, ("configmap", "config"), name)
 }
 
 fn config_map_data(object: &ConfigMap) -> BTreeMap<String, Vec<u8>> {
@@ -71,12 +85,8 @@ pub fn secret(
     default_mode: Option<i32>,
     optional: Option<bool>,
 ) -> Result<Payload, String> {
-    let optional = optional == Some(true);
-    match sources.secrets.get(name) {
-        Some(object) => pick(&secret_data(object), items, default_mode, optional, "secret"),
-        None if optional => Ok(Payload::new()),
-        None => Err(format!("secret \"{name}\" not found")),
-    }
+    let data = sources.secrets.get(name).map(|object| secret_data(object));
+    found(data, items, default_mode, optional, ("secret", "secret"), name)
 }
 
 fn secret_data(object: &Secret) -> BTreeMap<String, Vec<u8>> {

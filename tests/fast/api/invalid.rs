@@ -3,7 +3,7 @@
 use podwright::api::{patch, strategy};
 use serde_json::Value;
 
-use super::validation::{Case, created, decoded, merged, report, unmet, value};
+use super::validation::{Case, created, decoded, merged, refused_at_creation, report, unmet, value};
 
 #[rustfmt::skip]
 const CREATE: &[Case] = &[
@@ -255,13 +255,7 @@ const CREATE: &[Case] = &[
 
 #[test]
 fn what_may_not_be_created() {
-    let mut wrong = Vec::new();
-    for (base, fragment, field, reason, words) in CREATE {
-        let (kind, object) = created(base, fragment);
-        let outcome = strategy::validate_create(kind, &object);
-        wrong.extend(unmet(outcome, &format!("{base} {fragment}"), field, reason, words));
-    }
-    report(wrong);
+    refused_at_creation(CREATE);
 }
 
 #[rustfmt::skip]

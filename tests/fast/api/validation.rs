@@ -57,6 +57,17 @@ pub fn unmet(outcome: Result<(), Status>, what: &str, field: &str, reason: &str,
     (!found).then(|| format!("{what}\n  should earn {field}: {reason}: {words}\n  but got {causes:#?}"))
 }
 
+/// Each case is a manifest that may not be created.
+pub fn refused_at_creation(cases: &[Case]) {
+    let mut wrong = Vec::new();
+    for (base, fragment, field, reason, words) in cases {
+        let (kind, object) = created(base, fragment);
+        let outcome = strategy::validate_create(kind, &object);
+        wrong.extend(unmet(outcome, &format!("{base} {fragment}"), field, reason, words));
+    }
+    report(wrong);
+}
+
 pub fn report(unmet: Vec<String>) {
     assert!(unmet.is_empty(), "{} rules do not hold:\n{}", unmet.len(), unmet.join("\n"));
 }
@@ -490,13 +501,7 @@ fn what_is_too_large() {
 
 #[test]
 fn each_rule_of_creation() {
-    let mut wrong = Vec::new();
-    for (base, fragment, field, reason, words) in CREATE {
-        let (kind, object) = created(base, fragment);
-        let outcome = strategy::validate_create(kind, &object);
-        wrong.extend(unmet(outcome, &format!("{base} {fragment}"), field, reason, words));
-    }
-    report(wrong);
+    refused_at_creation(CREATE);
 }
 
 /// Base, what the old object has beside it, what the new one changes of that.
