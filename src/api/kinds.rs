@@ -1,8 +1,9 @@
 //! The kinds table: one row a kind. Everything generic (server verbs, discovery, CLI, storage keys) reads it.
 //!
 //! To add a kind: a file in `kinds/` with its row (the k8s-openapi type that its names, scope and schema come from, short
-//! names, columns) and what is special about it (defaults, validation); its line in `KINDS`; and the merge keys of its own
-//! lists in `schema/merge_keys.rs`. Verbs, decoding, patches, selectors, watches, discovery and the CLI then know it.
+//! names, columns) and what is special about it (defaults, validation); its line in `KINDS`; its type's name in
+//! `src/build.rs`, which writes the schema down; and the merge keys of its own lists in `schema/merge_keys.rs`. Verbs,
+//! decoding, patches, selectors, watches, discovery and the CLI then know it.
 
 use std::sync::{Arc, LazyLock};
 
@@ -198,7 +199,7 @@ impl Kind {
     /// The row of a k8s-openapi type, with nothing special about it yet.
     pub const fn of<T>(singular: &'static str) -> Kind
     where
-        T: k8s_openapi::Resource<Scope: Scope> + k8s_openapi::schemars::JsonSchema,
+        T: k8s_openapi::Resource<Scope: Scope> + schema::Defined,
     {
         Kind {
             kind: T::KIND,

@@ -3,25 +3,18 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::{Field, List, Struct, Type, merge_keys};
+use super::{Field, List, Struct, Type, definitions, merge_keys};
 
-/// What a compilation reads and adds to.
+/// What a compilation adds to.
 struct Compiler<'a> {
     done: &'a mut HashMap<String, Arc<Struct>>,
-    /// The definitions that `$ref`s name.
-    definitions: &'a Map<String, Value>,
 }
 
-/// Compiles the schema of `name` and all that it refers to.
-pub fn root(
-    done: &mut HashMap<String, Arc<Struct>>,
-    name: &str,
-    schema: &Value,
-    definitions: &Map<String, Value>,
-) -> Arc<Struct> {
-    Compiler { done, definitions }.define(name, schema)
+/// Compiles the definition of `name` and all that it refers to.
+pub fn root(done: &mut HashMap<String, Arc<Struct>>, name: &str) -> Arc<Struct> {
+    Compiler { done }.define(name, &definitions::get(name).unwrap_or_default())
 }
 
 impl Compiler<'_> {
@@ -53,7 +46,7 @@ impl Compiler<'_> {
     }
 
     fn compile(&mut self, schema: &Value) -> Type {
-        if let Some(name) = schema["$ref"].as_str().and_then(|r| r.rsplit('/').next()) {
+        if let Some(name) = definitions::referred(schema) {
             return self.named(name);
         }
         // A reference with a description of its own comes wrapped.
@@ -88,11 +81,10 @@ impl Compiler<'_> {
         if let Some(known) = self.done.get(name) {
             return Type::Struct(known.clone());
         }
-        let definitions = self.definitions;
-        match definitions.get(name) {
-            Some(schema) if schema["properties"].is_object() => Type::Struct(self.define(name, schema)),
+        match definitions::get(name) {
+            Some(schema) if schema["properties"].is_object() => Type::Struct(self.define(name, &schema)),
             Some(schema) if schema["type"] == "object" && !schema["additionalProperties"].is_object() => Type::Any,
-            Some(schema) => self.compile(schema),
+            Some(schema) => self.compile(&schema),
             None => Type::Any,
         }
     }

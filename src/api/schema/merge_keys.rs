@@ -167,7 +167,7 @@ mod tests {
     fn every_row_names_a_list_of_some_kind() {
         use crate::api::{kinds::KINDS, schema};
         KINDS.iter().for_each(|kind| drop(kind.schema()));
-        let all = schema::definitions();
+        let all = schema::compiled();
         for (parent, field, ..) in super::LISTS {
             let found = all
                 .iter()

@@ -1,26 +1,27 @@
 //! The schemas of kinds: for each field its type, how its list merges, and by which keys. A compact tree, compiled from
-//! k8s-openapi's JSON schemas when a kind is first used, plus a table of what these leave out (`merge_keys`).
+//! k8s-openapi's JSON schemas (`definitions`) when a kind is first used, plus a table of what these leave out
+//! (`merge_keys`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
-use k8s_openapi::schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
-
 mod compile;
 pub mod decode;
+mod definitions;
 mod merge_keys;
 pub mod openapi;
 
-/// The function that yields a kind's JSON schema: `of_type::<Pod>()`.
+pub use definitions::Defined;
+
+/// Where a kind's JSON schema is found: `of_type::<Pod>()`.
 pub struct Source {
     /// The name of the definition: `io.k8s.api.core.v1.Pod`.
-    name: fn() -> std::borrow::Cow<'static, str>,
-    generate: fn(&mut SchemaGenerator) -> k8s_openapi::schemars::Schema,
+    name: &'static str,
 }
 
 /// The schema of a k8s-openapi type.
-pub const fn of_type<T: JsonSchema>() -> Source {
-    Source { name: T::schema_name, generate: T::json_schema }
+pub const fn of_type<T: Defined>() -> Source {
+    Source { name: T::NAME }
 }
 
 /// The type of a value.
@@ -160,18 +161,15 @@ static DEFINITIONS: LazyLock<Mutex<HashMap<String, Arc<Struct>>>> = LazyLock::ne
 
 /// All structs compiled so far.
 #[cfg(test)]
-fn definitions() -> Vec<Arc<Struct>> {
+fn compiled() -> Vec<Arc<Struct>> {
     DEFINITIONS.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).values().cloned().collect()
 }
 
 /// The compiled schema of a source.
 pub fn of(source: &Source) -> Arc<Struct> {
     let mut definitions = DEFINITIONS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let name = (source.name)();
-    if let Some(known) = definitions.get(name.as_ref()) {
+    if let Some(known) = definitions.get(source.name) {
         return known.clone();
     }
-    let mut generator = SchemaSettings::draft2020_12().into_generator();
-    let root = (source.generate)(&mut generator);
-    compile::root(&mut definitions, &name, root.as_value(), generator.definitions())
+    compile::root(&mut definitions, source.name)
 }

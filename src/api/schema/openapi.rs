@@ -1,25 +1,21 @@
 //! The same schemas as OpenAPI documents hold them: definitions by name, with upstream's `x-kubernetes-*` extensions.
 
-use k8s_openapi::schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::{Source, Topology, merge_keys};
+use super::{Source, Topology, definitions, merge_keys};
 
 /// The definitions that sources need, by name. References begin with `prefix`: `#/components/schemas/`. `wrap`: one with a
 /// description of its own is wrapped in `allOf`, as OpenAPI v3 wants it.
 pub fn definitions<'a>(sources: impl IntoIterator<Item = &'a Source>, prefix: &str, wrap: bool) -> Map<String, Value> {
     let mut all = Map::new();
-    for source in sources {
-        let name = (source.name)().into_owned();
+    let mut wanted: Vec<String> = sources.into_iter().map(name_of).collect();
+    while let Some(name) = wanted.pop() {
         if all.contains_key(&name) {
             continue;
         }
-        let mut generator = SchemaSettings::draft2020_12().into_generator();
-        let root = (source.generate)(&mut generator);
-        all.insert(name, root.to_value());
-        for (name, definition) in generator.take_definitions(false) {
-            all.entry(name).or_insert(definition);
-        }
+        let Some(definition) = definitions::get(&name) else { continue };
+        references(&definition, &mut wanted);
+        all.insert(name, definition);
     }
     for (name, definition) in &mut all {
         finish(name, definition, prefix, wrap);
@@ -30,7 +26,17 @@ pub fn definitions<'a>(sources: impl IntoIterator<Item = &'a Source>, prefix: &s
 
 /// The name of a source's own definition.
 pub fn name_of(source: &Source) -> String {
-    (source.name)().into_owned()
+    source.name.to_owned()
+}
+
+/// Adds the names that a schema refers to.
+fn references(schema: &Value, to: &mut Vec<String>) {
+    to.extend(definitions::referred(schema).map(str::to_owned));
+    match schema {
+        Value::Array(items) => items.iter().for_each(|item| references(item, to)),
+        Value::Object(map) => map.values().for_each(|value| references(value, to)),
+        _ => {}
+    }
 }
 
 fn finish(name: &str, definition: &mut Value, prefix: &str, wrap: bool) {

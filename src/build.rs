@@ -1,0 +1,128 @@
+//! The build script: writes the JSON schemas of k8s-openapi's types down for `api::schema`, and asks the linker to fold.
+//!
+//! k8s-openapi gives a schema as code that makes it. That code runs here, once; the program holds what it made.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::{env, fs};
+
+use flate2::{Compression, write::DeflateEncoder};
+use k8s_openapi::schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
+use serde_json::Value;
+
+/// A type that the program asks for by name; those it refers to come along.
+struct Root {
+    path: &'static str,
+    name: String,
+    schema: fn(&mut SchemaGenerator) -> k8s_openapi::schemars::Schema,
+}
+
+macro_rules! roots {
+    ($($module:tt { $($name:ident)+ })+) => { [$($(root!($module $name)),+),+] };
+}
+
+macro_rules! root {
+    ([$($module:ident)::+] $name:ident) => {
+        Root {
+            path: concat!("k8s_openapi", $("::", stringify!($module),)+ "::", stringify!($name)),
+            name: <k8s_openapi::$($module)::+::$name>::schema_name().into_owned(),
+            schema: <k8s_openapi::$($module)::+::$name>::json_schema,
+        }
+    };
+}
+
+fn main() {
+    println!("cargo:rerun-if-changed=src/build.rs");
+    let out = env::var("OUT_DIR").expect("cargo names a folder for what is made");
+    write_definitions(Path::new(&out), &roots());
+    fold_code(Path::new(&out));
+}
+
+/// The kinds of the table `api::kinds::KINDS`, and bodies of requests and answers that are no kinds.
+fn roots() -> impl AsRef<[Root]> {
+    roots! {
+        [api::admissionregistration::v1] {
+            MutatingWebhookConfiguration ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding
+            ValidatingWebhookConfiguration
+        }
+        [api::apps::v1] { ControllerRevision DaemonSet Deployment ReplicaSet StatefulSet }
+        [api::authentication::v1] { SelfSubjectReview TokenRequest TokenReview }
+        [api::authorization::v1] {
+            LocalSubjectAccessReview SelfSubjectAccessReview SelfSubjectRulesReview SubjectAccessReview
+        }
+        [api::autoscaling::v1] { HorizontalPodAutoscaler Scale }
+        [api::autoscaling::v2] { HorizontalPodAutoscaler }
+        [api::batch::v1] { CronJob Job }
+        [api::certificates::v1] { CertificateSigningRequest }
+        [api::coordination::v1] { Lease }
+        [api::core::v1] {
+            Binding ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolume PersistentVolumeClaim Pod
+            PodTemplate ReplicationController ResourceQuota Secret Service ServiceAccount
+        }
+        [api::discovery::v1] { EndpointSlice }
+        [api::events::v1] { Event }
+        [api::flowcontrol::v1] { FlowSchema PriorityLevelConfiguration }
+        [api::networking::v1] { IPAddress Ingress IngressClass NetworkPolicy ServiceCIDR }
+        [api::node::v1] { RuntimeClass }
+        [api::policy::v1] { Eviction PodDisruptionBudget }
+        [api::rbac::v1] { ClusterRole ClusterRoleBinding Role RoleBinding }
+        [api::resource::v1] { DeviceClass ResourceClaim ResourceClaimTemplate ResourceSlice }
+        [api::scheduling::v1] { PriorityClass }
+        [api::storage::v1] {
+            CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass
+        }
+        [apiextensions_apiserver::pkg::apis::apiextensions::v1] { CustomResourceDefinition }
+        [apimachinery::pkg::apis::meta::v1] { DeleteOptions ListMeta Status }
+    }
+}
+
+/// Writes `definitions`, every schema compressed by itself, one behind the other, and `definitions.rs`: where each lies,
+/// sorted by name, and the name of each root's.
+fn write_definitions(out: &Path, roots: &impl AsRef<[Root]>) {
+    let mut definitions: BTreeMap<String, Value> = BTreeMap::new();
+    let mut code = String::new();
+    for root in roots.as_ref() {
+        let mut generator = SchemaSettings::draft2020_12().into_generator();
+        definitions.insert(root.name.clone(), (root.schema)(&mut generator).to_value());
+        definitions.extend(generator.take_definitions(false));
+        writeln!(code, "impl Defined for {} {{ const NAME: &'static str = {:?}; }}", root.path, root.name).unwrap();
+    }
+    let mut packed = Vec::new();
+    writeln!(code, "static DEFINITIONS: &[(&str, std::ops::Range<u32>)] = &[").unwrap();
+    for (name, definition) in &definitions {
+        let start = packed.len();
+        let mut encoder = DeflateEncoder::new(&mut packed, Compression::best());
+        encoder.write_all(definition.to_string().as_bytes()).expect("memory takes it");
+        encoder.finish().expect("memory takes it");
+        writeln!(code, "    ({name:?}, {start}..{}),", packed.len()).unwrap();
+    }
+    writeln!(code, "];").unwrap();
+    fs::write(out.join("definitions"), packed).expect("the folder takes files");
+    fs::write(out.join("definitions.rs"), code).expect("the folder takes files");
+}
+
+/// Generic code leaves many functions that came out identical: has the linker keep one of each, if it can. LLVM's can,
+/// which Rust uses by default on some platforms; GNU's cannot. So it is tried.
+fn fold_code(out: &Path) {
+    let fold = "link-arg=-Wl,--icf=all";
+    let source = out.join("empty.rs");
+    fs::write(&source, "fn main() {}").expect("the folder takes files");
+    let mut rustc = Command::new(env::var_os("RUSTC").expect("cargo names the compiler"));
+    rustc.arg(source).arg("--out-dir").arg(out).args(["-C", fold]);
+    rustc.arg("--target").arg(env::var_os("TARGET").expect("cargo names the target"));
+    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+        let mut flag = OsString::from("-Clinker=");
+        flag.push(linker);
+        rustc.arg(flag);
+    }
+    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    rustc.args(flags.split('\x1f').filter(|flag| !flag.is_empty()));
+    let linked = rustc.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if linked.is_ok_and(|status| status.success()) {
+        println!("cargo:rustc-link-arg-bins={}", &fold["link-arg=".len()..]);
+    }
+}
