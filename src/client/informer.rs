@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, watch};
 
-use super::{Client, Typed};
+use super::{Client, Typed, blame};
 use crate::api::{Options, Request, Status, request::EventKind};
 
 /// The name of an object within its kind. Cluster-scoped kinds have an empty namespace.
@@ -447,15 +447,13 @@ impl<K: Typed> Reflector<K> {
     /// An object; one that this view cannot read is told as such: going on without it beats seeing nothing new of its
     /// kind ever again.
     fn decode(&self, bytes: &[u8]) -> Result<Seen<K>, Status> {
-        if let Ok(mut object) = serde_json::from_slice::<K>(bytes) {
-            // Who manages what concerns nobody here, and is often half of an object.
-            object.metadata_mut().managed_fields = None;
-            return Ok(Seen::Readable(Key::of(&object), object));
-        }
-        // Once more, and slower: for the name of the field.
-        let why = match serde_path_to_error::deserialize::<_, K>(&mut serde_json::Deserializer::from_slice(bytes)) {
-            Ok(object) => return Ok(Seen::Readable(Key::of(&object), object)),
-            Err(why) => format!("{}: {}", why.path(), why.inner()),
+        let why = match serde_json::from_slice::<K>(bytes) {
+            Ok(mut object) => {
+                // Who manages what concerns nobody here, and is often half of an object.
+                object.metadata_mut().managed_fields = None;
+                return Ok(Seen::Readable(Key::of(&object), object));
+            }
+            Err(why) => format!("{}: {why}", blame::field(bytes, &why)),
         };
         let Name { namespace, name, uid, resource_version } =
             serde_json::from_slice::<Named>(bytes).map_err(Status::internal)?.metadata;

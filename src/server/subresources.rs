@@ -62,7 +62,7 @@ impl Server {
     async fn change_scale(
         &self,
         call: &Call,
-        mut change: impl FnMut(&Value) -> Result<Value, Status>,
+        mut change: impl FnMut(&Value) -> Result<Value, Status> + Send,
     ) -> Result<Response, Status> {
         let paths = scale_of(call)?;
         let decide = |current: Option<&Current>, taken: &Taken| {

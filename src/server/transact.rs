@@ -23,6 +23,9 @@ pub(super) enum Decision {
     Delete,
 }
 
+/// What a write decides on: the object as it is, and the keys found taken.
+type Decide<'a> = dyn FnMut(Option<&Current>, &Taken) -> Result<Plan, Status> + Send + 'a;
+
 /// What to do in one transaction.
 pub(super) struct Plan {
     pub decision: Decision,
@@ -83,9 +86,9 @@ impl Server {
         &self,
         call: &Call,
         key: &str,
-        decide: impl FnMut(Option<&Current>, &Taken) -> Result<Plan, Status>,
+        mut decide: impl FnMut(Option<&Current>, &Taken) -> Result<Plan, Status> + Send,
     ) -> Result<Written, Status> {
-        self.attempt(call, key, None, true, decide).await
+        self.attempt(call, key, None, true, &mut decide).await
     }
 
     /// Changes an object that should be there. The first attempt trusts the cache; a refusal based on it is made sure of.
@@ -93,14 +96,14 @@ impl Server {
         &self,
         call: &Call,
         key: &str,
-        decide: impl FnMut(Option<&Current>, &Taken) -> Result<Plan, Status>,
+        mut decide: impl FnMut(Option<&Current>, &Taken) -> Result<Plan, Status> + Send,
     ) -> Result<Written, Status> {
         let cached = self.cache.shelf(call.kind).get(key);
         match cached {
-            Some(item) => self.attempt(call, key, Some(item.current()?), false, decide).await,
+            Some(item) => self.attempt(call, key, Some(item.current()?), false, &mut decide).await,
             None => {
                 let current = self.fetch(call, key).await?;
-                self.attempt(call, key, current, true, decide).await
+                self.attempt(call, key, current, true, &mut decide).await
             }
         }
     }
@@ -111,7 +114,7 @@ impl Server {
         key: &str,
         mut current: Option<Current>,
         mut certain: bool,
-        mut decide: impl FnMut(Option<&Current>, &Taken) -> Result<Plan, Status>,
+        decide: &mut Decide<'_>,
     ) -> Result<Written, Status> {
         let head = &self.cache.shelf(call.kind).head;
         let mut taken = Taken::default();

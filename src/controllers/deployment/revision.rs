@@ -121,7 +121,8 @@ pub fn create(deployment: &Deployment, rollout: &Rollout<'_>, next: i64) -> Repl
 pub fn hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     // The invariant: API types have string keys and no failing serializers.
-    let mut bytes = serde_json::to_vec(&without_hash(template)).expect("API types are representable in JSON");
+    let text = serde_json::to_value(without_hash(template)).expect("API types are representable in JSON").to_string();
+    let mut bytes = text.into_bytes();
     if let Some(collisions) = collisions {
         bytes.extend(i64::from(collisions).to_le_bytes());
     }

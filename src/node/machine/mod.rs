@@ -266,7 +266,7 @@ impl Executor for Machine {
         let failed = |e: String| Trouble::new("FailedCreatePodSandBox", e);
         let hostname = files::hostname(pod, &self.names.domain);
         let mut spec = translate::sandbox(pod, attempt, &hostname, self.places.network.as_deref(), self.pids_max);
-        spec.annotation = serde_json::to_string(&**pod).map_err(|e| failed(words(e)))?;
+        spec.annotation = serde_json::to_value(&**pod).map_err(|e| failed(words(e)))?.to_string();
         spec.labels.insert(labels::HISTORY.to_owned(), adopt::history(seen));
         self.weigh(pod, true);
         let scribe = self.scribe(pod);
