@@ -15,6 +15,8 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::{layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::cli;
 
@@ -74,12 +76,13 @@ pub fn main() -> ExitCode {
 
 /// Runs a long-lived process on a small thread pool; its log goes to standard error.
 fn process(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("PODWRIGHT_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    // Levels as in `info,podwright=debug`.
+    let levels = std::env::var("PODWRIGHT_LOG").ok().and_then(|words| words.parse::<Targets>().ok());
+    let levels = levels.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     // A log that goes to a file holds no colours.
     let colours = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    log.with_target(false).with_ansi(colours).init();
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(colours);
+    tracing_subscriber::registry().with(levels).with(log).init();
     let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let outcome = runtime.block_on(task);

@@ -11,14 +11,16 @@ use std::time::Duration;
 use cluster::{Cluster, Wish};
 use podwright::client::Key;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
 /// How long a cluster may take to come to rest: an eviction takes its 300 s of tolerance after 40 s of silence.
 const REST: Duration = Duration::from_secs(1800);
 
 fn run(test: impl Future<Output = ()>) {
     // `RUST_LOG=podwright=debug` tells what is refused and why.
-    let filter = tracing_subscriber::EnvFilter::from_default_env();
-    tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init().ok();
+    let levels = std::env::var("RUST_LOG").unwrap_or_default().parse::<Targets>().unwrap_or_default();
+    let log = tracing_subscriber::fmt::layer().with_test_writer();
+    tracing_subscriber::registry().with(levels).with(log).try_init().ok();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime").block_on(test);
 }
