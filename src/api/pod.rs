@@ -34,19 +34,34 @@ pub fn qos_class(spec: &Value) -> &'static str {
     }
 }
 
-/// The two tolerations that admission gives every Pod without others for these taints: five minutes of grace on a node
-/// that is not ready or not reachable.
-pub fn add_default_tolerations(spec: &mut Map<String, Value>) {
+/// For how many seconds a Pod that says nothing of it stays on a node with one of these taints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TolerationSeconds {
+    pub not_ready: i64,
+    pub unreachable: i64,
+}
+
+impl Default for TolerationSeconds {
+    fn default() -> TolerationSeconds {
+        TolerationSeconds { not_ready: 300, unreachable: 300 }
+    }
+}
+
+/// The two tolerations that admission gives every Pod without others for these taints: some grace on a node that is not
+/// ready or not reachable.
+pub fn add_default_tolerations(spec: &mut Map<String, Value>, seconds: TolerationSeconds) {
     let list = spec.entry("tolerations").or_insert_with(|| json!([]));
     let Some(list) = list.as_array_mut() else { return };
-    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
+    for (key, seconds) in
+        [("node.kubernetes.io/not-ready", seconds.not_ready), ("node.kubernetes.io/unreachable", seconds.unreachable)]
+    {
         let tolerates = |t: &Value| {
             let effect = t["effect"].as_str().unwrap_or("");
             let its_key = t["key"].as_str().unwrap_or("");
             (its_key == key || its_key.is_empty()) && (effect == "NoExecute" || effect.is_empty())
         };
         if !list.iter().any(tolerates) {
-            list.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}));
+            list.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}));
         }
     }
 }

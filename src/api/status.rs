@@ -25,6 +25,9 @@ pub struct Status {
     /// The HTTP status code.
     #[serde(default)]
     pub code: u16,
+    /// What is told beside it, as Warning headers.
+    #[serde(skip)]
+    pub warnings: Vec<String>,
 }
 
 /// What a `Status` is about.
@@ -79,6 +82,7 @@ impl Status {
             reason: reason.into(),
             details: None,
             code,
+            warnings: Vec::new(),
         }
     }
     pub fn success() -> Status {

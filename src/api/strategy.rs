@@ -5,9 +5,15 @@ use serde_json::{Map, Value};
 use super::validation::{Errors, metadata, same};
 use super::{Cause, Kind, Object, Status};
 
-/// Readies a decoded object for creation: what a creator may not set is dropped, defaults are filled. The server sets
-/// uid, creationTimestamp, resourceVersion, and the name where it is generated.
+/// Readies a decoded object for creation, where nothing is admitted in between.
 pub fn prepare_create(kind: &Kind, object: &mut Object) {
+    receive(kind, object);
+    prepare_admitted(kind, object);
+}
+
+/// Receives a decoded object that is to be created: metadata that a creator may not set are dropped, defaults are filled. The
+/// server sets uid, creationTimestamp, resourceVersion, and the name where it is generated.
+pub fn receive(kind: &Kind, object: &mut Object) {
     let meta = object.metadata_mut();
     for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "uid", "creationTimestamp"] {
         meta.shift_remove(field);
@@ -17,6 +23,12 @@ pub fn prepare_create(kind: &Kind, object: &mut Object) {
     if kind.strategy.has_generation {
         meta.insert("generation".into(), 1.into());
     }
+    (kind.strategy.default)(object);
+}
+
+/// Readies an admitted object for creation: a status is dropped, what admission added has its defaults too, and what the
+/// system owns is set.
+pub fn prepare_admitted(kind: &Kind, object: &mut Object) {
     if kind.has_subresource("status")
         && !kind.strategy.creates_with_status
         && let Some(map) = object.0.as_object_mut()

@@ -5,7 +5,7 @@ use k8s_openapi::{
     api::{
         apps::v1::{Deployment, ReplicaSet},
         coordination::v1::Lease,
-        core::v1::{ConfigMap, Namespace, Node, Pod, Service, ServiceAccount},
+        core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota, Service, ServiceAccount},
         discovery::v1::EndpointSlice,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
@@ -30,6 +30,8 @@ pub struct Informers {
     pub service_accounts: Informer<ServiceAccount>,
     /// The ConfigMaps `kube-root-ca.crt` alone.
     pub root_cas: Informer<ConfigMap>,
+    pub resource_quotas: Informer<ResourceQuota>,
+    pub persistent_volume_claims: Informer<PersistentVolumeClaim>,
     /// Index: [`Informers::BY_OWNER`].
     pub replica_sets: Informer<ReplicaSet>,
     pub deployments: Informer<Deployment>,
@@ -64,6 +66,8 @@ impl Informers {
             namespaces: Informer::builder(client.clone()).start(),
             service_accounts: Informer::builder(client.clone()).start(),
             root_cas: Informer::builder(client.clone()).fields(format!("metadata.name={}", root_ca::NAME)).start(),
+            resource_quotas: Informer::builder(client.clone()).start(),
+            persistent_volume_claims: Informer::builder(client.clone()).start(),
             replica_sets: Informer::builder(client.clone())
                 .index(Self::BY_OWNER, |rs: &ReplicaSet| owner_of(rs.metadata()))
                 .start(),
@@ -81,6 +85,8 @@ impl Informers {
         self.namespaces.synced().await;
         self.service_accounts.synced().await;
         self.root_cas.synced().await;
+        self.resource_quotas.synced().await;
+        self.persistent_volume_claims.synced().await;
         self.replica_sets.synced().await;
         self.deployments.synced().await;
         self.leases.synced().await;

@@ -1,6 +1,9 @@
 //! The control plane's parts, put together: store, API server with its socket, controllers, scheduler.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::Context;
 use ipnet::IpNet;
@@ -11,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::endpoint::{self, EndpointArgs};
 use super::paths::Paths;
 use crate::{
-    api::Env,
+    api::{Env, yaml},
     client::{self, Informers},
     controllers,
     proxy::api_listener,
@@ -33,6 +36,15 @@ pub struct ControlPlaneArgs {
     /// Bearer tokens of fixed users, one a line: token,user,uid,"group1,group2"
     #[arg(long, value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,
+    /// For how many seconds Pods stay on a node that is not ready, where they do not say
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub default_not_ready_toleration_seconds: i64,
+    /// For how many seconds Pods stay on a node that is not reachable, where they do not say
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub default_unreachable_toleration_seconds: i64,
+    /// Upstream's AdmissionConfiguration (YAML): how PodSecurity is set up
+    #[arg(long, value_name = "FILE")]
+    pub admission_control_config_file: Option<PathBuf>,
     #[command(flatten)]
     pub oidc: OidcArgs,
     #[command(flatten)]
@@ -84,6 +96,23 @@ impl OidcArgs {
     }
 }
 
+/// What an AdmissionConfiguration file says of PodSecurity. Other plugins have nothing to be set up.
+fn pod_security(file: &Path) -> anyhow::Result<server::PodSecurity> {
+    let read = || -> anyhow::Result<server::PodSecurity> {
+        let documents = yaml::documents(&std::fs::read_to_string(file)?).map_err(anyhow::Error::msg)?;
+        let config = documents.first().context("the file is empty")?;
+        anyhow::ensure!(config["kind"] == "AdmissionConfiguration", "kind: must be AdmissionConfiguration");
+        for (i, plugin) in config["plugins"].as_array().into_iter().flatten().enumerate() {
+            anyhow::ensure!(plugin["name"] == "PodSecurity", "plugins[{i}].name: only PodSecurity has a configuration");
+            anyhow::ensure!(plugin["path"].is_null(), "plugins[{i}].path: put the configuration in place");
+            let parsed = server::PodSecurity::from_json(&plugin["configuration"]);
+            return parsed.map_err(|why| anyhow::anyhow!("plugins[{i}].configuration.{why}"));
+        }
+        Ok(server::PodSecurity::default())
+    };
+    read().with_context(|| format!("--admission-control-config-file {}", file.display()))
+}
+
 /// A running control plane.
 pub struct ControlPlane {
     server: Arc<server::Server>,
@@ -114,7 +143,19 @@ impl ControlPlane {
         let env = Env::system();
         let tokens = args.token_auth_file.as_deref().map(server::FixedTokens::read).transpose()?.unwrap_or_default();
         let (service_cidrs, oidc) = (args.service_cidr.clone(), args.oidc.issuer());
-        let mut config = server::Config { service_cidrs, tokens, oidc, ..server::Config::default() };
+        let toleration_seconds = server::TolerationSeconds {
+            not_ready: args.default_not_ready_toleration_seconds,
+            unreachable: args.default_unreachable_toleration_seconds,
+        };
+        let pod_security = args.admission_control_config_file.as_deref().map(pod_security).transpose()?;
+        let mut config = server::Config {
+            service_cidrs,
+            tokens,
+            oidc,
+            toleration_seconds,
+            pod_security: pod_security.unwrap_or_default(),
+            ..server::Config::default()
+        };
         let endpoint::Endpoint { tls, reach } = endpoint::open(&args.endpoint, paths, isolated, &mut config, &env)
             .await
             .context("the API's TLS endpoint")?;

@@ -20,6 +20,7 @@ pub mod plan;
 pub mod pod_garbage;
 pub mod queue;
 pub mod replica_set;
+pub mod resource_quota;
 pub mod root_ca;
 mod service_account;
 pub mod taint_eviction;
@@ -67,6 +68,7 @@ pub static CONTROLLERS: &[Row] = &[
     pod_garbage::ORPHANED,
     pod_garbage::UNSCHEDULED,
     pod_garbage::TERMINATED,
+    resource_quota::ROW,
 ];
 
 /// How the controllers are set up.

@@ -1,7 +1,8 @@
-//! What must always exist: the initial namespaces, the default roles, and the Services `kubernetes` and `kube-dns`.
+//! What must always exist: the initial namespaces, the default roles, the system's PriorityClasses, and the Services `kubernetes` and `kube-dns`.
 
 use std::net::IpAddr;
 
+use futures::future::try_join_all;
 use serde_json::{Value, json};
 
 use crate::api::{Request, Status, User, Verb};
@@ -9,6 +10,20 @@ use crate::api::{Request, Status, User, Verb};
 use super::{Config, Server};
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+
+/// The classes of Pods that a cluster cannot do without: name, value, description.
+const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
+    (
+        "system-cluster-critical",
+        2_000_000_000,
+        "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+    ),
+    (
+        "system-node-critical",
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
+];
 
 /// Which address of the service range the cluster's DNS has, as kubeadm has it.
 const DNS_HOST: u32 = 10;
@@ -38,7 +53,12 @@ impl Server {
     pub(super) async fn create_initial_objects(&self) -> Result<(), Status> {
         // What does not build on each other is written together: one fsync.
         let namespaces = NAMESPACES.map(|name| self.ensure("namespaces", None, name, json!({})));
-        tokio::try_join!(futures::future::try_join_all(namespaces), self.ensure_default_roles())?;
+        let classes = PRIORITY_CLASSES.map(|(name, value, description)| {
+            let class = json!({"value": value, "description": description});
+            self.ensure("priorityclasses.scheduling.k8s.io", None, name, class)
+        });
+        let (namespaces, classes) = (try_join_all(namespaces), try_join_all(classes));
+        tokio::try_join!(namespaces, classes, self.ensure_default_roles())?;
         let address = |ip: Option<IpAddr>| ip.map_or(Value::Null, |ip| Value::from(ip.to_string()));
         let kubernetes = json!({
             "metadata": {"labels": {"component": "apiserver", "provider": "kubernetes"}},

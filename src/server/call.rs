@@ -1,5 +1,7 @@
 //! A request whose resource, scope and names have been checked.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use crate::api::request::FieldValidation;
@@ -7,6 +9,7 @@ use crate::api::validation::names;
 use crate::api::{Cause, Kind, Options, Request, Status, User, Verb, kinds, status};
 
 use super::authorize::Attributes;
+use super::notes::Notes;
 
 /// A resolved request; everything behind the pipeline's door works on it.
 pub(super) struct Call {
@@ -22,6 +25,10 @@ pub(super) struct Call {
     pub body: Option<Value>,
     pub options: Options,
     pub user: User,
+    /// A deletion that comes of an eviction.
+    pub evicts: bool,
+    /// What is to be told beside the answer.
+    pub notes: Arc<Notes>,
 }
 
 impl Call {
@@ -43,6 +50,8 @@ impl Call {
             body: request.body,
             options: request.options,
             user: request.user,
+            evicts: false,
+            notes: Arc::default(),
         };
         call.take_names_of_body();
         call.check()?;
@@ -133,6 +142,8 @@ impl Call {
             body: None,
             options: self.options.clone(),
             user: self.user.clone(),
+            evicts: self.evicts,
+            notes: self.notes.clone(),
         }
     }
 

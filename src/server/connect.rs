@@ -1,13 +1,14 @@
 //! The connect verb: what needs a node. The object is checked here, then its node is asked to dial back.
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api::request::Body;
 use crate::api::rpc::{ExecOptions, ImageOptions, LogOptions, PodRef, PortForwardOptions, Task};
 use crate::api::{Object, Response, Status};
 
 use super::Server;
+use super::admission::{self, Operation};
 use super::call::Call;
 
 impl Server {
@@ -15,6 +16,7 @@ impl Server {
         self.cache.fresh().await?;
         let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
         let object = item.current()?.object;
+        self.admit_connection(call).await?;
         let mut warnings = Vec::new();
         let (node, task) = match (call.kind.kind, call.subresource.as_deref().unwrap_or("")) {
             ("Pod", sub) => {
@@ -28,6 +30,23 @@ impl Server {
         };
         let id = self.streams.open(&self.env, &node, task)?;
         Ok(Response { body: Body::Stream { id }, warnings })
+    }
+}
+
+impl Server {
+    /// Has admission look at the options of a session in a Pod.
+    async fn admit_connection(&self, call: &Call) -> Result<(), Status> {
+        let kind = match (call.kind.kind, call.subresource.as_deref()) {
+            ("Pod", Some("exec")) => "PodExecOptions",
+            ("Pod", Some("attach")) => "PodAttachOptions",
+            ("Pod", Some("portforward")) => "PodPortForwardOptions",
+            _ => return Ok(()),
+        };
+        let mut options = json!({"kind": kind, "apiVersion": "v1"});
+        if let Some(Value::Object(given)) = &call.body {
+            options.as_object_mut().into_iter().for_each(|options| options.extend(given.clone()));
+        }
+        admission::admit(self, call, Operation::Connect, &mut Object(options)).await
     }
 }
 

@@ -3,14 +3,12 @@
 use crate::api::kinds::Storage;
 use crate::api::{Object, Response, Status, strategy};
 
-use super::Server;
-use super::admission;
-use super::allocate;
+use super::admission::{self, Operation, Review};
+use super::authorize::may_grant;
 use super::call::Call;
 use super::encode::Current;
-use super::fields;
-use super::get;
 use super::transact::{Decision, Plan, Taken};
+use super::{Server, allocate, certificates, fields, get, tokens};
 
 /// How often a generated name that turns out taken is generated anew.
 const NAMES: usize = 8;
@@ -31,9 +29,14 @@ impl Server {
         let (mut object, warnings) = call.decode(body, validation)?;
         call.align_namespace(&mut object)?;
         call.align_name(&mut object)?;
-        strategy::prepare_create(call.kind, &mut object);
+        strategy::receive(call.kind, &mut object);
         object.set_meta("uid", serde_json::Value::from(self.env.uid()));
         object.set_meta("creationTimestamp", serde_json::Value::from(self.timestamp()));
+        // Before admission, as upstream has it: what that adds is not the writer's.
+        fields::created(&call, &mut object, &self.timestamp());
+        admission::mutate(&Review::new(self, &call, Operation::Create, None), &mut object).await?;
+        strategy::prepare_admitted(call.kind, &mut object);
+        certificates::note_user(&call, &mut object);
 
         let base = object.0["metadata"]["generateName"].as_str().unwrap_or("").to_owned();
         let generated = object.name().is_empty() && !base.is_empty();
@@ -56,25 +59,20 @@ impl Server {
     }
 
     async fn create_named(&self, call: &Call, mut object: Object, warnings: Vec<String>) -> Result<Response, Status> {
-        // First, as upstream has it: what admission adds is not the writer's.
-        fields::created(call, &mut object, &self.timestamp());
-        admission::create(self, call, &mut object).await?;
+        tokens::fill(self, call, &mut object).await?;
         (call.kind.strategy.identify)(&mut object);
         let key = call.kind.key(call.namespace.as_deref(), object.name());
         let name = object.name().to_owned();
-        let mut object = Some(object);
-        let decide = |current: Option<&Current>, taken: &Taken| -> Result<Plan, Status> {
+        let settle = move |mut new: Object, current: Option<&Current>, taken: &Taken| {
             if current.is_some() {
                 return Err(call.already_exists(&name));
             }
-            // Only what claims addresses is tried again, with others.
-            let again = allocate::concerns(call.kind).then(|| object.clone()).flatten();
-            let mut new = std::mem::replace(&mut object, again).ok_or_else(|| call.conflict("please try again"))?;
+            may_grant(self, call, &new, None)?;
             let (claims, releases) = allocate::plan(self, call, None, &mut new, taken)?;
             strategy::validate_create(call.kind, &new)?;
             Ok(Plan { decision: Decision::Put(new), claims, releases })
         };
-        let written = self.transact_new(call, &key, decide).await?;
+        let written = self.transact_new(call, &key, object, Box::new(settle)).await?;
         Ok(Response { warnings, ..get::object(written.bytes, true) })
     }
 

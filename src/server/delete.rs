@@ -8,8 +8,8 @@ use crate::api::{Kind, Object, Options, Response, Status};
 use super::call::Call;
 use super::create::timestamp;
 use super::encode::Current;
-use super::transact::{Decision, How, Plan, Taken};
-use super::{Server, admission, allocate, get};
+use super::transact::{Decision, How, Plan, Proposal};
+use super::{Server, allocate, get};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
@@ -27,10 +27,9 @@ enum Grace {
 
 impl Server {
     pub(super) async fn delete(&self, call: &Call) -> Result<Response, Status> {
-        admission::delete(call)?;
         check_propagation(&call.options)?;
         let mut uid = String::new();
-        let decide = |current: Option<&Current>, _: &Taken| {
+        let propose = |current: Option<&Current>| {
             let current = current.ok_or_else(|| call.not_found())?;
             uid = current.object.uid().to_owned();
             check_preconditions(call, &current.object)?;
@@ -39,9 +38,11 @@ impl Server {
                 Decision::Delete => allocate::all_of(call.kind, &current.object),
                 _ => Vec::new(),
             };
-            Ok(Plan { decision, claims: Vec::new(), releases })
+            let plan = Plan { decision, claims: Vec::new(), releases };
+            // An eviction was admitted as one.
+            Ok(if call.evicts { Proposal::Plain(plan) } else { Proposal::Remove(plan) })
         };
-        let written = self.transact(call, &call.key(), decide).await?;
+        let written = self.transact(call, &call.key(), propose).await?;
         match written.how {
             How::Deleted => Ok(get::status(call.success(&uid))),
             _ => Ok(get::object(written.bytes, false)),

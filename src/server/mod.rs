@@ -38,6 +38,7 @@ mod housekeeping;
 mod impersonate;
 mod list;
 pub mod listen;
+mod notes;
 mod patch;
 pub mod pki;
 pub mod rest;
@@ -51,7 +52,9 @@ mod transact;
 mod update;
 mod versions;
 mod watch;
+mod webhook;
 
+pub use admission::{PodSecurity, TolerationSeconds};
 pub use endpoints::Reach;
 pub use impersonate::Impersonation;
 pub use tokens::{Authenticated, FixedTokens, ISSUER, Oidc, OidcConfig};
@@ -79,13 +82,25 @@ pub struct Config {
     pub oidc: Option<Oidc>,
     /// What signs certificates; without it none are signed.
     pub authority: Option<pki::Authority>,
+    /// How long Pods stay on a node that is not ready or not reachable, where they do not say.
+    pub toleration_seconds: TolerationSeconds,
+    /// Which Pods may run where namespaces do not say, and whom that does not concern.
+    pub pod_security: PodSecurity,
 }
 
 impl Default for Config {
     fn default() -> Config {
         // The invariant: a literal that parses.
         let service_cidrs = vec!["10.96.0.0/16".parse().expect("a valid CIDR")];
-        Config { service_cidrs, node_ports: 30000..=32767, tokens: FixedTokens::default(), oidc: None, authority: None }
+        Config {
+            service_cidrs,
+            node_ports: 30000..=32767,
+            tokens: FixedTokens::default(),
+            oidc: None,
+            authority: None,
+            toleration_seconds: TolerationSeconds::default(),
+            pod_security: PodSecurity::default(),
+        }
     }
 }
 
@@ -101,6 +116,7 @@ pub struct Server {
     verified: tokens::Verified,
     trace: Trace,
     reach: tokio::sync::watch::Sender<Option<Reach>>,
+    turns: admission::Turns,
     tasks: Tasks,
 }
 
@@ -132,8 +148,9 @@ impl Server {
         let streams = Arc::default();
         let signer = Signer::open(&*store, &env).await?;
         let trace = Trace::default();
-        let (verified, reach) = Default::default();
-        let server = Server { store, env, config, cache, authorizer, streams, signer, verified, trace, reach, tasks };
+        let (verified, reach, turns) = Default::default();
+        let server =
+            Server { store, env, config, cache, authorizer, streams, signer, verified, trace, reach, turns, tasks };
         let server = Arc::new(server);
         server.create_initial_objects().await?;
         server.start_housekeeping();
@@ -148,13 +165,24 @@ impl Server {
         let call = Call::resolve(request)?;
         self.authorize(&call.attributes()).await?;
         authorize::guard(self, &call).await?;
-        match call.version {
+        let notes = call.notes.clone();
+        let answer = match call.version {
             None => self.run(call).await,
             Some(_) => {
                 let asked = call.again();
-                let response = self.run(call).await?;
-                Ok(asked.answered(response))
+                self.run(call).await.map(|response| asked.answered(response))
             }
+        };
+        let annotations = notes.annotations();
+        if !annotations.is_empty() {
+            tracing::info!(target: "audit", ?annotations, "a request was annotated");
+        }
+        match answer {
+            Ok(mut response) => {
+                response.warnings.extend(notes.warnings());
+                Ok(response)
+            }
+            Err(status) => Err(Status { warnings: notes.warnings(), ..status }),
         }
     }
 

@@ -7,7 +7,6 @@ use crate::api::{Response, Status, Verb, patch};
 
 use super::call::Call;
 use super::encode::Current;
-use super::transact::Taken;
 use super::update::{part_of, respond};
 use super::{Server, fields};
 
@@ -40,13 +39,14 @@ impl Server {
         call.align_namespace(&mut config)?;
         call.align_name(&mut config)?;
         for _ in 0..TURNS {
-            let decide = |current: Option<&Current>, taken: &Taken| {
-                let current = current.ok_or_else(|| call.not_found())?;
-                let object =
-                    fields::applied(&call, part, Some(&call.shown(&current.object)), &config, &self.timestamp())?;
-                self.replace(&call, part, call.stored(object), current, taken)
+            let asked = &call;
+            let propose = |current: Option<&Current>| {
+                let current = current.ok_or_else(|| asked.not_found())?;
+                let live = asked.shown(&current.object);
+                let object = fields::applied(asked, part, Some(&live), &config, &self.timestamp())?;
+                self.replacement(asked, part, asked.stored(object), current)
             };
-            match self.transact(&call, &call.key(), decide).await {
+            match self.transact(asked, &asked.key(), propose).await {
                 Err(status) if status.is_not_found() && call.subresource.is_none() => {}
                 done => return Ok(Response { warnings, ..respond(&call, done?) }),
             }
@@ -91,14 +91,14 @@ impl Server {
         let part = part_of(call)?;
         let validation = call.options.field_validation.unwrap_or_default();
         let mut warnings = Vec::new();
-        let decide = |current: Option<&Current>, taken: &Taken| {
+        let propose = |current: Option<&Current>| {
             let current = current.ok_or_else(|| call.not_found())?;
             let patched = patch::patch(call.asked(), of_type, &call.shown(&current.object), body)?;
             let (object, unknown) = self.decode_update(call, patched, validation)?;
             warnings = unknown;
-            self.replace(call, part, object, current, taken)
+            self.replacement(call, part, object, current)
         };
-        let written = self.transact(call, &call.key(), decide).await?;
+        let written = self.transact(call, &call.key(), propose).await?;
         Ok(Response { warnings, ..respond(call, written) })
     }
 }

@@ -6,10 +6,11 @@ use crate::api::kinds::Scale;
 use crate::api::request::PatchType;
 use crate::api::{Kind, Object, Response, Status, Verb, patch, scale, strategy};
 
+use super::admission::{self, Operation};
 use super::call::{Call, bad_value};
 use super::create::timestamp;
 use super::encode::Current;
-use super::transact::{Decision, Plan, Taken};
+use super::transact::{Decision, Plan, Proposal, Taken};
 use super::update::Part;
 use super::{Server, get};
 
@@ -65,40 +66,64 @@ impl Server {
         mut change: impl FnMut(&Value) -> Result<Value, Status> + Send,
     ) -> Result<Response, Status> {
         let paths = scale_of(call)?;
-        let decide = |current: Option<&Current>, taken: &Taken| {
+        let propose = |current: Option<&Current>| {
             let current = current.ok_or_else(|| call.not_found())?;
-            let view = change(&scale::get(paths, &current.object).0)?;
-            let mut object = current.object.clone();
-            object.set_meta("resourceVersion", None);
-            scale::set(paths, &mut object, &view)?;
-            self.replace(call, Part::Whole, object, current, taken)
+            let old = scale::get(paths, &current.object);
+            let new = Object(change(&old.0)?);
+            Ok(Proposal::View(
+                new,
+                old,
+                Box::new(|view, current, taken| self.scaled(call, paths, &view, current, taken)),
+            ))
         };
-        let written = self.transact(call, &call.key(), decide).await?;
+        let written = self.transact(call, &call.key(), propose).await?;
         let view = scale::get(paths, &Object::from_slice(&written.bytes)?);
         Ok(get::object(view.to_vec().into(), false))
     }
 
+    /// What an admitted `Scale` makes of its object.
+    fn scaled(
+        &self,
+        call: &Call,
+        paths: &Scale,
+        view: &Object,
+        current: Option<&Current>,
+        taken: &Taken,
+    ) -> Result<Plan, Status> {
+        let current = current.ok_or_else(|| call.not_found())?;
+        let mut object = current.object.clone();
+        object.set_meta("resourceVersion", None);
+        scale::set(paths, &mut object, &view.0)?;
+        let object = self.replaced(call, Part::Whole, object, current)?;
+        self.settle(call, Part::Whole, object, &current.object, taken)
+    }
+
     /// Assigns a Pod to a node.
     async fn bind(&self, mut call: Call) -> Result<Response, Status> {
-        let body = call.take_body()?;
+        let mut body = Object(call.take_body()?);
+        admission::admit(self, &call, Operation::Create, &mut body).await?;
+        let body = body.0;
         let node = body["target"]["name"].as_str().unwrap_or("").to_owned();
         let target_kind = body["target"]["kind"].as_str().unwrap_or("");
         if node.is_empty() || !matches!(target_kind, "" | "Node") {
             let why = "a Binding needs a target of kind Node with a name";
             return Err(call.invalid(call.name(), vec![bad_value("target", &body["target"], why)]));
         }
-        let decide = |current: Option<&Current>, _: &Taken| {
+        let call = &call;
+        let propose = |current: Option<&Current>| {
             let current = current.ok_or_else(|| call.not_found())?;
-            let decision = bound(&call, &current.object, &body, &node, &timestamp(self.env.now()))?;
-            Ok(Plan::from(decision))
+            let decision = bound(call, &current.object, &body, &node, &timestamp(self.env.now()))?;
+            Ok(Proposal::Plain(decision.into()))
         };
-        self.transact(&call, &call.key(), decide).await?;
+        self.transact(call, &call.key(), propose).await?;
         Ok(get::status(Status { code: 201, ..Status::success() }))
     }
 
     /// Deletes a Pod as an eviction. (Disruption budgets would be asked here.)
     async fn evict(&self, mut call: Call) -> Result<Response, Status> {
-        let body = call.take_body()?;
+        let mut body = Object(call.take_body()?);
+        admission::admit(self, &call, Operation::Create, &mut body).await?;
+        let body = body.0;
         let mut options = call.options.clone();
         if let Some(given) = body.get("deleteOptions").filter(|v| !v.is_null()) {
             options.grace_period_seconds = given["gracePeriodSeconds"].as_i64().or(options.grace_period_seconds);
@@ -108,7 +133,7 @@ impl Server {
                 options.preconditions = Some(parsed.map_err(|e| Status::bad_request(e.to_string()))?);
             }
         }
-        let delete = Call { verb: Verb::Delete, subresource: None, options, ..call.again() };
+        let delete = Call { verb: Verb::Delete, subresource: None, evicts: true, options, ..call.again() };
         self.delete(&delete).await?;
         Ok(get::status(Status { code: 201, ..Status::success() }))
     }

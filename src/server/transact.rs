@@ -1,19 +1,35 @@
-//! How every write ends: decide on what is there, compare in the store, and decide anew where it has changed meanwhile
-//! (upstream's `GuaranteedUpdate`).
+//! How every write ends: propose on what is there, have it admitted, settle it, compare in the store, and do it all anew
+//! where the object has changed meanwhile (upstream's `GuaranteedUpdate`).
 
 use std::collections::HashSet;
 
 use bytes::Bytes;
 
 use crate::api::{Object, Status};
-use crate::store::{Compare, Durability, Outcome, Txn, Write};
+use crate::store::{Compare, Durability, Entry, Outcome, Txn, Write};
 
+use super::admission::{self, Charge, Operation, Review};
 use super::call::Call;
 use super::encode::Current;
 use super::{Server, allocate, store_error};
 
 /// How often a write is decided anew. Each time another writer got through, so this is not reached by bad luck.
 const ATTEMPTS: usize = 512;
+
+/// What a writer wants, before admission has its say.
+pub(super) enum Proposal<'a> {
+    /// This object shall be there.
+    Put(Object, Settle<'a>),
+    /// The same, where admission sees a view of the object: new, then old.
+    View(Object, Object, Settle<'a>),
+    /// Deletion, in one of its steps.
+    Remove(Plan),
+    /// What was admitted before, or is beyond admission.
+    Plain(Plan),
+}
+
+/// What an admitted object means: it is prepared, allocated for and validated. Asked again with what was found taken.
+pub(super) type Settle<'a> = Box<dyn FnMut(Object, Option<&Current>, &Taken) -> Result<Plan, Status> + Send + 'a>;
 
 /// What to do with the object.
 pub(super) enum Decision {
@@ -23,8 +39,8 @@ pub(super) enum Decision {
     Delete,
 }
 
-/// What a write decides on: the object as it is, and the keys found taken.
-type Decide<'a> = dyn FnMut(Option<&Current>, &Taken) -> Result<Plan, Status> + Send + 'a;
+/// How a writer makes his proposal, of the object as it is.
+type Propose<'p, 'a> = dyn FnMut(Option<&Current>) -> Result<Proposal<'a>, Status> + Send + 'p;
 
 /// What to do in one transaction.
 pub(super) struct Plan {
@@ -73,6 +89,21 @@ impl From<Decision> for Plan {
     }
 }
 
+/// A proposal that mutating admission has passed; kept while only its claims are tried anew.
+struct Pending<'a> {
+    object: Object,
+    /// What admission sees of it, where that is a view of it: new, then old.
+    view: Option<(Object, Object)>,
+    settle: Settle<'a>,
+}
+
+/// What one attempt to commit came to.
+enum Commit {
+    Written(Written),
+    /// The entries of the object's key and of the claimed keys.
+    Refused(Vec<Option<Entry>>),
+}
+
 impl Server {
     /// An object as the store has it now.
     pub(super) async fn fetch(&self, call: &Call, key: &str) -> Result<Option<Current>, Status> {
@@ -81,107 +112,216 @@ impl Server {
         entry.map(|entry| Current::of_entry(head, &entry)).transpose()
     }
 
-    /// Writes an object that should not be there yet.
+    /// Writes an object that should not be there yet. It has passed mutating admission already.
     pub(super) async fn transact_new(
         &self,
         call: &Call,
         key: &str,
-        mut decide: impl FnMut(Option<&Current>, &Taken) -> Result<Plan, Status> + Send,
+        object: Object,
+        settle: Settle<'_>,
     ) -> Result<Written, Status> {
-        self.attempt(call, key, None, true, &mut decide).await
+        let pending = Pending { object, view: None, settle };
+        // What is there already is for `settle` to refuse.
+        let mut never = |_: Option<&Current>| Err(call.conflict("please try again"));
+        self.attempt(call, key, None, true, Some(pending), &mut never).await
     }
 
     /// Changes an object that should be there. The first attempt trusts the cache; a refusal based on it is made sure of.
-    pub(super) async fn transact(
-        &self,
-        call: &Call,
+    pub(super) async fn transact<'a>(
+        &'a self,
+        call: &'a Call,
         key: &str,
-        mut decide: impl FnMut(Option<&Current>, &Taken) -> Result<Plan, Status> + Send,
+        mut propose: impl FnMut(Option<&Current>) -> Result<Proposal<'a>, Status> + Send,
     ) -> Result<Written, Status> {
         let cached = self.cache.shelf(call.kind).get(key);
-        match cached {
-            Some(item) => self.attempt(call, key, Some(item.current()?), false, &mut decide).await,
+        match cached.filter(|_| !admission::asks_others(self, call)) {
+            Some(item) => self.attempt(call, key, Some(item.current()?), false, None, &mut propose).await,
             None => {
                 let current = self.fetch(call, key).await?;
-                self.attempt(call, key, current, true, &mut decide).await
+                self.attempt(call, key, current, true, None, &mut propose).await
             }
         }
     }
 
-    async fn attempt(
+    async fn attempt<'a>(
         &self,
         call: &Call,
         key: &str,
         mut current: Option<Current>,
         mut certain: bool,
-        decide: &mut Decide<'_>,
+        mut pending: Option<Pending<'a>>,
+        propose: &mut Propose<'_, 'a>,
     ) -> Result<Written, Status> {
         let head = &self.cache.shelf(call.kind).head;
         let mut taken = Taken::default();
-        let started = (self.env.now(), tokio::time::Instant::now());
+        let is_new = pending.is_some();
         for attempt in 0..ATTEMPTS {
-            let plan = match decide(current.as_ref(), &taken) {
+            let decided = self.decide_on(call, current.as_ref(), &taken, &mut pending, propose).await;
+            let plan = match decided {
                 Err(_) | Ok(Plan { decision: Decision::Keep, .. }) if !certain => {
-                    current = self.fetch(call, key).await?;
                     certain = true;
-                    continue;
-                }
-                plan => plan?,
-            };
-            let (object, how) = match (&plan.decision, &current) {
-                (Decision::Put(object), None) => (Some(head.store(object)), How::Created),
-                (Decision::Put(object), Some(_)) => (Some(head.store(object)), How::Updated),
-                (Decision::Delete, _) => (None, How::Deleted),
-                (Decision::Keep, _) => (None, How::Kept),
-            };
-            let before = current.as_ref().map(|c| (c.bytes.clone(), c.revision));
-            if how == How::Kept || (call.options.dry_run && object.is_none()) {
-                let (bytes, _) = before.unwrap_or_default();
-                return Ok(Written { bytes, how });
-            }
-            if call.options.dry_run {
-                let revision = before.map_or(0, |(_, revision)| revision);
-                let bytes = head.deliver(&object.unwrap_or_default(), revision);
-                return Ok(Written { bytes, how });
-            }
-
-            let txn = transaction(call, key, current.as_ref(), object.clone(), &plan);
-            let subject = match &plan.decision {
-                Decision::Put(object) => Some(object),
-                _ => current.as_ref().map(|c| &c.object),
-            };
-            match self.store.commit(txn).await.map_err(store_error)? {
-                Outcome::Committed(revision) => {
-                    if let Some(subject) = subject {
-                        self.trace.record(call, subject, revision, started.0, started.1.elapsed());
+                    let found = self.fetch(call, key).await?;
+                    if revision(&found) == revision(&current) {
+                        decided?
+                    } else {
+                        (current, pending) = (found, None);
+                        continue;
                     }
-                    let bytes = match object {
-                        Some(stored) => head.deliver(&stored, revision),
-                        None => before.unwrap_or_default().0,
-                    };
-                    return Ok(Written { bytes, how });
                 }
-                Outcome::Refused(entries) => {
-                    let mut entries = entries.into_iter();
-                    let found = entries.next().flatten();
-                    let unchanged = found.as_ref().map(|e| e.mod_revision) == current.as_ref().map(|c| c.revision);
-                    for (claim, _) in plan.claims.iter().zip(entries).filter(|(_, entry)| entry.is_some()) {
-                        match &claim.refusal {
-                            Some(refusal) if unchanged => return Err(refusal.clone()),
-                            Some(_) => {}
-                            None => drop(taken.keys.insert(claim.key.clone())),
-                        }
-                    }
-                    current = found.map(|entry| Current::of_entry(head, &entry)).transpose()?;
-                    certain = true;
+                decided => decided?,
+            };
+            let entries = match self.commit(call, key, current.as_ref(), &plan, pending.is_some()).await? {
+                Commit::Written(written) => return Ok(written),
+                Commit::Refused(entries) => entries,
+            };
+            let mut entries = entries.into_iter();
+            let found = entries.next().flatten();
+            let unchanged = found.as_ref().map(|e| e.mod_revision) == revision(&current);
+            for (claim, _) in plan.claims.iter().zip(entries).filter(|(_, entry)| entry.is_some()) {
+                match &claim.refusal {
+                    Some(refusal) if unchanged => return Err(refusal.clone()),
+                    Some(_) => {}
+                    None => drop(taken.keys.insert(claim.key.clone())),
                 }
             }
+            if !unchanged && !is_new {
+                pending = None;
+            }
+            current = found.map(|entry| Current::of_entry(head, &entry)).transpose()?;
+            certain = true;
             // Unlucky choices in a crowded range: look at all that is taken before the next one.
             if attempt >= 8 && !plan.claims.is_empty() && !taken.complete {
                 taken = self.all_taken().await?;
             }
         }
         Err(call.conflict("the object is being modified too often; please try again"))
+    }
+
+    /// Proposal, mutating admission, settling, validating admission.
+    async fn decide_on<'a>(
+        &self,
+        call: &Call,
+        current: Option<&Current>,
+        taken: &Taken,
+        pending: &mut Option<Pending<'a>>,
+        propose: &mut Propose<'_, 'a>,
+    ) -> Result<Plan, Status> {
+        let old = current.map(|current| &current.object);
+        let mut review = Review::new(self, call, Operation::Update, old);
+        if pending.is_none() {
+            *pending = Some(match propose(current)? {
+                Proposal::Plain(plan) => return Ok(plan),
+                Proposal::Remove(plan) => {
+                    review.operation = Operation::Delete;
+                    if let Some(old) = old {
+                        admission::remove(&review, old).await?;
+                    }
+                    return Ok(plan);
+                }
+                Proposal::Put(mut object, settle) => {
+                    admission::mutate(&review, &mut object).await?;
+                    Pending { object, view: None, settle }
+                }
+                Proposal::View(mut object, old, settle) => {
+                    admission::mutate(&Review { old: Some(&old), ..review }, &mut object).await?;
+                    Pending { object: object.clone(), view: Some((object, old)), settle }
+                }
+            });
+        }
+        let Some(pending) = pending.as_mut() else { return Err(Status::internal("nothing is proposed")) };
+        // Only what claims addresses is settled again, with others.
+        let object = match allocate::concerns(call.kind) {
+            true => pending.object.clone(),
+            false => std::mem::replace(&mut pending.object, Object(serde_json::Value::Null)),
+        };
+        let plan = (pending.settle)(object, current, taken)?;
+        if current.is_none() {
+            review.operation = Operation::Create;
+        }
+        match (&plan.decision, &pending.view) {
+            (Decision::Put(_), Some((view, old))) => {
+                admission::validate(&Review { old: Some(old), ..review }, view).await?;
+            }
+            (Decision::Put(object), None) => admission::validate(&review, object).await?,
+            _ => {}
+        }
+        Ok(plan)
+    }
+
+    /// One attempt to commit a plan, and what quotas charge for it, in one transaction.
+    async fn commit(
+        &self,
+        call: &Call,
+        key: &str,
+        current: Option<&Current>,
+        plan: &Plan,
+        admitted: bool,
+    ) -> Result<Commit, Status> {
+        let head = &self.cache.shelf(call.kind).head;
+        let started = (self.env.now(), tokio::time::Instant::now());
+        let before = current.map(|c| (c.bytes.clone(), c.revision));
+        let (stored, how) = match (&plan.decision, current) {
+            (Decision::Put(object), None) => (Some(head.store(object)), How::Created),
+            (Decision::Put(object), Some(_)) => (Some(head.store(object)), How::Updated),
+            (Decision::Delete, _) => (None, How::Deleted),
+            (Decision::Keep, _) => (None, How::Kept),
+        };
+        if how == How::Kept || (call.options.dry_run && stored.is_none()) {
+            let (bytes, _) = before.unwrap_or_default();
+            return Ok(Commit::Written(Written { bytes, how }));
+        }
+        let operation = if current.is_some() { Operation::Update } else { Operation::Create };
+        let review = Review::new(self, call, operation, current.map(|current| &current.object));
+        let admitted = match &plan.decision {
+            Decision::Put(object) if admitted => Some(object),
+            _ => None,
+        };
+        // Whoever is charged waits for his turn, so that few charges are made in vain.
+        let turn = match admitted {
+            Some(_) if admission::is_charged(&review) => Some(self.turns.take(call.within()).await),
+            _ => None,
+        };
+        for _ in 0..ATTEMPTS {
+            let charges = match admitted {
+                Some(object) if turn.is_some() => admission::charges(&review, object).await?,
+                _ => Vec::new(),
+            };
+            if call.options.dry_run {
+                let revision = before.map_or(0, |(_, revision)| revision);
+                let bytes = head.deliver(&stored.unwrap_or_default(), revision);
+                return Ok(Commit::Written(Written { bytes, how }));
+            }
+            let txn = transaction(call, key, current, stored.clone(), plan, &charges);
+            match self.store.commit(txn).await.map_err(store_error)? {
+                Outcome::Committed(revision) => {
+                    let subject = match &plan.decision {
+                        Decision::Put(object) => Some(object),
+                        _ => current.map(|c| &c.object),
+                    };
+                    if let Some(subject) = subject {
+                        self.trace.record(call, subject, revision, started.0, started.1.elapsed());
+                    }
+                    if admission::is_policy(call.kind) {
+                        // What rules over other writes is in force once it is acknowledged.
+                        self.cache.reach(revision).await?;
+                    }
+                    let bytes = match stored {
+                        Some(stored) => head.deliver(&stored, revision),
+                        None => before.unwrap_or_default().0,
+                    };
+                    return Ok(Commit::Written(Written { bytes, how }));
+                }
+                Outcome::Refused(mut entries) => {
+                    entries.truncate(1 + plan.claims.len());
+                    let same = entries[0].as_ref().map(|e| e.mod_revision) == current.map(|c| c.revision);
+                    let only_charges = same && entries[1..].iter().all(Option::is_none) && !charges.is_empty();
+                    if !only_charges {
+                        return Ok(Commit::Refused(entries));
+                    }
+                }
+            }
+        }
+        Err(call.conflict("its quotas are being modified too often; please try again"))
     }
 
     async fn all_taken(&self) -> Result<Taken, Status> {
@@ -191,7 +331,18 @@ impl Server {
     }
 }
 
-fn transaction(call: &Call, key: &str, current: Option<&Current>, object: Option<Bytes>, plan: &Plan) -> Txn {
+fn revision(current: &Option<Current>) -> Option<crate::store::Revision> {
+    current.as_ref().map(|current| current.revision)
+}
+
+fn transaction(
+    call: &Call,
+    key: &str,
+    current: Option<&Current>,
+    object: Option<Bytes>,
+    plan: &Plan,
+    charges: &[Charge],
+) -> Txn {
     let mut txn = Txn { durability: durability(call), ..Txn::default() };
     txn.compares.push(match current {
         Some(current) => Compare::Unchanged(key.to_owned(), current.revision),
@@ -206,6 +357,10 @@ fn transaction(call: &Call, key: &str, current: Option<&Current>, object: Option
         txn.writes.push(Write::Put(claim.key.clone(), Bytes::from(claim.owner.clone())));
     }
     txn.writes.extend(plan.releases.iter().cloned().map(Write::Delete));
+    for charge in charges {
+        txn.compares.push(Compare::Unchanged(charge.key.clone(), charge.revision));
+        txn.writes.push(Write::Put(charge.key.clone(), charge.quota.clone()));
+    }
     txn
 }
 

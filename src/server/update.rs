@@ -6,8 +6,8 @@ use super::authorize::may_grant;
 use super::call::{Call, bad_value};
 use super::encode::Current;
 use super::get;
-use super::transact::{Decision, How, Plan, Taken, Written};
-use super::{Server, admission, allocate, certificates, fields};
+use super::transact::{Decision, How, Plan, Proposal, Taken, Written};
+use super::{Server, allocate, certificates, fields};
 
 /// Which part of an object a write may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +27,13 @@ impl Server {
         let validation = call.options.field_validation.unwrap_or_default();
         let (object, warnings) = self.decode_update(&call, body, validation)?;
         let part = part_of(&call)?;
-        let decide = |current: Option<&Current>, taken: &Taken| {
+        let call = &call;
+        let propose = |current: Option<&Current>| {
             let current = current.ok_or_else(|| call.not_found())?;
-            self.replace(&call, part, object.clone(), current, taken)
+            self.replacement(call, part, object.clone(), current)
         };
-        let written = self.transact(&call, &call.key(), decide).await?;
-        Ok(Response { warnings, ..respond(&call, written) })
+        let written = self.transact(call, &call.key(), propose).await?;
+        Ok(Response { warnings, ..respond(call, written) })
     }
 
     pub(super) fn decode_update(
@@ -47,45 +48,63 @@ impl Server {
         Ok((object, warnings))
     }
 
-    /// What it means that `new` shall replace the current object.
-    pub(super) fn replace(
+    /// The proposal that `new` shall replace the current object.
+    pub(super) fn replacement<'a>(
+        &'a self,
+        call: &'a Call,
+        part: Part,
+        new: Object,
+        current: &Current,
+    ) -> Result<Proposal<'a>, Status> {
+        let new = self.replaced(call, part, new, current)?;
+        let settle = move |new: Object, current: Option<&Current>, taken: &Taken| {
+            let current = current.ok_or_else(|| call.not_found())?;
+            self.settle(call, part, new, &current.object, taken)
+        };
+        Ok(Proposal::Put(new, Box::new(settle)))
+    }
+
+    /// The object that replaces the current one, before admission.
+    pub(super) fn replaced(
         &self,
         call: &Call,
         part: Part,
         mut new: Object,
         current: &Current,
-        taken: &Taken,
-    ) -> Result<Plan, Status> {
+    ) -> Result<Object, Status> {
         let old = &current.object;
         check_preconditions(call, &new, old)?;
+        prepare(call, part, &mut new, old);
+        match part {
+            Part::Whole | Part::Status => fields::updated(call, part, &mut new, old, || self.timestamp()),
+            Part::Approval => new = certificates::with_approval(&new, old, &self.timestamp()),
+            Part::Finalize => {}
+        }
+        Ok(new)
+    }
+
+    /// What it means that an admitted object replaces `old`.
+    pub(super) fn settle(
+        &self,
+        call: &Call,
+        part: Part,
+        mut new: Object,
+        old: &Object,
+        taken: &Taken,
+    ) -> Result<Plan, Status> {
         let (mut claims, mut releases) = (Vec::new(), Vec::new());
         match part {
             Part::Whole => {
-                strategy::prepare_update(call.kind, &mut new, old);
-                admission::update(self, call, &mut new, old)?;
-                fields::updated(call, part, &mut new, old, || self.timestamp());
+                may_grant(self, call, &new, Some(old))?;
                 (claims, releases) = allocate::plan(self, call, Some(old), &mut new, taken)?;
                 strategy::validate_update(call.kind, &new, old)?;
             }
             Part::Status => {
-                let managers = new.0["metadata"].get("managedFields").cloned();
-                strategy::prepare_status_update(call.kind, &mut new, old);
-                new.set_meta("managedFields", managers);
                 may_grant(self, call, &new, Some(old))?;
-                certificates::admit_update(self, call, &new, old)?;
-                fields::updated(call, part, &mut new, old, || self.timestamp());
                 strategy::validate_status_update(call.kind, &new, old)?;
             }
-            Part::Approval => {
-                new = certificates::with_approval(&new, old, &self.timestamp());
-                certificates::admit_update(self, call, &new, old)?;
-                strategy::validate_status_update(call.kind, &new, old)?;
-            }
-            Part::Finalize => {
-                let finalizers = new.0["spec"]["finalizers"].take();
-                new = old.clone();
-                new.0["spec"]["finalizers"] = finalizers;
-            }
+            Part::Approval => strategy::validate_status_update(call.kind, &new, old)?,
+            Part::Finalize => {}
         }
         // The object keeps its place: what was compared above is compared again by the store.
         new.set_meta("resourceVersion", old.0["metadata"].get("resourceVersion").cloned());
@@ -97,6 +116,24 @@ impl Server {
             (claims, releases) = (Vec::new(), allocate::all_of(call.kind, old));
         }
         Ok(Plan { decision, claims, releases })
+    }
+}
+
+/// Restricts a replacement to the part that may change.
+pub(super) fn prepare(call: &Call, part: Part, new: &mut Object, old: &Object) {
+    match part {
+        Part::Whole => strategy::prepare_update(call.kind, new, old),
+        Part::Status => {
+            let managers = new.0["metadata"].get("managedFields").cloned();
+            strategy::prepare_status_update(call.kind, new, old);
+            new.set_meta("managedFields", managers);
+        }
+        Part::Approval => {}
+        Part::Finalize => {
+            let finalizers = new.0["spec"]["finalizers"].take();
+            *new = old.clone();
+            new.0["spec"]["finalizers"] = finalizers;
+        }
     }
 }
 

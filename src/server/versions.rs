@@ -30,21 +30,16 @@ impl Call {
     }
 
     /// An object of the version that was asked for, as one of the stored version.
-    pub fn stored(&self, mut object: Object) -> Object {
-        if let Some((_, conversion)) = self.conversion() {
-            (conversion.to_stored)(&mut object);
-            set_type(&mut object, self.kind);
-        }
-        object
+    pub fn stored(&self, object: Object) -> Object {
+        stored_of(self.asked(), object)
     }
 
     /// A stored object in the version that was asked for.
     pub fn shown<'a>(&self, object: &'a Object) -> Cow<'a, Object> {
-        let Some((row, conversion)) = self.conversion() else { return Cow::Borrowed(object) };
-        let mut object = object.clone();
-        (conversion.from_stored)(&mut object);
-        set_type(&mut object, row);
-        Cow::Owned(object)
+        match self.conversion() {
+            None => Cow::Borrowed(object),
+            Some((row, _)) => Cow::Owned(shown_as(row, object)),
+        }
     }
 
     fn shown_bytes(&self, bytes: Bytes) -> Bytes {
@@ -100,6 +95,25 @@ impl Call {
         });
         told
     }
+}
+
+/// A stored object in a version of its kind.
+pub(super) fn shown_as(row: &'static Kind, object: &Object) -> Object {
+    let mut object = object.clone();
+    if let Storage::As(conversion) = row.storage {
+        (conversion.from_stored)(&mut object);
+        set_type(&mut object, row);
+    }
+    object
+}
+
+/// An object of a version of its kind, as it is stored.
+pub(super) fn stored_of(row: &'static Kind, mut object: Object) -> Object {
+    if let Storage::As(conversion) = row.storage {
+        (conversion.to_stored)(&mut object);
+        set_type(&mut object, row.stored());
+    }
+    object
 }
 
 fn set_type(object: &mut Object, row: &Kind) {

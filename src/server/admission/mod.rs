@@ -1,36 +1,223 @@
-//! Admission: what the server itself adds to a write or refuses, between decoding and validation.
+//! Admission: what the server itself adds to a write, or refuses it for.
+//!
+//! [`PLUGINS`] is the table: one row and one file a plugin, in upstream's order. All that mutate run first, on the object as
+//! it was received and defaulted; then it is prepared and validated as a whole; then all that validate run. Most plugins are
+//! pure: a [`Review`] (what is asked, and listers of what the cluster holds) and the object make a mutation or a verdict.
+//! Those that must wait for something say so by their form.
+//! <https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/>
 
-use crate::api::{Object, Status};
+use bytes::Bytes;
+use futures::future::BoxFuture;
 
-use super::authorize::may_grant;
+use super::Server;
 use super::call::Call;
-use super::{Server, certificates, tokens};
+use crate::api::{Kind, Object, Status};
+use crate::store::Revision;
 
+mod certificates;
+mod default_storage_class;
+mod default_tolerations;
+mod limit_ranger;
+mod matching;
 mod namespace;
+mod node_restriction;
+mod pod_security;
 mod priority;
+mod request;
+mod resource_quota;
+mod review;
 mod service_account;
+mod turns;
+mod webhook;
 
-/// Before an object is created. Steps in upstream's order.
-pub(super) async fn create(server: &Server, call: &Call, object: &mut Object) -> Result<(), Status> {
-    namespace::may_create(server, call, object).await?;
-    if call.kind.kind == "Pod" {
-        service_account::admit(server, call, object).await?;
-        if let Some(spec) = object.0["spec"].as_object_mut() {
-            crate::api::pod::add_default_tolerations(spec);
-        }
-        priority::admit(call, object)?;
+pub use default_tolerations::TolerationSeconds;
+pub use pod_security::PodSecurity;
+pub(super) use review::{Operation, Review};
+pub(super) use turns::Turns;
+
+/// One plugin.
+struct Plugin {
+    /// Upstream's name.
+    #[cfg_attr(not(test), expect(dead_code, reason = "names the row; a test compares the order with upstream's"))]
+    name: &'static str,
+    mutate: Mutate,
+    validate: Validate,
+}
+
+enum Mutate {
+    Nothing,
+    Now(fn(&Review<'_>, &mut Object) -> Result<(), Status>),
+    Later(for<'a> fn(&'a Review<'_>, &'a mut Object) -> BoxFuture<'a, Result<(), Status>>),
+    /// They remember whom they have asked.
+    Webhooks,
+}
+
+/// Of a deletion the object is the one that goes.
+enum Validate {
+    Nothing,
+    Now(fn(&Review<'_>, &Object) -> Result<(), Status>),
+    Later(for<'a> fn(&'a Review<'_>, &'a Object) -> BoxFuture<'a, Result<(), Status>>),
+}
+
+/// What a write takes of a quota: the quota's new state, stored in the write's own transaction, if it is still at the
+/// revision that the charge was computed on.
+pub(super) struct Charge {
+    pub key: String,
+    pub revision: Revision,
+    pub quota: Bytes,
+}
+
+impl Plugin {
+    const fn mutates(name: &'static str, mutate: fn(&Review<'_>, &mut Object) -> Result<(), Status>) -> Plugin {
+        Plugin { name, mutate: Mutate::Now(mutate), validate: Validate::Nothing }
     }
-    tokens::fill(server, call, object).await?;
-    certificates::admit_create(call, object)?;
-    may_grant(server, call, object, None)
+    const fn validates(name: &'static str, validate: fn(&Review<'_>, &Object) -> Result<(), Status>) -> Plugin {
+        Plugin { name, mutate: Mutate::Nothing, validate: Validate::Now(validate) }
+    }
+    const fn and(self, validate: fn(&Review<'_>, &Object) -> Result<(), Status>) -> Plugin {
+        Plugin { validate: Validate::Now(validate), ..self }
+    }
 }
 
-/// Before an object is changed.
-pub(super) fn update(server: &Server, call: &Call, new: &mut Object, old: &Object) -> Result<(), Status> {
-    may_grant(server, call, new, Some(old))
+/// The table, in upstream's order.
+static PLUGINS: &[Plugin] = &[
+    Plugin {
+        name: "NamespaceLifecycle",
+        mutate: Mutate::Later(|review, object| Box::pin(namespace::may_create(review, object))),
+        validate: Validate::Now(namespace::may_delete),
+    },
+    Plugin::mutates("LimitRanger", limit_ranger::mutate).and(limit_ranger::validate),
+    Plugin {
+        name: "ServiceAccount",
+        mutate: Mutate::Later(|review, object| Box::pin(service_account::mutate(review, object))),
+        validate: Validate::Nothing,
+    },
+    Plugin::mutates("NodeRestriction", node_restriction::may_write).and(node_restriction::may_delete),
+    Plugin { name: "PodSecurity", mutate: Mutate::Nothing, validate: Validate::Later(pod_security::validate) },
+    Plugin::mutates("Priority", priority::mutate).and(priority::validate),
+    Plugin::mutates("DefaultTolerationSeconds", default_tolerations::mutate),
+    Plugin::mutates("DefaultStorageClass", default_storage_class::mutate),
+    Plugin::validates("CertificateApproval", certificates::may_decide),
+    Plugin::validates("CertificateSubjectRestriction", certificates::may_ask),
+    Plugin { name: "MutatingAdmissionWebhook", mutate: Mutate::Webhooks, validate: Validate::Nothing },
+    Plugin {
+        name: "ValidatingAdmissionWebhook",
+        mutate: Mutate::Nothing,
+        validate: Validate::Later(webhook::validate),
+    },
+    Plugin { name: "ResourceQuota", mutate: Mutate::Nothing, validate: Validate::Later(resource_quota::validate) },
+];
+
+/// Kinds whose objects rule over writes of others: a write of theirs is acknowledged when it is in force.
+const POLICIES: &[&str] = &[
+    "LimitRange",
+    "MutatingWebhookConfiguration",
+    "Namespace",
+    "PriorityClass",
+    "ResourceQuota",
+    "StorageClass",
+    "ValidatingWebhookConfiguration",
+];
+
+/// Whether writes are told to others, who should not hear of states that are past.
+pub(super) fn asks_others(server: &Server, call: &Call) -> bool {
+    webhook::any(&Review::new(server, call, Operation::Update, None))
 }
 
-/// Before an object is deleted.
-pub(super) fn delete(call: &Call) -> Result<(), Status> {
-    namespace::may_delete(call)
+/// Whether objects of this kind rule over writes of others.
+pub(super) fn is_policy(kind: &Kind) -> bool {
+    POLICIES.contains(&kind.kind)
+}
+
+/// Lets the mutating plugins at an object; twice where a webhook has changed it.
+pub(super) async fn mutate(review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
+    let mut rounds = webhook::Rounds::default();
+    for _ in 0..2 {
+        for plugin in PLUGINS {
+            match plugin.mutate {
+                Mutate::Nothing => {}
+                Mutate::Now(mutate) => mutate(review, object)?,
+                Mutate::Later(mutate) => mutate(review, object).await?,
+                Mutate::Webhooks => webhook::mutate(review, &mut rounds, object).await?,
+            }
+        }
+        if !rounds.begin_second() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Whether an object may go. (Of the mutating plugins webhooks alone look at deletions.)
+pub(super) async fn remove(review: &Review<'_>, object: &Object) -> Result<(), Status> {
+    webhook::mutate(review, &mut webhook::Rounds::default(), &mut object.clone()).await?;
+    validate(review, object).await
+}
+
+/// Asks the validating plugins.
+pub(super) async fn validate(review: &Review<'_>, object: &Object) -> Result<(), Status> {
+    for plugin in PLUGINS {
+        match plugin.validate {
+            Validate::Nothing => {}
+            Validate::Now(validate) => validate(review, object)?,
+            Validate::Later(validate) => validate(review, object).await?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether a write may be charged to quotas: there are some in its namespace.
+pub(super) fn is_charged(review: &Review<'_>) -> bool {
+    !review.namespace().is_empty() && review.exists("resourcequotas", Some(review.namespace()))
+}
+
+/// What a write takes of quotas; a refusal where one has not enough left. All that has been acknowledged counts. This is the
+/// last word of ResourceQuota, asked again whenever others were charged meanwhile.
+pub(super) async fn charges(review: &Review<'_>, object: &Object) -> Result<Vec<Charge>, Status> {
+    review.server.cache.fresh().await?;
+    resource_quota::charge(review, object)
+}
+
+/// Both, for what is stored nowhere as it is: bindings, evictions, token requests, the options of a connection.
+pub(super) async fn admit(
+    server: &Server,
+    call: &Call,
+    operation: Operation,
+    object: &mut Object,
+) -> Result<(), Status> {
+    let review = Review::new(server, call, operation, None);
+    mutate(&review, object).await?;
+    validate(&review, object).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PLUGINS;
+
+    /// Upstream's `AllOrderedPlugins`.
+    const UPSTREAM: &[&str] = &[
+        "NamespaceLifecycle",
+        "LimitRanger",
+        "ServiceAccount",
+        "NodeRestriction",
+        "PodSecurity",
+        "Priority",
+        "DefaultTolerationSeconds",
+        "DefaultStorageClass",
+        "CertificateApproval",
+        "CertificateSigning",
+        "CertificateSubjectRestriction",
+        "MutatingAdmissionWebhook",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionWebhook",
+        "ResourceQuota",
+    ];
+
+    #[test]
+    fn the_plugins_stand_in_upstreams_order() {
+        let mut order = UPSTREAM.iter();
+        for plugin in PLUGINS {
+            assert!(order.any(|name| *name == plugin.name), "{} is unknown, or not in its place", plugin.name);
+        }
+    }
 }

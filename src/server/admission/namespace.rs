@@ -1,24 +1,24 @@
 //! NamespaceLifecycle: nothing new in a Namespace that is not there or going; the first ones cannot be deleted.
 
+use super::{Operation, Review};
 use crate::api::{Cause, Object, Status, kinds};
-use crate::server::Server;
-use crate::server::call::Call;
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
-pub(super) async fn may_create(server: &Server, call: &Call, object: &Object) -> Result<(), Status> {
-    let Some(namespace) = call.namespace.as_deref() else { return Ok(()) };
-    let kind = kinds::lookup("namespaces").ok_or_else(|| Status::internal("no kind Namespace"))?;
-    let key = kind.key(None, namespace);
-    let shelf = server.cache.shelf(kind);
-    let item = match shelf.get(&key) {
+pub(super) async fn may_create(review: &Review<'_>, object: &Object) -> Result<(), Status> {
+    let namespace = review.namespace();
+    if review.operation != Operation::Create || namespace.is_empty() || !review.subresource().is_empty() {
+        return Ok(());
+    }
+    let item = match review.namespace_item() {
         Some(item) => item,
         None => {
             // It may have been created just now.
-            server.cache.fresh().await?;
-            shelf.get(&key).ok_or_else(|| Status::not_found("namespaces", "", namespace))?
+            review.server.cache.fresh().await?;
+            review.namespace_item().ok_or_else(|| Status::not_found("namespaces", "", namespace))?
         }
     };
+    let kind = kinds::lookup("namespaces").ok_or_else(|| Status::internal("no kind Namespace"))?;
     if item.field(kind, "status.phase") != "Terminating" {
         return Ok(());
     }
@@ -28,13 +28,12 @@ pub(super) async fn may_create(server: &Server, call: &Call, object: &Object) ->
         message: format!("namespace {namespace} is being terminated"),
         field: "metadata.namespace".into(),
     };
-    let status = Status::forbidden(call.kind.plural, call.kind.group, object.name(), why);
-    Err(status.with_causes(vec![cause]))
+    Err(review.forbidden(object, why).with_causes(vec![cause]))
 }
 
-pub(super) fn may_delete(call: &Call) -> Result<(), Status> {
-    if call.kind.kind == "Namespace" && IMMORTAL.contains(&call.name()) {
-        return Err(call.forbidden("this namespace may not be deleted"));
+pub(super) fn may_delete(review: &Review<'_>, namespace: &Object) -> Result<(), Status> {
+    if review.is("Namespace", Operation::Delete) && IMMORTAL.contains(&review.call.name()) {
+        return Err(review.forbidden(namespace, "this namespace may not be deleted"));
     }
     Ok(())
 }

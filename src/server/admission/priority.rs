@@ -1,28 +1,83 @@
-//! Priority: a Pod's number from its class. The classes are the two that every cluster has.
+//! Priority: a Pod's number and preemption policy from its PriorityClass; there is one default class at most.
+//! <https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/>
 
 use serde_json::Value;
 
+use super::{Operation, Review};
 use crate::api::{Object, Status};
-use crate::server::call::Call;
 
-const CLASSES: [(&str, i64); 2] = [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)];
+const CLASSES: &str = "priorityclasses.scheduling.k8s.io";
+/// Where a class says nothing, or there is none.
+const POLICY: &str = "PreemptLowerPriority";
 
-pub(super) fn admit(call: &Call, pod: &mut Object) -> Result<(), Status> {
-    let class = pod.0["spec"]["priorityClassName"].as_str().unwrap_or("").to_owned();
-    let priority = match CLASSES.iter().find(|(name, _)| *name == class) {
-        Some((_, priority)) => *priority,
-        None if class.is_empty() => 0,
-        None => return Err(call.forbidden(format!("no PriorityClass with name {class} was found"))),
+pub(super) fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
+    match review.old {
+        _ if !review.is_about("Pod") => Ok(()),
+        Some(old) => {
+            // An updater may leave out what was filled in.
+            for field in ["priority", "preemptionPolicy"] {
+                if pod.at("spec").is_some_and(|spec| spec[field].is_null())
+                    && let Some(was) = old.0["spec"].get(field)
+                {
+                    pod.0["spec"][field] = was.clone();
+                }
+            }
+            Ok(())
+        }
+        None => resolve(review, pod),
+    }
+}
+
+fn resolve(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
+    let name = pod.0["spec"]["priorityClassName"].as_str().unwrap_or("").to_owned();
+    let class = if name.is_empty() {
+        default_class(review)
+    } else {
+        let class = review.get(CLASSES, None, &name);
+        let missing = || review.forbidden(pod, format!("no PriorityClass with name {name} was found"));
+        Some(class.ok_or_else(missing)?)
     };
-    let given = pod.0["spec"]["priority"].as_i64();
-    if given.is_some_and(|given| given != priority) {
-        let why = "the integer value of priority must not be provided in pod spec; priority admission controller \
-                   computes the value from the given PriorityClass name";
-        return Err(call.forbidden(why));
+    let value = class.as_ref().and_then(|class| class.0["value"].as_i64()).unwrap_or(0);
+    let policy = class.as_ref().and_then(|class| class.0["preemptionPolicy"].as_str()).unwrap_or(POLICY).to_owned();
+    if let Some(given) = pod.0["spec"]["priority"].as_i64().filter(|given| *given != value) {
+        let why = format!(
+            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller \
+             computed {value} from the given PriorityClass name"
+        );
+        return Err(review.forbidden(pod, why));
     }
-    pod.0["spec"]["priority"] = Value::from(priority);
-    if pod.0["spec"]["preemptionPolicy"].is_null() {
-        pod.0["spec"]["preemptionPolicy"] = "PreemptLowerPriority".into();
+    if let Some(given) = pod.0["spec"]["preemptionPolicy"].as_str().filter(|given| *given != policy) {
+        let why = format!(
+            "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission \
+             controller computed {policy} from the given PriorityClass name"
+        );
+        return Err(review.forbidden(pod, why));
     }
+    let spec = &mut pod.0["spec"];
+    if let Some(class) = &class {
+        spec["priorityClassName"] = class.name().into();
+    }
+    spec["priority"] = Value::from(value);
+    spec["preemptionPolicy"] = policy.into();
     Ok(())
+}
+
+/// The class of Pods that name none. Of several (two were made at once) it is the one of the lowest value.
+fn default_class(review: &Review<'_>) -> Option<Object> {
+    let classes = review.list(CLASSES, None).into_iter().filter(|class| class.0["globalDefault"] == true);
+    classes.min_by_key(|class| class.0["value"].as_i64())
+}
+
+pub(super) fn validate(review: &Review<'_>, class: &Object) -> Result<(), Status> {
+    if !review.is_about("PriorityClass") || review.operation == Operation::Delete || class.0["globalDefault"] != true {
+        return Ok(());
+    }
+    match default_class(review) {
+        Some(other) if review.operation == Operation::Create || other.name() != class.name() => {
+            let other = other.name();
+            let why = format!("PriorityClass {other} is already marked as default. Only one default can exist");
+            Err(review.forbidden(class, why))
+        }
+        _ => Ok(()),
+    }
 }

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::api::{Object, Status, kinds, root_ca};
+use super::{Operation, Review};
+use crate::api::{Object, Status, root_ca};
 use crate::server::Server;
-use crate::server::call::Call;
 
 /// Where programs look for their token.
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -12,9 +12,9 @@ const DEFAULT: &str = "default";
 /// An hour and the time that a kubelet takes to notice; upstream's figure.
 const TOKEN_SECONDS: i64 = 3607;
 
-pub(super) async fn admit(server: &Server, call: &Call, pod: &mut Object) -> Result<(), Status> {
-    if pod.annotation("kubernetes.io/config.mirror").is_some() {
-        // A static Pod's picture: its node runs it without asking.
+pub(super) async fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
+    if !review.is("Pod", Operation::Create) || pod.annotation("kubernetes.io/config.mirror").is_some() {
+        // A mirror is a static Pod's picture: its node runs it without asking.
         return Ok(());
     }
     if pod.0["spec"]["serviceAccountName"].as_str().unwrap_or("").is_empty() {
@@ -22,18 +22,19 @@ pub(super) async fn admit(server: &Server, call: &Call, pod: &mut Object) -> Res
         pod.0["spec"]["serviceAccount"] = DEFAULT.into();
     }
     let name = pod.0["spec"]["serviceAccountName"].as_str().unwrap_or(DEFAULT).to_owned();
-    let account = find(server, call, &name).await?;
+    let account = find(review, pod, &name).await?;
 
     let wish = |object: &Object, path: &str| object.at(path).and_then(Value::as_bool);
     let automount = wish(pod, "spec.automountServiceAccountToken")
         .or(wish(&account, "automountServiceAccountToken"))
         .unwrap_or(true);
     if automount {
+        let server = review.server;
         mount_token(server, pod);
         if let Some(authority) = &server.config.authority {
             // As the ServiceAccount: a Pod need not wait for the controller.
             let ca = root_ca::config_map(authority.certificate());
-            server.ensure("configmaps", call.namespace.as_deref(), root_ca::NAME, ca).await?;
+            server.ensure("configmaps", Some(review.namespace()), root_ca::NAME, ca).await?;
         }
     }
     let has = |v: &Value| v.as_array().is_some_and(|list| !list.is_empty());
@@ -45,26 +46,24 @@ pub(super) async fn admit(server: &Server, call: &Call, pod: &mut Object) -> Res
 
 /// The Pod's ServiceAccount. The default one is made where it is missing, so that a Pod need not wait for the
 /// controller that gives every Namespace one.
-async fn find(server: &Server, call: &Call, name: &str) -> Result<Object, Status> {
-    let kind = kinds::lookup("serviceaccounts").ok_or_else(|| Status::internal("no kind ServiceAccount"))?;
-    let namespace = call.namespace.as_deref();
-    let key = kind.key(namespace, name);
-    let shelf = server.cache.shelf(kind);
-    if let Some(item) = shelf.get(&key) {
-        return Ok(item.current()?.object);
+async fn find(review: &Review<'_>, pod: &Object, name: &str) -> Result<Object, Status> {
+    let (server, namespace) = (review.server, Some(review.namespace()));
+    let account = || review.get("serviceaccounts", namespace, name);
+    if let Some(account) = account() {
+        return Ok(account);
     }
     server.cache.fresh().await?;
-    if shelf.get(&key).is_none() && name == DEFAULT {
+    if account().is_none() && name == DEFAULT {
         server.ensure("serviceaccounts", namespace, name, json!({})).await?;
         server.cache.fresh().await?;
     }
-    let found = shelf.get(&key).ok_or_else(|| {
-        let namespace = namespace.unwrap_or("");
-        call.forbidden(format!(
-            "error looking up service account {namespace}/{name}: serviceaccount \"{name}\" not found"
-        ))
-    })?;
-    Ok(found.current()?.object)
+    account().ok_or_else(|| {
+        let namespace = review.namespace();
+        review.forbidden(
+            pod,
+            format!("error looking up service account {namespace}/{name}: serviceaccount \"{name}\" not found"),
+        )
+    })
 }
 
 /// Mounts a token into each container that has nothing else there.

@@ -2,7 +2,7 @@
 
 use super::rbac::GROUP;
 use super::rule::{Rule, missing, quoted};
-use super::{Attributes, Decision, MASTERS, node};
+use super::{Attributes, Decision, MASTERS};
 use crate::api::{Object, Status};
 use crate::server::Server;
 use crate::server::call::Call;
@@ -23,7 +23,6 @@ pub(in crate::server) fn may_grant(
     new: &Object,
     old: Option<&Object>,
 ) -> Result<(), Status> {
-    node::restrict_labels(call, new, old)?;
     if call.kind.group != GROUP || call.user.is_in(MASTERS) || old.is_some_and(|old| is_left_alone(new, old)) {
         return Ok(());
     }

@@ -1,20 +1,15 @@
-//! What a node's agent may do, and what it may write: upstream's Node authorizer and NodeRestriction.
+//! What a node's agent may do: upstream's Node authorizer. (What it may write is `admission::node_restriction`'s.)
 
 use std::sync::Arc;
-
-use serde_json::Value;
 
 use super::graph::Graph;
 use super::rule::Rule;
 use super::{Attributes, Decision, defaults};
 use crate::api::selector::FieldSelector;
-use crate::api::{Object, Status, User, Verb, kinds};
-use crate::server::Server;
+use crate::api::{Object, User, kinds};
 use crate::server::cache::Cache;
-use crate::server::call::Call;
 
-const LEASES: &str = "kube-node-lease";
-const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(in crate::server) const LEASES: &str = "kube-node-lease";
 
 /// The Node authorizer.
 pub(in crate::server) struct NodeAuthorizer {
@@ -114,6 +109,11 @@ impl NodeAuthorizer {
         Object::from_slice(&item.bytes).ok()
     }
 
+    /// Whether a Pod is the node's to run.
+    pub(in crate::server) fn runs(&self, node: &str, namespace: &str, pod: &str) -> bool {
+        self.graph.is_needed(node, "pods", namespace, pod)
+    }
+
     fn pod(&self, node: &str, asked: &Attributes<'_>) -> Decision {
         let no = |why: &str| Decision::NoOpinion(why.to_owned());
         match (asked.subresource, asked.verb) {
@@ -122,7 +122,7 @@ impl NodeAuthorizer {
                 true => Decision::Allow,
                 false => no("can only list/watch pods with spec.nodeName field selector"),
             },
-            // What is created and deleted is looked at in `restrict`.
+            // What is created and deleted is looked at by NodeRestriction.
             ("", "create" | "delete") | ("eviction", "create") => Decision::Allow,
             ("status", "update" | "patch") => self.needed(node, asked),
             ("", _) => no("can only get, list, watch, create, or delete pods"),
@@ -170,126 +170,4 @@ fn own_node(node: &str, asked: &Attributes<'_>) -> Decision {
         ("", "list" | "watch") => Decision::NoOpinion(format!("node '{node}' can only read its own Node object")),
         _ => Decision::NoOpinion(String::new()),
     }
-}
-
-/// Refuses what a node may not write whatever it was granted; upstream's NodeRestriction.
-pub(super) fn restrict(server: &Server, call: &Call) -> Result<(), Status> {
-    let Some(node) = node_of(&call.user) else { return Ok(()) };
-    let refuse = |why: String| Err(call.forbidden(why));
-    let sub = call.subresource.as_deref().unwrap_or("");
-    let name = call.name.as_deref().unwrap_or("");
-    let body = call.body.as_ref().unwrap_or(&Value::Null);
-    match (call.kind.kind, sub, call.verb) {
-        ("Node", "", Verb::Create) if name != node => {
-            refuse(format!("node {node:?} is not allowed to create node {name:?}"))
-        }
-        ("Node", _, Verb::Delete | Verb::DeleteCollection) => {
-            refuse(format!("node {node:?} is not allowed to delete node {name:?}"))
-        }
-        ("Node", ..) if name != node => refuse(format!("node {node:?} is not allowed to modify node {name:?}")),
-        ("Lease", _, Verb::Create) if name != node || call.namespace.as_deref() != Some(LEASES) => {
-            refuse(format!("node {node:?} is not allowed to access lease {name:?} in namespace {:?}", call.within()))
-        }
-        ("CSINode", ..) if name != node => refuse(format!("can only access CSINode {node:?}")),
-        ("Pod", "", Verb::Create) => mirror(call, node, body),
-        ("Pod", "", Verb::Delete) | ("Pod", "status" | "eviction", _) => {
-            match server.authorizer.node.graph.is_needed(node, "pods", call.within(), name) {
-                true => Ok(()),
-                false => refuse(format!("node {node:?} can only delete, evict and report pods that it runs")),
-            }
-        }
-        ("Pod", ..) => refuse(format!("node {node:?} is not allowed to modify pods beyond their status")),
-        ("ServiceAccount", "token", _) => token(server, call, node, &body["spec"]["boundObjectRef"]),
-        _ => Ok(()),
-    }
-}
-
-/// A node may create the pictures of its static Pods, which refer to nothing that it could then read.
-fn mirror(call: &Call, node: &str, pod: &Value) -> Result<(), Status> {
-    let refuse = |why: String| Err(call.forbidden(why));
-    if pod["metadata"]["annotations"][MIRROR].as_str().is_none_or(str::is_empty) {
-        return refuse(format!("pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"));
-    }
-    if pod["spec"]["nodeName"] != node {
-        return refuse(format!("node {node:?} can only create pods with spec.nodeName set to itself"));
-    }
-    if pod["spec"]["serviceAccountName"].as_str().is_some_and(|name| !name.is_empty()) {
-        return refuse(format!("node {node:?} can not create pods that reference a service account"));
-    }
-    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
-    for (field, what) in
-        [("secret", "secrets"), ("configMap", "configmaps"), ("persistentVolumeClaim", "persistentvolumeclaims")]
-    {
-        if volumes.clone().any(|volume| !volume[field].is_null()) {
-            return refuse(format!("node {node:?} can not create pods that reference {what}"));
-        }
-    }
-    Ok(())
-}
-
-/// A node gets tokens for its own Pods alone.
-fn token(server: &Server, call: &Call, node: &str, bound_to: &Value) -> Result<(), Status> {
-    let refuse = |why: &str| Err(call.forbidden(why));
-    if bound_to["kind"] != "Pod" {
-        return refuse("node requested token not bound to a pod");
-    }
-    if bound_to["uid"].as_str().is_none_or(str::is_empty) {
-        return refuse("node requested token with a pod binding without a uid");
-    }
-    let pod = bound_to["name"].as_str().unwrap_or("");
-    match server.authorizer.node.graph.is_needed(node, "pods", call.within(), pod) {
-        true => Ok(()),
-        false => refuse("node requested token bound to a pod scheduled on a different node"),
-    }
-}
-
-/// The labels that a node may set on itself below `kubernetes.io` and `k8s.io`.
-const OWN_LABELS: &[&str] = &[
-    "kubernetes.io/hostname",
-    "kubernetes.io/arch",
-    "kubernetes.io/os",
-    "beta.kubernetes.io/arch",
-    "beta.kubernetes.io/os",
-    "beta.kubernetes.io/instance-type",
-    "node.kubernetes.io/instance-type",
-    "failure-domain.beta.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.kubernetes.io/region",
-    "failure-domain.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-    "topology.kubernetes.io/zone",
-];
-
-/// Refuses labels and taints by which a node would draw Pods to itself.
-pub(super) fn restrict_labels(call: &Call, new: &Object, old: Option<&Object>) -> Result<(), Status> {
-    let Some(node) = node_of(&call.user) else { return Ok(()) };
-    if call.kind.kind != "Node" {
-        return Ok(());
-    }
-    let labels = |object: &Object| object.labels().cloned().unwrap_or_default();
-    let (new_labels, old_labels) = (labels(new), old.map(labels).unwrap_or_default());
-    let keys = new_labels.keys().chain(old_labels.keys());
-    let changed = keys.filter(|key| new_labels.get(*key) != old_labels.get(*key));
-    let mut forbidden: Vec<&str> = changed.filter(|key| is_reserved(key)).map(String::as_str).collect();
-    forbidden.sort_unstable();
-    forbidden.dedup();
-    if !forbidden.is_empty() {
-        let list = forbidden.join(", ");
-        return Err(call.forbidden(format!("is not allowed to modify labels: {list}")));
-    }
-    let Some(old) = old else { return Ok(()) };
-    if new.at("spec.taints") != old.at("spec.taints") {
-        return Err(call.forbidden(format!("node {node:?} is not allowed to modify taints")));
-    }
-    Ok(())
-}
-
-fn is_reserved(label: &str) -> bool {
-    let Some((prefix, _)) = label.split_once('/') else { return false };
-    let below = |domain: &str| prefix == domain || prefix.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
-    if below("node-restriction.kubernetes.io") {
-        return true;
-    }
-    let open = below("kubelet.kubernetes.io") || below("node.kubernetes.io") || OWN_LABELS.contains(&label);
-    !open && (below("kubernetes.io") || below("k8s.io"))
 }

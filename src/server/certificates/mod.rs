@@ -31,10 +31,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// How long a certificate lasts that asks for no time of its own, and the longest one.
 const YEAR: i64 = 365 * 24 * 3600;
 
-/// Notes who asks, and refuses what nobody may ask for.
-pub(super) fn admit_create(call: &Call, csr: &mut Object) -> Result<(), Status> {
+/// Notes who asks.
+pub(super) fn note_user(call: &Call, csr: &mut Object) {
     if call.kind.kind != "CertificateSigningRequest" {
-        return Ok(());
+        return;
     }
     let spec = &mut csr.0["spec"];
     for field in ["username", "uid", "groups", "extra"] {
@@ -51,6 +51,10 @@ pub(super) fn admit_create(call: &Call, csr: &mut Object) -> Result<(), Status> 
     if !extra.is_empty() {
         spec["extra"] = json!(extra);
     }
+}
+
+/// Refuses what nobody may ask for; upstream's CertificateSubjectRestriction.
+pub(super) fn may_ask(call: &Call, csr: &Object) -> Result<(), Status> {
     let asks_for_masters = || Asked::of(csr).is_ok_and(|asked| asked.groups.iter().any(|group| group == MASTERS));
     if csr.0["spec"]["signerName"] == request::CLIENT && asks_for_masters() {
         let why = format!("use of {} signer with {MASTERS} group is not allowed", request::CLIENT);
@@ -60,10 +64,7 @@ pub(super) fn admit_create(call: &Call, csr: &mut Object) -> Result<(), Status> 
 }
 
 /// Whether the user may approve, or sign, for the request's signer; upstream's CertificateApproval and CertificateSigning.
-pub(super) fn admit_update(server: &Server, call: &Call, new: &Object, old: &Object) -> Result<(), Status> {
-    if call.kind.kind != "CertificateSigningRequest" {
-        return Ok(());
-    }
+pub(super) fn may_decide(server: &Server, call: &Call, new: &Object, old: &Object) -> Result<(), Status> {
     let approval = |csr: &Object| -> Vec<Value> {
         let conditions = csr.0["status"]["conditions"].as_array().into_iter().flatten();
         conditions.filter(|c| c["type"] == "Approved" || c["type"] == "Denied").map(|c| c["type"].clone()).collect()

@@ -29,7 +29,7 @@ mod openapi;
 pub mod paths;
 pub mod query;
 pub mod reply;
-mod streams;
+pub(in crate::server) mod streams;
 mod table;
 mod watch;
 

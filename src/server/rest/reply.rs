@@ -104,6 +104,7 @@ pub fn status(status: &Status, wanted: &Wanted) -> Reply {
     let bytes = serde_json::to_vec(status).unwrap_or_default();
     let wanted = Wanted { gzip: false, ..*wanted };
     let mut reply = json(status.code, bytes.into(), &wanted);
+    warn(&mut reply, &status.warnings);
     let retry = status.details.as_ref().and_then(|details| details.retry_after_seconds);
     if let Some(seconds) = retry {
         reply.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));

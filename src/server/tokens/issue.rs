@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::ISSUER;
 use crate::api::{Object, Response, Status, kinds};
+use crate::server::admission::{self, Operation};
 use crate::server::call::{Call, bad_value};
 use crate::server::{Server, create, get};
 
@@ -14,7 +15,9 @@ const LONGEST_SECONDS: i64 = 1 << 32;
 impl Server {
     /// Answers a TokenRequest for a ServiceAccount.
     pub(in crate::server) async fn issue_token(&self, mut call: Call) -> Result<Response, Status> {
-        let mut request = call.take_body()?;
+        let mut request = Object(call.take_body()?);
+        admission::admit(self, &call, Operation::Create, &mut request).await?;
+        let mut request = request.0;
         self.cache.fresh().await?;
         let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
         let account = item.current()?.object;

@@ -432,7 +432,7 @@ fn grace_periods() {
 #[test]
 fn default_tolerations() {
     let mut spec = json!({"tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}]});
-    podwright::api::pod::add_default_tolerations(spec.as_object_mut().unwrap());
+    podwright::api::pod::add_default_tolerations(spec.as_object_mut().unwrap(), Default::default());
     let keys: Vec<&Value> = spec["tolerations"].as_array().unwrap().iter().map(|t| &t["key"]).collect();
     assert_eq!(keys, ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]);
     assert_eq!(spec["tolerations"][1]["tolerationSeconds"], 300);

@@ -1,5 +1,6 @@
 //! The API server on the memory store, through its in-process door.
 
+mod admission;
 mod apply;
 mod durable;
 mod endpoints;

@@ -8,6 +8,8 @@ use serde_json::{Map, Value};
 use tokio::io::DuplexStream;
 use tokio_util::codec::Framed;
 
+pub(in crate::server) use proxy::{Dialled, dial_service};
+
 use super::paths::Target;
 use super::query::Query;
 use super::reply::{self, Reply};

@@ -7,7 +7,8 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Method, StatusCode, Uri, upgrade};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::net::TcpStream;
 
 use super::{BUFFER, Frames, ask_node};
 use crate::api::rpc::Task;
@@ -31,10 +32,42 @@ const HOP_BY_HOP: &[HeaderName] = &[
     header::AUTHORIZATION,
 ];
 
-/// Where a request goes: an address, and the node whose network it is dialled from.
+/// Where a request goes: an address, and the node whose network it is dialled from. Without a node it is outside of all of
+/// them.
 struct Backend {
-    node: String,
+    node: Option<String>,
     address: String,
+}
+
+/// Bytes to a backend and back.
+pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Connection for S {}
+pub type Dialled = Box<dyn Connection>;
+
+async fn dial(server: &Server, backend: &Backend) -> Result<Dialled, Status> {
+    let Some(node) = &backend.node else {
+        let stream = TcpStream::connect(&backend.address).await;
+        return Ok(Box::new(
+            stream.map_err(|why| Status::unavailable(format!("dial tcp {}: {why}", backend.address)))?,
+        ));
+    };
+    Ok(Box::new(bytes_of(ask_node(server, node, Task::Dial { address: backend.address.clone() })?)))
+}
+
+/// A connection to an endpoint of a Service, any of them.
+pub async fn dial_service(server: &Server, namespace: &str, name: &str, port: u16) -> Result<Dialled, Status> {
+    let request = Request {
+        resource: "services".into(),
+        namespace: Some(namespace.to_owned()),
+        name: Some(name.to_owned()),
+        ..Request::default()
+    };
+    let found = read(server, request.clone()).await?;
+    if found.0["spec"]["type"] == "ExternalName" {
+        let host = found.0["spec"]["externalName"].as_str().unwrap_or("");
+        return dial(server, &Backend { node: None, address: joined(host, port.into()) }).await;
+    }
+    dial(server, &service(server, request, &port.to_string()).await?).await
 }
 
 pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) -> Result<Reply, Status> {
@@ -63,8 +96,7 @@ pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) 
         "Service" => service(server, named, port).await?,
         _ => node(server, named, port).await?,
     };
-    let frames = ask_node(server, &backend.node, Task::Dial { address: backend.address.clone() })?;
-    pass(frames, &rest, ask, &backend).await
+    pass(dial(server, &backend).await?, &rest, ask, &backend).await
 }
 
 /// `[scheme:]name[:port]`
@@ -98,7 +130,7 @@ async fn pod(server: &Server, request: Request, port: &str) -> Result<Backend, S
     };
     let (node, ip) = (pod.0["spec"]["nodeName"].as_str(), pod.0["status"]["podIP"].as_str());
     match (node, ip) {
-        (Some(node), Some(ip)) => Ok(Backend { node: node.to_owned(), address: joined(ip, port) }),
+        (Some(node), Some(ip)) => Ok(Backend { node: Some(node.to_owned()), address: joined(ip, port) }),
         _ => Err(Status::unavailable(format!("address not allowed: pod {} has no address yet", pod.name()))),
     }
 }
@@ -112,7 +144,7 @@ async fn node(server: &Server, request: Request, port: &str) -> Result<Backend, 
     let addresses = node.0["status"]["addresses"].as_array().into_iter().flatten();
     let internal = addresses.filter(|a| a["type"] == "InternalIP").find_map(|a| a["address"].as_str());
     let ip = internal.ok_or_else(|| Status::unavailable(format!("node {} has no address", node.name())))?;
-    Ok(Backend { node: node.name().to_owned(), address: joined(ip, port.into()) })
+    Ok(Backend { node: Some(node.name().to_owned()), address: joined(ip, port.into()) })
 }
 
 /// A ready endpoint of a Service, any of them.
@@ -141,8 +173,8 @@ async fn service(server: &Server, request: Request, port: &str) -> Result<Backen
         for endpoint in slice.0["endpoints"].as_array().into_iter().flatten() {
             let ready = endpoint["conditions"]["ready"].as_bool().unwrap_or(true);
             let (ip, node) = (endpoint["addresses"][0].as_str(), endpoint["nodeName"].as_str());
-            if let (true, Some(ip), Some(node)) = (ready, ip, node) {
-                backends.push(Backend { node: node.to_owned(), address: joined(ip, number) });
+            if let (true, Some(ip)) = (ready, ip) {
+                backends.push(Backend { node: node.map(str::to_owned), address: joined(ip, number) });
             }
         }
     }
@@ -154,12 +186,11 @@ async fn service(server: &Server, request: Request, port: &str) -> Result<Backen
 }
 
 /// Sends the request on, and the answer back as it comes.
-async fn pass(frames: Frames, rest: &str, mut ask: Ask, backend: &Backend) -> Result<Reply, Status> {
+async fn pass(connection: Dialled, rest: &str, mut ask: Ask, backend: &Backend) -> Result<Reply, Status> {
     let unreachable = |why: String| {
         Status::unavailable(format!("error trying to reach service: dial tcp {}: {why}", backend.address))
     };
-    let connection = TokioIo::new(bytes_of(frames));
-    let shaken = hyper::client::conn::http1::handshake(connection).await;
+    let shaken = hyper::client::conn::http1::handshake(TokioIo::new(connection)).await;
     let (mut sender, connection) = shaken.map_err(|why| unreachable(why.to_string()))?;
     tokio::spawn(async move {
         if let Err(why) = connection.with_upgrades().await {

@@ -1,0 +1,347 @@
+//! Resource quotas: what objects use of them, whether that fits, and how it is counted.
+//! <https://kubernetes.io/docs/concepts/policy/resource-quotas/>
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::pod_totals::{self, Amounts, quantities};
+use super::quantity::Format;
+use super::selector::LabelSelector;
+use super::{Kind, Object, Quantity, kinds, pod, status};
+
+/// `<class>.storageclass.storage.k8s.io/requests.storage`
+const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
+/// How claims named their class before there was a field.
+const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+
+/// Kinds of which more is counted than how many there are.
+fn has_content(kind: &Kind) -> bool {
+    kind.group.is_empty() && matches!(kind.kind, "Pod" | "Service" | "PersistentVolumeClaim")
+}
+
+/// Whether objects of a kind count as such, under their own name, beside `count/...`.
+fn is_counted_by_name(kind: &Kind) -> bool {
+    let named =
+        ["configmaps", "persistentvolumeclaims", "replicationcontrollers", "resourcequotas", "secrets", "services"];
+    kind.group.is_empty() && named.contains(&kind.plural)
+}
+
+/// The resource that counts all objects of a kind: `count/deployments.apps`.
+fn count_of(kind: &Kind) -> String {
+    format!("count/{}", status::qualified(kind.plural, kind.group))
+}
+
+/// Whether a quota's resource counts something of objects of this kind.
+pub fn counts(kind: &Kind, resource: &str) -> bool {
+    if kind.kind == "Event" {
+        // Too busy to be followed, and short-lived.
+        return false;
+    }
+    if resource == count_of(kind) || (is_counted_by_name(kind) && resource == kind.plural) {
+        return true;
+    }
+    match kind.kind {
+        _ if !has_content(kind) => false,
+        "Pod" => {
+            let compute = resource.strip_prefix("limits.").or(resource.strip_prefix("requests.")).unwrap_or(resource);
+            matches!(compute, "cpu" | "memory" | "ephemeral-storage")
+                || resource == "pods"
+                || (compute.starts_with("hugepages-") && !resource.starts_with("limits."))
+                || (resource.starts_with("requests.") && is_extended(compute))
+        }
+        "Service" => matches!(resource, "services.nodeports" | "services.loadbalancers"),
+        _ => resource == "requests.storage" || resource.contains(OF_CLASS),
+    }
+}
+
+/// Whether a resource is of some device: its name has a domain, and not Kubernetes' own.
+fn is_extended(resource: &str) -> bool {
+    resource.contains('/') && !resource.contains("kubernetes.io/") && !resource.starts_with("count/")
+}
+
+/// What an object uses, by the names of quotas' resources.
+pub fn usage(kind: &Kind, object: &Object, now: Timestamp) -> Amounts {
+    let one = || Quantity::from_units(1, Format::DecimalSi);
+    let mut used = Amounts::from([(count_of(kind), one())]);
+    if is_counted_by_name(kind) {
+        used.insert(kind.plural.to_owned(), one());
+    }
+    match kind.kind {
+        _ if !has_content(kind) => {}
+        "Pod" => {
+            if runs(object, now) {
+                used.extend(of_pod(&object.0["spec"]));
+            }
+        }
+        "Service" => used.extend(of_service(&object.0["spec"])),
+        _ => used.extend(of_claim(object)),
+    }
+    used
+}
+
+/// Whether a Pod still takes something: it has not ended, nor outstayed its deletion.
+fn runs(pod: &Object, now: Timestamp) -> bool {
+    let ended = matches!(pod.0["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let grace = pod.0["metadata"]["deletionGracePeriodSeconds"].as_i64().map(SignedDuration::from_secs);
+    // Twice its grace, as upstream has it: the time of deletion is the end of the first.
+    let overdue =
+        pod.deletion_timestamp().zip(grace).is_some_and(|(at, grace)| now > at.saturating_add(grace).unwrap_or(at));
+    !ended && !overdue
+}
+
+fn of_pod(spec: &Value) -> Amounts {
+    let mut used = Amounts::from([("pods".to_owned(), Quantity::from_units(1, Format::DecimalSi))]);
+    for (name, amount) in pod_totals::with_overhead(pod_totals::requests(spec), spec, true) {
+        match name.as_str() {
+            "cpu" | "memory" | "ephemeral-storage" => drop(used.insert(name.clone(), amount)),
+            other if other.starts_with("hugepages-") => drop(used.insert(name.clone(), amount)),
+            other if is_extended(other) => {}
+            _ => continue,
+        }
+        used.insert(format!("requests.{name}"), amount);
+    }
+    for (name, amount) in pod_totals::with_overhead(pod_totals::limits(spec), spec, false) {
+        if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") {
+            used.insert(format!("limits.{name}"), amount);
+        }
+    }
+    used
+}
+
+fn of_service(spec: &Value) -> Amounts {
+    let ports = || spec["ports"].as_array().into_iter().flatten();
+    let (node_ports, balancers) = match spec["type"].as_str() {
+        Some("NodePort") => (ports().count(), 0),
+        Some("LoadBalancer") if spec["allocateLoadBalancerNodePorts"] == false => {
+            (ports().filter(|port| port["nodePort"].as_u64().unwrap_or(0) > 0).count(), 1)
+        }
+        Some("LoadBalancer") => (ports().count(), 1),
+        _ => (0, 0),
+    };
+    let amount = |n: usize| Quantity::from_units(i64::try_from(n).unwrap_or(i64::MAX), Format::DecimalSi);
+    Amounts::from([
+        ("services.nodeports".to_owned(), amount(node_ports)),
+        ("services.loadbalancers".to_owned(), amount(balancers)),
+    ])
+}
+
+fn of_claim(claim: &Object) -> Amounts {
+    let class = claim.annotation(BETA_CLASS).or(claim.0["spec"]["storageClassName"].as_str()).unwrap_or("");
+    let mut used = Amounts::new();
+    if !class.is_empty() {
+        let one = Quantity::from_units(1, Format::DecimalSi);
+        used.insert(format!("{class}{OF_CLASS}persistentvolumeclaims"), one);
+    }
+    let asked = Quantity::from_json(&claim.0["spec"]["resources"]["requests"]["storage"]);
+    let allocated = Quantity::from_json(&claim.0["status"]["allocatedResources"]["storage"]);
+    if let Some(storage) = asked.max(allocated) {
+        used.insert("requests.storage".to_owned(), storage);
+        if !class.is_empty() {
+            used.insert(format!("{class}{OF_CLASS}requests.storage"), storage);
+        }
+    }
+    used
+}
+
+/// Whether an object is within all scopes of a quota.
+fn in_scope(kind: &Kind, object: &Object, quota: &Object) -> bool {
+    let spec = &quota.0["spec"];
+    let plain = spec["scopes"].as_array().into_iter().flatten();
+    let plain = plain.map(|scope| json!({"scopeName": scope, "operator": "Exists"}));
+    let selected = spec["scopeSelector"]["matchExpressions"].as_array().into_iter().flatten().cloned();
+    plain.chain(selected).all(|expression| match has_content(kind).then_some(kind.kind) {
+        Some("Pod") => pod_in_scope(object, &expression),
+        Some("PersistentVolumeClaim") => {
+            let class = object.0["spec"]["volumeAttributesClassName"].as_str();
+            expression["scopeName"] == "VolumeAttributesClass" && selects(&expression, class)
+        }
+        _ => false,
+    })
+}
+
+fn pod_in_scope(pod: &Object, expression: &Value) -> bool {
+    let spec = &pod.0["spec"];
+    let terminates = || spec["activeDeadlineSeconds"].as_i64().is_some_and(|seconds| seconds >= 0);
+    let best_effort = || pod::qos_class(spec) == "BestEffort";
+    match expression["scopeName"].as_str().unwrap_or("") {
+        "Terminating" => terminates(),
+        "NotTerminating" => !terminates(),
+        "BestEffort" => best_effort(),
+        "NotBestEffort" => !best_effort(),
+        "PriorityClass" => selects(expression, spec["priorityClassName"].as_str()),
+        "CrossNamespacePodAffinity" => has_affinity_across_namespaces(spec),
+        _ => false,
+    }
+}
+
+/// Whether an expression of a scope selector matches a value, which may be unset.
+fn selects(expression: &Value, value: Option<&str>) -> bool {
+    let scope = &expression["scopeName"];
+    let one = json!({"key": scope, "operator": expression["operator"], "values": expression["values"]});
+    let selector = LabelSelector::from_json(&json!({"matchExpressions": [one]}));
+    selector.is_ok_and(|selector| selector.matches(|_| value.filter(|value| !value.is_empty())))
+}
+
+fn has_affinity_across_namespaces(spec: &Value) -> bool {
+    let list = |value: &'static str, of: &'static str| spec["affinity"][of][value].as_array().into_iter().flatten();
+    ["podAffinity", "podAntiAffinity"].into_iter().any(|of| {
+        let required = list("requiredDuringSchedulingIgnoredDuringExecution", of);
+        let preferred = list("preferredDuringSchedulingIgnoredDuringExecution", of).map(|it| &it["podAffinityTerm"]);
+        required.chain(preferred).any(|term| {
+            term["namespaces"].as_array().is_some_and(|list| !list.is_empty()) || !term["namespaceSelector"].is_null()
+        })
+    })
+}
+
+/// The resources of which every container must say how much, where a quota counts them.
+const EXPLICIT: &[&str] = &["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
+
+/// What a Pod leaves out that a quota's resources need said.
+fn constraints(kind: &Kind, object: &Object, resources: &[&String]) -> Result<(), String> {
+    if kind.kind != "Pod" || !kind.group.is_empty() {
+        return Ok(());
+    }
+    let spec = &object.0["spec"];
+    let containers =
+        || ["containers", "initContainers"].into_iter().flat_map(|list| spec[list].as_array().into_iter().flatten());
+    let says = |resources: &Value, resource: &str| match resource.strip_prefix("limits.") {
+        Some(limit) => !resources["limits"][limit].is_null(),
+        None => !resources["requests"][resource.strip_prefix("requests.").unwrap_or(resource)].is_null(),
+    };
+    let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for resource in resources.iter().filter(|resource| EXPLICIT.contains(&resource.as_str())) {
+        // What is said of the Pod as a whole is said.
+        if says(&spec["resources"], resource) {
+            continue;
+        }
+        let silent = containers().filter(|container| !says(&container["resources"], resource));
+        let mut names: Vec<&str> = silent.filter_map(|container| container["name"].as_str()).collect();
+        names.sort_unstable();
+        if !names.is_empty() {
+            missing.insert(resource, names);
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let each: Vec<String> =
+        missing.iter().map(|(resource, names)| format!("{resource} for: {}", names.join(","))).collect();
+    Err(format!("must specify {}", each.join("; ")))
+}
+
+/// What a quota has used after a write: `None` where that changes nothing, an error where it may not be. The old object is
+/// that before an update.
+pub fn charge(
+    quota: &Object,
+    kind: &Kind,
+    new: &Object,
+    old: Option<&Object>,
+    now: Timestamp,
+) -> Result<Option<Amounts>, String> {
+    let (hard, used) = (quantities(&quota.0["status"]["hard"]), quantities(&quota.0["status"]["used"]));
+    // What a controller has not counted yet is known by the wish alone.
+    let wished = quantities(&quota.0["spec"]["hard"]);
+    let counted = |resources: &Amounts| -> Vec<String> {
+        resources.keys().filter(|resource| counts(kind, resource)).cloned().collect()
+    };
+    let resources = if hard.is_empty() { counted(&wished) } else { counted(&hard) };
+    if resources.is_empty() || !in_scope(kind, new, quota) {
+        return Ok(None);
+    }
+    let name = quota.name();
+    constraints(kind, new, &resources.iter().collect::<Vec<_>>())
+        .map_err(|why| format!("failed quota: {name}: {why}"))?;
+    if resources.iter().any(|resource| !hard.contains_key(resource) || !used.contains_key(resource)) {
+        return Err(format!("status unknown for quota: {name}, resources: {}", resources.join(",")));
+    }
+    let mut delta = usage(kind, new, now);
+    if let Some(negative) = delta.iter().find(|(_, amount)| amount.is_negative()) {
+        return Err(format!("quota usage is negative for resource(s): {}", negative.0));
+    }
+    if let Some(old) = old {
+        for (resource, amount) in usage(kind, old, now) {
+            let mine = delta.entry(resource).or_default();
+            *mine = *mine - amount;
+        }
+    }
+    delta.retain(|resource, amount| !amount.is_zero() && resources.contains(resource));
+    if delta.is_empty() {
+        return Ok(None);
+    }
+    let mut after = used.clone();
+    for (resource, amount) in &delta {
+        *after.entry(resource.clone()).or_default() += *amount;
+    }
+    let exceeds = |resource: &str| !delta[resource].is_negative() && after[resource] > hard[resource];
+    let exceeded: Vec<&String> = delta.keys().filter(|resource| exceeds(resource)).collect();
+    if exceeded.is_empty() {
+        return Ok(Some(after));
+    }
+    let list = |amounts: &Amounts| -> String {
+        let each: Vec<String> = exceeded.iter().map(|resource| format!("{resource}={}", amounts[*resource])).collect();
+        each.join(",")
+    };
+    let (requested, used, limited) = (list(&delta), list(&used), list(&hard));
+    Err(format!("exceeded quota: {name}, requested: {requested}, used: {used}, limited: {limited}"))
+}
+
+/// Counts what is used of a quota, object by object.
+pub struct Counter<'a> {
+    quota: &'a Object,
+    hard: Amounts,
+    used: Amounts,
+    now: Timestamp,
+}
+
+impl<'a> Counter<'a> {
+    pub fn new(quota: &'a Object, now: Timestamp) -> Counter<'a> {
+        let hard = quantities(&quota.0["spec"]["hard"]);
+        let used = hard.keys().map(|resource| (resource.clone(), Quantity::ZERO)).collect();
+        Counter { quota, hard, used, now }
+    }
+
+    /// The kinds whose objects must be shown to it, and whether how many there are is enough.
+    pub fn kinds(&self) -> Vec<(&'static Kind, bool)> {
+        let counted = |kind: &Kind| kind.namespaced && self.hard.keys().any(|resource| counts(kind, resource));
+        kinds::stored().filter(|kind| counted(kind)).map(|kind| (kind, !has_content(kind))).collect()
+    }
+
+    pub fn add(&mut self, kind: &Kind, object: &Object) {
+        if in_scope(kind, object, self.quota) {
+            self.take(usage(kind, object, self.now));
+        }
+    }
+
+    /// So many objects of a kind of which only their number counts.
+    pub fn add_number(&mut self, kind: &Kind, number: usize) {
+        let nothing = Object(Value::Null);
+        if in_scope(kind, &nothing, self.quota) {
+            let number = Quantity::from_units(i64::try_from(number).unwrap_or(i64::MAX), Format::DecimalSi);
+            self.take(usage(kind, &nothing, self.now).into_keys().map(|resource| (resource, number)).collect());
+        }
+    }
+
+    fn take(&mut self, used: Amounts) {
+        for (resource, amount) in used {
+            if let Some(mine) = self.used.get_mut(&resource) {
+                *mine += amount;
+            }
+        }
+    }
+
+    /// The quota's `status.hard` and `status.used`.
+    pub fn status(&self) -> Value {
+        json!({"hard": to_json(&self.hard), "used": to_json(&self.used)})
+    }
+
+    pub fn used(&self) -> &Amounts {
+        &self.used
+    }
+}
+
+/// As objects hold quantities.
+pub fn to_json(amounts: &Amounts) -> Value {
+    amounts.iter().map(|(name, amount)| (name.clone(), Value::from(amount.to_string()))).collect()
+}

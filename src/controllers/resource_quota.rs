@@ -1,0 +1,109 @@
+//! Resource quotas: `status` says what is used of them. Admission adds what it lets in; what goes is taken off here.
+//!
+//! Upstream: `pkg/controller/resourcequota`. Each count is from scratch. The informers may not show yet what admission has
+//! charged for: the server refuses a count that is too low, and the key comes back.
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    api::core::v1::{ResourceQuota, ResourceQuotaStatus},
+    apimachinery::pkg::api::resource::Quantity,
+};
+
+use super::{Context, Plan, Row, World, meta, plan::Write, queue::Queue};
+use crate::{
+    api::{Kind, Object, quota::Counter},
+    client::{Key, Typed},
+};
+
+/// What no change tells: a Pod that outstays its deletion.
+const AGAIN: Duration = Duration::from_secs(300);
+
+pub const ROW: Row = Row {
+    name: "resourcequota-controller",
+    workers: 5,
+    wire: |wires| {
+        let informers = &wires.world.informers.clone();
+        wires.own(&informers.resource_quotas);
+        wires.on(&informers.pods, |world, queue, change| {
+            let phase = |pod: &k8s_openapi::api::core::v1::Pod| pod.status.as_ref().and_then(|s| s.phase.clone());
+            let (old, new) = (change.old.as_deref().map(phase), change.new.as_deref().map(phase));
+            if new.is_none() || old.is_some_and(|old| Some(old) != new) {
+                wake(world, queue, &change.key.namespace);
+            }
+        });
+        wires.on(&informers.services, |world, queue, change| {
+            let ports = |service: &k8s_openapi::api::core::v1::Service| service.spec.as_ref().map(|s| s.type_.clone());
+            let (old, new) = (change.old.as_deref().map(ports), change.new.as_deref().map(ports));
+            if new.is_none() || old.is_some_and(|old| Some(old) != new) {
+                wake(world, queue, &change.key.namespace);
+            }
+        });
+        let catalog = wires.world.catalog.clone();
+        for section in catalog.sections().iter().filter(|section| section.kind.namespaced) {
+            wires.on(&section.objects, |world, queue, change| {
+                if change.new.is_none() {
+                    wake(world, queue, &change.key.namespace);
+                }
+            });
+        }
+    },
+    reconcile,
+};
+
+/// Has the quotas of a namespace counted anew.
+fn wake(world: &World, queue: &Queue, namespace: &str) {
+    for quota in world.informers.resource_quotas.list_namespace(namespace) {
+        queue.add(Key::of(&*quota));
+    }
+}
+
+fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
+    let Some(quota) = context.world.informers.resource_quotas.get(key) else { return Plan::default() };
+    let Ok(object) = Object::from_typed(&*quota) else { return Plan::default() };
+    let mut counter = Counter::new(&object, context.now);
+    for (kind, number) in counter.kinds() {
+        match number {
+            true => counter.add_number(kind, number_of(context.world, kind, &key.namespace)),
+            false => {
+                for object in objects(context.world, kind, &key.namespace) {
+                    counter.add(kind, &object);
+                }
+            }
+        }
+    }
+    plan(&quota, &counter)
+}
+
+/// The objects of a kind of which more than their number counts.
+fn objects(world: &World, kind: &Kind, namespace: &str) -> Vec<Object> {
+    fn untyped<K: Typed>(objects: Vec<std::sync::Arc<K>>) -> Vec<Object> {
+        objects.iter().filter_map(|object| Object::from_typed(&**object).ok()).collect()
+    }
+    let informers = &world.informers;
+    match kind.kind {
+        "Pod" => untyped(informers.pods.list_namespace(namespace)),
+        "Service" => untyped(informers.services.list_namespace(namespace)),
+        _ => untyped(informers.persistent_volume_claims.list_namespace(namespace)),
+    }
+}
+
+fn number_of(world: &World, kind: &Kind, namespace: &str) -> usize {
+    let section = world.catalog.section(&kind.api_version(), kind.kind);
+    section.map_or(0, |section| section.objects.list_namespace(namespace).len())
+}
+
+/// Writes what was counted, if it is not known already and the quota is still the one that was counted for.
+pub fn plan(quota: &ResourceQuota, counter: &Counter<'_>) -> Plan {
+    let mut plan = Plan::default();
+    if meta::is_terminating(&quota.metadata) {
+        return plan;
+    }
+    let used = counter.used().iter().map(|(resource, used)| (resource.clone(), Quantity(used.to_string()))).collect();
+    let hard = quota.spec.as_ref().and_then(|spec| spec.hard.clone()).unwrap_or_default();
+    let mut new = quota.clone();
+    new.status = Some(ResourceQuotaStatus { hard: Some(hard), used: Some(used) });
+    plan.then(Write::shared_status(quota, &new).into_iter().collect());
+    plan.requeue(AGAIN);
+    plan
+}

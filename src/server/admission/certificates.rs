@@ -1,0 +1,25 @@
+//! CertificateApproval, CertificateSigning and CertificateSubjectRestriction: who may decide on certificates, and what nobody
+//! may ask for.
+
+use super::{Operation, Review};
+use crate::api::{Object, Status};
+use crate::server::certificates;
+
+const KIND: &str = "CertificateSigningRequest";
+
+/// An approval, or a certificate, in whatever subresource it comes.
+pub(super) fn may_decide(review: &Review<'_>, new: &Object) -> Result<(), Status> {
+    match review.old {
+        Some(old) if review.operation == Operation::Update && review.call.kind.kind == KIND => {
+            certificates::may_decide(review.server, review.call, new, old)
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn may_ask(review: &Review<'_>, new: &Object) -> Result<(), Status> {
+    match review.is(KIND, Operation::Create) {
+        true => certificates::may_ask(review.call, new),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,16 @@
+//! DefaultTolerationSeconds: how long a Pod stays on a node that is not ready or not reachable, where it does not say.
+
+use super::{Operation, Review};
+use crate::api::{Object, Status, pod};
+
+pub use crate::api::pod::TolerationSeconds;
+
+pub(super) fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
+    if review.is_about("Pod")
+        && review.operation != Operation::Delete
+        && let Some(spec) = pod.0["spec"].as_object_mut()
+    {
+        pod::add_default_tolerations(spec, review.server.config.toleration_seconds);
+    }
+    Ok(())
+}

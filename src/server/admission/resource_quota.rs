@@ -1,0 +1,60 @@
+//! ResourceQuota: what a write would use must be left in the quotas of its namespace. They are charged in the transaction
+//! that writes the object, so that no two writes ever get the same remainder, and what fails costs nothing.
+
+use futures::future::BoxFuture;
+
+use super::{Charge, Operation, Review};
+use crate::api::quota::{self, Counter};
+use crate::api::{Object, Status, pod_totals};
+
+const QUOTAS: &str = "resourcequotas";
+
+pub(super) fn charge(review: &Review<'_>, object: &Object) -> Result<Vec<Charge>, Status> {
+    let counts = match (review.operation, review.subresource()) {
+        (Operation::Create | Operation::Update, "") => true,
+        (Operation::Update, "resize") => true,
+        _ => false,
+    };
+    if !counts {
+        return Ok(Vec::new());
+    }
+    let now = review.server.env.now();
+    let mut charges = Vec::new();
+    for item in review.items(QUOTAS, Some(review.namespace())) {
+        let mut quota = item.current()?.object;
+        let after = quota::charge(&quota, review.call.kind, object, review.old, now);
+        let Some(used) = after.map_err(|why| review.forbidden(object, why))? else { continue };
+        quota.0["status"]["used"] = quota::to_json(&used);
+        let bytes = review.shelf(QUOTAS)?.head.store(&quota);
+        charges.push(Charge { key: item.key.to_string(), revision: item.revision, quota: bytes });
+    }
+    Ok(charges)
+}
+
+/// Nobody says that less is used than is: a controller may not have seen yet what was charged for.
+pub(super) fn validate<'a>(review: &'a Review<'_>, new: &'a Object) -> BoxFuture<'a, Result<(), Status>> {
+    Box::pin(async move {
+        if review.call.kind.kind != "ResourceQuota" || review.subresource() != "status" {
+            return Ok(());
+        }
+        review.server.cache.fresh().await?;
+        let mut counter = Counter::new(new, review.server.env.now());
+        for (kind, number) in counter.kinds() {
+            let items = review.items(&kind.resource(), Some(review.namespace()));
+            match number {
+                true => counter.add_number(kind, items.len()),
+                false => {
+                    for item in items {
+                        counter.add(kind, &item.current()?.object);
+                    }
+                }
+            }
+        }
+        let told = pod_totals::quantities(&new.0["status"]["used"]);
+        let less = counter.used().iter().find(|(resource, used)| told.get(*resource).is_some_and(|told| told < used));
+        match less {
+            None => Ok(()),
+            Some((resource, used)) => Err(review.call.conflict(format!("{used} of {resource} is used by now"))),
+        }
+    })
+}

@@ -1,0 +1,112 @@
+//! What admission looks at: a request on an object, and what the cluster holds beside it.
+
+use std::sync::Arc;
+
+use crate::api::{Kind, Object, Status, kinds};
+use crate::server::Server;
+use crate::server::cache::{Item, Shelf};
+use crate::server::call::Call;
+
+/// What happens to the object; upstream's `admission.Operation`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Operation {
+    Create,
+    Update,
+    Delete,
+    Connect,
+}
+
+impl Operation {
+    /// As rules and questions name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Operation::Create => "CREATE",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+            Operation::Connect => "CONNECT",
+        }
+    }
+}
+
+/// What is asked, beside the object itself; upstream's `admission.Attributes`.
+#[derive(Clone, Copy)]
+pub(in crate::server) struct Review<'a> {
+    pub server: &'a Server,
+    pub call: &'a Call,
+    pub operation: Operation,
+    /// The object before an update.
+    pub old: Option<&'a Object>,
+}
+
+impl<'a> Review<'a> {
+    pub fn new(server: &'a Server, call: &'a Call, operation: Operation, old: Option<&'a Object>) -> Review<'a> {
+        Review { server, call, operation, old }
+    }
+
+    /// Whether it is about objects of a kind themselves, not about a subresource.
+    pub fn is(&self, kind: &str, operation: Operation) -> bool {
+        self.operation == operation && self.is_about(kind)
+    }
+    pub fn is_about(&self, kind: &str) -> bool {
+        self.call.kind.kind == kind && self.subresource().is_empty()
+    }
+    /// "" where it is about the object itself.
+    pub fn subresource(&self) -> &'a str {
+        self.call.subresource.as_deref().unwrap_or("")
+    }
+    /// "" at the cluster scope.
+    pub fn namespace(&self) -> &'a str {
+        self.call.within()
+    }
+
+    /// A refusal, worded with the name that the object has or is going to have.
+    pub fn forbidden(&self, object: &Object, why: impl std::fmt::Display) -> Status {
+        let generated = object.0["metadata"]["generateName"].as_str().unwrap_or("");
+        let names = [self.call.name(), object.name(), generated];
+        let name = names.into_iter().find(|name| !name.is_empty()).unwrap_or("Unknown");
+        Status::forbidden(self.call.kind.plural, self.call.kind.group, name, why)
+    }
+
+    /// The request's Namespace; none at the cluster scope.
+    pub fn namespace_item(&self) -> Option<Arc<Item>> {
+        let kind = kind("namespaces")?;
+        self.server.cache.shelf(kind).get(&kind.key(None, self.namespace()))
+    }
+
+    /// An object as the cache shows it.
+    pub fn get(&self, resource: &str, namespace: Option<&str>, name: &str) -> Option<Object> {
+        let kind = kind(resource)?;
+        let item = self.server.cache.shelf(kind).get(&kind.key(namespace, name))?;
+        Object::from_slice(&item.bytes).ok()
+    }
+
+    /// Whether there is any object in a namespace.
+    pub fn exists(&self, resource: &str, namespace: Option<&str>) -> bool {
+        let Some(kind) = kind(resource) else { return false };
+        let prefix = kind.key(namespace, "");
+        self.server.cache.shelf(kind).read().range(&prefix, None).next().is_some()
+    }
+
+    /// The part of the cache that holds a resource.
+    pub fn shelf(&self, resource: &str) -> Result<&'a Shelf, Status> {
+        let kind = kind(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
+        Ok(self.server.cache.shelf(kind))
+    }
+
+    /// The objects of a namespace, or all where it is `None`, as the cache shows them.
+    pub fn list(&self, resource: &str, namespace: Option<&str>) -> Vec<Object> {
+        let items = self.items(resource, namespace);
+        items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok()).collect()
+    }
+
+    /// The same undecoded.
+    pub fn items(&self, resource: &str, namespace: Option<&str>) -> Vec<Arc<Item>> {
+        let Some(kind) = kind(resource) else { return Vec::new() };
+        let prefix = kind.key(namespace, "");
+        self.server.cache.shelf(kind).read().range(&prefix, None).cloned().collect()
+    }
+}
+
+fn kind(resource: &str) -> Option<&'static Kind> {
+    kinds::lookup(resource)
+}

@@ -1,0 +1,27 @@
+//! Turns: of the writes that a namespace's quotas are charged for, one at a time is committed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use tokio::sync::{Mutex as Queue, OwnedMutexGuard};
+
+/// Who waits for what namespace.
+#[derive(Default)]
+pub(in crate::server) struct Turns(Mutex<HashMap<String, Weak<Queue<()>>>>);
+
+impl Turns {
+    /// Waits for its turn in a namespace; it lasts until the guard is dropped.
+    pub async fn take(&self, namespace: &str) -> OwnedMutexGuard<()> {
+        let queue = {
+            let mut queues = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let queue = queues.get(namespace).and_then(Weak::upgrade).unwrap_or_else(|| {
+                // Nobody waits here; nor in others that only their names are left of.
+                queues.retain(|_, queue| queue.strong_count() > 0);
+                Arc::default()
+            });
+            queues.insert(namespace.to_owned(), Arc::downgrade(&queue));
+            queue
+        };
+        queue.lock_owned().await
+    }
+}

@@ -1,0 +1,164 @@
+//! AdmissionReview: the question that a webhook is asked, and what its answer means.
+
+use std::fmt;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::{Operation, Review, request};
+use crate::api::{Cause, FieldValidation, Kind, Object, Status, patch, status};
+use crate::server::{update, versions};
+
+/// One question.
+pub(super) struct Exchange {
+    /// The AdmissionReview that is sent.
+    pub document: Value,
+    /// The version of the objects in it.
+    version: &'static Kind,
+    uid: String,
+    mutating: bool,
+}
+
+/// Why a webhook could not be asked, in upstream's words.
+pub(super) struct Trouble<'a> {
+    pub name: &'a str,
+    pub why: &'a str,
+}
+
+impl fmt::Display for Trouble<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "failed calling webhook \"{}\": {}", self.name, self.why)
+    }
+}
+
+impl Exchange {
+    pub fn new(review: &Review<'_>, version: &'static Kind, object: &Object, hook: &Value, mutating: bool) -> Exchange {
+        let shown = |object: &Object| match request::is_whole(review) {
+            true => versions::shown_as(version, object).0,
+            false => object.0.clone(),
+        };
+        let (new, old) = match review.operation {
+            Operation::Delete => (Value::Null, shown(object)),
+            _ => (shown(object), review.old.map_or(Value::Null, shown)),
+        };
+        let mut request = request::describe(review, version, object);
+        let uid = request["uid"].as_str().unwrap_or("").to_owned();
+        request["object"] = new;
+        request["oldObject"] = old;
+        // The first that both know.
+        let versions = hook["admissionReviewVersions"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let spoken = versions.into_iter().find(|version| matches!(*version, "v1" | "v1beta1")).unwrap_or("v1");
+        let api_version = format!("admission.k8s.io/{spoken}");
+        let document = json!({"kind": "AdmissionReview", "apiVersion": api_version, "request": request});
+        Exchange { document, version, uid, mutating }
+    }
+
+    /// What audit annotations call it.
+    pub fn phase(&self) -> &'static str {
+        if self.mutating { "mutation" } else { "validation" }
+    }
+
+    /// The `response` of an answer, if it is one to this question.
+    pub fn read(&self, mut answer: Value) -> Result<Value, String> {
+        let response = answer["response"].take();
+        if !response.is_object() {
+            return Err("webhook response was absent".to_owned());
+        }
+        let (wanted, got) = (&self.document["apiVersion"], &answer["apiVersion"]);
+        if wanted == "admission.k8s.io/v1beta1" && got.is_null() {
+            return Ok(response);
+        }
+        if wanted != got || answer["kind"] != "AdmissionReview" {
+            let gvk = |version: &Value, kind: &Value| {
+                let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+                format!("{}, Kind={}", text(version), text(kind))
+            };
+            let (wanted, got) = (gvk(wanted, &"AdmissionReview".into()), gvk(got, &answer["kind"]));
+            return Err(format!("expected webhook response of {wanted}, got {got}"));
+        }
+        if response["uid"] != self.uid {
+            let got = response["uid"].as_str().unwrap_or("");
+            return Err(format!("expected response.uid={:?}, got {got:?}", self.uid));
+        }
+        let has = |field: &str| response[field].as_str().is_some_and(|text| !text.is_empty());
+        match (self.mutating, has("patch"), has("patchType")) {
+            (true, true, false) => Err("webhook returned response.patch but not response.patchType".to_owned()),
+            (true, false, true) => Err("webhook returned response.patchType but not response.patch".to_owned()),
+            (false, true, _) => Err("validating webhook may not return response.patch".to_owned()),
+            (false, _, true) => Err("validating webhook may not return response.patchType".to_owned()),
+            _ => Ok(response),
+        }
+    }
+
+    /// The object as the answer changes it; `None` where it does not.
+    pub fn patched(
+        &self,
+        review: &Review<'_>,
+        name: &str,
+        response: &Value,
+        object: &Object,
+    ) -> Result<Option<Object>, Status> {
+        let Some(encoded) = response["patch"].as_str().filter(|patch| !patch.is_empty()) else { return Ok(None) };
+        if review.operation == Operation::Delete {
+            return Err(Status::internal(format!(
+                "admission webhook \"{name}\" attempted to modify the object, which is not supported for this operation"
+            )));
+        }
+        let trouble = |why: String| Status::internal(Trouble { name, why: &why });
+        if response["patchType"] != "JSONPatch" && !response["patchType"].is_null() {
+            return Err(trouble(format!("unsupported patch type {}", response["patchType"])));
+        }
+        let decoded = STANDARD.decode(encoded).map_err(|why| trouble(format!("response.patch: {why}")))?;
+        let operations: Value =
+            serde_json::from_slice(&decoded).map_err(|why| trouble(format!("response.patch: {why}")))?;
+        if !request::is_whole(review) {
+            return Ok(Some(Object(patch::json(&object.0, &operations).map_err(Status::internal)?)));
+        }
+        let shown = versions::shown_as(self.version, object);
+        let value = patch::json(&shown.0, &operations).map_err(Status::internal)?;
+        let (decoded, _) = self.version.decode(value, FieldValidation::Ignore).map_err(Status::internal)?;
+        let mut new = versions::stored_of(self.version, decoded);
+        (review.call.kind.strategy.default)(&mut new);
+        if let Some(old) = review.old {
+            update::prepare(review.call, update::part_of(review.call)?, &mut new, old);
+        }
+        Ok(Some(new))
+    }
+}
+
+/// Notes the warnings and the audit annotations of an answer.
+pub(super) fn take_notes(review: &Review<'_>, name: &str, response: &Value) {
+    for warning in response["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        review.call.notes.warn(warning);
+    }
+    for (key, value) in response["auditAnnotations"].as_object().into_iter().flatten() {
+        review.call.notes.annotate(format!("{name}/{key}"), value.as_str().unwrap_or(""));
+    }
+}
+
+/// The refusal that an answer is, if it is one.
+pub(super) fn refusal(name: &str, response: &Value) -> Option<Status> {
+    if response["allowed"] == true {
+        return None;
+    }
+    let result = &response["status"];
+    let text = |field: &str| result[field].as_str().unwrap_or("").to_owned();
+    let denied = format!("admission webhook \"{name}\" denied the request");
+    let message = match (text("message"), text("reason")) {
+        (message, _) if !message.is_empty() => format!("{denied}: {message}"),
+        (_, reason) if !reason.is_empty() => format!("{denied}: {reason}"),
+        _ => format!("{denied} without explanation"),
+    };
+    let code = result["code"].as_u64().and_then(|code| u16::try_from(code).ok()).filter(|code| *code >= 400);
+    let mut refused = Status::failure(code.unwrap_or(400), &text("reason"), message);
+    if result["details"].is_object() {
+        let details = serde_json::from_value::<status::Details>(result["details"].clone());
+        refused.details = details.ok().map(|details| status::Details { causes: causes(details.causes), ..details });
+    }
+    Some(refused)
+}
+
+fn causes(causes: Vec<Cause>) -> Vec<Cause> {
+    causes.into_iter().filter(|cause| !cause.message.is_empty() || !cause.field.is_empty()).collect()
+}

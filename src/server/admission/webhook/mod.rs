@@ -1,0 +1,164 @@
+//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: programs elsewhere are asked about writes, and may change them.
+//! <https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/>
+
+use std::time::Duration;
+
+use futures::future::{BoxFuture, join_all};
+use serde_json::Value;
+
+use super::{Operation, Review, matching, request};
+use crate::api::{Object, Status};
+use crate::server::webhook;
+
+mod exchange;
+
+use exchange::{Exchange, Trouble};
+
+const MUTATING: &str = "mutatingwebhookconfigurations";
+const VALIDATING: &str = "validatingwebhookconfigurations";
+
+/// One webhook of a configuration.
+struct Hook {
+    /// Tells it from all others.
+    key: String,
+    spec: Value,
+}
+
+impl Hook {
+    fn name(&self) -> &str {
+        self.spec["name"].as_str().unwrap_or("")
+    }
+}
+
+/// Whether there are webhooks.
+pub(super) fn any(review: &Review<'_>) -> bool {
+    [MUTATING, VALIDATING].iter().any(|resource| review.exists(resource, None))
+}
+
+/// All webhooks, in the order of their configurations' names and within these.
+fn hooks(review: &Review<'_>, resource: &str) -> Vec<Hook> {
+    if matching::is_exempt(review) || !review.exists(resource, None) {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    for mut configuration in review.list(resource, None) {
+        let name = configuration.name().to_owned();
+        let Some(Value::Array(specs)) = configuration.0.get_mut("webhooks").map(Value::take) else { continue };
+        all.extend(specs.into_iter().map(|spec| Hook { key: format!("{name}/{}", spec["name"]), spec }));
+    }
+    all
+}
+
+/// What the mutating webhooks have done so far: who was asked, and who is to be asked again.
+#[derive(Default)]
+pub(super) struct Rounds {
+    invoked: Vec<String>,
+    again: Vec<String>,
+    /// The object as the last of them left it.
+    left: Option<Object>,
+    second: bool,
+}
+
+impl Rounds {
+    /// Whether all plugins shall look at the object once more. It begins their second round.
+    pub fn begin_second(&mut self) -> bool {
+        self.second = self.left.is_some();
+        self.second
+    }
+}
+
+/// Asks the mutating webhooks one after the other. Who wants to see what later ones changed is asked once more in the second
+/// round.
+pub(super) async fn mutate(review: &Review<'_>, rounds: &mut Rounds, object: &mut Object) -> Result<(), Status> {
+    let hooks = hooks(review, MUTATING);
+    if rounds.second && rounds.left.as_ref() != Some(object) {
+        // Other plugins have changed it since.
+        rounds.again.clone_from(&rounds.invoked);
+    }
+    for (index, hook) in hooks.iter().enumerate() {
+        if rounds.second && !rounds.again.contains(&hook.key) {
+            continue;
+        }
+        let Some(exchange) = relevant(review, hook, object, true)? else { continue };
+        let patched = match answered(review, hook, &exchange, (rounds.second, index)).await? {
+            Some(answer) => exchange.patched(review, hook.name(), &answer, object)?,
+            None => None,
+        };
+        if let Some(patched) = patched.filter(|patched| patched != object) {
+            *object = patched;
+            rounds.again.clone_from(&rounds.invoked);
+            rounds.left = Some(object.clone());
+        }
+        if hook.spec["reinvocationPolicy"] == "IfNeeded" && !rounds.second {
+            rounds.invoked.push(hook.key.clone());
+        }
+    }
+    Ok(())
+}
+
+/// Asks the validating webhooks, all at once.
+pub(super) fn validate<'a>(review: &'a Review<'_>, object: &'a Object) -> BoxFuture<'a, Result<(), Status>> {
+    Box::pin(async move {
+        let hooks = hooks(review, VALIDATING);
+        let asked = hooks.iter().enumerate().map(|(index, hook)| async move {
+            match relevant(review, hook, object, false)? {
+                Some(exchange) => answered(review, hook, &exchange, (false, index)).await.map(drop),
+                None => Ok(()),
+            }
+        });
+        join_all(asked).await.into_iter().collect()
+    })
+}
+
+/// What to ask a webhook, if the request concerns it.
+fn relevant(review: &Review<'_>, hook: &Hook, object: &Object, mutating: bool) -> Result<Option<Exchange>, Status> {
+    let Some(version) = matching::by_rules(review, &hook.spec["rules"], &hook.spec["matchPolicy"]) else {
+        return Ok(None);
+    };
+    if !matching::by_selectors(review, object, &hook.spec)? {
+        return Ok(None);
+    }
+    Ok(Some(Exchange::new(review, version, object, &hook.spec, mutating)))
+}
+
+/// Asks a webhook. `None` where it could not be asked and that is all right; a refusal is an error.
+fn answered<'a>(
+    review: &'a Review<'_>,
+    hook: &'a Hook,
+    exchange: &'a Exchange,
+    place: (bool, usize),
+) -> BoxFuture<'a, Result<Option<Value>, Status>> {
+    Box::pin(ask(review, hook, exchange, place))
+}
+
+async fn ask(
+    review: &Review<'_>,
+    hook: &Hook,
+    exchange: &Exchange,
+    (second, index): (bool, usize),
+) -> Result<Option<Value>, Status> {
+    let timeout = Duration::from_secs(hook.spec["timeoutSeconds"].as_u64().unwrap_or(10));
+    let call = webhook::call(review.server, &hook.spec["clientConfig"], &exchange.document, timeout);
+    let answer = match call.await {
+        Ok(answer) => exchange.read(answer).map_err(|why| format!("received invalid webhook response: {why}")),
+        Err(why) => Err(format!("failed to call webhook: {why:#}")),
+    };
+    let name = hook.name();
+    match answer {
+        Ok(answer) => {
+            exchange::take_notes(review, name, &answer);
+            match exchange::refusal(name, &answer) {
+                Some(refusal) => Err(refusal),
+                None => Ok(Some(answer)),
+            }
+        }
+        Err(why) if hook.spec["failurePolicy"] == "Ignore" => {
+            tracing::warn!("failed calling webhook, failing open {name}: {why}");
+            let (kind, round) = (exchange.phase(), usize::from(second));
+            let key = format!("failed-open.{kind}.webhook.admission.k8s.io/round_{round}_index_{index}");
+            review.call.notes.annotate(key, name);
+            Ok(None)
+        }
+        Err(why) => Err(Status::internal(Trouble { name, why: &why })),
+    }
+}

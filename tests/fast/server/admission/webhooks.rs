@@ -1,0 +1,495 @@
+//! Webhooks: real ones, over TLS on loopback; what they are asked, and what their answers do.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::service::service_fn;
+use hyper::{Request as HttpRequest, Response as HttpResponse, StatusCode};
+use hyper_util::rt::TokioIo;
+use podwright::api::request::PatchType;
+use podwright::api::{Object, Options, Status, Verb};
+use rustls::pki_types::PrivateKeyDer;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use super::{Api, object_of, pod, request, told, with, within};
+
+type Answer = dyn Fn(&Value) -> Value + Send + Sync;
+
+/// A webhook that runs, and what it was asked.
+struct Hook {
+    port: u16,
+    ca: String,
+    seen: Arc<Mutex<Vec<Value>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Hook {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Hook {
+    /// Answers each request with the `response` that `answer` makes of it; its uid is filled in. An answer with `raw` is
+    /// sent as that; one with `wait` comes too late.
+    async fn new(answer: impl Fn(&Value) -> Value + Send + Sync + 'static) -> Hook {
+        let names = ["localhost", "127.0.0.1", "hook.default.svc"].map(str::to_owned);
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder =
+            rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = builder.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (asked, answer): (_, Arc<Answer>) = (seen.clone(), Arc::new(answer));
+        let task = tokio::spawn(async move {
+            let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (acceptor, asked, answer) = (acceptor.clone(), asked.clone(), answer.clone());
+                tokio::spawn(async move {
+                    // Who does not trust us hangs up.
+                    let Ok(stream) = acceptor.accept(stream).await else { return };
+                    let serve = service_fn(move |http| reply(http, asked.clone(), answer.clone()));
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), serve).await.ok();
+                });
+            }
+        });
+        Hook { port, ca: STANDARD.encode(made.cert.pem()), seen, task }
+    }
+
+    async fn allowing() -> Hook {
+        Hook::new(|_| json!({"allowed": true})).await
+    }
+
+    /// One entry of a configuration, for Pods' creation unless changed.
+    fn entry(&self, name: &str, more: Value) -> Value {
+        let mut entry = json!({
+            "name": name, "clientConfig": {"url": format!("https://127.0.0.1:{}", self.port), "caBundle": self.ca},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+            "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 5,
+        });
+        json_patch::merge(&mut entry, &more);
+        entry
+    }
+
+    fn requests(&self) -> Vec<Value> {
+        self.seen.lock().unwrap().iter().map(|document| document["request"].clone()).collect()
+    }
+
+    /// `CREATE pods p`, ...
+    fn lines(&self) -> Vec<String> {
+        let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+        let line = |request: &Value| {
+            let resource = [text(&request["resource"]["resource"]), text(&request["subResource"])];
+            let resource = resource.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("/");
+            format!("{} {resource} {}", text(&request["operation"]), text(&request["name"]))
+        };
+        self.requests().iter().map(line).collect()
+    }
+}
+
+async fn reply(
+    http: HttpRequest<hyper::body::Incoming>,
+    asked: Arc<Mutex<Vec<Value>>>,
+    answer: Arc<Answer>,
+) -> Result<HttpResponse<Full<Bytes>>, hyper::Error> {
+    let body = http.into_body().collect().await?.to_bytes();
+    let document: Value = serde_json::from_slice(&body).unwrap();
+    let request = document["request"].clone();
+    asked.lock().unwrap().push(document.clone());
+    let mut response = answer(&request);
+    if response["wait"] == true {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+    if let Some(code) = response["code"].as_u64() {
+        let code = StatusCode::from_u16(code as u16).unwrap();
+        return Ok(HttpResponse::builder().status(code).body(Full::from("trouble")).unwrap());
+    }
+    if let Some(raw) = response.get("raw") {
+        return Ok(HttpResponse::new(Full::from(raw.to_string())));
+    }
+    if response["uid"].is_null() {
+        response["uid"] = request["uid"].clone();
+    }
+    let review = json!({"kind": "AdmissionReview", "apiVersion": document["apiVersion"], "response": response});
+    Ok(HttpResponse::new(Full::from(review.to_string())))
+}
+
+fn patch(operations: Value) -> Value {
+    json!({"allowed": true, "patchType": "JSONPatch", "patch": STANDARD.encode(operations.to_string())})
+}
+
+fn label(name: &str) -> Value {
+    patch(json!([{"op": "add", "path": format!("/metadata/labels/{name}"), "value": "yes"}]))
+}
+
+fn configuration(kind: &str, name: &str, entries: &[Value]) -> Value {
+    json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "webhooks": entries})
+}
+
+impl Api {
+    async fn mutating(&self, name: &str, entries: &[Value]) {
+        let made = configuration("MutatingWebhookConfiguration", name, entries);
+        self.create("mutatingwebhookconfigurations", made).await.unwrap();
+    }
+    async fn validating(&self, name: &str, entries: &[Value]) {
+        let made = configuration("ValidatingWebhookConfiguration", name, entries);
+        self.create("validatingwebhookconfigurations", made).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_mutating_webhook_is_asked_in_upstreams_form_and_patches() {
+    let api = Api::new().await;
+    let hook = Hook::new(|_| {
+        patch(json!([
+            {"op": "add", "path": "/spec/containers/-", "value": {"name": "sidecar", "image": "s:1"}},
+            {"op": "add", "path": "/metadata/labels/hooked", "value": "yes"},
+        ]))
+    })
+    .await;
+    api.mutating("m", &[hook.entry("a.example.com", json!({}))]).await;
+    let options = Options { field_manager: Some("me".into()), ..Options::default() };
+    let made = object_of(api.0.handle(request(Verb::Create, "pods", "", Some(pod("p")), options)).await.unwrap());
+    assert_eq!(made.label("hooked"), Some("yes"));
+    let sidecar = &made.0["spec"]["containers"][1];
+    assert_eq!(
+        (&sidecar["name"], &sidecar["imagePullPolicy"]),
+        (&json!("sidecar"), &json!("IfNotPresent")),
+        "with defaults"
+    );
+    assert!(sidecar["volumeMounts"][0]["mountPath"].is_string(), "other plugins look at what was patched in");
+
+    let seen = hook.requests().remove(0);
+    let gvk = json!({"group": "", "version": "v1", "kind": "Pod"});
+    let gvr = json!({"group": "", "version": "v1", "resource": "pods"});
+    for (field, value) in [
+        ("kind", gvk.clone()),
+        ("requestKind", gvk),
+        ("resource", gvr.clone()),
+        ("requestResource", gvr),
+        ("name", json!("p")),
+        ("namespace", json!("default")),
+        ("operation", json!("CREATE")),
+        ("dryRun", json!(false)),
+        ("oldObject", Value::Null),
+        ("options", json!({"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1", "fieldManager": "me"})),
+        ("userInfo", json!({"username": "test", "groups": ["system:masters", "system:authenticated"]})),
+    ] {
+        assert_eq!(seen[field], value, "{field}");
+    }
+    assert_eq!(seen["object"]["spec"]["containers"][0]["name"], "c");
+    assert_eq!(seen["object"]["spec"]["serviceAccountName"], "default", "the built-in plugins come first");
+    assert_eq!(seen["uid"].as_str().unwrap().len(), 36);
+}
+
+#[tokio::test]
+async fn a_refusal_says_who_refused_and_why() {
+    for (status, code, message) in [
+        (
+            json!({"message": "not here", "code": 403, "reason": "Forbidden"}),
+            403,
+            "admission webhook \"a.example.com\" denied the request: not here",
+        ),
+        (json!({"reason": "NoSuchThing"}), 400, "admission webhook \"a.example.com\" denied the request: NoSuchThing"),
+        (Value::Null, 400, "admission webhook \"a.example.com\" denied the request without explanation"),
+        (json!({"code": 200, "message": "odd"}), 400, "admission webhook \"a.example.com\" denied the request: odd"),
+    ] {
+        for mutating in [true, false] {
+            let api = Api::new().await;
+            let status = status.clone();
+            let hook =
+                Hook::new(move |_| json!({"allowed": false, "status": status, "warnings": ["think again"]})).await;
+            let entries = [hook.entry("a.example.com", json!({}))];
+            if mutating {
+                api.mutating("w", &entries).await
+            } else {
+                api.validating("w", &entries).await
+            }
+            let (refused, warnings) = api.create_warned("pods", pod("p")).await;
+            let refused = refused.unwrap_err();
+            assert_eq!((refused.code, refused.message.as_str()), (code, message));
+            assert_eq!(warnings, ["think again"]);
+            assert!(api.get("pods", "p").await.unwrap_err().is_not_found());
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_asked_fails_or_is_passed_over() {
+    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap().port();
+    let stranger = Hook::allowing().await;
+    let cases: Vec<(Hook, Value, &str)> = vec![
+        (
+            Hook::allowing().await,
+            json!({"clientConfig": {"url": format!("https://127.0.0.1:{closed}/path")}}),
+            "/path?timeout=1s\": dial tcp 127.0.0.1",
+        ),
+        (Hook::allowing().await, json!({"clientConfig": {"caBundle": stranger.ca}}), "invalid peer certificate"),
+        (Hook::new(|_| json!({"wait": true})).await, json!({}), "?timeout=1s\": context deadline exceeded"),
+        (
+            Hook::new(|_| json!({"code": 500})).await,
+            json!({}),
+            "an error on the server (\"trouble\") has prevented the request from succeeding",
+        ),
+        (
+            Hook::new(|_| json!({"code": 404})).await,
+            json!({}),
+            "the server rejected our request: 404 Not Found: trouble",
+        ),
+        (
+            Hook::new(|_| json!({"uid": "x", "allowed": true})).await,
+            json!({}),
+            "received invalid webhook response: expected response.uid=",
+        ),
+        (
+            Hook::new(|_| json!({"raw": {"kind": "AdmissionReview"}})).await,
+            json!({}),
+            "received invalid webhook response: webhook response was absent",
+        ),
+        (
+            Hook::new(|_| json!({"raw": {"kind": "Pod", "apiVersion": "v1", "response": {}}})).await,
+            json!({}),
+            "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got v1, Kind=Pod",
+        ),
+        (Hook::new(|_| label("x")).await, json!({}), "validating webhook may not return response.patch"),
+        (
+            Hook::allowing().await,
+            json!({"clientConfig": {"url": null, "service": {"namespace": "default", "name": "none", "path": "/x"}}}),
+            "Post \"https://none.default.svc:443/x?timeout=1s\": services \"none\" not found",
+        ),
+    ];
+    for (hook, more, why) in cases {
+        let mut entry = hook.entry("a.example.com", json!({"timeoutSeconds": 1}));
+        json_patch::merge(&mut entry, &more);
+        let api = Api::new().await;
+        api.validating("w", &[entry]).await;
+        let refused = api.create("pods", pod("p")).await.unwrap_err();
+        let head = "Internal error occurred: failed calling webhook \"a.example.com\": ";
+        assert!(
+            refused.code == 500 && refused.message.starts_with(head) && refused.message.contains(why),
+            "{refused}\n{why}"
+        );
+        let open = json!([{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}]);
+        let options = Options { patch_type: Some(PatchType::Json), ..Options::default() };
+        api.0.handle(request(Verb::Patch, "validatingwebhookconfigurations", "w", Some(open), options)).await.unwrap();
+        api.create("pods", pod("p")).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn rules_say_what_is_asked_about() {
+    let api = Api::new().await;
+    let rule = |operations: Value, resources: Value| json!({"apiGroups": ["*"], "apiVersions": ["*"], "operations": operations, "resources": resources});
+    let all = Hook::allowing().await;
+    let named = Hook::allowing().await;
+    let cluster = Hook::allowing().await;
+    let mut wide = rule(json!(["*"]), json!(["*/*"]));
+    wide["scope"] = "Cluster".into();
+    api.validating(
+        "w",
+        &[
+            all.entry("a.example.com", json!({"rules": [rule(json!(["*"]), json!(["configmaps", "pods/*"]))]})),
+            named.entry("b.example.com", json!({"rules": [rule(json!(["DELETE", "UPDATE"]), json!(["configmaps"]))]})),
+            cluster.entry("c.example.com", json!({"rules": [wide]})),
+        ],
+    )
+    .await;
+    api.create("configmaps", super::super::config_map("a")).await.unwrap();
+    let changed = api.patch("configmaps", "a", json!({"data": {"a": "2"}})).await.unwrap();
+    api.create("pods", pod("p")).await.unwrap();
+    api.sub(Verb::Patch, "pods", "p", "status", json!({"status": {"phase": "Running"}})).await.unwrap();
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}});
+    api.sub(Verb::Create, "pods", "p", "binding", binding).await.unwrap();
+    api.sub(Verb::Connect, "pods", "p", "exec", json!({"container": "c", "command": ["sh"]})).await.ok();
+    api.namespace("other", json!({})).await;
+    api.ask(Verb::DeleteCollection, "configmaps", "", Options::default()).await.unwrap();
+    // What webhooks are set up by is not theirs to judge.
+    api.delete("validatingwebhookconfigurations", "w", Options::default()).await.unwrap();
+
+    assert_eq!(
+        all.lines(),
+        [
+            "CREATE configmaps a",
+            "UPDATE configmaps a",
+            // As upstream reads `pods/*`.
+            "CREATE pods p",
+            "UPDATE pods/status p",
+            "CREATE pods/binding p",
+            "CONNECT pods/exec p",
+            "DELETE configmaps a"
+        ]
+    );
+    assert_eq!(named.lines(), ["UPDATE configmaps a", "DELETE configmaps a"]);
+    assert_eq!(cluster.lines(), ["CREATE namespaces other"]);
+    let requests = named.requests();
+    assert_eq!(
+        (&requests[0]["oldObject"]["data"]["a"], &requests[0]["object"]["data"]["a"]),
+        (&json!("1"), &json!("2"))
+    );
+    assert_eq!((&requests[1]["object"], &requests[1]["oldObject"]), (&Value::Null, &changed.0));
+    assert_eq!(all.requests()[4]["kind"], json!({"group": "", "version": "v1", "kind": "Binding"}));
+    assert_eq!(
+        all.requests()[5]["object"],
+        json!({"kind": "PodExecOptions", "apiVersion": "v1", "container": "c", "command": ["sh"]})
+    );
+    assert_eq!(cluster.requests()[0]["namespace"], "other");
+}
+
+#[tokio::test]
+async fn selectors_choose_by_namespace_and_by_labels_before_and_after() {
+    let api = Api::new().await;
+    api.namespace("loud", json!({"watched": "yes"})).await;
+    let by_namespace = Hook::allowing().await;
+    let by_object = Hook::allowing().await;
+    let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["configmaps", "namespaces"]}]);
+    api.validating(
+        "w",
+        &[
+            by_namespace.entry(
+                "a.example.com",
+                json!({"rules": rules, "namespaceSelector": {"matchLabels": {"watched": "yes"}}}),
+            ),
+            by_object.entry(
+                "b.example.com",
+                json!({"rules": rules, "objectSelector": {"matchExpressions": [{"key": "x", "operator": "Exists"}]}}),
+            ),
+        ],
+    )
+    .await;
+    api.create("configmaps", super::super::config_map("a")).await.unwrap();
+    let loud = request(Verb::Create, "configmaps", "", Some(super::super::config_map("b")), Options::default());
+    api.0.handle(within("loud", loud)).await.unwrap();
+    api.patch("configmaps", "a", json!({"metadata": {"labels": {"x": "1"}}})).await.unwrap();
+    api.patch("configmaps", "a", json!({"metadata": {"labels": {"x": null}}})).await.unwrap();
+    api.patch("configmaps", "a", json!({"data": {"a": "3"}})).await.unwrap();
+    api.patch("namespaces", "loud", json!({"metadata": {"labels": {"y": "1"}}})).await.unwrap();
+    assert_eq!(by_namespace.lines(), ["CREATE configmaps b", "UPDATE namespaces loud"]);
+    assert_eq!(by_object.lines(), ["UPDATE configmaps a", "UPDATE configmaps a"]);
+}
+
+#[tokio::test]
+async fn equivalent_versions_are_converted_to_what_the_rule_names() {
+    let api = Api::new().await;
+    let (equivalent, exact) = (
+        Hook::new(|_| patch(json!([{"op": "replace", "path": "/spec/maxReplicas", "value": 7}]))).await,
+        Hook::allowing().await,
+    );
+    let rules = json!([{"apiGroups": ["autoscaling"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["horizontalpodautoscalers"]}]);
+    api.mutating(
+        "w",
+        &[
+            equivalent.entry("a.example.com", json!({"rules": rules})),
+            exact.entry("b.example.com", json!({"rules": rules, "matchPolicy": "Exact"})),
+        ],
+    )
+    .await;
+    let scaler = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"}, "spec": {
+        "maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
+        "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 60}}}]}});
+    let made = api.create("horizontalpodautoscalers", scaler).await.unwrap();
+    assert_eq!((made.api_version(), &made.0["spec"]["maxReplicas"]), ("autoscaling/v2", &json!(7)));
+    assert_eq!(made.0["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 60);
+    let seen = equivalent.requests().remove(0);
+    assert_eq!((&seen["kind"]["version"], &seen["requestKind"]["version"]), (&json!("v1"), &json!("v2")));
+    assert_eq!(seen["object"]["spec"]["targetCPUUtilizationPercentage"], 60);
+    assert_eq!(exact.lines(), [""; 0]);
+}
+
+#[tokio::test]
+async fn who_wants_to_see_later_changes_is_asked_again() {
+    let api = Api::new().await;
+    let again = Hook::new(|request| match request["object"]["metadata"]["labels"]["second"].is_string() {
+        true => label("saw-second"),
+        false => label("first"),
+    })
+    .await;
+    let once = Hook::allowing().await;
+    let second = Hook::new(|_| label("second")).await;
+    api.mutating(
+        "w",
+        &[
+            again.entry("a.example.com", json!({"reinvocationPolicy": "IfNeeded"})),
+            once.entry("b.example.com", json!({})),
+            second.entry("c.example.com", json!({})),
+        ],
+    )
+    .await;
+    let made = api.create("pods", pod("p")).await.unwrap();
+    for name in ["first", "second", "saw-second"] {
+        assert_eq!(made.label(name), Some("yes"), "{name}");
+    }
+    assert_eq!([again.lines().len(), once.lines().len(), second.lines().len()], [2, 1, 1]);
+}
+
+#[tokio::test]
+async fn dry_runs_warnings_and_updates_pass_through() {
+    let api = Api::new().await;
+    let hook = Hook::new(|request| {
+        let mut answer = patch(json!([
+            {"op": "add", "path": "/data/hooked", "value": "yes"},
+            {"op": "replace", "path": "/metadata/uid", "value": request["object"]["metadata"]["uid"]},
+        ]));
+        answer["warnings"] = json!(["mind the gap", "and the step"]);
+        answer["auditAnnotations"] = json!({"key": "value"});
+        answer
+    })
+    .await;
+    let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["configmaps"]}]);
+    api.mutating("w", &[hook.entry("a.example.com", json!({"rules": rules}))]).await;
+    let dry = Options { dry_run: true, ..Options::default() };
+    let create = request(Verb::Create, "configmaps", "", Some(super::super::config_map("a")), dry);
+    let (made, warnings) = told(api.0.handle(create).await);
+    assert_eq!(made.unwrap().0["data"]["hooked"], "yes");
+    assert_eq!(warnings, ["mind the gap", "and the step"]);
+    assert_eq!(hook.requests()[0]["dryRun"], true);
+    assert!(api.get("configmaps", "a").await.unwrap_err().is_not_found());
+
+    let made = api.create("configmaps", super::super::config_map("a")).await.unwrap();
+    let mut replaced: Object = made.clone();
+    replaced.0["data"] = json!({"b": "1"});
+    assert_eq!(api.update("configmaps", &replaced).await.unwrap().0["data"], json!({"b": "1", "hooked": "yes"}));
+}
+
+#[tokio::test]
+async fn a_patch_that_makes_no_object_is_refused() {
+    let api = Api::new().await;
+    for (operations, code, why) in [
+        (json!([{"op": "replace", "path": "/spec/containers/0/image", "value": 7}]), 500, "image"),
+        (json!([{"op": "remove", "path": "/spec/nowhere"}]), 500, "nowhere"),
+        (
+            json!([{"op": "add", "path": "/spec/containers/0/image", "value": ""}]),
+            422,
+            "spec.containers[0].image: Required value",
+        ),
+    ] {
+        let hook = Hook::new(move |_| patch(operations.clone())).await;
+        api.mutating("w", &[hook.entry("a.example.com", json!({}))]).await;
+        let refused: Status = api.create("pods", pod("p")).await.unwrap_err();
+        assert!(refused.code == code && refused.message.contains(why), "{refused}");
+        api.delete("mutatingwebhookconfigurations", "w", Options::default()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_service_is_reached_by_its_name() {
+    let api = Api::new().await;
+    let hook = Hook::new(|_| label("hooked")).await;
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hook"}, "spec": {
+        "type": "ExternalName", "externalName": "localhost"}});
+    api.create("services", service).await.unwrap();
+    let place =
+        json!({"url": null, "service": {"namespace": "default", "name": "hook", "port": hook.port, "path": "/mutate"}});
+    api.mutating("w", &[hook.entry("a.example.com", json!({"clientConfig": place}))]).await;
+    let made = api.create("pods", with(pod("p"), "/metadata/labels", json!({}))).await;
+    assert_eq!(made.unwrap().label("hooked"), Some("yes"));
+}
