@@ -22,6 +22,7 @@ pub mod pattern;
 pub mod pod;
 pub mod pod_resources;
 pub mod pod_totals;
+pub mod policy;
 pub mod protobuf;
 pub mod quantity;
 pub mod quota;

@@ -110,13 +110,14 @@ pub struct Server {
     env: Env,
     config: Config,
     cache: Arc<Cache>,
-    authorizer: Authorizer,
+    authorizer: Arc<Authorizer>,
     streams: Arc<Streams>,
     signer: Signer,
     verified: tokens::Verified,
     trace: Trace,
     reach: tokio::sync::watch::Sender<Option<Reach>>,
     turns: admission::Turns,
+    programs: admission::Programs,
     tasks: Tasks,
 }
 
@@ -144,13 +145,26 @@ impl Server {
         let (cache, feed) = Cache::open(store.clone()).await?;
         let tasks = Tasks::default();
         tasks.add(tokio::spawn(feed));
-        let authorizer = Authorizer::new(&cache);
+        let authorizer = Arc::new(Authorizer::new(&cache));
         let streams = Arc::default();
         let signer = Signer::open(&*store, &env).await?;
         let trace = Trace::default();
-        let (verified, reach, turns) = Default::default();
-        let server =
-            Server { store, env, config, cache, authorizer, streams, signer, verified, trace, reach, turns, tasks };
+        let (verified, reach, turns, programs) = Default::default();
+        let server = Server {
+            store,
+            env,
+            config,
+            cache,
+            authorizer,
+            streams,
+            signer,
+            verified,
+            trace,
+            reach,
+            turns,
+            programs,
+            tasks,
+        };
         let server = Arc::new(server);
         server.create_initial_objects().await?;
         server.start_housekeeping();

@@ -3,8 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::{Kind, Strategy};
+use crate::api::cel::Type;
 use crate::api::columns::{AGE, NAME, column, text_or};
 use crate::api::defaults::{each, fill, made, object};
+use crate::api::policy::{Known, Policy};
 use crate::api::validation::{At, Errors, admission as rules, names, path_segment, pod};
 use crate::api::{Cause, Object};
 
@@ -114,6 +116,7 @@ fn validate(policy: &Object) -> Vec<Cause> {
     for validation in validations.items() {
         check_validation(&validation, &mut errs);
     }
+    compiled(&policy.0["spec"], &mut errs);
     for annotation in audits.items() {
         let (key, value) = (annotation.get("key"), annotation.get("valueExpression"));
         match key.is_empty() {
@@ -125,6 +128,14 @@ fn validate(policy: &Object) -> Vec<Cause> {
         }
     }
     errs.0
+}
+
+/// Every expression must compile; those that are missing are told of elsewhere.
+fn compiled(spec: &Value, errs: &mut Errors) {
+    let params = (!spec["paramKind"].is_null()).then_some(Type::Dyn);
+    for expression in Policy::compile(spec, &Known { object: Type::Dyn, params }).expressions() {
+        rules::expression(expression, errs);
+    }
 }
 
 fn variables(list: &At<'_>, errs: &mut Errors) {

@@ -6,7 +6,7 @@ use super::{Kind, Strategy};
 use crate::api::columns::{AGE, Column, NAME, column};
 use crate::api::defaults::{each, fill, object};
 use crate::api::validation::{At, Errors, admission as rules, names};
-use crate::api::{Cause, Object};
+use crate::api::{Cause, Object, policy};
 
 const COLUMNS: &[Column] =
     &[NAME, column("WEBHOOKS", |o, _| o.at("webhooks").and_then(Value::as_array).map_or(0, Vec::len).to_string()), AGE];
@@ -104,7 +104,11 @@ fn check_webhook(webhook: &At<'_>, mutating: bool, errs: &mut Errors) {
     if mutating {
         errs.one_of(&webhook.get("reinvocationPolicy"), &["IfNeeded", "Never"]);
     }
-    rules::match_conditions(&webhook.get("matchConditions"), errs);
+    let conditions = webhook.get("matchConditions");
+    rules::match_conditions(&conditions, errs);
+    for (_, expression) in policy::conditions(conditions.value, &webhook.path, &policy::Known::default()) {
+        rules::expression(&expression, errs);
+    }
 }
 
 fn client(config: &At<'_>, errs: &mut Errors) {

@@ -1,6 +1,7 @@
 //! The rules that webhooks and admission policies share: which requests they match, and how they fail.
 
 use super::{At, Errors, names, pod};
+use crate::api::policy::Expression;
 
 const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 
@@ -91,6 +92,15 @@ pub fn match_conditions(conditions: &At<'_>, errs: &mut Errors) {
         if expression.str().trim().is_empty() {
             errs.required(&expression.path, "");
         }
+    }
+}
+
+/// An expression must compile.
+pub fn expression(expression: &Expression, errs: &mut Errors) {
+    if let Err(why) = &expression.program
+        && !expression.text.trim().is_empty()
+    {
+        errs.invalid(&expression.field, expression.text.as_str(), format!("compilation failed: {why}"));
     }
 }
 

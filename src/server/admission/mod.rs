@@ -22,6 +22,7 @@ mod matching;
 mod namespace;
 mod node_restriction;
 mod pod_security;
+mod policy;
 mod priority;
 mod request;
 mod resource_quota;
@@ -32,6 +33,7 @@ mod webhook;
 
 pub use default_tolerations::TolerationSeconds;
 pub use pod_security::PodSecurity;
+pub(super) use policy::Programs;
 pub(super) use review::{Operation, Review};
 pub(super) use turns::Turns;
 
@@ -100,6 +102,7 @@ static PLUGINS: &[Plugin] = &[
     Plugin::validates("CertificateApproval", certificates::may_decide),
     Plugin::validates("CertificateSubjectRestriction", certificates::may_ask),
     Plugin { name: "MutatingAdmissionWebhook", mutate: Mutate::Webhooks, validate: Validate::Nothing },
+    Plugin { name: "ValidatingAdmissionPolicy", mutate: Mutate::Nothing, validate: Validate::Later(policy::validate) },
     Plugin {
         name: "ValidatingAdmissionWebhook",
         mutate: Mutate::Nothing,
@@ -116,6 +119,8 @@ const POLICIES: &[&str] = &[
     "PriorityClass",
     "ResourceQuota",
     "StorageClass",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
     "ValidatingWebhookConfiguration",
 ];
 

@@ -2,6 +2,7 @@
 
 mod limits;
 mod pod_security;
+mod policies;
 mod priority;
 mod quotas;
 mod webhooks;

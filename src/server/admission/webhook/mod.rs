@@ -1,11 +1,13 @@
 //! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: programs elsewhere are asked about writes, and may change them.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/>
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
 use serde_json::Value;
 
+use super::policy::{self, Conditions};
 use super::{Operation, Review, matching, request};
 use crate::api::{Object, Status};
 use crate::server::webhook;
@@ -22,6 +24,8 @@ struct Hook {
     /// Tells it from all others.
     key: String,
     spec: Value,
+    /// The conditions of all webhooks of the configuration, and which of them it is.
+    conditions: (Arc<Vec<Conditions>>, usize),
 }
 
 impl Hook {
@@ -43,8 +47,12 @@ fn hooks(review: &Review<'_>, resource: &str) -> Vec<Hook> {
     let mut all = Vec::new();
     for mut configuration in review.list(resource, None) {
         let name = configuration.name().to_owned();
+        let conditions = review.server.programs.webhooks(&configuration);
         let Some(Value::Array(specs)) = configuration.0.get_mut("webhooks").map(Value::take) else { continue };
-        all.extend(specs.into_iter().map(|spec| Hook { key: format!("{name}/{}", spec["name"]), spec }));
+        all.extend(specs.into_iter().enumerate().map(|(index, spec)| {
+            let conditions = (conditions.clone(), index);
+            Hook { key: format!("{name}/{}", spec["name"]), spec, conditions }
+        }));
     }
     all
 }
@@ -117,6 +125,14 @@ fn relevant(review: &Review<'_>, hook: &Hook, object: &Object, mutating: bool) -
     };
     if !matching::by_selectors(review, object, &hook.spec)? {
         return Ok(None);
+    }
+    let (conditions, index) = (&hook.conditions.0, hook.conditions.1);
+    let conditions = conditions.get(index).map(Vec::as_slice).unwrap_or_default();
+    match policy::conditions_hold(review, version, object, conditions) {
+        Ok(true) => {}
+        Ok(false) => return Ok(None),
+        Err(_) if hook.spec["failurePolicy"] == "Ignore" => return Ok(None),
+        Err(why) => return Err(review.forbidden(object, why)),
     }
     Ok(Some(Exchange::new(review, version, object, &hook.spec, mutating)))
 }

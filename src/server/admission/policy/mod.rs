@@ -1,0 +1,252 @@
+//! ValidatingAdmissionPolicy: rules of the cluster's own, in CEL, bound to what they are about and to parameters.
+//! <https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/>
+
+use std::sync::{Arc, Mutex};
+
+use futures::future::BoxFuture;
+use serde_json::{Value as Json, json};
+
+use super::{Review, matching};
+use crate::api::cel::{Budget, Value};
+use crate::api::policy::{Expression, Policy, Validation};
+use crate::api::{Cause, Kind, Object, Status};
+
+mod params;
+mod programs;
+mod values;
+
+pub(super) use programs::Conditions;
+pub(in crate::server) use programs::Programs;
+use values::Seen;
+
+const POLICIES: &str = "validatingadmissionpolicies.admissionregistration.k8s.io";
+const BINDINGS: &str = "validatingadmissionpolicybindings.admissionregistration.k8s.io";
+const FAILURES: &str = "validation.policy.admission.k8s.io/validation_failure";
+/// Upstream's limit of a message that an expression makes.
+const LONGEST_MESSAGE: usize = 5 * 1024;
+
+/// What one policy with one binding has against a request.
+struct Finding {
+    policy: String,
+    binding: String,
+    /// Which of its validations; none where it could not be asked.
+    index: Option<usize>,
+    message: String,
+    reason: String,
+    actions: Vec<String>,
+}
+
+pub(super) fn validate<'a>(review: &'a Review<'_>, object: &'a Object) -> BoxFuture<'a, Result<(), Status>> {
+    Box::pin(async move {
+        if matching::is_exempt(review) || !review.exists(POLICIES, None) {
+            return Ok(());
+        }
+        // Parameters count as they were acknowledged.
+        review.server.cache.fresh().await?;
+        decide(review, object)
+    })
+}
+
+fn decide(review: &Review<'_>, object: &Object) -> Result<(), Status> {
+    let bindings = review.list(BINDINGS, None);
+    let mut findings = Vec::new();
+    for policy in review.list(POLICIES, None) {
+        let bound: Vec<&Object> =
+            bindings.iter().filter(|binding| binding.0["spec"]["policyName"] == policy.name()).collect();
+        let constraints = &policy.0["spec"]["matchConstraints"];
+        let Some(version) = matching::by_resources(review, object, constraints, true)? else { continue };
+        for binding in bound {
+            if matching::by_resources(review, object, &binding.0["spec"]["matchResources"], false)?.is_none() {
+                continue;
+            }
+            findings.extend(Case { review, object, version, policy: &policy, binding }.findings());
+        }
+    }
+    report(review, object, &findings)
+}
+
+/// A policy with a binding, about a request.
+struct Case<'a> {
+    review: &'a Review<'a>,
+    object: &'a Object,
+    version: &'static Kind,
+    policy: &'a Object,
+    binding: &'a Object,
+}
+
+impl Case<'_> {
+    fn finding(&self, index: Option<usize>, message: String, reason: &str) -> Finding {
+        let actions = self.binding.0["spec"]["validationActions"].as_array().into_iter().flatten();
+        Finding {
+            policy: self.policy.name().to_owned(),
+            binding: self.binding.name().to_owned(),
+            index,
+            message,
+            reason: reason.to_owned(),
+            actions: actions.filter_map(|action| action.as_str().map(str::to_owned)).collect(),
+        }
+    }
+
+    /// What follows where something could not be found out: a refusal, unless the policy says otherwise.
+    fn trouble(&self, index: Option<usize>, why: String) -> Vec<Finding> {
+        match self.policy.0["spec"]["failurePolicy"].as_str() {
+            Some("Ignore") => Vec::new(),
+            // Nobody binds a failure away: it is denied whatever the actions.
+            _ => vec![Finding { actions: vec!["Deny".into()], ..self.finding(index, why, "") }],
+        }
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let params = match params::of(self.review, self.policy, self.binding) {
+            Ok(params) => params,
+            Err(why) => return self.trouble(None, format!("failed to configure binding: {why}")),
+        };
+        let policy = self.review.server.programs.policy(self.policy);
+        let seen = Seen::new(self.review, self.version, self.object);
+        let each = params.iter().flat_map(|params| {
+            let budget = Arc::new(Mutex::new(Budget::PER_OBJECT));
+            let params = params.as_ref().map_or(Value::Null, |params| Value::from_json(&params.0));
+            let seen = seen.with(params, &policy, &budget);
+            Evaluation { case: self, policy: &policy, seen, budget }.findings()
+        });
+        each.collect()
+    }
+}
+
+/// A case with one set of parameters.
+struct Evaluation<'a> {
+    case: &'a Case<'a>,
+    policy: &'a Policy,
+    seen: Seen,
+    budget: Arc<Mutex<Budget>>,
+}
+
+impl Evaluation<'_> {
+    /// The value of an expression, or upstream's words for why there is none.
+    fn value(&self, expression: &Expression) -> Result<Value, String> {
+        let text = expression.text.trim();
+        let program = expression
+            .program
+            .as_ref()
+            .map_err(|why| format!("expression '{text}' resulted in error: compilation error: {why}"))?;
+        // Variables pay out of the same budget, while the expression runs: it is not held on to.
+        let mut budget = self.budget.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        let value = budget.spend(|own| program.evaluate(&self.seen, own));
+        *self.budget.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = budget;
+        value.map_err(|why| match why {
+            Some(why) => format!("expression '{text}' resulted in error: {why}"),
+            None => {
+                "validation failed due to running out of cost budget, no further validation rules will be run".into()
+            }
+        })
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        match holds(&self.policy.conditions, |expression| self.value(expression)) {
+            Ok(true) => {}
+            Ok(false) => return Vec::new(),
+            Err(why) => return self.case.trouble(None, why),
+        }
+        let each = self.policy.validations.iter().enumerate().flat_map(|(index, validation)| {
+            match self.value(&validation.expression) {
+                Ok(Value::Bool(true)) => Vec::new(),
+                Ok(_) => vec![self.case.finding(Some(index), self.message(validation), &validation.reason)],
+                Err(why) => self.case.trouble(Some(index), why),
+            }
+        });
+        let mut findings: Vec<Finding> = each.collect();
+        for (key, expression) in &self.policy.audits {
+            match self.value(expression) {
+                Ok(Value::String(text)) if !text.trim().is_empty() => {
+                    let key = format!("{}/{key}", self.case.policy.name());
+                    self.case.review.call.notes.annotate(key, text.trim());
+                }
+                Ok(_) => {}
+                Err(why) => findings.extend(self.case.trouble(None, why)),
+            }
+        }
+        findings
+    }
+
+    /// What to tell of a validation that failed.
+    fn message(&self, validation: &Validation) -> String {
+        if let Some(expression) = &validation.message_expression
+            && let Ok(Value::String(text)) = self.value(expression)
+        {
+            let text = text.trim();
+            if !text.is_empty() && text.len() <= LONGEST_MESSAGE && !text.contains('\n') {
+                return text.to_owned();
+            }
+        }
+        match validation.message.as_str() {
+            "" => format!("failed expression: {}", validation.expression.text.trim()),
+            message => message.to_owned(),
+        }
+    }
+}
+
+/// Whether all conditions hold. One that does not counts for more than one that cannot be found out.
+pub(super) fn holds(
+    conditions: &[(String, Expression)],
+    value: impl Fn(&Expression) -> Result<Value, String>,
+) -> Result<bool, String> {
+    let mut troubles = Vec::new();
+    for (_, condition) in conditions {
+        match value(condition) {
+            Ok(Value::Bool(true)) => {}
+            Ok(_) => return Ok(false),
+            Err(why) => troubles.push(why),
+        }
+    }
+    if troubles.is_empty() { Ok(true) } else { Err(troubles.join(", ")) }
+}
+
+/// Refuses, warns and notes, as the bindings say.
+fn report(review: &Review<'_>, object: &Object, findings: &[Finding]) -> Result<(), Status> {
+    let with =
+        |action: &'static str| findings.iter().filter(move |finding| finding.actions.iter().any(|a| a == action));
+    for Finding { policy, binding, message, .. } in with("Warn") {
+        let what = "Validation failed for ValidatingAdmissionPolicy";
+        review.call.notes.warn(format!("{what} '{policy}' with binding '{binding}': {message}"));
+    }
+    let audited: Vec<Json> = with("Audit")
+        .map(|finding| {
+            json!({"message": finding.message, "policy": finding.policy, "binding": finding.binding,
+                "expressionIndex": finding.index.unwrap_or(0), "validationActions": finding.actions})
+        })
+        .collect();
+    if !audited.is_empty() {
+        review.call.notes.annotate(FAILURES, Json::from(audited).to_string());
+    }
+    let Some(Finding { policy, binding, message, reason, .. }) = with("Deny").next() else { return Ok(()) };
+    let why = format!("ValidatingAdmissionPolicy '{policy}' with binding '{binding}' denied request: {message}");
+    let mut refused = review.forbidden(object, &why);
+    let reason = if reason.is_empty() { "Invalid" } else { reason };
+    refused.reason = reason.to_owned();
+    refused.code = match reason {
+        "Forbidden" => 403,
+        "Unauthorized" => 401,
+        "RequestEntityTooLarge" => 413,
+        _ => 422,
+    };
+    Err(refused.with_causes(vec![Cause { message: why, ..Cause::default() }]))
+}
+
+/// Whether a webhook's conditions let a request through to it.
+pub(super) fn conditions_hold(
+    review: &Review<'_>,
+    version: &'static Kind,
+    object: &Object,
+    conditions: &[(String, Expression)],
+) -> Result<bool, String> {
+    if conditions.is_empty() {
+        return Ok(true);
+    }
+    let seen = Seen::new(review, version, object);
+    holds(conditions, |expression| {
+        let text = expression.text.trim();
+        let program = expression.program.as_ref().map_err(|why| format!("compilation error: {why}"))?;
+        let value = program.evaluate(&seen, &mut Budget::PER_CALL.clone());
+        value.map_err(|why| format!("expression '{text}' resulted in error: {why}"))
+    })
+}

@@ -1,0 +1,299 @@
+//! Admission policies: what they are about, what they refuse, with which parameters and in whose words.
+
+use podwright::api::{Object, Options, User, Verb};
+use serde_json::{Value, json};
+
+use super::{Api, pod, request, told, with, within};
+
+/// A policy about Deployments' and Pods' creation and change, with `more` in its spec.
+fn policy(name: &str, more: Value) -> Value {
+    let mut policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name}, "spec": {"matchConstraints": {"resourceRules": [
+            {"apiGroups": ["", "apps"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"],
+                "resources": ["pods", "deployments", "configmaps"]}]}}});
+    json_patch::merge(&mut policy["spec"], &more);
+    policy
+}
+
+fn binding(name: &str, policy: &str, more: Value) -> Value {
+    let mut binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name}, "spec": {"policyName": policy, "validationActions": ["Deny"]}});
+    json_patch::merge(&mut binding["spec"], &more);
+    binding
+}
+
+fn validation(expression: &str) -> Value {
+    json!({"validations": [{"expression": expression}]})
+}
+
+fn config_map(name: &str, data: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
+}
+
+impl Api {
+    async fn policy(&self, spec: Value, bound: Value) {
+        self.create("validatingadmissionpolicies", policy("p", spec)).await.unwrap();
+        self.create("validatingadmissionpolicybindings", binding("b", "p", bound)).await.unwrap();
+    }
+
+    async fn put(&self, data: Value) -> (Result<Object, podwright::api::Status>, Vec<String>) {
+        self.create_warned("configmaps", config_map("x", data)).await
+    }
+}
+
+#[tokio::test]
+async fn a_validation_that_fails_is_told_in_its_own_words() {
+    for (spec, code, reason, why) in [
+        (validation("object.data.a == '1'"), 422, "Invalid", "failed expression: object.data.a == '1'"),
+        (json!({"validations": [{"expression": "false", "message": " must not be "}]}), 422, "Invalid", "must not be"),
+        (
+            json!({"validations": [{"expression": "false", "messageExpression": "'a is ' + object.data.a", "reason": "Forbidden"}]}),
+            403,
+            "Forbidden",
+            "a is 2",
+        ),
+        (
+            json!({"validations": [{"expression": "false", "messageExpression": "object.data.none", "message": "plain", "reason": "RequestEntityTooLarge"}]}),
+            413,
+            "RequestEntityTooLarge",
+            "plain",
+        ),
+        (
+            json!({"validations": [{"expression": "true"}, {"expression": "false", "message": "the second"}]}),
+            422,
+            "Invalid",
+            "the second",
+        ),
+        (
+            json!({"variables": [{"name": "a", "expression": "int(object.data.a)"}, {"name": "b", "expression": "variables.a * 2"}],
+                "validations": [{"expression": "variables.b == 5", "messageExpression": "'b is ' + string(variables.b)"}]}),
+            422,
+            "Invalid",
+            "b is 4",
+        ),
+        (
+            validation("object.data.none == 'x'"),
+            422,
+            "Invalid",
+            "expression 'object.data.none == 'x'' resulted in error: no such key: none",
+        ),
+    ] {
+        let api = Api::new().await;
+        api.policy(spec.clone(), json!({})).await;
+        let refused = api.put(json!({"a": "2"})).await.0.unwrap_err();
+        let message = format!(
+            "configmaps \"x\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: {why}"
+        );
+        assert_eq!((refused.code, refused.reason.as_str(), refused.message), (code, reason, message), "{spec}");
+    }
+}
+
+#[tokio::test]
+async fn expressions_see_the_request() {
+    for expression in [
+        "object.metadata.name == 'x' && oldObject == null",
+        "request.operation == 'CREATE' && request.namespace == 'default' && request.name == 'x'",
+        "request.kind.kind == 'ConfigMap' && request.resource.resource == 'configmaps' && request.userInfo.username == 'test'",
+        "'system:masters' in request.userInfo.groups && !request.dryRun",
+        "namespaceObject.metadata.name == 'default' && namespaceObject.metadata.labels['kubernetes.io/metadata.name'] == 'default'",
+        "has(object.data.a) && !has(object.data.z) && size(object.data) == 1",
+        "authorizer.group('').resource('pods').namespace('default').check('create').allowed()",
+        "!authorizer.serviceAccount('default', 'nobody').group('').resource('secrets').namespace('default').check('get').allowed()",
+        "authorizer.requestResource.check('create').allowed() && authorizer.path('/healthz').check('get').allowed()",
+        "authorizer.requestResource.check('create').reason() == '' && !authorizer.requestResource.check('x').errored()",
+    ] {
+        let api = Api::new().await;
+        api.policy(validation(expression), json!({})).await;
+        if let Err(refused) = api.put(json!({"a": "2"})).await.0 {
+            panic!("{refused}");
+        }
+        let negated = json!({"spec": {"validations": [{"expression": format!("!({expression})")}]}});
+        api.patch("validatingadmissionpolicies", "p", negated).await.unwrap();
+        let again = with(config_map("x", json!({"a": "2"})), "/metadata/name", "x".into());
+        api.delete("configmaps", "x", Options::default()).await.unwrap();
+        assert!(api.create("configmaps", again).await.unwrap_err().message.contains("denied request"), "{expression}");
+    }
+}
+
+#[tokio::test]
+async fn updates_and_deletions_are_judged_with_what_was() {
+    let api = Api::new().await;
+    let rules = json!({"matchConstraints": {"resourceRules": [
+        {"apiGroups": [""], "apiVersions": ["*"], "operations": ["UPDATE", "DELETE"], "resources": ["configmaps"]}]}});
+    let mut spec = json!({"validations": [
+        {"expression": "object == null || object.data.a >= oldObject.data.a", "message": "only upwards"},
+        {"expression": "request.operation != 'DELETE' || oldObject.data.a == '9'", "message": "not before nine"},
+    ]});
+    json_patch::merge(&mut spec, &rules);
+    api.policy(spec, json!({})).await;
+    api.put(json!({"a": "5"})).await.0.unwrap();
+    assert!(
+        api.patch("configmaps", "x", json!({"data": {"a": "4"}})).await.unwrap_err().message.ends_with("only upwards")
+    );
+    let early = api.delete("configmaps", "x", Options::default()).await.unwrap_err();
+    assert!(early.message.ends_with("not before nine"), "{early}");
+    api.patch("configmaps", "x", json!({"data": {"a": "9"}})).await.unwrap();
+    api.delete("configmaps", "x", Options::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn actions_say_what_follows() {
+    for (actions, refused, warned) in [
+        (json!(["Deny"]), true, false),
+        (json!(["Warn"]), false, true),
+        (json!(["Audit"]), false, false),
+        (json!(["Warn", "Audit"]), false, true),
+    ] {
+        let api = Api::new().await;
+        api.policy(
+            json!({"validations": [{"expression": "false", "message": "no"}]}),
+            json!({"validationActions": actions}),
+        )
+        .await;
+        let (made, warnings) = api.put(json!({"a": "2"})).await;
+        assert_eq!(made.is_err(), refused, "{actions}");
+        let warning = "Validation failed for ValidatingAdmissionPolicy 'p' with binding 'b': no";
+        assert_eq!(warnings, if warned { vec![warning] } else { vec![] }, "{actions}");
+    }
+    // Without a binding a policy is nothing yet.
+    let api = Api::new().await;
+    api.create("validatingadmissionpolicies", policy("p", validation("false"))).await.unwrap();
+    api.put(json!({"a": "1"})).await.0.unwrap();
+}
+
+#[tokio::test]
+async fn failures_fail_unless_they_are_ignored() {
+    for (policy, refused) in [("Fail", true), ("Ignore", false)] {
+        let api = Api::new().await;
+        let spec = json!({"failurePolicy": policy, "validations": [{"expression": "object.data.none == 'x'"}]});
+        api.policy(spec, json!({"validationActions": ["Warn"]})).await;
+        assert_eq!(api.put(json!({"a": "1"})).await.0.is_err(), refused, "{policy}");
+    }
+}
+
+#[tokio::test]
+async fn constraints_conditions_and_bindings_choose() {
+    let api = Api::new().await;
+    api.namespace("strict", json!({"env": "prod"})).await;
+    let spec = json!({
+        "matchConstraints": {"excludeResourceRules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["configmaps"], "resourceNames": ["spared"]}]},
+        "matchConditions": [
+            {"name": "not-root", "expression": "request.userInfo.username != 'root'"},
+            {"name": "has-data", "expression": "has(object.data)"},
+        ],
+        "validations": [{"expression": "false", "message": "no"}],
+    });
+    let bound = json!({"matchResources": {"namespaceSelector": {"matchLabels": {"env": "prod"}},
+        "objectSelector": {"matchExpressions": [{"key": "free", "operator": "DoesNotExist"}]}}});
+    api.policy(spec, bound).await;
+    let create = async |namespace: &str, object: Value, user: &str| {
+        let mut create = within(namespace, request(Verb::Create, "configmaps", "", Some(object), Options::default()));
+        create.user = User::system(user);
+        create.options.dry_run = true;
+        told(api.0.handle(create).await).0
+    };
+    let x = || config_map("x", json!({"a": "1"}));
+    assert!(create("strict", x(), "test").await.unwrap_err().message.ends_with("denied request: no"));
+    for (namespace, object, user) in [
+        ("default", x(), "test"),
+        ("strict", x(), "root"),
+        ("strict", with(x(), "/data", Value::Null), "test"),
+        ("strict", config_map("spared", json!({"a": "1"})), "test"),
+        ("strict", with(x(), "/metadata/labels", json!({"free": "yes"})), "test"),
+    ] {
+        create(namespace, object, user).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn parameters_are_objects_that_bindings_name() {
+    let spec = || {
+        json!({"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}, "validations": [
+            {"expression": "object.spec.containers.size() <= int(params.data.max)", "messageExpression": "'at most ' + params.data.max"}],
+            "matchConstraints": {"resourceRules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]}})
+    };
+    let limits = |name: &str, max: &str| {
+        with(config_map(name, json!({"max": max})), "/metadata/labels", json!({"limits": "yes"}))
+    };
+    let two =
+        || with(pod("two"), "/spec/containers", json!([{"name": "a", "image": "x:1"}, {"name": "b", "image": "x:1"}]));
+    let by_name = |action: &str| json!({"paramRef": {"name": "limits", "parameterNotFoundAction": action}});
+
+    let api = Api::new().await;
+    api.policy(spec(), by_name("Deny")).await;
+    let refused = api.create("pods", pod("one")).await.unwrap_err();
+    let why = "denied request: failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction";
+    assert!(refused.message.ends_with(why), "{refused}");
+    api.create("configmaps", limits("limits", "1")).await.unwrap();
+    api.create("pods", pod("one")).await.unwrap();
+    assert!(api.create("pods", two()).await.unwrap_err().message.ends_with("denied request: at most 1"));
+    api.patch("configmaps", "limits", json!({"data": {"max": "2"}})).await.unwrap();
+    api.create("pods", two()).await.unwrap();
+
+    let api = Api::new().await;
+    api.policy(spec(), by_name("Allow")).await;
+    api.create("pods", two()).await.unwrap();
+
+    // All that a selector finds must agree; and they may be of another namespace.
+    let api = Api::new().await;
+    api.namespace("rules", json!({})).await;
+    let by_label = json!({"paramRef": {"namespace": "rules", "selector": {"matchLabels": {"limits": "yes"}}, "parameterNotFoundAction": "Allow"}});
+    api.policy(spec(), by_label).await;
+    for (name, max) in [("a", "3"), ("b", "1")] {
+        let create = request(Verb::Create, "configmaps", "", Some(limits(name, max)), Options::default());
+        api.0.handle(within("rules", create)).await.unwrap();
+    }
+    assert!(api.create("pods", two()).await.unwrap_err().message.ends_with("at most 1"));
+
+    let api = Api::new().await;
+    let odd =
+        json!({"paramKind": {"apiVersion": "example.com/v1", "kind": "Odd"}, "validations": [{"expression": "true"}]});
+    api.policy(odd, by_name("Allow")).await;
+    let refused = api.put(json!({"a": "1"})).await.0.unwrap_err();
+    assert!(refused.message.ends_with("paramKind kind `example.com/v1, Kind=Odd` not known"), "{refused}");
+}
+
+#[tokio::test]
+async fn an_expression_that_does_not_compile_is_refused_where_it_stands() {
+    let api = Api::new().await;
+    for (spec, field, why) in [
+        (validation("object.x +"), "spec.validations[0].expression", "compilation failed: ERROR: <input>:1:"),
+        (validation("nobody == 1"), "spec.validations[0].expression", "undeclared reference to 'nobody'"),
+        (validation("params.x == 1"), "spec.validations[0].expression", "undeclared reference to 'params'"),
+        (validation("'text'"), "spec.validations[0].expression", "must evaluate to bool"),
+        (
+            json!({"validations": [{"expression": "true", "messageExpression": "1"}]}),
+            "spec.validations[0].messageExpression",
+            "must evaluate to string",
+        ),
+        (
+            json!({"matchConditions": [{"name": "a", "expression": "1"}], "validations": [{"expression": "true"}]}),
+            "spec.matchConditions[0].expression",
+            "must evaluate to bool",
+        ),
+        (
+            json!({"variables": [{"name": "a", "expression": "variables.b"}], "validations": [{"expression": "true"}]}),
+            "spec.variables[0].expression",
+            "undefined field 'b'",
+        ),
+        (
+            json!({"auditAnnotations": [{"key": "a", "valueExpression": "1"}]}),
+            "spec.auditAnnotations[0].valueExpression",
+            "must evaluate to",
+        ),
+    ] {
+        let refused = api.create("validatingadmissionpolicies", policy("p", spec.clone())).await.unwrap_err();
+        assert_eq!(refused.code, 422, "{refused}");
+        assert!(
+            refused.message.contains(&format!("{field}: Invalid value")) && refused.message.contains(why),
+            "{spec}: {refused}"
+        );
+    }
+    let hook = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration", "metadata": {"name": "w"},
+        "webhooks": [{"name": "a.example.com", "clientConfig": {"url": "https://h"}, "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "matchConditions": [{"name": "a", "expression": "variables.x"}]}]});
+    let refused = api.create("validatingwebhookconfigurations", hook).await.unwrap_err();
+    assert!(refused.message.contains("webhooks[0].matchConditions[0].expression: Invalid value"), "{refused}");
+}
