@@ -6,6 +6,10 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
+mod type_check;
+
+pub use type_check::type_check;
+
 use super::cel::types::Fields;
 use super::cel::{CompileError, Env, Program, Type, compile};
 

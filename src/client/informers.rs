@@ -3,6 +3,7 @@
 use k8s_openapi::{
     Metadata,
     api::{
+        admissionregistration::v1::ValidatingAdmissionPolicy,
         apps::v1::{Deployment, ReplicaSet},
         coordination::v1::Lease,
         core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota, Service, ServiceAccount},
@@ -31,6 +32,7 @@ pub struct Informers {
     /// The ConfigMaps `kube-root-ca.crt` alone.
     pub root_cas: Informer<ConfigMap>,
     pub resource_quotas: Informer<ResourceQuota>,
+    pub admission_policies: Informer<ValidatingAdmissionPolicy>,
     pub persistent_volume_claims: Informer<PersistentVolumeClaim>,
     /// Index: [`Informers::BY_OWNER`].
     pub replica_sets: Informer<ReplicaSet>,
@@ -67,6 +69,7 @@ impl Informers {
             service_accounts: Informer::builder(client.clone()).start(),
             root_cas: Informer::builder(client.clone()).fields(format!("metadata.name={}", root_ca::NAME)).start(),
             resource_quotas: Informer::builder(client.clone()).start(),
+            admission_policies: Informer::builder(client.clone()).start(),
             persistent_volume_claims: Informer::builder(client.clone()).start(),
             replica_sets: Informer::builder(client.clone())
                 .index(Self::BY_OWNER, |rs: &ReplicaSet| owner_of(rs.metadata()))
@@ -86,6 +89,7 @@ impl Informers {
         self.service_accounts.synced().await;
         self.root_cas.synced().await;
         self.resource_quotas.synced().await;
+        self.admission_policies.synced().await;
         self.persistent_volume_claims.synced().await;
         self.replica_sets.synced().await;
         self.deployments.synced().await;

@@ -280,6 +280,7 @@ fn shows(informers: &Informers, awaited: &Awaited) -> bool {
         "services" => shown(&informers.services, awaited),
         "endpointslices.discovery.k8s.io" => shown(&informers.endpoint_slices, awaited),
         "namespaces" => shown(&informers.namespaces, awaited),
+        "validatingadmissionpolicies.admissionregistration.k8s.io" => shown(&informers.admission_policies, awaited),
         "resourcequotas" => shown(&informers.resource_quotas, awaited),
         "serviceaccounts" => shown(&informers.service_accounts, awaited),
         "replicasets.apps" => shown(&informers.replica_sets, awaited),

@@ -6,6 +6,7 @@
 //! the [`driver`] carries plans out, the [`queue`] brings keys back. There is no other state; what a controller knows
 //! after a restart is what it knew before.
 
+pub mod admission_policy;
 pub mod catalog;
 pub mod conditions;
 pub mod deployment;
@@ -69,6 +70,7 @@ pub static CONTROLLERS: &[Row] = &[
     pod_garbage::UNSCHEDULED,
     pod_garbage::TERMINATED,
     resource_quota::ROW,
+    admission_policy::ROW,
 ];
 
 /// How the controllers are set up.

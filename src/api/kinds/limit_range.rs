@@ -107,6 +107,26 @@ fn order(limit: &At<'_>, resource: &str, errs: &mut Errors) {
             errs.invalid(limit.get(field).key_path(resource), text(field), why);
         }
     }
+    if let (Some(ratio), Some(min), Some(max)) = (value("maxLimitRequestRatio"), value("min"), value("max"))
+        && !min.is_zero()
+        && ratio.approximately() > max.approximately() / min.approximately()
+    {
+        let path = limit.get("maxLimitRequestRatio").key_path(resource);
+        let most = max.approximately() / min.approximately();
+        let why = format!("ratio {} is greater than max/min = {most:.6}", text("maxLimitRequestRatio"));
+        errs.invalid(path, text("maxLimitRequestRatio"), why);
+    }
+    // Of a device nobody gets more than he asked for.
+    let shared = resource.starts_with("hugepages-") || (resource.contains('/') && !resource.contains("kubernetes.io/"));
+    if let (Some(default), Some(request)) = (value("default"), value("defaultRequest"))
+        && shared
+        && default != request
+    {
+        let path = limit.get("defaultRequest").key_path(resource);
+        let (default, request) = (text("default"), text("defaultRequest"));
+        let why = format!("default value {default} must equal to defaultRequest value {request} in {resource}");
+        errs.invalid(path, request, why);
+    }
     if let Some(ratio) = value("maxLimitRequestRatio")
         && ratio < Quantity::from_units(1, Default::default())
     {

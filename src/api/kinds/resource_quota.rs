@@ -93,8 +93,12 @@ fn resources(list: &At<'_>, errs: &mut Errors) {
 fn scopes(spec: &At<'_>, errs: &mut Errors) {
     let list = spec.get("scopes");
     let named: Vec<&str> = list.items().map(|scope| scope.str()).collect();
-    for scope in named.iter().filter(|scope| !SCOPES.contains(scope)) {
-        errs.invalid(&list.path, *scope, "unsupported scope");
+    for scope in &named {
+        if !SCOPES.contains(scope) {
+            errs.invalid(&list.path, *scope, "unsupported scope");
+        } else if !fits(scope, spec) {
+            errs.invalid(&list.path, list.value.clone(), "unsupported scope applied to resource");
+        }
     }
     for (a, b) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
         if named.contains(&a) && named.contains(&b) {
@@ -106,6 +110,16 @@ fn scopes(spec: &At<'_>, errs: &mut Errors) {
             (expression.get("scopeName"), expression.get("operator"), expression.get("values"));
         if !SCOPES.contains(&scope.str()) {
             errs.invalid(&scope.path, scope.str(), "unsupported scope");
+        } else if !fits(scope.str(), spec) {
+            let selector = spec.get("scopeSelector");
+            errs.invalid(&expression.path, selector.value.clone(), "unsupported scope applied to resource");
+        }
+        let has_values = matches!(scope.str(), "PriorityClass" | "VolumeAttributesClass");
+        if SCOPES.contains(&scope.str()) && !has_values && operator.str() != "Exists" {
+            let why = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, \
+                       ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or \
+                       ResourceQuotaScopeCrossNamespacePodAffinity";
+            errs.invalid(&operator.path, operator.str(), why);
         }
         match operator.str() {
             "In" | "NotIn" if values.is_empty() => {
@@ -122,6 +136,21 @@ fn scopes(spec: &At<'_>, errs: &mut Errors) {
             other => errs.invalid(&operator.path, other, "not a valid selector operator"),
         }
     }
+}
+
+/// Whether all standard resources that a quota counts are such that objects in the scope use.
+fn fits(scope: &str, spec: &At<'_>) -> bool {
+    let compute = |resource: &str| {
+        let bare = resource.strip_prefix("requests.").or(resource.strip_prefix("limits.")).unwrap_or(resource);
+        matches!(bare, "cpu" | "memory" | "ephemeral-storage") || bare.starts_with("hugepages-")
+    };
+    let allowed = |resource: &str| match scope {
+        "BestEffort" => resource == "pods",
+        "VolumeAttributesClass" => matches!(resource, "persistentvolumeclaims" | "requests.storage"),
+        _ => resource == "pods" || compute(resource),
+    };
+    let hard = spec.get("hard");
+    hard.entries().all(|(resource, _)| !STANDARD.contains(&resource) || allowed(resource))
 }
 
 fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {

@@ -16,7 +16,7 @@ pub(super) fn mutate(review: &Review<'_>, claim: &mut Object) -> Result<(), Stat
     }
     let is_default = |class: &Object| [IS_DEFAULT, BETA_IS_DEFAULT].iter().any(|a| class.annotation(a) == Some("true"));
     let age = |class: &Object| class.0["metadata"]["creationTimestamp"].as_str().map(str::to_owned);
-    let mut classes: Vec<Object> = review.list("storageclasses.storage.k8s.io", None);
+    let mut classes: Vec<Object> = review.list("storageclasses", None);
     classes.retain(is_default);
     // The newest first; of one second, by name.
     classes.sort_by(|a, b| age(b).cmp(&age(a)).then_with(|| a.name().cmp(b.name())));

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Operation, Review};
 use crate::api::{Object, Status};
 
-const CLASSES: &str = "priorityclasses.scheduling.k8s.io";
+const CLASSES: &str = "priorityclasses";
 /// Where a class says nothing, or there is none.
 const POLICY: &str = "PreemptLowerPriority";
 

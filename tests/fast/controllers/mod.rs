@@ -1,5 +1,6 @@
 //! What controllers decide: tables of cases for the pure functions.
 
+mod admission_policy;
 mod deployment;
 mod endpoint_slice;
 mod garbage;

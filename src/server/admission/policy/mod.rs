@@ -19,8 +19,8 @@ pub(super) use programs::Conditions;
 pub(in crate::server) use programs::Programs;
 use values::Seen;
 
-const POLICIES: &str = "validatingadmissionpolicies.admissionregistration.k8s.io";
-const BINDINGS: &str = "validatingadmissionpolicybindings.admissionregistration.k8s.io";
+const POLICIES: &str = "validatingadmissionpolicies";
+const BINDINGS: &str = "validatingadmissionpolicybindings";
 const FAILURES: &str = "validation.policy.admission.k8s.io/validation_failure";
 /// Upstream's limit of a message that an expression makes.
 const LONGEST_MESSAGE: usize = 5 * 1024;

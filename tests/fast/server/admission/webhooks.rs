@@ -1,136 +1,23 @@
 //! Webhooks: real ones, over TLS on loopback; what they are asked, and what their answers do.
 
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::service::service_fn;
-use hyper::{Request as HttpRequest, Response as HttpResponse, StatusCode};
-use hyper_util::rt::TokioIo;
+use futures::{SinkExt, StreamExt};
 use podwright::api::request::PatchType;
+use podwright::api::rpc::Task;
+use podwright::api::stream::{Frame, FrameCodec, STDIN, STDOUT};
 use podwright::api::{Object, Options, Status, Verb};
-use rustls::pki_types::PrivateKeyDer;
+use podwright::client::rpc;
+use podwright::server::listen::{bind, serve};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_util::codec::Framed;
 
+use super::hook::{Hook, label, patch};
 use super::{Api, object_of, pod, request, told, with, within};
-
-type Answer = dyn Fn(&Value) -> Value + Send + Sync;
-
-/// A webhook that runs, and what it was asked.
-struct Hook {
-    port: u16,
-    ca: String,
-    seen: Arc<Mutex<Vec<Value>>>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for Hook {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Hook {
-    /// Answers each request with the `response` that `answer` makes of it; its uid is filled in. An answer with `raw` is
-    /// sent as that; one with `wait` comes too late.
-    async fn new(answer: impl Fn(&Value) -> Value + Send + Sync + 'static) -> Hook {
-        let names = ["localhost", "127.0.0.1", "hook.default.svc"].map(str::to_owned);
-        let made = rcgen::generate_simple_self_signed(names).unwrap();
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder =
-            rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let config = builder.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let (asked, answer): (_, Arc<Answer>) = (seen.clone(), Arc::new(answer));
-        let task = tokio::spawn(async move {
-            let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let (acceptor, asked, answer) = (acceptor.clone(), asked.clone(), answer.clone());
-                tokio::spawn(async move {
-                    // Who does not trust us hangs up.
-                    let Ok(stream) = acceptor.accept(stream).await else { return };
-                    let serve = service_fn(move |http| reply(http, asked.clone(), answer.clone()));
-                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), serve).await.ok();
-                });
-            }
-        });
-        Hook { port, ca: STANDARD.encode(made.cert.pem()), seen, task }
-    }
-
-    async fn allowing() -> Hook {
-        Hook::new(|_| json!({"allowed": true})).await
-    }
-
-    /// One entry of a configuration, for Pods' creation unless changed.
-    fn entry(&self, name: &str, more: Value) -> Value {
-        let mut entry = json!({
-            "name": name, "clientConfig": {"url": format!("https://127.0.0.1:{}", self.port), "caBundle": self.ca},
-            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
-            "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 5,
-        });
-        json_patch::merge(&mut entry, &more);
-        entry
-    }
-
-    fn requests(&self) -> Vec<Value> {
-        self.seen.lock().unwrap().iter().map(|document| document["request"].clone()).collect()
-    }
-
-    /// `CREATE pods p`, ...
-    fn lines(&self) -> Vec<String> {
-        let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
-        let line = |request: &Value| {
-            let resource = [text(&request["resource"]["resource"]), text(&request["subResource"])];
-            let resource = resource.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join("/");
-            format!("{} {resource} {}", text(&request["operation"]), text(&request["name"]))
-        };
-        self.requests().iter().map(line).collect()
-    }
-}
-
-async fn reply(
-    http: HttpRequest<hyper::body::Incoming>,
-    asked: Arc<Mutex<Vec<Value>>>,
-    answer: Arc<Answer>,
-) -> Result<HttpResponse<Full<Bytes>>, hyper::Error> {
-    let body = http.into_body().collect().await?.to_bytes();
-    let document: Value = serde_json::from_slice(&body).unwrap();
-    let request = document["request"].clone();
-    asked.lock().unwrap().push(document.clone());
-    let mut response = answer(&request);
-    if response["wait"] == true {
-        tokio::time::sleep(Duration::from_secs(60)).await;
-    }
-    if let Some(code) = response["code"].as_u64() {
-        let code = StatusCode::from_u16(code as u16).unwrap();
-        return Ok(HttpResponse::builder().status(code).body(Full::from("trouble")).unwrap());
-    }
-    if let Some(raw) = response.get("raw") {
-        return Ok(HttpResponse::new(Full::from(raw.to_string())));
-    }
-    if response["uid"].is_null() {
-        response["uid"] = request["uid"].clone();
-    }
-    let review = json!({"kind": "AdmissionReview", "apiVersion": document["apiVersion"], "response": response});
-    Ok(HttpResponse::new(Full::from(review.to_string())))
-}
-
-fn patch(operations: Value) -> Value {
-    json!({"allowed": true, "patchType": "JSONPatch", "patch": STANDARD.encode(operations.to_string())})
-}
-
-fn label(name: &str) -> Value {
-    patch(json!([{"op": "add", "path": format!("/metadata/labels/{name}"), "value": "yes"}]))
-}
 
 fn configuration(kind: &str, name: &str, entries: &[Value]) -> Value {
     json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "webhooks": entries})
@@ -492,4 +379,104 @@ async fn a_service_is_reached_by_its_name() {
     api.mutating("w", &[hook.entry("a.example.com", json!({"clientConfig": place}))]).await;
     let made = api.create("pods", with(pod("p"), "/metadata/labels", json!({}))).await;
     assert_eq!(made.unwrap().label("hooked"), Some("yes"));
+}
+
+#[tokio::test]
+async fn conditions_say_what_is_not_worth_asking() {
+    let api = Api::new().await;
+    let entry = |hook: &Hook, name: &str, more: Value| {
+        let mut entry = hook.entry(
+            name,
+            json!({"rules": [
+            {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}]}),
+        );
+        json_patch::merge(&mut entry, &more);
+        entry
+    };
+    let conditions = |expression: &str| json!({"matchConditions": [{"name": "a", "expression": expression}]});
+    let (asked, spared, odd) = (Hook::allowing().await, Hook::allowing().await, Hook::allowing().await);
+    let broken = |policy: &str| {
+        let mut more = conditions("object.nothing == 1");
+        more["failurePolicy"] = policy.into();
+        more
+    };
+    api.validating(
+        "w",
+        &[
+            entry(&asked, "a.example.com", conditions("object.data.a == '1' && request.userInfo.username == 'test'")),
+            entry(&spared, "b.example.com", conditions("!authorizer.requestResource.check('create').allowed()")),
+            entry(&odd, "c.example.com", broken("Ignore")),
+        ],
+    )
+    .await;
+    api.create("configmaps", super::super::config_map("a")).await.unwrap();
+    assert_eq!((asked.lines(), spared.lines(), odd.lines()), (vec!["CREATE configmaps a".to_owned()], vec![], vec![]));
+    api.validating("x", &[entry(&odd, "d.example.com", broken("Fail"))]).await;
+    let refused = api.create("configmaps", super::super::config_map("b")).await.unwrap_err();
+    let why = "configmaps \"b\" is forbidden: expression 'object.nothing == 1' resulted in error: no such key: nothing";
+    assert_eq!((refused.code, refused.message.as_str()), (403, why));
+}
+
+/// A node whose network is this machine's loopback: what is dialled is led to `port`, and told.
+async fn node(api: &Api, dir: &std::path::Path, port: u16, dialled: mpsc::UnboundedSender<String>) {
+    let path = dir.join("api.sock");
+    let (listener, server) = (bind(&path).unwrap(), api.0.clone());
+    tokio::spawn(async move { serve(server, listener, None, std::future::pending()).await.unwrap() });
+    let client = rpc::client(rpc::Address(path), "test");
+    let mut sessions = client.sessions("n").await.unwrap();
+    tokio::spawn(async move {
+        while let Some(session) = sessions.recv().await {
+            let Task::Dial { address } = session.task else { panic!("{:?}", session.task) };
+            dialled.send(address).unwrap();
+            let frames = Framed::new(client.dial(&session.id).await.unwrap(), FrameCodec);
+            let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+            tokio::spawn(join(frames, stream));
+        }
+    });
+}
+
+async fn join(frames: Framed<podwright::client::Stream, FrameCodec>, stream: TcpStream) {
+    let ((mut to, mut from), (mut reader, mut writer)) = (frames.split(), stream.into_split());
+    let up = async {
+        while let Some(Ok(frame)) = from.next().await {
+            if frame.channel == STDIN && writer.write_all(&frame.payload).await.is_err() {
+                return;
+            }
+        }
+    };
+    let down = async {
+        let mut buffer = vec![0; 8192];
+        while let Ok(count @ 1..) = reader.read(&mut buffer).await {
+            let payload = Bytes::copy_from_slice(&buffer[..count]);
+            if to.send(Frame { channel: STDOUT, payload }).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::join!(up, down);
+}
+
+#[tokio::test]
+async fn a_service_is_reached_through_the_node_of_its_endpoint() {
+    let api = Api::new().await;
+    let hook = Hook::new(|_| label("hooked")).await;
+    let dir = tempfile::tempdir().unwrap();
+    let (sender, mut dialled) = mpsc::unbounded_channel();
+    node(&api, dir.path(), hook.port, sender).await;
+    let ports = json!({"ports": [{"port": 443, "targetPort": 8443}]});
+    api.create("services", super::super::service("hook", ports)).await.unwrap();
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": {"name": "hook-1", "labels": {"kubernetes.io/service-name": "hook"}},
+        "ports": [{"name": "", "port": 8443, "protocol": "TCP"}],
+        "endpoints": [{"addresses": ["10.244.0.8"], "nodeName": "n", "conditions": {"ready": false}},
+            {"addresses": ["10.244.0.9"], "nodeName": "n", "conditions": {"ready": true}}]});
+    api.create("endpointslices", slice).await.unwrap();
+    let mut entry = hook.entry("a.example.com", json!({}));
+    json_patch::merge(
+        &mut entry,
+        &json!({"clientConfig": {"url": null, "service": {"namespace": "default", "name": "hook"}}}),
+    );
+    api.mutating("w", &[entry]).await;
+    assert_eq!(api.create("pods", pod("p")).await.unwrap().label("hooked"), Some("yes"));
+    assert_eq!(dialled.recv().await.as_deref(), Some("10.244.0.9:8443"));
 }
