@@ -11,6 +11,7 @@ use podwright_net::Network;
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use super::encryption::{self, EncryptionArgs};
 use super::endpoint::{self, EndpointArgs};
 use super::paths::Paths;
 use crate::{
@@ -45,6 +46,8 @@ pub struct ControlPlaneArgs {
     /// Upstream's AdmissionConfiguration (YAML): how PodSecurity is set up
     #[arg(long, value_name = "FILE")]
     pub admission_control_config_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub encryption: EncryptionArgs,
     #[command(flatten)]
     pub oidc: OidcArgs,
     #[command(flatten)]
@@ -139,8 +142,17 @@ impl ControlPlane {
             store::restore(backup, &file).with_context(|| format!("--restore {}", backup.display()))?;
         }
         let store = Arc::new(store::Sqlite::open(&file).context("opening the store")?);
-        // 2. The API server, its socket and its TLS endpoint.
         let env = Env::system();
+        let encryption = match encryption::rules(&args.encryption, paths, &*store, &env).await {
+            Err(why) if args.restore.is_some() => {
+                // Restored in vain: the same command shall find its way free.
+                store.close().await?;
+                std::fs::remove_file(&file)?;
+                return Err(why);
+            }
+            rules => Some(rules?),
+        };
+        // 2. The API server, its socket and its TLS endpoint.
         let tokens = args.token_auth_file.as_deref().map(server::FixedTokens::read).transpose()?.unwrap_or_default();
         let (service_cidrs, oidc) = (args.service_cidr.clone(), args.oidc.issuer());
         let toleration_seconds = server::TolerationSeconds {
@@ -154,6 +166,7 @@ impl ControlPlane {
             oidc,
             toleration_seconds,
             pod_security: pod_security.unwrap_or_default(),
+            encryption,
             ..server::Config::default()
         };
         let endpoint::Endpoint { tls, reach } = endpoint::open(&args.endpoint, paths, isolated, &mut config, &env)

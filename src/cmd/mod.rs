@@ -2,6 +2,7 @@
 
 mod agent;
 mod control_plane;
+mod encryption;
 mod endpoint;
 mod node;
 mod notify;

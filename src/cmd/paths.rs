@@ -73,6 +73,10 @@ impl Paths {
     pub fn pki(&self) -> PathBuf {
         self.state.join("pki")
     }
+    /// What is encrypted in the store, with its keys.
+    pub fn encryption(&self) -> PathBuf {
+        self.state.join("encryption-config.yaml")
+    }
     pub fn images(&self) -> PathBuf {
         self.state.join("images")
     }

@@ -30,6 +30,7 @@ mod delete;
 mod deletecollection;
 mod discover;
 mod encode;
+pub mod encryption;
 mod endpoints;
 mod extract;
 mod fields;
@@ -86,6 +87,8 @@ pub struct Config {
     pub toleration_seconds: TolerationSeconds,
     /// Which Pods may run where namespaces do not say, and whom that does not concern.
     pub pod_security: PodSecurity,
+    /// What is sealed in the store; without it nothing is.
+    pub encryption: Option<Arc<encryption::Rules>>,
 }
 
 impl Default for Config {
@@ -100,6 +103,7 @@ impl Default for Config {
             authority: None,
             toleration_seconds: TolerationSeconds::default(),
             pod_security: PodSecurity::default(),
+            encryption: None,
         }
     }
 }
@@ -142,6 +146,9 @@ impl Drop for AbortOnDrop {
 impl Server {
     /// Opens the server: warms the watch cache and creates what must always exist (namespaces, the `kubernetes` Service).
     pub async fn open(store: Arc<dyn Store>, env: Env, config: Config) -> Result<Arc<Server>, Status> {
+        let sealed =
+            config.encryption.clone().map(|rules| Arc::new(encryption::Sealed::over(store.clone(), rules, &env)));
+        let store = sealed.clone().map_or(store, |sealed| sealed as Arc<dyn Store>);
         let (cache, feed) = Cache::open(store.clone()).await?;
         let tasks = Tasks::default();
         tasks.add(tokio::spawn(feed));
@@ -168,6 +175,9 @@ impl Server {
         let server = Arc::new(server);
         server.create_initial_objects().await?;
         server.start_housekeeping();
+        if let Some(sealed) = sealed {
+            server.start_resealing(sealed);
+        }
         server.start_aggregation();
         server.start_certificates();
         server.start_endpoints();

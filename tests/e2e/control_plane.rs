@@ -86,13 +86,25 @@ fn a_backup_of_a_running_node_becomes_another_node() {
     let uid = node.field(&["cm", "kept"], ".metadata.uid");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("backup").display().to_string();
+    node.apply("{apiVersion: v1, kind: Secret, metadata: {name: hidden}, stringData: {word: sesame}}");
     node.ok(&["backup", &file]);
+    let backup = fs::read(&file).unwrap();
+    let holds = |text: &str| backup.windows(text.len()).any(|part| part == text.as_bytes());
+    assert!(holds("\"word\":\"before\"") && !holds("c2VzYW1l") && !holds("sesame"), "Secrets are not in the clear");
     node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: kept}, data: {word: after}}");
     node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: later}}");
-    let mut other = TestNode::start(&["--node-name", "n1", "--restore", &file]);
+    // Its Secrets are sealed with keys that are not in it.
+    let mut other = TestNode::stopped(&["--node-name", "n1", "--restore", &file]);
+    other.spawn();
+    eventually("it refuses to start", PATIENCE, || contains(&other.log(), "encryption-config.yaml is missing"));
+    other.wait_ended();
+    fs::copy(node.dir.path().join("encryption-config.yaml"), other.dir.path().join("encryption-config.yaml")).unwrap();
+    other.spawn();
+    other.wait_ready();
     assert_eq!(other.field(&["cm", "kept"], ".data.word"), "before");
     assert_eq!(other.field(&["cm", "kept"], ".metadata.uid"), uid);
     assert_eq!(other.run(&["get", "cm", "later"]).code, 1);
+    assert_eq!(other.field(&["secret", "hidden"], ".data.word"), "c2VzYW1l");
     // A store that is there is not overwritten.
     other.terminate();
     other.spawn();

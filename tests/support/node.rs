@@ -118,6 +118,12 @@ impl TestNode {
         self.process = Some(process);
     }
 
+    /// Waits until a process that gives up by itself has ended.
+    pub fn wait_ended(&mut self) {
+        let mut process = self.process.take().expect("it was spawned");
+        eventually("it ends", Duration::from_secs(20), || process.try_wait().unwrap().ok_or_else(|| self.log()));
+    }
+
     pub fn wait_ready(&mut self) {
         let what = "the node gets ready";
         let process = self.process.as_mut().expect("it was spawned");

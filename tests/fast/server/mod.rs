@@ -3,6 +3,7 @@
 mod admission;
 mod apply;
 mod durable;
+mod encryption;
 mod endpoints;
 mod nodes;
 mod pods;

@@ -1,0 +1,189 @@
+//! EncryptionConfiguration (apiserver.config.k8s.io/v1): which resources are sealed, and with which keys.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::seal::{AESGCM, Cipher, SECRETBOX, Sealer};
+use crate::api::{Env, yaml};
+
+const API_VERSION: &str = "apiserver.config.k8s.io/v1";
+const KIND: &str = "EncryptionConfiguration";
+
+/// The rows of a configuration, in order: the first that covers a resource counts.
+#[derive(Default)]
+pub struct Rules(pub(super) Vec<Rule>);
+
+/// Some resources and their providers: the first seals, all open.
+pub(super) struct Rule {
+    masks: Vec<String>,
+    pub providers: Vec<Provider>,
+}
+
+pub(super) enum Provider {
+    /// As it is.
+    Identity,
+    Key(Sealer),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct File {
+    api_version: String,
+    kind: String,
+    resources: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    resources: Vec<String>,
+    providers: Vec<Named>,
+}
+
+/// A provider: one of these.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    identity: Option<Value>,
+    aesgcm: Option<Keys>,
+    secretbox: Option<Keys>,
+    aescbc: Option<Value>,
+    kms: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    keys: Vec<Key>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Key {
+    name: String,
+    secret: String,
+}
+
+impl Rules {
+    /// Reads a configuration. The error names the field.
+    pub fn parse(text: &str) -> Result<Rules, String> {
+        let documents = yaml::documents(text)?;
+        let [document] = documents.as_slice() else { return Err(format!("expected one {KIND}")) };
+        let file = File::deserialize(document).map_err(|e| e.to_string())?;
+        if (file.api_version.as_str(), file.kind.as_str()) != (API_VERSION, KIND) {
+            return Err(format!("expected {API_VERSION} {KIND}, not {} {}", file.api_version, file.kind));
+        }
+        let rows = file.resources.iter().enumerate();
+        let read = |(i, row): (usize, &Value)| {
+            let row = Row::deserialize(row).map_err(|why| format!("resources[{i}]: {why}"))?;
+            rule(&row).map_err(|why| format!("resources[{i}].{why}"))
+        };
+        rows.map(read).collect::<Result<_, _>>().map(Rules)
+    }
+
+    /// The text of a configuration that seals Secrets with a new key, and reads those that are not sealed yet.
+    pub fn generate(env: &Env) -> String {
+        let mut secret = [0; 32];
+        env.fill(&mut secret);
+        format!(
+            "# Secrets are sealed with the first key; every key opens. To change keys put a new one first and restart the \
+             server:\n# it seals all anew and says so, then the old key may go. A backup is worth nothing without this \
+             file.\napiVersion: {API_VERSION}\nkind: {KIND}\nresources:\n- resources: [secrets]\n  providers:\n  - aesgcm:\n      \
+             keys:\n      - name: key1\n        secret: {}\n  - identity: {{}}\n",
+            STANDARD.encode(secret)
+        )
+    }
+
+    /// The rule of a resource as the store's keys name it: `secrets`, `deployments.apps`.
+    pub(super) fn of(&self, resource: &str) -> Option<&Rule> {
+        self.0.iter().find(|rule| rule.masks.iter().any(|mask| covers(mask, resource)))
+    }
+}
+
+impl std::fmt::Debug for Rules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} rules of encryption", self.0.len())
+    }
+}
+
+/// `secrets`, `deployments.apps`, `*.apps`, `*.` (the core group), `*.*`.
+fn covers(mask: &str, resource: &str) -> bool {
+    let group = |text: &str| text.split_once('.').map_or(String::new(), |(_, group)| group.to_owned());
+    match mask.strip_prefix("*.") {
+        Some("*") => true,
+        Some(wanted) => group(resource) == wanted,
+        None => mask == resource,
+    }
+}
+
+fn rule(row: &Row) -> Result<Rule, String> {
+    if row.resources.is_empty() {
+        return Err("resources: Required value: at least one resource is required".into());
+    }
+    if let Some(i) = row.resources.iter().position(|mask| mask.is_empty() || mask == "*") {
+        return Err(format!("resources[{i}]: Invalid value: {:?}: use '*.*' for all resources", row.resources[i]));
+    }
+    if row.providers.is_empty() {
+        return Err("providers: Required value: at least one provider is required".into());
+    }
+    let mut providers = Vec::new();
+    for (i, named) in row.providers.iter().enumerate() {
+        providers.extend(provider(named).map_err(|why| format!("providers[{i}]{why}"))?);
+    }
+    let mut names: Vec<_> =
+        providers.iter().filter_map(Provider::key).map(|key| (key.cipher.name, &key.name)).collect();
+    names.sort();
+    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(format!("providers: Duplicate value: {:?}: keys of one provider need different names", twice[0].1));
+    }
+    Ok(Rule { masks: row.resources.clone(), providers })
+}
+
+impl Provider {
+    pub fn key(&self) -> Option<&Sealer> {
+        match self {
+            Provider::Identity => None,
+            Provider::Key(sealer) => Some(sealer),
+        }
+    }
+}
+
+fn provider(named: &Named) -> Result<Vec<Provider>, String> {
+    for (name, given) in [("aescbc", &named.aescbc), ("kms", &named.kms)] {
+        if given.is_some() {
+            return Err(format!(
+                ".{name}: Unsupported value: supported values: \"aesgcm\", \"identity\", \"secretbox\""
+            ));
+        }
+    }
+    match (&named.identity, &named.aesgcm, &named.secretbox) {
+        (Some(_), None, None) => Ok(vec![Provider::Identity]),
+        (None, Some(keys), None) => sealers(&AESGCM, keys),
+        (None, None, Some(keys)) => sealers(&SECRETBOX, keys),
+        (None, None, None) => Err(": Required value: one provider is required".into()),
+        _ => Err(": Invalid value: more than one provider specified in a single element".into()),
+    }
+}
+
+fn sealers(cipher: &'static Cipher, keys: &Keys) -> Result<Vec<Provider>, String> {
+    let at = cipher.name;
+    if keys.keys.is_empty() {
+        return Err(format!(".{at}.keys: Required value: at least one key is required"));
+    }
+    let read = |(i, key): (usize, &Key)| {
+        if key.name.is_empty() || key.name.contains(':') {
+            return Err(format!(".{at}.keys[{i}].name: Invalid value: {:?}: must be a name without ':'", key.name));
+        }
+        // The secret itself is not shown.
+        let wrong = |why: String| format!(".{at}.keys[{i}].secret: Invalid value: {why}");
+        let secret = STANDARD.decode(key.secret.trim()).map_err(|_| wrong("must be base64".into()))?;
+        if !cipher.lengths.contains(&secret.len()) {
+            let why = format!("must be of {:?} bytes, not {}", cipher.lengths, secret.len());
+            return Err(wrong(why));
+        }
+        Ok(Provider::Key(Sealer::new(cipher, &key.name, &secret)))
+    };
+    keys.keys.iter().enumerate().map(read).collect()
+}
