@@ -1,4 +1,5 @@
-//! The build script: writes the JSON schemas of k8s-openapi's types down for `api::schema`, and asks the linker to fold.
+//! The build script: writes the JSON schemas of k8s-openapi's types down for `api::schema`, and has the linker make small
+//! programs.
 //!
 //! k8s-openapi gives a schema as code that makes it. That code runs here, once; the program holds what it made.
 
@@ -39,7 +40,7 @@ fn main() {
     println!("cargo:rerun-if-changed=src/build.rs");
     let out = env::var("OUT_DIR").expect("cargo names a folder for what is made");
     write_definitions(Path::new(&out), &roots());
-    fold_code(Path::new(&out));
+    link_small(Path::new(&out));
 }
 
 /// The kinds of the table `api::kinds::KINDS`, and bodies of requests and answers that are no kinds.
@@ -105,24 +106,36 @@ fn write_definitions(out: &Path, roots: &impl AsRef<[Root]>) {
     fs::write(out.join("definitions.rs"), code).expect("the folder takes files");
 }
 
-/// Generic code leaves many functions that came out identical: has the linker keep one of each, if it can. LLVM's can,
-/// which Rust uses by default on some platforms; GNU's cannot. So it is tried.
-fn fold_code(out: &Path) {
-    let fold = "link-arg=-Wl,--icf=all";
-    let source = out.join("empty.rs");
+/// What makes the programs smaller, where the linker and the C library have it. So each is tried.
+const LINKER: &[&str] = &[
+    // One of those functions that came out identical; generic code leaves many.
+    "-Wl,--icf=all",
+    // Relocations as a bitmap; glibc reads it from 2.36 on.
+    "-Wl,-z,pack-relative-relocs",
+];
+
+/// Passes on what of `LINKER` makes a program that runs.
+fn link_small(out: &Path) {
+    let [source, program] = ["empty.rs", "empty"].map(|name| out.join(name));
     fs::write(&source, "fn main() {}").expect("the folder takes files");
-    let mut rustc = Command::new(env::var_os("RUSTC").expect("cargo names the compiler"));
-    rustc.arg(source).arg("--out-dir").arg(out).args(["-C", fold]);
-    rustc.arg("--target").arg(env::var_os("TARGET").expect("cargo names the target"));
-    if let Some(linker) = env::var_os("RUSTC_LINKER") {
-        let mut flag = OsString::from("-Clinker=");
-        flag.push(linker);
-        rustc.arg(flag);
+    let var = |name| env::var_os(name).unwrap_or_default();
+    for flag in LINKER {
+        let mut rustc = Command::new(var("RUSTC"));
+        rustc.arg(&source).arg("-o").arg(&program).arg(format!("-Clink-arg={flag}")).arg("--target").arg(var("TARGET"));
+        if let Some(linker) = env::var_os("RUSTC_LINKER") {
+            let mut chosen = OsString::from("-Clinker=");
+            chosen.push(linker);
+            rustc.arg(chosen);
+        }
+        let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+        rustc.args(flags.split('\x1f').filter(|flag| !flag.is_empty()));
+        let works = |command: &mut Command| {
+            command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+        };
+        if works(&mut rustc) && works(&mut Command::new(&program)) {
+            println!("cargo:rustc-link-arg-bins={flag}");
+        }
     }
-    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
-    rustc.args(flags.split('\x1f').filter(|flag| !flag.is_empty()));
-    let linked = rustc.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if linked.is_ok_and(|status| status.success()) {
-        println!("cargo:rustc-link-arg-bins={}", &fold["link-arg=".len()..]);
-    }
+    // It has done its duty.
+    fs::remove_file(program).ok();
 }
