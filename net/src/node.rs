@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use podwright_journal::Scribe;
 use serde::Serialize;
 
-use crate::dataplane::{self, Change, Dataplane, NodeFacts, Service};
+use crate::dataplane::{self, Change, Dataplane, Followed, NodeFacts, Service};
 use crate::ipam::Ipam;
 use crate::links::{self, LinkDetails, Links, PodLink};
 use crate::netlink;
@@ -66,6 +66,7 @@ struct Inner {
     dying: Mutex<BTreeSet<String>>,
     ipam: Mutex<Ipam>,
     dataplane: Mutex<Dataplane>,
+    followed: Arc<Followed>,
 }
 
 impl Network {
@@ -89,9 +90,10 @@ impl Network {
             service_routes(&config, &addresses, &mut links)?;
             let ipam = Ipam::open(&config.folder.join("ipam.json"))?;
             let dataplane = Dataplane::new(&netns, &families(&config), &Scribe::none())?;
+            let followed = dataplane.followed().clone();
             let (links, ipam, dataplane) = (Mutex::new(links), Mutex::new(ipam), Mutex::new(dataplane));
             let dying = Mutex::default();
-            Ok(Network(Arc::new(Inner { config, addresses, netns, links, dying, ipam, dataplane })))
+            Ok(Network(Arc::new(Inner { config, addresses, netns, links, dying, ipam, dataplane, followed })))
         })
         .await
     }
@@ -133,9 +135,15 @@ impl Network {
         let (inner, owner, scribe) = (self.0.clone(), owner.to_owned(), scribe.clone());
         blocking(move || {
             inner.remove_link(links::link_name(&owner), &scribe)?;
+            inner.followed.remove(lock(&inner.ipam).addresses(&owner).unwrap_or_default());
             lock(&inner.ipam).release(&owner)
         })
         .await
+    }
+
+    /// From now on `scribe` records what is done to the tables for a Pod's addresses, until it is detached.
+    pub fn follow(&self, owner: &str, scribe: &Scribe) {
+        self.0.followed.add(lock(&self.0.ipam).addresses(owner).unwrap_or_default(), scribe);
     }
 
     /// The addresses a Pod has been given, if any.
@@ -191,7 +199,7 @@ impl Network {
         let inner = self.0.clone();
         blocking(move || lock(&inner.dataplane).set_facts(facts)).await
     }
-    /// The names of the Services by the numbers that stand for them in the table's elements.
+    /// The Services' ports, `namespace/name:port`, by the numbers that stand for them in the table's elements.
     pub fn service_names(&self) -> std::collections::BTreeMap<u32, String> {
         lock(&self.0.dataplane).names()
     }

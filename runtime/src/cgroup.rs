@@ -13,8 +13,6 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use oci_spec::runtime::Spec;
-
 use crate::spec::{CgroupName, Resources, Stats};
 use crate::sys::{Kernel, SysResult, io};
 use crate::{Error, Result, devices};
@@ -65,7 +63,7 @@ impl Tree {
 
     /// Loads a program that decides about devices and attaches it to a cgroup made for that.
     fn try_devices(&self, kernel: &Kernel) -> Result<()> {
-        let Some(program) = devices::program(&Spec::default())? else { return Ok(()) };
+        let Some(program) = devices::program(&[])? else { return Ok(()) };
         let program = kernel.load_device_program(&program)?;
         let trial = CgroupName::new("trial");
         let attached = kernel.attach_device_program(&self.make_leaf(kernel, &trial)?, program.as_fd());

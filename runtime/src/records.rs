@@ -45,9 +45,21 @@ pub struct ContainerRecord {
     pub terminal: bool,
     /// As its OCI spec says, for exec's defaults.
     pub hostname: String,
-    /// Device rules should hold it and cannot: its processes have no CAP_MKNOD.
+    /// `None`: it was made by an agent that knew no device rules.
     #[serde(default)]
-    pub unguarded: bool,
+    pub devices: Option<Devices>,
+}
+
+/// What decides which devices a container may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Devices {
+    /// Nothing: it may use all.
+    Open,
+    /// A program on its cgroup.
+    Held,
+    /// Nothing, because this host refuses such programs: its processes have no CAP_MKNOD.
+    Refused,
 }
 
 /// The folders of a runtime.

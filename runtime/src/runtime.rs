@@ -15,7 +15,7 @@ use tokio::sync::{broadcast, watch};
 use crate::cgroup::{self, Tree};
 use crate::devices::Instruction;
 use crate::link::{Link, Reader};
-use crate::records::{ContainerRecord, Folders, SandboxRecord, at};
+use crate::records::{ContainerRecord, Devices, Folders, SandboxRecord, at};
 use crate::spec::*;
 use crate::sys::Kernel;
 use crate::{Error, Result, Scribe};
@@ -43,14 +43,22 @@ struct Inner {
 /// Compiled filters, each in a sealed memfd, with their flags.
 type Filters = Vec<(OwnedFd, u32)>;
 
-/// What decides which devices a container may use.
+/// What is to decide which devices a container may use; [`Devices`] with the program itself.
 #[derive(Clone)]
 enum Guard {
-    /// Nothing: it may use all.
     Open,
     Program(Arc<OwnedFd>),
-    /// Nothing, because this host refuses such programs.
     Refused,
+}
+
+impl Guard {
+    fn devices(&self) -> Devices {
+        match self {
+            Guard::Open => Devices::Open,
+            Guard::Program(_) => Devices::Held,
+            Guard::Refused => Devices::Refused,
+        }
+    }
 }
 
 /// One sandbox, as far as we know.

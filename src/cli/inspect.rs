@@ -138,6 +138,11 @@ fn nft(element: &Value) -> String {
     match element {
         Value::Array(pair) => pair.iter().map(nft).collect::<Vec<_>>().join(" : "),
         Value::Object(map) if map.contains_key("elem") => nft(&map["elem"]["val"]),
+        // A verdict: `goto lb-2`, `drop`.
+        Value::Object(map) => match map.iter().next() {
+            Some((verb, to)) => format!("{verb} {}", to["target"].as_str().unwrap_or_default()).trim_end().to_owned(),
+            None => String::new(),
+        },
         plain => short(plain),
     }
 }
@@ -201,5 +206,7 @@ mod tests {
         let element = json!([{"concat": [391163343, 0]}, {"concat": ["10.244.0.13", 8080]}]);
         assert_eq!(super::nft(&element), "391163343 . 0 : 10.244.0.13 . 8080");
         assert_eq!(super::nft(&json!("10.244.0.13")), "10.244.0.13");
+        assert_eq!(super::nft(&json!([7, {"goto": {"target": "lb-2"}}])), "7 : goto lb-2");
+        assert_eq!(super::nft(&json!([7, {"drop": null}])), "7 : drop");
     }
 }

@@ -99,7 +99,7 @@ fn nanoseconds(step: &Step) -> i128 {
 fn beginning(steps: &[Step], uid: &str) -> i128 {
     let made = steps.iter().find(|s| s.uid == uid && s.verb == "create" && s.subresource.is_empty());
     let Some(made) = made else { return steps.first().map_or(0, nanoseconds) };
-    let of_the_system = |s: &Step| s.manager.starts_with("kube-") || s.manager == "kubelet";
+    let of_the_system = |s: &Step| s.user.starts_with("system:kube-") || s.manager == "kubelet";
     let asked = steps.iter().rev().find(|s| s.revision <= made.revision && !of_the_system(s));
     nanoseconds(asked.unwrap_or(made))
 }
@@ -119,12 +119,13 @@ fn story(steps: &[Step], records: &[Record], uid: &str, all: bool) -> Vec<Moment
 fn of_step(step: &Step) -> Moment {
     let place = if step.namespace.is_empty() { String::new() } else { format!("{}/", step.namespace) };
     let part = if step.subresource.is_empty() { String::new() } else { format!(" {}", step.subresource) };
+    let note = if step.note.is_empty() { String::new() } else { format!(" ({})", step.note) };
     Moment {
         time: step.time.clone(),
         since_us: 0,
         duration_us: step.duration_us as f64,
         who: if step.manager.is_empty() { step.user.clone() } else { step.manager.clone() },
-        call: format!("{} {} {place}{}{part}", step.verb, step.kind, step.name),
+        call: format!("{} {} {place}{}{part}{note}", step.verb, step.kind, step.name),
         result: "ok".to_owned(),
         revision: step.revision,
         field: String::new(),
@@ -175,7 +176,7 @@ fn table(story: &[Moment], no_headers: bool) -> String {
 mod tests {
     use super::*;
 
-    fn step(time: &str, revision: u64, manager: &str, kind: &str, uid: &str) -> Step {
+    fn step(time: &str, revision: u64, user: &str, manager: &str, kind: &str, uid: &str) -> Step {
         Step {
             time: format!("2026-11-20T12:00:{time}Z"),
             revision,
@@ -183,6 +184,7 @@ mod tests {
             kind: kind.into(),
             name: "web".into(),
             uid: uid.into(),
+            user: user.into(),
             manager: manager.into(),
             ..Step::default()
         }
@@ -191,9 +193,9 @@ mod tests {
     #[test]
     fn the_story_begins_with_what_a_person_wrote() {
         let steps = [
-            step("00.500000", 4, "kubectl", "Deployment", "d"),
-            step("01.000000", 7, "kubectl", "Deployment", "d"),
-            step("01.002000", 8, "kube-controller-manager", "Pod", "p"),
+            step("00.500000", 4, "system:admin", "kubectl", "Deployment", "d"),
+            step("01.000000", 7, "system:admin", "kubectl", "Deployment", "d"),
+            step("01.002000", 8, "system:kube-controller-manager", "replicaset-controller", "Pod", "p"),
         ];
         let began = i128::from(1_795_176_001_001_500_000_u64);
         let record = Record {
@@ -212,7 +214,7 @@ mod tests {
         };
         let told = story(&steps, &[record], "p", false);
         let brief: Vec<(i64, &str)> = told.iter().map(|m| (m.since_us, m.who.as_str())).collect();
-        assert_eq!(brief, [(0, "kubectl"), (1500, "node/shim"), (2000, "kube-controller-manager")]);
+        assert_eq!(brief, [(0, "kubectl"), (1500, "node/shim"), (2000, "replicaset-controller")]);
         assert_eq!(story(&steps, &[], "p", true).len(), 3);
     }
 }

@@ -122,6 +122,62 @@ spec:
   containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '1000']}]
 ";
 
+/// What carries a Service's traffic to the Pod `web` is told: by `inspect` as the kernel has it, with the name of the
+/// Service's port; by `trace` as the transaction that brought it there, and the one that takes it away.
+fn serves(node: &TestNode) {
+    node.ok(&["label", "pod", "web", "app=web"]);
+    node.apply(SERVICE);
+    let ip = node.field(&["pod", "web"], ".status.podIP");
+    let cluster_ip = node.field(&["service", "front"], ".spec.clusterIP");
+    eventually("the elements are there", PATIENCE, || {
+        contains(&node.ok(&["inspect", "pod", "web"]), "default/front:http")
+    });
+    let found: Value = serde_json::from_str(&node.ok(&["inspect", "pod", "web", "-o", "json"])).unwrap();
+    let elements = found["services"].as_array().unwrap();
+    let names = |map: &str, service: &str| {
+        elements.iter().filter(|e| (&e["map"], &e["service"]) == (&json!(map), &json!(service))).count()
+    };
+    let counts = ["endpoints", "cluster-ips", "services"]
+        .map(|map| [names(map, "default/front:http"), names(map, "default/front:more")]);
+    assert_eq!(counts, [[1, 1]; 3], "{elements:#?}");
+    assert_eq!(elements.iter().filter(|e| e["set"] == "own").count(), 1, "{elements:#?}");
+    let text = node.ok(&["inspect", "pod", "web"]);
+    let line = |part: &str| text.lines().find(|l| l.contains(part)).unwrap_or_else(|| panic!("no {part} in\n{text}"));
+    for (part, also) in
+        [(format!("{ip} . 8080"), "map endpoints"), (format!("{cluster_ip} . tcp . 80"), "map cluster-ips")]
+    {
+        let line = line(&part);
+        assert!(line.contains(also) && line.ends_with("Service default/front:http"), "{line}");
+    }
+    let transactions = || -> Vec<(String, String)> {
+        let trace: Value = serde_json::from_str(&node.ok(&["trace", "pod", "web", "-o", "json"])).unwrap();
+        let all = trace["items"].as_array().unwrap().iter();
+        let all = all.map(|i| (i["call"].as_str().unwrap().to_owned(), i["field"].as_str().unwrap().to_owned()));
+        all.filter(|(call, _)| call.starts_with("nft(")).collect()
+    };
+    let told = transactions();
+    let (call, field) = told.first().unwrap_or_else(|| panic!("no transaction in {:#?}", transactions()));
+    assert_eq!(field, "metadata.labels");
+    contains(call, "nft(add element ip podwright endpoints { 0x")
+        .and(contains(call, &format!(": {ip} . 8080 }}")))
+        .unwrap();
+    node.ok(&["label", "pod", "web", "app-"]);
+    eventually("its going is told", PATIENCE, || match transactions().last() {
+        Some((call, _)) if call.starts_with("nft(delete element ip podwright ") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    node.ok(&["delete", "service", "front"]);
+}
+
+const SERVICE: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: front}
+spec:
+  selector: {app: web}
+  ports: [{name: http, port: 80, targetPort: 8080}, {name: more, port: 1234, targetPort: 4321}]
+";
+
 #[test]
 fn trace_and_inspect_tell_a_pods_story_and_the_protocol_is_plain() {
     let node = TestNode::start(&[]);
@@ -140,6 +196,21 @@ fn trace_and_inspect_tell_a_pods_story_and_the_protocol_is_plain() {
     assert!(times.is_sorted(), "{trace:#}");
     assert!(items.iter().any(|i| i["who"].as_str().is_some_and(|who| who.contains("scheduler"))), "{trace:#}");
     contains(&node.ok(&["trace", "pod", "web"]), "clone3").unwrap();
+    // Each operation on the node names the field that asked for it; the scheduler says how it chose.
+    let of_node = items.iter().filter(|i| i["who"].as_str().is_some_and(|who| who.starts_with("node")));
+    let asked = |call: &str, field: &str| {
+        let found = items.iter().find(|i| i["call"].as_str().is_some_and(|c| c.contains(call)));
+        let found = found.unwrap_or_else(|| panic!("no {call} in {trace:#}"));
+        assert_eq!(found["field"], field, "{found:#}");
+    };
+    let nameless: Vec<&Value> = of_node.filter(|i| i["field"] == "").collect();
+    assert!(nameless.is_empty(), "{nameless:#?}");
+    asked("netlink(add link", "spec.hostNetwork");
+    asked("netlink(add address", "spec.hostNetwork");
+    asked("overlay", "spec.containers{c}");
+    let bound = items.iter().find(|i| i["call"].as_str().is_some_and(|c| c.contains("binding"))).unwrap();
+    contains(bound["call"].as_str().unwrap(), "looked at 1 of 1 nodes, 1 fit, chose ").unwrap();
+    serves(&node);
     // What inspect says is what is there.
     let found: Value = serde_json::from_str(&node.ok(&["inspect", "pod", "web", "-o", "json"])).unwrap();
     let pid = found["containers"][0]["pid"].as_u64().unwrap();

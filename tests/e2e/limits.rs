@@ -236,3 +236,55 @@ fn cpu_max_throttles_and_pids_max_refuses() {
     drop(node);
     untouched.assert_unchanged();
 }
+
+/// A Pod that is shown the guest's disk, and one that is privileged.
+const DISKS: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: plain}
+spec:
+  terminationGracePeriodSeconds: 0
+  volumes: [{name: disk, hostPath: {path: /dev/vda, type: BlockDevice}}]
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sleep, '1000']
+    securityContext: {capabilities: {add: [MKNOD, SYS_ADMIN, DAC_OVERRIDE]}}
+    volumeMounts: [{name: disk, mountPath: /disk}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: mighty}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: localhost/busybox:1, command: [sleep, '1000'], securityContext: {privileged: true}}]
+";
+
+#[test]
+fn only_the_privileged_open_a_disk_of_the_host() {
+    if std::env::var_os("PODWRIGHT_TEST_GUEST").is_none() {
+        eprintln!("skipped: this would read a disk of this machine; `./dev vm` has one for it");
+        return;
+    }
+    let number = nix::sys::stat::stat("/dev/vda").expect("vm/run gives the guest a disk").st_rdev;
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    node.apply(DISKS);
+    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    let inside = |pod: &str, script: &str| node.run(&["exec", pod, "--", "sh", "-c", script]);
+    let own = format!("mknod /own b {major} {minor} && head -c 21 /own");
+    // Whether it makes itself a node or is given the host's: it may look at it, and not open it.
+    for script in [&own, "test -b /disk && head -c 21 /disk", "true > /disk"] {
+        let refused = inside("plain", script);
+        assert_ne!(refused.code, 0, "{script}: {}", refused.all());
+        contains(&refused.err, "Operation not permitted").unwrap();
+    }
+    for script in [&own, "head -c 21 /dev/vda"] {
+        assert_eq!(inside("mighty", script).out, "the disk of the guest", "{script}");
+    }
+    node.ok(&["delete", "pods", "--all"]);
+    drop(node);
+    untouched.assert_unchanged();
+}

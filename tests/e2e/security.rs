@@ -1,8 +1,8 @@
 //! What a container may and is, as it sees itself.
 
-use std::time::Duration;
+use std::{fs, path::PathBuf, time::Duration};
 
-use crate::support::{TestNode, contains, leftovers::Machine};
+use crate::support::{TestNode, contains, devices, eventually, leftovers::Machine};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -65,7 +65,7 @@ fn a_container_is_what_its_security_context_says() {
         let found: serde_json::Value = serde_json::from_str(&node.ok(&["inspect", "pod", pod, "-o", "json"])).unwrap();
         let all = found["containers"].as_array().unwrap();
         let pid = all.iter().find(|c| c["name"] == "c").unwrap()["pid"].as_u64().unwrap();
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         move |key: &str| {
             let line = status.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':').map(str::trim));
             line.unwrap_or_default().to_owned()
@@ -117,6 +117,95 @@ fn a_container_is_what_its_security_context_says() {
     assert_eq!(node.field(&["pod", "mighty"], ".status.podIP"), node_ip);
     contains(&inside("mighty", "ip address").out, &node_ip).unwrap();
     contains(&inside("mighty", "cat /etc/resolv.conf").out, "10.96.0.10").unwrap();
+    node.ok(&["delete", "pods", "--all"]);
+    drop(node);
+    untouched.assert_unchanged();
+}
+
+/// One that tries all the time, and one that may.
+const TRYING: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: plain}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sh, -c, 'mknod /log c 1 11; while sleep 0.1; do true 2>/dev/null > /log && echo open || echo refused; done 2>/dev/null']
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: mighty}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '1000'], securityContext: {privileged: true}}]
+";
+
+#[test]
+fn containers_of_an_agent_that_knew_no_device_rules_are_held_to_them_by_the_next() {
+    let mut node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    node.apply(TRYING);
+    node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+    let inspected = |node: &TestNode, pod: &str| -> serde_json::Value {
+        serde_json::from_str(&node.ok(&["inspect", "pod", pod, "-o", "json"])).unwrap()
+    };
+    let plain = inspected(&node, "plain");
+    let mount = podwright_runtime::cgroup::find_mount().unwrap();
+    let cgroup = mount.join(plain["containers"][0]["cgroup"]["path"].as_str().unwrap().trim_start_matches('/'));
+    let log = PathBuf::from(plain["containers"][0]["log"].as_str().unwrap());
+    let now = |word: &str| {
+        eventually(&format!("its process is told {word}"), PATIENCE, || {
+            let said = fs::read_to_string(&log).unwrap_or_default();
+            let last = said.lines().last().unwrap_or_default().to_owned();
+            if last.ends_with(&format!(" {word}")) { Ok(()) } else { Err(last) }
+        });
+    };
+    if devices::programs(&cgroup).is_empty() {
+        eprintln!("skipped: this host refuses programs that decide about devices");
+        return;
+    }
+    now("refused");
+    // As an agent leaves them that knows no such programs: none attached, nothing recorded of them.
+    node.kill();
+    devices::detach(&cgroup);
+    let mut records = 0;
+    for sandbox in fs::read_dir(node.dir.path().join("runtime/sandboxes")).unwrap().flatten() {
+        let record = sandbox.path().join("c/c.0/container.json");
+        let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+        assert!(json.as_object_mut().unwrap().remove("devices").is_some(), "{json:#}");
+        fs::write(&record, json.to_string()).unwrap();
+        records += 1;
+    }
+    assert_eq!(records, 2);
+    now("open");
+    // The next one finds them; the processes that run are held from then on, the privileged ones are not.
+    for _ in 0..2 {
+        node.spawn();
+        node.wait_ready();
+        node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
+        eventually("one program holds it", PATIENCE, || match devices::programs(&cgroup).len() {
+            1 => Ok(()),
+            count => Err(format!("{count} programs")),
+        });
+        now("refused");
+        let inside = |pod: &str, script: &str| node.run(&["exec", pod, "--", "sh", "-c", script]);
+        eventually("the agent answers", PATIENCE, || match inside("plain", "true") {
+            answer if answer.code == 0 => Ok(()),
+            answer => Err(answer.all()),
+        });
+        contains(&inside("plain", "true > /log").err, "Operation not permitted").unwrap();
+        assert_eq!(inside("mighty", "test -e /log || mknod /log c 1 11; true > /log").code, 0);
+        // And found again it is not held twice.
+        node.kill();
+    }
+    node.spawn();
+    node.wait_ready();
+    let id = ".status.containerStatuses[0].containerID";
+    assert!(node.field(&["pod", "plain"], id).ends_with(plain["containers"][0]["id"].as_str().unwrap()));
+    assert_eq!(node.field(&["pod", "plain"], ".status.containerStatuses[0].restartCount"), "0");
     node.ok(&["delete", "pods", "--all"]);
     drop(node);
     untouched.assert_unchanged();

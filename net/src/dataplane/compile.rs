@@ -23,6 +23,8 @@ pub struct Compiled {
 pub struct List {
     pub family: Family,
     pub protocol: Protocol,
+    /// What the Service calls the port: its name, or its number where it has none.
+    pub port: String,
     /// Position is the slot. An endpoint keeps its slot as long as it can, so that one change touches few elements.
     pub placed: Vec<SocketAddr>,
 }
@@ -109,7 +111,8 @@ fn list(
     for endpoint in &placed {
         out.put(family, Map::Own, Key::Own(endpoint.ip()), Value::None);
     }
-    out.lists.insert(id, List { family, protocol: port.protocol, placed });
+    let called = if port.name.is_empty() { port.port.to_string() } else { port.name.clone() };
+    out.lists.insert(id, List { family, protocol: port.protocol, port: called, placed });
     id
 }
 

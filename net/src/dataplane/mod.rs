@@ -12,6 +12,7 @@ mod base;
 mod compile;
 mod conntrack;
 mod elements;
+mod followed;
 mod foreign;
 pub mod ids;
 mod model;
@@ -20,11 +21,13 @@ pub mod speed;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use podwright_journal::Scribe;
+use podwright_journal::{Clock, Scribe};
 
 pub use base::{TABLE, script};
+pub use followed::Followed;
 pub use foreign::{Finding, foreign};
 pub use model::{Backends, Empty, NodeFacts, Protocol, Service, ServicePort};
 
@@ -49,6 +52,7 @@ pub struct Dataplane {
     chains: BTreeSet<(Family, Chain)>,
     /// Whether the kernel has what memory says.
     loaded: bool,
+    followed: Arc<Followed>,
 }
 
 /// What one change cost.
@@ -83,7 +87,13 @@ impl Dataplane {
             claims: HashMap::new(),
             chains: BTreeSet::new(),
             loaded: false,
+            followed: Arc::default(),
         })
+    }
+
+    /// The addresses whose changes are recorded.
+    pub fn followed(&self) -> &Arc<Followed> {
+        &self.followed
     }
 
     /// Makes the tables hold exactly these Services: the first call of an agent, once it knows them all.
@@ -137,10 +147,10 @@ impl Dataplane {
         self.nft(script)
     }
 
-    /// The names of the Services by the numbers of their endpoint lists, as elements carry them.
+    /// The Services' ports (`namespace/name:port`) by the numbers of their endpoint lists, as elements carry them.
     pub fn names(&self) -> BTreeMap<u32, String> {
-        let lists = self.services.iter().flat_map(|(name, compiled)| compiled.lists.keys().map(move |id| (*id, name)));
-        lists.map(|(id, name)| (id, name.clone())).collect()
+        let lists = self.services.iter().flat_map(|(name, compiled)| compiled.lists.iter().map(move |l| (name, l)));
+        lists.map(|(name, (id, list))| (*id, format!("{name}:{}", list.port))).collect()
     }
 
     /// The elements that carry an address's traffic, as nft text: its endpoints, the Services they belong to and their
@@ -291,7 +301,12 @@ impl Dataplane {
         batch.delete(difference.delete.iter());
         batch.add(difference.add.iter());
         let what = format!("nft: delete {} elements, add {}", difference.delete.len(), difference.add.len());
-        self.socket.transaction(&what, batch.finish())
+        let started = Clock::read();
+        let done = self.socket.transaction(&what, batch.finish());
+        let deleted = difference.delete.iter().map(|(place, value)| ("delete", place, value));
+        let added = difference.add.iter().map(|(place, value)| ("add", place, value));
+        self.followed.tell(started, deleted.chain(added), &done);
+        done
     }
 
     /// Makes chains that are named and not there yet; those counting endpoints come in blocks, so that a list that grows by
@@ -309,6 +324,14 @@ impl Dataplane {
 
     /// Makes the tables hold what memory says, whatever is there.
     fn reload(&mut self) -> Result<()> {
+        let started = Clock::read();
+        let done = self.fill();
+        let all = self.everything();
+        self.followed.tell(started, all.iter().map(|(place, value)| ("add", place, value)), &done);
+        done
+    }
+
+    fn fill(&mut self) -> Result<()> {
         let families = self.families.clone();
         if families.into_iter().all(|family| self.has_base(family)) {
             match self.refill() {

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use oci_spec::runtime::{LinuxSeccomp, Spec};
+use oci_spec::runtime::{LinuxDeviceCgroup, LinuxSeccomp, Spec};
 
 use super::{Container, Errors, Filters, Guard, Inner, Runtime, Sandbox, check_name, not_found, now};
 use crate::compile::{self, Places};
@@ -37,13 +37,13 @@ impl Runtime {
         }
         let link = sandbox.link()?;
         let sandbox_spec = sandbox.state().record.spec.clone();
-        let guard = self.guard(&spec.oci)?;
+        let guard = self.guard(device_rules(&spec.oci))?;
         let unguarded = matches!(guard, Guard::Refused);
         let plan = compile::container(&spec, &sandbox_spec, &self.0.places(&sandbox_spec, &spec.id, unguarded))?;
         let (mut plan, filters) =
             self.with_filters(plan, spec.oci.linux().as_ref().and_then(|l| l.seccomp().as_ref())).await?;
         plan.process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();
-        let record = ContainerRecord { unguarded, ..record_of(&spec, &plan, &sandbox_spec) };
+        let record = ContainerRecord { devices: Some(guard.devices()), ..record_of(&spec, &plan, &sandbox_spec) };
         let resources = spec.resources.clone();
         let made = self.prepare(&sandbox_spec, record.clone(), plan.clone(), resources, guard, scribe).await;
         let asked = match made {
@@ -95,6 +95,28 @@ impl Runtime {
             cgroup::apply(&kernel, &cgroup, &resources)
         })
         .await
+    }
+
+    /// Holds a container that an agent without device rules made to these, as if it had been made with them; one whose rules
+    /// are known keeps those. What its processes have open stays open.
+    pub async fn hold_devices(&self, id: &ContainerId, rules: &[LinuxDeviceCgroup], scribe: &Scribe) -> Result<()> {
+        let sandbox = self.get(&id.sandbox)?;
+        let _turn = sandbox.turn.lock().await;
+        let (record, ended) = sandbox.with_container(id, |c| (c.record.clone(), c.exit.borrow().is_some()))?;
+        if ended || record.devices.is_some() {
+            return Ok(());
+        }
+        let guard = self.guard(rules)?;
+        let held = Some(guard.devices());
+        let (kernel, cgroup) = (Kernel::new(scribe), self.container_cgroup(id)?);
+        self.blocking(move |inner| {
+            if let Guard::Program(program) = &guard {
+                kernel.attach_device_program(&cgroup, program.as_fd())?;
+            }
+            inner.folders.write_container(&ContainerRecord { devices: held, ..record })
+        })
+        .await?;
+        sandbox.with_container(id, |c| c.record.devices = held)
     }
 
     /// Lets a created container execute its process; when that was, as every later agent will say too. Errors:
@@ -249,8 +271,8 @@ impl Runtime {
     }
 
     /// What decides about a container's devices; each list of rules is loaded once, which takes a fraction of a millisecond.
-    fn guard(&self, spec: &Spec) -> Result<Guard> {
-        let Some(program) = devices::program(spec)? else { return Ok(Guard::Open) };
+    fn guard(&self, rules: &[LinuxDeviceCgroup]) -> Result<Guard> {
+        let Some(program) = devices::program(rules)? else { return Ok(Guard::Open) };
         if self.0.tree.capabilities.devices_refused.is_some() {
             return Ok(Guard::Refused);
         }
@@ -292,6 +314,11 @@ fn load(profile: &LinuxSeccomp) -> Result<Arc<Filters>> {
     Ok(Arc::new(seccomp::compile(profile)?.into_iter().map(seal).collect::<Result<Filters>>()?))
 }
 
+fn device_rules(spec: &Spec) -> &[LinuxDeviceCgroup] {
+    let resources = spec.linux().as_ref().and_then(|l| l.resources().as_ref());
+    resources.and_then(|r| r.devices().as_deref()).unwrap_or_default()
+}
+
 fn record_of(spec: &ContainerSpec, plan: &ContainerPlan, sandbox: &SandboxSpec) -> ContainerRecord {
     ContainerRecord {
         id: spec.id.clone(),
@@ -303,7 +330,7 @@ fn record_of(spec: &ContainerSpec, plan: &ContainerPlan, sandbox: &SandboxSpec) 
         stdin: spec.stdin,
         terminal: plan.process.terminal,
         hostname: sandbox.hostname.clone(),
-        unguarded: false,
+        devices: None,
     }
 }
 

@@ -13,6 +13,7 @@ use super::Runtime;
 use crate::compile;
 use crate::link::Link;
 use crate::plan::{Answer, Call, ExecPlan};
+use crate::records::Devices;
 use crate::spec::{ContainerId, ExecOutput, ExecSpec, Streams};
 use crate::sys::{io, tty};
 use crate::{Cause, Error, Result, Scribe};
@@ -80,7 +81,7 @@ impl Runtime {
         scribe: &Scribe,
     ) -> Result<ExecSession> {
         let sandbox = self.get(&id.sandbox)?;
-        let unguarded = sandbox.with_container(id, |c| c.record.unguarded)?;
+        let unguarded = sandbox.with_container(id, |c| c.record.devices == Some(Devices::Refused))?;
         let link = sandbox.link()?;
         let hostname = sandbox.state().record.spec.hostname.clone();
         let mut process = compile::process(&spec.process, &hostname, compile::bounding(self.0.bounding, unguarded))?;

@@ -7,13 +7,14 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright_runtime::{ContainerStatus, SandboxState as RuntimeState, SandboxStatus, Scribe};
 use serde::{Deserialize, Serialize};
 
-use super::{Machine, all, messages, remove_dir};
+use super::{Machine, all, images, messages, remove_dir};
 use crate::node::{
     backoff::Backoff,
     executor::Found,
     labels,
     observed::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState, Step},
     spec::PodExt,
+    translate,
 };
 
 /// Every Pod (or only one) that has a sandbox here: the newest of each. Older and unreadable ones are removed, and
@@ -30,6 +31,7 @@ pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
                         tracing::warn!(%error, id = %container.id, "a half-made container stays");
                     }
                 }
+                hold_devices(machine, &pod, &sandbox).await;
                 found.push(adopt(machine, pod, sandbox));
             }
             Err(error) => {
@@ -44,6 +46,19 @@ pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
         }
     }
     found
+}
+
+/// Device rules for those containers that an agent made before there were any.
+async fn hold_devices(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
+    for container in sandbox.containers.iter().filter(|c| c.exit.is_none() && !half_made(c)) {
+        let part = pod.part(&container.id.name);
+        let rules = part.as_ref().map(|part| translate::devices(&part.container)).unwrap_or_default();
+        let path = part.map(|part| part.path).unwrap_or_default();
+        let scribe = machine.scribe(pod).at(&path);
+        if let Err(error) = machine.runtime.hold_devices(&container.id, &rules, &scribe).await {
+            tracing::warn!(%error, id = %container.id, "a container is not held to device rules");
+        }
+    }
 }
 
 /// Never let go: an earlier agent died between making and starting it, perhaps another one while removing it.
@@ -77,6 +92,7 @@ async fn sandboxes(machine: &Machine, only: Option<&str>) -> (BTreeMap<String, S
 fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
     let (uid, attempt) = messages::split(&sandbox.spec.id);
     machine.weigh(&pod, true);
+    machine.follow(&pod);
     let ready = sandbox.state == RuntimeState::Ready;
     let ips = match pod.host_network() {
         true => machine.facts.host_ips.clone(),
@@ -201,7 +217,8 @@ fn remembered(label: Option<&String>) -> BTreeMap<String, Container> {
     past.into_iter().map(|(name, past)| (name, container(past))).collect()
 }
 
-/// Removes links, addresses, folders, logs and journals of Pods that are not among the living.
+/// Removes links, addresses, folders, logs and journals of Pods that are not among the living, and of images what a
+/// predecessor died over.
 pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     let living: BTreeSet<String> = living.into_iter().collect();
     let mut errors = Vec::new();
@@ -221,6 +238,7 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
         let removed = std::fs::remove_file(machine.places.journals.join(uid));
         errors.extend(all([removed.map_err(|e| format!("journal {uid}: {e}"))]).err());
     }
+    errors.extend(images::collect(machine).await.err().map(|e| format!("images: {e}")));
     errors
 }
 

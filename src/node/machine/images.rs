@@ -48,7 +48,9 @@ pub async fn pull(
     }
     news(PullNews::Pulling);
     let started = Instant::now();
-    let image = fetch(machine, pod, &parsed, &name).await.map_err(|e| pull_error(&e))?;
+    let fetched = fetch(machine, pod, &parsed, &name).await;
+    machine.layers_left.fetch_or(fetched.is_err(), Ordering::Relaxed);
+    let image = fetched.map_err(|e| pull_error(&e))?;
     let took = started.elapsed();
     Ok(Pulled { pulled: Some((took, took)), ..ready(&image) })
 }
@@ -117,7 +119,8 @@ pub async fn layers_in_use(machine: &Machine) -> HashSet<PathBuf> {
     labels.flat_map(|layers| layers.lines()).map(PathBuf::from).collect()
 }
 
-/// Deletes what was still in use when its image was removed, as far as it no longer is.
+/// Deletes what was still in use when its image was removed, as far as it no longer is, and what belongs to no image because
+/// its import or pull failed.
 pub async fn collect(machine: &Machine) -> Result<(), String> {
     if !machine.layers_left.swap(false, Ordering::Relaxed) {
         return Ok(());

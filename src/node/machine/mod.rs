@@ -74,7 +74,7 @@ pub struct Machine {
     pub missing_controllers: Vec<String>,
     pub scribes: Mutex<HashMap<String, Scribe>>,
     pub weights: Weights,
-    /// Whether layers without an image are to be deleted once no container stands on them.
+    /// Whether there may be layers without an image, to be deleted once no container stands on them.
     pub layers_left: AtomicBool,
 }
 
@@ -110,11 +110,16 @@ impl Machine {
     pub fn weigh(&self, pod: &Pod, present: bool) {
         self.weights.count(pod, present, |class, weight| {
             let resources = Resources { cpu_weight: Some(weight), ..Resources::default() };
-            if let Err(error) = self.runtime.make_cgroup(&translate::class_cgroup(class), &resources, &self.scribe(pod))
-            {
+            let scribe = self.scribe(pod).at("status.qosClass");
+            if let Err(error) = self.runtime.make_cgroup(&translate::class_cgroup(class), &resources, &scribe) {
                 tracing::warn!(%error, class = class.as_str(), "the cgroup of a QoS class has no weight");
             }
         });
+    }
+
+    /// Has the Pod's journal tell of its elements in the Services' tables, which select it by its labels.
+    fn follow(&self, pod: &Pod) {
+        self.network.follow(pod.uid(), &self.scribe(pod).at("metadata.labels"));
     }
 
     pub fn facts(&self, ips: &[IpAddr]) -> Facts {
@@ -276,7 +281,9 @@ impl Executor for Machine {
             return Ok(self.facts.host_ips.clone());
         }
         let netns = self.runtime.netns(&id).await.map_err(|e| failed(words(e)))?;
+        let scribe = scribe.at("spec.hostNetwork");
         let network = self.network.attach(pod.uid(), netns, &scribe).await.map_err(|e| failed(words(e)))?;
+        self.follow(pod);
         Ok(network.addresses)
     }
 

@@ -78,6 +78,7 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, options: ImageOptions
         }
     };
     let (result, ()) = tokio::join!(work, report);
+    machine.layers_left.fetch_or(result.is_err(), Ordering::Relaxed);
     let status: Status = match result {
         Ok(()) => Status::success(),
         Err(status) => status,

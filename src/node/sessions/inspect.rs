@@ -1,5 +1,6 @@
 //! A Pod as Linux sees it: read back from the kernel at this moment, never from memory.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use podwright_runtime::{ContainerStatus, ProcessInfo, SandboxStatus};
@@ -67,7 +68,7 @@ pub async fn inspect(machine: &Machine, pod: &PodRef) -> Result<Value, Status> {
     }))
 }
 
-/// The elements of the node's nftables sets that name one of the Pod's addresses.
+/// The elements of the node's nftables sets that carry the Pod's traffic, as the kernel has them.
 async fn services(machine: &Machine, uid: &str) -> Value {
     let addresses = machine.network.addresses_of(uid).unwrap_or_default();
     let listing = machine
@@ -76,24 +77,39 @@ async fn services(machine: &Machine, uid: &str) -> Value {
         .run(|| std::process::Command::new("nft").args(["-j", "list", "ruleset"]).output().map(|out| out.stdout));
     let Ok(Ok(bytes)) = listing.await else { return Value::Null };
     let rules: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    let wanted: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
-    let names = machine.network.service_names();
-    let mut found = Vec::new();
-    for entry in rules["nftables"].as_array().into_iter().flatten() {
-        let Some((kind, object)) = entry.as_object().and_then(|o| o.iter().next()) else { continue };
-        for element in object["elem"].as_array().into_iter().flatten() {
-            let text = element.to_string();
-            if wanted.iter().any(|a| text.contains(&format!("\"{a}\""))) {
-                let service = numbers(element).into_iter().find_map(|number| names.get(&number));
-                let (table, set) = (&object["table"], &object["name"]);
-                found.push(json!({ "table": table, kind: set, "element": element, "service": service }));
-            }
-        }
-    }
-    Value::Array(found)
+    let addresses: Vec<String> = addresses.iter().map(|a| a.to_string()).collect();
+    carrying(&rules, &addresses, &machine.network.service_names())
 }
 
-/// All numbers of an element; among them may be that of a Service.
+/// What names one of the addresses, and what leads to the endpoint lists that have them: frontends and verdicts. `names`:
+/// the Services' ports by the numbers of their lists.
+fn carrying(rules: &Value, addresses: &[String], names: &BTreeMap<u32, String>) -> Value {
+    let sets = rules["nftables"].as_array().into_iter().flatten().filter_map(|entry| entry.as_object()?.iter().next());
+    let all = sets.flat_map(|(kind, set)| {
+        let elements = set["elem"].as_array().map(Vec::as_slice).unwrap_or_default();
+        elements.iter().map(move |element| (kind, set, element))
+    });
+    let all: Vec<(&String, &Value, &Value)> = all.collect();
+    let about = |element: &Value| {
+        let text = element.to_string();
+        addresses.iter().any(|address| text.contains(&format!("\"{address}\"")))
+    };
+    let list = |element: &Value| numbers(element).into_iter().find(|number| names.contains_key(number));
+    let lists: BTreeSet<u32> = all.iter().filter(|(.., e)| about(e)).filter_map(|(.., e)| list(e)).collect();
+    let carries = |set: &Value, element: &Value| {
+        // The other slots of a list lead to other endpoints.
+        let slots = ["endpoints", "slots", "sticky"].iter().any(|name| set["name"] == *name);
+        about(element) || (!slots && list(element).is_some_and(|list| lists.contains(&list)))
+    };
+    let carrying = all.iter().filter(|(_, set, element)| carries(set, element));
+    let described = carrying.map(|(kind, set, element)| {
+        let service = list(element).and_then(|list| names.get(&list));
+        json!({ "table": set["table"], kind.as_str(): set["name"], "element": element, "service": service })
+    });
+    described.collect()
+}
+
+/// All numbers of an element; among them may be that of an endpoint list.
 fn numbers(element: &Value) -> Vec<u32> {
     match element {
         Value::Number(number) => number.as_u64().and_then(|n| u32::try_from(n).ok()).into_iter().collect(),

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use podwright_runtime::{
     CgroupName, ContainerId, ContainerSpec, LogSpec, Network, PidMode, Resources, Rootfs, SandboxSpec, image::Image,
     oci, profile,
@@ -158,7 +158,7 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
         "linux": {
             "maskedPaths": masked,
             "readonlyPaths": read_only,
-            "resources": { "devices": profile::default_devices(privileged) },
+            "resources": { "devices": devices(container) },
             "seccomp": seccomp,
             "rootfsPropagation": propagation(&context.mounts),
         },
@@ -176,6 +176,11 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
         labels: labels::of_container(pod, part, order, &image.layers),
         annotation: String::new(),
     })
+}
+
+/// What a container may do to the host's devices.
+pub fn devices(container: &Container) -> Vec<oci::LinuxDeviceCgroup> {
+    profile::default_devices(security::is_privileged(container))
 }
 
 /// The image's variables, the hostname, then the manifest's; PATH, HOME and TERM where nobody says.
@@ -204,11 +209,7 @@ fn environment(context: &Context<'_>, user: &security::User) -> env::Env {
 }
 
 /// `command` replaces the image's entrypoint and its cmd; `args` alone replaces the cmd.
-fn arguments(
-    container: &k8s_openapi::api::core::v1::Container,
-    image: &Image,
-    env: &env::Env,
-) -> Result<Vec<String>, Trouble> {
+fn arguments(container: &Container, image: &Image, env: &env::Env) -> Result<Vec<String>, Trouble> {
     let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
         let lookup = |name: &str| env.get(name).map(str::to_owned);
         list.iter().flatten().map(|text| expand(text, lookup)).collect()
@@ -254,7 +255,7 @@ fn propagation(mounts: &[Mounted]) -> Option<&'static str> {
 }
 
 /// Requests and limits as cgroup v2 settings.
-fn limits(container: &k8s_openapi::api::core::v1::Container) -> Resources {
+fn limits(container: &Container) -> Resources {
     let memory_max = qos::limit(container, "memory").map(|q| qos::units(q) as u64).filter(|m| *m > 0);
     let cpu_request = qos::request(container, "cpu").map_or(0, qos::millis);
     Resources {

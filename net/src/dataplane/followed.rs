@@ -1,0 +1,64 @@
+//! Who wants to be told which addresses' elements were changed: the journals of Pods.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use podwright_journal::{Clock, Scribe};
+
+use super::elements::{self, Key, Place, Value};
+use crate::Result;
+
+/// The followed addresses, each with the scribe that records what is done to the tables for it.
+#[derive(Default)]
+pub struct Followed(Mutex<HashMap<IpAddr, Scribe>>);
+
+impl Followed {
+    pub fn add(&self, addresses: &[IpAddr], scribe: &Scribe) {
+        self.lock().extend(addresses.iter().map(|address| (*address, scribe.clone())));
+    }
+
+    pub fn remove(&self, addresses: &[IpAddr]) {
+        let mut followed = self.lock();
+        addresses.iter().for_each(|address| drop(followed.remove(address)));
+    }
+
+    /// Records a transaction that began at `started` in the journals of all whose elements it changed: as the commands of
+    /// nft that it stands for. `changes`: `delete` or `add`, and an element.
+    pub(super) fn tell<'a>(
+        &self,
+        started: Clock,
+        changes: impl Iterator<Item = (&'static str, &'a Place, &'a Value)>,
+        done: &Result<()>,
+    ) {
+        let followed = self.lock();
+        if followed.is_empty() {
+            return;
+        }
+        let mut told: BTreeMap<IpAddr, Vec<String>> = BTreeMap::new();
+        for (verb, place, value) in changes {
+            if let Some(address) = address(place, value).filter(|address| followed.contains_key(address)) {
+                told.entry(address).or_default().push(format!("{verb} element {}", elements::text(place, value)));
+            }
+        }
+        for (address, commands) in told {
+            if let Some(scribe) = followed.get(&address) {
+                scribe.record(started, "nft", &commands.join("; "), done.as_ref().err().map(|e| e.to_string()));
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, Scribe>> {
+        // Each change is whole at once: what a panic left behind is sound.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The Pod's address that an element is about, if it is about one.
+fn address(place: &Place, value: &Value) -> Option<IpAddr> {
+    match (&place.key, value) {
+        (_, Value::Endpoint(endpoint)) => Some(endpoint.ip()),
+        (Key::Own(address), _) => Some(*address),
+        _ => None,
+    }
+}
