@@ -27,7 +27,8 @@ pub fn to_string(value: &Value) -> Result<String, String> {
     serde_saphyr::to_string_with_options(&sorted(value), options).map_err(|e| e.to_string())
 }
 
-fn sorted(value: &Value) -> Value {
+/// The same with the keys of all maps in order.
+pub fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
             let mut entries: Vec<(&String, &Value)> = map.iter().collect();

@@ -9,7 +9,7 @@ use super::{
     print::{self, Format},
     target,
 };
-use crate::api::{FieldValidation, Object, Verb, request::PatchType};
+use crate::api::{FieldValidation, Kind, Object, Verb, patch::apply::LAST_APPLIED, request::PatchType};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -59,12 +59,29 @@ are the ways you can resolve this warning:
   stop managing the field (remove it from their configuration).
 See https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts";
 
-/// What apply did with an object.
-fn verdict(before: Option<&Object>, after: &Object) -> &'static str {
-    match before {
-        None => "created",
-        Some(before) if before.resource_version() == after.resource_version() => "unchanged",
-        Some(_) => "configured",
+/// What apply did with an object, or would have done.
+fn verdict(before: Option<&Object>, after: &Object, dry: bool) -> &'static str {
+    let Some(before) = before else { return "created" };
+    // What was not stored has no version of its own.
+    let content = |object: &Object| {
+        let mut object = object.clone();
+        ["managedFields", "resourceVersion", "generation"].iter().for_each(|field| object.set_meta(field, None));
+        object
+    };
+    let same = before.resource_version() == after.resource_version() && (!dry || content(before) == content(after));
+    if same { "unchanged" } else { "configured" }
+}
+
+/// A live object that was not made by apply: what it lost since then cannot be known.
+fn warn_unless_applied(kind: &Kind, live: &Object) {
+    if live.annotation(LAST_APPLIED).is_none() {
+        eprintln!(
+            "Warning: resource {}/{} is missing the {LAST_APPLIED} annotation which is required by podwright apply. podwright \
+             apply should only be used on resources created declaratively by either podwright create --save-config or \
+             podwright apply. The missing annotation will be patched automatically.",
+            kind.plural,
+            live.name()
+        );
     }
 }
 
@@ -108,6 +125,9 @@ async fn apply(document: Document, args: &Args, session: &Session) -> Result<(),
         Err(status) if status.is_not_found() => None,
         Err(status) => return Err(Failure::doing(status, document.doing("retrieving current configuration of"))),
     };
+    if let (Some(live), false) = (&before, args.server_side) {
+        warn_unless_applied(kind, live);
+    }
     let what = if before.is_some() { "applying patch to" } else { "creating" };
     let after = match args.dry_run.as_str() {
         "client" => document.object.clone(),
@@ -135,7 +155,9 @@ async fn apply(document: Document, args: &Args, session: &Session) -> Result<(),
     };
     match &args.output {
         None if args.server_side => outln!("{} serverside-applied{note}", target::display(kind, name)),
-        None => outln!("{} {}{note}", target::display(kind, name), verdict(before.as_ref(), &after)),
+        None => {
+            outln!("{} {}{note}", target::display(kind, name), verdict(before.as_ref(), &after, args.dry_run != "none"))
+        }
         Some(format) => out!("{}", print::object(format, &after)?),
     }
     Ok(())

@@ -77,6 +77,9 @@ impl Args {
 }
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
+    if args.all && (args.selection.selector.is_some() || args.selection.field_selector.is_some()) {
+        return Err(Failure::usage("setting 'all' parameter but found a non empty selector. "));
+    }
     let targets = args.selection.several(args.all)?;
     let broad = targets.iter().any(|t| t.name.is_none());
     if args.force && args.grace_period <= 0 {

@@ -3,13 +3,14 @@
 use std::{io::Write as _, process::ExitCode};
 
 use serde_json::{Map, Value};
+use tempfile::NamedTempFile;
 
 use super::{
     Outcome, Session,
     error::Failure,
     target::{self, Selection, Target},
 };
-use crate::api::{Object, Options, Status, Verb, request::PatchType, yaml};
+use crate::api::{Object, Options, Status, Verb, request::PatchType, status::qualified, yaml};
 
 const HEADER: &str = "\
 # Please edit the object below. Lines beginning with a '#' will be ignored,
@@ -36,23 +37,30 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     Ok(code)
 }
 
-/// Opens the editor until what comes back is accepted, empty, or no longer changed.
+/// Opens the editor until what comes back is accepted, empty, unchanged, or refused for good. What the caller typed and the
+/// server did not take is kept in a file.
 async fn edit(target: &Target, mut object: Object, session: &Session) -> Result<(), Failure> {
     object.set_meta("managedFields", None);
     let original = yaml::to_string(&object.0).map_err(Failure::usage)?;
-    let (mut text, mut why) = (original.clone(), None);
+    let (mut text, mut reason, mut last): (String, Option<String>, Option<NamedTempFile>) =
+        (original.clone(), None, None);
     loop {
-        let edited = open(&format!("{HEADER}{}{text}", comment(why.as_deref())))?;
-        let edited = without_comments(&edited);
-        if edited.trim().is_empty() || (why.is_none() && edited == original) {
+        let file = match open(&format!("{HEADER}{}{text}", reason.as_deref().unwrap_or_default())) {
+            Ok(file) => file,
+            Err(failure) => return Err(kept(last, failure)),
+        };
+        // By path: an editor may have put a new file in the place of ours.
+        let edited = without_comments(&std::fs::read_to_string(file.path())?);
+        if reason.is_some() && edited == text {
+            return Err(kept(Some(file), Failure::usage("Edit cancelled, no valid changes were saved.")));
+        }
+        if edited == original {
             eprintln!("Edit cancelled, no changes made.");
             return Ok(());
         }
-        if why.is_some() && edited == text {
-            let kept = keep(&edited)?;
-            eprintln!("A copy of your changes has been stored to \"{kept}\"");
-            eprintln!("{}", why.unwrap_or_default());
-            return Err(Failure::usage("Edit cancelled, no valid changes were saved."));
+        if edited.trim().is_empty() {
+            eprintln!("Edit cancelled, saved file was empty.");
+            return Ok(());
         }
         match save(target, &object, &edited, session).await {
             Ok(false) => {
@@ -63,37 +71,81 @@ async fn edit(target: &Target, mut object: Object, session: &Session) -> Result<
                 outln!("{} edited", target::display(target.kind, object.name()));
                 return Ok(());
             }
-            Err(refusal) => {
-                // The file says why when it is opened again; who drives the editor by a script reads it here.
-                eprintln!("error: {} \"{}\" is invalid", target.kind.plural, object.name());
-                let what = format!("{} \"{}\" was not valid:", target.kind.plural, object.name());
-                why = Some(format!("{what}\n{refusal}"));
+            Err(Refusal::Again(why)) => reason = Some(why),
+            Err(Refusal::Final(failure)) => return Err(kept(Some(file), failure)),
+            Err(Refusal::Gone) => {
+                let path = keep(file)?;
+                eprintln!("error: {} could not be found on the server", named(target, &object));
+                eprintln!("The edits you made on deleted resources have been saved to \"{path}\"");
+                return Err(Failure::Said(1));
+            }
+            Err(Refusal::Later(why)) => {
+                let path = keep(file)?;
+                eprintln!("error: {} could not be patched: {why}", named(target, &object));
+                eprintln!("You can run `podwright replace -f {path}` to try this update again.");
+                return Err(Failure::Said(1));
             }
         }
-        text = edited;
+        (text, last) = (edited, Some(file));
     }
 }
 
-/// Sends what has changed; whether anything has. A refusal is a text for the one who edits.
-async fn save(target: &Target, before: &Object, text: &str, session: &Session) -> Result<bool, String> {
-    let mut documents = yaml::documents(text)?;
+/// Why an edit was not taken.
+enum Refusal {
+    /// The caller may mend it at once: comments for the head of the file, which say what is wrong.
+    Again(String),
+    Gone,
+    /// Not for what it says: the same may be taken later.
+    Later(String),
+    Final(Failure),
+}
+
+/// `deployments.apps "web"`
+fn named(target: &Target, object: &Object) -> String {
+    format!("{} \"{}\"", qualified(target.kind.plural, target.kind.group), object.name())
+}
+
+/// Sends what has changed; whether anything has.
+async fn save(target: &Target, before: &Object, text: &str, session: &Session) -> Result<bool, Refusal> {
+    let syntax = |why: String| Refusal::Again(comment(&format!("The edited file had a syntax error: {why}"), &[]));
+    let mut documents = yaml::documents(text).map_err(syntax)?;
     let (Some(after), true) = (documents.pop(), documents.is_empty()) else {
-        return Err("* one object is needed".to_owned());
+        return Err(syntax("one object is needed".to_owned()));
     };
     let Some(patch) = difference(&before.0, &after) else { return Ok(false) };
-    if after["metadata"]["name"] != before.0["metadata"]["name"] || after["kind"] != before.0["kind"] {
-        return Err("* metadata.name and kind may not be changed".to_owned());
+    let same = |path: &str| after.pointer(path) == before.0.pointer(path);
+    if !["/apiVersion", "/kind", "/metadata/name"].into_iter().all(same) {
+        return Err(Refusal::Final(Failure::usage("At least one of apiVersion, kind and name was changed")));
+    }
+    if !same("/metadata/namespace") {
+        let given = after["metadata"]["namespace"].as_str().unwrap_or_default();
+        let own = before.namespace().unwrap_or_default();
+        let why = format!(
+            "the namespace from the provided object \"{given}\" does not match the namespace \"{own}\". You must pass \
+             '--namespace={given}' to perform this operation."
+        );
+        return Err(Refusal::Final(Failure::usage(why)));
     }
     let mut request = session.request(Verb::Patch, target.kind, before.namespace(), Some(before.name()));
     request.body = Some(patch);
     request.options = Options { patch_type: Some(PatchType::Merge), ..Options::default() };
-    session.object(request).await.map(|_| true).map_err(|status| causes(&status))
+    match session.object(request).await {
+        Ok(_) => Ok(true),
+        Err(status) if status.code == 422 => {
+            // The file says why when it is opened again; who drives the editor by a script reads it here.
+            let name = named(target, before);
+            eprintln!("error: {name} is invalid");
+            Err(Refusal::Again(comment(&format!("{name} was not valid"), &causes(&status))))
+        }
+        Err(status) if status.is_not_found() => Err(Refusal::Gone),
+        Err(status) => Err(Refusal::Later(status.message)),
+    }
 }
 
-fn causes(status: &Status) -> String {
-    let all = status.details.iter().flat_map(|d| &d.causes).map(|c| format!("* {}: {}", c.field, c.message));
+fn causes(status: &Status) -> Vec<String> {
+    let all = status.details.iter().flat_map(|d| &d.causes).map(|c| format!("{}: {}", c.field, c.message));
     let all: Vec<String> = all.collect();
-    if all.is_empty() { format!("* {}", status.message) } else { all.join("\n") }
+    if all.is_empty() { vec![status.message.clone()] } else { all }
 }
 
 /// The merge patch (RFC 7386) that makes `after` of `before`; none where nothing differs.
@@ -117,17 +169,21 @@ fn difference(before: &Value, after: &Value) -> Option<Value> {
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
-fn comment(why: Option<&str>) -> String {
-    let Some(why) = why else { return String::new() };
-    why.lines().map(|line| format!("# {line}\n")).collect::<String>() + "#\n"
+/// A reason as lines of comment, each thing that it is made of on a line of its own.
+fn comment(what: &str, causes: &[String]) -> String {
+    let colon = if causes.is_empty() { "" } else { ":" };
+    let head = format!("{what}{colon}");
+    let lines = std::iter::once(head).chain(causes.iter().map(|cause| format!("* {cause}")));
+    let text: String = lines.map(|line| format!("# {}\n", line.trim_end().replace('\n', "\n# "))).collect();
+    text + "#\n"
 }
 
 fn without_comments(text: &str) -> String {
     text.split_inclusive('\n').filter(|line| !line.starts_with('#')).collect()
 }
 
-/// The text as the caller's editor leaves it.
-fn open(text: &str) -> Result<String, Failure> {
+/// The text in a file, as the caller's editor leaves it.
+fn open(text: &str) -> Result<NamedTempFile, Failure> {
     let mut file = tempfile::Builder::new().prefix("podwright-edit-").suffix(".yaml").tempfile()?;
     file.write_all(text.as_bytes())?;
     let editor = ["KUBE_EDITOR", "EDITOR"].iter().find_map(|name| std::env::var(name).ok().filter(|v| !v.is_empty()));
@@ -137,13 +193,20 @@ fn open(text: &str) -> Result<String, Failure> {
     if !status.success() {
         return Err(Failure::usage(format!("there was a problem with the editor \"{editor}\"")));
     }
-    // By path: an editor may have put a new file in the place of ours.
-    Ok(std::fs::read_to_string(file.path())?)
+    Ok(file)
 }
 
-fn keep(text: &str) -> Result<String, Failure> {
-    let mut file = tempfile::Builder::new().prefix("podwright-edit-").suffix(".yaml").tempfile()?;
-    file.write_all(text.as_bytes())?;
+/// Keeps what was typed, says where, and gives the failure on.
+fn kept(file: Option<NamedTempFile>, failure: Failure) -> Failure {
+    match file.map(keep) {
+        Some(Ok(path)) => eprintln!("A copy of your changes has been stored to \"{path}\""),
+        Some(Err(why)) => return why,
+        None => {}
+    }
+    failure
+}
+
+fn keep(file: NamedTempFile) -> Result<String, Failure> {
     let (_, path) = file.keep().map_err(anyhow::Error::from)?;
     Ok(path.display().to_string())
 }

@@ -28,6 +28,9 @@ pub struct Args {
     watch_only: bool,
     #[arg(long)]
     no_headers: bool,
+    /// Show names with their kinds
+    #[arg(long)]
+    show_kind: bool,
     /// Show all labels in the last column
     #[arg(long)]
     show_labels: bool,
@@ -40,12 +43,19 @@ pub struct Args {
     /// An object that does not exist is no error
     #[arg(long)]
     ignore_not_found: bool,
+    /// Show metadata.managedFields too, in YAML and JSON
+    #[arg(long)]
+    show_managed_fields: bool,
     /// Ask for this subresource of the objects: status, scale
     #[arg(long)]
     subresource: Option<String>,
 }
 
 impl Args {
+    fn shown(&self, format: &Format, object: &Object) -> Result<String, Failure> {
+        if self.show_managed_fields { print::whole(format, object) } else { print::object(format, object) }
+    }
+
     fn layout(&self, targets: &[Target]) -> Layout {
         let kinds: std::collections::BTreeSet<&str> = targets.iter().map(|t| t.kind.kind).collect();
         Layout {
@@ -54,7 +64,7 @@ impl Args {
             no_headers: self.no_headers,
             show_labels: self.show_labels,
             label_columns: self.label_columns.clone(),
-            prefix: kinds.len() > 1,
+            prefix: self.show_kind || kinds.len() > 1,
         }
     }
 }
@@ -125,10 +135,10 @@ fn show(
             let mut objects: Vec<Object> = groups.into_iter().flat_map(|(_, objects)| objects).collect();
             match (one, objects.pop()) {
                 (true, None) => {}
-                (true, Some(object)) => out!("{}", print::object(format, &object)?),
+                (true, Some(object)) => out!("{}", args.shown(format, &object)?),
                 (false, last) => {
                     objects.extend(last);
-                    out!("{}", print::object(format, &print::list(objects))?);
+                    out!("{}", args.shown(format, &print::list(objects))?);
                 }
             }
         }
@@ -191,7 +201,7 @@ async fn watch(args: &Args, targets: &[Target], session: &Session) -> Outcome {
                 out!("{}", table.render(&rows));
             }
             Some(format) => objects.iter().try_for_each(|o| {
-                out!("{}", print::object(format, o)?);
+                out!("{}", args.shown(format, o)?);
                 Ok::<_, Failure>(())
             })?,
         }

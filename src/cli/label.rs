@@ -106,17 +106,27 @@ fn changes(
     what: What,
 ) -> Result<(Map<String, Value>, &'static str), String> {
     let mut patch = Map::new();
+    let mut kept = Vec::new();
     for (key, value) in edits {
         match (value, now.get(key)) {
             (Some(new), Some(old)) if old != new && !overwrite => {
                 let old = old.as_str().unwrap_or("");
-                return Err(format!("'{key}' already has a value ({old}), and --overwrite is false"));
+                kept.push(format!("'{key}' already has a value ({old})"));
             }
             (Some(new), old) if old.is_none_or(|old| old != new) => drop(patch.insert(key.clone(), json!(new))),
             (None, Some(_)) => drop(patch.insert(key.clone(), Value::Null)),
-            (None, None) => outln!("{} \"{key}\" not found.", what.singular()),
+            (None, None) if what == What::Labels => outln!("label \"{key}\" not found."),
             _ => {}
         }
+    }
+    if let Some(first) = kept.first() {
+        return Err(match what {
+            What::Labels => format!("{first}, and --overwrite is false"),
+            What::Annotations => {
+                let all = kept.join(", ");
+                format!("--overwrite is false but found the following declared annotation(s): {all}")
+            }
+        });
     }
     let removes_alone = edits.iter().all(|(_, value)| value.is_none());
     let done = match what {
@@ -186,6 +196,9 @@ mod tests {
         let edits = vec![("a".to_owned(), Some("c".to_owned()))];
         let why = changes(&edits, &now, false, What::Labels).expect_err("refused");
         assert_eq!(why, "'a' already has a value (b), and --overwrite is false");
+        let why = changes(&edits, &now, false, What::Annotations).expect_err("refused");
+        let said = "--overwrite is false but found the following declared annotation(s): 'a' already has a value (b)";
+        assert_eq!(why, said);
         let (patch, done) = changes(&edits, &now, true, What::Labels).expect("allowed");
         assert_eq!((Value::Object(patch), done), (json!({"a": "c"}), "labeled"));
     }

@@ -84,7 +84,7 @@ impl Args {
     fn check(&self) -> Result<(), Failure> {
         let wrong = match (&self.pod, &self.selector) {
             (None, None) => {
-                "expected 'logs [-f] [-p] (POD | TYPE/NAME) [-c CONTAINER]'.\nPOD or TYPE/NAME is a required argument for the logs command"
+                "expected 'logs [-f] [-p] (POD | TYPE/NAME) [-c CONTAINER]'.\nPOD or TYPE/NAME is a required argument for the logs command\nSee 'podwright logs -h' for help and examples"
             }
             (Some(_), Some(_)) => "only a selector (-l) or a POD name is allowed",
             _ if self.since.is_some() && self.since_time.is_some() => {
@@ -146,7 +146,14 @@ async fn sources(args: &Args, session: &Session) -> Result<Vec<Source>, Failure>
         (Some(selector), _) => pods::select(session, None, selector).await?,
         (None, word) => {
             let word = word.as_deref().unwrap_or("");
-            let mut found = pods::find(session, word).await?;
+            let missing = |failure| match failure {
+                Failure::Server { status, .. } if status.is_not_found() => {
+                    let (why, namespace) = (status.message, &session.namespace);
+                    Failure::usage(format!("error from server (NotFound): {why} in namespace \"{namespace}\""))
+                }
+                other => other,
+            };
+            let mut found = pods::find(session, word).await.map_err(missing)?;
             if found.len() > 1 && !args.all_pods {
                 let chosen = target::display(pods::kind_of("pods"), found[0].name());
                 eprintln!("Found {} pods, using {chosen}", found.len());
@@ -158,6 +165,11 @@ async fn sources(args: &Args, session: &Session) -> Result<Vec<Source>, Failure>
             found
         }
     };
+    if let (Some(name), [pod]) = (args.named_container(), pods.as_slice())
+        && !containers(pod).iter().any(|container| container == name)
+    {
+        return Err(Failure::usage(format!("container {name} is not valid for pod {}", pod.name())));
+    }
     let several = pods.len() > 1;
     let mut sources = Vec::new();
     for pod in pods {

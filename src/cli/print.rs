@@ -53,14 +53,41 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// One object in a format that is not a table.
+/// One object in a format that is not a table; who manages which of its fields is left out where it would be all one sees.
 pub fn object(format: &Format, object: &Object) -> Result<String, Failure> {
+    if !matches!(format, Format::Yaml | Format::Json) {
+        return whole(format, object);
+    }
+    let mut brief = object.0.clone();
+    forget_managers(&mut brief);
+    brief.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten().for_each(forget_managers);
+    whole(format, &Object(brief))
+}
+
+fn forget_managers(object: &mut Value) {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+}
+
+/// [`object`] with all that it has.
+pub fn whole(format: &Format, object: &Object) -> Result<String, Failure> {
     match format {
         Format::Yaml => yaml::to_string(&object.0).map_err(Failure::usage),
-        Format::Json => Ok(format!("{:#}\n", object.0)),
+        Format::Json => json_text(&object.0).map_err(Failure::usage),
         Format::JsonPath(template) => template.render(&object.0).map_err(Failure::usage),
         _ => Ok(format!("{}\n", name(object))),
     }
+}
+
+/// JSON as kubectl writes it: keys sorted, four spaces a level.
+fn json_text(value: &Value) -> Result<String, String> {
+    let mut text = Vec::new();
+    let layout = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    let mut writer = serde_json::Serializer::with_formatter(&mut text, layout);
+    serde::Serialize::serialize(&yaml::sorted(value), &mut writer).map_err(|e| e.to_string())?;
+    text.push(b'\n');
+    String::from_utf8(text).map_err(|e| e.to_string())
 }
 
 /// Several objects as one `List`, as `get` shows them in YAML, JSON and JSONPath.

@@ -32,16 +32,20 @@ pub struct Args {
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let mut code = ExitCode::SUCCESS;
     let replicas = count(args.replicas)?;
-    for target in args.selection.several(args.all)? {
-        let objects = match args.selection.fetch(&target, session).await {
+    let targets = args.selection.several(args.all)?;
+    for target in &targets {
+        let objects = match args.selection.fetch(target, session).await {
             Ok(objects) => objects,
+            Err(status) if status.is_not_found() && targets.len() == 1 => {
+                return Err(Failure::usage(format!("no objects passed to scale {}", status.message)));
+            }
             Err(status) => {
                 code = Failure::from(status).report();
                 continue;
             }
         };
         for object in objects {
-            match scale(&args, replicas, &target, &object, session).await {
+            match scale(&args, replicas, target, &object, session).await {
                 Ok(()) => outln!("{} scaled", target::display(target.kind, object.name())),
                 Err(failure) => code = failure.report(),
             }

@@ -26,6 +26,13 @@ pub struct Selection {
     pub all_namespaces: bool,
 }
 
+const NOTHING: &str = "You must provide one or more resources by argument or filename.
+Example resource specifications include:
+   '-f rsrc.yaml'
+   '--filename=rsrc.json'
+   '<resource> <name>'
+   '<resource>'";
+
 /// One thing that argv names: a kind's objects, or one of them.
 #[derive(Clone)]
 pub struct Target {
@@ -68,7 +75,7 @@ impl Selection {
             return Ok(self.files.documents()?.into_iter().map(named).collect());
         }
         let Some(first) = self.names.first() else {
-            return Err(Failure::usage("You must specify the type of resource, or a manifest with -f"));
+            return Err(Failure::usage(NOTHING));
         };
         if self.names.iter().any(|n| n.contains('/')) {
             return self.names.iter().map(|n| slashed(n)).collect();
@@ -107,7 +114,7 @@ impl Selection {
         if self.all_namespaces {
             request.namespace = None;
         }
-        match session.call(request).await?.body {
+        match session.call(request).await.map_err(|status| self.refused(target.kind, status))?.body {
             Body::List(list) => {
                 let objects = list
                     .items
@@ -118,6 +125,21 @@ impl Selection {
             }
             _ => Err(Status::internal("the server did not answer with a list")),
         }
+    }
+
+    /// A selector that the server cannot read, in kubectl's words.
+    fn refused(&self, kind: &Kind, mut status: Status) -> Status {
+        let [labels, fields] = [&self.selector, &self.field_selector].map(|s| s.clone().unwrap_or_default());
+        if status.code == 400 && !(labels.is_empty() && fields.is_empty()) {
+            let (group, version) = (kind.group, kind.api_version());
+            let version = version.rsplit('/').next().unwrap_or_default();
+            status.message = format!(
+                "Unable to find \"{group}/{version}, Resource={}\" that match label selector \"{labels}\", field selector \
+                 \"{fields}\": {}",
+                kind.plural, status.message
+            );
+        }
+        status
     }
 
     pub fn options(&self) -> Options {

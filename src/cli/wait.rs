@@ -128,9 +128,12 @@ fn shown(target: &Target) -> String {
 /// The objects of a target by name.
 async fn each(args: &Args, target: &Target, session: &Session) -> Result<Vec<Target>, Status> {
     if target.name.is_some() {
-        let exists = matches!(args.wanted, Wanted::Create | Wanted::Delete)
-            || args.selection.fetch(target, session).await.map(|_| true)?;
-        return Ok(if exists { vec![target.clone()] } else { Vec::new() });
+        return match (&args.wanted, args.selection.fetch(target, session).await) {
+            // What is gone already is no news.
+            (Wanted::Delete, Err(status)) if status.is_not_found() => Ok(Vec::new()),
+            (Wanted::Create, _) | (_, Ok(_)) => Ok(vec![target.clone()]),
+            (_, Err(status)) => Err(status),
+        };
     }
     let (objects, _) = args.selection.list(target, session).await?;
     let named = |o: Object| Target {

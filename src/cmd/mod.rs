@@ -12,10 +12,11 @@ mod server;
 mod shutdown;
 mod up;
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, error::ErrorKind};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::{layer::SubscriberExt, util::SubscriberInitExt};
 
@@ -47,11 +48,30 @@ enum Command {
     Client(cli::Command),
 }
 
+/// The words read again with their switches as kubectl takes them too: `--all=true` is `--all`, `--all=false` is nothing.
+fn switched(words: &[OsString]) -> Option<Argv> {
+    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    let plain = words.iter().enumerate().filter_map(|(at, word)| match word.to_str() {
+        Some(flag) if at < end && flag.starts_with("--") && flag.ends_with("=false") => None,
+        Some(flag) if at < end && flag.starts_with("--") => {
+            Some(OsString::from(flag.strip_suffix("=true").unwrap_or(flag)))
+        }
+        _ => Some(word.clone()),
+    });
+    Argv::try_parse_from(plain).ok()
+}
+
 /// Parses argv, runs the command, and says how it went.
 pub fn main() -> ExitCode {
-    let argv = match Argv::try_parse() {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let argv = match Argv::try_parse_from(&words).or_else(|why| switched(&words).ok_or(why)) {
         Ok(argv) => argv,
         Err(why) => {
+            // What a flag's own reader says is said as kubectl says it.
+            if let (ErrorKind::ValueValidation, Some(source)) = (why.kind(), std::error::Error::source(&why)) {
+                eprintln!("error: {source}");
+                return ExitCode::FAILURE;
+            }
             // Help is no failure; a wrong flag is one, with kubectl's exit code. Nobody may read either.
             why.print().ok();
             return if why.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };

@@ -14,7 +14,7 @@ use super::{
     manifest::{Document, Files},
     write::Writing,
 };
-use crate::api::{FieldValidation, kinds};
+use crate::api::{FieldValidation, Object, kinds, patch::apply::annotated};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -23,6 +23,9 @@ pub struct Args {
     /// What to do with unknown fields: strict, warn, ignore
     #[arg(long, default_value = "strict", value_parser = ["strict", "true", "warn", "ignore", "false"])]
     validate: String,
+    /// Keep what was created in an annotation, as apply does, so that it can be applied later
+    #[arg(long)]
+    save_config: bool,
     #[command(flatten)]
     writing: Writing,
     #[command(subcommand)]
@@ -58,7 +61,11 @@ pub async fn run(mut args: Args, session: &Session) -> Outcome {
 async fn create(document: Document, args: &Args, session: &Session) -> Result<(), Failure> {
     check_namespace(session, &document)?;
     let validation = field_validation(&args.validate);
-    let made = args.writing.create(session, document.kind, &document.object, validation).await;
+    let mut object = document.object.clone();
+    if args.save_config {
+        object = Object(annotated(&object.0)?);
+    }
+    let made = args.writing.create(session, document.kind, &object, validation).await;
     let made = made.map_err(|failure| failure.while_doing(document.doing("creating")))?;
     args.writing.tell(document.kind, &made, "created")
 }

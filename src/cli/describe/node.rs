@@ -89,74 +89,68 @@ fn system(page: &mut Page, info: &Value) {
     FIELDS.iter().for_each(|(title, field)| page.line(1, format!("{title}:\t{}", text(&info[field]))));
 }
 
-/// CPU in thousandths, memory in bytes.
-#[derive(Clone, Copy, Default)]
-struct Amounts {
-    cpu: i64,
-    memory: i64,
+/// CPU in thousandths; memory and ephemeral storage in bytes.
+type Amounts = [i64; 3];
+
+fn amounts_of(list: &Value) -> Amounts {
+    let quantity = |name: &str| Quantity::from_json(&list[name]);
+    let bytes = |name: &str| quantity(name).map_or(0, |q| q.value());
+    [quantity("cpu").map_or(0, |q| q.millis()), bytes("memory"), bytes("ephemeral-storage")]
+}
+
+/// The two, amount by amount.
+fn each(a: Amounts, b: Amounts, of: impl Fn(i64, i64) -> i64) -> Amounts {
+    std::array::from_fn(|i| of(a[i], b[i]))
 }
 
 /// What a Pod's containers ask for, or may use: the sum of those that run for good, or the largest init container.
 fn amounts(pod: &Object, field: &str) -> Amounts {
-    let quantity = |container: &Value, name: &str| Quantity::from_json(&container["resources"][field][name]);
-    let of = |container: &Value| Amounts {
-        cpu: quantity(container, "cpu").map_or(0, |q| q.millis()),
-        memory: quantity(container, "memory").map_or(0, |q| q.value()),
-    };
+    let of = |container: &Value| amounts_of(&container["resources"][field]);
     let spec = &pod.0["spec"];
-    let mut total = Amounts::default();
-    let mut largest = Amounts::default();
-    let sidecars = list(&spec["initContainers"]).iter().filter(|c| c["restartPolicy"] == "Always");
-    for amount in list(&spec["containers"]).iter().chain(sidecars).map(of) {
-        total = Amounts { cpu: total.cpu + amount.cpu, memory: total.memory + amount.memory };
-    }
-    for amount in list(&spec["initContainers"]).iter().filter(|c| c["restartPolicy"] != "Always").map(of) {
-        largest = Amounts { cpu: largest.cpu.max(amount.cpu), memory: largest.memory.max(amount.memory) };
-    }
-    Amounts { cpu: total.cpu.max(largest.cpu), memory: total.memory.max(largest.memory) }
+    let is_sidecar = |c: &&Value| c["restartPolicy"] == "Always";
+    let sidecars = list(&spec["initContainers"]).iter().filter(is_sidecar);
+    let running = list(&spec["containers"]).iter().chain(sidecars).map(of);
+    let total = running.fold(Amounts::default(), |a, b| each(a, b, |a, b| a + b));
+    let inits = list(&spec["initContainers"]).iter().filter(|c| !is_sidecar(c)).map(of);
+    inits.fold(total, |a, b| each(a, b, i64::max))
 }
 
-fn cpu(millis: i64) -> String {
-    Quantity::from_millis(millis).to_string()
-}
-
-fn memory(bytes: i64) -> String {
-    Quantity::from_units(bytes, Format::BinarySi).to_string()
-}
-
-fn share(part: i64, whole: i64) -> i64 {
-    if whole == 0 { 0 } else { (part as f64 / whole as f64 * 100.0) as i64 }
+/// Amounts as `Allocated resources` shows them: with their share of the whole.
+fn shown(part: Amounts, whole: Amounts) -> [String; 3] {
+    std::array::from_fn(|i| {
+        let share = if whole[i] == 0 { 0 } else { (part[i] as f64 / whole[i] as f64 * 100.0) as i64 };
+        let amount = if i == 0 {
+            Quantity::from_millis(part[i]).to_string()
+        } else {
+            Quantity::from_units(part[i], Format::BinarySi).to_string()
+        };
+        format!("{amount} ({share}%)")
+    })
 }
 
 fn pods(page: &mut Page, node: &Object, pods: &[Object], now: Timestamp) {
     let over = |pod: &&Object| !matches!(pod.0["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
     let mut pods: Vec<&Object> = pods.iter().filter(over).collect();
     pods.sort_by_key(|pod| (pod.namespace().unwrap_or("").to_owned(), pod.name().to_owned()));
-    let whole = |name: &str| Quantity::from_json(&node.0["status"]["allocatable"][name]);
-    let (all_cpu, all_memory) = (whole("cpu").map_or(0, |q| q.millis()), whole("memory").map_or(0, |q| q.value()));
-    let both = |a: Amounts| {
-        let cpu = format!("{} ({}%)", cpu(a.cpu), share(a.cpu, all_cpu));
-        (cpu, format!("{} ({}%)", memory(a.memory), share(a.memory, all_memory)))
-    };
+    let whole = amounts_of(&node.0["status"]["allocatable"]);
     page.line(0, format!("Non-terminated Pods:\t({} in total)", pods.len()));
     page.line(1, "Namespace\tName\t\tCPU Requests\tCPU Limits\tMemory Requests\tMemory Limits\tAge");
     page.line(1, "---------\t----\t\t------------\t----------\t---------------\t-------------\t---");
     let (mut requested, mut limited) = (Amounts::default(), Amounts::default());
     for pod in pods {
         let (requests, limits) = (amounts(pod, "requests"), amounts(pod, "limits"));
-        let ((cpu, memory), (most_cpu, most_memory)) = (both(requests), both(limits));
+        let ([cpu, memory, _], [most_cpu, most_memory, _]) = (shown(requests, whole), shown(limits, whole));
         let (namespace, name) = (pod.namespace().unwrap_or(""), pod.name());
         let age = age(&pod.0["metadata"]["creationTimestamp"], now);
         page.line(1, format!("{namespace}\t{name}\t\t{cpu}\t{most_cpu}\t{memory}\t{most_memory}\t{age}"));
-        for (sum, amount) in [(&mut requested, requests), (&mut limited, limits)] {
-            *sum = Amounts { cpu: sum.cpu + amount.cpu, memory: sum.memory + amount.memory };
-        }
+        (requested, limited) = (each(requested, requests, |a, b| a + b), each(limited, limits, |a, b| a + b));
     }
-    let ((cpu, memory), (most_cpu, most_memory)) = (both(requested), both(limited));
     page.line(0, "Allocated resources:");
     page.line(1, "(Total limits may be over 100 percent, i.e., overcommitted.)");
     page.line(1, "Resource\tRequests\tLimits");
     page.line(1, "--------\t--------\t------");
-    page.line(1, format!("cpu\t{cpu}\t{most_cpu}"));
-    page.line(1, format!("memory\t{memory}\t{most_memory}"));
+    let (requests, limits) = (shown(requested, whole), shown(limited, whole));
+    for (i, resource) in ["cpu", "memory", "ephemeral-storage"].into_iter().enumerate() {
+        page.line(1, format!("{resource}\t{}\t{}", requests[i], limits[i]));
+    }
 }

@@ -79,7 +79,7 @@ fn conditions(page: &mut Page, status: &Value) {
     page.line(0, "Conditions:");
     page.line(1, "Type\tStatus");
     for condition in list(&status["conditions"]) {
-        page.line(1, format!("{}\t{} ", text(&condition["type"]), text(&condition["status"])));
+        page.line(1, format!("{} \t{} ", text(&condition["type"]), text(&condition["status"])));
     }
 }
 

@@ -81,8 +81,8 @@ fn a_running_pod() {
             Mounts:
               /work from work (rw)
         Conditions:
-          Type   Status
-          Ready  True 
+          Type    Status
+          Ready   True 
         Volumes:
           work:
             Type:        EmptyDir (a temporary directory that shares a pod's lifetime)

@@ -1,5 +1,6 @@
 //! The client's commands as a user types them: kubectl's words, formats and exit codes.
 
+mod edit;
 mod objects;
 mod rollouts;
 mod streams;
@@ -7,7 +8,7 @@ mod waiting;
 
 use std::time::Duration;
 
-use crate::support::{TestNode, leftovers::Machine};
+use crate::support::{TestNode, contains, leftovers::Machine};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

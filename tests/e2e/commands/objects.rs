@@ -1,6 +1,6 @@
-//! Objects: apply, create, get, describe, label, annotate, edit, delete, and what needs no object at all.
+//! Objects: apply, create, get, describe, label, annotate, delete, and what needs no object at all.
 
-use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+use std::{fs, process::Command};
 
 use super::{PATIENCE, node, refuses, says};
 use crate::support::{TestNode, contains, eventually};
@@ -160,7 +160,19 @@ fn get_and_describe_show_objects_in_every_format() {
     says(&node, &["get", "pod", "nobody", "--ignore-not-found"], "");
     let refused = node.run(&["get", "pods", "--field-selector", "spec.nothing=x"]);
     assert_eq!(refused.code, 1, "{}", refused.all());
-    contains(&refused.err, "field label not supported: spec.nothing").unwrap();
+    let why = "Error from server (BadRequest): Unable to find \"/v1, Resource=pods\" that match label selector \"\", field \
+               selector \"spec.nothing=x\": field label not supported: spec.nothing";
+    assert_eq!(refused.err.trim_end(), why);
+    // As kubectl writes them: keys in order, four spaces, without what no person reads unless it is asked for.
+    let json = node.ok(&["get", "pod", "first", "-o", "json"]);
+    let top: Vec<&str> = json.lines().filter_map(|l| l.strip_prefix("    \"")?.split('"').next()).collect();
+    assert_eq!(top, ["apiVersion", "kind", "metadata", "spec", "status"]);
+    for format in ["yaml", "json"] {
+        let [brief, whole] =
+            [&["get", "pods", "-o", format][..], &["get", "pods", "-o", format, "--show-managed-fields"]];
+        assert!(!node.ok(brief).contains("managedFields"));
+        assert_eq!(node.ok(whole).matches("managedFields").count(), 2);
+    }
     // What happened to a Pod is on its page, in order.
     let page = node.ok(&["describe", "pod", "first"]);
     let events = page.split_once("Events:").expect("it has events").1;
@@ -168,11 +180,16 @@ fn get_and_describe_show_objects_in_every_format() {
     // The scheduler tells of itself once the binding is written: the node may have been quicker.
     at("Scheduled");
     assert!(at("Pulled") < at("Created") && at("Created") < at("Started"), "{page}");
+    contains(&page, "  Type                        Status\n  PodReadyToStartContainers   True \n").unwrap();
     for line in ["Name:             first", "Labels:           app=x", &format!("IP:               {ip}"), "QoS Class:"]
     {
         contains(&page, line).unwrap();
     }
-    contains(&node.ok(&["describe", "node"]), "Allocated resources:").unwrap();
+    let page = node.ok(&["describe", "node"]);
+    let allocated = page.split_once("Allocated resources:\n").expect("it tells what is allocated").1;
+    let first = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+    let rows: Vec<String> = allocated.lines().skip(3).take(3).map(first).collect();
+    assert_eq!(rows, ["cpu", "memory", "ephemeral-storage"]);
     refuses(&node, &["describe", "pod", "nobody"], "Error from server (NotFound): pods \"nobody\" not found");
     let events = node.ok(&["events", "--for", "pod/first"]);
     contains(&events, "Pod/first").and(contains(&events, "Started container c")).unwrap();
@@ -191,7 +208,7 @@ fn rand_word() -> String {
 }
 
 #[test]
-fn labels_annotations_and_edits() {
+fn labels_and_annotations() {
     let node = TestNode::start(&[]);
     node.apply(&(map("one", "x") + "\n---\n" + &map("two", "z")));
     says(&node, &["label", "cm", "one", "a=b"], "configmap/one labeled\n");
@@ -207,40 +224,59 @@ fn labels_annotations_and_edits() {
     refuses(&node, &["label", "cm", "nobody", "a=b"], "Error from server (NotFound): configmaps \"nobody\" not found");
     says(&node, &["annotate", "cm", "one", "note=some words"], "configmap/one annotated\n");
     says(&node, &["get", "cm", "one", "-o", "jsonpath={.metadata.annotations.note}"], "some words");
+    let why = "error: --overwrite is false but found the following declared annotation(s): 'note' already has a value (some words)";
+    refuses(&node, &["annotate", "cm", "one", "note=others"], why);
     says(&node, &["annotate", "cm", "one", "note-"], "configmap/one annotated\n");
+    says(&node, &["annotate", "cm", "one", "note-"], "configmap/one annotated\n");
+    says(&node, &["label", "cm", "one", "a-"], "label \"a\" not found.\nconfigmap/one not labeled\n");
     says(&node, &["get", "cm", "one", "-o", "jsonpath={.metadata.annotations.note}"], "");
+}
 
-    // An editor that changes something, one that does not, one that fails, and one that errs at first.
-    let edit = |editor: &str| {
-        let output =
-            node.command(&["edit", "cm", "one"]).env("EDITOR", editor).env_remove("KUBE_EDITOR").output().unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (output.status.code(), text(output.stdout), text(output.stderr))
-    };
-    let (code, out, err) = edit("sed -i 's/key: old/key: new/'");
-    assert_eq!((code, out.as_str()), (Some(0), "configmap/one edited\n"), "{err}");
-    says(&node, &["get", "cm", "one", "-o", "jsonpath={.data.key}"], "new");
-    let (code, out, err) = edit("true");
-    assert_eq!((code, out.as_str(), err.as_str()), (Some(0), "", "Edit cancelled, no changes made.\n"));
-    let (code, _, err) = edit("false");
-    assert_eq!(code, Some(1));
-    contains(&err, "there was a problem with the editor \"false\"").unwrap();
+#[test]
+fn what_was_created_is_applied_later_and_flags_are_kubectls() {
+    let node = TestNode::start(&[]);
     let folder = tempfile::tempdir().unwrap();
-    let (script, seen) = (folder.path().join("editor"), folder.path().join("seen"));
-    let seen = seen.display();
-    let text = format!(
-        "#!/bin/sh\nif [ -e {seen} ]; then cp \"$1\" {seen}; sed -i 's/not:a.label/fine/' \"$1\"; \
-         else touch {seen}; sed -i 's/app: x/app: \"not:a.label\"/' \"$1\"; fi\n"
+    let file = folder.path().join("map.yaml");
+    fs::write(&file, map("one", "x")).unwrap();
+    let file = file.to_str().unwrap();
+    // Created without a memory of what was created: apply says so, and remembers from then on.
+    says(&node, &["create", "-f", file], "configmap/one created\n");
+    let apply = |more: &[&str]| {
+        let answer = node.run(&[&["apply", "-f", file], more].concat());
+        assert_eq!(answer.code, 0, "{}", answer.all());
+        (
+            answer.out,
+            answer
+                .err
+                .starts_with("Warning: resource configmaps/one is missing the kubectl.kubernetes.io/last-applied"),
+        )
+    };
+    assert_eq!(apply(&["--dry-run=server"]), ("configmap/one configured (server dry run)\n".to_owned(), true));
+    assert_eq!(apply(&[]), ("configmap/one configured\n".to_owned(), true));
+    assert_eq!(apply(&["--dry-run=server"]), ("configmap/one unchanged (server dry run)\n".to_owned(), false));
+    assert_eq!(apply(&[]), ("configmap/one unchanged\n".to_owned(), false));
+    node.ok(&["delete", "cm", "one"]);
+    says(&node, &["create", "-f", file, "--save-config"], "configmap/one created\n");
+    assert_eq!(apply(&[]), ("configmap/one unchanged\n".to_owned(), false));
+
+    // Switches with a value; what a flag's own reader says; kinds with names; what is named by two ways.
+    says(
+        &node,
+        &["get", "cm", "one", "--no-headers=true", "--ignore-not-found=false", "-o", "name"],
+        "configmap/one\n",
     );
-    fs::write(&script, text).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-    let (code, out, err) = edit(script.to_str().unwrap());
-    assert_eq!((code, out.as_str()), (Some(0), "configmap/one edited\n"), "{err}");
-    let reopened = fs::read_to_string(folder.path().join("seen")).unwrap();
-    contains(&reopened, "# configmaps \"one\" was not valid:")
-        .and(contains(&reopened, "# * metadata.labels: "))
-        .unwrap();
-    says(&node, &["get", "cm", "one", "-o", "jsonpath={.metadata.labels.app}"], "fine");
+    contains(&node.ok(&["get", "cm", "one", "--show-kind"]), "configmap/one").unwrap();
+    refuses(&node, &["wait", "--for=nope=1", "pod/x"], "error: unrecognized condition: \"nope=1\"");
+    let why = "error: unable to match a printer suitable for the output format \"xml\", allowed formats are: ";
+    contains(&node.run(&["get", "cm", "-o", "xml"]).err, why).unwrap();
+    let why = "error: setting 'all' parameter but found a non empty selector.";
+    refuses(&node, &["delete", "cm", "--all", "-l", "app=x"], why);
+    for command in ["edit", "delete"] {
+        let answer = node.run(&[command]);
+        assert_eq!(answer.code, 1);
+        contains(&answer.err, "error: You must provide one or more resources by argument or filename.\nExample ")
+            .unwrap();
+    }
 }
 
 #[test]

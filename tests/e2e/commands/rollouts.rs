@@ -33,7 +33,7 @@ fn a_rollout_is_told_undone_and_held_back() {
     refuses(
         &node,
         &["scale", "deploy/nobody", "--replicas", "1"],
-        "Error from server (NotFound): deployments.apps \"nobody\" not found",
+        "error: no objects passed to scale deployments.apps \"nobody\" not found",
     );
     node.wait("jsonpath={.status.readyReplicas}=3", &["deployment/app"], PATIENCE);
     node.ok(&["scale", "deploy/app", "--replicas", "1"]);

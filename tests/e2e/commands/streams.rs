@@ -63,7 +63,8 @@ fn logs_are_followed_filtered_and_kept_of_the_run_before() {
     let refused = node.run(&["logs", "talker", "-c", "nobody"]);
     assert_eq!(refused.code, 1);
     contains(&refused.err, "container nobody is not valid for pod talker").unwrap();
-    assert_eq!(node.run(&["logs", "nobody"]).code, 1);
+    let why = "error: error from server (NotFound): pods \"nobody\" not found in namespace \"default\"";
+    refuses(&node, &["logs", "nobody"], why);
     assert_eq!(node.run(&["logs"]).code, 1);
 
     let follow = node.talk(&["logs", "-f", "talker", "-c", "a", "--tail", "1"]);

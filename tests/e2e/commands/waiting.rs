@@ -36,6 +36,8 @@ fn waits_are_met_or_time_out() {
     node.apply(&pod("sleeper", 0, "sleep 1000"));
     assert_eq!(created.end().out, "pod/sleeper condition met\n");
     says(&node, &ready("30s"), "pod/sleeper condition met\n");
+    // What is gone already is no news.
+    says(&node, &["wait", "--for=delete", "pod/nobody"], "");
     says(&node, &["wait", "--for=condition=ready", "-l", "app=sleeper", "pods"], "pod/sleeper condition met\n");
     says(&node, &["wait", "--for=jsonpath={.status.phase}=Running", "pod/sleeper"], "pod/sleeper condition met\n");
     says(&node, &["wait", "--for=jsonpath={.status.podIP}", "pod/sleeper"], "pod/sleeper condition met\n");
