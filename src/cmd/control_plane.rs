@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -15,7 +16,7 @@ use super::encryption::{self, EncryptionArgs};
 use super::endpoint::{self, EndpointArgs};
 use super::paths::Paths;
 use crate::{
-    api::{Env, yaml},
+    api::{self, Env, yaml},
     client::{self, Informers},
     controllers,
     proxy::api_listener,
@@ -31,6 +32,9 @@ pub struct ControlPlaneArgs {
     /// The ranges that ClusterIPs come from; two for dual-stack
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16", value_name = "CIDR")]
     pub service_cidr: Vec<IpNet>,
+    /// How long a node may be silent before it counts as lost: several times the 10 seconds between its heartbeats
+    #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = duration)]
+    pub node_monitor_grace_period: Duration,
     /// Start from this backup; refused where a store exists already
     #[arg(long, value_name = "FILE")]
     pub restore: Option<PathBuf>,
@@ -81,6 +85,11 @@ pub struct OidcArgs {
     /// The issuer's keys (a JWK set), instead of asking it
     #[arg(long, value_name = "FILE")]
     pub oidc_jwks_file: Option<PathBuf>,
+}
+
+/// Go's form of a duration, as upstream's flags have it.
+fn duration(text: &str) -> Result<Duration, String> {
+    api::duration::parse(text).ok_or_else(|| "expected a duration, as 40s or 1m30s".to_owned())
 }
 
 impl OidcArgs {
@@ -188,6 +197,7 @@ impl ControlPlane {
             cluster_cidrs: args.cluster_cidr.clone(),
             service_cidrs: args.service_cidr.clone(),
             root_ca,
+            node_monitor_grace: args.node_monitor_grace_period,
             ..controllers::Config::default()
         };
         let client = client::local::client(server.clone(), "kube-controller-manager");

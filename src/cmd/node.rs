@@ -1,6 +1,10 @@
 //! This machine's node, put together: runtime, images, network, DNS, proxy, agent.
 
-use std::{net::IpAddr, path::Path, sync::Arc};
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::Context;
 use ipnet::IpNet;
@@ -36,6 +40,9 @@ pub struct NodeArgs {
     pub cluster_dns: Vec<IpAddr>,
     #[arg(long, default_value = "cluster.local", value_name = "DOMAIN")]
     pub cluster_domain: String,
+    /// The resolv.conf whose servers answer what is not of the cluster, and which Pods of dnsPolicy Default get
+    #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf")]
+    pub resolv_conf: PathBuf,
     /// How many Pods the node takes
     #[arg(long, default_value_t = 110)]
     pub max_pods: u32,
@@ -47,7 +54,7 @@ pub struct NodeArgs {
     pub node_labels: Vec<String>,
     /// The folder of static Pods' manifests [default: /etc/podwright/manifests, or manifests in --state-dir]
     #[arg(long, value_name = "DIR")]
-    pub pod_manifests: Option<std::path::PathBuf>,
+    pub pod_manifests: Option<PathBuf>,
     /// Do not record kernel operations; `trace` then tells the control plane's steps alone
     #[arg(long)]
     pub no_journal: bool,
@@ -109,8 +116,7 @@ impl Node {
         let runtime = runtime.context("opening the runtime")?;
         check_controllers(args, &runtime)?;
         // 3. DNS, and the proxy that feeds it and the dataplane.
-        let resolv_conf = Path::new("/etc/resolv.conf");
-        let upstream = dns::Upstream::new(NodeNetns::of_process()?, resolv_conf, args.cluster_dns.clone());
+        let upstream = dns::Upstream::new(NodeNetns::of_process()?, &args.resolv_conf, args.cluster_dns.clone());
         let table = dns::Table::new(&args.cluster_domain, service_ranges.to_vec(), args.cluster_dns.clone());
         let dns = dns::Server::start(network.netns(), &args.cluster_dns, table, upstream).await;
         let dns = Arc::new(dns.context("serving DNS")?);
@@ -139,6 +145,7 @@ impl Node {
             addresses: network.addresses().to_vec(),
             cluster_dns: args.cluster_dns.clone(),
             cluster_domain: args.cluster_domain.clone(),
+            resolv_conf: args.resolv_conf.clone(),
             max_pods: args.max_pods,
             pod_pids_max: args.pod_max_pids,
             journal: !args.no_journal,
@@ -194,7 +201,7 @@ fn labels(args: &NodeArgs) -> anyhow::Result<Vec<(String, String)>> {
 }
 
 /// The shim's program: `PODWRIGHT_SHIM`, or beside this one.
-pub fn shim() -> anyhow::Result<std::path::PathBuf> {
+pub fn shim() -> anyhow::Result<PathBuf> {
     if let Some(path) = std::env::var_os("PODWRIGHT_SHIM") {
         return Ok(path.into());
     }

@@ -21,7 +21,7 @@ mod hooks;
 mod host;
 mod labels;
 mod machine;
-mod objects;
+pub mod objects;
 pub mod observed;
 pub mod plan;
 mod pods;
@@ -33,7 +33,7 @@ pub mod remembered;
 pub mod sessions;
 pub mod spec;
 mod start;
-mod static_pods;
+pub mod static_pods;
 pub mod status;
 mod stop;
 pub mod translate;
@@ -86,6 +86,8 @@ pub struct Config {
     pub cluster_dns: Vec<IpAddr>,
     /// `cluster.local`
     pub cluster_domain: String,
+    /// What Pods of `dnsPolicy: Default` get is made of it.
+    pub resolv_conf: PathBuf,
     /// How many Pods the node takes.
     pub max_pods: u32,
     /// pids.max of each Pod; `None`: no limit but the host's.
@@ -111,6 +113,7 @@ impl Config {
             addresses: Vec::new(),
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".to_owned(),
+            resolv_conf: "/etc/resolv.conf".into(),
             max_pods: 110,
             pod_pids_max: None,
             journal: true,
@@ -199,7 +202,7 @@ impl Agent {
             names: Names {
                 dns: config.cluster_dns.clone(),
                 domain: config.cluster_domain.clone(),
-                host_resolv_conf: std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default(),
+                host_resolv_conf: std::fs::read_to_string(&config.resolv_conf).unwrap_or_default(),
             },
             facts: Facts {
                 host_ips: config.addresses.clone(),

@@ -70,7 +70,8 @@ impl Pods {
     /// 4. give each Pod its worker, 5. sweep away what belongs to none, 6. take what comes.
     pub async fn run(mut self, wanted: Informer<Pod>, machine: Option<(Arc<Objects>, Arc<Machine>)>) {
         let mut happenings = self.shared.executor.happenings();
-        let mut folder = static_pods::watch(&self.shared);
+        let (manifests, name) = (self.shared.config.manifests.as_deref(), &self.shared.config.name);
+        let mut folder = manifests.map(|folder| static_pods::watch(folder, name));
         wanted.synced().await;
         let mut deltas = wanted.subscribe();
         let statics = match &mut folder {

@@ -16,10 +16,7 @@ use k8s_openapi::{
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
-use super::{
-    Shared,
-    spec::{HASH, MIRROR, PodExt, SOURCE},
-};
+use super::spec::{HASH, MIRROR, PodExt, SOURCE};
 use crate::{
     api::{FieldValidation, Options, kinds, strategy, yaml},
     client::Client,
@@ -29,10 +26,9 @@ use crate::{
 const POLL: Duration = Duration::from_secs(20);
 
 /// The Pods of the manifest folder: the complete list now, and again whenever it changes.
-pub fn watch(shared: &Arc<Shared>) -> Option<mpsc::UnboundedReceiver<Vec<Arc<Pod>>>> {
-    let folder = shared.config.manifests.clone()?;
+pub fn watch(folder: &Path, node: &str) -> mpsc::UnboundedReceiver<Vec<Arc<Pod>>> {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let node = shared.config.name.clone();
+    let (folder, node) = (folder.to_owned(), node.to_owned());
     if let Err(error) = std::fs::create_dir_all(&folder) {
         tracing::warn!(%error, folder = %folder.display(), "no manifest folder");
     }
@@ -51,7 +47,7 @@ pub fn watch(shared: &Arc<Shared>) -> Option<mpsc::UnboundedReceiver<Vec<Arc<Pod
             }
         }
     });
-    Some(receiver)
+    receiver
 }
 
 type Changes = std::pin::Pin<Box<dyn futures::Stream<Item = ()> + Send>>;

@@ -47,11 +47,15 @@ impl Server {
                 object.set_meta("name", serde_json::Value::from(name.as_str()));
                 call.name = Some(name);
             }
-            if left == 0 || !generated {
+            if !generated {
                 return self.create_named(&call, object, warnings).await;
             }
             match self.create_named(&call, object.clone(), warnings.clone()).await {
-                Err(status) if status.is_already_exists() => {}
+                Err(status) if status.is_already_exists() && left > 0 => {}
+                Err(status) if status.is_already_exists() => {
+                    let why = ", the server was not able to generate a unique name for the object";
+                    return Err(Status { message: status.message + why, ..status });
+                }
                 other => return other,
             }
         }

@@ -8,7 +8,7 @@ use crate::support::{
     TestNode, contains, eventually,
     leftovers::Machine,
     node::busybox_tar,
-    registry::{Layout, Registry, run, tar},
+    registry::{Layout, Registry, Relay, Rules, noise, run, tar},
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -249,6 +249,160 @@ fn archives_are_loaded_and_images_removed() {
         }
         if found.is_empty() { Ok(()) } else { Err(format!("{found:?}")) }
     });
+    drop(node);
+    untouched.assert_unchanged();
+}
+
+#[test]
+fn a_restart_looks_for_its_image_again() {
+    let node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    let registry = Registry::start();
+    let name = registry.push(&image("first"), "it", "app:1");
+    let script = "cat /word; test -e /data/again || { touch /data/again; until test -e /data/go; do sleep 0.1; done; exit 1; }; \
+                  exec sleep 1000";
+    let more = format!(", command: [sh, -c, '{script}'], volumeMounts: [{{name: data, mountPath: /data}}]");
+    node.apply(&pod("web", &name, &more).replace("spec:\n", "spec:\n  volumes: [{name: data, emptyDir: {}}]\n"));
+    says(&node, "web", "first");
+    // Its name stands for another image by then, which this node does not have.
+    registry.push(&image("second"), "it", "app:1");
+    node.ok(&["image", "rm", &name]);
+    node.ok(&["exec", "web", "--", "touch", "/data/go"]);
+    node.wait_field(&["pod", "web"], ".status.containerStatuses[0].restartCount", "1", PATIENCE);
+    says(&node, "web", "second");
+    eventually("the second pull is told", PATIENCE, || {
+        let told = node.ok(&["events", "--for", "pod/web"]);
+        if told.matches("Successfully pulled image").count() == 2 { Ok(()) } else { Err(told) }
+    });
+    node.ok(&["delete", "pods", "--all"]);
+    drop(node);
+    untouched.assert_unchanged();
+}
+
+/// What the image store of a node holds: blobs, layers, names, and things in the making.
+fn stored(node: &TestNode) -> [usize; 4] {
+    let images = node.dir.path().join("images");
+    ["blobs/sha256", "layers", "refs", "tmp"]
+        .map(|part| fs::read_dir(images.join(part)).unwrap_or_else(|e| panic!("{part}: {e}")).count())
+}
+
+/// Feeds the beginning of an archive to a command and waits until the store has something of it.
+fn half_fed(node: &TestNode, args: &[&str], archive: &[u8]) -> std::process::Child {
+    let before = stored(node);
+    let piped = || std::process::Stdio::piped();
+    let mut feed = node.command(args).stdin(piped()).stdout(piped()).stderr(piped()).spawn().unwrap();
+    std::io::Write::write_all(feed.stdin.as_mut().unwrap(), &archive[..archive.len() / 2]).unwrap();
+    eventually("the half of it is on its way to the disk", PATIENCE, || match stored(node) {
+        now if now != before => Ok(()),
+        now => Err(format!("{now:?}")),
+    });
+    feed
+}
+
+/// The node is killed and starts again; then its store holds this and no more.
+#[track_caller]
+fn killed(node: &mut TestNode, wanted: [usize; 4]) {
+    node.kill();
+    start_again(node);
+    holds(node, wanted);
+}
+
+#[track_caller]
+fn start_again(node: &mut TestNode) {
+    node.spawn();
+    node.wait_ready();
+    eventually("its agent answers", PATIENCE, || match node.run(&["image", "list"]) {
+        answer if answer.code == 0 => Ok(()),
+        answer => Err(answer.all()),
+    });
+}
+
+#[track_caller]
+fn holds(node: &TestNode, wanted: [usize; 4]) {
+    eventually("the store holds whole images and nothing else", PATIENCE, || match stored(node) {
+        now if now == wanted => Ok(()),
+        now => Err(format!("{now:?}, not {wanted:?}")),
+    });
+}
+
+#[test]
+fn a_kill_amid_an_import_a_load_or_a_pull_leaves_nothing() {
+    let mut node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    let (empty, one) = ([0; 4], [2, 1, 1, 0]);
+    let rootfs = tar(&[("noise", &noise(8 << 20)), ("zz", b"the end")]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    fs::write(path("rootfs.tar"), &rootfs).unwrap();
+    let mut layout = Layout::new();
+    let made = layout.image("amd64", &[tar(&[("small", b"s")]), rootfs.clone()], json!({}));
+    layout.tag(made, "it");
+    let from = format!("oci:{}:it", layout.dir.path().display());
+    let to = format!("docker-archive:{}:example.com/saved:1", path("saved.tar"));
+    run(Command::new("skopeo").args(["copy", "--insecure-policy", &from, &to]));
+    let saved = fs::read(path("saved.tar")).unwrap();
+    let images = |node: &TestNode| node.ok(&["image", "list", "-o", "name"]);
+
+    // The node, in the midst of an import and of a load.
+    let cases: [(&[&str], &[u8]); 2] =
+        [(&["image", "import", "-", "localhost/half:1"], &rootfs), (&["image", "load", "-"], &saved)];
+    for (args, archive) in cases {
+        let feed = half_fed(&node, args, archive);
+        killed(&mut node, empty);
+        let told = feed.wait_with_output().unwrap();
+        assert_eq!(told.status.code(), Some(1), "{}", String::from_utf8_lossy(&told.stderr));
+        assert_eq!(images(&node), "");
+    }
+    // The one who feeds it: nothing is left, though the node runs on.
+    for (args, archive) in cases {
+        let mut feed = half_fed(&node, args, archive);
+        feed.kill().unwrap();
+        feed.wait().unwrap();
+        eventually("nothing is in the making", PATIENCE, || match stored(&node)[3] {
+            0 => Ok(()),
+            count => Err(format!("{count} things")),
+        });
+        assert_eq!(images(&node), "");
+    }
+    killed(&mut node, empty);
+    // Half a pull: one layer may be there already, the other one is stuck.
+    let registry = Registry::start();
+    let name = registry.push(&layout, "it", "app:1");
+    let relay = Relay::start(&registry, Rules { stall_after: Some(1 << 20), ..Rules::default() });
+    let mut pull = node.command(&["image", "pull", &format!("{}/app:1", relay.addr)]).spawn().unwrap();
+    eventually("the pull is stuck", PATIENCE, || {
+        let (relayed, now) = (relay.relayed.load(std::sync::atomic::Ordering::SeqCst), stored(&node));
+        if relayed > 1 << 20 && now != empty { Ok(()) } else { Err(format!("{relayed} bytes, {now:?}")) }
+    });
+    killed(&mut node, empty);
+    assert_eq!(pull.wait().unwrap().code(), Some(1));
+    // All three work afterwards.
+    node.ok(&["image", "import", &path("rootfs.tar"), "localhost/half:1"]);
+    holds(&node, one);
+    node.ok(&["image", "load", &path("saved.tar")]);
+    node.ok(&["image", "pull", &name]);
+    assert_eq!(images(&node).lines().count(), 3, "{}", images(&node));
+    node.ok(&["image", "rm", "localhost/half:1", "example.com/saved:1", &name]);
+    holds(&node, empty);
+
+    // At other moments: the image is there as a whole, or nothing of it.
+    let import = ["image", "import", &path("rootfs.tar"), "localhost/whole:1"];
+    let begun = std::time::Instant::now();
+    node.ok(&import);
+    let whole = begun.elapsed();
+    for eighth in 1..=9 {
+        node.ok(&["image", "rm", "localhost/whole:1"]);
+        let mut feed = node.command(&import).stdout(std::process::Stdio::null()).spawn().unwrap();
+        std::thread::sleep(whole * eighth / 8);
+        node.kill();
+        feed.wait().unwrap();
+        start_again(&mut node);
+        let there = images(&node);
+        holds(&node, if there.is_empty() { empty } else { one });
+        eprintln!("killed after {eighth}/8 of an import: {}", if there.is_empty() { "nothing" } else { "whole" });
+        node.ok(&import);
+        holds(&node, one);
+    }
     drop(node);
     untouched.assert_unchanged();
 }

@@ -176,6 +176,72 @@ fn node_ports_and_traffic_policies_for_a_host_beside_the_node() {
     world.end();
 }
 
+/// A hand-made slice of a Service: who is where.
+fn slice(service: &str, endpoints: &[(&str, &str)]) -> String {
+    let endpoint = |(ip, node): &(&str, &str)| format!("{{addresses: [{ip}], nodeName: {node}}}");
+    let endpoints: Vec<String> = endpoints.iter().map(endpoint).collect();
+    format!(
+        "{{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, \
+         metadata: {{name: {service}-1, labels: {{kubernetes.io/service-name: {service}}}}}, \
+         ports: [{{name: t, port: 8080}}, {{name: u, port: 8080, protocol: UDP}}], endpoints: [{}]}}\n---\n",
+        endpoints.join(", ")
+    )
+}
+
+#[test]
+fn internal_traffic_stays_on_the_node_where_the_policy_says_so() {
+    let world = World::new(&["here", "there"]);
+    let (node, client) = (&world.node, &world.client);
+    let [here, there, asker] = ["here", "there", "client"].map(|pod| world.ip("pod", pod));
+    let own = node.field(&["nodes"], ".items[0].metadata.name");
+    let by_hand = |name: &str, spec: &str| service(name, spec).replace("selector: {app: web}, ", "");
+    node.apply(&(by_hand("near", "internalTrafficPolicy: Local") + &by_hand("any", "internalTrafficPolicy: Cluster")));
+    let place = |endpoints: &[(&str, &str)]| node.apply(&(slice("near", endpoints) + &slice("any", endpoints)));
+    let [near, any] = ["near", "any"].map(|name| at(&world.ip("service", name), 80));
+    let said = |name: &str| format!("{name} {asker}");
+    place(&[(&here, &own), (&there, "elsewhere")]);
+    answered(client, any, &[&said("here"), &said("there")]);
+    answered(client, near, &[&said("here")]);
+    eventually("the node itself is led to it, too", PATIENCE, || contains(&ask(&node.netns(), near)?, "here "));
+    // What has endpoints elsewhere alone is silent, and does not refuse.
+    place(&[(&there, "elsewhere")]);
+    answered(client, any, &[&said("there")]);
+    eventually("without an endpoint here there is silence", PATIENCE, || match ask(client, near) {
+        Err(why) if !why.contains("refused") => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    place(&[]);
+    refused(client, near);
+    world.end();
+}
+
+#[test]
+fn a_pod_with_readiness_gates_serves_once_they_are_open() {
+    let world = World::new(&["open"]);
+    let node = &world.node;
+    node.apply(&(service("web", "") + &pod("gated", "readinessGates: [{conditionType: example.com/warm}]")));
+    node.wait("condition=ContainersReady", &["pod/gated"], PATIENCE);
+    let server = Server::start(&node.netns_of("gated"), "gated", PORT);
+    let ready = |path: &str| node.field(&["pod", "gated"], &format!(".status.conditions[?(@.type==\"Ready\")].{path}"));
+    assert_eq!((ready("status"), ready("reason")), ("False".to_owned(), "ReadinessGatesNotReady".to_owned()));
+    let (web, asker) = (at(&world.ip("service", "web"), 80), world.ip("pod", "client"));
+    let said = |name: &str| format!("{name} {asker}");
+    answered(&world.client, web, &[&said("open")]);
+    let gate = |status: &str| {
+        let patch =
+            format!("{{\"status\":{{\"conditions\":[{{\"type\":\"example.com/warm\",\"status\":\"{status}\"}}]}}}}");
+        node.ok(&["patch", "pod", "gated", "--subresource", "status", "-p", &patch]);
+    };
+    gate("True");
+    node.wait("condition=Ready", &["pod/gated"], PATIENCE);
+    answered(&world.client, web, &[&said("open"), &said("gated")]);
+    gate("False");
+    node.wait("condition=Ready=False", &["pod/gated"], PATIENCE);
+    answered(&world.client, web, &[&said("open")]);
+    drop(server);
+    world.end();
+}
+
 #[test]
 fn affinity_hairpin_and_the_clients_of_a_vanished_endpoint() {
     let mut world = World::new(&["one", "two", "three"]);

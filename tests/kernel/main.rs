@@ -10,3 +10,4 @@ mod net_services;
 mod net_world;
 mod runtime;
 mod runtime_more;
+mod volumes;

@@ -69,8 +69,6 @@ impl Worker {
     }
 
     pub(super) fn exited(&mut self, container: &str, id: &str, exit: Exit) {
-        let always =
-            self.pod.part(container).is_some_and(|p| p.container.image_pull_policy.as_deref() == Some("Always"));
         let seen = self.seen.container_mut(container);
         let Some(attempt) = seen.attempt.as_mut().filter(|a| a.id == id) else {
             if seen.busy == Busy::Starting {
@@ -85,9 +83,8 @@ impl Worker {
         seen.started = false;
         seen.ready = false;
         seen.unhealthy = None;
-        if always {
-            seen.image = Image::Unknown;
-        }
+        // By its next start the image may have been removed, or its name stand for another one.
+        seen.image = Image::Unknown;
         if !matches!(seen.busy, Busy::Stopping { .. }) {
             seen.busy = Busy::Idle;
         }
