@@ -29,6 +29,9 @@ const REMEMBERED: usize = 4096;
 const SIMILAR: usize = 10;
 const SILENCE: SignedDuration = SignedDuration::from_mins(10);
 const COMBINED: &str = "(combined from similar events): ";
+/// One object's events: so many at once, and one more after each such while, as upstream's spam filter lets them through.
+const BURST: f64 = 25.0;
+const REFILL: SignedDuration = SignedDuration::from_mins(5);
 /// How often another name is tried for an event whose name is taken.
 const NAMES: usize = 5;
 
@@ -66,8 +69,9 @@ impl Recorder {
         let (sender, receiver) = mpsc::channel(BACKLOG);
         let source = EventSource { component: Some(component.to_owned()), host: host.map(str::to_owned) };
         let dropped = Arc::<AtomicU64>::default();
-        let (seen, similar) = (HashMap::new(), HashMap::new());
-        tokio::spawn(Writer { client, env, source, seen, similar, dropped: dropped.clone(), last: 0 }.run(receiver));
+        let (seen, similar, allowed) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let writer = Writer { client, env, source, seen, similar, allowed, dropped: dropped.clone(), last: 0 };
+        tokio::spawn(writer.run(receiver));
         Recorder { backlog: sender, dropped }
     }
 
@@ -105,6 +109,8 @@ struct Writer {
     seen: HashMap<Same, (String, i32)>,
     /// The messages of similar events, and when the last one came.
     similar: HashMap<Similar, (HashSet<String>, Timestamp)>,
+    /// How many events each object may still have, and since when that is so.
+    allowed: HashMap<String, (f64, Timestamp)>,
     dropped: Arc<AtomicU64>,
     /// The number in the last event's name.
     last: i128,
@@ -123,6 +129,21 @@ impl Writer {
                 tracing::debug!(%status, "an event was not written");
             }
         }
+    }
+
+    /// Whether an object may have one more event now.
+    fn allow(&mut self, object: &str, now: Timestamp) -> bool {
+        let refilled = |(tokens, since): (f64, Timestamp)| {
+            let gained = now.duration_since(since).as_secs_f64() / REFILL.as_secs_f64();
+            (tokens + gained.max(0.0)).min(BURST)
+        };
+        if self.allowed.len() >= REMEMBERED {
+            self.allowed.retain(|_, known| refilled(*known) < BURST);
+        }
+        let tokens = self.allowed.get(object).map_or(BURST, |known| refilled(*known));
+        let allowed = tokens >= 1.0;
+        self.allowed.insert(object.to_owned(), (if allowed { tokens - 1.0 } else { tokens }, now));
+        allowed
     }
 
     /// Whether the event is one more of many that differ in their message alone: then its message says so.
@@ -150,6 +171,10 @@ impl Writer {
 
     async fn write(&mut self, mut told: Told) -> Result<(), crate::api::Status> {
         let same = self.correlate(&mut told, self.env.now());
+        if !self.allow(&same.0.0, self.env.now()) {
+            tracing::debug!(object = same.0.0, reason = told.reason, "an event is left out: the object has too many");
+            return Ok(());
+        }
         let about = &told.about;
         let now = Time(self.env.now());
         let namespace = about.namespace.clone().unwrap_or_else(|| "default".into());

@@ -3,6 +3,7 @@
 mod api;
 mod architecture;
 mod controllers;
+mod events;
 mod informer;
 mod node;
 mod proxy;

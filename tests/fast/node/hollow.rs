@@ -33,13 +33,25 @@ async fn cluster() -> Cluster {
 
 /// A node over any executor.
 pub async fn cluster_over(executor: impl FnOnce(Env, Vec<IpNet>) -> Arc<dyn Executor> + Send + 'static) -> Cluster {
+    start(executor, |_| ()).await
+}
+
+/// A node whose agent is set up otherwise than usual.
+pub async fn cluster_with(change: impl FnOnce(&mut Config)) -> Cluster {
+    start(|env, ranges| Arc::new(Hollow::new(env, ranges)), change).await
+}
+
+async fn start(
+    executor: impl FnOnce(Env, Vec<IpNet>) -> Arc<dyn Executor> + Send + 'static,
+    change: impl FnOnce(&mut Config),
+) -> Cluster {
     let env = Env::simulated("2026-11-20T17:00:00Z".parse::<Timestamp>().unwrap(), 1);
     let store = Arc::new(Memory::new());
     let server = Server::open(store.clone(), env.clone(), server::Config::default()).await.unwrap();
     let client = local::client(server, "test");
     let stop = CancellationToken::new();
     let cluster = Cluster { client, store, stop };
-    cluster.node(env, executor).await;
+    cluster.node(env, executor, change).await;
     cluster
 }
 
@@ -49,19 +61,38 @@ impl Cluster {
         self,
         executor: impl FnOnce(Env, Vec<IpNet>) -> Arc<dyn Executor> + Send + 'static,
     ) -> Cluster {
+        self.again(executor, |_| ()).await
+    }
+
+    /// The same by one that is set up otherwise, and finds nothing of the Pods below it.
+    pub async fn restarted_with(self, change: impl FnOnce(&mut Config)) -> Cluster {
+        self.again(|env, ranges| Arc::new(Hollow::new(env, ranges)), change).await
+    }
+
+    async fn again(
+        self,
+        executor: impl FnOnce(Env, Vec<IpNet>) -> Arc<dyn Executor> + Send + 'static,
+        change: impl FnOnce(&mut Config),
+    ) -> Cluster {
         self.stop.cancel();
         let (client, store, stop) = (self.client.clone(), self.store.clone(), CancellationToken::new());
         let cluster = Cluster { client, store, stop };
         let env = Env::simulated("2026-11-20T18:00:00Z".parse::<Timestamp>().unwrap(), 2);
-        cluster.node(env, executor).await;
+        cluster.node(env, executor, change).await;
         cluster
     }
 
     /// Starts the node's agent and waits until it is ready.
-    async fn node(&self, env: Env, executor: impl FnOnce(Env, Vec<IpNet>) -> Arc<dyn Executor> + Send + 'static) {
+    async fn node(
+        &self,
+        env: Env,
+        executor: impl FnOnce(Env, Vec<IpNet>) -> Arc<dyn Executor> + Send + 'static,
+        change: impl FnOnce(&mut Config),
+    ) {
         let folder = std::path::PathBuf::from("/nonexistent");
         let mut config = Config::new("n1", folder.clone(), folder);
         config.addresses = vec!["192.0.2.1".parse().unwrap()];
+        change(&mut config);
         let (client, stop, clock) = (self.client.clone(), self.stop.clone(), env.clone());
         let executor = move |ranges| executor(clock, ranges);
         tokio::spawn(Agent::run_over(executor, config, client, env, stop));

@@ -6,6 +6,7 @@ mod plan;
 mod probes;
 mod publish;
 mod remembered;
+mod static_pods;
 mod status;
 mod tokens;
 mod translate;

@@ -133,6 +133,58 @@ async fn what_is_created_has_its_system_metadata_and_can_be_read() {
     assert!(status.unwrap_err().message.contains("date"));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_those_who_create_one_name_at_once_one_wins() {
+    let api = Arc::new(Api::new().await);
+    for round in 0..20 {
+        let writers = (0..8).map(|n| {
+            let api = api.clone();
+            let mut object = config_map(&format!("a{round}"));
+            object["data"]["writer"] = n.to_string().into();
+            tokio::spawn(async move { api.create("configmaps", object).await })
+        });
+        let (mut made, mut refused) = (Vec::new(), 0);
+        for writer in writers.collect::<Vec<_>>() {
+            match writer.await.unwrap() {
+                Ok(object) => made.push(object),
+                Err(status) => {
+                    let message = format!("configmaps \"a{round}\" already exists");
+                    assert_eq!((status.code, status.reason.as_str(), status.message), (409, "AlreadyExists", message));
+                    refused += 1;
+                }
+            }
+        }
+        assert_eq!((made.len(), refused), (1, 7));
+        assert_eq!(api.get("configmaps", &format!("a{round}")).await.unwrap(), made[0]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_generated_name_that_is_taken_is_generated_anew_eight_times() {
+    let store = Arc::new(Memory::new());
+    let start = "2026-11-20T17:00:00Z".parse().unwrap();
+    Server::open(store.clone(), Env::simulated(start, 1), Config::default()).await.unwrap();
+    let mut taken = std::collections::BTreeSet::new();
+    let wanted = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "x-"}});
+    // Each server draws the same numbers as the one before: its first names are those that are taken.
+    for attempt in 0..9 {
+        let api = Api(Server::open(store.clone(), Env::simulated(start, 7), Config::default()).await.unwrap());
+        match api.create("configmaps", wanted.clone()).await {
+            Ok(made) => assert!(attempt < 8 && taken.insert(made.name().to_owned()), "{attempt}: {}", made.name()),
+            Err(status) => {
+                assert_eq!((attempt, status.code, status.reason.as_str()), (8, 409, "AlreadyExists"));
+                let said = taken.iter().map(|name| {
+                    format!(
+                        "configmaps \"{name}\" already exists, the server was not able to generate a unique name for the object"
+                    )
+                });
+                assert!(said.clone().any(|said| said == status.message), "{status}");
+            }
+        }
+    }
+    assert_eq!(taken.len(), 8);
+}
+
 #[tokio::test]
 async fn the_initial_objects_exist_and_keep_their_addresses() {
     let store = Arc::new(Memory::new());

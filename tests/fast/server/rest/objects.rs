@@ -45,6 +45,22 @@ async fn an_object_lives_through_all_verbs() {
     assert_eq!((missing.code, missing.json()["reason"].clone()), (404, json!("NotFound")));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_posts_of_one_name_one_is_made_and_one_refused() {
+    let rest = Rest::new().await;
+    for round in 0..10 {
+        let object = || config_map(&format!("twin{round}"));
+        let (one, two) = tokio::join!(rest.post(MAPS, object()), rest.post(MAPS, object()));
+        let mut codes = [one.code, two.code];
+        codes.sort_unstable();
+        assert_eq!(codes, [201, 409], "{} {}", one.text(), two.text());
+        let refused = if one.code == 409 { one } else { two }.json();
+        let message = format!("configmaps \"twin{round}\" already exists");
+        assert_eq!((&refused["reason"], &refused["message"]), (&json!("AlreadyExists"), &json!(message)));
+        assert_eq!((&refused["kind"], &refused["details"]["name"]), (&json!("Status"), &json!(format!("twin{round}"))));
+    }
+}
+
 #[tokio::test]
 async fn yaml_comes_in_and_goes_out() {
     let rest = Rest::new().await;
