@@ -1,8 +1,8 @@
 //! Fields that a JSON text names twice: a tree of values no longer shows them, and strict decoding refuses them.
 
-use std::collections::HashSet;
+use std::{borrow::Cow, collections::HashSet, fmt::Write};
 
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 /// The paths of all fields that are named twice, as upstream words them: `spec.containers[0].image`. A text that is no
 /// JSON has none: it is refused elsewhere.
@@ -10,7 +10,7 @@ pub fn fields(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut json = serde_json::Deserializer::from_str(text);
     // What is found before an error counts for nothing, as the text is refused.
-    let _ = Walk { path: String::new(), found: &mut found }.deserialize(&mut json);
+    let _ = Walk { at: &Place::Root, found: &mut found }.deserialize(&mut json);
     found
 }
 
@@ -20,19 +20,83 @@ pub fn fields_within(text: &str, name: &str) -> Vec<String> {
     fields(text).into_iter().filter_map(|path| path.strip_prefix(&prefix).map(str::to_owned)).collect()
 }
 
-struct Walk<'a> {
-    path: String,
-    found: &'a mut Vec<String>,
+/// Where a walk is, on the stack: every write is walked, and hardly ever is a path to be told.
+enum Place<'a> {
+    Root,
+    Field(&'a Place<'a>, &'a str),
+    Index(&'a Place<'a>, usize),
 }
 
-impl Walk<'_> {
-    fn below(&mut self, path: String) -> Walk<'_> {
-        Walk { path, found: self.found }
+impl Place<'_> {
+    fn write(&self, path: &mut String) {
+        // Writing to a String cannot fail.
+        let _ = match self {
+            Place::Root => Ok(()),
+            Place::Field(Place::Root, name) => write!(path, "{name}"),
+            Place::Field(up, name) => {
+                up.write(path);
+                write!(path, ".{name}")
+            }
+            Place::Index(up, index) => {
+                up.write(path);
+                write!(path, "[{index}]")
+            }
+        };
+    }
+}
+
+/// The names that a map has had so far: most maps have few.
+#[derive(Default)]
+struct Seen<'de> {
+    few: Vec<Cow<'de, str>>,
+    more: HashSet<Cow<'de, str>>,
+}
+
+impl<'de> Seen<'de> {
+    const FEW: usize = 16;
+
+    fn has(&self, name: &str) -> bool {
+        self.few.iter().any(|seen| *seen == name) || !self.more.is_empty() && self.more.contains(name)
     }
 
-    fn field(&self, name: &str) -> String {
-        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    fn add(&mut self, name: Cow<'de, str>) {
+        match self.few.len() < Seen::FEW {
+            true => self.few.push(name),
+            false => drop(self.more.insert(name)),
+        }
     }
+}
+
+/// A name as it stands in the text, where nothing in it is escaped.
+struct Name;
+
+impl<'de> DeserializeSeed<'de> for Name {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Name {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_borrowed_str<E: Error>(self, name: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(name))
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(name.to_owned()))
+    }
+}
+
+struct Walk<'a> {
+    at: &'a Place<'a>,
+    found: &'a mut Vec<String>,
 }
 
 impl<'de> DeserializeSeed<'de> for Walk<'_> {
@@ -50,22 +114,28 @@ impl<'de> Visitor<'de> for Walk<'_> {
         f.write_str("any JSON")
     }
 
-    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
-        let mut seen = HashSet::new();
-        while let Some(name) = map.next_key::<String>()? {
-            let path = self.field(&name);
-            if !seen.insert(name) {
-                self.found.push(path.clone());
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        let mut seen = Seen::default();
+        while let Some(name) = map.next_key_seed(Name)? {
+            let here = Place::Field(self.at, &name);
+            let again = seen.has(&name);
+            if again {
+                let mut path = String::new();
+                here.write(&mut path);
+                self.found.push(path);
             }
-            map.next_value_seed(self.below(path))?;
+            map.next_value_seed(Walk { at: &here, found: self.found })?;
+            if !again {
+                seen.add(name);
+            }
         }
         Ok(())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         for index in 0.. {
-            let path = format!("{}[{index}]", self.path);
-            if list.next_element_seed(self.below(path))?.is_none() {
+            let here = Place::Index(self.at, index);
+            if list.next_element_seed(Walk { at: &here, found: self.found })?.is_none() {
                 break;
             }
         }
@@ -104,5 +174,7 @@ mod tests {
         assert_eq!(fields_within(text, "body"), expected);
         assert!(fields_within(r#"{"body": {"a": {"x": 1}, "b": {"x": 1}}}"#, "body").is_empty());
         assert!(fields_within("{", "body").is_empty());
+        let many: String = (0..40).chain([39]).map(|n| format!("\"\\u0061{n}\": 1,")).collect();
+        assert_eq!(super::fields(&format!("{{{many} \"a3\": 1}}")), ["a39", "a3"]);
     }
 }
