@@ -14,14 +14,17 @@ pub(super) fn mutate(review: &Review<'_>, claim: &mut Object) -> Result<(), Stat
     if !review.is("PersistentVolumeClaim", Operation::Create) || names_one() {
         return Ok(());
     }
-    let is_default = |class: &Object| [IS_DEFAULT, BETA_IS_DEFAULT].iter().any(|a| class.annotation(a) == Some("true"));
-    let age = |class: &Object| class.0["metadata"]["creationTimestamp"].as_str().map(str::to_owned);
-    let mut classes: Vec<Object> = review.list("storageclasses", None);
-    classes.retain(is_default);
-    // The newest first; of one second, by name.
-    classes.sort_by(|a, b| age(b).cmp(&age(a)).then_with(|| a.name().cmp(b.name())));
-    if let Some(class) = classes.first() {
+    if let Some(class) = newest(review, "storageclasses", &[IS_DEFAULT, BETA_IS_DEFAULT]) {
         claim.0["spec"]["storageClassName"] = class.name().into();
     }
     Ok(())
+}
+
+/// The newest of the classes that one of these annotations marks as the default; of those of one second the first by name.
+pub(super) fn newest(review: &Review<'_>, resource: &str, marks: &[&str]) -> Option<Object> {
+    let age = |class: &Object| class.0["metadata"]["creationTimestamp"].as_str().map(str::to_owned);
+    let mut classes = review.list(resource, None);
+    classes.retain(|class| marks.iter().any(|mark| class.annotation(mark) == Some("true")));
+    classes.sort_by(|a, b| age(b).cmp(&age(a)).then_with(|| a.name().cmp(b.name())));
+    classes.into_iter().next()
 }

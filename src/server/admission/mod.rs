@@ -15,6 +15,8 @@ use crate::api::{Kind, Object, Status};
 use crate::store::Revision;
 
 mod certificates;
+mod claim_resize;
+mod default_ingress_class;
 mod default_storage_class;
 mod default_tolerations;
 mod limit_ranger;
@@ -27,6 +29,7 @@ mod priority;
 mod request;
 mod resource_quota;
 mod review;
+mod runtime_class;
 mod service_account;
 mod turns;
 mod webhook;
@@ -99,8 +102,11 @@ static PLUGINS: &[Plugin] = &[
     Plugin::mutates("Priority", priority::mutate).and(priority::validate),
     Plugin::mutates("DefaultTolerationSeconds", default_tolerations::mutate),
     Plugin::mutates("DefaultStorageClass", default_storage_class::mutate),
+    Plugin::validates("PersistentVolumeClaimResize", claim_resize::validate),
+    Plugin::mutates("RuntimeClass", runtime_class::mutate).and(runtime_class::validate),
     Plugin::validates("CertificateApproval", certificates::may_decide),
     Plugin::validates("CertificateSubjectRestriction", certificates::may_ask),
+    Plugin::mutates("DefaultIngressClass", default_ingress_class::mutate),
     Plugin { name: "MutatingAdmissionWebhook", mutate: Mutate::Webhooks, validate: Validate::Nothing },
     Plugin { name: "ValidatingAdmissionPolicy", mutate: Mutate::Nothing, validate: Validate::Later(policy::validate) },
     Plugin {
@@ -113,11 +119,13 @@ static PLUGINS: &[Plugin] = &[
 
 /// Kinds whose objects rule over writes of others: a write of theirs is acknowledged when it is in force.
 const POLICIES: &[&str] = &[
+    "IngressClass",
     "LimitRange",
     "MutatingWebhookConfiguration",
     "Namespace",
     "PriorityClass",
     "ResourceQuota",
+    "RuntimeClass",
     "StorageClass",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
@@ -209,9 +217,12 @@ mod tests {
         "Priority",
         "DefaultTolerationSeconds",
         "DefaultStorageClass",
+        "PersistentVolumeClaimResize",
+        "RuntimeClass",
         "CertificateApproval",
         "CertificateSigning",
         "CertificateSubjectRestriction",
+        "DefaultIngressClass",
         "MutatingAdmissionWebhook",
         "ValidatingAdmissionPolicy",
         "ValidatingAdmissionWebhook",

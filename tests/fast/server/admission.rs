@@ -1,5 +1,6 @@
 //! Admission, through the whole pipeline: what it adds to a write, and what it refuses.
 
+mod classes;
 mod hook;
 mod limits;
 mod pod_security;

@@ -1,7 +1,7 @@
 //! ValidatingAdmissionPolicy: rules of the cluster's own, in CEL, bound to what they are about and to parameters.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/>
 
-use std::sync::{Arc, Mutex};
+use std::cell::RefCell;
 
 use futures::future::BoxFuture;
 use serde_json::{Value as Json, json};
@@ -104,9 +104,8 @@ impl Case<'_> {
         let policy = self.review.server.programs.policy(self.policy);
         let seen = Seen::new(self.review, self.version, self.object);
         let each = params.iter().flat_map(|params| {
-            let budget = Arc::new(Mutex::new(Budget::PER_OBJECT));
             let params = params.as_ref().map_or(Value::Null, |params| Value::from_json(&params.0));
-            let seen = seen.with(params, &policy, &budget);
+            let (seen, budget) = (seen.with(params, &policy), RefCell::new(Budget::PER_OBJECT));
             Evaluation { case: self, policy: &policy, seen, budget }.findings()
         });
         each.collect()
@@ -118,7 +117,7 @@ struct Evaluation<'a> {
     case: &'a Case<'a>,
     policy: &'a Policy,
     seen: Seen,
-    budget: Arc<Mutex<Budget>>,
+    budget: RefCell<Budget>,
 }
 
 impl Evaluation<'_> {
@@ -129,10 +128,7 @@ impl Evaluation<'_> {
             .program
             .as_ref()
             .map_err(|why| format!("expression '{text}' resulted in error: compilation error: {why}"))?;
-        // Variables pay out of the same budget, while the expression runs: it is not held on to.
-        let mut budget = self.budget.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
-        let value = budget.spend(|own| program.evaluate(&self.seen, own));
-        *self.budget.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = budget;
+        let value = self.budget.borrow_mut().spend(|own| program.evaluate(&self.seen, own));
         value.map_err(|why| match why {
             Some(why) => format!("expression '{text}' resulted in error: {why}"),
             None => {

@@ -51,11 +51,10 @@ impl Seen {
     }
 
     /// With these parameters, and the variables of a policy.
-    pub fn with(&self, params: Value, policy: &Arc<Policy>, budget: &Arc<Mutex<Budget>>) -> Seen {
+    pub fn with(&self, params: Value, policy: &Arc<Policy>) -> Seen {
         let mut all = self.0.clone();
         all.push(("params", params));
-        let lazy =
-            Lazy { policy: policy.clone(), seen: Seen(all.clone()), known: Arc::default(), budget: budget.clone() };
+        let lazy = Lazy { policy: policy.clone(), seen: Seen(all.clone()), known: Arc::default() };
         all.push(("variables", Value::Host(Arc::new(lazy))));
         Seen(all)
     }
@@ -67,13 +66,12 @@ impl Variables for Seen {
     }
 }
 
-/// A policy's variables: each is computed when it is first named.
+/// A policy's variables: each is computed when it is first named, at its own cost.
 #[derive(Clone)]
 struct Lazy {
     policy: Arc<Policy>,
     seen: Seen,
     known: Arc<Mutex<HashMap<String, Result<Value, Error>>>>,
-    budget: Arc<Mutex<Budget>>,
 }
 
 impl fmt::Debug for Lazy {
@@ -92,10 +90,7 @@ impl Lazy {
         // A variable names only those before it, so this ends.
         let mut all = self.seen.0.clone();
         all.push(("variables", Value::Host(Arc::new(self.clone()))));
-        let mut budget = self.budget.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
-        let value = program.evaluate(&Seen(all), &mut budget);
-        *self.budget.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = budget;
-        Some(value)
+        Some(program.evaluate(&Seen(all), &mut Budget::PER_CALL.clone()))
     }
 }
 

@@ -297,3 +297,25 @@ async fn an_expression_that_does_not_compile_is_refused_where_it_stands() {
     let refused = api.create("validatingwebhookconfigurations", hook).await.unwrap_err();
     assert!(refused.message.contains("webhooks[0].matchConditions[0].expression: Invalid value"), "{refused}");
 }
+
+#[tokio::test]
+async fn the_example_does_what_it_says() {
+    let api = Api::new().await;
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/admission.yaml")).unwrap();
+    for object in podwright::api::yaml::documents(&text).unwrap() {
+        let kind = object["kind"].as_str().unwrap().to_owned();
+        api.create(&kind, object).await.unwrap();
+    }
+    let deployment = |labels: Value, security: Value| {
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "namespace": "guarded", "labels": labels},
+            "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": {
+                "securityContext": security, "containers": [{"name": "c", "image": "x:1"}]}}}})
+    };
+    let refused = api.create("deployments", deployment(json!({}), json!({}))).await.unwrap_err();
+    let why = "the Deployment d belongs to no team: set the label `team`";
+    assert!(refused.code == 403 && refused.message.ends_with(why), "{refused}");
+    let hardened = json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
+    let unsure = "status unknown for quota: room, resources: count/deployments.apps";
+    let refused = api.create("deployments", deployment(json!({"team": "a"}), hardened)).await.unwrap_err();
+    assert!(refused.message.ends_with(unsure), "no controller runs here that counts: {refused}");
+}

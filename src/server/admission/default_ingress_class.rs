@@ -1,0 +1,20 @@
+//! DefaultIngressClass: an Ingress that names no class is of the default one; of several the newest.
+//! <https://kubernetes.io/docs/concepts/services-networking/ingress/#default-ingress-class>
+
+use super::{Operation, Review, default_storage_class};
+use crate::api::{Object, Status};
+
+const IS_DEFAULT: &str = "ingressclass.kubernetes.io/is-default-class";
+/// How Ingresses named their class before there was a field.
+const OLD_CLASS: &str = "kubernetes.io/ingress.class";
+
+pub(super) fn mutate(review: &Review<'_>, ingress: &mut Object) -> Result<(), Status> {
+    let names_one = || ingress.at("spec.ingressClassName").is_some() || ingress.annotation(OLD_CLASS).is_some();
+    if !review.is("Ingress", Operation::Create) || names_one() {
+        return Ok(());
+    }
+    if let Some(class) = default_storage_class::newest(review, "ingressclasses", &[IS_DEFAULT]) {
+        ingress.0["spec"]["ingressClassName"] = class.name().into();
+    }
+    Ok(())
+}
