@@ -1,8 +1,12 @@
 //! The one request and response of the API server, as every face and both transports carry them.
 
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -24,6 +28,11 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// Whether it changes what is stored.
+    pub const fn writes(self) -> bool {
+        matches!(self, Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection)
+    }
+
     /// As rules and messages name it.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -64,6 +73,47 @@ pub struct Request {
     /// Who asks. Set by the face that authenticated the caller, never taken from the wire.
     #[serde(skip)]
     pub user: User,
+    /// How it came, by a face; none: from this process.
+    #[serde(skip)]
+    pub origin: Option<Arc<Origin>>,
+}
+
+/// How a request came; what the audit log tells of it beside what it asks.
+#[derive(Default)]
+pub struct Origin {
+    /// `Audit-ID`.
+    pub id: String,
+    pub received: Timestamp,
+    /// Path and query, as they came; empty where there are none.
+    pub uri: String,
+    /// The addresses that it came by: those that proxies tell, then the connection's.
+    pub sources: Vec<String>,
+    pub user_agent: String,
+    /// Who was recognized; the request's user is another, if he asks as somebody else.
+    pub caller: OnceLock<User>,
+    /// See [`Origin::is_told`] and [`Origin::hold`].
+    pub told: AtomicBool,
+    pub held: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+impl Origin {
+    /// Notes that the pipeline tells of it.
+    pub fn told(&self) {
+        self.told.store(true, Ordering::Relaxed);
+    }
+    pub fn is_told(&self) -> bool {
+        self.told.load(Ordering::Relaxed)
+    }
+    /// Keeps what shall end with the answer: this is dropped when that is over.
+    pub fn hold(&self, what: Box<dyn Any + Send>) {
+        *self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(what);
+    }
+}
+
+impl std::fmt::Debug for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "request {}", self.id)
+    }
 }
 
 /// Upstream's query parameters of all verbs, in one bag.

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::encryption::{self, EncryptionArgs};
 use super::endpoint::{self, EndpointArgs};
 use super::paths::Paths;
+use super::requests::RequestArgs;
 use crate::{
     api::{self, Env, yaml},
     client::{self, Informers},
@@ -52,6 +53,8 @@ pub struct ControlPlaneArgs {
     pub admission_control_config_file: Option<PathBuf>,
     #[command(flatten)]
     pub encryption: EncryptionArgs,
+    #[command(flatten)]
+    pub requests: RequestArgs,
     #[command(flatten)]
     pub oidc: OidcArgs,
     #[command(flatten)]
@@ -176,11 +179,14 @@ impl ControlPlane {
             toleration_seconds,
             pod_security: pod_security.unwrap_or_default(),
             encryption,
+            audit: args.requests.audit(&env)?,
+            limits: args.requests.limits()?,
             ..server::Config::default()
         };
-        let endpoint::Endpoint { tls, reach } = endpoint::open(&args.endpoint, paths, isolated, &mut config, &env)
-            .await
-            .context("the API's TLS endpoint")?;
+        let endpoint::Endpoint { tls, reach } =
+            endpoint::open(&args.endpoint, paths, isolated, &mut config, &env)
+                .await
+                .context("the API's TLS endpoint")?;
         let root_ca = config.authority.as_ref().map(|authority| authority.certificate().to_owned());
         let server = server::Server::open(store.clone(), env.clone(), config).await?;
         let listener = server::listen::bind(&paths.socket())
@@ -203,7 +209,7 @@ impl ControlPlane {
         let client = client::local::client(server.clone(), "kube-controller-manager");
         loops.spawn(controllers::run(client, env.clone(), informers.clone(), config, stop_loops.clone()));
         let client = client::local::client(server.clone(), "kube-scheduler");
-        loops.spawn(scheduler::run(client, env, informers, stop_loops.clone()));
+        loops.spawn(scheduler::run(client, env.clone(), informers, stop_loops.clone()));
         // 4. An isolated node's Pods have a way of their own: `ControlPlane::open_to`.
         if !isolated {
             if reach.endpoint.is_none() && doors.is_some() {

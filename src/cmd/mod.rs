@@ -7,6 +7,7 @@ mod endpoint;
 mod node;
 mod notify;
 mod paths;
+mod requests;
 mod reset;
 mod server;
 mod shutdown;

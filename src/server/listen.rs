@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,16 +24,16 @@ use tower::Service;
 
 use crate::api::{Status, rpc};
 
+use super::limits::{Doorman, Pass};
 use super::rest::authenticate::Peer;
+use super::rest::origin::{self, Source};
 use super::rest::reply::{self, Reply};
 use super::rest::{self, Face};
 use super::rpc::{Endpoint, RpcService};
 use super::{Server, pki};
 
-/// Who has not finished the handshake by then is no client.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The same for who has not sent a request's headers by then.
-const HEADERS: Duration = Duration::from_secs(60);
+/// The longest headers that are taken in, in bytes.
+const HEADERS: u32 = 256 << 10;
 /// How often an HTTP/2 client is asked whether it is still there, and how many requests it may have open.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const STREAMS: u32 = 1000;
@@ -78,6 +79,7 @@ struct House {
     server: Arc<Server>,
     face: Arc<Face>,
     endpoint: Endpoint,
+    doorman: Doorman,
     stop: StopHandle,
 }
 
@@ -90,7 +92,13 @@ pub async fn serve(
 ) -> io::Result<()> {
     let (stop, handle) = stop_channel();
     let endpoint = Endpoint::new(server.clone()).map_err(io::Error::other)?;
-    let house = Arc::new(House { face: Face::new(server.clone()), server, endpoint, stop });
+    let house = Arc::new(House {
+        face: Face::new(server.clone()),
+        doorman: Doorman::new(&server.config.limits),
+        server,
+        endpoint,
+        stop,
+    });
     let (mut connections, mut doors) = (JoinSet::new(), JoinSet::new());
     tokio::pin!(shutdown);
     loop {
@@ -132,7 +140,11 @@ async fn door(house: Arc<House>, acceptor: TlsAcceptor, listener: TcpListener) {
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(of_tls(house.clone(), acceptor.clone(), stream))),
+                Ok((stream, from)) => match house.doorman.admit(from.ip()) {
+                    Some(pass) => drop(connections.spawn(of_tls(house.clone(), acceptor.clone(), stream, pass))),
+                    // It is closed at once: there are too many.
+                    None => drop(stream),
+                },
                 Err(why) => out_of_descriptors(&why).await,
             },
             Some(_) = connections.join_next() => {}
@@ -162,40 +174,57 @@ async fn of_socket(house: Arc<House>, stream: UnixStream) {
             None
         }
     };
-    connection(house, stream, peer).await;
+    connection(house, stream, peer, None, false).await;
 }
 
-async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream) {
+async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pass: Pass) {
+    let limits = &house.server.config.limits;
     // Answers are small and wanted at once. Where this fails, they come a little later.
     let _ = stream.set_nodelay(true);
-    let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+    // Who does not read what it was sent is cut off by the kernel; where this fails, no sooner than its peer is gone.
+    let stalled = u32::try_from(limits.stalled.as_millis()).unwrap_or(u32::MAX);
+    let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, stalled);
+    let stream = match tokio::time::timeout(limits.handshake, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(why)) => return tracing::debug!("a TLS handshake failed: {why}"),
         Err(_) => return tracing::debug!("a TLS handshake took too long"),
     };
     let chain = stream.get_ref().1.peer_certificates();
     let certificate = chain.and_then(|chain| chain.first()).and_then(pki::user_of);
-    connection(house, stream, Some(Peer { root: false, certificate })).await;
+    let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let from = Some(Source(pass.address()));
+    connection(house, stream, Some(Peer { root: false, certificate }), from, is_h2).await;
 }
 
-async fn connection<S>(house: Arc<House>, stream: S, peer: Option<Peer>)
+/// Serves one connection, whose protocol is known: to find it out could take for ever.
+async fn connection<S>(house: Arc<House>, stream: S, peer: Option<Peer>, from: Option<Source>, is_h2: bool)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let rpc = house.endpoint.service(house.stop.clone());
     let (stop, peer) = (house.stop.clone(), Arc::new(peer));
-    let service = service_fn(move |request| {
+    let headers = house.server.config.limits.headers;
+    let asked = Arc::new(AtomicBool::new(false));
+    let greeting = greeting(headers, asked.clone());
+    let service = service_fn(move |mut request: HttpRequest<Incoming>| {
+        asked.store(true, Ordering::Relaxed);
+        if let Some(from) = from {
+            request.extensions_mut().insert(from);
+        }
         let (house, rpc, peer) = (house.clone(), rpc.clone(), peer.clone());
         let reply: BoxFuture<'static, Reply> = Box::pin(route(house, rpc, peer, request));
         async move { Ok::<_, std::convert::Infallible>(reply.await) }
     });
-    let mut http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-    http.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS);
+    let http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    let mut http = if is_h2 { http.http2_only() } else { http.http1_only() };
+    http.http1().timer(TokioTimer::new()).header_read_timeout(headers).max_buf_size(HEADERS as usize);
     http.http2().timer(TokioTimer::new()).keep_alive_interval(Some(KEEP_ALIVE)).max_concurrent_streams(STREAMS);
+    http.http2().max_header_list_size(HEADERS);
     let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = &mut connection => ended,
+        () = greeting => return tracing::debug!("a connection asked for nothing"),
         () = stop.shutdown() => {
             connection.as_mut().graceful_shutdown();
             connection.await
@@ -203,6 +232,14 @@ where
     };
     if let Err(why) = ended {
         tracing::debug!("a connection broke: {why}");
+    }
+}
+
+/// Resolves when nothing was asked for in time; HTTP/2 has no limit of its own for that.
+async fn greeting(patience: Duration, asked: Arc<AtomicBool>) {
+    tokio::time::sleep(patience).await;
+    if asked.load(Ordering::Relaxed) {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -220,7 +257,8 @@ async fn route(
     if !is_rpc && stream.is_none() {
         return house.face.answer(peer, rest::boxed(request)).await;
     }
-    let user = match house.face.user(peer, request.headers()).await {
+    let origin = origin::of(&house.server.env, &request);
+    let user = match house.face.user(peer, request.headers(), &origin).await {
         Ok(user) => user,
         Err(status) => return reply::status(&status, &rest::negotiate::Wanted::PLAIN),
     };
@@ -231,6 +269,7 @@ async fn route(
         return upgrade(&house.server, &id, request);
     }
     request.extensions_mut().insert(user);
+    request.extensions_mut().insert(Arc::new(origin));
     match rpc.call(request).await {
         Ok(response) => response.map(|body| body.map_err(io::Error::other).boxed_unsync()),
         Err(why) => reply::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),

@@ -3,7 +3,8 @@
 //! A request is resolved ([`call`]) and authorized ([`authorize`]), then its verb's file runs it. A write passes
 //! admission ([`admission`]), decoding, defaulting and validation (`api`), and ends in one store transaction
 //! ([`transact`]). Reads and watches are served from the watch cache ([`cache`]). Faces ([`rpc`], [`rest`]) are codecs onto
-//! [`Server::handle`] and [`Server::watch`].
+//! [`Server::handle`] and [`Server::watch`]; what goes through there the [`audit`] log tells. [`limits`] say how much may be asked
+//! at once, and [`encryption`] lies between all of it and the store.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -18,6 +19,7 @@ use crate::store::Store;
 
 mod admission;
 mod allocate;
+pub mod audit;
 mod authorize;
 pub mod bench;
 mod bootstrap;
@@ -37,6 +39,7 @@ mod fields;
 mod get;
 mod housekeeping;
 mod impersonate;
+mod limits;
 mod list;
 pub mod listen;
 mod notes;
@@ -58,6 +61,7 @@ mod webhook;
 pub use admission::{PodSecurity, TolerationSeconds};
 pub use endpoints::Reach;
 pub use impersonate::Impersonation;
+pub use limits::Limits;
 pub use tokens::{Authenticated, FixedTokens, ISSUER, Oidc, OidcConfig};
 
 use authorize::{Attributes, Authorizer};
@@ -89,6 +93,9 @@ pub struct Config {
     pub pod_security: PodSecurity,
     /// What is sealed in the store; without it nothing is.
     pub encryption: Option<Arc<encryption::Rules>>,
+    /// The log of all requests; without it none is kept.
+    pub audit: Option<Arc<audit::Audit>>,
+    pub limits: Limits,
 }
 
 impl Default for Config {
@@ -104,6 +111,8 @@ impl Default for Config {
             toleration_seconds: TolerationSeconds::default(),
             pod_security: PodSecurity::default(),
             encryption: None,
+            audit: None,
+            limits: Limits::default(),
         }
     }
 }
@@ -122,6 +131,7 @@ pub struct Server {
     reach: tokio::sync::watch::Sender<Option<Reach>>,
     turns: admission::Turns,
     programs: admission::Programs,
+    gates: limits::Gates,
     tasks: Tasks,
 }
 
@@ -157,6 +167,7 @@ impl Server {
         let signer = Signer::open(&*store, &env).await?;
         let trace = Trace::default();
         let (verified, reach, turns, programs) = Default::default();
+        let gates = limits::Gates::new(&config.limits);
         let server = Server {
             store,
             env,
@@ -170,6 +181,7 @@ impl Server {
             reach,
             turns,
             programs,
+            gates,
             tasks,
         };
         let server = Arc::new(server);
@@ -186,8 +198,21 @@ impl Server {
 
     /// Everything but watch.
     pub async fn handle(&self, request: Request) -> Result<Response, Status> {
+        let Some(entry) = self.config.audit.as_ref().and_then(|audit| audit.begin(&request)) else {
+            return self.handled(request, None).await;
+        };
+        let (connects, origin) = (request.verb == Verb::Connect, request.origin.clone());
+        let outcome = self.handled(request, Some(&entry)).await;
+        match &outcome {
+            Ok(_) if connects => entry.goes_on(101, origin.as_deref()),
+            outcome => entry.end(outcome),
+        }
+        outcome
+    }
+
+    async fn handled(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Response, Status> {
         let call = Call::resolve(request)?;
-        self.authorize(&call.attributes()).await?;
+        self.allow(&call.attributes(), entry).await?;
         authorize::guard(self, &call).await?;
         let notes = call.notes.clone();
         let answer = match call.version {
@@ -198,8 +223,10 @@ impl Server {
             }
         };
         let annotations = notes.annotations();
-        if !annotations.is_empty() {
-            tracing::info!(target: "audit", ?annotations, "a request was annotated");
+        match entry {
+            Some(entry) => entry.annotate(annotations),
+            None if annotations.is_empty() || self.config.audit.is_some() => {}
+            None => tracing::info!(target: "audit", ?annotations, "a request was annotated"),
         }
         match answer {
             Ok(mut response) => {
@@ -227,15 +254,52 @@ impl Server {
 
     /// Changes of the objects that the request selects; see `api::Options` for where they start.
     pub async fn watch(&self, request: Request) -> Result<Watch, Status> {
-        let call = Call::resolve(Request { verb: Verb::Watch, ..request })?;
-        self.authorize(&call.attributes()).await?;
+        let request = Request { verb: Verb::Watch, ..request };
+        let entry = self.config.audit.as_ref().and_then(|audit| audit.begin(&request));
+        let origin = request.origin.clone();
+        let watch = self.watched(request, entry.as_ref()).await;
+        match (entry, &watch) {
+            (Some(entry), Ok(_)) => entry.goes_on(200, origin.as_deref()),
+            (Some(entry), Err(why)) => entry.end(&Err(why.clone())),
+            (None, _) => {}
+        }
+        watch
+    }
+
+    async fn watched(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Watch, Status> {
+        let call = Call::resolve(request)?;
+        self.allow(&call.attributes(), entry).await?;
         let watch = self.open_watch(&call).await?;
         Ok(call.told(watch))
+    }
+
+    /// Authorizes, and notes the decision for the audit log.
+    async fn allow(&self, asked: &Attributes<'_>, entry: Option<&audit::Entry>) -> Result<(), Status> {
+        let decided = self.authorize(asked).await;
+        if let Some(entry) = entry {
+            match &decided {
+                Ok(()) => entry.decided(true, &self.authorizer.reason(asked)),
+                Err(why) => entry.decided(false, audit::reason_of(why, asked)),
+            }
+        }
+        decided
     }
 }
 
 /// What faces need beside the verbs.
 impl Server {
+    /// Refuses what its user may not do, before its body is read.
+    async fn may_send(&self, request: &Request) -> Result<(), Status> {
+        let call = Call::resolve(request.clone())?;
+        let asked = call.attributes();
+        let Err(why) = self.authorize(&asked).await else { return Ok(()) };
+        if let Some(entry) = self.config.audit.as_ref().and_then(|audit| audit.begin(request)) {
+            entry.decided(false, audit::reason_of(&why, &asked));
+            entry.end(&Err(why.clone()));
+        }
+        Err(why)
+    }
+
     /// Whether a request is about something that exists as a kind, and its user may make it.
     fn may(&self, request: &Request) -> Result<(), Status> {
         self.authorizer.authorize(&Call::resolve(request.clone())?.attributes())
@@ -250,7 +314,7 @@ impl Server {
     /// Reads an object on the server's own behalf.
     async fn read_as_server(&self, request: Request) -> Result<Object, Status> {
         let user = User::system("system:apiserver");
-        match self.handle(Request { verb: Verb::Get, user, ..request }).await?.body {
+        match self.handle(Request { verb: Verb::Get, user, origin: None, ..request }).await?.body {
             Body::Object { bytes, .. } => Object::from_slice(&bytes),
             _ => Err(Status::internal("get answered with no object")),
         }
@@ -259,7 +323,7 @@ impl Server {
     /// Lists objects on the server's own behalf.
     async fn list_as_server(&self, request: Request) -> Result<Vec<Object>, Status> {
         let user = User::system("system:apiserver");
-        match self.handle(Request { verb: Verb::List, user, ..request }).await?.body {
+        match self.handle(Request { verb: Verb::List, user, origin: None, ..request }).await?.body {
             Body::List(list) => list.items.iter().map(|item| Object::from_slice(item)).collect(),
             _ => Err(Status::internal("list answered with no list")),
         }

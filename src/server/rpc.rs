@@ -11,14 +11,15 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::api::duplicates;
-use crate::api::request::{Body, PatchType};
+use crate::api::request::{Body, Origin, PatchType};
 use crate::api::rpc::{self, Answer};
 use crate::api::{Request, Response, Status, User, Verb, WatchEvent};
 
+use super::rest::origin;
 use super::{Server, discover};
 
 /// The largest message that is taken in, and sent out.
-const MAX_REQUEST: u32 = 16 << 20;
+const MAX_REQUEST: u32 = 4 << 20;
 const MAX_RESPONSE: u32 = 256 << 20;
 const MAX_CONNECTIONS: u32 = 100_000;
 const MAX_SUBSCRIPTIONS: u32 = 100_000;
@@ -73,11 +74,12 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     let mut module = RpcModule::from_arc(server);
     for (name, verb, patch_type) in REQUESTS {
         module.register_async_method(name, move |params, server, ext| async move {
-            let mut request = parse(&params, verb, &ext)?;
+            let mut request = parse(&server, &params, verb, &ext)?;
             request.options.patch_type = match patch_type {
                 Some(_) if request.options.server_side => Some(PatchType::Apply),
                 implied => implied.or(request.options.patch_type),
             };
+            let _seat = server.gates.enter(&request).await.map_err(error)?;
             let response = server.handle(request).await.map_err(error)?;
             encode(response).map_err(error)
         })?;
@@ -114,7 +116,7 @@ fn parse_params<T: for<'a> Deserialize<'a>>(params: &Params<'_>) -> Result<T, Er
     serde_json::from_str(text).map_err(|e| error(Status::bad_request(format!("params: {e}"))))
 }
 
-fn parse(params: &Params<'_>, verb: Verb, ext: &Extensions) -> Result<Request, ErrorObjectOwned> {
+fn parse(server: &Server, params: &Params<'_>, verb: Verb, ext: &Extensions) -> Result<Request, ErrorObjectOwned> {
     let request: Request = parse_params(params)?;
     let duplicates = match &request.body {
         Some(_) => duplicates::fields_within(params.as_str().unwrap_or("{}"), "body"),
@@ -122,7 +124,10 @@ fn parse(params: &Params<'_>, verb: Verb, ext: &Extensions) -> Result<Request, E
     };
     // Without the face's word on who it is, the caller is nobody.
     let user = ext.get::<User>().cloned().unwrap_or_default();
-    Ok(Request { verb, user, duplicates, ..request })
+    // Only the audit log wants to know more.
+    let connection = ext.get::<Arc<Origin>>().filter(|_| server.config.audit.is_some());
+    let origin = connection.map(|connection| origin::again(&server.env, connection));
+    Ok(Request { verb, user, duplicates, origin, ..request })
 }
 
 /// A `Status` as JSON-RPC carries it.
@@ -165,9 +170,13 @@ async fn watch(
     server: Arc<Server>,
     ext: Extensions,
 ) -> SubscriptionCloseResponse {
-    let opened = match parse(&params, Verb::Watch, &ext) {
-        Ok(request) => server.watch(request).await.map_err(error),
-        Err(why) => Err(why),
+    let (opened, _origin) = match parse(&server, &params, Verb::Watch, &ext) {
+        // The origin ends with the watch.
+        Ok(request) => {
+            let origin = request.origin.clone();
+            (server.watch(request).await.map_err(error), origin)
+        }
+        Err(why) => (Err(why), None),
     };
     let mut events = match opened {
         Ok(events) => events,

@@ -66,7 +66,7 @@ impl<'a> Attributes<'a> {
     }
 
     /// Upstream's words for a refusal.
-    fn refusal(&self) -> String {
+    pub fn refusal(&self) -> String {
         let user = if self.user.name.is_empty() { "system:anonymous" } else { &self.user.name };
         if self.is_path() {
             return format!("User {user:?} cannot {} path {:?}", self.verb, self.path);
@@ -130,6 +130,14 @@ impl Authorizer {
             return Err(Status::failure(403, "Forbidden", format!("forbidden: {why}")));
         }
         Err(Status::forbidden(asked.resource, asked.group, asked.name, why))
+    }
+
+    /// Why something is allowed, as upstream's annotation tells it; nothing where it needs no grant.
+    pub fn reason(&self, asked: &Attributes<'_>) -> String {
+        match asked.user.is_in(MASTERS) || self.node.decide(asked) == Decision::Allow {
+            true => String::new(),
+            false => self.rbac.reason(asked).unwrap_or_default(),
+        }
     }
 
     /// Everything that a user may do in a namespace, as far as it can be listed.

@@ -94,6 +94,39 @@ impl Rbac {
         })
     }
 
+    /// The binding and the role that allow it, in upstream's words.
+    pub fn reason(&self, asked: &Attributes<'_>) -> Option<String> {
+        self.with(|index| {
+            let is_his = |subject: &&Subject| match subject {
+                Subject::User(name) => *name == asked.user.name,
+                Subject::Group(name) => asked.user.is_in(name),
+            };
+            index.bindings.iter().find_map(|(key, binding)| {
+                let everywhere = binding.namespace.is_empty();
+                let subject = binding.subjects.iter().find(is_his)?;
+                let allows = index.roles.get(&binding.role)?.iter().any(|rule| rule.allows(asked));
+                if !allows || !(everywhere || binding.namespace == asked.namespace) {
+                    return None;
+                }
+                let name = |key: &str| key.rsplit('/').next().unwrap_or("").to_owned();
+                let (role_kind, role) = match binding.role.contains("/clusterroles") {
+                    true => ("ClusterRole", name(&binding.role)),
+                    false => ("Role", name(&binding.role)),
+                };
+                let (of, who) = match subject {
+                    Subject::User(name) => ("User", name),
+                    Subject::Group(name) => ("Group", name),
+                };
+                let (kind, within) = match everywhere {
+                    true => ("ClusterRoleBinding", String::new()),
+                    false => ("RoleBinding", format!("/{}", binding.namespace)),
+                };
+                let binding = format!("{}{within}", name(key));
+                Some(format!("RBAC: allowed by {kind} {binding:?} of {role_kind} {role:?} to {of} {who:?}"))
+            })
+        })
+    }
+
     /// Everything that a user may do in a namespace ("": in all of them).
     pub fn rules(&self, user: &User, namespace: &str) -> Granted {
         self.with(|index| {

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
 use serde_json::Value;
 
 use super::reply::HttpBody;
 use crate::api::{Status, duplicates, protobuf, yaml};
+use crate::server::limits::Taken;
 
 /// How a body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,19 +21,33 @@ pub enum Written {
 
 /// The largest body that is taken in, as upstream limits it.
 pub const LIMIT: usize = 3 << 20;
-/// How long a client may take to send it.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Reads all of a body, within `patience`. `room` takes its bytes for as long as they are kept.
+pub async fn read(body: HttpBody, patience: Duration, room: &mut Taken) -> Result<Bytes, Status> {
+    let late = |_| {
+        let why = format!("the body did not come within {} s", patience.as_secs_f32());
+        Status::failure(408, "RequestTimeout", why)
+    };
+    tokio::time::timeout(patience, all(body, room)).await.map_err(late)?
+}
 
-/// Reads all of a body.
-pub async fn read(body: HttpBody) -> Result<bytes::Bytes, Status> {
-    let late = |_| Status::timeout(format!("the body did not come within {} s", PATIENCE.as_secs()));
-    match tokio::time::timeout(PATIENCE, Limited::new(body, LIMIT).collect()).await.map_err(late)? {
-        Ok(all) => Ok(all.to_bytes()),
-        Err(why) if why.is::<LengthLimitError>() => {
-            Err(Status::failure(413, "RequestEntityTooLarge", format!("limit is {LIMIT}")))
-        }
-        Err(why) => Err(Status::bad_request(format!("the body cannot be read: {why}"))),
+async fn all(mut body: HttpBody, room: &mut Taken) -> Result<Bytes, Status> {
+    let too_large = || Status::failure(413, "RequestEntityTooLarge", format!("limit is {LIMIT}"));
+    if body.size_hint().lower() > LIMIT as u64 {
+        return Err(too_large());
     }
+    let mut read = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|why| Status::bad_request(format!("the body cannot be read: {why}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if read.len() + data.len() > LIMIT {
+            return Err(too_large());
+        }
+        if !room.more(data.len()) {
+            return Err(Status::too_many_requests("Too many bodies are being read, please try again later.", 1));
+        }
+        read.extend_from_slice(&data);
+    }
+    Ok(read.freeze())
 }
 
 /// The value that a body holds.

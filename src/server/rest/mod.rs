@@ -12,10 +12,11 @@ use http_body_util::BodyExt;
 use hyper::{Method, Request as HttpRequest};
 use serde_json::{Value, json};
 
-use crate::api::request::{Body, PatchType};
+use crate::api::request::{Body, Origin, PatchType};
 use crate::api::{Options, Request, Response, Status, User, Verb};
 
 use super::Server;
+use super::audit::Facts;
 use super::authorize::Attributes;
 
 pub mod authenticate;
@@ -26,6 +27,7 @@ mod health;
 mod metrics;
 pub mod negotiate;
 mod openapi;
+pub mod origin;
 pub mod paths;
 pub mod query;
 pub mod reply;
@@ -58,6 +60,7 @@ struct Ask {
     path: String,
     query: Query,
     user: User,
+    origin: Arc<Origin>,
     wanted: Wanted,
     http: HttpRequest<HttpBody>,
 }
@@ -67,10 +70,11 @@ impl Face {
         Arc::new(Face { server, authenticators: authenticate::all(), metrics: Metrics::new() })
     }
 
-    /// Who asks, or who he asks to be.
-    pub async fn user(&self, peer: &Peer, headers: &hyper::HeaderMap) -> Result<User, Status> {
+    /// Who asks, or who he asks to be; who he is himself is noted in `origin`.
+    pub async fn user(&self, peer: &Peer, headers: &hyper::HeaderMap, origin: &Origin) -> Result<User, Status> {
         let user =
             authenticate::authenticate(&self.authenticators, &self.server, &Credentials::of(peer, headers)).await?;
+        let user = origin.caller.get_or_init(|| user).clone();
         self.server.impersonate(user, &authenticate::impersonation(headers)).await
     }
 
@@ -82,21 +86,43 @@ impl Face {
     async fn answered(&self, peer: &Peer, http: HttpRequest<HttpBody>) -> Reply {
         let began = Instant::now();
         let head = http.method() == Method::HEAD;
+        let origin = Arc::new(origin::of(&self.server.env, &http));
+        let verb = http.method().as_str().to_ascii_lowercase();
         let mut asked = Asked::default();
-        let mut reply = match self.route(peer, http, &mut asked).await {
-            Ok(reply) => reply,
-            Err(status) => reply::status(&status, &Wanted::PLAIN),
+        let (mut reply, refused) = match self.route(peer, http, &mut asked, &origin).await {
+            Ok(reply) => (reply, None),
+            Err(status) => (reply::status(&status, &Wanted::PLAIN), Some(status)),
         };
         if head {
             *reply.body_mut() = reply::full("");
+        }
+        origin::name(&mut reply, &origin);
+        if let Some(audit) = self.server.config.audit.as_ref().filter(|_| !origin.is_told()) {
+            let path = origin.uri.split('?').next().unwrap_or("");
+            let facts = Facts {
+                user: origin.caller.get(),
+                verb: if asked.resource.is_empty() { &verb } else { &asked.verb },
+                group: &asked.group,
+                resource: &asked.resource,
+                subresource: &asked.subresource,
+                path,
+                ..Facts::default()
+            };
+            audit.face(&origin, &facts, reply.status().as_u16(), refused.as_ref());
         }
         self.metrics.end(asked, reply.status().as_u16(), began.elapsed());
         reply
     }
 
     /// The path decides who answers.
-    async fn route(&self, peer: &Peer, http: HttpRequest<HttpBody>, asked: &mut Asked) -> Result<Reply, Status> {
-        let user = self.user(peer, http.headers()).await?;
+    async fn route(
+        &self,
+        peer: &Peer,
+        http: HttpRequest<HttpBody>,
+        asked: &mut Asked,
+        origin: &Arc<Origin>,
+    ) -> Result<Reply, Status> {
+        let user = self.user(peer, http.headers(), origin).await?;
         let path = http.uri().path().to_owned();
         let query = Query::parse(http.uri().query().unwrap_or(""));
         // A HEAD is a GET whose body stays here.
@@ -104,7 +130,8 @@ impl Face {
         match paths::parse(&path)? {
             Some(Place::Resource(target)) => {
                 let wanted = Wanted::PLAIN;
-                let ask = Ask { method, path, query, user, wanted, http };
+                let origin = origin.clone();
+                let ask = Ask { method, path, query, user, origin, wanted, http };
                 self.resource(target, ask, asked).await
             }
             place => {
@@ -179,6 +206,7 @@ impl Face {
             body: None,
             options: Options::default(),
             user: ask.user.clone(),
+            origin: Some(ask.origin.clone()),
         };
         if verb == Verb::Connect {
             drop(running);
@@ -194,15 +222,21 @@ impl Face {
             let spread = SHORTEST_WATCH + self.server.env.below(SHORTEST_WATCH);
             request.options.timeout_seconds.get_or_insert(spread);
             let events = self.server.watch(request).await?;
-            return Ok(watch::reply(events, ask.wanted.shape, tabulator));
+            return Ok(watch::reply(events, ask.wanted.shape, tabulator, ask.origin));
         }
         let headers = ask.http.headers().clone();
-        let bytes = body::read(ask.http.into_body()).await?;
+        if verb.writes() && !request.user.is_in("system:masters") {
+            self.server.may_send(&request).await?;
+        }
+        let mut room = self.server.gates.bodies.none();
+        let bytes = body::read(ask.http.into_body(), self.server.config.limits.body, &mut room).await?;
         take_body(&mut request, &headers, &bytes)?;
+        drop(bytes);
         // Who applies must say its name.
         if request.options.patch_type != Some(PatchType::Apply) {
             request.options.field_manager = request.options.field_manager.or_else(|| agent_name(&headers));
         }
+        let _seat = self.server.gates.enter(&request).await?;
         match self.server.handle(request).await {
             Ok(response) => written(response, &ask.wanted, &tabulator),
             Err(status) => Ok(reply::status(&status, &ask.wanted)),

@@ -1,5 +1,7 @@
 //! Watches as chunked JSON lines.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures::stream;
 use http_body_util::{BodyExt, StreamBody};
@@ -8,7 +10,7 @@ use hyper::body::Frame;
 use super::negotiate::Shape;
 use super::reply::{self, BodyError, Reply};
 use super::table::{self, Tabulator};
-use crate::api::request::EventKind;
+use crate::api::request::{EventKind, Origin};
 use crate::api::{Status, WatchEvent};
 use crate::server::Watch;
 
@@ -23,11 +25,14 @@ struct Writer {
     /// A Table's columns are told once.
     head_told: bool,
     waiting: Vec<WatchEvent>,
+    /// Ends with the watch.
+    _origin: Arc<Origin>,
 }
 
 /// The answer that goes on until the watch ends or the client leaves. Who reads slowly is cut off by the cache.
-pub fn reply(events: Watch, shape: Shape, tabulator: Tabulator) -> Reply {
-    let writer = Writer { events, shape, tabulator, head_told: false, waiting: Vec::with_capacity(TOGETHER) };
+pub fn reply(events: Watch, shape: Shape, tabulator: Tabulator, origin: Arc<Origin>) -> Reply {
+    let waiting = Vec::with_capacity(TOGETHER);
+    let writer = Writer { events, shape, tabulator, head_told: false, waiting, _origin: origin };
     let chunks = stream::unfold(writer, |mut writer| async move {
         let chunk = writer.next().await?;
         Some((Ok::<_, BodyError>(Frame::data(chunk)), writer))

@@ -2,6 +2,7 @@
 
 mod admission;
 mod apply;
+mod audit;
 mod durable;
 mod encryption;
 mod endpoints;

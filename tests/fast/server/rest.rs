@@ -1,6 +1,7 @@
 //! The REST face, driven in memory: no network, the same service that connections get.
 
 mod discovery;
+mod limits;
 mod objects;
 mod refused;
 mod streams;

@@ -14,6 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::client::TlsStream;
 
 use super::super::Api;
 
@@ -27,23 +28,16 @@ fn field(kubeconfig: &str, name: &str) -> Vec<u8> {
     STANDARD.decode(line).unwrap()
 }
 
-/// What a GET of a path answers: the status line's code; an error where the handshake fails.
-async fn get(address: SocketAddr, kubeconfig: &str, with_certificate: bool, path: &str) -> std::io::Result<u16> {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(&field(kubeconfig, "certificate-authority-data")).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let builder = builder.with_root_certificates(roots);
-    let config = if with_certificate {
-        let certificate = CertificateDer::from_pem_slice(&field(kubeconfig, "client-certificate-data")).unwrap();
-        let key = PrivateKeyDer::from_pem_slice(&field(kubeconfig, "client-key-data")).unwrap();
-        builder.with_client_auth_cert(vec![certificate], key).unwrap()
-    } else {
-        builder.with_no_client_auth()
-    };
+pub async fn handshake(address: SocketAddr, config: ClientConfig) -> std::io::Result<TlsStream<TcpStream>> {
     let stream = TcpStream::connect(address).await?;
     let name = ServerName::from(IpAddr::from(Ipv4Addr::LOCALHOST));
-    let mut stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await
+}
+
+/// What a GET of a path answers: the status line's code; an error where the handshake fails.
+async fn get(address: SocketAddr, kubeconfig: &str, with_certificate: bool, path: &str) -> std::io::Result<u16> {
+    let config = client(kubeconfig, with_certificate);
+    let mut stream = handshake(address, config).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
@@ -51,7 +45,22 @@ async fn get(address: SocketAddr, kubeconfig: &str, with_certificate: bool, path
     Ok(String::from_utf8_lossy(&answer).split(' ').nth(1).unwrap().parse().unwrap())
 }
 
-fn open(dir: &Path, now: Timestamp) -> Pki {
+/// How a kubeconfig's user speaks TLS.
+pub fn client(kubeconfig: &str, with_certificate: bool) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(&field(kubeconfig, "certificate-authority-data")).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder = builder.with_root_certificates(roots);
+    if !with_certificate {
+        return builder.with_no_client_auth();
+    }
+    let certificate = CertificateDer::from_pem_slice(&field(kubeconfig, "client-certificate-data")).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(&field(kubeconfig, "client-key-data")).unwrap();
+    builder.with_client_auth_cert(vec![certificate], key).unwrap()
+}
+
+pub fn open(dir: &Path, now: Timestamp) -> Pki {
     Pki::open(&dir.join("pki"), &names(), now).unwrap()
 }
 

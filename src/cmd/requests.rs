@@ -1,0 +1,65 @@
+//! What is told of requests, and how many run at once: the server's audit log and limits.
+
+use std::{fs, path::PathBuf, sync::Arc};
+
+use anyhow::{Context, bail};
+
+use crate::{
+    api::Env,
+    server::{
+        Limits,
+        audit::{Audit, Place, Policy},
+    },
+};
+
+#[derive(Clone, Debug, clap::Args)]
+pub struct RequestArgs {
+    /// What the audit log tells of which requests: a Policy of audit.k8s.io/v1
+    #[arg(long, value_name = "FILE", requires = "audit_log_path")]
+    pub audit_policy_file: Option<PathBuf>,
+    /// Where the audit log goes; -: standard output
+    #[arg(long, value_name = "FILE", requires = "audit_policy_file")]
+    pub audit_log_path: Option<PathBuf>,
+    /// Megabytes of the audit log's file before it begins a new one; 0: any
+    #[arg(long, value_name = "MB", default_value_t = 100)]
+    pub audit_log_maxsize: u64,
+    /// How many older files are kept; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub audit_log_maxbackup: usize,
+    /// How many days older files are kept; 0: for ever
+    #[arg(long, value_name = "DAYS", default_value_t = 0)]
+    pub audit_log_maxage: u16,
+    /// Requests that read, at once
+    #[arg(long, value_name = "N", default_value_t = Limits::default().inflight)]
+    pub max_requests_inflight: usize,
+    /// Requests that write, at once
+    #[arg(long, value_name = "N", default_value_t = Limits::default().mutating_inflight)]
+    pub max_mutating_requests_inflight: usize,
+}
+
+impl RequestArgs {
+    pub fn limits(&self) -> anyhow::Result<Limits> {
+        let (inflight, mutating_inflight) = (self.max_requests_inflight, self.max_mutating_requests_inflight);
+        if inflight == 0 || mutating_inflight == 0 {
+            bail!("--max-requests-inflight and --max-mutating-requests-inflight: at least 1");
+        }
+        Ok(Limits { inflight, mutating_inflight, ..Limits::default() })
+    }
+
+    /// Opens the log, if one is wanted.
+    pub fn audit(&self, env: &Env) -> anyhow::Result<Option<Arc<Audit>>> {
+        let (Some(policy), Some(path)) = (&self.audit_policy_file, &self.audit_log_path) else { return Ok(None) };
+        let shown = policy.display();
+        let text = fs::read_to_string(policy).with_context(|| format!("--audit-policy-file {shown}"))?;
+        let policy = Policy::parse(&text).map_err(anyhow::Error::msg);
+        let policy = policy.with_context(|| format!("--audit-policy-file {shown}"))?;
+        let place = Place {
+            path: Some(path.clone()).filter(|path| path.as_os_str() != "-"),
+            max_size: self.audit_log_maxsize,
+            max_backups: self.audit_log_maxbackup,
+            max_age: self.audit_log_maxage.into(),
+        };
+        let opened = Audit::open(policy, place, env.clone());
+        Ok(Some(Arc::new(opened.with_context(|| format!("--audit-log-path {}", path.display()))?)))
+    }
+}

@@ -1,0 +1,281 @@
+//! The audit log: who asked what, when, from where, and how it was answered, as a [`policy`] says.
+//!
+//! Each request that comes through the pipeline's door ([`Server::handle`], [`Server::watch`]) has an [`Entry`], which becomes
+//! [`event`]s at its stages; what faces answer by themselves (paths that are no resource, refusals before the pipeline) they
+//! tell with [`Audit::face`]. A [`writer`] thread puts the events down.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::authorize::Attributes;
+use crate::api::request::{Body, Origin};
+use crate::api::{Env, Kind, Request, Response, Status, User, Verb, kinds};
+
+mod event;
+mod policy;
+mod writer;
+
+use event::{Answer, Event, Subject};
+pub use policy::Policy;
+use policy::{Level, Stage};
+pub use writer::Place;
+use writer::Writer;
+
+/// What a policy looks at. Unset words are empty; a path alone is no resource.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Facts<'a> {
+    pub user: Option<&'a User>,
+    pub verb: &'a str,
+    pub group: &'a str,
+    pub resource: &'a str,
+    pub subresource: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub path: &'a str,
+}
+
+/// A policy and where its events go.
+pub struct Audit {
+    policy: Policy,
+    writer: Writer,
+    env: Env,
+}
+
+impl std::fmt::Debug for Audit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an audit log")
+    }
+}
+
+/// What is told of one request; nothing more once it is dropped.
+pub(super) struct Entry {
+    audit: Arc<Audit>,
+    subject: Arc<Subject>,
+    omit: Vec<Stage>,
+    annotations: Mutex<BTreeMap<String, String>>,
+    request: Option<Bytes>,
+    /// What is told at the end, if it is not told yet.
+    ending: Option<(u16, Option<Status>)>,
+}
+
+impl Audit {
+    pub fn open(policy: Policy, place: Place, env: Env) -> std::io::Result<Audit> {
+        Ok(Audit { policy, writer: Writer::start(place)?, env })
+    }
+
+    /// The entry of a request to the pipeline; none where the policy tells nothing of it.
+    pub(super) fn begin(self: &Arc<Audit>, request: &Request) -> Option<Entry> {
+        let kind = kinds::lookup(&request.resource);
+        let origin = request.origin.as_deref();
+        if let Some(origin) = origin {
+            origin.told();
+        }
+        let of_body = |field: &str| request.body.as_ref().and_then(|body| body["metadata"][field].as_str());
+        let created = request.verb == Verb::Create && request.subresource.is_none();
+        let namespace = request.namespace.as_deref().or(of_body("namespace").filter(|_| created)).unwrap_or("");
+        let name = request.name.as_deref().or(of_body("name").filter(|_| created)).unwrap_or("");
+        let subresource = request.subresource.as_deref().unwrap_or("");
+        let caller = origin.and_then(|origin| origin.caller.get()).filter(|caller| **caller != request.user);
+        let facts = Facts {
+            // Upstream's rules are about who he was before he became another.
+            user: Some(caller.unwrap_or(&request.user)),
+            verb: verb(request),
+            group: kind.map_or("", |kind| kind.group),
+            resource: kind.map_or(request.resource.as_str(), |kind| kind.plural),
+            subresource,
+            namespace: if kind.is_some_and(|kind| !kind.namespaced) { "" } else { namespace },
+            name,
+            path: "",
+        };
+        let verdict = self.policy.of(&facts);
+        if verdict.level == Level::None {
+            return None;
+        }
+        let own = || format!("{}{}", kind.map(|kind| path(kind, &facts)).unwrap_or_default(), query(request));
+        let subject = Subject {
+            uri: origin.filter(|o| !o.uri.is_empty()).map_or_else(own, |origin| origin.uri.clone()),
+            object: object_ref(kind, &facts),
+            level: verdict.level,
+            omit_managed_fields: verdict.omit_managed_fields,
+            ..self.subject(origin, &facts, caller.map(|_| &request.user))
+        };
+        let body = request.body.as_ref().filter(|_| verdict.level >= Level::Request);
+        let request = body.map(|body| Bytes::from(body.to_string()));
+        let entry = Entry {
+            audit: self.clone(),
+            subject: Arc::new(subject),
+            omit: verdict.omit_stages,
+            annotations: Mutex::default(),
+            request,
+            ending: None,
+        };
+        // What came is told when it is answered.
+        entry.tell(Stage::RequestReceived, entry.subject.received, 0, None, None);
+        Some(entry)
+    }
+
+    /// Tells what a face has answered by itself.
+    pub(super) fn face(self: &Arc<Audit>, origin: &Origin, facts: &Facts<'_>, code: u16, failure: Option<&Status>) {
+        let verdict = self.policy.of(facts);
+        if verdict.level == Level::None {
+            return;
+        }
+        let subject = Subject { level: verdict.level, ..self.subject(Some(origin), facts, None) };
+        let entry = Entry {
+            audit: self.clone(),
+            subject: Arc::new(subject),
+            omit: verdict.omit_stages,
+            annotations: Mutex::default(),
+            request: None,
+            ending: None,
+        };
+        if facts.user.is_some() {
+            let allowed = code != 403;
+            entry.decided(allowed, failure.filter(|_| !allowed).map_or("", |status| &status.message));
+        }
+        entry.tell(Stage::RequestReceived, entry.subject.received, 0, None, None);
+        entry.tell(Stage::ResponseComplete, self.env.now(), code, failure.cloned(), None);
+    }
+
+    fn subject(&self, origin: Option<&Origin>, facts: &Facts<'_>, impersonated: Option<&User>) -> Subject {
+        let own = "127.0.0.1".to_owned();
+        Subject {
+            id: origin.map_or_else(|| self.env.uid(), |origin| origin.id.clone()),
+            received: origin.map_or_else(|| self.env.now(), |origin| origin.received),
+            uri: origin.map_or_else(String::new, |origin| origin.uri.clone()),
+            verb: facts.verb.to_owned(),
+            user: facts.user.cloned(),
+            impersonated: impersonated.cloned(),
+            sources: origin.map_or_else(|| vec![own], |origin| origin.sources.clone()),
+            user_agent: origin.map_or_else(|| "podwright".to_owned(), |origin| origin.user_agent.clone()),
+            ..Subject::default()
+        }
+    }
+}
+
+impl Entry {
+    /// Notes what the authorizers have decided.
+    pub fn decided(&self, allowed: bool, reason: &str) {
+        let mut annotations = self.annotations.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let decision = if allowed { "allow" } else { "forbid" };
+        annotations.insert("authorization.k8s.io/decision".into(), decision.into());
+        annotations.insert("authorization.k8s.io/reason".into(), reason.into());
+    }
+
+    /// Notes what admission has to tell.
+    pub fn annotate(&self, more: BTreeMap<String, String>) {
+        self.annotations.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).extend(more);
+    }
+
+    /// Tells how a request was answered.
+    pub fn end(self, outcome: &Result<Response, Status>) {
+        let now = self.audit.env.now();
+        let whole = self.subject.level >= Level::RequestResponse;
+        match outcome {
+            Ok(response) => {
+                let code = match &response.body {
+                    Body::Object { created: true, .. } => 201,
+                    Body::Status(status) => status.code,
+                    _ => 200,
+                };
+                let answer = match &response.body {
+                    _ if !whole => None,
+                    Body::Object { bytes, .. } => Some(Answer::Object(bytes.clone())),
+                    Body::List(list) => Some(Answer::List(list.clone())),
+                    Body::Status(status) => Some(Answer::Status((**status).clone())),
+                    Body::Stream { .. } => None,
+                };
+                self.tell(Stage::ResponseComplete, now, code, None, answer);
+            }
+            Err(status) => {
+                let answer = whole.then(|| Answer::Status(status.clone()));
+                self.tell(Stage::ResponseComplete, now, status.code, Some(status.clone()), answer);
+            }
+        }
+    }
+
+    /// The answer has begun and goes on: its end is told when this is dropped.
+    pub fn goes_on(mut self, code: u16, origin: Option<&Origin>) {
+        self.tell(Stage::ResponseStarted, self.audit.env.now(), code, None, None);
+        self.ending = Some((code, None));
+        if let Some(origin) = origin {
+            origin.hold(Box::new(self));
+        }
+    }
+
+    fn tell(&self, stage: Stage, at: Timestamp, code: u16, failure: Option<Status>, response: Option<Answer>) {
+        if self.omit.contains(&stage) {
+            return;
+        }
+        let annotations = self.annotations.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+        let request = self.request.clone().filter(|_| stage != Stage::RequestReceived);
+        let subject = self.subject.clone();
+        self.audit.writer.write(Event { subject, stage, at, annotations, code, failure, request, response });
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if let Some((code, failure)) = self.ending.take() {
+            self.tell(Stage::ResponseComplete, self.audit.env.now(), code, failure, None);
+        }
+    }
+}
+
+/// The verb as rules name it: sessions are got or created.
+fn verb(request: &Request) -> &'static str {
+    match (request.verb, request.subresource.as_deref()) {
+        (Verb::Connect, Some("exec" | "attach" | "portforward")) => "create",
+        (Verb::Connect, _) => "get",
+        (verb, _) => verb.as_str(),
+    }
+}
+
+/// Where the REST face has what another face, or the server itself, asks for.
+fn path(kind: &Kind, facts: &Facts<'_>) -> String {
+    let mut path = match kind.group {
+        "" => format!("/api/{}", kind.version),
+        group => format!("/apis/{group}/{}", kind.version),
+    };
+    if !facts.namespace.is_empty() {
+        path = format!("{path}/namespaces/{}", facts.namespace);
+    }
+    path = format!("{path}/{}", kind.plural);
+    // The name of what is created stands in its body.
+    let name = if facts.verb == "create" && facts.subresource.is_empty() { "" } else { facts.name };
+    for part in [name, facts.subresource].into_iter().filter(|part| !part.is_empty()) {
+        path = format!("{path}/{part}");
+    }
+    path
+}
+
+fn query(request: &Request) -> String {
+    if request.verb == Verb::Watch { "?watch=true".to_owned() } else { String::new() }
+}
+
+fn object_ref(kind: Option<&Kind>, facts: &Facts<'_>) -> Value {
+    let mut told = json!({"resource": facts.resource});
+    let version = kind.map_or("", |kind| kind.version);
+    for (field, word) in [
+        ("namespace", facts.namespace),
+        ("name", facts.name),
+        ("apiGroup", facts.group),
+        ("apiVersion", version),
+        ("subresource", facts.subresource),
+    ] {
+        if !word.is_empty() {
+            told[field] = word.into();
+        }
+    }
+    told
+}
+
+/// What a refusal says beyond who may not do what.
+pub(super) fn reason_of<'a>(status: &'a Status, asked: &Attributes<'_>) -> &'a str {
+    let all = status.message.as_str();
+    all.split_once(&format!("{}: ", asked.refusal())).map_or("", |(_, reason)| reason)
+}

@@ -1,0 +1,234 @@
+//! Limits, on real connections: clients that dawdle, send too much, ask for too much, or do not read.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use podwright::api::{Env, User};
+use podwright::server::audit::{Audit, Place, Policy};
+use podwright::server::listen::{Tls, bind, serve};
+use podwright::server::rest::authenticate::Peer;
+use podwright::server::{Config, Limits, Server, rest};
+use podwright::store::Memory;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::client::TlsStream;
+
+use super::super::{Api, config_map};
+use super::{Rest, tls};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server on a TLS port.
+struct Door {
+    api: Api,
+    address: SocketAddr,
+    kubeconfig: String,
+    dir: tempfile::TempDir,
+    _serving: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+impl Door {
+    async fn open(limits: Limits, rules: &str) -> Door {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = tls::open(dir.path(), Timestamp::now());
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let policy = format!("{{apiVersion: audit.k8s.io/v1, kind: Policy, rules: [{rules}]}}");
+        let place = Place { path: Some(dir.path().join("audit.log")), ..Place::default() };
+        let audit = Audit::open(Policy::parse(&policy).unwrap(), place, Env::system()).unwrap();
+        let config = Config { limits, audit: Some(Arc::new(audit)), ..Config::default() };
+        let server = Server::open(Arc::new(Memory::new()), Env::system(), config).await.unwrap();
+        let socket = bind(&dir.path().join("api.sock")).unwrap();
+        let tls = Tls::new(listener, pki.server_config().unwrap());
+        let kubeconfig = pki.kubeconfig("https://127.0.0.1:1");
+        let serving = tokio::spawn(serve(server.clone(), socket, Some(tls), std::future::pending()));
+        Door { api: Api(server), address, kubeconfig, dir, _serving: serving }
+    }
+
+    /// A connection of the administrator.
+    async fn connect(&self) -> TlsStream<TcpStream> {
+        tls::handshake(self.address, tls::client(&self.kubeconfig, true)).await.unwrap()
+    }
+}
+
+/// Everything that is said until the connection ends, which it must; its status code, 0 for none.
+async fn ended(stream: &mut (impl AsyncReadExt + Unpin)) -> u16 {
+    let mut answer = Vec::new();
+    // A reset is an end as well.
+    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server hangs up");
+    String::from_utf8_lossy(&answer).split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_dawdles_is_cut_off() {
+    let short = Duration::from_millis(300);
+    let limits = Limits { handshake: short, headers: short, body: short, ..Limits::default() };
+    let door = Door::open(limits, "{level: None}").await;
+    let begun = Instant::now();
+    let mut silent = TcpStream::connect(door.address).await.unwrap();
+    let mut idle = door.connect().await;
+    let mut half = door.connect().await;
+    half.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow:").await.unwrap();
+    let mut h2 = {
+        let mut config = tls::client(&door.kubeconfig, true);
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        tls::handshake(door.address, config).await.unwrap()
+    };
+    h2.write_all(b"PRI * HTTP/2.0").await.unwrap();
+    let mut body = door.connect().await;
+    let head =
+        format!("POST {MAPS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{");
+    body.write_all(head.as_bytes()).await.unwrap();
+    assert_eq!(ended(&mut silent).await, 0, "a handshake that never comes");
+    // A server may say 408 before it hangs up.
+    for stream in [&mut idle, &mut half, &mut h2] {
+        let code = ended(stream).await;
+        assert!(code == 0 || code == 408, "headers that never come: {code}");
+    }
+    assert_eq!(ended(&mut body).await, 408, "a body that never comes");
+    assert!(begun.elapsed() < PATIENCE);
+    // Who is quick is served meanwhile and afterwards.
+    let mut quick = door.connect().await;
+    quick.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    assert_eq!(ended(&mut quick).await, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_is_refused_before_it_is_read() {
+    let door = Door::open(Limits::default(), "{level: None}").await;
+    let post = |more: &str| format!("POST {MAPS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{more}\r\n");
+    let mut told = door.connect().await;
+    told.write_all(post("Content-Length: 10485760\r\n").as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    // Not one byte of it was sent.
+    tokio::time::timeout(PATIENCE, told.read_exact(&mut answer)).await.unwrap().unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 413");
+
+    let mut untold = door.connect().await;
+    untold.write_all(post("Transfer-Encoding: chunked\r\n").as_bytes()).await.unwrap();
+    let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
+    for _ in 0..160 {
+        // It may hang up before all is sent.
+        if untold.write_all(chunk.as_bytes()).await.is_err() {
+            break;
+        }
+    }
+    let code = ended(&mut untold).await;
+    assert!(code == 413 || code == 0, "{code}");
+
+    let mut head = door.connect().await;
+    let long = format!("GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(1 << 20));
+    let _ = head.write_all(long.as_bytes()).await;
+    let code = ended(&mut head).await;
+    assert!(code == 431 || code == 0, "headers of a megabyte: {code}");
+    let mut many = door.connect().await;
+    let headers: String = (0..1000).map(|i| format!("X-{i}: x\r\n")).collect();
+    let _ = many.write_all(format!("GET /healthz HTTP/1.1\r\nHost: x\r\n{headers}\r\n").as_bytes()).await;
+    assert_eq!(ended(&mut many).await, 431, "a thousand headers");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_address_has_so_many_connections_and_no_more() {
+    let door = Door::open(Limits { connections_of_one: 2, ..Limits::default() }, "{level: None}").await;
+    let (first, _second) = (door.connect().await, door.connect().await);
+    let config = || tls::client(&door.kubeconfig, true);
+    assert!(tls::handshake(door.address, config()).await.is_err(), "the third is turned away");
+    drop(first);
+    let begun = Instant::now();
+    while tls::handshake(door.address, config()).await.is_err() {
+        assert!(begun.elapsed() < PATIENCE, "there is room again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watcher_that_does_not_read_is_cut_off() {
+    let limits = Limits { stalled: Duration::from_millis(500), ..Limits::default() };
+    let door = Door::open(limits, "{level: Metadata, verbs: [watch]}").await;
+    let mut lazy = door.connect().await;
+    lazy.write_all(format!("GET {MAPS}?watch=true HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
+    let told = |stage: &str| {
+        let log = std::fs::read_to_string(door.dir.path().join("audit.log")).unwrap_or_default();
+        log.lines().any(|line| line.contains("kubernetes-admin") && line.contains(stage))
+    };
+    let until = async |stage: &str| {
+        let begun = Instant::now();
+        while !told(stage) {
+            assert!(begun.elapsed() < PATIENCE, "no {stage}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    until("ResponseStarted").await;
+    let big = "x".repeat(1 << 20);
+    for i in 0..40 {
+        let mut map = config_map(&format!("m{i}"));
+        map["data"]["a"] = big.as_str().into();
+        door.api.create("configmaps", map).await.unwrap();
+    }
+    until("ResponseComplete").await;
+    drop(lazy);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_greedy_client_waits_behind_a_polite_one() {
+    let limits = Limits { inflight: 4, queue: 2, ..Limits::default() };
+    let config = Config { limits, ..Config::default() };
+    let server = Server::open(Arc::new(Memory::new()), Env::system(), config).await.unwrap();
+    let rest = Arc::new(Rest { face: rest::Face::new(server.clone()), api: Api(server) });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "all-edit"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "people"}],
+    });
+    rest.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await;
+    let peer = |name: &str| Peer { certificate: Some(User::new(name, ["people"])), ..Peer::default() };
+    // Waits three seconds for a revision that does not come: a request that takes its time.
+    let slow = format!("GET {MAPS}?resourceVersion=99999999&resourceVersionMatch=NotOlderThan");
+    let ended = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let ask = |user: &'static str, line: String| {
+        let (rest, ended, peer) = (rest.clone(), ended.clone(), peer(user));
+        tokio::spawn(async move {
+            let told = rest.ask_as(&peer, &line, &[], "").await;
+            ended.lock().unwrap().push(user);
+            (told.code, told.header("retry-after").to_owned())
+        })
+    };
+    let mut greedy: Vec<_> = (0..7).map(|_| ask("greedy", slow.clone())).collect();
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let refused = greedy.pop().unwrap().await.unwrap();
+    assert_eq!(refused, (429, "1".to_owned()), "four run, two wait, one is refused");
+    ended.lock().unwrap().clear();
+    let polite = ask("polite", format!("GET {MAPS}"));
+    // Who must always be answered, what writes, and what goes on are not held up.
+    let begun = tokio::time::Instant::now();
+    assert_eq!(rest.get(MAPS).await.code, 200);
+    let json = [("content-type", "application/json")];
+    let write = rest.ask_as(&peer("greedy"), &format!("POST {MAPS}"), &json, config_map("a").to_string()).await;
+    assert_eq!(write.code, 201, "{}", write.text());
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert_eq!(polite.await.unwrap().0, 200);
+    let before = ended.lock().unwrap().clone();
+    assert!(before.iter().filter(|user| **user == "greedy").count() <= 4, "{before:?}");
+    for task in greedy {
+        assert_eq!(task.await.unwrap().0, 504);
+    }
+    assert_eq!(ended.lock().unwrap().len(), 7);
+}
+
+#[tokio::test]
+async fn who_may_not_write_is_refused_before_his_body_is_looked_at() {
+    let rest = Rest::new().await;
+    let nobody = Peer { certificate: Some(User::new("ann", ["people"])), ..Peer::default() };
+    let json = [("content-type", "application/json")];
+    for body in ["{", "{}", &"x".repeat(4 << 20)] {
+        assert_eq!(rest.ask_as(&nobody, &format!("POST {MAPS}"), &json, body.to_owned()).await.code, 403);
+    }
+    // Each answer names its request.
+    let told = rest.ask("GET /version", &[("audit-id", "mine")], "").await;
+    assert_eq!(told.header("audit-id"), "mine");
+    assert_eq!(rest.get("/version").await.header("audit-id").len(), 36);
+}
