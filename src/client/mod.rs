@@ -7,9 +7,11 @@ mod blame;
 mod events;
 mod informer;
 mod informers;
+pub mod join;
 pub mod local;
 mod partial;
 pub mod rpc;
+pub mod tls;
 
 use std::sync::Arc;
 

@@ -1,11 +1,12 @@
-//! The JSON-RPC transport: one WebSocket over the server's Unix socket, dialled again when it breaks.
+//! The JSON-RPC transport: one WebSocket over the server's Unix socket, or over TLS, dialled again when it breaks.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use http_body_util::Empty;
-use hyper::{Request as HttpRequest, StatusCode, header};
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Request as HttpRequest, StatusCode};
 use hyper_util::rt::TokioIo;
 use jsonrpsee::{
     client_transport::ws::{Url, WsTransportClientBuilder},
@@ -21,7 +22,7 @@ use tokio::{
     sync::{Mutex, mpsc},
 };
 
-use super::{Client, Stream, Transport};
+use super::{Client, Stream, Transport, tls};
 use crate::api::{
     Request, Response, Status, Verb, WatchEvent,
     request::{Body, List},
@@ -34,6 +35,8 @@ const SUBSCRIPTION_BUFFER: usize = 16 * 1024;
 const MAX_MESSAGE: u32 = 256 << 20;
 /// Longer than any request may take; a call that hangs longer is a lost connection.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// A server that is there accepts a connection sooner.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Where an API server listens: `unix:///run/podwright/api.sock`, or a bare path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,14 +54,55 @@ impl std::str::FromStr for Address {
     }
 }
 
+/// How the server is reached.
+enum Way {
+    Socket(Address),
+    Tls(tls::Server),
+}
+
+impl Way {
+    async fn dial(&self) -> std::io::Result<Stream> {
+        match self {
+            Way::Socket(address) => Ok(Box::new(UnixStream::connect(&address.0).await?)),
+            Way::Tls(server) => server.dial().await,
+        }
+    }
+
+    /// What every HTTP request says of who makes it; on the socket and with a certificate, nothing.
+    fn headers(&self) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        if let Way::Tls(tls::Server { bearer: Some(token), .. }) = self
+            && let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {token}"))
+        {
+            value.set_sensitive(true);
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        headers
+    }
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Way::Socket(address) => write!(f, "unix://{}", address.0.display()),
+            Way::Tls(server) => write!(f, "https://{}", server.authority),
+        }
+    }
+}
+
 struct Rpc {
-    address: Address,
+    way: Way,
     connection: Mutex<Option<Arc<RpcClient>>>,
 }
 
 /// A client of the server at `address`. Nothing is dialled before the first call.
 pub fn client(address: Address, manager: &str) -> Client {
-    Client::new(Arc::new(Rpc { address, connection: Mutex::new(None) }), manager)
+    Client::new(Arc::new(Rpc { way: Way::Socket(address), connection: Mutex::new(None) }), manager)
+}
+
+/// The same of a server elsewhere.
+pub fn over_tls(server: tls::Server, manager: &str) -> Client {
+    Client::new(Arc::new(Rpc { way: Way::Tls(server), connection: Mutex::new(None) }), manager)
 }
 
 impl Rpc {
@@ -68,12 +112,13 @@ impl Rpc {
         if let Some(living) = slot.as_ref().filter(|c| c.is_connected()) {
             return Ok(living.clone());
         }
-        let stream = self.socket().await?;
+        let stream = self.dialled().await?;
         // The invariant: a literal that parses. The host is a placeholder, the socket is dialled already.
         let url = Url::parse(&format!("ws://localhost{}", rpc::PATH)).expect("a valid URL");
         let (sender, receiver) = WsTransportClientBuilder::default()
             .max_request_size(MAX_MESSAGE)
             .max_response_size(MAX_MESSAGE)
+            .set_headers(self.way.headers())
             .build_with_stream(url, stream)
             .await
             .map_err(|e| self.unreachable(e))?;
@@ -85,13 +130,14 @@ impl Rpc {
         Ok(slot.insert(Arc::new(client)).clone())
     }
 
-    async fn socket(&self) -> Result<UnixStream, Status> {
-        UnixStream::connect(&self.address.0).await.map_err(|e| self.unreachable(e))
+    async fn dialled(&self) -> Result<Stream, Status> {
+        let late = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
+        let dialled = tokio::time::timeout(DIAL_TIMEOUT, self.way.dial()).await.map_err(late);
+        dialled.flatten().map_err(|e| self.unreachable(e))
     }
 
     fn unreachable(&self, why: impl std::fmt::Display) -> Status {
-        let path = self.address.0.display();
-        Status::unavailable(format!("The connection to the server unix://{path} was refused: {why}"))
+        Status::unavailable(format!("The connection to the server {} was refused: {why}", self.way))
     }
 
     fn status(&self, error: Error) -> Status {
@@ -251,16 +297,17 @@ impl Transport for Rpc {
     }
 
     async fn dial(&self, id: &str) -> Result<Stream, Status> {
-        let stream = TokioIo::new(self.socket().await?);
+        let stream = TokioIo::new(self.dialled().await?);
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(stream).await.map_err(|e| self.unreachable(e))?;
         tokio::spawn(connection.with_upgrades());
-        let request = HttpRequest::get(format!("{}{id}", rpc::STREAM_PATH))
+        let mut request = HttpRequest::get(format!("{}{id}", rpc::STREAM_PATH))
             .header(header::HOST, "localhost")
             .header(header::CONNECTION, "Upgrade")
             .header(header::UPGRADE, rpc::STREAM_PROTOCOL)
             .body(Empty::<Bytes>::new())
             .map_err(Status::internal)?;
+        request.headers_mut().extend(self.way.headers());
         let response = sender.send_request(request).await.map_err(|e| self.unreachable(e))?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(Status::failure(response.status().as_u16(), "BadRequest", "the server refused the stream"));

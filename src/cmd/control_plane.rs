@@ -183,7 +183,7 @@ impl ControlPlane {
             limits: args.requests.limits()?,
             ..server::Config::default()
         };
-        let endpoint::Endpoint { tls, reach } =
+        let endpoint::Endpoint { tls, reach, keeper } =
             endpoint::open(&args.endpoint, paths, isolated, &mut config, &env)
                 .await
                 .context("the API's TLS endpoint")?;
@@ -210,6 +210,9 @@ impl ControlPlane {
         loops.spawn(controllers::run(client, env.clone(), informers.clone(), config, stop_loops.clone()));
         let client = client::local::client(server.clone(), "kube-scheduler");
         loops.spawn(scheduler::run(client, env.clone(), informers, stop_loops.clone()));
+        if let Some(keeper) = keeper {
+            loops.spawn(keeper.run(env.clone(), stop_loops.clone()));
+        }
         // 4. An isolated node's Pods have a way of their own: `ControlPlane::open_to`.
         if !isolated {
             if reach.endpoint.is_none() && doors.is_some() {

@@ -4,10 +4,12 @@ use std::{
     fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use super::paths::Paths;
 use crate::{
@@ -21,6 +23,8 @@ use crate::{
 };
 
 const PORT: u16 = 6443;
+/// How often it is looked whether a certificate is due.
+const LOOK: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct EndpointArgs {
@@ -38,6 +42,37 @@ pub struct Endpoint {
     pub tls: Option<Tls>,
     /// How others reach it, as far as the process's own network goes.
     pub reach: server::Reach,
+    pub keeper: Option<Keeper>,
+}
+
+/// What keeps certificates and kubeconfig from ending while the server runs.
+pub struct Keeper {
+    pki: Pki,
+    kubeconfig: PathBuf,
+    url: String,
+}
+
+impl Keeper {
+    /// Looks after them until `stop`.
+    pub async fn run(self, env: Env, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK) => {}
+                () = stop.cancelled() => return,
+            }
+            if let Err(why) = self.look(env.now()) {
+                tracing::error!("the server's certificates cannot be renewed: {why:#}");
+            }
+        }
+    }
+
+    fn look(&self, now: jiff::Timestamp) -> anyhow::Result<()> {
+        let renewed = self.pki.renew(now)?;
+        if renewed.admin {
+            write_private(&self.kubeconfig, &self.pki.kubeconfig(&self.url))?;
+        }
+        Ok(())
+    }
 }
 
 /// Opens the endpoint: 1. listens, 2. reads or makes the certificates, 3. writes the kubeconfig.
@@ -56,13 +91,14 @@ pub async fn open(
     let pki = Pki::open(&paths.pki(), &names, env.now())?;
     config.authority = Some(pki.signer());
     let (Some(listener), Some(bound)) = (listener, bound) else {
-        return Ok(Endpoint { tls: None, reach: server::Reach::default() });
+        return Ok(Endpoint { tls: None, reach: server::Reach::default(), keeper: None });
     };
     let kubeconfig = paths.kubeconfig();
     write_private(&kubeconfig, &pki.kubeconfig(&url(bound)))?;
     tracing::info!("serving on {}; kubeconfig: {}", url(bound), kubeconfig.display());
     let tls = Some(Tls::new(listener, pki.server_config()?));
-    Ok(Endpoint { tls, reach: reach(args, bound) })
+    let keeper = Some(Keeper { pki, kubeconfig, url: url(bound) });
+    Ok(Endpoint { tls, reach: reach(args, bound), keeper })
 }
 
 async fn listen(args: &EndpointArgs, paths: &Paths, isolated: bool) -> anyhow::Result<Option<TcpListener>> {

@@ -18,7 +18,7 @@ use crate::{
     api::{Env, Status},
     client::Client,
     node::{Agent, Config, Parts, pods_of},
-    proxy::{Proxy, ProxyConfig, Relay, Sources},
+    proxy::{self, Proxy, ProxyConfig, Relay, Sources},
 };
 
 #[derive(Clone, Debug, clap::Args)]
@@ -61,11 +61,13 @@ pub struct NodeArgs {
 }
 
 /// Where the node's server is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerAt {
     /// In this process.
     Here,
-    Elsewhere,
+    /// Behind a socket of this machine.
+    Socket,
+    /// At `HOST:PORT`, where the node has an identity of its own.
+    Tls(String),
 }
 
 /// A running node.
@@ -120,11 +122,15 @@ impl Node {
         let table = dns::Table::new(&args.cluster_domain, service_ranges.to_vec(), args.cluster_dns.clone());
         let dns = dns::Server::start(network.netns(), &args.cluster_dns, table, upstream).await;
         let dns = Arc::new(dns.context("serving DNS")?);
-        let relay = match server {
-            ServerAt::Elsewhere if args.isolated => {
-                Some(Relay::start(&network, &client).await.context("the way to the API")?)
-            }
-            _ => None,
+        let by_name = matches!(server, ServerAt::Tls(_));
+        let way = match server {
+            ServerAt::Here => None,
+            ServerAt::Socket => Some(proxy::Server::Told(client.clone())),
+            ServerAt::Tls(address) => Some(proxy::Server::At(address)),
+        };
+        let relay = match way.filter(|_| args.isolated) {
+            Some(way) => Some(Relay::start(&network, &way).await.context("the way to the API")?),
+            None => None,
         };
         let config = ProxyConfig {
             node: name.clone(),
@@ -151,6 +157,7 @@ impl Node {
             journal: !args.no_journal,
             labels: labels(args)?,
             remove_at_exit: args.isolated,
+            by_name,
             ..Config::new(&name, paths.state.clone(), paths.run.clone())
         };
         let env = Env::system();

@@ -77,6 +77,10 @@ impl Paths {
     pub fn encryption(&self) -> PathBuf {
         self.state.join("encryption-config.yaml")
     }
+    /// A node's own certificate, where it joined a cluster by TLS.
+    pub fn membership(&self) -> PathBuf {
+        self.state.join("agent")
+    }
     pub fn images(&self) -> PathBuf {
         self.state.join("images")
     }

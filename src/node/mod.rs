@@ -98,6 +98,8 @@ pub struct Config {
     pub labels: Vec<(String, String)>,
     /// Remove all Pods, and what they have on this machine, when the agent is told to end.
     pub remove_at_exit: bool,
+    /// ConfigMaps and Secrets are read one by one: the agent may read those of its own Pods alone, not list them all.
+    pub by_name: bool,
 }
 
 impl Config {
@@ -119,6 +121,7 @@ impl Config {
             journal: true,
             labels: Vec::new(),
             remove_at_exit: false,
+            by_name: false,
         }
     }
 }
@@ -169,7 +172,7 @@ impl Agent {
         let Parts { client, pods: wanted, runtime, images, network, env } = parts;
         let client = client.named("kubelet");
         let host = host::Machine::read();
-        let objects = Arc::new(objects::Objects::new(client.clone()));
+        let objects = Arc::new(objects::Objects::new(client.clone(), config.by_name));
         let tokens = Tokens::new(client.clone(), env.clone());
         let made = [&config.log_dir, &config.state_dir.join("journals"), &config.state_dir.join("seccomp")]
             .into_iter()

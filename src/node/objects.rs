@@ -1,9 +1,17 @@
-//! The ConfigMaps, Secrets and Services that this node's Pods refer to: one informer per kind, and never older than the Pod.
+//! The ConfigMaps, Secrets and Services that this node's Pods refer to, never older than the Pod.
+//!
+//! An agent that may do everything has one informer per kind. One with a node's own identity may read what its Pods refer to
+//! and no more: it reads these one by one, and looks at them again now and then, as a kubelet does whose
+//! `configMapAndSecretChangeDetectionStrategy` is `Cache`.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{publish::revision, spec::PodExt, translate::env::Sources};
 use crate::{
@@ -11,11 +19,23 @@ use crate::{
     client::{Client, Informer, Key, Typed},
 };
 
+/// How often what was read one by one is looked at again.
+const LOOK: Duration = Duration::from_secs(60);
+
 pub struct Objects {
     client: Client,
-    config_maps: Informer<ConfigMap>,
-    secrets: Informer<Secret>,
+    /// None: they are read by name.
+    informers: Option<(Informer<ConfigMap>, Informer<Secret>)>,
     services: Informer<Service>,
+    read: Arc<Read>,
+    looking: Option<AbortHandle>,
+}
+
+/// What was read by name: its version then.
+#[derive(Default)]
+struct Read {
+    versions: Mutex<BTreeMap<(bool, Key), String>>,
+    changes: Mutex<Vec<mpsc::UnboundedSender<Changed>>>,
 }
 
 /// Which object has changed: `(is it a Secret, namespace, name)`.
@@ -25,20 +45,32 @@ pub struct Changed {
     pub key: Key,
 }
 
-impl Objects {
-    pub fn new(client: Client) -> Objects {
-        Objects {
-            config_maps: Informer::builder(client.clone()).start(),
-            secrets: Informer::builder(client.clone()).start(),
-            services: Informer::builder(client.clone()).start(),
-            client,
+impl Drop for Objects {
+    fn drop(&mut self) {
+        if let Some(looking) = &self.looking {
+            looking.abort();
         }
+    }
+}
+
+impl Objects {
+    /// Must be called inside a tokio runtime. `by_name`: lists of all are not for this agent.
+    pub fn new(client: Client, by_name: bool) -> Objects {
+        let read = Arc::<Read>::default();
+        let looking = by_name.then(|| tokio::spawn(look(client.clone(), read.clone())).abort_handle());
+        let informers =
+            (!by_name).then(|| (Informer::builder(client.clone()).start(), Informer::builder(client.clone()).start()));
+        Objects { informers, services: Informer::builder(client.clone()).start(), client, read, looking }
     }
 
     /// Changes of ConfigMaps and Secrets from now on.
     pub fn changes(&self) -> mpsc::UnboundedReceiver<Changed> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let (mut maps, mut secrets) = (self.config_maps.subscribe(), self.secrets.subscribe());
+        let Some((maps, secrets)) = &self.informers else {
+            lock(&self.read.changes).push(sender);
+            return receiver;
+        };
+        let (mut maps, mut secrets) = (maps.subscribe(), secrets.subscribe());
         tokio::spawn(async move {
             loop {
                 let changed = tokio::select! {
@@ -63,12 +95,14 @@ impl Objects {
     ) -> Result<Sources, String> {
         let mut sources = Sources::default();
         for name in config_maps {
-            if let Some(object) = self.get(&self.config_maps, pod, name).await? {
+            let informer = self.informers.as_ref().map(|(maps, _)| maps);
+            if let Some(object) = self.get(informer, false, pod, name).await? {
                 sources.config_maps.insert(name.clone(), object);
             }
         }
         for name in secrets {
-            if let Some(object) = self.get(&self.secrets, pod, name).await? {
+            let informer = self.informers.as_ref().map(|(_, secrets)| secrets);
+            if let Some(object) = self.get(informer, true, pod, name).await? {
                 sources.secrets.insert(name.clone(), object);
             }
         }
@@ -76,14 +110,26 @@ impl Objects {
     }
 
     /// One object, at least as new as the Pod: a watch may lag behind the watch that brought the Pod.
-    async fn get<K: Typed>(&self, informer: &Informer<K>, pod: &Pod, name: &str) -> Result<Option<Arc<K>>, String> {
-        let known: u64 = informer.resource_version().parse().unwrap_or(0);
-        let cached = informer.get(&Key::new(pod.namespace(), name));
+    async fn get<K: Typed>(
+        &self,
+        informer: Option<&Informer<K>>,
+        secret: bool,
+        pod: &Pod,
+        name: &str,
+    ) -> Result<Option<Arc<K>>, String> {
+        let key = Key::new(pod.namespace(), name);
+        let known: u64 = informer.and_then(|informer| informer.resource_version().parse().ok()).unwrap_or(0);
+        let cached = informer.and_then(|informer| informer.get(&key));
         if cached.is_some() && known >= revision(pod) {
             return Ok(cached);
         }
         match self.client.get::<K>(Some(pod.namespace()), name).await {
-            Ok(object) => Ok(Some(Arc::new(object))),
+            Ok(object) => {
+                if informer.is_none() {
+                    lock(&self.read.versions).insert((secret, key), version(&object));
+                }
+                Ok(Some(Arc::new(object)))
+            }
             Err(status) if status.is_not_found() => Ok(None),
             Err(status) if cached.is_some() && status.is_retriable() => Ok(cached),
             Err(Status { message, .. }) => Err(message),
@@ -103,6 +149,40 @@ impl Objects {
     pub async fn synced(&self) {
         self.services.synced().await;
     }
+}
+
+fn version<K: Typed>(object: &K) -> String {
+    object.metadata().resource_version.clone().unwrap_or_default()
+}
+
+/// Reads again what was read, for as long as it runs, and tells what is another. What is gone, or no Pod of this node refers
+/// to any more, is forgotten.
+async fn look(client: Client, read: Arc<Read>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let all: Vec<_> = lock(&read.versions).iter().map(|(at, version)| (at.clone(), version.clone())).collect();
+        for ((secret, key), before) in all {
+            let now = match secret {
+                true => client.get::<Secret>(key.namespace(), &key.name).await.map(|object| version(&object)),
+                false => client.get::<ConfigMap>(key.namespace(), &key.name).await.map(|object| version(&object)),
+            };
+            match now {
+                Ok(now) if now == before => continue,
+                Ok(now) => drop(lock(&read.versions).insert((secret, key.clone()), now)),
+                Err(status) if status.is_not_found() || status.code == 403 => {
+                    drop(lock(&read.versions).remove(&(secret, key.clone())));
+                }
+                Err(_) => continue,
+            }
+            let changed = Changed { secret, key };
+            lock(&read.changes).retain(|listener| listener.send(changed.clone()).is_ok());
+        }
+    }
+}
+
+/// What a panic left behind is sound: each change is one insertion or removal.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// The ConfigMaps and Secrets that a Pod refers to anywhere.

@@ -22,5 +22,5 @@ pub use compile::{Place, compile};
 pub use facts::{facts, node_addresses};
 pub use host_ports::host_ports;
 pub use names::names;
-pub use relay::{Relay, api_listener};
+pub use relay::{Relay, Server, api_listener};
 pub use sync::{Proxy, ProxyConfig, Sources};

@@ -33,6 +33,15 @@ pub async fn api_listener(network: &Network, address: std::net::IpAddr) -> podwr
     }
 }
 
+/// Where the server is.
+#[derive(Clone)]
+pub enum Server {
+    /// `HOST:PORT`
+    At(String),
+    /// Where it tells who wants to join, by `kube-public/cluster-info`.
+    Told(Client),
+}
+
 /// A running relay; it ends when dropped, and with it what it carries.
 pub struct Relay {
     addresses: Vec<SocketAddr>,
@@ -46,15 +55,15 @@ impl Drop for Relay {
 }
 
 impl Relay {
-    /// Listens on the node's addresses. `client` tells where the server is.
-    pub async fn start(network: &Network, client: &Client) -> podwright_net::Result<Relay> {
+    /// Listens on the node's addresses.
+    pub async fn start(network: &Network, server: &Server) -> podwright_net::Result<Relay> {
         let mut relay = Relay { addresses: Vec::new(), tasks: Vec::new() };
         let room = Arc::new(Semaphore::new(MOST));
         for address in network.addresses() {
             let listener = api_listener(network, *address).await?;
             let bound = listener.local_addr();
             relay.addresses.push(bound.map_err(|e| podwright_net::Error::call("getsockname", e))?);
-            relay.tasks.push(tokio::spawn(serve(listener, client.clone(), room.clone())).abort_handle());
+            relay.tasks.push(tokio::spawn(serve(listener, server.clone(), room.clone())).abort_handle());
         }
         Ok(relay)
     }
@@ -65,7 +74,7 @@ impl Relay {
     }
 }
 
-async fn serve(listener: TcpListener, client: Client, room: Arc<Semaphore>) {
+async fn serve(listener: TcpListener, server: Server, room: Arc<Semaphore>) {
     // What is carried ends with this task.
     let mut carried = tokio::task::JoinSet::new();
     loop {
@@ -81,9 +90,9 @@ async fn serve(listener: TcpListener, client: Client, room: Arc<Semaphore>) {
             tokio::time::sleep(AGAIN).await;
             continue;
         };
-        let client = client.clone();
+        let server = server.clone();
         carried.spawn(async move {
-            if let Err(why) = carry(pod, &client).await {
+            if let Err(why) = carry(pod, &server).await {
                 tracing::debug!("a Pod's call of the API: {why}");
             }
             drop(place);
@@ -91,20 +100,21 @@ async fn serve(listener: TcpListener, client: Client, room: Arc<Semaphore>) {
     }
 }
 
-async fn carry(mut pod: TcpStream, client: &Client) -> io::Result<()> {
+async fn carry(mut pod: TcpStream, server: &Server) -> io::Result<()> {
     let slow = || io::Error::from(io::ErrorKind::TimedOut);
-    let dial = async {
-        let server = server(client).await?;
-        TcpStream::connect(server).await
-    };
+    let dial = async { TcpStream::connect(address(server).await?).await };
     let mut server = tokio::time::timeout(PATIENCE, dial).await.map_err(|_| slow())??;
     // Where this fails, answers come a little later.
     let _ = (pod.set_nodelay(true), server.set_nodelay(true));
     tokio::io::copy_bidirectional(&mut pod, &mut server).await.map(drop)
 }
 
-/// `HOST:PORT` of the server, as it tells who wants to join.
-async fn server(client: &Client) -> io::Result<String> {
+/// `HOST:PORT` of the server.
+async fn address(server: &Server) -> io::Result<String> {
+    let client = match server {
+        Server::At(address) => return Ok(address.clone()),
+        Server::Told(client) => client,
+    };
     let found = client.get::<ConfigMap>(Some("kube-public"), "cluster-info").await;
     let info = found.map_err(|status| io::Error::other(status.to_string()))?;
     let text = info.data.as_ref().and_then(|data| data.get("kubeconfig")).map_or("", String::as_str);

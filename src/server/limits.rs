@@ -227,7 +227,7 @@ pub(super) struct Budget {
 }
 
 /// Bytes that were taken; given back when dropped.
-pub(super) struct Taken {
+pub struct Taken {
     left: Arc<AtomicUsize>,
     bytes: usize,
 }

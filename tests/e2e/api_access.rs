@@ -120,3 +120,84 @@ fn a_pod_of_a_node_of_its_own_reaches_a_server_elsewhere() {
         .unwrap();
     drop(agent);
 }
+
+const TOKEN: &str = "
+apiVersion: v1
+kind: Secret
+metadata: {name: bootstrap-token-abcdef, namespace: kube-system}
+type: bootstrap.kubernetes.io/token
+stringData: {token-id: abcdef, token-secret: 0123456789abcdef, usage-bootstrap-authentication: 'true'}
+";
+
+const MEMBER: &str = "
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: words}
+data: {word: hello}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: caller}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sh, -c, 'echo from the inside; sleep 1000']
+    volumeMounts: [{name: words, mountPath: /words}]
+  volumes: [{name: words, configMap: {name: words}}]
+";
+
+#[test]
+fn a_node_joins_by_tls_with_a_token_and_comes_back_without() {
+    use std::os::unix::fs::PermissionsExt;
+    let server = TestNode::server(&["--listen", "127.0.0.1:0"]);
+    server.apply(TOKEN);
+    let mut stranger = TestNode::joining(&server, "stranger", "abcdef.fedcba9876543210");
+    stranger.spawn();
+    eventually("a wrong token is refused", PATIENCE, || contains(&stranger.log(), "joining"));
+    stranger.wait_ended();
+
+    let mut agent = TestNode::joining(&server, "member", "abcdef.0123456789abcdef");
+    agent.spawn();
+    let ready = |agent: &TestNode| {
+        eventually("the node is ready", PATIENCE, || {
+            let answer = server.run(&["wait", "--for=condition=Ready", "node/member", "--timeout=1s"]);
+            if answer.code == 0 { Ok(()) } else { Err(answer.all() + &agent.log()) }
+        });
+    };
+    ready(&agent);
+    let csr = server.field(&["csr"], ".items[*].spec.username");
+    assert_eq!(csr, "system:bootstrap:abcdef");
+    for file in ["client.key", "client.crt", "ca.crt"] {
+        let mode = std::fs::metadata(agent.dir.path().join("agent").join(file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{file}");
+    }
+    // It may do what a node may, so its Pods run: image, token, ConfigMap, logs, exec, the way to the API.
+    let tar = crate::support::node::busybox_tar();
+    server.ok(&["image", "import", tar.to_str().unwrap(), "localhost/busybox:1"]);
+    server.apply(MEMBER);
+    server.wait("condition=Ready", &["pod/caller"], PATIENCE);
+    assert_eq!(server.ok(&["exec", "caller", "--", "cat", "/words/word"]), "hello");
+    eventually("its log is told", PATIENCE, || contains(&server.ok(&["logs", "caller"]), "from the inside"));
+    let caller = Caller::of(&server);
+    caller.is_answered("kubernetes.default.svc", Some(&caller.token), PODS, 403);
+    let refused: Vec<String> =
+        agent.log().lines().filter(|line| line.contains("orbidden")).map(str::to_owned).collect();
+    assert!(refused.is_empty(), "the agent asks for what it may not have: {refused:#?}");
+
+    // It is who it is: no token any more, and the same Pod.
+    let before = server.field(&["pod", "caller"], ".status.containerStatuses[0].containerID");
+    agent.kill();
+    server.ok(&["-n", "kube-system", "delete", "secret", "bootstrap-token-abcdef"]);
+    agent.without_token();
+    agent.spawn();
+    eventually("the agent is back", PATIENCE, || {
+        let answer = server.run(&["exec", "caller", "--", "cat", "/words/word"]);
+        if answer.out == "hello" { Ok(()) } else { Err(answer.all() + &agent.log()) }
+    });
+    assert_eq!(server.field(&["pod", "caller"], ".status.containerStatuses[0].containerID"), before);
+    assert_eq!(server.field(&["csr"], ".items[*].spec.username"), "system:bootstrap:abcdef", "it asked once");
+    server.ok(&["delete", "pod", "caller", "--now"]);
+    drop(agent);
+}

@@ -50,7 +50,7 @@ async fn renewal(folder: &Path) {
     });
     let pod = Arc::new(client.create(&serde_json::from_value::<Pod>(pod).unwrap()).await.unwrap());
     let uid = pod.metadata.uid.clone().unwrap();
-    let objects = Arc::new(Objects::new(client.clone()));
+    let objects = Arc::new(Objects::new(client.clone(), false));
     objects.synced().await;
     let tokens = Tokens::new(client.clone(), env.clone());
     let (pods, memory) = (folder.join("pods"), folder.join("memory"));

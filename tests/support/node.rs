@@ -84,6 +84,20 @@ impl TestNode {
         agent
     }
 
+    /// An isolated node that joins a server by TLS: with a bootstrap token, while it has no certificate yet.
+    pub fn joining(server: &TestNode, name: &str, token: &str) -> TestNode {
+        let kubeconfig = std::fs::read_to_string(server.dir.path().join("admin.kubeconfig")).unwrap();
+        let url = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("server: ")).unwrap();
+        let ca = server.dir.path().join("pki/ca.crt").display().to_string();
+        let token = if token.is_empty() { vec![] } else { vec!["--token", token, "--ca-file", &ca] };
+        TestNode::of("agent", &[&["--isolated", "--node-name", name, "--server", url][..], &token].concat())
+    }
+
+    /// Other arguments for the next start.
+    pub fn without_token(&mut self) {
+        self.args.truncate(5);
+    }
+
     fn of(verb: &'static str, args: &[&str]) -> TestNode {
         let dir = tempfile::Builder::new().prefix("pw").tempdir().unwrap();
         let args = args.iter().map(|a| a.to_string()).collect();

@@ -6,6 +6,7 @@ mod audit;
 mod durable;
 mod encryption;
 mod endpoints;
+mod join;
 mod nodes;
 mod pods;
 mod rbac;

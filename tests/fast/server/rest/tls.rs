@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
 use podwright::server::listen::{Tls, bind, serve};
-use podwright::server::pki::{Names, Pki};
+use podwright::server::pki::{Names, Pki, Renewed};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -92,6 +92,52 @@ async fn the_administrators_certificate_opens_the_door_and_no_other_does() {
     let own = stranger.lines().find(|line| line.contains("certificate-authority-data")).unwrap();
     assert!(get(address, &stranger.replace(own, authority), true, "/healthz").await.is_err());
     assert!(get(address, &stranger, false, "/healthz").await.is_err(), "a client that does not know our CA refuses us");
+    serving.abort();
+}
+
+/// A clock that stands.
+#[derive(Debug)]
+struct At(Timestamp);
+
+impl rustls::time_provider::TimeProvider for At {
+    fn current_time(&self) -> Option<rustls::pki_types::UnixTime> {
+        let since = std::time::Duration::from_secs(self.0.as_second().try_into().unwrap());
+        Some(rustls::pki_types::UnixTime::since_unix_epoch(since))
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_due_is_exchanged_while_the_server_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = Timestamp::now();
+    let pki = open(dir.path(), now);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let tls = Tls::new(listener, pki.server_config().unwrap());
+    let socket = bind(&dir.path().join("api.sock")).unwrap();
+    let serving = tokio::spawn(serve(Api::new().await.0, socket, Some(tls), std::future::pending()));
+    let kubeconfig = pki.kubeconfig("https://x");
+    let shown = async |now: Timestamp| {
+        let mut config = client(&kubeconfig, false);
+        config.time_provider = Arc::new(At(now));
+        let stream = handshake(address, config).await?;
+        let certificate = stream.get_ref().1.peer_certificates().unwrap()[0].to_vec();
+        Ok::<_, std::io::Error>((stream, certificate))
+    };
+    let (mut old, first) = shown(now).await.unwrap();
+    assert_eq!(pki.renew(now + SignedDuration::from_hours(24)).unwrap(), Renewed::default());
+    assert_eq!(shown(now).await.unwrap().1, first);
+
+    let late = now + SignedDuration::from_hours(366 * 24);
+    assert!(shown(late).await.is_err(), "it has ended");
+    assert_eq!(pki.renew(late).unwrap(), Renewed { serving: true, admin: true });
+    assert_ne!(shown(late).await.unwrap().1, first);
+    assert_ne!(pki.kubeconfig("https://x"), kubeconfig, "the administrator's is another, too");
+    // Who was connected goes on.
+    old.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    old.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.ends_with("ok"), "{answer}");
     serving.abort();
 }
 

@@ -1,36 +1,34 @@
 //! The cluster's own certificates: a CA, the server's certificate, the administrator's; made here, kept in a folder.
 //!
-//! A certificate that ends within a month, or no longer names all that the server is called, is made anew at the start.
+//! A certificate that ends within a month, or no longer names all that the server is called, is made anew: at the start, and
+//! while the server runs ([`Pki::renew`]), which goes on answering with whatever is the newest.
 
 use std::io::Write;
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jiff::{SignedDuration, Timestamp};
-use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
-};
+use rcgen::{ExtendedKeyUsagePurpose, KeyPair};
 use rustls::RootCertStore;
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer};
-use x509_parser::certification_request::X509CertificationRequest;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::api::User;
 
-const CA_LIFE: SignedDuration = SignedDuration::from_hours(10 * 365 * 24);
-const LIFE: SignedDuration = SignedDuration::from_hours(365 * 24);
+mod sign;
+
+pub use sign::Authority;
+use sign::{authority, signed, subject};
+
 const RENEW_WITHIN: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Clocks of other machines may be behind.
-const BACKDATED: SignedDuration = SignedDuration::from_mins(5);
 
 /// What the server is called: in its certificate, and by its clients.
 #[derive(Clone, Debug, Default)]
@@ -61,11 +59,55 @@ pub struct Pair {
     pub key: String,
 }
 
+impl Pair {
+    /// As rustls wants it.
+    pub fn certified(&self) -> anyhow::Result<Arc<CertifiedKey>> {
+        let chain = vec![CertificateDer::from_pem_slice(self.certificate.as_bytes())?];
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())?;
+        let key = rustls::crypto::ring::sign::any_supported_type(&key)?;
+        Ok(Arc::new(CertifiedKey::new(chain, key)))
+    }
+
+    /// When the certificate begins and ends.
+    pub fn validity(&self) -> anyhow::Result<(Timestamp, Timestamp)> {
+        let der = CertificateDer::from_pem_slice(self.certificate.as_bytes())?;
+        let (_, certificate) = X509Certificate::from_der(&der)?;
+        let at = |time: x509_parser::time::ASN1Time| Timestamp::from_second(time.timestamp());
+        Ok((at(certificate.validity().not_before)?, at(certificate.validity().not_after)?))
+    }
+}
+
 /// The certificates of one cluster.
 pub struct Pki {
+    folder: PathBuf,
+    names: Names,
     ca: Pair,
+    issued: Mutex<Issued>,
+    serving: Arc<Serving>,
+}
+
+/// What the CA has signed, as it is now.
+struct Issued {
     serving: Pair,
     admin: Pair,
+}
+
+/// The certificate that handshakes are answered with.
+#[derive(Debug)]
+struct Serving(RwLock<Arc<CertifiedKey>>);
+
+impl ResolvesServerCert for Serving {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone())
+    }
+}
+
+/// What a look at the certificates has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Renewed {
+    pub serving: bool,
+    /// Then the kubeconfig is another.
+    pub admin: bool,
 }
 
 impl Pki {
@@ -75,26 +117,28 @@ impl Pki {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.with_context(|| format!("making {}", folder.display()))?;
         let ca = kept(folder, "ca", |pair| is_good(pair, now, &Names::default()), || authority(now))?;
-        let signed_by = |pair: &Pair| is_signed_by(pair, &ca);
-        let serving = kept(
-            folder,
-            "server",
-            |pair| is_good(pair, now, names) && signed_by(pair),
-            || {
-                let purpose = ExtendedKeyUsagePurpose::ServerAuth;
-                signed(&ca, subject("kube-apiserver", &[]), names, purpose, now)
-            },
-        )?;
-        let admin = kept(
-            folder,
-            "admin",
-            |pair| is_good(pair, now, &Names::default()) && signed_by(pair),
-            || {
-                let purpose = ExtendedKeyUsagePurpose::ClientAuth;
-                signed(&ca, subject("kubernetes-admin", &["system:masters"]), &Names::default(), purpose, now)
-            },
-        )?;
-        Ok(Pki { ca, serving, admin })
+        let issued = issued(folder, names, &ca, now)?;
+        let serving = Arc::new(Serving(RwLock::new(issued.serving.certified()?)));
+        Ok(Pki { folder: folder.to_owned(), names: names.clone(), ca, issued: Mutex::new(issued), serving })
+    }
+
+    /// Makes anew what is due. Connections that begin from now on see it; those that are open go on.
+    pub fn renew(&self, now: Timestamp) -> anyhow::Result<Renewed> {
+        let mut held = self.issued();
+        let new = issued(&self.folder, &self.names, &self.ca, now)?;
+        let other = |old: &Pair, new: &Pair| old.certificate != new.certificate;
+        let renewed = Renewed { serving: other(&held.serving, &new.serving), admin: other(&held.admin, &new.admin) };
+        if renewed.serving {
+            let certified = new.serving.certified()?;
+            *self.serving.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = certified;
+        }
+        *held = new;
+        Ok(renewed)
+    }
+
+    fn issued(&self) -> MutexGuard<'_, Issued> {
+        // It is replaced as a whole.
+        self.issued.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// The CA's certificate, in PEM.
@@ -116,12 +160,10 @@ impl Pki {
             .allow_unauthenticated()
             .build()
             .context("the verifier of client certificates")?;
-        let chain = vec![CertificateDer::from_pem_slice(self.serving.certificate.as_bytes())?];
-        let key = PrivateKeyDer::from_pem_slice(self.serving.key.as_bytes())?;
         let mut config = rustls::ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(chain, key)?;
+            .with_cert_resolver(self.serving.clone());
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
@@ -129,79 +171,17 @@ impl Pki {
     /// A kubeconfig for the administrator.
     pub fn kubeconfig(&self, url: &str) -> String {
         let encode = |pem: &str| STANDARD.encode(pem);
+        let admin = self.issued().admin.clone();
         format!(
             "apiVersion: v1\nkind: Config\nclusters:\n- name: podwright\n  cluster:\n    server: {url}\n    \
              certificate-authority-data: {}\nusers:\n- name: podwright-admin\n  user:\n    client-certificate-data: {}\n    \
              client-key-data: {}\ncontexts:\n- name: podwright\n  context:\n    cluster: podwright\n    \
              user: podwright-admin\ncurrent-context: podwright\npreferences: {{}}\n",
             encode(&self.ca.certificate),
-            encode(&self.admin.certificate),
-            encode(&self.admin.key),
+            encode(&admin.certificate),
+            encode(&admin.key),
         )
     }
-}
-
-/// The cluster's CA, for the requests that it signs.
-#[derive(Clone)]
-pub struct Authority(Pair);
-
-impl Authority {
-    /// A CA of its own, kept nowhere.
-    pub fn generate(now: Timestamp) -> anyhow::Result<Authority> {
-        authority(now).map(Authority)
-    }
-
-    /// Its certificate, in PEM.
-    pub fn certificate(&self) -> &str {
-        &self.0.certificate
-    }
-
-    /// The certificate for a request, both in PEM: with its subject and alternative names, for these usages, for so many
-    /// seconds, but not longer than the CA itself lasts.
-    pub fn sign(&self, request: &str, usages: &[String], seconds: i64, now: Timestamp) -> anyhow::Result<String> {
-        let ca = CertificateDer::from_pem_slice(self.0.certificate.as_bytes())?;
-        let (_, ca) = X509Certificate::from_der(&ca).context("the CA")?;
-        let left = ca.validity().not_after.timestamp() - now.as_second();
-        let mut csr = CertificateSigningRequestParams::from_pem(request).context("the request")?;
-        let der = CertificateSigningRequestDer::from_pem_slice(request.as_bytes())?;
-        let (_, parsed) = X509CertificationRequest::from_der(&der).context("the request")?;
-        let subject = &parsed.certification_request_info.subject;
-        if subject.iter_organization().count() > 1 || subject.iter_common_name().count() > 1 {
-            return Err(anyhow!("one common name and one organization are all that can be signed"));
-        }
-        let params = &mut csr.params;
-        params.is_ca = IsCa::ExplicitNoCa;
-        (params.key_usages, params.extended_key_usages) = purposes(usages)?;
-        params.use_authority_key_identifier_extension = true;
-        validity(params, now, SignedDuration::from_secs(seconds.min(left)))?;
-        let issuer =
-            Issuer::from_ca_cert_pem(&self.0.certificate, KeyPair::from_pem(&self.0.key)?).context("the CA")?;
-        Ok(csr.signed_by(&issuer)?.pem())
-    }
-}
-
-impl std::fmt::Debug for Authority {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a certificate authority")
-    }
-}
-
-/// The usages of a CertificateSigningRequest as X.509 has them.
-fn purposes(usages: &[String]) -> anyhow::Result<(Vec<KeyUsagePurpose>, Vec<ExtendedKeyUsagePurpose>)> {
-    let (mut key, mut extended) = (Vec::new(), Vec::new());
-    for usage in usages {
-        match usage.as_str() {
-            "digital signature" | "signing" => key.push(KeyUsagePurpose::DigitalSignature),
-            "content commitment" => key.push(KeyUsagePurpose::ContentCommitment),
-            "key encipherment" => key.push(KeyUsagePurpose::KeyEncipherment),
-            "data encipherment" => key.push(KeyUsagePurpose::DataEncipherment),
-            "key agreement" => key.push(KeyUsagePurpose::KeyAgreement),
-            "client auth" => extended.push(ExtendedKeyUsagePurpose::ClientAuth),
-            "server auth" => extended.push(ExtendedKeyUsagePurpose::ServerAuth),
-            other => return Err(anyhow!("the usage {other:?} is not signed")),
-        }
-    }
-    Ok((key, extended))
 }
 
 /// The user of a client certificate: the subject's common name, and its organizations as groups.
@@ -225,6 +205,26 @@ pub fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
         std::fs::rename(&temporary, path)
     };
     write().with_context(|| format!("writing {}", path.display()))
+}
+
+/// The certificates that lie in the folder as far as they are good, or new ones.
+fn issued(folder: &Path, names: &Names, ca: &Pair, now: Timestamp) -> anyhow::Result<Issued> {
+    let none = Names::default();
+    let server = subject("kube-apiserver", &[]);
+    let serving = kept(
+        folder,
+        "server",
+        |pair| is_good(pair, now, names) && is_signed_by(pair, ca),
+        || signed(ca, server.clone(), names, ExtendedKeyUsagePurpose::ServerAuth, now),
+    )?;
+    let administrator = subject("kubernetes-admin", &["system:masters"]);
+    let admin = kept(
+        folder,
+        "admin",
+        |pair| is_good(pair, now, &none) && is_signed_by(pair, ca),
+        || signed(ca, administrator.clone(), &none, ExtendedKeyUsagePurpose::ClientAuth, now),
+    )?;
+    Ok(Issued { serving, admin })
 }
 
 /// The pair that lies in the folder if it is good, or a new one.
@@ -286,60 +286,4 @@ fn is_signed_by(pair: &Pair, ca: &Pair) -> bool {
         Some(certificate.issuer() == ca.subject())
     };
     check().unwrap_or(false)
-}
-
-fn subject(name: &str, groups: &[&str]) -> DistinguishedName {
-    let mut subject = DistinguishedName::new();
-    // One organization is all that it takes in; more would replace each other.
-    if let Some(group) = groups.first() {
-        subject.push(DnType::OrganizationName, *group);
-    }
-    subject.push(DnType::CommonName, name);
-    subject
-}
-
-fn validity(params: &mut CertificateParams, now: Timestamp, life: SignedDuration) -> anyhow::Result<()> {
-    let at = |time: Timestamp| {
-        let since_1970 = Duration::from_secs(u64::try_from(time.as_second()).unwrap_or(0));
-        rcgen::date_time_ymd(1970, 1, 1) + since_1970
-    };
-    params.not_before = at(now.checked_sub(BACKDATED)?);
-    params.not_after = at(now.checked_add(life)?);
-    Ok(())
-}
-
-fn authority(now: Timestamp) -> anyhow::Result<Pair> {
-    let mut params = CertificateParams::default();
-    // The name tells one cluster's CA from another's in a client's error.
-    params.distinguished_name = subject(&format!("podwright-ca@{}", now.as_second()), &[]);
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
-    validity(&mut params, now, CA_LIFE)?;
-    let key = KeyPair::generate()?;
-    let certificate = params.self_signed(&key)?;
-    Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
-}
-
-fn signed(
-    ca: &Pair,
-    subject: DistinguishedName,
-    names: &Names,
-    purpose: ExtendedKeyUsagePurpose,
-    now: Timestamp,
-) -> anyhow::Result<Pair> {
-    let issuer = Issuer::from_ca_cert_pem(&ca.certificate, KeyPair::from_pem(&ca.key)?).context("the CA")?;
-    let mut params = CertificateParams::default();
-    params.distinguished_name = subject;
-    for host in &names.hosts {
-        let host = host.as_str().try_into().map_err(|e| anyhow!("{host}: {e}"))?;
-        params.subject_alt_names.push(SanType::DnsName(host));
-    }
-    params.subject_alt_names.extend(names.addresses.iter().copied().map(SanType::IpAddress));
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-    params.extended_key_usages = vec![purpose];
-    params.use_authority_key_identifier_extension = true;
-    validity(&mut params, now, LIFE)?;
-    let key = KeyPair::generate()?;
-    let certificate = params.signed_by(&key, &issuer)?;
-    Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
 }

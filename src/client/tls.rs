@@ -1,0 +1,121 @@
+//! The way to a server elsewhere: TLS by the cluster's CA, with the client certificate of a node, or the token that it joins by.
+
+use std::io;
+use std::sync::{Arc, RwLock};
+
+use rustls::client::ResolvesClientCert;
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, ServerName};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::Stream;
+
+const PORT: u16 = 6443;
+
+/// The certificate that one shows; none at first. It may be exchanged at any time: connections from then on show the new one.
+#[derive(Debug, Default)]
+pub struct Identity(RwLock<Option<Arc<CertifiedKey>>>);
+
+impl Identity {
+    pub fn set(&self, certificate: Arc<CertifiedKey>) {
+        *self.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(certificate);
+    }
+    fn get(&self) -> Option<Arc<CertifiedKey>> {
+        self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    }
+}
+
+/// What a handshake asks an identity for.
+#[derive(Debug)]
+struct Shown(Arc<Identity>);
+
+impl ResolvesClientCert for Shown {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.0.get()
+    }
+    fn has_certs(&self) -> bool {
+        self.0.get().is_some()
+    }
+}
+
+/// A server, and who one is there.
+#[derive(Clone)]
+pub struct Server {
+    /// `HOST:PORT`, as it is dialled.
+    pub authority: String,
+    name: ServerName<'static>,
+    connector: TlsConnector,
+    /// A token for who has no certificate yet.
+    pub bearer: Option<String>,
+}
+
+impl Server {
+    /// The server at `https://HOST[:PORT]`, which must have a certificate of this CA (PEM).
+    pub fn new(url: &str, ca: &str, identity: Arc<Identity>, bearer: Option<String>) -> Result<Server, String> {
+        let (authority, host) = parse(url).ok_or_else(|| format!("{url:?}: expected https://HOST:PORT"))?;
+        let name = ServerName::try_from(host.clone()).map_err(|_| format!("{url:?}: {host:?} is no name of a host"))?;
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
+            let certificate = certificate.map_err(|why| format!("the CA: {why}"))?;
+            roots.add(certificate).map_err(|why| format!("the CA: {why}"))?;
+        }
+        if roots.is_empty() {
+            return Err("the CA: there is no certificate in it".into());
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let builder = builder.map_err(|why| why.to_string())?.with_root_certificates(roots);
+        let mut config = builder.with_client_cert_resolver(Arc::new(Shown(identity)));
+        // WebSockets, and streams, begin as HTTP/1.1.
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Server { authority, name, connector: TlsConnector::from(Arc::new(config)), bearer })
+    }
+
+    pub(super) async fn dial(&self) -> io::Result<Stream> {
+        let stream = TcpStream::connect(&self.authority).await?;
+        // Where this fails, answers come a little later.
+        let _ = stream.set_nodelay(true);
+        Ok(Box::new(self.connector.connect(self.name.clone(), stream).await?))
+    }
+}
+
+/// `HOST:PORT` and `HOST` of a URL.
+fn parse(url: &str) -> Option<(String, String)> {
+    let rest = url.strip_prefix("https://")?.trim_end_matches('/');
+    let (host, port) = match rest.strip_prefix('[') {
+        Some(v6) => {
+            let (host, port) = v6.split_once(']')?;
+            (host, port.strip_prefix(':').unwrap_or(port))
+        }
+        None => rest.split_once(':').unwrap_or((rest, "")),
+    };
+    let port = if port.is_empty() { PORT } else { port.parse().ok()? };
+    let is_word = !host.is_empty() && !host.contains(['/', '@', '?', '#']);
+    let shown = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    is_word.then(|| (format!("{shown}:{port}"), host.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn urls_name_hosts_and_ports() {
+        let found = |url: &str| parse(url).map(|(authority, host)| format!("{authority} {host}"));
+        for (url, wanted) in [
+            ("https://a.example:7443", Some("a.example:7443 a.example")),
+            ("https://10.0.0.1/", Some("10.0.0.1:6443 10.0.0.1")),
+            ("https://[2001:db8::1]:7443", Some("[2001:db8::1]:7443 2001:db8::1")),
+            ("https://[2001:db8::1]", Some("[2001:db8::1]:6443 2001:db8::1")),
+            ("http://a", None),
+            ("https://", None),
+            ("https://a:b", None),
+            ("https://a/path", None),
+        ] {
+            assert_eq!(found(url).as_deref(), wanted, "{url}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Joining by TLS: a node asks for its certificate with a token, and for the next one with the one it has.
+
+use std::net::Ipv4Addr;
+
+use jiff::{SignedDuration, Timestamp};
+use podwright::api::{Env, Request, Verb};
+use podwright::client::join::{Joining, Membership};
+use podwright::server::listen::{Tls, bind, serve};
+use podwright::server::pki::{Names, Pki};
+use podwright::server::{Config, Server};
+use podwright::store::Memory;
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use super::Api;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = Timestamp::now();
+    let pki = Pki::open(&dir.path().join("pki"), &Names::new("cluster.local", None, []), now).unwrap();
+    let config = Config { authority: Some(pki.signer()), ..Config::default() };
+    let server = Server::open(std::sync::Arc::new(Memory::new()), Env::system(), config).await.unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let tls = Tls::new(listener, pki.server_config().unwrap());
+    let socket = bind(&dir.path().join("api.sock")).unwrap();
+    let serving = tokio::spawn(serve(server.clone(), socket, Some(tls), std::future::pending()));
+    let api = Api(server);
+    let token = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
+        "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+        },
+    });
+    api.create("secrets", token).await.unwrap();
+
+    let joining = |ca: bool, token: Option<&str>| Joining {
+        folder: dir.path().join("agent"),
+        node: "n1".into(),
+        url: url.clone(),
+        ca: ca.then(|| pki.authority().to_owned()),
+        token: token.map(str::to_owned),
+    };
+    let open =
+        async |ca, token| Membership::open(joining(ca, token), Env::system()).await.map_err(|e| format!("{e:#}"));
+    for (ca, token, why) in [
+        (false, Some("abcdef.0123456789abcdef"), "--ca-file is needed"),
+        (true, None, "--token is needed"),
+        (true, Some("abcdef.fedcba9876543210"), "joining: "),
+    ] {
+        let error = open(ca, token).await.err().unwrap_or_else(|| panic!("joined in spite of: {why}"));
+        assert!(error.contains(why), "{error}");
+    }
+    let stranger = tempfile::tempdir().unwrap();
+    let other = Pki::open(stranger.path(), &Names::default(), now).unwrap();
+    let fooled = Joining { ca: Some(other.authority().to_owned()), ..joining(true, Some("abcdef.0123456789abcdef")) };
+    let error = Membership::open(fooled, Env::system()).await.err().unwrap();
+    assert!(format!("{error:#}").contains("certificate"), "the token goes to no server of another CA: {error:#}");
+
+    let member = open(true, Some("abcdef.0123456789abcdef")).await.unwrap();
+    let who = async |member: &Membership| {
+        let review = Request {
+            verb: Verb::Create,
+            resource: "selfsubjectreviews.authentication.k8s.io".into(),
+            body: Some(json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"})),
+            ..Request::default()
+        };
+        let told = super::object_of(member.client().call(review).await.unwrap());
+        told.0["status"]["userInfo"]["username"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(who(&member).await, "system:node:n1");
+    let file = dir.path().join("agent/client.crt");
+    let first = std::fs::read_to_string(&file).unwrap();
+    assert!(!member.renew(now + SignedDuration::from_hours(24), 0).await.unwrap(), "it lasts");
+    assert!(!member.renew(now + SignedDuration::from_hours(250 * 24), 1000).await.unwrap(), "not before 70 %");
+    api.0
+        .handle(Request {
+            namespace: Some("kube-system".into()),
+            ..super::request(Verb::Delete, "secrets", "bootstrap-token-abcdef", None, Default::default())
+        })
+        .await
+        .unwrap();
+    assert!(member.renew(now + SignedDuration::from_hours(330 * 24), 1000).await.unwrap(), "after 90 %");
+    assert_ne!(std::fs::read_to_string(&file).unwrap(), first);
+    assert_eq!(who(&member).await, "system:node:n1", "the new certificate is shown");
+    drop(member);
+    // The next process needs neither token nor CA.
+    assert_eq!(who(&open(false, None).await.unwrap()).await, "system:node:n1");
+    serving.abort();
+}
