@@ -8,6 +8,9 @@ use crate::file::Journal;
 /// How long a record may wait: about a Pod's start and a half, so that most starts are written in one go.
 const LAPSE: Duration = Duration::from_millis(25);
 
+/// Of the thread; what is not touched costs nothing, and the allocator's first use of a thread takes more than 60 KiB unoptimized.
+const STACK: usize = 256 << 10;
+
 /// Journals with records that wait. Each is here once: its first waiting record brings it.
 static WAITING: Mutex<Vec<Arc<Journal>>> = Mutex::new(Vec::new());
 static MORE: Condvar = Condvar::new();
@@ -22,7 +25,7 @@ pub fn flush() {
 
 /// Has what waits in a journal written within [`LAPSE`].
 pub fn flush_soon(journal: Arc<Journal>) {
-    let run = || std::thread::Builder::new().name("journal".to_owned()).stack_size(64 << 10).spawn(run).is_ok();
+    let run = || std::thread::Builder::new().name("journal".to_owned()).stack_size(STACK).spawn(run).is_ok();
     if !*RUNNING.get_or_init(run) {
         return journal.flush();
     }
