@@ -77,7 +77,7 @@ fn roots() -> impl AsRef<[Root]> {
             CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass
         }
         [apiextensions_apiserver::pkg::apis::apiextensions::v1] { CustomResourceDefinition }
-        [apimachinery::pkg::apis::meta::v1] { DeleteOptions ListMeta Status }
+        [apimachinery::pkg::apis::meta::v1] { DeleteOptions ListMeta ObjectMeta Status }
     }
 }
 

@@ -22,6 +22,7 @@ mod cron_job;
 mod csi_driver;
 mod csi_node;
 mod csi_storage_capacity;
+pub mod custom;
 mod custom_resource_definition;
 mod daemon_set;
 mod deployment;
@@ -47,6 +48,7 @@ mod pod_disruption_budget;
 mod pod_template;
 mod priority_class;
 mod priority_level_configuration;
+pub mod registry;
 mod replica_set;
 mod replication_controller;
 mod resource_quota;
@@ -101,6 +103,8 @@ pub enum Storage {
     Own,
     /// As objects of another row: another version of the same kind.
     As(Conversion),
+    /// The same for a custom resource.
+    Version(&'static Kind),
     /// Nowhere: what is created is an answer (reviews).
     Nowhere,
 }
@@ -228,6 +232,7 @@ impl Kind {
     pub fn stored(&'static self) -> &'static Kind {
         match self.storage {
             Storage::As(conversion) => (conversion.stored)(),
+            Storage::Version(stored) => stored,
             _ => self,
         }
     }
@@ -241,8 +246,9 @@ impl Kind {
     }
     /// Whether it is the version that its group prefers.
     pub fn is_preferred(&self) -> bool {
-        match self.storage {
-            Storage::As(conversion) => (conversion.stored)().group != self.group,
+        match (&self.schema, self.storage) {
+            (schema::Source::Custom(custom), _) => custom.preferred,
+            (_, Storage::As(conversion)) => (conversion.stored)().group != self.group,
             _ => true,
         }
     }
@@ -272,6 +278,23 @@ impl Kind {
     pub fn has_subresource(&self, name: &str) -> bool {
         self.subresources.contains(&name)
     }
+    /// What its CustomResourceDefinition says now, if it is of one.
+    pub fn custom(&self) -> Option<Arc<custom::Version>> {
+        match &self.schema {
+            schema::Source::Custom(custom) => Some(custom.version()),
+            schema::Source::Defined(_) => None,
+        }
+    }
+    pub fn is_custom(&self) -> bool {
+        matches!(self.schema, schema::Source::Custom(_))
+    }
+    /// Fills its defaults.
+    pub fn default(&self, object: &mut Object) {
+        (self.strategy.default)(object);
+        if let Some(version) = self.custom() {
+            super::structural::fill::defaults(&version.schema, &mut object.0);
+        }
+    }
     /// Its field types, compiled at the first use and kept.
     pub fn schema(&self) -> Arc<Struct> {
         schema::of(&self.schema)
@@ -300,6 +323,8 @@ impl Kind {
             Some(Value::String(s)) => s.clone(),
             Some(v @ (Value::Bool(_) | Value::Number(_))) => v.to_string(),
             _ => match self.schema().at(path) {
+                // What a custom resource lacks is nothing, whatever its type.
+                _ if self.is_custom() => String::new(),
                 Some(Type::Boolean) => "false".to_owned(),
                 Some(Type::Integer { .. }) => "0".to_owned(),
                 _ => String::new(),
@@ -446,4 +471,19 @@ fn row(api_version: &str, kind: &str) -> &'static Kind {
 pub fn of(api_version: &str, kind: &str) -> Option<&'static Kind> {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     KINDS.iter().find(|k| k.kind == kind && k.group == group && k.version == version)
+}
+
+/// Stable versions before beta and alpha ones, higher numbers first: `v2`, `v1`, `v1beta1`.
+pub fn version_rank(version: &str) -> (u8, u32, u32) {
+    let digits = |text: &str| text.chars().take_while(char::is_ascii_digit).collect::<String>();
+    let rest = version.strip_prefix('v').unwrap_or(version);
+    let major = digits(rest);
+    let stage = &rest[major.len()..];
+    let (level, minor) = match (stage.strip_prefix("beta"), stage.strip_prefix("alpha")) {
+        (Some(minor), _) => (1, minor),
+        (_, Some(minor)) => (0, minor),
+        _ if stage.is_empty() => (2, ""),
+        _ => (0, ""),
+    };
+    (level, major.parse().unwrap_or(0), minor.parse().unwrap_or(0))
 }

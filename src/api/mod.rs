@@ -35,6 +35,7 @@ pub mod selector;
 pub mod status;
 pub mod strategy;
 pub mod stream;
+pub mod structural;
 pub mod validation;
 pub mod yaml;
 

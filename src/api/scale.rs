@@ -10,14 +10,18 @@ use super::{Object, Status};
 /// The view of an object.
 pub fn get(scale: &Scale, object: &Object) -> Object {
     let number = |path: &str| object.at(path).and_then(Value::as_i64).unwrap_or(0);
-    let selector = object.at(scale.selector).map(selector).unwrap_or_default();
+    // A custom resource has its selector as text.
+    let selector = match object.at(scale.selector) {
+        Some(Value::String(text)) => text.clone(),
+        other => other.map(selector).unwrap_or_default().to_string(),
+    };
     let metadata = &object.0["metadata"];
     let mut view = json!({
         "apiVersion": "autoscaling/v1",
         "kind": "Scale",
         "metadata": {},
         "spec": {"replicas": number(scale.spec_replicas)},
-        "status": {"replicas": number(scale.status_replicas), "selector": selector.to_string()},
+        "status": {"replicas": number(scale.status_replicas), "selector": selector},
     });
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(value) = metadata.get(field) {

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::kinds::custom;
 use super::validation::{Errors, metadata, same};
 use super::{Cause, Kind, Object, Status};
 
@@ -23,7 +24,7 @@ pub fn receive(kind: &Kind, object: &mut Object) {
     if kind.strategy.has_generation {
         meta.insert("generation".into(), 1.into());
     }
-    (kind.strategy.default)(object);
+    kind.default(object);
 }
 
 /// Readies an admitted object for creation: a status is dropped, what admission added has its defaults too, and what the
@@ -35,7 +36,7 @@ pub fn prepare_admitted(kind: &Kind, object: &mut Object) {
     {
         map.shift_remove("status");
     }
-    (kind.strategy.default)(object);
+    kind.default(object);
     (kind.strategy.prepare_create)(object);
 }
 
@@ -46,10 +47,10 @@ pub fn prepare_update(kind: &Kind, new: &mut Object, old: &Object) {
     if kind.has_subresource("status") {
         keep(new, old, "status");
     }
-    (kind.strategy.default)(new);
+    kind.default(new);
     (kind.strategy.prepare_update)(new, old);
     if kind.strategy.has_generation {
-        let generation = old.generation() + i64::from(content_differs(new, old));
+        let generation = old.generation() + i64::from(content_differs(kind, new, old));
         new.set_meta("generation", Value::from(generation));
     }
 }
@@ -70,6 +71,7 @@ pub fn validate_create(kind: &Kind, object: &Object) -> Result<(), Status> {
     metadata::check(kind, object, &mut errs);
     errs.0.extend((kind.strategy.validate)(object));
     errs.0.extend((kind.strategy.validate_create)(object));
+    errs.0.extend(custom::validate(kind, object, None));
     finish(kind, object, errs.0)
 }
 
@@ -80,6 +82,7 @@ pub fn validate_update(kind: &Kind, new: &Object, old: &Object) -> Result<(), St
     metadata::check(kind, new, &mut errs);
     errs.0.extend((kind.strategy.validate)(new));
     errs.0.extend((kind.strategy.validate_update)(new, old));
+    errs.0.extend(custom::validate(kind, new, Some(old)));
     finish(kind, new, errs.0)
 }
 
@@ -89,6 +92,7 @@ pub fn validate_status_update(kind: &Kind, new: &Object, old: &Object) -> Result
     metadata::check_update(new, old, &mut errs);
     metadata::check(kind, new, &mut errs);
     errs.0.extend((kind.strategy.validate_status)(new, old));
+    errs.0.extend(custom::validate(kind, new, Some(old)));
     finish(kind, new, errs.0)
 }
 
@@ -108,10 +112,17 @@ fn finish(kind: &Kind, object: &Object, mut causes: Vec<Cause>) -> Result<(), St
 }
 
 /// Whether anything but metadata and status differs: what `generation` counts.
-pub fn content_differs(new: &Object, old: &Object) -> bool {
+pub fn content_differs(kind: &Kind, new: &Object, old: &Object) -> bool {
+    // A custom resource without that subresource has a status like any other field.
+    let has_status = !kind.is_custom() || kind.has_subresource("status");
     let content = |o: &Object| -> Vec<String> {
         let keys = o.0.as_object().into_iter().flatten().map(|(key, _)| key.clone());
-        keys.filter(|k| !matches!(k.as_str(), "metadata" | "status" | "apiVersion" | "kind")).collect()
+        keys.filter(|k| match k.as_str() {
+            "metadata" | "apiVersion" | "kind" => false,
+            "status" => !has_status,
+            _ => true,
+        })
+        .collect()
     };
     let differs = |key: &String| !same(&new.0[key], &old.0[key]);
     content(new).iter().any(differs) || content(old).iter().any(differs)

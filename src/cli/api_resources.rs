@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use super::{Outcome, error::Failure, print::Table};
-use crate::api::{Kind, kinds::KINDS, status::qualified};
+use super::{Outcome, error::Failure, known, print::Table};
+use crate::api::{Kind, status::qualified};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -35,7 +35,7 @@ impl Args {
 }
 
 pub async fn run(args: Args) -> Outcome {
-    let mut kinds: Vec<&Kind> = KINDS.iter().filter(|kind| kind.is_preferred() && args.wants(kind)).collect();
+    let mut kinds: Vec<&Kind> = known::kinds().all().filter(|kind| kind.is_preferred() && args.wants(kind)).collect();
     match args.sort_by.as_deref() {
         Some("name") => kinds.sort_by_key(|k| k.plural),
         Some(_) => kinds.sort_by_key(|k| k.kind),

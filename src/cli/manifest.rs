@@ -7,8 +7,8 @@ use std::{
 
 use serde_json::Value;
 
-use super::error::Failure;
-use crate::api::{Kind, Object, kinds, yaml};
+use super::{error::Failure, known};
+use crate::api::{Kind, Object, yaml};
 
 /// `-f` and `-R`, as every command takes them.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -101,7 +101,7 @@ fn flatten(source: &str, value: Value, into: &mut Vec<Document>) -> Result<(), F
     if let (true, Some(items)) = (kind_name.ends_with("List"), value["items"].as_array()) {
         return items.iter().try_for_each(|item| flatten(source, item.clone(), into));
     }
-    let kind = kinds::of(&api_version, &kind_name).ok_or_else(|| {
+    let kind = known::kinds().of(&api_version, &kind_name).ok_or_else(|| {
         let name = value["metadata"]["name"].as_str().unwrap_or("");
         Failure::usage(format!(
             "resource mapping not found for name: \"{name}\" namespace: \"\" from \"{source}\": \

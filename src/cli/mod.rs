@@ -24,6 +24,7 @@ mod get;
 mod image;
 mod inspect;
 mod jsonpath;
+mod known;
 mod label;
 mod logs;
 mod manifest;
@@ -136,6 +137,25 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it is about objects of any kind.
+    fn names_kinds(&self) -> bool {
+        use Command::*;
+        !matches!(
+            self,
+            Logs(_)
+                | Events(_)
+                | Run(_)
+                | PortForward(_)
+                | Exec(_)
+                | Attach(_)
+                | Image(_)
+                | Inspect(_)
+                | Trace(_)
+                | Backup(_)
+                | Version(_)
+        )
+    }
+
     /// The name under which a command's writes manage fields, as kubectl names them.
     fn manager(&self) -> &'static str {
         match self {
@@ -196,6 +216,9 @@ pub fn main(command: Command, global: Global) -> ExitCode {
     let outcome = runtime.block_on(async {
         let mut session = Session::open(global)?;
         session.client = session.client.named(command.manager());
+        if command.names_kinds() {
+            known::learn(&session).await;
+        }
         dispatch(command, &session).await
     });
     // A reader of stdin may still hang in a thread of its own: do not wait for it.

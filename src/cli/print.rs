@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{error::Failure, jsonpath, target};
-use crate::api::{Kind, Object, kinds, yaml};
+use crate::api::{Kind, Object, yaml};
 
 /// What `-o` says.
 #[derive(Clone, Debug, Default)]
@@ -98,7 +98,7 @@ pub fn list(objects: Vec<Object>) -> Object {
 
 /// `pod/x`, `deployment.apps/y`.
 pub fn name(object: &Object) -> String {
-    match kinds::of(object.api_version(), object.kind()) {
+    match super::known::kinds().of(object.api_version(), object.kind()) {
         Some(kind) => target::display(kind, object.name()),
         None => format!("{}/{}", object.kind().to_lowercase(), object.name()),
     }
@@ -165,7 +165,7 @@ pub fn row(kind: &Kind, layout: &Layout, object: &Object, now: Timestamp) -> Vec
         row.push(object.namespace().unwrap_or("").to_owned());
     }
     for column in kind.columns.iter().filter(|c| layout.wide || !c.wide) {
-        let cell = (column.cell)(object, now);
+        let cell = column.text(object, now);
         let prefixed = layout.prefix && column.name == "NAME";
         row.push(if prefixed { format!("{}/{cell}", target::singular(kind)) } else { cell });
     }

@@ -1,11 +1,7 @@
 //! Which objects argv means: `pods`, `pod x y`, `pod/x deploy/y`, `all`, each with `-l`, `--all` and `-A`.
 
-use super::{Session, error::Failure, manifest::Files};
-use crate::api::{
-    Kind, Object, Options, Status, Verb,
-    kinds::{self, KINDS},
-    request::Body,
-};
+use super::{Session, error::Failure, known, manifest::Files};
+use crate::api::{Kind, Object, Options, Status, Verb, request::Body};
 
 /// The arguments by which commands name objects.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -55,7 +51,9 @@ pub fn singular(kind: &Kind) -> String {
 
 /// The kind that a word of argv means.
 pub fn kind(word: &str) -> Result<&'static Kind, Failure> {
-    kinds::lookup(word).ok_or_else(|| Failure::usage(format!("the server doesn't have a resource type \"{word}\"")))
+    known::kinds()
+        .lookup(word)
+        .ok_or_else(|| Failure::usage(format!("the server doesn't have a resource type \"{word}\"")))
 }
 
 impl Selection {
@@ -173,6 +171,6 @@ fn slashed(word: &str) -> Result<Target, Failure> {
 
 /// The kinds of one word: a category's, or the one of that name.
 fn of_type(word: &str) -> Result<Vec<&'static Kind>, Failure> {
-    let members: Vec<&Kind> = KINDS.iter().filter(|k| k.categories.contains(&word)).collect();
+    let members: Vec<&Kind> = known::kinds().all().filter(|k| k.categories.contains(&word)).collect();
     if members.is_empty() { Ok(vec![kind(word)?]) } else { Ok(members) }
 }

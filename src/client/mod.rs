@@ -4,6 +4,7 @@
 //! API server in the same process, [`rpc`] speaks JSON-RPC over a Unix socket and reconnects by itself.
 
 mod blame;
+mod definition;
 mod events;
 mod informer;
 mod informers;
@@ -28,6 +29,7 @@ use crate::api::{
     status::qualified,
 };
 
+pub use definition::Definition;
 pub use events::{Recorder, reference};
 pub use informer::{Delta, Informer, InformerBuilder, Key, Unreadable};
 pub use informers::Informers;

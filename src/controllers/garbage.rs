@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{
     Catalog, Context, Plan, Row,
-    catalog::Item,
+    catalog::{Item, Section},
     meta,
     plan::{Guard, Write},
 };
@@ -22,31 +22,29 @@ pub const ROW: Row = Row {
     name: "generic-garbage-collector",
     workers: 20,
     wire: |wires| {
-        let catalog = wires.world.catalog.clone();
-        for section in catalog.sections() {
-            wires.on(&section.objects, |world, queue, change| {
-                let (old, new) = (change.old.as_deref(), change.new.as_deref());
-                let Some(object) = new.or(old) else { return };
-                if old.zip(new).is_some_and(|(old, new)| same(old, new)) {
-                    return;
+        let every = |_: &Section| true;
+        wires.on_sections(every, |world, queue, change| {
+            let (old, new) = (change.old.as_deref(), change.new.as_deref());
+            let Some(object) = new.or(old) else { return };
+            if old.zip(new).is_some_and(|(old, new)| same(old, new)) {
+                return;
+            }
+            // Most objects have neither owners nor finalizers: nothing to collect.
+            let wake = |uid: &str| queue.add(Key::new("", uid));
+            let uid = object.metadata.uid.as_deref().unwrap_or_default();
+            if new.is_some_and(|new| !owners(new).is_empty() || waits(new) || orphans(new)) {
+                wake(uid);
+            }
+            if new.is_none_or(waits) {
+                for dependent in world.catalog.dependents(uid) {
+                    wake(dependent.object.metadata.uid.as_deref().unwrap_or_default());
                 }
-                // Most objects have neither owners nor finalizers: nothing to collect.
-                let wake = |uid: &str| queue.add(Key::new("", uid));
-                let uid = object.metadata.uid.as_deref().unwrap_or_default();
-                if new.is_some_and(|new| !owners(new).is_empty() || waits(new) || orphans(new)) {
-                    wake(uid);
-                }
-                if new.is_none_or(waits) {
-                    for dependent in world.catalog.dependents(uid) {
-                        wake(dependent.object.metadata.uid.as_deref().unwrap_or_default());
-                    }
-                }
-                // An owner may be waiting for this one to go, or to disown it.
-                for owner in old.map(owners).unwrap_or_default() {
-                    wake(&owner.uid);
-                }
-            });
-        }
+            }
+            // An owner may be waiting for this one to go, or to disown it.
+            for owner in old.map(owners).unwrap_or_default() {
+                wake(&owner.uid);
+            }
+        });
     },
     reconcile,
 };
@@ -106,7 +104,7 @@ pub enum Owner {
 
 fn judge(catalog: &Catalog, item: &Item, owner: &OwnerReference) -> Owner {
     let Some(section) = catalog.section(&owner.api_version, &owner.kind) else { return Owner::Solid };
-    let namespace = match (section.kind.namespaced, item.object.metadata.namespace.is_some()) {
+    let namespace = match (section.namespaced, item.object.metadata.namespace.is_some()) {
         (true, true) => meta::namespace(&item.object.metadata),
         // No namespaced object can own a cluster-wide one: such a reference is a mistake, not a reason to delete.
         (true, false) => return Owner::Solid,

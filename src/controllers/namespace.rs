@@ -27,15 +27,16 @@ pub const ROW: Row = Row {
     wire: |wires| {
         let world = wires.world.clone();
         wires.own(&world.informers.namespaces);
-        for section in world.catalog.sections().iter().filter(|section| section.kind.namespaced) {
-            wires.on(&section.objects, |world, queue, change| {
+        wires.on_sections(
+            |section| section.namespaced,
+            |world, queue, change| {
                 let key = Key::new("", &change.key.namespace);
                 let ending = |ns: &Namespace| meta::is_terminating(&ns.metadata);
                 if world.informers.namespaces.get(&key).is_some_and(|namespace| ending(&namespace)) {
                     queue.add(key);
                 }
-            });
-        }
+            },
+        );
     },
     reconcile,
 };
@@ -61,7 +62,8 @@ pub struct Remains {
 }
 
 fn contents(catalog: &Catalog, namespace: &str) -> Vec<Remains> {
-    let sections = catalog.sections().iter().filter(|section| section.kind.namespaced);
+    let sections = catalog.sections();
+    let sections = sections.iter().filter(|section| section.namespaced);
     sections.map(|s| remains(&s.resource, s.objects.list_namespace(namespace).iter().map(|o| &**o))).collect()
 }
 

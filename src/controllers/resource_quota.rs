@@ -39,14 +39,14 @@ pub const ROW: Row = Row {
                 wake(world, queue, &change.key.namespace);
             }
         });
-        let catalog = wires.world.catalog.clone();
-        for section in catalog.sections().iter().filter(|section| section.kind.namespaced) {
-            wires.on(&section.objects, |world, queue, change| {
+        wires.on_sections(
+            |section| section.namespaced,
+            |world, queue, change| {
                 if change.new.is_none() {
                     wake(world, queue, &change.key.namespace);
                 }
-            });
-        }
+            },
+        );
     },
     reconcile,
 };

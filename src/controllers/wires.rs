@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{World, queue::Queue};
+use super::{World, catalog::Section, queue::Queue};
 use crate::{
     api::Env,
-    client::{Delta, Informer, Key, Typed},
+    client::{Delta, Informer, Key, Partial, Typed},
 };
 
 /// What a row's `wire` connects.
@@ -40,6 +40,38 @@ impl Wires<'_> {
                     Some(change) => wake(&world, &queue, &change),
                     None => return,
                 }
+            }
+        });
+    }
+
+    /// Has `wake` called for every change of every object of the kinds that are `wanted`, those too that are defined later.
+    pub fn on_sections(
+        &mut self,
+        wanted: fn(&Section) -> bool,
+        wake: impl Fn(&Arc<World>, &Queue, &Delta<Partial>) + Clone + Send + 'static,
+    ) {
+        let mut sections = self.world.catalog.follow();
+        let (queue, world, shutdown) = (self.queue.clone(), self.world.clone(), self.shutdown.clone());
+        self.tasks.spawn(async move {
+            let mut tasks = JoinSet::new();
+            loop {
+                let section = tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => return,
+                    section = sections.recv() => section,
+                };
+                let Some(section) = section else { return };
+                if !wanted(&section) {
+                    continue;
+                }
+                let (mut changes, queue, world, wake) =
+                    (section.objects.subscribe(), queue.clone(), world.clone(), wake.clone());
+                drop(section);
+                tasks.spawn(async move {
+                    while let Some(change) = changes.recv().await {
+                        wake(&world, &queue, &change);
+                    }
+                });
             }
         });
     }

@@ -7,14 +7,15 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
 use std::ops::Bound;
-use std::sync::{Arc, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use crate::api::kinds::registry::Registry;
 use crate::api::request::EventKind;
-use crate::api::{Kind, Status, WatchEvent, kinds};
+use crate::api::{Kind, Object, Status, WatchEvent, kinds};
 use crate::store::{Change, Entry, Range, Revision, Store};
 
 use super::encode::{Current, Head};
@@ -24,6 +25,7 @@ use super::watch::{Selection, Watchers};
 
 /// Where all objects live.
 const ROOT: &str = "/registry/";
+const DEFINITIONS: &str = "/registry/customresourcedefinitions.apiextensions.k8s.io/";
 /// How long a read waits for the cache to come up to a revision.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// A kind's window is cut at so many events, or bytes of them.
@@ -33,8 +35,13 @@ const WINDOW_BYTES: usize = 8 << 20;
 /// All shelves, and the revision that they have reached together.
 pub(super) struct Cache {
     store: Arc<dyn Store>,
+    /// The kinds that there are: the definitions are read here, where they are known first.
+    pub kinds: Registry,
     by_segment: HashMap<String, Arc<Shelf>>,
     by_kind: HashMap<usize, Arc<Shelf>>,
+    /// The shelves of custom resources, by segment. One stays when its definition goes: what comes later under its
+    /// name finds what is still there.
+    custom: RwLock<HashMap<String, Arc<Shelf>>>,
     revision: watch::Sender<Revision>,
 }
 
@@ -137,6 +144,27 @@ impl Event {
 }
 
 impl Shelf {
+    fn new(kind: &'static Kind) -> Shelf {
+        Shelf { kind, head: Head::of(kind), extractor: Extractor::of(kind), state: RwLock::default() }
+    }
+
+    /// The same objects for a row that says otherwise what is told of them; who watched the old shelf is not told any
+    /// more.
+    fn again(kind: &'static Kind, old: &Shelf) -> Shelf {
+        let shelf = Shelf::new(kind);
+        let mut state = old.write();
+        let (items, revision) = (std::mem::take(&mut state.items), state.revision);
+        *state = State::default();
+        drop(state);
+        let item = |(key, item): (Arc<str>, Arc<Item>)| {
+            let (labels, fields) = shelf.extractor.labels_and_fields(&item.bytes);
+            (key.clone(), Arc::new(Item { key, revision: item.revision, bytes: item.bytes.clone(), labels, fields }))
+        };
+        let items = items.into_iter().map(item).collect();
+        shelf.refill(items, revision);
+        shelf
+    }
+
     pub fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -231,28 +259,57 @@ impl State {
 impl Cache {
     /// Lists everything; the future that comes with it keeps the cache up to date and runs until it is dropped.
     pub async fn open(store: Arc<dyn Store>) -> Result<(Arc<Cache>, impl Future<Output = ()> + Send), Status> {
-        let shelf = |kind: &'static Kind| {
-            let (head, extractor) = (Head::of(kind), Extractor::of(kind));
-            Arc::new(Shelf { kind, head, extractor, state: RwLock::default() })
-        };
+        let shelf = |kind: &'static Kind| Arc::new(Shelf::new(kind));
         let by_kind: HashMap<_, _> = kinds::stored().map(|kind| (row(kind), shelf(kind))).collect();
         let by_segment = by_kind.values().map(|shelf| (segment_of(shelf.kind), shelf.clone())).collect();
-        let cache = Arc::new(Cache { store, by_segment, by_kind, revision: watch::Sender::new(0) });
+        let (kinds, custom, revision) = (Registry::default(), RwLock::default(), watch::Sender::new(0));
+        let cache = Arc::new(Cache { store, kinds, by_segment, by_kind, custom, revision });
         let from = cache.refill().await?;
         let fed = cache.clone();
         Ok((cache, async move { fed.feed(from).await }))
     }
 
-    pub fn shelf(&self, kind: &'static Kind) -> &Arc<Shelf> {
-        // Every row of the table has its shelf since `open`.
-        &self.by_kind[&row(kind)]
+    /// The shelf of a stored kind.
+    pub fn shelf(&self, kind: &'static Kind) -> Arc<Shelf> {
+        match self.by_kind.get(&row(kind)) {
+            // Every row of the table has its shelf since `open`.
+            Some(shelf) => shelf.clone(),
+            None => self.custom_shelf(kind),
+        }
     }
-    pub fn shelves(&self) -> impl Iterator<Item = &Arc<Shelf>> {
-        self.by_kind.values()
+    pub fn shelves(&self) -> Vec<Arc<Shelf>> {
+        let custom = self.custom.read().unwrap_or_else(PoisonError::into_inner);
+        self.by_kind.values().chain(custom.values()).cloned().collect()
     }
     /// Drops the changes up to a revision: nobody resumes from so long ago.
     pub fn forget(&self, upto: Revision) {
-        self.by_kind.values().for_each(|shelf| shelf.write().forget(upto));
+        self.shelves().iter().for_each(|shelf| shelf.write().forget(upto));
+    }
+
+    fn custom_shelf(&self, kind: &'static Kind) -> Arc<Shelf> {
+        let segment = segment_of(kind);
+        let mut custom = self.custom.write().unwrap_or_else(PoisonError::into_inner);
+        custom.entry(segment).or_insert_with(|| Arc::new(Shelf::new(kind))).clone()
+    }
+
+    /// Takes a definition in, and gives its objects the shelf that it needs. Called before anyone is told of the change.
+    fn define(&self, definition: &Object) {
+        let changed = self.kinds.put(definition);
+        let kinds = self.kinds.now();
+        let Some(stored) = kinds.defined(definition.name()).map(|defined| defined.stored.0).filter(|_| changed) else {
+            return;
+        };
+        let segment = segment_of(stored);
+        let mut custom = self.custom.write().unwrap_or_else(PoisonError::into_inner);
+        match custom.get(&segment) {
+            Some(old) if std::ptr::eq(old.kind, stored) => {}
+            Some(old) => {
+                // What is told of objects may have changed: whoever watches comes back for that.
+                let shelf = Arc::new(Shelf::again(stored, old));
+                custom.insert(segment, shelf);
+            }
+            None => drop(custom.insert(segment, Arc::new(Shelf::new(stored)))),
+        }
     }
     /// The revision that all shelves show.
     pub fn revision(&self) -> Revision {
@@ -289,15 +346,21 @@ impl Cache {
 
     async fn refill(&self) -> Result<Revision, Status> {
         let page = self.store.list(Range { prefix: ROOT.into(), ..Range::default() }).await.map_err(store_error)?;
-        let mut filled: HashMap<usize, BTreeMap<Arc<str>, Arc<Item>>> = HashMap::new();
-        for entry in page.entries {
-            if let Some(shelf) = self.shelf_of(&entry.key) {
-                let item = Item::new(shelf, entry.key.clone(), &entry.value, entry.mod_revision);
-                filled.entry(row(shelf.kind)).or_default().insert(entry.key, Arc::new(item));
+        let definitions = page.entries.iter().filter(|entry| entry.key.starts_with(DEFINITIONS));
+        for entry in definitions {
+            if let Ok(definition) = Object::from_slice(&entry.value) {
+                self.define(&definition);
             }
         }
-        for (row, shelf) in &self.by_kind {
-            shelf.refill(filled.remove(row).unwrap_or_default(), page.revision);
+        let mut filled: HashMap<*const Shelf, BTreeMap<Arc<str>, Arc<Item>>> = HashMap::new();
+        for entry in page.entries {
+            if let Some(shelf) = self.shelf_of(&entry.key) {
+                let item = Item::new(&shelf, entry.key.clone(), &entry.value, entry.mod_revision);
+                filled.entry(Arc::as_ptr(&shelf)).or_default().insert(entry.key, Arc::new(item));
+            }
+        }
+        for shelf in self.shelves() {
+            shelf.refill(filled.remove(&Arc::as_ptr(&shelf)).unwrap_or_default(), page.revision);
         }
         self.revision.send_replace(page.revision);
         Ok(page.revision)
@@ -323,6 +386,9 @@ impl Cache {
         while let Some(batch) = changes.recv().await {
             let batch = batch?;
             for change in &batch {
+                if change.key.starts_with(DEFINITIONS) {
+                    self.redefine(change);
+                }
                 if let Some(shelf) = self.shelf_of(&change.key) {
                     shelf.apply(change);
                 }
@@ -334,9 +400,26 @@ impl Cache {
         Err(crate::store::Error::Io("the store ended the watch".into()))
     }
 
-    fn shelf_of(&self, key: &str) -> Option<&Arc<Shelf>> {
+    fn redefine(&self, change: &Change) {
+        match change.now.as_ref().map(|entry| Object::from_slice(&entry.value)) {
+            Some(Ok(definition)) => self.define(&definition),
+            Some(Err(why)) => tracing::error!("a stored definition: {why}"),
+            None => {
+                let name = change.key.trim_start_matches(DEFINITIONS);
+                let defined = self.kinds.now().defined(name).cloned();
+                self.kinds.remove(name);
+                // Its watches end: there is nothing more to tell.
+                if let Some(defined) = defined {
+                    self.custom_shelf(defined.stored.0).write().watchers = Watchers::default();
+                }
+            }
+        }
+    }
+
+    fn shelf_of(&self, key: &str) -> Option<Arc<Shelf>> {
         let (segment, _) = key.strip_prefix(ROOT)?.split_once('/')?;
-        self.by_segment.get(segment)
+        let custom = || self.custom.read().unwrap_or_else(PoisonError::into_inner).get(segment).cloned();
+        self.by_segment.get(segment).cloned().or_else(custom)
     }
 }
 

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::api::kinds::registry::Kinds;
 use crate::api::request::FieldValidation;
 use crate::api::validation::names;
-use crate::api::{Cause, Kind, Options, Request, Status, User, Verb, kinds, status};
+use crate::api::{Cause, Kind, Options, Request, Status, User, Verb, status};
 
 use super::authorize::Attributes;
 use super::notes::Notes;
@@ -32,13 +33,15 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub fn resolve(request: Request) -> Result<Call, Status> {
-        let Some(asked) = kinds::lookup(&request.resource) else {
+    pub fn resolve(kinds: &Kinds, request: Request) -> Result<Call, Status> {
+        let Some(asked) = kinds.lookup(&request.resource) else {
             return Err(Status::failure(404, "NotFound", "the server could not find the requested resource")
                 .with_details(&request.resource, "", ""));
         };
         let kind = asked.stored();
-        let version = (!std::ptr::eq(asked, kind)).then_some(asked);
+        // A custom resource may lie there as another version, or as an older schema had it: it is always brought into the
+        // form that is asked for.
+        let version = (asked.is_custom() || !std::ptr::eq(asked, kind)).then_some(asked);
         let given = |s: Option<String>| s.filter(|s| !s.is_empty());
         let mut call = Call {
             verb: request.verb,
@@ -128,6 +131,11 @@ impl Call {
     /// The row that was asked for.
     pub fn asked(&self) -> &'static Kind {
         self.version.unwrap_or(self.kind)
+    }
+
+    /// The row whose rules hold: a custom resource is judged by the version in which it comes.
+    pub fn rules(&self) -> &'static Kind {
+        if self.kind.is_custom() { self.asked() } else { self.kind }
     }
 
     /// The same call without its body.

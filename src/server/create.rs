@@ -8,7 +8,7 @@ use super::authorize::may_grant;
 use super::call::Call;
 use super::encode::Current;
 use super::transact::{Decision, Plan, Taken};
-use super::{Server, allocate, certificates, fields, get, tokens};
+use super::{Server, allocate, certificates, custom, fields, get, tokens};
 
 /// How often a generated name that turns out taken is generated anew.
 const NAMES: usize = 8;
@@ -21,6 +21,7 @@ impl Server {
         if matches!(call.kind.storage, Storage::Nowhere) {
             return self.review(call).await;
         }
+        custom::may_create(&call)?;
         let body = call.take_body()?;
         if body["metadata"]["resourceVersion"].as_str().is_some_and(|rv| !rv.is_empty() && rv != "0") {
             return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
@@ -29,13 +30,13 @@ impl Server {
         let (mut object, warnings) = call.decode(body, validation)?;
         call.align_namespace(&mut object)?;
         call.align_name(&mut object)?;
-        strategy::receive(call.kind, &mut object);
+        strategy::receive(call.rules(), &mut object);
         object.set_meta("uid", serde_json::Value::from(self.env.uid()));
         object.set_meta("creationTimestamp", serde_json::Value::from(self.timestamp()));
         // Before admission, as upstream has it: what that adds is not the writer's.
         fields::created(&call, &mut object, &self.timestamp());
         admission::mutate(&Review::new(self, &call, Operation::Create, None), &mut object).await?;
-        strategy::prepare_admitted(call.kind, &mut object);
+        strategy::prepare_admitted(call.rules(), &mut object);
         certificates::note_user(&call, &mut object);
 
         let base = object.0["metadata"]["generateName"].as_str().unwrap_or("").to_owned();
@@ -73,7 +74,7 @@ impl Server {
             }
             may_grant(self, call, &new, None)?;
             let (claims, releases) = allocate::plan(self, call, None, &mut new, taken)?;
-            strategy::validate_create(call.kind, &new)?;
+            strategy::validate_create(call.rules(), &new)?;
             Ok(Plan { decision: Decision::Put(new), claims, releases })
         };
         let written = self.transact_new(call, &key, object, Box::new(settle)).await?;

@@ -9,7 +9,7 @@ use super::call::Call;
 use super::create::timestamp;
 use super::encode::Current;
 use super::transact::{Decision, How, Plan, Proposal};
-use super::{Server, allocate, get};
+use super::{Server, allocate, custom, get};
 
 const FOREGROUND: &str = "foregroundDeletion";
 const ORPHAN: &str = "orphan";
@@ -81,8 +81,10 @@ fn check_preconditions(call: &Call, object: &Object) -> Result<(), Status> {
 
 /// What a delete does to an object.
 fn decide(kind: &Kind, old: &Object, options: &Options, now: Timestamp) -> Decision {
-    if kind.kind == "Namespace" {
-        return decide_namespace(old, options, now);
+    match kind.kind {
+        "Namespace" => return decide_namespace(old, options, now),
+        "CustomResourceDefinition" => return decide_definition(old, options, now),
+        _ => {}
     }
     let mut object = old.clone();
     let grace = begin(kind, &mut object, options, now);
@@ -111,6 +113,19 @@ fn decide_namespace(old: &Object, options: &Options, now: Timestamp) -> Decision
     set_finalizers(&mut object, options);
     object.set_meta("deletionTimestamp", Value::from(timestamp(now)));
     object.0["status"]["phase"] = "Terminating".into();
+    Decision::Put(object)
+}
+
+/// A definition first takes its objects with it.
+fn decide_definition(old: &Object, options: &Options, now: Timestamp) -> Decision {
+    if old.is_terminating() {
+        return if old.finalizers().is_empty() { Decision::Delete } else { Decision::Keep };
+    }
+    let mut object = old.clone();
+    set_finalizers(&mut object, options);
+    custom::begin(&mut object, &timestamp(now));
+    object.set_meta("deletionGracePeriodSeconds", Value::from(0));
+    count_generation(&mut object);
     Decision::Put(object)
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::api::kinds;
+use crate::api::kinds::registry::Kinds;
 
 /// A method: its name, what it does, its parameters by name, and whether it is a subscription.
 type Method = (&'static str, &'static str, &'static [&'static str]);
@@ -37,9 +37,9 @@ const METHODS: &[Method] = &[
     ("rpc.discover", "This document", &[]),
 ];
 
-fn parameter(name: &str) -> Value {
+fn parameter(kinds: &Kinds, name: &str) -> Value {
     let (required, schema) = match name {
-        "resource" => (true, json!({"type": "string", "enum": resources()})),
+        "resource" => (true, json!({"type": "string", "enum": resources(kinds)})),
         "node" | "path" => (true, json!({"type": "string"})),
         "subscription" => (true, json!({"type": ["integer", "string"]})),
         "body" => (false, json!({"description": "an object, a patch, or the subresource's options"})),
@@ -49,8 +49,8 @@ fn parameter(name: &str) -> Value {
     json!({"name": name, "required": required, "schema": schema})
 }
 
-fn resources() -> Vec<String> {
-    kinds::KINDS.iter().map(|kind| kind.resource()).collect()
+fn resources(kinds: &Kinds) -> Vec<String> {
+    kinds.all().map(|kind| kind.resource()).collect()
 }
 
 /// Upstream's query parameters, by type.
@@ -86,11 +86,11 @@ fn options() -> Value {
 }
 
 /// The document.
-pub(super) fn document() -> Value {
+pub(super) fn document(kinds: &Kinds) -> Value {
     let method = |(name, summary, params): &Method| {
         json!({
             "name": name, "summary": summary, "paramStructure": "by-name",
-            "params": params.iter().map(|name| parameter(name)).collect::<Vec<_>>(),
+            "params": params.iter().map(|name| parameter(kinds, name)).collect::<Vec<_>>(),
             "result": {"name": "answer", "schema": {"$ref": "#/components/schemas/Answer"}},
         })
     };

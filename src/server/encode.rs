@@ -16,6 +16,7 @@ use crate::store::{Entry, Revision};
 #[derive(Debug)]
 pub(super) struct Head(String);
 
+const METADATA: &str = "\"metadata\":{";
 const FIELD: &str = "\"resourceVersion\":\"";
 
 impl Head {
@@ -46,29 +47,36 @@ impl Head {
 
     /// Stored bytes as they go out at a revision.
     pub fn deliver(&self, stored: &[u8], revision: Revision) -> Bytes {
-        let rest = stored.get(self.0.len()..).unwrap_or_default();
-        self.splice(rest, revision)
+        let (head, rest) = self.split(stored);
+        splice(head, rest, revision)
     }
 
     /// Delivered bytes, at another revision: what is gone is told with the revision of its going.
     pub fn redeliver(&self, delivered: &[u8], revision: Revision) -> Bytes {
-        let rest = delivered.get(self.0.len() + FIELD.len()..).unwrap_or_default();
+        let (head, rest) = self.split(delivered);
+        let rest = rest.get(FIELD.len()..).unwrap_or_default();
         // Behind the digits stand a quote and a comma.
         let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
-        self.splice(rest.get(digits + 2..).unwrap_or_default(), revision)
+        splice(head, rest.get(digits + 2..).unwrap_or_default(), revision)
     }
 
-    fn splice(&self, rest: &[u8], revision: Revision) -> Bytes {
-        let mut out = String::with_capacity(self.0.len() + FIELD.len() + 24);
-        out.push_str(&self.0);
-        out.push_str(FIELD);
-        // Writing to a String cannot fail.
-        let _ = write!(out, "{revision}\",");
-        let mut out = out.into_bytes();
-        out.reserve_exact(rest.len());
-        out.extend_from_slice(rest);
-        out.into()
+    /// An object's bytes up to its metadata's first field, and the rest. A custom resource may lie there in a version that
+    /// was stored before.
+    fn split<'a>(&self, bytes: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+        if bytes.starts_with(self.0.as_bytes()) {
+            return bytes.split_at(self.0.len());
+        }
+        let metadata = bytes.windows(METADATA.len()).position(|window| window == METADATA.as_bytes());
+        bytes.split_at(metadata.map_or(0, |at| at + METADATA.len()))
     }
+}
+
+fn splice(head: &[u8], rest: &[u8], revision: Revision) -> Bytes {
+    let mut field = String::with_capacity(FIELD.len() + 24);
+    field.push_str(FIELD);
+    // Writing to a String cannot fail.
+    let _ = write!(field, "{revision}\",");
+    [head, field.as_bytes(), rest].concat().into()
 }
 
 fn member(out: &mut Vec<u8>, first: &mut bool, key: &str, value: &Value) {

@@ -111,7 +111,8 @@ impl Server {
     pub(super) async fn select(&self, call: &Call) -> Result<Vec<Arc<Item>>, Status> {
         let selection = Selection::of(call)?;
         self.cache.fresh().await?;
-        let state = self.cache.shelf(call.kind).read();
+        let shelf = self.cache.shelf(call.kind);
+        let state = shelf.read();
         let all = state.range(&prefix(call.kind, &selection), None).cloned().collect::<Vec<_>>();
         drop(state);
         Ok(all.into_iter().filter(|item| selection.matches(call.kind, item)).collect())

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use crate::api::kinds::registry::Kinds;
 use crate::api::request::Body;
 use crate::api::rpc::Session;
 use crate::api::{Env, Object, Request, Response, Status, User, Verb, WatchEvent};
@@ -28,6 +29,7 @@ mod call;
 pub mod certificates;
 mod connect;
 mod create;
+mod custom;
 mod delete;
 mod deletecollection;
 mod discover;
@@ -193,6 +195,7 @@ impl Server {
         server.start_aggregation();
         server.start_certificates();
         server.start_endpoints();
+        server.start_definitions();
         Ok(server)
     }
 
@@ -211,17 +214,26 @@ impl Server {
     }
 
     async fn handled(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Response, Status> {
-        let call = Call::resolve(request)?;
+        let call = Call::resolve(&self.kinds(), request)?;
         self.allow(&call.attributes(), entry).await?;
         authorize::guard(self, &call).await?;
+        let defines = call.kind.kind == "CustomResourceDefinition" && !matches!(call.verb, Verb::Get | Verb::List);
         let notes = call.notes.clone();
         let answer = match call.version {
             None => self.run(call).await,
             Some(_) => {
                 let asked = call.again();
-                self.run(call).await.map(|response| asked.answered(response))
+                let answer = self.run(call).await;
+                answer.map(|mut response| {
+                    response.warnings.extend(custom::warning(&asked));
+                    asked.answered(response)
+                })
             }
         };
+        if defines {
+            // Who has changed a definition is served by it.
+            self.cache.fresh().await?;
+        }
         let annotations = notes.annotations();
         match entry {
             Some(entry) => entry.annotate(annotations),
@@ -267,7 +279,7 @@ impl Server {
     }
 
     async fn watched(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Watch, Status> {
-        let call = Call::resolve(request)?;
+        let call = Call::resolve(&self.kinds(), request)?;
         self.allow(&call.attributes(), entry).await?;
         let watch = self.open_watch(&call).await?;
         Ok(call.told(watch))
@@ -290,7 +302,7 @@ impl Server {
 impl Server {
     /// Refuses what its user may not do, before its body is read.
     async fn may_send(&self, request: &Request) -> Result<(), Status> {
-        let call = Call::resolve(request.clone())?;
+        let call = Call::resolve(&self.kinds(), request.clone())?;
         let asked = call.attributes();
         let Err(why) = self.authorize(&asked).await else { return Ok(()) };
         if let Some(entry) = self.config.audit.as_ref().and_then(|audit| audit.begin(request)) {
@@ -300,14 +312,19 @@ impl Server {
         Err(why)
     }
 
+    /// The kinds that there are now.
+    pub(crate) fn kinds(&self) -> Arc<Kinds> {
+        self.cache.kinds.now()
+    }
+
     /// Whether a request is about something that exists as a kind, and its user may make it.
     fn may(&self, request: &Request) -> Result<(), Status> {
-        self.authorizer.authorize(&Call::resolve(request.clone())?.attributes())
+        self.authorizer.authorize(&Call::resolve(&self.kinds(), request.clone())?.attributes())
     }
 
     /// The same for a verb of another name: what is proxied has the HTTP method's.
     fn may_by(&self, request: &Request, verb: &str) -> Result<(), Status> {
-        let call = Call::resolve(request.clone())?;
+        let call = Call::resolve(&self.kinds(), request.clone())?;
         self.authorizer.authorize(&Attributes { verb, ..call.attributes() })
     }
 
@@ -341,7 +358,7 @@ impl Server {
             user: user.clone(),
             ..Request::default()
         };
-        self.authorizer.authorize(&Call::resolve(request)?.attributes())?;
+        self.authorizer.authorize(&Call::resolve(&self.kinds(), request)?.attributes())?;
         Ok(self.streams.subscribe(node))
     }
 

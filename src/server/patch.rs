@@ -21,6 +21,12 @@ impl Server {
             return Err(Status::failure(415, "UnsupportedMediaType", "the patch names no patchType"));
         };
         call.check_manager()?;
+        if of_type == PatchType::Strategic && call.kind.is_custom() {
+            let types = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
+            let why =
+                format!("the body of the request was in an unknown format - accepted media types include: {types}");
+            return Err(Status::failure(415, "UnsupportedMediaType", why));
+        }
         match of_type {
             PatchType::Apply => self.apply(call, body).await,
             PatchType::ThreeWay if call.subresource.is_none() => self.apply_three_way(call, body).await,

@@ -93,7 +93,7 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
         server.backup(Path::new(&path), force).await.map_err(error)?;
         encode(super::get::status(Status::success())).map_err(error)
     })?;
-    module.register_method("rpc.discover", |_, _, _| discover::document())?;
+    module.register_method("rpc.discover", |_, context, _| discover::document(&context.kinds()))?;
     Ok(module)
 }
 

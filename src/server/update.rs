@@ -97,13 +97,13 @@ impl Server {
             Part::Whole => {
                 may_grant(self, call, &new, Some(old))?;
                 (claims, releases) = allocate::plan(self, call, Some(old), &mut new, taken)?;
-                strategy::validate_update(call.kind, &new, old)?;
+                strategy::validate_update(call.rules(), &new, old)?;
             }
             Part::Status => {
                 may_grant(self, call, &new, Some(old))?;
-                strategy::validate_status_update(call.kind, &new, old)?;
+                strategy::validate_status_update(call.rules(), &new, old)?;
             }
-            Part::Approval => strategy::validate_status_update(call.kind, &new, old)?,
+            Part::Approval => strategy::validate_status_update(call.rules(), &new, old)?,
             Part::Finalize => {}
         }
         // The object keeps its place: what was compared above is compared again by the store.
@@ -122,10 +122,10 @@ impl Server {
 /// Restricts a replacement to the part that may change.
 pub(super) fn prepare(call: &Call, part: Part, new: &mut Object, old: &Object) {
     match part {
-        Part::Whole => strategy::prepare_update(call.kind, new, old),
+        Part::Whole => strategy::prepare_update(call.rules(), new, old),
         Part::Status => {
             let managers = new.0["metadata"].get("managedFields").cloned();
-            strategy::prepare_status_update(call.kind, new, old);
+            strategy::prepare_status_update(call.rules(), new, old);
             new.set_meta("managedFields", managers);
         }
         Part::Approval => {}

@@ -6,23 +6,16 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::api::kinds::{Conversion, Storage};
+use crate::api::kinds::Storage;
 use crate::api::request::{Body, EventKind};
 use crate::api::selector::FieldSelector;
+use crate::api::structural::{fill, prune};
 use crate::api::{FieldValidation, Kind, Object, Response, Status, WatchEvent};
 
 use super::Watch;
 use super::call::Call;
 
 impl Call {
-    fn conversion(&self) -> Option<(&'static Kind, Conversion)> {
-        let row = self.version?;
-        match row.storage {
-            Storage::As(conversion) => Some((row, conversion)),
-            _ => None,
-        }
-    }
-
     /// Decodes an object of the version that was asked for, and makes it one of the stored version.
     pub fn decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {
         let (object, warnings) = self.asked().decode(value, validation)?;
@@ -36,9 +29,9 @@ impl Call {
 
     /// A stored object in the version that was asked for.
     pub fn shown<'a>(&self, object: &'a Object) -> Cow<'a, Object> {
-        match self.conversion() {
+        match self.version {
             None => Cow::Borrowed(object),
-            Some((row, _)) => Cow::Owned(shown_as(row, object)),
+            Some(row) => Cow::Owned(shown_as(row, object)),
         }
     }
 
@@ -52,7 +45,7 @@ impl Call {
     /// A field selector by the stored names; fields that the asked version does not offer are refused.
     pub fn stored_fields(&self, mut fields: FieldSelector) -> Result<FieldSelector, Status> {
         fields.check(self.asked())?;
-        if let Some((_, conversion)) = self.conversion() {
+        if let Storage::As(conversion) = self.asked().storage {
             fields.0.iter_mut().for_each(|(path, ..)| *path = (conversion.field)(path).to_owned());
         }
         Ok(fields)
@@ -104,6 +97,12 @@ pub(super) fn shown_as(row: &'static Kind, object: &Object) -> Object {
         (conversion.from_stored)(&mut object);
         set_type(&mut object, row);
     }
+    // Of a custom resource only `apiVersion` changes; but it may lie there as an older schema had it.
+    if let Some(version) = row.custom() {
+        set_type(&mut object, row);
+        prune::prune(&version.schema, &mut object.0);
+        fill::defaults(&version.schema, &mut object.0);
+    }
     object
 }
 
@@ -111,6 +110,8 @@ pub(super) fn shown_as(row: &'static Kind, object: &Object) -> Object {
 pub(super) fn stored_of(row: &'static Kind, mut object: Object) -> Object {
     if let Storage::As(conversion) = row.storage {
         (conversion.to_stored)(&mut object);
+    }
+    if !std::ptr::eq(row, row.stored()) {
         set_type(&mut object, row.stored());
     }
     object

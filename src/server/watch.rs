@@ -187,13 +187,13 @@ impl Server {
         let shelf = self.cache.shelf(call.kind);
         let mut older = Vec::new();
         let start = match start {
-            Start::After(revision) => Start::After(self.catch_up(shelf, &selection, revision, &mut older).await?),
+            Start::After(revision) => Start::After(self.catch_up(&shelf, &selection, revision, &mut older).await?),
             present => present,
         };
         let now = self.cache.revision();
         let (sender, watch, (id, dropped)) = {
             let mut state = shelf.write();
-            let first = first_events(shelf, &state, &selection, start, now)?;
+            let first = first_events(&shelf, &state, &selection, start, now)?;
             let (sender, watch) = mpsc::channel(older.len() + first.len() + BACKLOG);
             for event in older.into_iter().chain(first) {
                 // The channel has room for all of them.
@@ -203,7 +203,7 @@ impl Server {
             (sender, watch, added)
         };
         let timeout = call.options.timeout_seconds.map(Duration::from_secs);
-        tokio::spawn(end_of_watch(Arc::downgrade(shelf), id, sender, dropped, timeout));
+        tokio::spawn(end_of_watch(Arc::downgrade(&shelf), id, sender, dropped, timeout));
         Ok(watch)
     }
 
@@ -241,7 +241,7 @@ impl Server {
         // Everything up to this revision has been handed to the watchers before their shelf's lock is taken below.
         let revision = self.cache.revision();
         for shelf in self.cache.shelves() {
-            shelf.read().watchers.bookmark(shelf, revision);
+            shelf.read().watchers.bookmark(&shelf, revision);
         }
     }
 }

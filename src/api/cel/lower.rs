@@ -7,6 +7,7 @@ use cel::parser::PrattParser;
 
 use super::functions::{self, Function};
 use super::operators::Operator;
+use super::types;
 use super::value::Value;
 use super::{CompileError, Env, Program, Type};
 
@@ -100,19 +101,12 @@ fn compile_here(source: &str, env: &Env) -> Result<Program, CompileError> {
         .max_expression_node_count(MAX_NODES)
         .max_recursion_depth(MAX_PARSE_DEPTH);
     let expr = parser.parse(source).map_err(|errors| {
-        let each = errors.errors.iter().map(|e| report(source, e.pos.0, e.pos.1, &e.msg));
+        let each = errors.errors.iter().map(|e| CompileError::at(source, e.pos.0, e.pos.1, &e.msg).0);
         CompileError(each.collect::<Vec<_>>().join("\n"))
     })?;
     let mut lowering = Lowering { source, env, scope: Vec::new(), names: Vec::new(), depth: 0 };
     let (root, result) = lowering.lower(&expr)?;
     Ok(Program { root, result, names: lowering.names })
-}
-
-/// An error as cel-go shows it.
-fn report(source: &str, line: isize, column: isize, message: &str) -> String {
-    let text = source.lines().nth(usize::try_from(line - 1).unwrap_or(0)).unwrap_or("");
-    let dots = ".".repeat(usize::try_from(column - 1).unwrap_or(0));
-    format!("ERROR: <input>:{line}:{column}: {message}\n | {text}\n | {dots}^")
 }
 
 struct Lowering<'a> {
@@ -134,7 +128,7 @@ impl Lowering<'_> {
         let before = &self.source[..at];
         let line = before.matches('\n').count() as isize + 1;
         let column = before.rsplit('\n').next().unwrap_or("").chars().count() as isize + 1;
-        CompileError(report(self.source, line, column, &message))
+        CompileError::at(self.source, line, column, &message)
     }
 
     fn lower(&mut self, expr: &IdedExpr) -> Lowered {
@@ -297,7 +291,7 @@ impl Lowering<'_> {
     fn name_of(&self, expr: &IdedExpr) -> Result<Arc<str>, CompileError> {
         match &expr.expr {
             Expr::Ident(name) => Ok(name.as_str().into()),
-            _ => Err(CompileError(report(self.source, 1, 1, "argument must be a simple name"))),
+            _ => Err(CompileError::at(self.source, 1, 1, "argument must be a simple name")),
         }
     }
 
@@ -319,37 +313,10 @@ impl Lowering<'_> {
     }
 
     fn operator(&mut self, name: &str, operator: Operator, args: &[IdedExpr]) -> Lowered {
-        let [left, right] = args else { return Err(CompileError(report(self.source, 1, 1, "two operands expected"))) };
+        let [left, right] = args else { return Err(CompileError::at(self.source, 1, 1, "two operands expected")) };
         let ((left, a), (right, b)) = (self.lower(left)?, self.lower(right)?);
-        let refused = || Err(self.no_overload(symbol(name), name, &[a.clone(), b.clone()], false));
-        let of = match operator {
-            Operator::Equal | Operator::NotEqual => match (&a, &b) {
-                _ if a.fits(&b) => Type::Bool,
-                // What may be absent is compared to null by habit.
-                (Type::Null, Type::Object(_) | Type::Optional(_) | Type::Timestamp | Type::Duration)
-                | (Type::Object(_) | Type::Optional(_) | Type::Timestamp | Type::Duration, Type::Null) => Type::Bool,
-                _ => return refused(),
-            },
-            Operator::In => match &b {
-                Type::List(item) if item.fits(&a) => Type::Bool,
-                Type::Map(key, _) if key.fits(&a) => Type::Bool,
-                Type::Dyn => Type::Bool,
-                _ => return refused(),
-            },
-            Operator::Less | Operator::LessEqual | Operator::Greater | Operator::GreaterEqual => match (&a, &b) {
-                _ if a.is_number() && b.is_number() => Type::Bool,
-                (Type::Dyn, _) | (_, Type::Dyn) => Type::Bool,
-                (Type::Bool, Type::Bool)
-                | (Type::String, Type::String)
-                | (Type::Bytes, Type::Bytes)
-                | (Type::Timestamp, Type::Timestamp)
-                | (Type::Duration, Type::Duration) => Type::Bool,
-                _ => return refused(),
-            },
-            _ => match arithmetic(operator, &a, &b) {
-                Some(of) => of,
-                None => return refused(),
-            },
+        let Some(of) = types::operated(operator, &a, &b) else {
+            return Err(self.no_overload(symbol(name), name, &[a, b], false));
         };
         Ok((Node::Operate(operator, Box::new([left, right])), of))
     }
@@ -379,7 +346,7 @@ impl Lowering<'_> {
             _ => None,
         };
         let Some((step, filter, body)) = found else {
-            return Err(CompileError(report(self.source, 1, 1, "unsupported macro")));
+            return Err(CompileError::at(self.source, 1, 1, "unsupported macro"));
         };
         self.fold(step, &it.iter_range, vec![it.iter_var.as_str().into()], filter, &body)
     }
@@ -403,7 +370,7 @@ impl Lowering<'_> {
                 let why = format!(
                     "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
                 );
-                return Err(CompileError(report(self.source, 1, 1, &why)));
+                return Err(CompileError::at(self.source, 1, 1, &why));
             }
         };
         let before = self.scope.len();
@@ -521,29 +488,6 @@ fn unwrapped(of: Type) -> Type {
 /// An operator as the source has it.
 fn symbol(operator: &str) -> &str {
     operator.trim_matches(['_', '@'])
-}
-
-fn arithmetic(operator: Operator, a: &Type, b: &Type) -> Option<Type> {
-    Some(match (operator, a, b) {
-        (_, Type::Dyn, other) | (_, other, Type::Dyn) => match other {
-            Type::Int | Type::Uint | Type::Double | Type::String | Type::List(_) => other.clone(),
-            _ => Type::Dyn,
-        },
-        (_, Type::Int, Type::Int) => Type::Int,
-        (_, Type::Uint, Type::Uint) => Type::Uint,
-        (Operator::Modulo, ..) => return None,
-        (_, Type::Double, Type::Double) => Type::Double,
-        (Operator::Add, Type::String, Type::String) => Type::String,
-        (Operator::Add, Type::Bytes, Type::Bytes) => Type::Bytes,
-        (Operator::Add, Type::List(x), Type::List(y)) if x.fits(y) => a.clone(),
-        (Operator::Add, Type::Timestamp, Type::Duration) | (Operator::Add, Type::Duration, Type::Timestamp) => {
-            Type::Timestamp
-        }
-        (Operator::Subtract, Type::Timestamp, Type::Timestamp) => Type::Duration,
-        (Operator::Subtract, Type::Timestamp, Type::Duration) => Type::Timestamp,
-        (Operator::Add | Operator::Subtract, Type::Duration, Type::Duration) => Type::Duration,
-        _ => return None,
-    })
 }
 
 fn literal_of(literal: &LiteralValue) -> (Node, Type) {

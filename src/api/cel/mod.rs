@@ -16,10 +16,14 @@
 use std::sync::Arc;
 
 mod eval;
-pub mod functions;
+pub mod format;
+mod functions;
 mod lower;
-pub mod operators;
+mod operators;
+pub mod semver;
+pub mod times;
 pub mod types;
+pub mod url;
 pub mod value;
 
 pub use types::Type;
@@ -92,6 +96,15 @@ impl Error {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CompileError(pub String);
+
+impl CompileError {
+    /// One at a place in the source; lines and columns count from 1.
+    fn at(source: &str, line: isize, column: isize, message: &str) -> CompileError {
+        let text = source.lines().nth(usize::try_from(line - 1).unwrap_or(0)).unwrap_or("");
+        let dots = ".".repeat(usize::try_from(column - 1).unwrap_or(0));
+        CompileError(format!("ERROR: <input>:{line}:{column}: {message}\n | {text}\n | {dots}^"))
+    }
+}
 
 /// What an expression may name, with the types as far as they are known.
 #[derive(Clone, Debug, Default)]

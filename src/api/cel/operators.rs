@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::value::{List, ListKind, Value};
+use super::value::{List, ListKind, Value, compare_numbers};
 use super::{Budget, Error};
 
 /// A binary operator of the language that takes values (not `&&`, `||` and the like, which take expressions).
@@ -209,31 +209,4 @@ pub fn compare(a: &Value, b: &Value) -> Result<Option<Ordering>, Error> {
         }
         _ => Err(Error::no_such_overload()),
     }
-}
-
-/// Numbers by what they count, whatever their types.
-pub fn compare_numbers(a: &Value, b: &Value) -> Option<Ordering> {
-    let whole = |value: &Value| match value {
-        Value::Int(i) => Some(i128::from(*i)),
-        Value::Uint(u) => Some(i128::from(*u)),
-        _ => None,
-    };
-    match (a, b) {
-        (Value::Double(a), Value::Double(b)) => a.partial_cmp(b),
-        (Value::Double(d), other) => compare_double(*d, whole(other)?),
-        (other, Value::Double(d)) => compare_double(*d, whole(other)?).map(Ordering::reverse),
-        _ => Some(whole(a)?.cmp(&whole(b)?)),
-    }
-}
-
-fn compare_double(d: f64, whole: i128) -> Option<Ordering> {
-    if d.is_nan() {
-        return None;
-    }
-    // A double of this size is a whole number that an i128 holds; a larger one is beyond every integer.
-    if d.abs() >= 1e30 {
-        return Some(if d > 0.0 { Ordering::Greater } else { Ordering::Less });
-    }
-    let floor = d.floor();
-    Some((floor as i128).cmp(&whole).then(if d > floor { Ordering::Greater } else { Ordering::Equal }))
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::operators::Operator;
+
 /// A static type.
 #[derive(Clone, Debug, Default)]
 pub enum Type {
@@ -87,4 +89,53 @@ impl fmt::Display for Type {
             Type::Named(name) => f.write_str(name),
         }
     }
+}
+
+/// The type that an operator makes of two; `None`: it does not take them.
+pub fn operated(operator: Operator, a: &Type, b: &Type) -> Option<Type> {
+    let holds = match operator {
+        // What may be absent is compared to null by habit.
+        Operator::Equal | Operator::NotEqual => a.fits(b) || may_be_null(a, b) || may_be_null(b, a),
+        Operator::In => match b {
+            Type::List(item) => item.fits(a),
+            Type::Map(key, _) => key.fits(a),
+            other => matches!(other, Type::Dyn),
+        },
+        Operator::Less | Operator::LessEqual | Operator::Greater | Operator::GreaterEqual => match (a, b) {
+            _ if a.is_number() && b.is_number() => true,
+            (Type::Dyn, _) | (_, Type::Dyn) => true,
+            (Type::Bool | Type::String | Type::Bytes | Type::Timestamp | Type::Duration, _) => a.fits(b),
+            _ => false,
+        },
+        _ => return arithmetic(operator, a, b),
+    };
+    holds.then_some(Type::Bool)
+}
+
+fn may_be_null(null: &Type, other: &Type) -> bool {
+    let nullable = matches!(other, Type::Object(_) | Type::Optional(_) | Type::Timestamp | Type::Duration);
+    matches!(null, Type::Null) && nullable
+}
+
+fn arithmetic(operator: Operator, a: &Type, b: &Type) -> Option<Type> {
+    Some(match (operator, a, b) {
+        (_, Type::Dyn, other) | (_, other, Type::Dyn) => match other {
+            Type::Int | Type::Uint | Type::Double | Type::String | Type::List(_) => other.clone(),
+            _ => Type::Dyn,
+        },
+        (_, Type::Int, Type::Int) => Type::Int,
+        (_, Type::Uint, Type::Uint) => Type::Uint,
+        (Operator::Modulo, ..) => return None,
+        (_, Type::Double, Type::Double) => Type::Double,
+        (Operator::Add, Type::String, Type::String) => Type::String,
+        (Operator::Add, Type::Bytes, Type::Bytes) => Type::Bytes,
+        (Operator::Add, Type::List(x), Type::List(y)) if x.fits(y) => a.clone(),
+        (Operator::Add, Type::Timestamp, Type::Duration) | (Operator::Add, Type::Duration, Type::Timestamp) => {
+            Type::Timestamp
+        }
+        (Operator::Subtract, Type::Timestamp, Type::Timestamp) => Type::Duration,
+        (Operator::Subtract, Type::Timestamp, Type::Duration) => Type::Timestamp,
+        (Operator::Add | Operator::Subtract, Type::Duration, Type::Duration) => Type::Duration,
+        _ => return None,
+    })
 }

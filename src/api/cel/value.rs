@@ -1,5 +1,6 @@
 //! The values of expressions, and how JSON becomes one.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value as Json;
 
-use super::functions::{format::Format, net::Url, semver::Semver};
+use super::{format::Format, semver::Semver, url::Url};
 use crate::api::Quantity;
 
 /// A value. Cheap to clone.
@@ -260,7 +261,7 @@ impl PartialEq for Value {
             (Value::Url(a), Value::Url(b)) => a == b,
             (Value::Semver(a), Value::Semver(b)) => a == b,
             (Value::Format(a), Value::Format(b)) => std::ptr::eq(*a, *b),
-            _ => super::operators::compare_numbers(self, other) == Some(std::cmp::Ordering::Equal),
+            _ => compare_numbers(self, other) == Some(Ordering::Equal),
         }
     }
 }
@@ -300,4 +301,31 @@ fn duration_text(duration: SignedDuration) -> String {
         0 => format!("{seconds}s"),
         _ => format!("{sign}{seconds}.{}s", format!("{nanos:09}").trim_end_matches('0')),
     }
+}
+
+/// Numbers by what they count, whatever their types.
+pub fn compare_numbers(a: &Value, b: &Value) -> Option<Ordering> {
+    let whole = |value: &Value| match value {
+        Value::Int(i) => Some(i128::from(*i)),
+        Value::Uint(u) => Some(i128::from(*u)),
+        _ => None,
+    };
+    match (a, b) {
+        (Value::Double(a), Value::Double(b)) => a.partial_cmp(b),
+        (Value::Double(d), other) => compare_double(*d, whole(other)?),
+        (other, Value::Double(d)) => compare_double(*d, whole(other)?).map(Ordering::reverse),
+        _ => Some(whole(a)?.cmp(&whole(b)?)),
+    }
+}
+
+fn compare_double(d: f64, whole: i128) -> Option<Ordering> {
+    if d.is_nan() {
+        return None;
+    }
+    // A double of this size is a whole number that an i128 holds; a larger one is beyond every integer.
+    if d.abs() >= 1e30 {
+        return Some(if d > 0.0 { Ordering::Greater } else { Ordering::Less });
+    }
+    let floor = d.floor();
+    Some((floor as i128).cmp(&whole).then(if d > floor { Ordering::Greater } else { Ordering::Equal }))
 }

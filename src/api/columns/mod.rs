@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::schema::interned;
 use super::{Object, duration};
 
 pub mod pod;
@@ -12,15 +13,149 @@ pub struct Column {
     pub name: &'static str,
     /// Shown with `-o wide` only.
     pub wide: bool,
+    pub cell: Cell,
+}
+
+/// Where a column's cells come from.
+pub enum Cell {
+    /// The text of an object at a moment.
+    Text(fn(&Object, Timestamp) -> String),
+    /// What a CustomResourceDefinition asks for.
+    Defined(Defined),
+}
+
+/// A column of a CustomResourceDefinition.
+pub struct Defined {
+    path: &'static [&'static str],
+    /// `integer`, `number`, `string`, `boolean` or `date`.
+    pub of: &'static str,
+    pub format: &'static str,
+    pub description: &'static str,
+    pub priority: i64,
+}
+
+impl Column {
     /// The cell of an object at a moment.
-    pub cell: fn(&Object, Timestamp) -> String,
+    pub fn text(&self, object: &Object, now: Timestamp) -> String {
+        match &self.cell {
+            Cell::Text(of) => of(object, now),
+            Cell::Defined(defined) => match defined.value(object, now) {
+                Value::Null => "<none>".to_owned(),
+                Value::String(text) => text,
+                other => other.to_string(),
+            },
+        }
+    }
+
+    /// The same as a Table has it: what a definition's column says is a number or a truth value is one there.
+    pub fn value(&self, object: &Object, now: Timestamp) -> Value {
+        match &self.cell {
+            Cell::Text(of) => of(object, now).into(),
+            Cell::Defined(defined) => defined.value(object, now),
+        }
+    }
+}
+
+impl Defined {
+    fn value(&self, object: &Object, now: Timestamp) -> Value {
+        let Some(found) = jsonpath(&object.0, self.path) else { return Value::Null };
+        match (self.of, found) {
+            (_, Value::Null) => Value::Null,
+            ("date", time) => age(time, now).into(),
+            ("integer", Value::Number(n)) => {
+                n.as_i64().or_else(|| n.as_f64().map(|f| f as i64)).map_or(Value::Null, Value::from)
+            }
+            ("number", n @ Value::Number(_)) | ("boolean", n @ Value::Bool(_)) => n.clone(),
+            ("string", Value::String(text)) => text.as_str().into(),
+            ("string", other) => other.to_string().into(),
+            _ => Value::Null,
+        }
+    }
+}
+
+/// The column of an entry of `additionalPrinterColumns`.
+pub fn of_definition(json: &Value) -> Column {
+    let text = |field: &str| interned::string(json[field].as_str().unwrap_or(""));
+    let priority = json["priority"].as_i64().unwrap_or(0);
+    let defined = Defined {
+        path: interned::list(&steps(json["jsonPath"].as_str().unwrap_or("")).unwrap_or_default()),
+        of: text("type"),
+        format: text("format"),
+        description: text("description"),
+        priority,
+    };
+    Column { name: text("name"), wide: priority > 0, cell: Cell::Defined(defined) }
+}
+
+/// The steps of a simple JSON path, as `.spec.ports[0].name`, `.metadata.labels['a\.b']`,
+/// `.status.conditions[?(@.type=="Ready")].status`; `None`: it is none.
+pub fn steps(path: &str) -> Option<Vec<String>> {
+    let mut rest = path.trim();
+    let mut steps = Vec::new();
+    while !rest.is_empty() {
+        if let Some(inner) = rest.strip_prefix('[') {
+            // A filter may hold brackets in its strings only; none of upstream's examples does.
+            let (inside, after) = inner.split_once(']')?;
+            steps.push(match inside.trim_matches(['\'', '"']) {
+                _ if inside.starts_with("?(") => inside.strip_suffix(')').map(str::to_owned)?,
+                quoted if quoted.len() != inside.len() => quoted.replace("\\.", "."),
+                index => index.parse::<i64>().ok().map(|_| format!("[{index}"))?,
+            });
+            rest = after;
+            continue;
+        }
+        rest = rest.strip_prefix('.')?;
+        let mut name = String::new();
+        let mut characters = rest.char_indices();
+        let mut end = rest.len();
+        while let Some((at, c)) = characters.next() {
+            match c {
+                '\\' => name.extend(characters.next().map(|(_, c)| c)),
+                '.' | '[' => {
+                    end = at;
+                    break;
+                }
+                c => name.push(c),
+            }
+        }
+        if name.is_empty() {
+            return None;
+        }
+        steps.push(name);
+        rest = &rest[end..];
+    }
+    (!steps.is_empty()).then_some(steps)
+}
+
+/// The first value at a path.
+fn jsonpath<'a, S: AsRef<str>>(value: &'a Value, steps: &[S]) -> Option<&'a Value> {
+    let Some((step, rest)) = steps.split_first() else { return Some(value) };
+    let step = step.as_ref();
+    if let Some(index) = step.strip_prefix('[') {
+        let items = value.as_array()?;
+        let index: i64 = index.parse().ok()?;
+        let at = if index < 0 { items.len() as i64 + index } else { index };
+        return jsonpath(items.get(usize::try_from(at).ok()?)?, rest);
+    }
+    if let Some(filter) = step.strip_prefix("?(@") {
+        let (path, wanted) = filter.split_once("==")?;
+        let path = self::steps(path.trim())?;
+        let wanted = wanted.trim().trim_matches(['\'', '"']);
+        let fits = |item: &&Value| match jsonpath(item, &path) {
+            Some(Value::String(text)) => text == wanted,
+            Some(other) => other.to_string() == wanted,
+            None => false,
+        };
+        return value.as_array()?.iter().filter(fits).find_map(|item| jsonpath(item, rest));
+    }
+    jsonpath(value.get(step)?, rest)
 }
 
 pub const fn column(name: &'static str, cell: fn(&Object, Timestamp) -> String) -> Column {
-    Column { name, wide: false, cell }
+    Column { name, wide: false, cell: Cell::Text(cell) }
 }
 pub const fn wide(name: &'static str, cell: fn(&Object, Timestamp) -> String) -> Column {
-    Column { name, wide: true, cell }
+    Column { name, wide: true, cell: Cell::Text(cell) }
 }
 
 pub const NAME: Column = column("NAME", |o, _| o.name().to_owned());

@@ -1,10 +1,11 @@
-//! CustomResourceDefinition (apiextensions.k8s.io/v1): the row; what it defines is served elsewhere.
+//! CustomResourceDefinition (apiextensions.k8s.io/v1): the row, and its rules; what it defines are rows too (`custom`).
 
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
-use crate::api::columns::{NAME, column, text};
+use crate::api::columns::{self, NAME, text};
 use crate::api::defaults::{each, fill, made, object};
+use crate::api::structural;
 use crate::api::validation::{At, Errors, names};
 use crate::api::{Cause, Object};
 
@@ -12,12 +13,15 @@ pub const KIND: Kind = Kind {
     short_names: &["crd", "crds"],
     categories: &["api-extensions"],
     subresources: &["status"],
-    columns: &[NAME, column("CREATED AT", |o, _| text(o, "metadata.creationTimestamp"))],
+    columns: &[NAME, columns::column("CREATED AT", |o, _| text(o, "metadata.creationTimestamp"))],
     strategy: Strategy { default, prepare_create, validate, validate_update, has_generation: true, ..Strategy::PLAIN },
     ..Kind::of::<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition>(
         "customresourcedefinition",
     )
 };
+
+/// Who adds to Kubernetes' own groups says that he may.
+const APPROVED: &str = "api-approved.kubernetes.io";
 
 fn default(definition: &mut Object) {
     let Some(map) = definition.0.as_object_mut() else { return };
@@ -71,6 +75,19 @@ fn validate(definition: &Object) -> Vec<Cause> {
     if definition.name() != wanted {
         errs.invalid("metadata.name", definition.name(), "must be spec.names.plural+\".\"+spec.group");
     }
+    let protected = ["k8s.io", "kubernetes.io"].iter().any(|domain| {
+        group.str() == *domain || group.str().strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'))
+    });
+    if protected && definition.annotation(APPROVED).is_none() {
+        let why = "protected groups must have approval annotation \"api-approved.kubernetes.io\", see \
+                   https://github.com/kubernetes/enhancements/pull/1111";
+        errs.required(format!("metadata.annotations[{APPROVED}]"), why);
+    }
+    if spec.get("preserveUnknownFields").bool() {
+        let why =
+            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
+        errs.invalid(spec.path("preserveUnknownFields"), true, why);
+    }
     errs.one_of(&spec.get("scope"), &["Cluster", "Namespaced"]);
     check_names(&it, &mut errs);
     versions(&spec.get("versions"), &mut errs);
@@ -112,18 +129,91 @@ fn versions(versions: &At<'_>, errs: &mut Errors) {
         }
         seen.push(name.str());
         let schema = version.get("schema").get("openAPIV3Schema");
-        if !schema.is_set() {
-            errs.required(&schema.path, "schemas are required");
-        } else if schema.get("type").str() != "object" {
-            match schema.get("type").str() {
-                "" => errs.required(schema.path("type"), "must not be empty at the root"),
-                other => errs.invalid(schema.path("type"), other, "must be object at the root"),
-            }
+        match schema.is_set() {
+            true => structural::definition::validate(&schema, errs),
+            false => errs.required(&schema.path, "schemas are required"),
         }
+        subresources(&version.get("subresources"), errs);
+        version.get("additionalPrinterColumns").items().for_each(|at| column(&at, errs));
+        selectable(&version.get("selectableFields"), &schema, errs);
     }
     let stored = versions.items().filter(|v| v.get("storage").bool()).count();
     if stored != 1 {
         errs.invalid(&versions.path, versions.value.clone(), "must have exactly one version marked as storage version");
+    }
+}
+
+fn subresources(at: &At<'_>, errs: &mut Errors) {
+    let scale = at.get("scale");
+    if !scale.is_set() {
+        return;
+    }
+    const PATHS: &[(&str, &[&str], bool)] = &[
+        ("specReplicasPath", &["spec"], true),
+        ("statusReplicasPath", &["status"], true),
+        ("labelSelectorPath", &["spec", "status"], false),
+    ];
+    for (field, below, required) in PATHS {
+        let path = scale.get(field);
+        let steps = columns::steps(path.str());
+        let plain = path.str().starts_with('.') && !path.str().contains('[');
+        match steps.filter(|_| plain) {
+            None if path.is_empty() && !required => {}
+            None if path.is_empty() => errs.required(&path.path, ""),
+            Some(steps) if steps.len() > 1 && below.contains(&steps[0].as_str()) => {}
+            _ => {
+                let below: Vec<String> = below.iter().map(|name| format!(".{name}")).collect();
+                errs.invalid(&path.path, path.str(), format!("should be a json path under {}", below.join(" or ")));
+            }
+        }
+    }
+}
+
+fn column(at: &At<'_>, errs: &mut Errors) {
+    const TYPES: &[&str] = &["integer", "number", "string", "boolean", "date"];
+    const FORMATS: &[&str] = &["int32", "int64", "float", "double", "byte", "date", "date-time", "password"];
+    if at.get("name").is_empty() {
+        errs.required(at.path("name"), "");
+    }
+    errs.one_of(&at.get("type"), TYPES);
+    let format = at.get("format");
+    if !format.is_empty() && !FORMATS.contains(&format.str()) {
+        errs.not_supported(&format.path, format.str(), FORMATS);
+    }
+    let path = at.get("jsonPath");
+    if path.is_empty() {
+        errs.required(&path.path, "");
+    } else if columns::steps(path.str()).is_none() {
+        errs.invalid(&path.path, path.str(), "is an invalid simple json path");
+    }
+}
+
+/// How many fields selectors may name.
+const MAX_SELECTABLE: usize = 8;
+
+fn selectable(at: &At<'_>, schema: &At<'_>, errs: &mut Errors) {
+    if at.len() > MAX_SELECTABLE {
+        errs.too_many(&at.path, at.len(), MAX_SELECTABLE);
+    }
+    for (i, field) in at.items().enumerate() {
+        let path = field.get("jsonPath");
+        let field_type = path.str().strip_prefix('.').and_then(|names| {
+            let properties = names.split('.').try_fold(schema.value, |at, name| at["properties"].get(name))?;
+            properties["type"].as_str()
+        });
+        match field_type {
+            _ if path.is_empty() => errs.required(&path.path, ""),
+            Some("string" | "integer" | "boolean") if !path.str().starts_with(".metadata.") => {}
+            Some(_) => {
+                let why = "must point to a field of type string, boolean or integer. Enum string fields and strings with \
+                           formats are allowed";
+                errs.invalid(&path.path, path.str(), why);
+            }
+            None => errs.invalid(&path.path, path.str(), "is an invalid path: does not refer to a valid field"),
+        }
+        if at.items().take(i).any(|before| before.get("jsonPath").str() == path.str()) {
+            errs.duplicate(&path.path, path.str());
+        }
     }
 }
 

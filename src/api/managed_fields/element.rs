@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::api::schema::{ListKind, Topology};
+use crate::api::schema::{List, Topology};
 
 /// The field of a struct, or the key of a map.
 pub fn field(name: &str) -> Box<str> {
@@ -10,8 +10,8 @@ pub fn field(name: &str) -> Box<str> {
 }
 
 /// An item of a list that is a set or a map; `None` where a key is missing that has no default.
-pub fn item(kind: &ListKind, item: &Value) -> Option<Box<str>> {
-    match kind.topology {
+pub fn item(list: &List, item: &Value) -> Option<Box<str>> {
+    match list.kind.topology {
         Topology::Set => Some(format!("v:{item}").into()),
         Topology::Map(keys) => {
             let mut sorted: Vec<&str> = keys.to_vec();
@@ -19,7 +19,7 @@ pub fn item(kind: &ListKind, item: &Value) -> Option<Box<str>> {
             let part = |key: &str| match &item[key] {
                 // The one default among the keys of upstream's lists.
                 Value::Null if key == "protocol" => Some(Value::from("TCP")),
-                Value::Null => None,
+                Value::Null => list.default(key).cloned(),
                 value => Some(value.clone()),
             };
             let found: Option<Map<String, Value>> =

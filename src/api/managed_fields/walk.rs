@@ -70,6 +70,7 @@ impl<'a> Place<'a> {
             _ if self.atomic => Shape::Leaf,
             Some(Type::Struct(s)) if !s.atomic => Shape::Struct(s),
             Some(Type::Map(of)) => Shape::Map(of),
+            Some(Type::Unknown) => Shape::Map(&Type::Unknown),
             Some(Type::List(list)) if list.kind.topology != Topology::Atomic => Shape::List(list),
             _ => Shape::Leaf,
         }
@@ -82,6 +83,7 @@ impl<'a> Shape<'a> {
         match self {
             Shape::Struct(s) => match s.field(name) {
                 Some(field) => Place { of: Some(&field.of), atomic: field.atomic },
+                None if s.open => Place::of(&Type::Unknown),
                 None => Place { of: None, atomic: false },
             },
             Shape::Map(of) => Place::of(of),
@@ -138,7 +140,7 @@ fn node(shape: Shape<'_>, value: &Value) -> Node {
         }
         (Shape::List(list), Value::Array(items)) => {
             for item in items {
-                let Some(element) = element::item(&list.kind, item) else { continue };
+                let Some(element) = element::item(list, item) else { continue };
                 below.put(element, Node { member: true, ..node(Place::of(&list.item).shape(), item) });
             }
             Node { member: false, below }
@@ -264,7 +266,7 @@ impl<'a> Compare<'a> {
     fn items(&mut self, list: &List, old: Option<&'a Value>, new: Option<&'a Value>) {
         let all = |value: Option<&'a Value>| -> Vec<(Box<str>, &'a Value)> {
             let items = value.and_then(Value::as_array).into_iter().flatten();
-            items.filter_map(|item| Some((element::item(&list.kind, item)?, item))).collect()
+            items.filter_map(|item| Some((element::item(list, item)?, item))).collect()
         };
         let (before, now) = (all(old), all(new));
         let find =
@@ -302,10 +304,11 @@ fn merged(shape: Shape<'_>, live: Option<&Value>, config: &Value) -> Value {
         }
         (Shape::List(list), live, Value::Array(config)) => {
             let live = live.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-            let keys = Keys(match &list.kind.topology {
-                Topology::Map(keys) => keys,
+            let keys = match &list.kind.topology {
+                Topology::Map(keys) => *keys,
                 _ => &[],
-            });
+            };
+            let keys = Keys(keys, Some(list));
             let item = |item: &Value| {
                 let live = keys.find(live, item).map(|at| &live[at]);
                 merged(Place::of(&list.item).shape(), live, item)
@@ -382,7 +385,7 @@ fn removed(shape: Shape<'_>, value: &Value, fields: &Set, nulls: bool) -> Option
         }
         (Shape::List(list), Value::Array(items)) => {
             let kept = items.iter().filter_map(|item| {
-                let Some(element) = element::item(&list.kind, item) else { return Some(item.clone()) };
+                let Some(element) = element::item(list, item) else { return Some(item.clone()) };
                 let below = fields.below(&element);
                 match (fields.has(&element), below.is_empty()) {
                     (true, _) => None,
@@ -435,7 +438,7 @@ fn checked(shape: Shape<'_>, value: &Value, path: &mut String) -> Result<(), Str
         (Shape::List(list), Value::Array(items)) => {
             let mut seen: Vec<Box<str>> = Vec::with_capacity(items.len());
             for (i, item) in items.iter().enumerate() {
-                let Some(element) = element::item(&list.kind, item) else {
+                let Some(element) = element::item(list, item) else {
                     let missing = list.kind.keys().iter().find(|key| item[**key].is_null()).unwrap_or(&"");
                     return Err(format!(
                         "{path}: element {i}: associative list with keys has an element that omits key field {missing:?} \

@@ -115,7 +115,7 @@ fn merge_value(of: Option<&Type>, last: &Value, new: &Value, live: &Value, retai
 
 fn merge_list(list: &List, last: &Value, new: &[Value], live: &[Value], retain_keys: bool) -> Value {
     // The keys of server-side apply, not the one merge key: two ports may have one number and two protocols.
-    let keys = Keys(list.kind.keys());
+    let keys = Keys(list.kind.keys(), Some(list));
     let last = last.as_array().map(Vec::as_slice).unwrap_or_default();
     let mut merged = Vec::with_capacity(new.len());
     for value in new {

@@ -4,28 +4,31 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 
-/// The keys that tell the items of a list apart; none: the items are plain values.
+use crate::api::schema::List;
+
+/// The keys that tell the items of a list apart; none: the items are plain values. The list's schema knows the defaults of
+/// keys.
 #[derive(Clone, Copy)]
-pub struct Keys<'a>(pub &'a [&'a str]);
+pub struct Keys<'a>(pub &'a [&'a str], pub Option<&'a List>);
 
 impl Keys<'_> {
     pub fn same(self, a: &Value, b: &Value) -> bool {
         if self.0.is_empty() {
             return a == b;
         }
-        self.0.iter().all(|key| part(a, key) == part(b, key))
+        self.0.iter().all(|key| self.part(a, key) == self.part(b, key))
+    }
+    /// A key's value. The protocol of a port may be left out, and is TCP then.
+    fn part<'v>(&'v self, item: &'v Value, key: &str) -> &'v Value {
+        static TCP: LazyLock<Value> = LazyLock::new(|| Value::from("TCP"));
+        match &item[key] {
+            Value::Null if key == "protocol" => &TCP,
+            Value::Null => self.1.and_then(|list| list.default(key)).unwrap_or(&Value::Null),
+            value => value,
+        }
     }
     pub fn find(self, list: &[Value], item: &Value) -> Option<usize> {
         list.iter().position(|other| self.same(other, item))
-    }
-}
-
-/// A key's value. The protocol of a port may be left out, and is TCP then.
-fn part<'v>(item: &'v Value, key: &str) -> &'v Value {
-    static TCP: LazyLock<Value> = LazyLock::new(|| Value::from("TCP"));
-    match &item[key] {
-        Value::Null if key == "protocol" => &TCP,
-        value => value,
     }
 }
 

@@ -150,7 +150,7 @@ fn merge_list(
 /// One item of a patch's list: deleted, merged into the item with its key, or added.
 fn merge_item(item: &Type, key: &str, merged: &mut Vec<Value>, change: &Value) -> Result<(), Status> {
     let keys = [key];
-    let keys = Keys(&keys);
+    let keys = Keys(&keys, None);
     if change[key].is_null() {
         let why = format!("map: {change} does not contain declared merge key: {key}");
         return Err(Status::failure(422, "Invalid", why));
@@ -170,7 +170,7 @@ fn merge_item(item: &Type, key: &str, merged: &mut Vec<Value>, change: &Value) -
 /// A patch that says an order has its own items in it.
 fn check_order(patch: &[Value], order: &Value, key: &str) -> Result<(), Status> {
     let one = [key];
-    let keys = Keys(if key.is_empty() { &[] } else { &one });
+    let keys = Keys(if key.is_empty() { &[] } else { &one }, None);
     let list = order.as_array().map(Vec::as_slice).unwrap_or_default();
     let kept = patch.iter().filter(|p| p[PATCH] != "delete");
     let places: Vec<Option<usize>> = kept.map(|p| keys.find(list, p)).collect();
@@ -187,7 +187,7 @@ fn check_order(patch: &[Value], order: &Value, key: &str) -> Result<(), Status> 
 fn in_order(merged: Vec<Value>, order: &Value, before: &[Value], key: &str) -> Vec<Value> {
     let wanted = order.as_array().map(Vec::as_slice).unwrap_or_default();
     let one = [key];
-    arrange(merged, wanted, before, Keys(if key.is_empty() { &[] } else { &one }))
+    arrange(merged, wanted, before, Keys(if key.is_empty() { &[] } else { &one }, None))
 }
 
 /// `$retainKeys`: what it does not name goes.

@@ -43,7 +43,7 @@ fn type_of(of: &schema::Type) -> Type {
         schema::Type::List(list) => Type::list(type_of(&list.item)),
         schema::Type::Struct(fields) => object(fields.clone()),
         // A text that many read as a time; one or the other; anything.
-        schema::Type::Time { .. } | schema::Type::IntOrString | schema::Type::Any => Type::Dyn,
+        schema::Type::Time { .. } | schema::Type::IntOrString | schema::Type::Any | schema::Type::Unknown => Type::Dyn,
     }
 }
 

@@ -211,7 +211,7 @@ fn single(of: &Type, value: Wire<'_>, depth: usize) -> Result<Value, String> {
         Type::Time { micro } => time(value.bytes()?, *micro)?,
         Type::Quantity => text_in(value.bytes()?)?.into(),
         Type::IntOrString => int_or_string(value.bytes()?)?,
-        Type::Any => match bytes_in(value.bytes()?)? {
+        Type::Any | Type::Unknown => match bytes_in(value.bytes()?)? {
             [] => Value::Null,
             raw => serde_json::from_slice(raw).map_err(|e| e.to_string())?,
         },

@@ -24,7 +24,7 @@ impl Compiler<'_> {
         let package = name.rsplit('.').nth(1).unwrap_or("");
         let (go_type, atomic) = (format!("{package}.{short}"), merge_keys::is_atomic(&short));
         let package = format!("{}/{package}", name.rsplit('.').nth(2).unwrap_or(""));
-        let it = Arc::new(Struct { name: short, go_type, package, atomic, fields: OnceLock::new() });
+        let it = Arc::new(Struct { name: short, go_type, package, atomic, open: false, fields: OnceLock::new() });
         self.done.insert(name.to_owned(), it.clone());
         let mut fields: Vec<(Box<str>, Field)> = Vec::new();
         for (field, schema) in schema["properties"].as_object().into_iter().flatten() {
@@ -42,7 +42,7 @@ impl Compiler<'_> {
             Type::List(list) => Type::List(Arc::new(List { item: list.item.clone(), kind: rule.list })),
             other => other,
         };
-        Field { of, retain_keys: rule.retain_keys, replace: rule.replace, atomic: rule.atomic }
+        Field { of, retain_keys: rule.retain_keys, replace: rule.replace, atomic: rule.atomic, default: None }
     }
 
     fn compile(&mut self, schema: &Value) -> Type {

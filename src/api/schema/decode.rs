@@ -4,8 +4,9 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::{Struct, Type};
+use super::{Struct, Type, metadata};
 use crate::api::request::FieldValidation;
+use crate::api::structural::{self, prune};
 use crate::api::{Kind, Object, Status, quantity::Quantity};
 
 /// As `Kind::decode`.
@@ -17,9 +18,12 @@ pub fn object(kind: &Kind, value: Value, validation: FieldValidation) -> Result<
         ));
     };
     type_meta(kind, &mut map)?;
-    let schema = kind.schema();
     let mut walk = Walk { unknown: Vec::new() };
-    walk.fields(&schema, &mut map, &Place::ROOT).map_err(|why| refused(kind, why))?;
+    let decoded = match kind.custom() {
+        None => walk.fields(&kind.schema(), &mut map, &Place::ROOT),
+        Some(version) => walk.custom(&version.schema, &mut map),
+    };
+    decoded.map_err(|why| refused(kind, why))?;
     let unknown = walk.unknown;
     match validation {
         FieldValidation::Strict if !unknown.is_empty() => {
@@ -119,6 +123,33 @@ struct Walk {
 }
 
 impl Walk {
+    /// A custom resource: its metadata, and that of objects within it, is every object's; of the rest only the unknown
+    /// fields are looked at here, the types later, by validation.
+    fn custom(&mut self, schema: &structural::Schema, map: &mut Map<String, Value>) -> Result<(), String> {
+        let metadata = metadata();
+        let mut object = Value::Object(std::mem::take(map));
+        self.unknown.extend(prune::prune(schema, &mut object).iter().map(|path| format!("unknown field \"{path}\"")));
+        let mut outcome = Ok(());
+        let mut check = |walk: &mut Walk, value: &mut Value, path: &str| {
+            let Some(value) = value.get_mut("metadata").filter(|value| !value.is_null()) else { return };
+            let before = walk.unknown.len();
+            let decoded = walk.value(&metadata, "ObjectMeta", value, &Place::ROOT.then(Step::Field("metadata")));
+            if !path.is_empty() {
+                let within = |name: &mut String| *name = name.replacen("field \"", &format!("field \"{path}."), 1);
+                walk.unknown[before..].iter_mut().for_each(within);
+            }
+            if outcome.is_ok() {
+                outcome = decoded;
+            }
+        };
+        check(self, &mut object, "");
+        prune::embedded(schema, &mut object, "", &mut |path, value| check(self, value, &path));
+        if let Value::Object(decoded) = object {
+            *map = decoded;
+        }
+        outcome
+    }
+
     fn fields(&mut self, schema: &Struct, map: &mut Map<String, Value>, at: &Place<'_>) -> Result<(), String> {
         let mut drop = Vec::new();
         for (name, value) in map.iter_mut() {
@@ -143,7 +174,7 @@ impl Walk {
     /// Checks and normalises one value; `parent` is the name of the struct that holds it.
     fn value(&mut self, of: &Type, parent: &str, value: &mut Value, at: &Place<'_>) -> Result<(), String> {
         match (of, &mut *value) {
-            (Type::Any, _) => Ok(()),
+            (Type::Any | Type::Unknown, _) => Ok(()),
             (_, Value::Null) => {
                 // Inside a list or a map a null is the zero value.
                 *value = zero(of);
@@ -241,7 +272,7 @@ fn base64_normal(text: &str) -> Result<String, String> {
 
 fn zero(of: &Type) -> Value {
     match of {
-        Type::Any => Value::Null,
+        Type::Any | Type::Unknown => Value::Null,
         Type::String | Type::Bytes => "".into(),
         Type::Quantity => "0".into(),
         Type::IntOrString | Type::Integer { .. } | Type::Number => 0.into(),

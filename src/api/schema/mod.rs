@@ -5,30 +5,37 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
+use super::kinds::custom::Custom;
+
 mod compile;
 pub mod decode;
 mod definitions;
+pub mod interned;
 mod merge_keys;
 pub mod openapi;
 
 pub use definitions::Defined;
 
-/// Where a kind's JSON schema is found: `of_type::<Pod>()`.
-pub struct Source {
-    /// The name of the definition: `io.k8s.api.core.v1.Pod`.
-    name: &'static str,
+/// Where a kind's JSON schema is found.
+pub enum Source {
+    /// Among the definitions, by name: `io.k8s.api.core.v1.Pod`.
+    Defined(&'static str),
+    /// In a CustomResourceDefinition, which may change it while we run.
+    Custom(&'static Custom),
 }
 
 /// The schema of a k8s-openapi type.
 pub const fn of_type<T: Defined>() -> Source {
-    Source { name: T::NAME }
+    Source::Defined(T::NAME)
 }
 
 /// The type of a value.
 #[derive(Clone, Debug)]
 pub enum Type {
-    /// Anything at all (`RawExtension`, `FieldsV1`).
+    /// Anything at all, as one value (`RawExtension`, `FieldsV1`).
     Any,
+    /// What a custom resource's schema preserves without knowing it: maps merge, lists do not.
+    Unknown,
     String,
     /// Base64.
     Bytes,
@@ -53,6 +60,14 @@ pub enum Type {
 pub struct List {
     pub item: Type,
     pub kind: ListKind,
+}
+
+impl List {
+    /// What a key of its items is where it is absent, if the schema says so.
+    pub fn default(&self, key: &str) -> Option<&serde_json::Value> {
+        let Type::Struct(item) = &self.item else { return None };
+        item.field(key)?.default.as_deref()
+    }
 }
 
 /// Upstream's `x-kubernetes-list-type` with its keys, and `x-kubernetes-patch-strategy` with its key.
@@ -98,6 +113,8 @@ pub struct Struct {
     pub package: String,
     /// Server-side apply takes all its fields as one value: upstream's `x-kubernetes-map-type: atomic`.
     pub atomic: bool,
+    /// It may have other fields beside those that it knows.
+    pub open: bool,
     fields: OnceLock<Fields>,
 }
 
@@ -113,9 +130,24 @@ pub struct Field {
     pub replace: bool,
     /// Server-side apply takes the map as one value: upstream's `x-kubernetes-map-type: atomic`.
     pub atomic: bool,
+    /// What a custom resource's schema sets where it is absent, if that is a plain value: it may be a key of a list.
+    pub default: Option<Box<serde_json::Value>>,
+}
+
+impl Default for Field {
+    fn default() -> Field {
+        Field { of: Type::Any, retain_keys: false, replace: false, atomic: false, default: None }
+    }
 }
 
 impl Struct {
+    /// A struct of a custom resource.
+    pub fn custom(name: &str, mut fields: Vec<(Box<str>, Field)>, atomic: bool, open: bool) -> Arc<Struct> {
+        fields.sort_by(|a, b| a.0.cmp(&b.0));
+        let go_type = "map[string]interface {}".to_owned();
+        let fields = OnceLock::from(Fields::from(fields));
+        Arc::new(Struct { name: name.to_owned(), go_type, package: String::new(), atomic, open, fields })
+    }
     pub fn field(&self, name: &str) -> Option<&Field> {
         let fields = self.fields.get()?;
         let at = fields.binary_search_by(|(n, _)| (**n).cmp(name)).ok()?;
@@ -140,6 +172,7 @@ impl Type {
     pub fn go(&self) -> String {
         match self {
             Type::Any => "runtime.RawExtension".into(),
+            Type::Unknown => "interface {}".into(),
             Type::String => "string".into(),
             Type::Bytes => "[]uint8".into(),
             Type::Time { micro: false } => "v1.Time".into(),
@@ -167,9 +200,19 @@ fn compiled() -> Vec<Arc<Struct>> {
 
 /// The compiled schema of a source.
 pub fn of(source: &Source) -> Arc<Struct> {
+    let name = match source {
+        Source::Custom(custom) => return custom.version().tree.clone(),
+        Source::Defined(name) => *name,
+    };
     let mut definitions = DEFINITIONS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(known) = definitions.get(source.name) {
+    if let Some(known) = definitions.get(name) {
         return known.clone();
     }
-    compile::root(&mut definitions, source.name)
+    compile::root(&mut definitions, name)
+}
+
+/// What every object's metadata is.
+pub fn metadata() -> Type {
+    static SOURCE: Source = of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta>();
+    Type::Struct(of(&SOURCE))
 }

@@ -26,7 +26,10 @@ pub fn definitions<'a>(sources: impl IntoIterator<Item = &'a Source>, prefix: &s
 
 /// The name of a source's own definition.
 pub fn name_of(source: &Source) -> String {
-    source.name.to_owned()
+    match source {
+        Source::Defined(name) => (*name).to_owned(),
+        Source::Custom(custom) => custom.definition_name(),
+    }
 }
 
 /// Adds the names that a schema refers to.

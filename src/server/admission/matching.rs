@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{Operation, Review};
 use crate::api::selector::LabelSelector;
-use crate::api::{Kind, Object, Status, kinds};
+use crate::api::{Kind, Object, Status};
 
 /// What no webhook and no policy is asked about: they could lock themselves in.
 const EXEMPT: &[&str] = &[
@@ -32,12 +32,9 @@ pub(super) fn by_rules(review: &Review<'_>, rules: &Value, match_policy: &Value)
     if match_policy == "Exact" {
         return None;
     }
-    versions(review.call.kind).filter(|row| !std::ptr::eq(*row, asked)).find(|row| named(row))
-}
-
-/// All versions of a stored kind.
-fn versions(stored: &'static Kind) -> impl Iterator<Item = &'static Kind> {
-    kinds::KINDS.iter().filter(move |row| std::ptr::eq(row.stored(), stored))
+    let kinds = review.server.kinds();
+    let versions = kinds.all().filter(|row| std::ptr::eq(row.stored(), review.call.kind));
+    { versions }.find(|row| !std::ptr::eq(*row, asked) && named(row))
 }
 
 /// Whether a rule names the request, were it for this version.

@@ -69,27 +69,34 @@ impl<'a> Review<'a> {
 
     /// The request's Namespace; none at the cluster scope.
     pub fn namespace_item(&self) -> Option<Arc<Item>> {
-        let kind = kind("namespaces")?;
+        let kind = kinds::lookup("namespaces")?;
         self.server.cache.shelf(kind).get(&kind.key(None, self.namespace()))
+    }
+
+    /// The kind of a resource, a custom one too.
+    fn kind(&self, resource: &str) -> Option<&'static Kind> {
+        self.server.kinds().lookup(resource)
     }
 
     /// An object as the cache shows it.
     pub fn get(&self, resource: &str, namespace: Option<&str>, name: &str) -> Option<Object> {
-        let kind = kind(resource)?;
+        let kind = self.kind(resource)?;
         let item = self.server.cache.shelf(kind).get(&kind.key(namespace, name))?;
         Object::from_slice(&item.bytes).ok()
     }
 
     /// Whether there is any object in a namespace.
     pub fn exists(&self, resource: &str, namespace: Option<&str>) -> bool {
-        let Some(kind) = kind(resource) else { return false };
+        let Some(kind) = self.kind(resource) else { return false };
         let prefix = kind.key(namespace, "");
-        self.server.cache.shelf(kind).read().range(&prefix, None).next().is_some()
+        let shelf = self.server.cache.shelf(kind);
+        let state = shelf.read();
+        state.range(&prefix, None).next().is_some()
     }
 
     /// The part of the cache that holds a resource.
-    pub fn shelf(&self, resource: &str) -> Result<&'a Shelf, Status> {
-        let kind = kind(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
+    pub fn shelf(&self, resource: &str) -> Result<Arc<Shelf>, Status> {
+        let kind = self.kind(resource).ok_or_else(|| Status::internal(format!("no kind {resource}")))?;
         Ok(self.server.cache.shelf(kind))
     }
 
@@ -101,12 +108,10 @@ impl<'a> Review<'a> {
 
     /// The same undecoded.
     pub fn items(&self, resource: &str, namespace: Option<&str>) -> Vec<Arc<Item>> {
-        let Some(kind) = kind(resource) else { return Vec::new() };
+        let Some(kind) = self.kind(resource) else { return Vec::new() };
         let prefix = kind.key(namespace, "");
-        self.server.cache.shelf(kind).read().range(&prefix, None).cloned().collect()
+        let shelf = self.server.cache.shelf(kind);
+        let state = shelf.read();
+        state.range(&prefix, None).cloned().collect()
     }
-}
-
-fn kind(resource: &str) -> Option<&'static Kind> {
-    kinds::lookup(resource)
 }

@@ -28,7 +28,7 @@ struct Needs {
 impl Graph {
     pub fn new(cache: &Cache) -> Graph {
         // The invariant: the kinds table has Pods.
-        let pods = Follower::new(cache.shelf(kinds::lookup("pods").expect("the row of Pods")));
+        let pods = Follower::new(&cache.shelf(kinds::lookup("pods").expect("the row of Pods")));
         Graph(RwLock::new(State { pods, needs: HashMap::new(), nodes: HashMap::new() }))
     }
 

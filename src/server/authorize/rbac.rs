@@ -68,7 +68,7 @@ impl Rbac {
     pub fn new(cache: &Cache) -> Rbac {
         let follow = |plural| {
             // The invariant: the kinds table has RBAC's rows.
-            Follower::new(cache.shelf(kind(plural).expect("a row of RBAC")))
+            Follower::new(&cache.shelf(kind(plural).expect("a row of RBAC")))
         };
         let followers = ["roles", "clusterroles", "rolebindings", "clusterrolebindings"].map(follow);
         let (roles, bindings, users, groups) = Default::default();

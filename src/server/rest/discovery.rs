@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use super::negotiate::{Clause, Wanted};
 use super::reply::{self, Reply};
-use crate::api::{Kind, kinds};
+use crate::api::Kind;
+use crate::api::kinds::{registry::Kinds, version_rank};
 
 /// The verbs of a resource itself.
 fn verbs(kind: &Kind) -> Vec<String> {
@@ -66,9 +67,9 @@ pub fn is_proxied(kind: &Kind) -> bool {
 }
 
 /// All groups in the table's order, the core group first, each with its versions, the preferred one first.
-pub fn groups() -> Vec<(&'static str, Vec<&'static str>)> {
+pub fn groups(kinds: &Kinds) -> Vec<(&'static str, Vec<&'static str>)> {
     let mut groups: Vec<(&str, Vec<&str>)> = vec![("", Vec::new())];
-    for kind in kinds::KINDS {
+    for kind in kinds.all() {
         let at = groups.iter().position(|(group, _)| *group == kind.group).unwrap_or_else(|| {
             groups.push((kind.group, Vec::new()));
             groups.len() - 1
@@ -78,28 +79,13 @@ pub fn groups() -> Vec<(&'static str, Vec<&'static str>)> {
         }
     }
     for (_, versions) in &mut groups {
-        versions.sort_by_key(|version| std::cmp::Reverse(rank(version)));
+        versions.sort_by_key(|version| std::cmp::Reverse(version_rank(version)));
     }
     groups
 }
 
-/// Stable versions before beta and alpha ones, higher numbers first: `v2`, `v1`, `v1beta1`.
-fn rank(version: &str) -> (u8, u32, u32) {
-    let digits = |text: &str| text.chars().take_while(char::is_ascii_digit).collect::<String>();
-    let rest = version.strip_prefix('v').unwrap_or(version);
-    let major = digits(rest);
-    let stage = &rest[major.len()..];
-    let (level, minor) = match (stage.strip_prefix("beta"), stage.strip_prefix("alpha")) {
-        (Some(minor), _) => (1, minor),
-        (_, Some(minor)) => (0, minor),
-        _ if stage.is_empty() => (2, ""),
-        _ => (0, ""),
-    };
-    (level, major.parse().unwrap_or(0), minor.parse().unwrap_or(0))
-}
-
-pub fn kinds_of(group: &str, version: &str) -> impl Iterator<Item = &'static Kind> {
-    kinds::KINDS.iter().filter(move |kind| kind.group == group && kind.version == version)
+pub fn kinds_of(kinds: &Kinds, group: &str, version: &str) -> impl Iterator<Item = &'static Kind> {
+    kinds.all().filter(move |kind| kind.group == group && kind.version == version)
 }
 
 pub fn group_version(group: &str, version: &str) -> String {
@@ -107,9 +93,9 @@ pub fn group_version(group: &str, version: &str) -> String {
 }
 
 /// `/api`
-pub fn versions(clauses: &[Clause], host: &str, wanted: &Wanted) -> Reply {
+pub fn versions(kinds: &Kinds, clauses: &[Clause], host: &str, wanted: &Wanted) -> Reply {
     if let Some(version) = aggregated_version(clauses) {
-        return aggregated(version, true, wanted);
+        return aggregated(kinds, version, true, wanted);
     }
     let versions = json!({
         "kind": "APIVersions", "versions": ["v1"],
@@ -119,18 +105,18 @@ pub fn versions(clauses: &[Clause], host: &str, wanted: &Wanted) -> Reply {
 }
 
 /// `/apis`
-pub fn group_list(clauses: &[Clause], wanted: &Wanted) -> Reply {
+pub fn group_list(kinds: &Kinds, clauses: &[Clause], wanted: &Wanted) -> Reply {
     if let Some(version) = aggregated_version(clauses) {
-        return aggregated(version, false, wanted);
+        return aggregated(kinds, version, false, wanted);
     }
-    let named = groups().into_iter().filter(|(group, _)| !group.is_empty());
+    let named = groups(kinds).into_iter().filter(|(group, _)| !group.is_empty());
     let groups: Vec<Value> = named.map(|(group, versions)| api_group(group, &versions)).collect();
     reply::value(200, &json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}), wanted)
 }
 
 /// `/apis/apps`
-pub fn group(name: &str, wanted: &Wanted) -> Reply {
-    let Some((_, versions)) = groups().into_iter().find(|(group, _)| *group == name && !group.is_empty()) else {
+pub fn group(kinds: &Kinds, name: &str, wanted: &Wanted) -> Reply {
+    let Some((_, versions)) = groups(kinds).into_iter().find(|(group, _)| *group == name && !group.is_empty()) else {
         return reply::not_found();
     };
     let mut group = json!({"kind": "APIGroup", "apiVersion": "v1"});
@@ -147,8 +133,8 @@ fn api_group(group: &str, versions: &[&str]) -> Value {
 }
 
 /// `/api/v1`, `/apis/apps/v1`
-pub fn resource_list(group: &str, version: &str, wanted: &Wanted) -> Reply {
-    let resources: Vec<Value> = kinds_of(group, version).flat_map(resources).collect();
+pub fn resource_list(kinds: &Kinds, group: &str, version: &str, wanted: &Wanted) -> Reply {
+    let resources: Vec<Value> = kinds_of(kinds, group, version).flat_map(resources).collect();
     if resources.is_empty() {
         return reply::not_found();
     }
@@ -199,9 +185,9 @@ fn aggregated_version(clauses: &[Clause]) -> Option<&'static str> {
     None
 }
 
-fn aggregated(version: &'static str, core: bool, wanted: &Wanted) -> Reply {
-    let of_core = groups().into_iter().filter(|(group, _)| group.is_empty() == core);
-    let items: Vec<Value> = of_core.map(|(group, versions)| discovered_group(group, &versions)).collect();
+fn aggregated(kinds: &Kinds, version: &'static str, core: bool, wanted: &Wanted) -> Reply {
+    let of_core = groups(kinds).into_iter().filter(|(group, _)| group.is_empty() == core);
+    let items: Vec<Value> = of_core.map(|(group, versions)| discovered_group(kinds, group, &versions)).collect();
     let list = json!({
         "kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"), "metadata": {},
         "items": items,
@@ -215,9 +201,9 @@ fn aggregated(version: &'static str, core: bool, wanted: &Wanted) -> Reply {
     reply
 }
 
-fn discovered_group(group: &'static str, versions: &[&'static str]) -> Value {
+fn discovered_group(kinds: &Kinds, group: &'static str, versions: &[&'static str]) -> Value {
     let version = |version: &&'static str| {
-        let resources: Vec<Value> = kinds_of(group, version).map(discovered_resource).collect();
+        let resources: Vec<Value> = kinds_of(kinds, group, version).map(discovered_resource).collect();
         json!({"version": version, "resources": resources, "freshness": "Current"})
     };
     let versions: Vec<Value> = versions.iter().map(version).collect();

@@ -12,6 +12,7 @@ use http_body_util::BodyExt;
 use hyper::{Method, Request as HttpRequest};
 use serde_json::{Value, json};
 
+use crate::api::kinds::registry::Kinds;
 use crate::api::request::{Body, Origin, PatchType};
 use crate::api::{Options, Request, Response, Status, User, Verb};
 
@@ -21,6 +22,7 @@ use super::authorize::Attributes;
 
 pub mod authenticate;
 pub mod body;
+mod custom;
 mod discovery;
 mod gnostic;
 mod health;
@@ -127,7 +129,7 @@ impl Face {
         let query = Query::parse(http.uri().query().unwrap_or(""));
         // A HEAD is a GET whose body stays here.
         let method = if http.method() == Method::HEAD { Method::GET } else { http.method().clone() };
-        match paths::parse(&path)? {
+        match paths::parse(&self.server.kinds(), &path)? {
             Some(Place::Resource(target)) => {
                 let wanted = Wanted::PLAIN;
                 let origin = origin.clone();
@@ -160,13 +162,14 @@ impl Face {
         // Discovery and version are JSON, whatever representation of objects is wished.
         let wanted = negotiate::wanted(headers, pretty).unwrap_or(Wanted::PLAIN);
         let host = headers.get(hyper::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
+        let kinds = &*self.server.kinds();
         Ok(match place {
             None | Some(Place::Resource(_)) => reply::not_found(),
-            Some(Place::Root) => reply::value(200, &json!({"paths": all_paths()}), &wanted),
-            Some(Place::Versions) => discovery::versions(&clauses, host, &wanted),
-            Some(Place::Groups) => discovery::group_list(&clauses, &wanted),
-            Some(Place::Group(name)) => discovery::group(&name, &wanted),
-            Some(Place::GroupVersion(group, version)) => discovery::resource_list(&group, &version, &wanted),
+            Some(Place::Root) => reply::value(200, &json!({"paths": all_paths(kinds)}), &wanted),
+            Some(Place::Versions) => discovery::versions(kinds, &clauses, host, &wanted),
+            Some(Place::Groups) => discovery::group_list(kinds, &clauses, &wanted),
+            Some(Place::Group(name)) => discovery::group(kinds, &name, &wanted),
+            Some(Place::GroupVersion(group, version)) => discovery::resource_list(kinds, &group, &version, &wanted),
             Some(Place::Version) => reply::value(200, &health::version(), &Wanted { form: Form::Json, ..wanted }),
             Some(Place::Health(only)) => health::answer(&self.server, path, only.as_deref(), query).await,
             Some(Place::Metrics) => reply::typed(
@@ -178,9 +181,9 @@ impl Face {
                 let keys = self.server.openid_keys().to_string();
                 reply::typed(reply::full(keys), "application/jwk-set+json")
             }
-            Some(Place::OpenApiV2) => openapi::v2(&clauses, &wanted)?,
-            Some(Place::OpenApiV3(None)) => openapi::v3_index(&wanted),
-            Some(Place::OpenApiV3(Some(of))) => openapi::v3(&of, query.first("hash"), &wanted),
+            Some(Place::OpenApiV2) => openapi::v2(kinds, &clauses, &wanted)?,
+            Some(Place::OpenApiV3(None)) => openapi::v3_index(kinds, &wanted),
+            Some(Place::OpenApiV3(Some(of))) => openapi::v3(kinds, &of, query.first("hash"), &wanted),
         })
     }
 
@@ -329,10 +332,10 @@ fn not_allowed() -> Status {
 }
 
 /// The paths that `/` tells of.
-fn all_paths() -> Vec<Value> {
+fn all_paths(kinds: &Kinds) -> Vec<Value> {
     let fixed = ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz"];
     let mut all: Vec<String> = fixed.iter().map(|path| (*path).to_owned()).collect();
-    for (group, versions) in discovery::groups().into_iter().filter(|(group, _)| !group.is_empty()) {
+    for (group, versions) in discovery::groups(kinds).into_iter().filter(|(group, _)| !group.is_empty()) {
         all.push(format!("/apis/{group}"));
         all.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
     }

@@ -8,10 +8,12 @@ use hyper::header::{self, HeaderValue};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use super::custom;
 use super::discovery::{self, Subresource};
 use super::gnostic;
 use super::negotiate::{Clause, Form, Wanted};
 use super::reply::{self, Reply};
+use crate::api::kinds::registry::Kinds;
 use crate::api::schema::{self, openapi};
 use crate::api::{Kind, Status, Verb};
 
@@ -45,6 +47,7 @@ const PATCH_MEDIA: [&str; 4] = [
 
 static DELETE_OPTIONS: schema::Source =
     schema::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions>();
+static OBJECT_META: schema::Source = schema::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta>();
 static STATUS: schema::Source = schema::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::Status>();
 static LIST_META: schema::Source = schema::of_type::<k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta>();
 static SCALE: schema::Source = schema::of_type::<k8s_openapi::api::autoscaling::v1::Scale>();
@@ -52,7 +55,8 @@ static EVICTION: schema::Source = schema::of_type::<k8s_openapi::api::policy::v1
 static BINDING: schema::Source = schema::of_type::<k8s_openapi::api::core::v1::Binding>();
 static TOKEN_REQUEST: schema::Source = schema::of_type::<k8s_openapi::api::authentication::v1::TokenRequest>();
 
-/// Documents made so far: by path, "" is v2's. The table of kinds does not change while we run.
+/// Documents made so far, by path ("" is v2's) and by what they are made of: those of groups that no definition adds to are
+/// made once.
 static MADE: LazyLock<Mutex<HashMap<String, Arc<Document>>>> = LazyLock::new(Default::default);
 
 struct Document {
@@ -61,9 +65,18 @@ struct Document {
     hash: String,
 }
 
-fn made(of: &str, make: impl FnOnce() -> Bytes) -> Arc<Document> {
+/// How many documents are kept: those that definitions have a part in are made anew with them.
+const KEPT: usize = 256;
+
+fn made(of: &str, kinds: &[&'static Kind], make: impl FnOnce() -> Bytes) -> Arc<Document> {
     let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let document = made.entry(of.to_owned()).or_insert_with(|| {
+    if made.len() > KEPT {
+        made.clear();
+    }
+    // A row that is no definition's never changes; a definition's schema is what it is as long as it is the same one.
+    let custom =
+        kinds.iter().filter_map(|kind| kind.custom().map(|version| format!(" {kind:?}{:p}", Arc::as_ptr(&version))));
+    let document = made.entry(format!("{of}{}", custom.collect::<String>())).or_insert_with(|| {
         let bytes = make();
         let hash = Sha256::digest(&bytes).iter().take(16).map(|byte| format!("{byte:02X}")).collect();
         Arc::new(Document { bytes, hash })
@@ -72,33 +85,35 @@ fn made(of: &str, make: impl FnOnce() -> Bytes) -> Arc<Document> {
 }
 
 /// The paths of the v3 documents, with their groups and versions.
-fn paths() -> Vec<(String, &'static str, &'static str)> {
+fn paths(kinds: &Kinds) -> Vec<(String, &'static str, &'static str)> {
     let of = |(group, versions): (&'static str, Vec<&'static str>)| {
         versions.into_iter().map(move |version| {
             let path = if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
             (path, group, version)
         })
     };
-    discovery::groups().into_iter().flat_map(of).collect()
+    discovery::groups(kinds).into_iter().flat_map(of).collect()
 }
 
 /// `/openapi/v3`
-pub fn v3_index(wanted: &Wanted) -> Reply {
+pub fn v3_index(kinds: &Kinds, wanted: &Wanted) -> Reply {
     let entry = |(path, group, version): (String, &'static str, &'static str)| {
-        let hash = &made(&path, || v3_document(group, version).to_string().into()).hash;
+        let of: Vec<&'static Kind> = discovery::kinds_of(kinds, group, version).collect();
+        let hash = &made(&path, &of, || v3_document(&of).to_string().into()).hash;
         let url = format!("/openapi/v3/{path}?hash={hash}");
         (path, json!({"serverRelativeURL": url}))
     };
-    let paths: Map<String, Value> = paths().into_iter().map(entry).collect();
+    let paths: Map<String, Value> = paths(kinds).into_iter().map(entry).collect();
     reply::value(200, &json!({"paths": paths}), &Wanted { form: Form::Json, ..*wanted })
 }
 
 /// `/openapi/v3/apis/apps/v1`; one that is asked for by its hash may be kept for good.
-pub fn v3(of: &str, hash: Option<&str>, wanted: &Wanted) -> Reply {
-    let Some((path, group, version)) = paths().into_iter().find(|(path, ..)| path == of) else {
+pub fn v3(kinds: &Kinds, of: &str, hash: Option<&str>, wanted: &Wanted) -> Reply {
+    let Some((path, group, version)) = paths(kinds).into_iter().find(|(path, ..)| path == of) else {
         return reply::not_found();
     };
-    let made = made(&path, || v3_document(group, version).to_string().into());
+    let of: Vec<&'static Kind> = discovery::kinds_of(kinds, group, version).collect();
+    let made = made(&path, &of, || v3_document(&of).to_string().into());
     let mut reply = document(&made, wanted);
     if hash == Some(made.hash.as_str()) {
         let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
@@ -108,24 +123,25 @@ pub fn v3(of: &str, hash: Option<&str>, wanted: &Wanted) -> Reply {
 }
 
 /// `/openapi/v2`
-pub fn v2(clauses: &[Clause], wanted: &Wanted) -> Result<Reply, Status> {
+pub fn v2(kinds: &Kinds, clauses: &[Clause], wanted: &Wanted) -> Result<Reply, Status> {
     // The first that we have; who wants nothing in particular gets JSON.
     let protobuf = clauses.iter().find_map(|clause| match clause.form() {
         Some(_) => Some(false),
         None => [gnostic::WANTED, gnostic::MEDIA_TYPE].contains(&&*clause.media).then_some(true),
     });
+    let all: Vec<&'static Kind> = kinds.all().collect();
     match protobuf {
         None if !clauses.is_empty() => {
             let why = format!("OpenAPI v2 is served as application/json and {}", gnostic::WANTED);
             Err(Status::failure(406, "NotAcceptable", why))
         }
         Some(true) => {
-            let made = made("gnostic", || gnostic::encode(&v2_document()));
+            let made = made("gnostic", &all, || gnostic::encode(&v2_document(&all)));
             let mut reply = document(&made, &Wanted { pretty: false, ..*wanted });
             reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(gnostic::MEDIA_TYPE));
             Ok(reply)
         }
-        _ => Ok(document(&made("", || v2_document().to_string().into()), wanted)),
+        _ => Ok(document(&made("", &all, || v2_document(&all).to_string().into()), wanted)),
     }
 }
 
@@ -138,29 +154,27 @@ fn document(document: &Document, wanted: &Wanted) -> Reply {
     reply
 }
 
-fn v3_document(group: &str, version: &str) -> Value {
-    let kinds: Vec<&'static Kind> = discovery::kinds_of(group, version).collect();
+fn v3_document(kinds: &[&'static Kind]) -> Value {
     json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": super::health::version()["gitVersion"]},
-        "paths": all_paths(Edition::V3, &kinds),
-        "components": {"schemas": all_definitions(Edition::V3, &kinds)},
+        "paths": all_paths(Edition::V3, kinds),
+        "components": {"schemas": all_definitions(Edition::V3, kinds)},
     })
 }
 
-fn v2_document() -> Value {
-    let kinds: Vec<&'static Kind> = crate::api::kinds::KINDS.iter().collect();
+fn v2_document(kinds: &[&'static Kind]) -> Value {
     json!({
         "swagger": "2.0",
         "info": {"title": "Kubernetes", "version": super::health::version()["gitVersion"]},
-        "paths": all_paths(Edition::V2, &kinds),
-        "definitions": all_definitions(Edition::V2, &kinds),
+        "paths": all_paths(Edition::V2, kinds),
+        "definitions": all_definitions(Edition::V2, kinds),
     })
 }
 
 /// The kinds' definitions with those of their lists, and all that they refer to.
 fn all_definitions(edition: Edition, kinds: &[&'static Kind]) -> Map<String, Value> {
-    let common = [&DELETE_OPTIONS, &STATUS, &LIST_META, &SCALE, &EVICTION, &BINDING, &TOKEN_REQUEST];
+    let common = [&OBJECT_META, &DELETE_OPTIONS, &STATUS, &LIST_META, &SCALE, &EVICTION, &BINDING, &TOKEN_REQUEST];
     let sources = kinds.iter().map(|kind| &kind.schema).chain(common);
     let mut all = openapi::definitions(sources, edition.prefix(), edition == Edition::V3);
     all.insert(format!("{META}.Patch"), json!({
@@ -168,6 +182,10 @@ fn all_definitions(edition: Edition, kinds: &[&'static Kind]) -> Map<String, Val
     }));
     for kind in kinds {
         let name = openapi::name_of(&kind.schema);
+        if let Some(version) = kind.custom() {
+            let metadata = edition.refer(&format!("{META}.ObjectMeta"));
+            all.insert(name.clone(), custom::definition(&version.json, edition == Edition::V2, metadata));
+        }
         let gvk = |kind_name: &str| json!([{"group": kind.group, "version": kind.version, "kind": kind_name}]);
         all.insert(format!("{name}List"), list_definition(edition, kind, &name, gvk(&kind.list_kind())));
         if let Some(definition) = all.get_mut(&name) {
@@ -204,6 +222,8 @@ struct Operation {
     /// What it acts on: kind, group, version.
     gvk: (String, &'static str, &'static str),
     tag: String,
+    /// Whether a patch may be a strategic one: of custom resources none may.
+    strategic: bool,
 }
 
 /// A query parameter: its name, its type, what it means.
@@ -289,7 +309,7 @@ fn operation(kind: &Kind, method: &'static str, action: &'static str, id: String
     };
     let gives = openapi::name_of(&kind.schema);
     let gvk = (kind.kind.to_owned(), kind.group, kind.version);
-    Operation { method, action, id, takes: None, gives, parameters: &[], gvk, tag }
+    Operation { method, action, id, takes: None, gives, parameters: &[], gvk, tag, strategic: !kind.is_custom() }
 }
 
 fn collection(kind: &Kind, all_namespaces: bool) -> Vec<Operation> {
@@ -398,7 +418,9 @@ fn in_query(edition: Edition, (name, of, description): &Parameter) -> Value {
 fn written(edition: Edition, operation: &Operation) -> Value {
     let (kind, group, version) = &operation.gvk;
     let mut parameters: Vec<Value> = operation.parameters.iter().map(|p| in_query(edition, p)).collect();
-    let media: &[&str] = if operation.method == "patch" { &PATCH_MEDIA } else { &MEDIA };
+    let patches: Vec<&str> =
+        PATCH_MEDIA.into_iter().filter(|media| operation.strategic || !media.contains("strategic")).collect();
+    let media: &[&str] = if operation.method == "patch" { &patches } else { &MEDIA };
     let content = |name: &str, media: &[&str]| -> Value {
         let each = media.iter().map(|media| ((*media).to_owned(), json!({"schema": edition.refer(name)})));
         Value::Object(each.collect())

@@ -1,6 +1,7 @@
 //! URL paths to what they mean, laid out as upstream lays them out.
 
-use crate::api::{Kind, Status, kinds};
+use crate::api::kinds::registry::Kinds;
+use crate::api::{Kind, Status};
 
 /// What a path names.
 #[derive(Debug, PartialEq)]
@@ -72,12 +73,12 @@ pub fn resource_name(kind: &Kind) -> String {
 }
 
 /// The kind that a group version serves by this plural.
-pub fn kind_of(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
-    kinds::KINDS.iter().find(|kind| kind.plural == plural && kind.group == group && kind.version == version)
+fn kind_of(kinds: &Kinds, group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
+    kinds.all().find(|kind| kind.plural == plural && kind.group == group && kind.version == version)
 }
 
 /// What a path means; `None` where upstream has no such path either. The error is about its encoding.
-pub fn parse(path: &str) -> Result<Option<Place>, Status> {
+pub fn parse(kinds: &Kinds, path: &str) -> Result<Option<Place>, Status> {
     // The parts as they came, without the empty one before the first slash.
     let raw: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();
     let decoded = raw.iter().map(|part| decode(part)).collect::<Result<Vec<String>, Status>>()?;
@@ -92,8 +93,8 @@ pub fn parse(path: &str) -> Result<Option<Place>, Status> {
         ["apis", group] => Some(Place::Group((*group).to_owned())),
         ["api", version] => Some(Place::GroupVersion(String::new(), (*version).to_owned())),
         ["apis", group, version] => Some(Place::GroupVersion((*group).to_owned(), (*version).to_owned())),
-        ["api", version, rest @ ..] => resource("", version, rest, raw.get(2..).unwrap_or_default()),
-        ["apis", group, version, rest @ ..] => resource(group, version, rest, raw.get(3..).unwrap_or_default()),
+        ["api", version, rest @ ..] => resource(kinds, "", version, rest, raw.get(2..).unwrap_or_default()),
+        ["apis", group, version, rest @ ..] => resource(kinds, group, version, rest, raw.get(3..).unwrap_or_default()),
         ["version"] => Some(Place::Version),
         ["healthz" | "livez" | "readyz"] => Some(Place::Health(None)),
         ["healthz" | "livez" | "readyz", check] => Some(Place::Health(Some((*check).to_owned()))),
@@ -107,7 +108,7 @@ pub fn parse(path: &str) -> Result<Option<Place>, Status> {
     })
 }
 
-fn resource(group: &str, version: &str, parts: &[&str], raw: &[&str]) -> Option<Place> {
+fn resource(kinds: &Kinds, group: &str, version: &str, parts: &[&str], raw: &[&str]) -> Option<Place> {
     let own = |s: &str| Some(s.to_owned());
     let (watch, parts, raw) = match parts {
         ["watch", rest @ ..] => (true, rest, raw.get(1..).unwrap_or_default()),
@@ -122,7 +123,7 @@ fn resource(group: &str, version: &str, parts: &[&str], raw: &[&str]) -> Option<
         [plural, rest @ ..] => (None, *plural, rest, 1),
         [] => return None,
     };
-    let kind = kind_of(group, version, plural)?;
+    let kind = kind_of(kinds, group, version, plural)?;
     let (name, subresource, rest) = match rest {
         [] => (None, None, None),
         [name] => (own(name), None, None),

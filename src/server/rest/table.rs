@@ -4,7 +4,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::api::columns::{AGE, Column, NAME, number, text, wide};
+use crate::api::columns::{AGE, Cell, Column, NAME, number, text, wide};
 use crate::api::request::List;
 use crate::api::{Kind, Object, Status};
 
@@ -81,7 +81,7 @@ impl Tabulator {
     }
 
     fn row(&self, columns: &[Column], object: Object) -> Value {
-        let cells: Vec<Value> = columns.iter().map(|column| (column.cell)(&object, self.now).into()).collect();
+        let cells: Vec<Value> = columns.iter().map(|column| column.value(&object, self.now)).collect();
         match self.include {
             Include::Nothing => json!({"cells": cells}),
             Include::Metadata => json!({"cells": cells, "object": partial(object)}),
@@ -100,6 +100,15 @@ fn table(metadata: Value, columns: Option<&[Column]>, rows: Vec<Value>) -> Bytes
 }
 
 fn definition(column: &Column) -> Value {
+    if let Cell::Defined(defined) = &column.cell {
+        return json!({
+            "name": column.name, "type": defined.of, "format": defined.format, "priority": defined.priority,
+            "description": match defined.description {
+                "" => "Custom resource definition column (in JSONPath format)",
+                description => description,
+            },
+        });
+    }
     let format = if column.name == "NAME" { "name" } else { "" };
     json!({
         "name": title(column.name), "type": "string", "format": format, "description": "",

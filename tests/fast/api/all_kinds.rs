@@ -47,7 +47,7 @@ fn every_kind_has_a_table() {
         let kind = kinds::of(shown["apiVersion"].as_str().unwrap(), shown["kind"].as_str().unwrap()).unwrap();
         let (_, stored) = created(name, "{}");
         let object = if kind.is_stored() { stored } else { Object(shown) };
-        let cells: Vec<String> = kind.columns.iter().map(|column| (column.cell)(&object, now)).collect();
+        let cells: Vec<String> = kind.columns.iter().map(|column| column.text(&object, now)).collect();
         assert!(kind.columns.iter().any(|column| column.name == "NAME"), "{name}");
         assert!(cells.contains(&object.name().to_owned()), "{name}: {cells:?}");
     }

@@ -11,7 +11,7 @@ fn now() -> Timestamp {
 fn row(value: Value) -> Vec<String> {
     let object = Object(value);
     let kind = kinds::of(object.api_version(), object.kind()).expect("a kind");
-    kind.columns.iter().map(|c| (c.cell)(&object, now())).collect()
+    kind.columns.iter().map(|c| c.text(&object, now())).collect()
 }
 
 fn pod(spec: Value, status: Value) -> Vec<String> {

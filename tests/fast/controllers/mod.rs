@@ -1,6 +1,7 @@
 //! What controllers decide: tables of cases for the pure functions.
 
 mod admission_policy;
+mod custom;
 mod deployment;
 mod endpoint_slice;
 mod garbage;

@@ -3,6 +3,7 @@
 mod admission;
 mod apply;
 mod audit;
+mod custom;
 mod durable;
 mod encryption;
 mod endpoints;

@@ -5,8 +5,8 @@ use jiff::{SignedDuration, Timestamp, Zoned};
 
 use super::Param::{Int, Span, Text, Time};
 use super::{Function, Out, global, int, member, text};
+use crate::api::cel::times::{parse, span};
 use crate::api::cel::{Error, Value};
-use crate::api::duration;
 
 /// A part of a date or of a time of day.
 type Part = fn(&Zoned) -> i64;
@@ -59,18 +59,6 @@ fn of(values: &[Value]) -> SignedDuration {
         Value::Duration(d) => *d,
         _ => SignedDuration::ZERO,
     }
-}
-
-/// RFC 3339.
-pub fn parse(text: &str) -> Option<Timestamp> {
-    text.parse().ok()
-}
-
-/// Go's form: `1h30m`, `-1.5s`.
-pub fn span(text: &str) -> Option<SignedDuration> {
-    let (negative, bare) = text.strip_prefix('-').map_or((false, text), |bare| (true, bare));
-    let span = SignedDuration::try_from(duration::parse(bare)?).ok()?;
-    Some(if negative { -span } else { span })
 }
 
 fn part(values: &[Value], part: Part) -> Result<Value, Error> {

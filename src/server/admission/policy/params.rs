@@ -1,7 +1,7 @@
 //! The parameters of a policy: the objects that a binding names.
 
 use crate::api::selector::LabelSelector;
-use crate::api::{Object, kinds};
+use crate::api::{Kind, Object};
 use crate::server::admission::Review;
 
 /// The sets of parameters that a policy is asked with: one of nothing where it takes none. The error is one of the policy's
@@ -13,7 +13,7 @@ pub(super) fn of(review: &Review<'_>, policy: &Object, binding: &Object) -> Resu
     }
     let text = |value: &serde_json::Value| value.as_str().unwrap_or("").to_owned();
     let (api_version, name) = (text(&kind["apiVersion"]), text(&kind["kind"]));
-    let row = kinds::of(&api_version, &name).map(kinds::Kind::stored);
+    let row = review.server.kinds().of(&api_version, &name).map(Kind::stored);
     let row = row.ok_or_else(|| format!("paramKind kind `{api_version}, Kind={name}` not known"))?;
     let given = text(&reference["namespace"]);
     let namespace = match (row.namespaced, given.as_str()) {

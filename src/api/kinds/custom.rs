@@ -1,0 +1,199 @@
+//! Kinds that CustomResourceDefinitions define: rows like the others, made while we run.
+//!
+//! A row is static, as everything that handles kinds wants it: it is kept for good, and made anew only when something that
+//! is fixed in it changes (names, scope, subresources, columns, selectable fields). A definition whose fixed parts are as
+//! they were, or become so again, gets the same row (`registry`), so what is kept is bounded by the shapes that definitions
+//! ever had. The schema, which changes most and weighs most, is no part of it: a row holds its newest [`Version`].
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use serde_json::Value;
+
+use super::{Kind, Scale, Storage, Strategy, VERBS};
+use crate::api::columns::{self, Column};
+use crate::api::schema::{self, Source, Struct, interned};
+use crate::api::structural::{Schema, check, compile, rules};
+use crate::api::{Cause, Object};
+
+/// The part of a row that a definition may change.
+pub struct Custom {
+    version: RwLock<Arc<Version>>,
+    /// `com.example.v1.Widget`: its name in OpenAPI documents.
+    name: String,
+    /// Whether it is the version that its group prefers.
+    pub preferred: bool,
+}
+
+/// One version of a custom resource as its definition has it now.
+#[derive(Debug)]
+pub struct Version {
+    /// `openAPIV3Schema` as it was written.
+    pub json: Value,
+    pub schema: Schema,
+    /// The same for patches, server-side apply and selectors.
+    pub tree: Arc<Struct>,
+    /// What users of a deprecated version are told.
+    pub warning: Option<String>,
+    /// How its objects become those of another version.
+    pub conversion: Conversion,
+    /// Whether the definition is being deleted: nothing new is created then.
+    pub terminating: bool,
+    has_rules: bool,
+}
+
+/// How objects of one version become those of another.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Conversion {
+    /// Only `apiVersion` changes.
+    None,
+    /// By a webhook: `spec.conversion.webhook`.
+    Webhook(Value),
+}
+
+impl std::fmt::Debug for Custom {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Custom {
+    pub fn version(&self) -> Arc<Version> {
+        self.version.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+    pub fn set(&self, version: Version) {
+        *self.version.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(version);
+    }
+    pub fn definition_name(&self) -> String {
+        self.name.clone()
+    }
+}
+
+/// What the schema and the rules of a custom resource find wrong with it; nothing for other kinds.
+pub fn validate(kind: &Kind, new: &Object, old: Option<&Object>) -> Vec<Cause> {
+    let Some(version) = kind.custom() else { return Vec::new() };
+    let old = old.map(|old| &old.0);
+    let mut causes = check::check(&version.schema, &new.0, old);
+    match () {
+        () if !version.has_rules => {}
+        () if check::blocks_rules(&causes) => causes.push(Cause {
+            reason: "FieldValueInvalid".into(),
+            message:
+                "Invalid value: null: some validation rules were not checked because the object was invalid; correct \
+                      the existing errors to complete validation"
+                    .into(),
+            field: "<nil>".into(),
+        }),
+        () => causes.extend(rules::run(&version.schema, &new.0, old)),
+    }
+    causes
+}
+
+/// What a definition says of one of its versions; `json` is its entry in `spec.versions`.
+pub fn version(definition: &Object, json: &Value) -> Version {
+    let spec = &definition.0["spec"];
+    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+    let (group, name, kind) = (text(&spec["group"]), text(&json["name"]), text(&spec["names"]["kind"]));
+    let written = json["schema"]["openAPIV3Schema"].clone();
+    let mut schema = Schema::parse(&written);
+    schema.preserves_unknown |= spec["preserveUnknownFields"] == true;
+    let warning = (json["deprecated"] == true).then(|| match json["deprecationWarning"].as_str() {
+        Some(warning) => warning.to_owned(),
+        None => format!("{group}/{name} {kind} is deprecated"),
+    });
+    let conversion = match spec["conversion"]["strategy"].as_str() {
+        Some("Webhook") => Conversion::Webhook(spec["conversion"]["webhook"].clone()),
+        _ => Conversion::None,
+    };
+    Version {
+        tree: compile::object(&kind, &schema, schema::metadata()),
+        has_rules: rules::any(&schema),
+        json: written,
+        schema,
+        warning,
+        conversion,
+        terminating: definition.is_terminating(),
+    }
+}
+
+/// The parts of a row that are fixed, as text: rows of the same text are one.
+pub fn shape(definition: &Object, json: &Value, stored: Option<&'static Kind>, preferred: bool) -> String {
+    let (spec, names) = (&definition.0["spec"], names(definition));
+    let fields = ["name", "subresources", "additionalPrinterColumns", "selectableFields"].map(|field| &json[field]);
+    let types: Vec<Value> =
+        selectable(json).iter().map(|path| type_at(&json["schema"]["openAPIV3Schema"], path)).collect();
+    let at = stored.map_or(0, |kind| std::ptr::from_ref(kind) as usize);
+    format!("{} {} {names} {fields:?} {types:?} {at} {preferred}", spec["group"], spec["scope"])
+}
+
+/// The names that were accepted, or those that are asked for.
+fn names(definition: &Object) -> &Value {
+    let accepted = &definition.0["status"]["acceptedNames"];
+    if accepted["plural"].as_str().unwrap_or("").is_empty() { &definition.0["spec"]["names"] } else { accepted }
+}
+
+/// Makes the row of a version; `stored` is that of the version that is stored, if it is another.
+pub fn row(definition: &Object, json: &Value, stored: Option<&'static Kind>, preferred: bool) -> &'static Kind {
+    let (spec, names) = (&definition.0["spec"], names(definition));
+    let string = |value: &Value| interned::string(value.as_str().unwrap_or(""));
+    let strings = |value: &Value| {
+        let all: Vec<String> =
+            value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+        interned::list(&all)
+    };
+    let (group, version, kind) = (string(&spec["group"]), string(&json["name"]), string(&names["kind"]));
+    let reversed: Vec<&str> = group.split('.').rev().collect();
+    let custom: &'static Custom = Box::leak(Box::new(Custom {
+        version: RwLock::new(Arc::new(self::version(definition, json))),
+        name: format!("{}.{version}.{kind}", reversed.join(".")),
+        preferred,
+    }));
+    let subresources = &json["subresources"];
+    let scale = subresources["scale"].as_object().map(|_| scale(&subresources["scale"]));
+    let served = [("scale", scale.is_some()), ("status", subresources["status"].is_object())];
+    let served: Vec<String> = served.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect();
+    Box::leak(Box::new(Kind {
+        kind,
+        group,
+        version,
+        plural: string(&names["plural"]),
+        singular: string(&names["singular"]),
+        short_names: strings(&names["shortNames"]),
+        namespaced: spec["scope"] == "Namespaced",
+        categories: strings(&names["categories"]),
+        storage: stored.map_or(Storage::Own, Storage::Version),
+        verbs: VERBS,
+        subresources: interned::list(&served),
+        selectable: interned::list(&selectable(json)),
+        schema: Source::Custom(custom),
+        columns: columns(json),
+        scale,
+        strategy: Strategy { has_generation: true, ..Strategy::PLAIN },
+    }))
+}
+
+fn selectable(json: &Value) -> Vec<String> {
+    let fields = json["selectableFields"].as_array().into_iter().flatten();
+    fields.filter_map(|field| field["jsonPath"].as_str()).map(|path| path.trim_start_matches('.').to_owned()).collect()
+}
+
+fn type_at(schema: &Value, path: &str) -> Value {
+    path.split('.').fold(schema, |at, name| &at["properties"][name])["type"].clone()
+}
+
+fn scale(json: &Value) -> Scale {
+    let path = |field: &str| interned::string(json[field].as_str().unwrap_or("").trim_start_matches('.'));
+    Scale {
+        spec_replicas: path("specReplicasPath"),
+        status_replicas: path("statusReplicasPath"),
+        selector: path("labelSelectorPath"),
+    }
+}
+
+/// The name, and what the definition asks for; without that, the age.
+fn columns(json: &Value) -> &'static [Column] {
+    let asked = json["additionalPrinterColumns"].as_array().filter(|columns| !columns.is_empty());
+    const PLAIN: &[Column] = &[columns::NAME, columns::AGE];
+    let Some(asked) = asked else { return PLAIN };
+    let own = asked.iter().map(|column| columns::of_definition(column));
+    Box::leak(std::iter::once(columns::NAME).chain(own).collect::<Vec<_>>().into())
+}

@@ -1,0 +1,166 @@
+//! The kinds of one API server: the table, and what CustomResourceDefinitions add to it while it runs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use serde_json::Value;
+
+use super::{KINDS, Kind, custom};
+use crate::api::{Object, schema::Source};
+
+/// All kinds, as they are now. Readers take a [`Kinds`] and keep it as long as they need one view.
+#[derive(Default)]
+pub struct Registry {
+    now: RwLock<Arc<Kinds>>,
+    /// The rows made so far, by their shape.
+    rows: Mutex<HashMap<String, &'static Kind>>,
+}
+
+/// One view of all kinds.
+#[derive(Clone, Default)]
+pub struct Kinds {
+    by_definition: BTreeMap<String, Defined>,
+    /// Counts the changes.
+    pub generation: u64,
+}
+
+/// The rows of one definition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Defined {
+    /// The row of the version that is stored, served or not.
+    pub stored: Row,
+    /// The served versions, the preferred one first.
+    pub served: Vec<Row>,
+}
+
+/// A row, which is what it is by its place.
+#[derive(Clone, Copy, Debug)]
+pub struct Row(pub &'static Kind);
+
+impl PartialEq for Row {
+    fn eq(&self, other: &Row) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl std::fmt::Debug for Kind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}.{}", self.plural, self.version, self.group)
+    }
+}
+
+impl Kinds {
+    /// The table's rows, then those of definitions.
+    pub fn all(&self) -> impl Iterator<Item = &'static Kind> {
+        KINDS.iter().chain(self.custom())
+    }
+    /// The served rows of definitions.
+    pub fn custom(&self) -> impl Iterator<Item = &'static Kind> {
+        self.by_definition.values().flat_map(|defined| defined.served.iter().map(|row| row.0))
+    }
+    pub fn defined(&self, definition: &str) -> Option<&Defined> {
+        self.by_definition.get(definition)
+    }
+
+    /// As [`super::lookup`], custom resources too.
+    pub fn lookup(&self, name: &str) -> Option<&'static Kind> {
+        let known = super::lookup(name);
+        if known.is_some() || self.by_definition.is_empty() {
+            return known;
+        }
+        let name = name.to_ascii_lowercase();
+        self.custom().find(|kind| {
+            let of = |word: &str| word == kind.plural || word == kind.singular || kind.short_names.contains(&word);
+            let kind_name = || kind.kind.eq_ignore_ascii_case(&name);
+            let qualified = || {
+                let Some((word, rest)) = name.split_once('.') else { return false };
+                let version = || rest.strip_prefix(kind.version).and_then(|rest| rest.strip_prefix('.'));
+                of(word) && (rest == kind.group || version() == Some(kind.group))
+            };
+            of(&name) || kind_name() || qualified()
+        })
+    }
+
+    /// As [`super::of`], custom resources too.
+    pub fn of(&self, api_version: &str, kind: &str) -> Option<&'static Kind> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let is_it = |k: &&'static Kind| k.kind == kind && k.group == group && k.version == version;
+        super::of(api_version, kind).or_else(|| self.custom().find(is_it))
+    }
+}
+
+impl Registry {
+    pub fn now(&self) -> Arc<Kinds> {
+        self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes a definition in as it is now; what is not established defines nothing. `true`: its rows are others than
+    /// before.
+    pub fn put(&self, definition: &Object) -> bool {
+        match is_established(definition).then(|| self.define(definition)).flatten() {
+            Some(defined) => self.set(definition.name(), Some(defined)),
+            None => self.set(definition.name(), None),
+        }
+    }
+
+    /// Forgets a definition.
+    pub fn remove(&self, definition: &str) -> bool {
+        self.set(definition, None)
+    }
+
+    fn set(&self, name: &str, defined: Option<Defined>) -> bool {
+        let mut now = self.now.write().unwrap_or_else(PoisonError::into_inner);
+        if defined.is_none() && now.defined(name).is_none() {
+            return false;
+        }
+        let mut next = Kinds::clone(&now);
+        let before = match defined.clone() {
+            Some(defined) => next.by_definition.insert(name.to_owned(), defined),
+            None => next.by_definition.remove(name),
+        };
+        next.generation += 1;
+        *now = Arc::new(next);
+        before != defined
+    }
+
+    fn define(&self, definition: &Object) -> Option<Defined> {
+        let versions = definition.0["spec"]["versions"].as_array()?;
+        let mut served: Vec<&Value> = versions.iter().filter(|version| version["served"] == true).collect();
+        served.sort_by_key(|version| std::cmp::Reverse(super::version_rank(version["name"].as_str().unwrap_or(""))));
+        let storage = versions.iter().find(|version| version["storage"] == true)?;
+        let preferred = |version: &Value| served.first().is_some_and(|first| first["name"] == version["name"]);
+        let stored = self.row(definition, storage, None, preferred(storage));
+        let row = |version: &&Value| match version["name"] == storage["name"] {
+            true => Row(stored),
+            false => Row(self.row(definition, version, Some(stored), preferred(version))),
+        };
+        Some(Defined { stored: Row(stored), served: served.iter().map(row).collect() })
+    }
+
+    /// The row of this shape, with what the definition says now.
+    fn row(
+        &self,
+        definition: &Object,
+        version: &Value,
+        stored: Option<&'static Kind>,
+        preferred: bool,
+    ) -> &'static Kind {
+        let shape = custom::shape(definition, version, stored, preferred);
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = rows.get(&shape) {
+            if let Source::Custom(custom) = &known.schema {
+                custom.set(custom::version(definition, version));
+            }
+            return known;
+        }
+        let made = custom::row(definition, version, stored, preferred);
+        rows.insert(shape, made);
+        made
+    }
+}
+
+/// Whether a definition is served: once it was established, it stays so.
+fn is_established(definition: &Object) -> bool {
+    let conditions = definition.0["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|c| c["type"] == "Established" && c["status"] == "True")
+}

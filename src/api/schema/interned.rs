@@ -1,0 +1,30 @@
+//! Names that live as long as the process: what a kind that is defined at run time has in common with the built-in rows.
+//!
+//! Each distinct name is kept once, so what this holds is bounded by the names that were ever used.
+
+use std::collections::HashSet;
+use std::sync::{LazyLock, Mutex};
+
+static STRINGS: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Default::default);
+static LISTS: LazyLock<Mutex<HashSet<&'static [&'static str]>>> = LazyLock::new(Default::default);
+
+pub fn string(text: &str) -> &'static str {
+    let mut all = STRINGS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(known) = all.get(text) {
+        return known;
+    }
+    let kept: &'static str = Box::leak(text.into());
+    all.insert(kept);
+    kept
+}
+
+pub fn list(texts: &[String]) -> &'static [&'static str] {
+    let strings: Vec<&'static str> = texts.iter().map(|text| string(text)).collect();
+    let mut all = LISTS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(known) = all.get(strings.as_slice()) {
+        return known;
+    }
+    let kept: &'static [&'static str] = Box::leak(strings.into());
+    all.insert(kept);
+    kept
+}

@@ -1,0 +1,322 @@
+//! Validation of values, with upstream's messages: type, format, limits, enumerations, and the logic of `oneOf` and its kin.
+//!
+//! What an update leaves as it was is not looked at again: objects that were stored before a schema became stricter can
+//! still be changed elsewhere (KEP-4008).
+
+use serde_json::{Number, Value};
+
+use super::{Limits, ListType, Of, Schema, formats};
+use crate::api::pattern;
+use crate::api::status::Cause;
+
+/// What is wrong with a value. `old` is what it replaces, where that is known.
+pub fn check(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<Cause> {
+    let mut walk = Walk { causes: Vec::new() };
+    walk.value(schema, value, old, "");
+    walk.causes
+}
+
+/// Whether what is wrong keeps the CEL rules from being run.
+pub fn blocks_rules(causes: &[Cause]) -> bool {
+    const BLOCKING: &[&str] =
+        &["FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid"];
+    causes.iter().any(|cause| BLOCKING.contains(&cause.reason.as_str()))
+}
+
+struct Walk {
+    causes: Vec<Cause>,
+}
+
+/// What JSON calls the type of a value.
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(n) if n.is_f64() && n.as_f64().is_some_and(|f| f.fract() != 0.0) => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn is_of(of: Of, value: &Value) -> bool {
+    match (of, type_name(value)) {
+        (Of::Number, name) => name == "number" || name == "integer",
+        (of, name) => of.name() == name,
+    }
+}
+
+fn at(path: &str, field: &str) -> String {
+    if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
+}
+
+/// As Go prints a path; the root has none.
+fn field_of(path: &str) -> String {
+    if path.is_empty() { "<nil>".to_owned() } else { path.to_owned() }
+}
+
+/// A value in an error.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(s) => format!("{s:?}"),
+        Value::Object(_) | Value::Array(_) => value.to_string(),
+        other => other.to_string(),
+    }
+}
+
+impl Walk {
+    fn add(&mut self, reason: &str, path: &str, message: String) {
+        self.causes.push(Cause { reason: reason.into(), message, field: field_of(path) });
+    }
+    fn invalid(&mut self, path: &str, value: &Value, why: String) {
+        self.add("FieldValueInvalid", path, format!("Invalid value: {}: {why}", shown(value)));
+    }
+
+    /// A value of a structural node.
+    fn value(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, path: &str) {
+        if old == Some(value) {
+            return;
+        }
+        if value.is_null() && schema.nullable {
+            return;
+        }
+        if !self.of_type(schema, value, path) {
+            return;
+        }
+        self.all_limits(schema, value, path);
+        match value {
+            Value::Object(map) => {
+                for (name, value) in map {
+                    if let Some(of) = schema.field(name) {
+                        let before = old.and_then(|old| old.get(name));
+                        self.value(of, value, before, &at(path, name));
+                    }
+                }
+            }
+            Value::Array(items) => {
+                if let Some(of) = &schema.items {
+                    for (i, item) in items.iter().enumerate() {
+                        let before = old.and_then(|old| correlated(&schema.list_type, old, item, i));
+                        self.value(of, item, before, &format!("{path}[{i}]"));
+                    }
+                }
+                self.list(schema, items, path);
+            }
+            _ => {}
+        }
+        if schema.is_embedded && value.is_object() {
+            self.embedded(value, path);
+        }
+    }
+
+    fn of_type(&mut self, schema: &Schema, value: &Value, path: &str) -> bool {
+        let wanted = match (schema.int_or_string, schema.of) {
+            (true, _) if matches!(type_name(value), "integer" | "string") => return true,
+            (true, _) => "integer,string",
+            (_, None) => return !value.is_null() || schema.preserves_unknown,
+            (_, Some(of)) if is_of(of, value) => return true,
+            (_, Some(of)) => of.name(),
+        };
+        let got = type_name(value);
+        let why = format!("{} in body must be of type {wanted}: \"{got}\"", path);
+        self.add("FieldValueTypeInvalid", path, format!("Invalid value: \"{got}\": {}", why.trim_start()));
+        false
+    }
+
+    /// The limits of a node, and its logic.
+    fn all_limits(&mut self, schema: &Schema, value: &Value, path: &str) {
+        self.limits(&schema.limits, value, path);
+        if let Value::String(text) = value
+            && !schema.format.is_empty()
+            && !formats::is_of(&schema.format, text)
+        {
+            self.invalid(path, value, format!("{path} in body must be of type {}: {text:?}", schema.format));
+        }
+        for part in &schema.all_of {
+            self.nested(part, value, path);
+        }
+        let fits = |part: &&Schema| {
+            let mut walk = Walk { causes: Vec::new() };
+            walk.nested(part, value, path);
+            walk.causes.is_empty()
+        };
+        let count = |parts: &[Schema]| parts.iter().filter(fits).count();
+        let logic = |walk: &mut Walk, why: &str| {
+            walk.add("FieldValueInvalid", "", format!("Invalid value: \"\": {path:?} {why}"))
+        };
+        if !schema.any_of.is_empty() && count(&schema.any_of) == 0 {
+            logic(self, "must validate at least one schema (anyOf)");
+        }
+        match count(&schema.one_of) {
+            _ if schema.one_of.is_empty() => {}
+            0 => logic(self, "must validate one and only one schema (oneOf). Found none valid"),
+            1 => {}
+            n => logic(self, &format!("must validate one and only one schema (oneOf). Found {n} valid alternatives")),
+        }
+        if schema.not.as_deref().is_some_and(|not| fits(&not)) {
+            logic(self, "must not validate the schema (not)");
+        }
+    }
+
+    /// A value of a node inside `allOf`, `anyOf`, `oneOf` or `not`: it looks at values alone.
+    fn nested(&mut self, schema: &Schema, value: &Value, path: &str) {
+        if schema.of.is_some() && !self.of_type(schema, value, path) {
+            return;
+        }
+        self.all_limits(schema, value, path);
+        match value {
+            Value::Object(map) => {
+                for (name, value) in map {
+                    if let Some(of) = schema.field(name) {
+                        self.nested(of, value, &at(path, name));
+                    }
+                }
+            }
+            Value::Array(items) => {
+                if let Some(of) = &schema.items {
+                    for (i, item) in items.iter().enumerate() {
+                        self.nested(of, item, &format!("{path}[{i}]"));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn limits(&mut self, limits: &Limits, value: &Value, path: &str) {
+        match value {
+            Value::Number(n) => self.number(limits, n, value, path),
+            Value::String(text) => self.text(limits, text, value, path),
+            Value::Array(items) => {
+                let n = items.len() as u64;
+                if let Some(max) = limits.max_items.filter(|max| n > *max) {
+                    self.add("FieldValueTooMany", path, format!("Too many: {n}: must have at most {max} items"));
+                }
+                if let Some(min) = limits.min_items.filter(|min| n < *min) {
+                    self.invalid(path, &n.into(), format!("{path} in body should have at least {min} items"));
+                }
+                let twice = |(i, item): (usize, &Value)| items[..i].contains(item);
+                if limits.unique_items && items.iter().enumerate().any(twice) {
+                    self.invalid(path, value, format!("{path} in body shouldn't contain duplicates"));
+                }
+            }
+            Value::Object(map) => {
+                let n = map.len() as u64;
+                if let Some(max) = limits.max_properties.filter(|max| n > *max) {
+                    self.add("FieldValueTooMany", path, format!("Too many: {n}: must have at most {max} items"));
+                }
+                if let Some(min) = limits.min_properties.filter(|min| n < *min) {
+                    self.invalid(path, &n.into(), format!("{path} in body should have at least {min} properties"));
+                }
+                for name in limits.required.iter().filter(|name| !map.contains_key(*name)) {
+                    self.add("FieldValueRequired", &at(path, name), "Required value".into());
+                }
+            }
+            _ => {}
+        }
+        if !limits.one_of.is_empty() && !limits.one_of.iter().any(|allowed| same(allowed, value)) {
+            let allowed: Vec<String> = limits
+                .one_of
+                .iter()
+                .map(|allowed| format!("\"{}\"", allowed.as_str().map_or_else(|| allowed.to_string(), str::to_owned)))
+                .collect();
+            let message = format!("Unsupported value: {}: supported values: {}", shown(value), allowed.join(", "));
+            self.add("FieldValueNotSupported", path, message);
+        }
+    }
+
+    fn number(&mut self, limits: &Limits, n: &Number, value: &Value, path: &str) {
+        let is = |limit: &Option<Number>, holds: fn(f64, f64) -> bool| {
+            limit.as_ref().filter(|limit| !holds(float(n), float(limit))).map(Number::to_string)
+        };
+        let (low, over): (fn(f64, f64) -> bool, &str) = match limits.exclusive_minimum {
+            true => (|n, limit| n > limit, "greater than"),
+            false => (|n, limit| n >= limit, "greater than or equal to"),
+        };
+        let (high, under): (fn(f64, f64) -> bool, &str) = match limits.exclusive_maximum {
+            true => (|n, limit| n < limit, "less than"),
+            false => (|n, limit| n <= limit, "less than or equal to"),
+        };
+        for (limit, what) in [(is(&limits.minimum, low), over), (is(&limits.maximum, high), under)] {
+            if let Some(limit) = limit {
+                self.invalid(path, value, format!("{path} in body should be {what} {limit}"));
+            }
+        }
+        if let Some(of) = limits.multiple_of.as_ref().filter(|of| !is_multiple(n, of)) {
+            self.invalid(path, value, format!("{path} in body should be a multiple of {of}"));
+        }
+    }
+
+    fn text(&mut self, limits: &Limits, text: &str, value: &Value, path: &str) {
+        // Upstream counts characters, and says bytes.
+        let n = text.chars().count() as u64;
+        if let Some(max) = limits.max_length.filter(|max| n > *max) {
+            self.add("FieldValueTooLong", path, format!("Too long: may not be more than {max} bytes"));
+        }
+        if let Some(min) = limits.min_length.filter(|min| n < *min) {
+            self.invalid(path, value, format!("{path} in body should be at least {min} chars long"));
+        }
+        if let Some(wanted) = &limits.pattern
+            && !pattern::compiled(wanted).is_ok_and(|regex| regex.is_match(text))
+        {
+            self.invalid(path, value, format!("{path} in body should match '{wanted}'"));
+        }
+    }
+
+    /// Sets without, and maps without, equal items.
+    fn list(&mut self, schema: &Schema, items: &[Value], path: &str) {
+        let identity = |item: &Value| -> Option<Value> {
+            match &schema.list_type {
+                ListType::Atomic => None,
+                ListType::Set => Some(item.clone()),
+                ListType::Map(keys) => {
+                    let key = |key: &String| Some((key.clone(), item.get(key)?.clone()));
+                    Some(Value::Object(keys.iter().filter_map(key).collect()))
+                }
+            }
+        };
+        let mut seen = std::collections::HashSet::new();
+        for (i, item) in items.iter().enumerate() {
+            let Some(own) = identity(item) else { return };
+            if !seen.insert(own.to_string()) {
+                self.add("FieldValueDuplicate", &format!("{path}[{i}]"), format!("Duplicate value: {}", shown(&own)));
+            }
+        }
+    }
+
+    /// An object within the object.
+    fn embedded(&mut self, value: &Value, path: &str) {
+        for field in ["apiVersion", "kind"] {
+            if value[field].as_str().unwrap_or("").is_empty() {
+                self.add("FieldValueRequired", &at(path, field), "Required value: must not be empty".into());
+            }
+        }
+    }
+}
+
+/// What an item of a list replaces: the item with its keys; where the list is atomic, the one at its place is none.
+pub fn correlated<'a>(list: &ListType, old: &'a Value, item: &Value, _at: usize) -> Option<&'a Value> {
+    let ListType::Map(keys) = list else { return None };
+    old.as_array()?.iter().find(|other| keys.iter().all(|key| other.get(key) == item.get(key)))
+}
+
+fn float(n: &Number) -> f64 {
+    n.as_f64().unwrap_or_default()
+}
+
+fn is_multiple(n: &Number, of: &Number) -> bool {
+    match (n.as_i64(), of.as_i64()) {
+        (_, Some(0)) => true,
+        (Some(n), Some(of)) => n % of == 0,
+        _ => {
+            let times = float(n) / float(of);
+            times.is_finite() && (times - times.round()).abs() < 1e-9
+        }
+    }
+}
+
+/// Equal as numbers are in JSON: 1 and 1.0.
+fn same(a: &Value, b: &Value) -> bool {
+    a == b || matches!((a, b), (Value::Number(a), Value::Number(b)) if a.as_f64() == b.as_f64())
+}

@@ -1,0 +1,368 @@
+//! Which schemas may stand in a CustomResourceDefinition: structural ones, with defaults that fit and rules that compile.
+
+use serde_json::Value;
+
+use super::{Of, Schema, check, prune, rules};
+use crate::api::pattern;
+use crate::api::validation::{At, Errors, same};
+
+/// Where a node stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Root,
+    Field,
+    Item,
+}
+
+/// OpenAPI's words that upstream does not support: the field, and what is said of it.
+const UNSUPPORTED: &[(&str, &str)] = &[
+    ("$ref", "ref is not supported"),
+    ("definitions", "definitions is not supported"),
+    ("dependencies", "dependencies is not supported"),
+    ("id", "id is not supported"),
+    ("patternProperties", "patternProperties is not supported"),
+    ("additionalItems", "additionalItems is not supported"),
+];
+
+/// What a value validation inside logic may not hold; and what is said of it.
+const STRUCTURE: &[(&str, &str)] = &[
+    ("type", "must be empty to be structural"),
+    ("title", "must be empty to be structural"),
+    ("description", "must be empty to be structural"),
+    ("default", "must be undefined to be structural"),
+    ("nullable", "must be false to be structural"),
+    ("additionalProperties", "must be undefined to be structural"),
+    ("x-kubernetes-preserve-unknown-fields", "must be undefined to be structural"),
+    ("x-kubernetes-embedded-resource", "must be false to be structural"),
+    ("x-kubernetes-int-or-string", "must be false to be structural"),
+    ("x-kubernetes-list-type", "must be undefined to be structural"),
+    ("x-kubernetes-list-map-keys", "must be empty to be structural"),
+    ("x-kubernetes-map-type", "must be undefined to be structural"),
+    ("x-kubernetes-validations", "must be empty to be structural"),
+];
+
+const LOGIC: &[&str] = &["allOf", "anyOf", "oneOf"];
+const REASONS: &[&str] = &["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
+
+/// The rules for the schema of a version.
+pub fn validate(schema: &At<'_>, errs: &mut Errors) {
+    let parsed = Schema::parse(schema.value);
+    node(schema, &parsed, Level::Root, true, errs);
+}
+
+fn node(at: &At<'_>, schema: &Schema, level: Level, correlatable: bool, errs: &mut Errors) {
+    types(at, schema, level, errs);
+    unsupported(at, errs);
+    lists(at, schema, errs);
+    limits(at, errs);
+    defaults(at, schema, level, errs);
+    validations(at, schema, correlatable, errs);
+    for logic in LOGIC {
+        at.get(logic).items().for_each(|part| nested(&part, at, schema, errs));
+    }
+    let not = at.get("not");
+    if not.is_set() {
+        nested(&not, at, schema, errs);
+    }
+    if level == Level::Root {
+        metadata(at, errs);
+    }
+    for (name, property) in at.get("properties").entries() {
+        if let Some(of) = schema.properties.get(name) {
+            node(&property, of, Level::Field, correlatable, errs);
+        }
+    }
+    if let Some(of) = &schema.additional {
+        node(&at.get("additionalProperties"), of, Level::Field, correlatable, errs);
+    }
+    if let Some(of) = &schema.items {
+        let followed = correlatable && matches!(schema.list_type, super::ListType::Map(_));
+        node(&at.get("items"), of, Level::Item, followed, errs);
+    }
+}
+
+fn types(at: &At<'_>, schema: &Schema, level: Level, errs: &mut Errors) {
+    let of = at.get("type");
+    let names = ["array", "boolean", "integer", "number", "object", "string"];
+    if !of.is_empty() && Of::parse(of.str()).is_none() {
+        errs.not_supported(&of.path, of.str(), &names);
+    }
+    if schema.int_or_string && !of.is_empty() {
+        errs.invalid(&of.path, of.str(), "must be empty if x-kubernetes-int-or-string is true");
+    }
+    if schema.is_embedded && of.str() != "object" {
+        let why = "must be object if x-kubernetes-embedded-resource is true";
+        if of.is_empty() { errs.required(&of.path, why) } else { errs.invalid(&of.path, of.str(), why) }
+    } else if level == Level::Root && !of.is_empty() && of.str() != "object" {
+        errs.invalid(&of.path, of.str(), "must be object at the root");
+    } else if of.is_empty() && !schema.int_or_string && !(schema.preserves_unknown && level != Level::Root) {
+        errs.required(
+            &of.path,
+            match level {
+                Level::Root => "must not be empty at the root",
+                Level::Field => "must not be empty for specified object fields",
+                Level::Item => "must not be empty for specified array items",
+            },
+        );
+    }
+    if schema.is_embedded && schema.properties.is_empty() && !schema.preserves_unknown && schema.additional.is_none() {
+        let why =
+            "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
+        errs.required(at.path("properties"), why);
+    }
+    if of.str() == "array" && schema.items.is_none() {
+        errs.required(at.path("items"), "must be specified");
+    }
+    let additional = at.get("additionalProperties");
+    if additional.is_set() {
+        if level == Level::Root {
+            errs.forbidden(&additional.path, "must not be used at the root");
+        }
+        if additional.value == &Value::Bool(false) {
+            errs.forbidden(&additional.path, "additionalProperties cannot be set to false");
+        } else if !schema.properties.is_empty() {
+            errs.forbidden(&additional.path, "additionalProperties and properties are mutual exclusive");
+        }
+    }
+    if at.get("x-kubernetes-preserve-unknown-fields").value == &Value::Bool(false) {
+        errs.invalid(at.path("x-kubernetes-preserve-unknown-fields"), false, "must be true or undefined");
+    }
+}
+
+fn unsupported(at: &At<'_>, errs: &mut Errors) {
+    for (field, why) in UNSUPPORTED {
+        if at.get(field).is_set() && !(*field == "id" && at.get(field).is_empty()) {
+            errs.forbidden(at.path(field), why);
+        }
+    }
+    if at.get("uniqueItems").bool() {
+        let why = "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+        errs.forbidden(at.path("uniqueItems"), why);
+    }
+}
+
+fn lists(at: &At<'_>, schema: &Schema, errs: &mut Errors) {
+    let (list, keys, map) =
+        (at.get("x-kubernetes-list-type"), at.get("x-kubernetes-list-map-keys"), at.get("x-kubernetes-map-type"));
+    if list.is_set() {
+        if schema.of != Some(Of::Array) {
+            let why = "must be array if x-kubernetes-list-type is specified";
+            match schema.of {
+                None => errs.required(at.path("type"), why),
+                Some(of) => errs.invalid(at.path("type"), of.name(), why),
+            }
+        }
+        if !["atomic", "set", "map"].contains(&list.str()) {
+            errs.not_supported(&list.path, list.str(), &["atomic", "set", "map"]);
+        }
+    }
+    if map.is_set() {
+        if schema.of != Some(Of::Object) {
+            errs.invalid(at.path("type"), at.get("type").str(), "must be object if x-kubernetes-map-type is specified");
+        }
+        if !["atomic", "granular"].contains(&map.str()) {
+            errs.not_supported(&map.path, map.str(), &["atomic", "granular"]);
+        }
+    }
+    if !keys.is_empty() && list.str() != "map" {
+        let why = "must be map if x-kubernetes-list-map-keys is non-empty";
+        if list.is_empty() { errs.required(&list.path, why) } else { errs.invalid(&list.path, list.str(), why) }
+    }
+    if list.str() == "set"
+        && let Some(items) = &schema.items
+    {
+        let scalar = items.int_or_string || !matches!(items.of, Some(Of::Object | Of::Array) | None);
+        let atomic = items.is_atomic_map || (items.of == Some(Of::Array) && items.list_type == super::ListType::Atomic);
+        if items.nullable {
+            errs.forbidden(at.path("items.nullable"), "cannot be nullable when x-kubernetes-list-type is set");
+        }
+        if !scalar && !atomic {
+            let why = "must be atomic as item of a list with x-kubernetes-list-type=set";
+            errs.invalid(at.path("items.x-kubernetes-map-type"), Value::Null, why);
+        }
+    }
+    if list.str() == "map" {
+        map_keys(at, schema, &keys, errs);
+    }
+}
+
+fn map_keys(at: &At<'_>, schema: &Schema, keys: &At<'_>, errs: &mut Errors) {
+    if keys.is_empty() {
+        errs.required(&keys.path, "must not be empty if x-kubernetes-list-type is map");
+    }
+    let Some(items) = &schema.items else { return };
+    if items.of != Some(Of::Object) {
+        let of = items.of.map_or("", Of::name);
+        errs.invalid(at.path("items.type"), of, "must be object if parent array's x-kubernetes-list-type is map");
+        return;
+    }
+    for (i, key) in keys.items().enumerate() {
+        let Some(property) = items.properties.get(key.str()) else {
+            errs.invalid(&key.path, key.str(), "entries must all be names of item properties");
+            continue;
+        };
+        let path = at.path(&format!("items.properties[{}]", key.str()));
+        if matches!(property.of, Some(Of::Object | Of::Array)) {
+            errs.invalid(
+                format!("{path}.type"),
+                property.of.map_or("", Of::name),
+                "must be a scalar type if parent array's x-kubernetes-list-type is map",
+            );
+        }
+        if property.default.is_none() && !items.limits.required.iter().any(|name| name == key.str()) {
+            let why =
+                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
+            errs.required(format!("{path}.default"), why);
+        }
+        if keys.items().take(i).any(|before| before.str() == key.str()) {
+            errs.duplicate(&key.path, key.str());
+        }
+    }
+}
+
+fn limits(at: &At<'_>, errs: &mut Errors) {
+    let wanted = at.get("pattern");
+    if let Err(why) = pattern::compiled(wanted.str()) {
+        errs.invalid(&wanted.path, wanted.str(), format!("must be a valid regular expression, but isn't: {why}"));
+    }
+}
+
+fn defaults(at: &At<'_>, schema: &Schema, level: Level, errs: &mut Errors) {
+    let Some(default) = &schema.default else { return };
+    let path = at.path("default");
+    if level == Level::Root {
+        return errs.forbidden(path, "must not be used at the root");
+    }
+    let mut kept = default.clone();
+    if let Some(first) = prune::within(schema, &mut kept).first() {
+        errs.invalid(&path, default.clone(), format!("must not have unknown fields, found \"{first}\""));
+    }
+    for cause in check::check(schema, &kept, None).into_iter().chain(rules::run(schema, &kept, None)) {
+        let below = if cause.field == "<nil>" { String::new() } else { format!(".{}", cause.field) };
+        errs.0.push(crate::api::Cause { field: format!("{path}{below}"), ..cause });
+    }
+}
+
+fn validations(at: &At<'_>, schema: &Schema, correlatable: bool, errs: &mut Errors) {
+    for (json, rule) in at.get("x-kubernetes-validations").items().zip(&schema.rules) {
+        let (text, message) = (json.get("rule"), json.get("message"));
+        if rule.rule.trim().is_empty() {
+            errs.required(&text.path, "rule is not specified");
+            continue;
+        }
+        if rule.rule.trim().contains('\n') && rule.message.trim().is_empty() {
+            errs.required(&message.path, "message must be specified if rule contains line breaks");
+        }
+        if !rule.message.is_empty() && rule.message.trim().is_empty() {
+            errs.invalid(&message.path, message.str(), "message must be non-empty if specified");
+        }
+        if rule.message.trim().contains('\n') {
+            errs.invalid(&message.path, message.str(), "message must not contain line breaks");
+        }
+        if !rule.reason.is_empty() && !REASONS.contains(&rule.reason.as_str()) {
+            errs.not_supported(json.path("reason"), &rule.reason, REASONS);
+        }
+        if !rule.field_path.is_empty() && !is_field(schema, &rule.field_path) {
+            errs.invalid(
+                json.path("fieldPath"),
+                rule.field_path.as_str(),
+                "fieldPath must be a valid path: does not refer to a valid field",
+            );
+        }
+        match &rule.program {
+            Err(why) => errs.invalid(&text.path, text.str(), why),
+            Ok(program) if program.uses("oldSelf") && !correlatable => {
+                errs.invalid(
+                    &text.path,
+                    text.str(),
+                    "oldSelf cannot be used on the uncorrelatable portion of the schema",
+                );
+            }
+            Ok(program) if rule.optional_old && !program.uses("oldSelf") => {
+                errs.invalid(
+                    json.path("optionalOldSelf"),
+                    true,
+                    "option optionalOldSelf must not be set if oldSelf is not used in rule",
+                );
+            }
+            Ok(_) => {}
+        }
+        if let Some(Err(why)) = &rule.message_program {
+            errs.invalid(json.path("messageExpression"), json.get("messageExpression").str(), why);
+        }
+    }
+}
+
+/// Whether a path as `.spec.replicas` or `.labels['app']` leads to a field.
+fn is_field(schema: &Schema, path: &str) -> bool {
+    let path = path.replace("['", ".").replace("']", "");
+    let Some(rest) = path.strip_prefix('.') else { return false };
+    let mut at = schema;
+    for name in rest.split('.') {
+        match at.field(name) {
+            Some(of) => at = of,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// A value validation inside logic: it may not say what values look like, only what they must be.
+fn nested(at: &At<'_>, structure: &At<'_>, schema: &Schema, errs: &mut Errors) {
+    let int_or_string = |part: &At<'_>| schema.int_or_string && matches!(part.get("type").str(), "integer" | "string");
+    for (field, why) in STRUCTURE {
+        let value = at.get(field);
+        let empty = !value.is_set()
+            || same(value.value, &Value::Null)
+            || value.value == &Value::Bool(false)
+            || value.str().is_empty() && value.value.is_string();
+        if !empty && !(*field == "type" && int_or_string(at)) {
+            errs.forbidden(&value.path, why);
+        }
+    }
+    limits(at, errs);
+    for (name, property) in at.get("properties").entries() {
+        match schema.properties.get(name) {
+            Some(of) => nested(&property, &structure.get("properties").get(name), of, errs),
+            None if schema.additional.is_none() => {
+                let path = structure.get("properties").key_path(name);
+                errs.required(path, &format!("because it is defined in {}", property.path));
+            }
+            None => {}
+        }
+    }
+    let items = at.get("items");
+    if items.is_set() {
+        match &schema.items {
+            Some(of) => nested(&items, &structure.get("items"), of, errs),
+            None => errs.required(structure.path("items"), &format!("because it is defined in {}", items.path)),
+        }
+    }
+    for logic in LOGIC {
+        at.get(logic).items().for_each(|part| nested(&part, structure, schema, errs));
+    }
+    if at.get("not").is_set() {
+        nested(&at.get("not"), structure, schema, errs);
+    }
+}
+
+/// Of metadata a schema may only restrict the name.
+fn metadata(root: &At<'_>, errs: &mut Errors) {
+    let at =
+        At { value: root.get("properties").get("metadata").value, path: root.get("properties").key_path("metadata") };
+    for (field, _) in at.entries() {
+        let fine = matches!(field, "type" | "description" | "properties");
+        if !fine {
+            let why =
+                "must not specify anything other than name and generateName, but metadata is implicitly specified";
+            errs.forbidden(&at.path, why);
+        }
+    }
+    for (name, property) in at.get("properties").entries() {
+        if !matches!(name, "name" | "generateName") {
+            let why =
+                "must not specify anything other than name and generateName, but metadata is implicitly specified";
+            errs.forbidden(property.path, why);
+        }
+    }
+}

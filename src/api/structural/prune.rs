@@ -1,0 +1,77 @@
+//! Pruning: fields that a schema does not know are dropped; embedded objects keep their type and metadata.
+
+use serde_json::{Map, Value};
+
+use super::Schema;
+
+/// What every object has, whatever its schema says.
+const OF_OBJECTS: &[&str] = &["apiVersion", "kind", "metadata"];
+
+/// Drops what the schema of a whole object does not know; the paths of what was dropped, as upstream shows them.
+pub fn prune(schema: &Schema, object: &mut Value) -> Vec<String> {
+    let mut dropped = Vec::new();
+    walk(schema, object, true, "", &mut dropped);
+    dropped
+}
+
+/// The same for a value within an object.
+pub fn within(schema: &Schema, value: &mut Value) -> Vec<String> {
+    let mut dropped = Vec::new();
+    walk(schema, value, false, "", &mut dropped);
+    dropped
+}
+
+fn walk(schema: &Schema, value: &mut Value, is_object: bool, path: &str, dropped: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => fields(schema, map, is_object || schema.is_embedded, path, dropped),
+        Value::Array(items) => {
+            let Some(of) = &schema.items else { return };
+            for (i, item) in items.iter_mut().enumerate() {
+                walk(of, item, false, &format!("{path}[{i}]"), dropped);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn fields(schema: &Schema, map: &mut Map<String, Value>, is_object: bool, path: &str, dropped: &mut Vec<String>) {
+    let keep_all = schema.is_open();
+    map.retain(|name, value| {
+        if is_object && OF_OBJECTS.contains(&name.as_str()) {
+            return true;
+        }
+        let here = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        match schema.field(name) {
+            Some(of) => walk(of, value, false, &here, dropped),
+            None if keep_all => {}
+            None => {
+                dropped.push(here);
+                return false;
+            }
+        }
+        true
+    });
+}
+
+/// All embedded objects within a value, with their paths.
+pub fn embedded<'a>(schema: &Schema, value: &'a mut Value, path: &str, tell: &mut dyn FnMut(String, &'a mut Value)) {
+    match value {
+        Value::Object(_) if schema.is_embedded => tell(path.to_owned(), value),
+        Value::Object(map) => {
+            for (name, value) in map {
+                if let Some(of) = schema.field(name) {
+                    let here = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    embedded(of, value, &here, tell);
+                }
+            }
+        }
+        Value::Array(items) => {
+            if let Some(of) = &schema.items {
+                for (i, item) in items.iter_mut().enumerate() {
+                    embedded(of, item, &format!("{path}[{i}]"), tell);
+                }
+            }
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,95 @@
+//! `Definition`: what of a CustomResourceDefinition loops over all kinds need.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
+use serde::{Deserialize, Serialize};
+
+use super::Partial;
+
+/// The names of what a definition defines, as they were accepted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "Wire")]
+pub struct Definition {
+    pub metadata: ObjectMeta,
+    pub group: String,
+    pub plural: String,
+    pub kind: String,
+    pub namespaced: bool,
+    /// Whether its objects can be asked for.
+    pub established: bool,
+}
+
+impl Resource for Definition {
+    const API_VERSION: &'static str = "apiextensions.k8s.io/v1";
+    const GROUP: &'static str = "apiextensions.k8s.io";
+    const KIND: &'static str = "CustomResourceDefinition";
+    const VERSION: &'static str = "v1";
+    const URL_PATH_SEGMENT: &'static str = "customresourcedefinitions";
+    type Scope = ClusterResourceScope;
+}
+
+impl Metadata for Definition {
+    type Ty = ObjectMeta;
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    #[serde(flatten)]
+    partial: Partial,
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Deserialize)]
+struct Spec {
+    group: String,
+    scope: String,
+    versions: Vec<Version>,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    served: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Status {
+    accepted_names: Names,
+    conditions: Vec<Condition>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Names {
+    plural: String,
+    kind: String,
+}
+
+#[derive(Deserialize)]
+struct Condition {
+    #[serde(rename = "type")]
+    of: String,
+    status: String,
+}
+
+impl From<Wire> for Definition {
+    fn from(wire: Wire) -> Definition {
+        let established = wire.status.conditions.iter().any(|c| c.of == "Established" && c.status == "True");
+        Definition {
+            metadata: wire.partial.metadata,
+            group: wire.spec.group,
+            plural: wire.status.accepted_names.plural,
+            kind: wire.status.accepted_names.kind,
+            namespaced: wire.spec.scope == "Namespaced",
+            established: established && wire.spec.versions.iter().any(|version| version.served),
+        }
+    }
+}

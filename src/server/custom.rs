@@ -1,0 +1,152 @@
+//! CustomResourceDefinitions: their names are accepted, their objects end with them.
+//!
+//! What they define is known by the watch cache, which reads them first (`cache`). Here is what upstream's controllers of
+//! the extensions server do: names are accepted where nobody else has them, and then the kind is established ([`names`]);
+//! a definition that is being deleted takes its objects with it ([`cleanup`]).
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::api::{Kind, Object, Options, Request, Status, User, Verb, kinds};
+
+use super::Server;
+use super::call::Call;
+
+mod cleanup;
+mod names;
+
+pub(super) use cleanup::begin;
+
+const RESOURCE: &str = "customresourcedefinitions.apiextensions.k8s.io";
+/// When to try again what failed.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A kind whose definition is going takes no new objects.
+pub(super) fn may_create(call: &Call) -> Result<(), Status> {
+    if call.kind.custom().is_some_and(|version| version.terminating) {
+        let why = format!(
+            "create not allowed while custom resource definition is terminating: {}.{}",
+            call.kind.plural, call.kind.group
+        );
+        return Err(Status::failure(405, "MethodNotAllowed", why).with_details(call.kind.plural, call.kind.group, ""));
+    }
+    Ok(())
+}
+
+/// What users of a deprecated version are told.
+pub(super) fn warning(call: &Call) -> Option<String> {
+    call.asked().custom()?.warning.clone()
+}
+
+fn definitions() -> Result<&'static Kind, Status> {
+    kinds::lookup(RESOURCE).ok_or_else(|| Status::internal("no kind CustomResourceDefinition"))
+}
+
+/// Sets a condition of a definition. `true`: it is another than before.
+fn set_condition(definition: &mut Object, of: &str, status: &str, reason: &str, message: &str, now: &str) -> bool {
+    let new = json!({
+        "type": of, "status": status, "lastTransitionTime": now, "reason": reason, "message": message,
+    });
+    let conditions = &mut definition.0["status"]["conditions"];
+    if !conditions.is_array() {
+        *conditions = json!([]);
+    }
+    let Some(all) = conditions.as_array_mut() else { return false };
+    match all.iter_mut().find(|condition| condition["type"] == of) {
+        Some(old) => {
+            let same = |field: &str| old[field] == new[field];
+            if same("status") && same("reason") && same("message") {
+                return false;
+            }
+            let since = if same("status") { old["lastTransitionTime"].clone() } else { now.into() };
+            *old = new;
+            old["lastTransitionTime"] = since;
+        }
+        None => all.push(new),
+    }
+    true
+}
+
+impl Server {
+    /// Starts the loop that looks after definitions.
+    pub(super) fn start_definitions(self: &Arc<Server>) {
+        self.tasks.add(tokio::spawn(run(Arc::downgrade(self))));
+    }
+
+    /// Looks at all definitions; `true`: one waits for something that no change of a definition tells.
+    async fn look_after_definitions(&self) -> Result<bool, Status> {
+        let items: Vec<_> = self.cache.shelf(definitions()?).read().items.values().cloned().collect();
+        let mut all: Vec<Object> = items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok()).collect();
+        // Who was there first has the names.
+        all.sort_by_key(|o| {
+            (o.0["metadata"]["creationTimestamp"].as_str().unwrap_or("").to_owned(), o.name().to_owned())
+        });
+        let mut waits = false;
+        for at in 0..all.len() {
+            if all[at].is_terminating() {
+                waits |= self.clean_up(&all[at]).await?;
+            }
+            if let Some(changed) = names::accept(&all[at], &all, &self.timestamp()) {
+                all[at] = self.write_definition(&changed, Some("status")).await?.unwrap_or(changed);
+            }
+        }
+        Ok(waits)
+    }
+
+    /// Updates a definition; nothing where it has changed meanwhile, which brings it back here.
+    async fn write_definition(&self, definition: &Object, part: Option<&str>) -> Result<Option<Object>, Status> {
+        let request = Request {
+            verb: Verb::Update,
+            resource: RESOURCE.into(),
+            name: Some(definition.name().to_owned()),
+            subresource: part.map(str::to_owned),
+            body: Some(definition.0.clone()),
+            options: Options { field_manager: Some("kube-apiserver".into()), ..Options::default() },
+            user: User::system("system:apiserver"),
+            ..Request::default()
+        };
+        match self.handle(request).await {
+            Ok(response) => match response.body {
+                crate::api::request::Body::Object { bytes, .. } => Object::from_slice(&bytes).map(Some),
+                _ => Ok(None),
+            },
+            Err(why) if why.is_conflict() || why.is_not_found() => Ok(None),
+            Err(why) => Err(why),
+        }
+    }
+}
+
+/// Looks at all definitions whenever one has changed, and now and then while one is being cleaned up.
+async fn run(server: Weak<Server>) {
+    loop {
+        let Some(strong) = server.upgrade() else { return };
+        let request =
+            Request { resource: RESOURCE.into(), user: User::system("system:apiserver"), ..Request::default() };
+        let watch = strong.watch(request).await;
+        let mut outcome = strong.look_after_definitions().await;
+        drop(strong);
+        if let Ok(mut events) = watch {
+            while let Ok(waits) = outcome {
+                let patience = if waits { AGAIN / 5 } else { Duration::MAX };
+                match tokio::time::timeout(patience, events.recv()).await {
+                    Ok(None) => break,
+                    Ok(Some(_)) => while events.try_recv().is_ok() {},
+                    Err(_) => {}
+                }
+                let Some(strong) = server.upgrade() else { return };
+                outcome = strong.look_after_definitions().await;
+            }
+        }
+        if let Err(why) = outcome {
+            tracing::warn!("custom resource definitions: {why}");
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// The strings of a list.
+fn strings(value: &Value) -> Vec<&str> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}

@@ -1,0 +1,143 @@
+//! The garbage collector and the namespace controller over kinds that are defined while they run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use podwright::api::{Env, Object, Options, Request, Status, User, Verb, request::Body};
+use podwright::client::{Informers, local};
+use podwright::controllers;
+use podwright::server::{Config, Server};
+use podwright::store::Memory;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+struct World(Arc<Server>);
+
+impl World {
+    async fn start() -> World {
+        let server = Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
+        let client = local::client(server.clone(), "controllers");
+        tokio::spawn(async move {
+            let informers = Informers::start(client.clone());
+            let config = controllers::Config::default();
+            controllers::run(client, Env::system(), informers, config, CancellationToken::new()).await;
+        });
+        World(server)
+    }
+
+    async fn ask(
+        &self,
+        verb: Verb,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+        body: Option<Value>,
+        options: Options,
+    ) -> Result<Object, Status> {
+        let given = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
+        let request = Request {
+            verb,
+            resource: resource.into(),
+            namespace: given(namespace),
+            name: given(name),
+            body,
+            options,
+            user: User::system("test"),
+            ..Request::default()
+        };
+        match self.0.handle(request).await?.body {
+            Body::Object { bytes, .. } => Object::from_slice(&bytes),
+            _ => Ok(Object(Value::Null)),
+        }
+    }
+
+    async fn create(&self, resource: &str, namespace: &str, body: Value) -> Object {
+        self.ask(Verb::Create, resource, namespace, "", Some(body), Options::default()).await.unwrap()
+    }
+
+    async fn until_gone(&self, resource: &str, namespace: &str, name: &str) {
+        for _ in 0..1000 {
+            if self
+                .ask(Verb::Get, resource, namespace, name, None, Options::default())
+                .await
+                .is_err_and(|e| e.is_not_found())
+            {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let left = self.ask(Verb::Get, resource, namespace, name, None, Options::default()).await;
+        panic!("{resource} {namespace}/{name} stays: {left:?}");
+    }
+
+    async fn define(&self) {
+        let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "owners.example.com"},
+            "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "owners", "kind": "Owner"},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+        self.create("customresourcedefinitions", "", definition).await;
+        for _ in 0..500 {
+            if self.ask(Verb::List, "owners", "", "", None, Options::default()).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("it is not served");
+    }
+
+    async fn owner(&self, namespace: &str, name: &str) -> Value {
+        let made = self
+            .create(
+                "owners",
+                namespace,
+                json!({"apiVersion": "example.com/v1", "kind": "Owner", "metadata": {"name": name}}),
+            )
+            .await;
+        json!([{"apiVersion": "example.com/v1", "kind": "Owner", "name": name, "uid": made.uid(), "blockOwnerDeletion": true}])
+    }
+}
+
+fn config_map(name: &str, owners: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "ownerReferences": owners}})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_custom_resource_owns_ends_with_it() {
+    let world = World::start().await;
+    world.define().await;
+    let owners = world.owner("default", "a").await;
+    let owned = world.create("configmaps", "default", config_map("owned", owners.clone())).await;
+    let of_map = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owned", "uid": owned.uid()}]);
+    let mut second = json!({"apiVersion": "example.com/v1", "kind": "Owner", "metadata": {"name": "b"}});
+    second["metadata"]["ownerReferences"] = of_map;
+    world.create("owners", "default", second).await;
+    world.ask(Verb::Delete, "owners", "default", "a", None, Options::default()).await.unwrap();
+    world.until_gone("configmaps", "default", "owned").await;
+    world.until_gone("owners", "default", "b").await;
+
+    // In the foreground the owner goes last.
+    let owners = world.owner("default", "c").await;
+    let mut held = config_map("held", owners);
+    held["metadata"]["finalizers"] = json!(["example.com/wait"]);
+    world.create("configmaps", "default", held).await;
+    let foreground = Options { propagation_policy: Some("Foreground".into()), ..Options::default() };
+    world.ask(Verb::Delete, "owners", "default", "c", None, foreground).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(world.ask(Verb::Get, "owners", "default", "c", None, Options::default()).await.unwrap().is_terminating());
+    let options = Options { patch_type: Some(podwright::api::request::PatchType::Merge), ..Options::default() };
+    let release = json!({"metadata": {"finalizers": null}});
+    world.ask(Verb::Patch, "configmaps", "default", "held", Some(release), options).await.unwrap();
+    world.until_gone("owners", "default", "c").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_namespace_takes_custom_resources_with_it() {
+    let world = World::start().await;
+    world.create("namespaces", "", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}})).await;
+    world.define().await;
+    world.owner("lab", "a").await;
+    world.owner("default", "stays").await;
+    world.ask(Verb::Delete, "namespaces", "", "lab", None, Options::default()).await.unwrap();
+    world.until_gone("namespaces", "", "lab").await;
+    world.until_gone("owners", "lab", "a").await;
+    world.ask(Verb::Get, "owners", "default", "stays", None, Options::default()).await.unwrap();
+}

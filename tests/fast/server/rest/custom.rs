@@ -1,0 +1,127 @@
+//! Custom kinds as clients find them out: discovery, OpenAPI, tables.
+
+use serde_json::json;
+
+use super::Rest;
+use crate::server::custom::{definition, spec, widget};
+
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+
+async fn with_widgets() -> Rest {
+    let rest = Rest::new().await;
+    let mut it = definition(spec(json!({
+        "color": {"type": "string", "description": "What it looks like."}, "n": {"type": "integer"}, "on": {"type": "boolean"},
+        "any": {"x-kubernetes-int-or-string": true}, "ports": {"type": "array", "items": {"type": "string"}},
+    })));
+    it["spec"]["versions"][0]["subresources"] =
+        json!({"status": {}, "scale": {"specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n"}});
+    it["spec"]["versions"][0]["additionalPrinterColumns"] = json!([
+        {"name": "Color", "type": "string", "jsonPath": ".spec.color"},
+        {"name": "N", "type": "integer", "jsonPath": ".spec.n", "description": "how many"},
+        {"name": "First", "type": "string", "jsonPath": ".spec.ports[0]", "priority": 1},
+        {"name": "Made", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+        {"name": "Tier", "type": "string", "jsonPath": ".metadata.labels['example\\.com/tier']"},
+    ]);
+    rest.api.define(it).await;
+    rest
+}
+
+#[tokio::test]
+async fn a_definition_is_discovered_at_once_and_forgotten() {
+    let rest = with_widgets().await;
+    let groups = rest.get("/apis").await.json();
+    assert!(groups["groups"].as_array().unwrap().iter().any(|g| g["name"] == "example.com"));
+    assert_eq!(rest.get("/apis/example.com").await.json()["preferredVersion"]["groupVersion"], "example.com/v1");
+    let resources = rest.get("/apis/example.com/v1").await.json()["resources"].clone();
+    let names: Vec<&str> = resources.as_array().unwrap().iter().map(|r| r["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["widgets", "widgets/scale", "widgets/status"]);
+    assert_eq!((&resources[0]["shortNames"], &resources[0]["categories"]), (&json!(["wd"]), &json!(["all"])));
+    let aggregated = rest.ask("GET /apis", &[("accept", AGGREGATED)], "").await.json();
+    let group = aggregated["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|g| g["metadata"]["name"] == "example.com")
+        .unwrap()
+        .clone();
+    assert_eq!(group["versions"][0]["resources"][0]["responseKind"]["kind"], "Widget");
+
+    rest.ask("DELETE /apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com", &[], "").await;
+    for _ in 0..300 {
+        if rest.get("/apis/example.com/v1").await.code == 404 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(rest.get("/apis/example.com/v1").await.code, 404);
+    assert_eq!(rest.get("/apis/example.com/v1/namespaces/default/widgets").await.code, 404);
+}
+
+#[tokio::test]
+async fn openapi_tells_of_it() {
+    let rest = with_widgets().await;
+    let index = rest.get("/openapi/v3").await.json();
+    let url = index["paths"]["apis/example.com/v1"]["serverRelativeURL"].as_str().unwrap().to_owned();
+    let document = rest.get(&url).await.json();
+    let schema = &document["components"]["schemas"]["com.example.v1.Widget"];
+    assert_eq!(
+        schema["x-kubernetes-group-version-kind"],
+        json!([{"group": "example.com", "version": "v1", "kind": "Widget"}])
+    );
+    assert_eq!(schema["properties"]["spec"]["properties"]["color"]["description"], "What it looks like.");
+    assert!(document["components"]["schemas"]["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"].is_object());
+    let patch = &document["paths"]["/apis/example.com/v1/namespaces/{namespace}/widgets/{name}"]["patch"];
+    let media = patch["requestBody"]["content"].as_object().unwrap();
+    assert!(
+        media.contains_key("application/merge-patch+json")
+            && !media.contains_key("application/strategic-merge-patch+json")
+    );
+    let v2 = rest.get("/openapi/v2").await.json();
+    assert!(v2["definitions"]["com.example.v1.Widget"]["properties"]["spec"]["properties"]["any"]["type"].is_null());
+    // A schema that changes is told at once.
+    let mut now = rest.api.get(crate::server::custom::DEFINITIONS, "widgets.example.com").await.unwrap();
+    now.0["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["new"] =
+        json!({"type": "string"});
+    rest.api.update(crate::server::custom::DEFINITIONS, &now).await.unwrap();
+    let index = rest.get("/openapi/v3").await.json();
+    let changed = index["paths"]["apis/example.com/v1"]["serverRelativeURL"].as_str().unwrap();
+    assert_ne!(changed, url);
+    let document = rest.get(changed).await.json();
+    assert!(
+        document["components"]["schemas"]["com.example.v1.Widget"]["properties"]["spec"]["properties"]["new"]
+            .is_object()
+    );
+}
+
+#[tokio::test]
+async fn tables_have_the_columns_of_the_definition() {
+    let rest = with_widgets().await;
+    let mut w = widget("w", json!({"color": "red", "n": 3, "ports": ["a", "b"]}));
+    w["metadata"]["labels"] = json!({"example.com/tier": "front"});
+    assert_eq!(rest.post("/apis/example.com/v1/namespaces/default/widgets", w).await.code, 201);
+    assert_eq!(rest.post("/apis/example.com/v1/namespaces/default/widgets", widget("bare", json!({}))).await.code, 201);
+    let accept = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let table = rest.ask("GET /apis/example.com/v1/widgets", &accept, "").await.json();
+    let columns: Vec<(&str, &str, i64)> = table["columnDefinitions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|c| (c["name"].as_str().unwrap(), c["type"].as_str().unwrap(), c["priority"].as_i64().unwrap()))
+        .collect();
+    assert_eq!(
+        columns,
+        [
+            ("Name", "string", 0),
+            ("Color", "string", 0),
+            ("N", "integer", 0),
+            ("First", "string", 1),
+            ("Made", "date", 0),
+            ("Tier", "string", 0)
+        ]
+    );
+    assert_eq!(table["columnDefinitions"][2]["description"], "how many");
+    let cells = &table["rows"][1]["cells"];
+    assert_eq!((&cells[1], &cells[2], &cells[3], &cells[5]), (&json!("red"), &json!(3), &json!("a"), &json!("front")));
+    assert!(cells[4].as_str().unwrap().ends_with('s'));
+    assert_eq!(table["rows"][0]["cells"][2], json!(null));
+}
