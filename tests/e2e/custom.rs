@@ -89,7 +89,9 @@ impl Kubectl {
     #[track_caller]
     fn says(&self, args: &[&str], parts: &[&str]) {
         let out = self.ok(args, "");
-        parts.iter().for_each(|part| contains(&out, part).unwrap_or_else(|why| panic!("kubectl {}: {why}", args.join(" "))));
+        parts
+            .iter()
+            .for_each(|part| contains(&out, part).unwrap_or_else(|why| panic!("kubectl {}: {why}", args.join(" "))));
     }
 
     #[track_caller]
@@ -119,21 +121,54 @@ fn custom_resources_are_like_others_to_kubectl() {
     let changed = OBJECT.replace("0 3", "5 4");
     k.says(&["get", "ct"], &["SPEC", "REPLICAS", "AGE", "0 3 * * *"]);
     assert_eq!(k.ok(&["apply", "-f", "-"], &changed), "crontab.stable.example.com/nightly configured\n");
-    assert_eq!(k.ok(&["get", "crontab", "nightly", "-o", "jsonpath={.spec.image} {.spec.cronSpec}"], ""), "busybox 5 4 * * *");
+    assert_eq!(
+        k.ok(&["get", "crontab", "nightly", "-o", "jsonpath={.spec.image} {.spec.cronSpec}"], ""),
+        "busybox 5 4 * * *"
+    );
     k.says(&["get", "all"], &["crontab.stable.example.com/nightly"]);
     k.says(&["describe", "ct", "nightly"], &["Cron Spec:", "5 4 * * *"]);
-    k.says(&["get", "ct", "--field-selector=spec.image=busybox", "-o", "name"], &["crontab.stable.example.com/nightly"]);
+    k.says(
+        &["get", "ct", "--field-selector=spec.image=busybox", "-o", "name"],
+        &["crontab.stable.example.com/nightly"],
+    );
     assert_eq!(k.ok(&["get", "ct", "--field-selector=spec.image=other", "-o", "name"], ""), "");
 
     k.refuses(&["apply", "-f", "-"], &OBJECT.replace("cronSpec", "cronSpek"), "unknown field \"spec.cronSpek\"");
     k.refuses(&["apply", "-f", "-"], &OBJECT.replace("0 3 * * *", "daily"), "spec.cronSpec in body should match");
     k.refuses(&["patch", "ct", "nightly", "--type=merge", "-p", "{\"spec\":{\"replicas\":9}}"], "", "at most five");
     k.refuses(&["patch", "ct", "nightly", "--type=strategic", "-p", "{}"], "", "strategic");
-    k.ok(&["patch", "ct", "nightly", "--type=json", "-p", "[{\"op\":\"replace\",\"path\":\"/spec/replicas\",\"value\":2}]"], "");
+    k.ok(
+        &[
+            "patch",
+            "ct",
+            "nightly",
+            "--type=json",
+            "-p",
+            "[{\"op\":\"replace\",\"path\":\"/spec/replicas\",\"value\":2}]",
+        ],
+        "",
+    );
     k.ok(&["scale", "ct/nightly", "--replicas=3"], "");
     k.ok(&["label", "ct", "nightly", "tier=back"], "");
-    assert_eq!(k.ok(&["get", "ct", "nightly", "-o", "jsonpath={.spec.replicas}{.metadata.labels.tier}{.metadata.generation}"], ""), "3back4");
-    k.ok(&["patch", "ct", "nightly", "--subresource=status", "--type=merge", "-p", "{\"status\":{\"conditions\":[{\"type\":\"Ready\",\"status\":\"True\"}]}}"], "");
+    assert_eq!(
+        k.ok(
+            &["get", "ct", "nightly", "-o", "jsonpath={.spec.replicas}{.metadata.labels.tier}{.metadata.generation}"],
+            ""
+        ),
+        "3back4"
+    );
+    k.ok(
+        &[
+            "patch",
+            "ct",
+            "nightly",
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            "{\"status\":{\"conditions\":[{\"type\":\"Ready\",\"status\":\"True\"}]}}",
+        ],
+        "",
+    );
     k.ok(&["wait", "--for=condition=Ready", "ct/nightly", "--timeout=10s"], "");
 
     let applied = "{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: nightly}, spec: {ports: [{name: b, port: 2}]}}";

@@ -8,6 +8,7 @@ mod chaos;
 mod commands;
 mod containers;
 mod control_plane;
+mod custom;
 mod host;
 mod images;
 mod kubectl;

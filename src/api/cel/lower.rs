@@ -160,7 +160,7 @@ impl Lowering<'_> {
                 for (i, item) in list.elements.iter().enumerate() {
                     let optional = list.optional_indices.contains(&i);
                     let (node, own) = self.lower(item)?;
-                    let own = if optional { unwrapped(own) } else { own };
+                    let own = if optional { own.unwrapped() } else { own };
                     of = Some(of.map_or(own.clone(), |of| of.join(own)));
                     items.push((node, optional));
                 }
@@ -172,7 +172,7 @@ impl Lowering<'_> {
                 for entry in &map.entries {
                     let EntryExpr::MapEntry(entry) = &entry.expr else { continue };
                     let ((key, of_key), (value, of_value)) = (self.lower(&entry.key)?, self.lower(&entry.value)?);
-                    let of_value = if entry.optional { unwrapped(of_value) } else { of_value };
+                    let of_value = if entry.optional { of_value.unwrapped() } else { of_value };
                     keys = Some(keys.map_or(of_key.clone(), |of| of.join(of_key)));
                     values = Some(values.map_or(of_value.clone(), |of| of.join(of_value)));
                     entries.push((key, value, entry.optional));
@@ -253,7 +253,7 @@ impl Lowering<'_> {
             ("_[_]" | "_[?_]", None, [operand, index]) => {
                 let ((operand, of), (index, of_index)) = (self.lower(operand)?, self.lower(index)?);
                 let optional = name == "_[?_]" || matches!(of, Type::Optional(_));
-                let item = self.item(name, &unwrapped(of), &of_index)?;
+                let item = self.item(name, &of.unwrapped(), &of_index)?;
                 Ok(match optional {
                     true => (Node::OptIndex(operand.into(), index.into()), Type::optional(item)),
                     false => (Node::Index(operand.into(), index.into()), item),
@@ -264,13 +264,13 @@ impl Lowering<'_> {
                     return Err(CompileError("ERROR: <input>:1:1: unsupported optional field selection".into()));
                 };
                 let (operand, of) = self.lower(operand)?;
-                let of = self.field(&unwrapped(of), field.inner())?;
+                let of = self.field(&of.unwrapped(), field.inner())?;
                 Ok((Node::OptSelect(operand.into(), field.inner().into()), Type::optional(of)))
             }
             ("optMap" | "optFlatMap", Some(target), [variable, body]) => {
                 let (target, of) = self.lower(target)?;
                 let variable = self.name_of(variable)?;
-                self.scope.push((variable.clone(), unwrapped(of)));
+                self.scope.push((variable.clone(), of.unwrapped()));
                 let lowered = self.lower(body);
                 self.scope.pop();
                 let (body, of) = lowered?;
@@ -475,13 +475,6 @@ fn two_variables(name: &str, arguments: usize) -> Option<(Step, bool)> {
         ("transformMap", 3 | 4) => Some((Step::Values, arguments == 4)),
         ("transformMapEntry", 3 | 4) => Some((Step::Entries, arguments == 4)),
         _ => None,
-    }
-}
-
-fn unwrapped(of: Type) -> Type {
-    match of {
-        Type::Optional(inner) => (*inner).clone(),
-        other => other,
     }
 }
 

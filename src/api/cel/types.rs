@@ -44,6 +44,13 @@ impl Type {
     pub fn optional(of: Type) -> Type {
         Type::Optional(Arc::new(of))
     }
+    /// What an optional holds; all others are themselves.
+    pub fn unwrapped(self) -> Type {
+        match self {
+            Type::Optional(inner) => (*inner).clone(),
+            other => other,
+        }
+    }
     pub fn is_number(&self) -> bool {
         matches!(self, Type::Int | Type::Uint | Type::Double)
     }
