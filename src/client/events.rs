@@ -139,6 +139,7 @@ impl Writer {
         };
         if self.allowed.len() >= REMEMBERED {
             self.allowed.retain(|_, known| refilled(*known) < BURST);
+            forget_if_many(&mut self.allowed);
         }
         let tokens = self.allowed.get(object).map_or(BURST, |known| refilled(*known));
         let allowed = tokens >= 1.0;
@@ -153,6 +154,7 @@ impl Writer {
         let similar: Similar = (object, about.field_path.clone().unwrap_or_default(), told.kind, told.reason.clone());
         if self.similar.len() >= REMEMBERED {
             self.similar.retain(|_, (_, last)| now.duration_since(*last) < SILENCE);
+            forget_if_many(&mut self.similar);
         }
         let (messages, last) = self.similar.entry(similar.clone()).or_insert_with(|| (HashSet::new(), now));
         if now.duration_since(*last) >= SILENCE {
@@ -173,6 +175,10 @@ impl Writer {
         let same = self.correlate(&mut told, self.env.now());
         if !self.allow(&same.0.0, self.env.now()) {
             tracing::debug!(object = same.0.0, reason = told.reason, "an event is left out: the object has too many");
+            // The next one that is written counts it too.
+            if let Some((_, count)) = self.seen.get_mut(&same) {
+                *count += 1;
+            }
             return Ok(());
         }
         let about = &told.about;
@@ -219,5 +225,12 @@ impl Writer {
         }
         self.seen.insert(same, (name, 1));
         Ok(())
+    }
+}
+
+/// Looking through all for what has become old costs little where most is; so where most is not, all is forgotten.
+fn forget_if_many<K, V>(known: &mut HashMap<K, V>) {
+    if known.len() > REMEMBERED / 2 {
+        known.clear();
     }
 }

@@ -17,7 +17,11 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use clap::{Parser, error::ErrorKind};
+use anyhow::Context;
+use clap::{
+    Parser,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::{layer::SubscriberExt, util::SubscriberInitExt};
 
@@ -49,28 +53,47 @@ enum Command {
     Client(cli::Command),
 }
 
-/// The words read again with their switches as kubectl takes them too: `--all=true` is `--all`, `--all=false` is nothing.
-fn switched(words: &[OsString]) -> Option<Argv> {
-    let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
-    let plain = words.iter().enumerate().filter_map(|(at, word)| match word.to_str() {
-        Some(flag) if at < end && flag.starts_with("--") && flag.ends_with("=false") => None,
-        Some(flag) if at < end && flag.starts_with("--") => {
-            Some(OsString::from(flag.strip_suffix("=true").unwrap_or(flag)))
+/// Reads argv, with switches as kubectl takes them too: `--all=true` is `--all`, `--all=false` is nothing.
+fn parse<T: Parser>(mut words: Vec<OsString>) -> Result<T, clap::Error> {
+    loop {
+        let why = match T::try_parse_from(&words) {
+            Ok(argv) => return Ok(argv),
+            Err(why) => why,
+        };
+        // It names the switch that takes no value.
+        let Some(ContextValue::String(switch)) = why.get(ContextKind::InvalidArg) else { return Err(why) };
+        let end = words.iter().position(|word| word == "--").unwrap_or(words.len());
+        let given = |value: &str| words[..end].iter().position(|word| *word == *format!("{switch}={value}"));
+        match (why.kind(), given("true"), given("false")) {
+            (ErrorKind::TooManyValues, Some(at), _) => words[at] = switch.into(),
+            (ErrorKind::TooManyValues, None, Some(at)) => drop(words.remove(at)),
+            _ => return Err(why),
         }
-        _ => Some(word.clone()),
-    });
-    Argv::try_parse_from(plain).ok()
+    }
+}
+
+/// What is wrong with a flag's value, as kubectl says it.
+fn refused(why: &clap::Error) -> Option<String> {
+    let (ErrorKind::ValueValidation, Some(source)) = (why.kind(), std::error::Error::source(why)) else { return None };
+    let (Some(ContextValue::String(flag)), Some(ContextValue::String(value))) =
+        (why.get(ContextKind::InvalidArg), why.get(ContextKind::InvalidValue))
+    else {
+        return Some(source.to_string());
+    };
+    match flag.split(' ').next().unwrap_or_default() {
+        // What reads it names the value itself.
+        "--output" => Some(source.to_string()),
+        flag => Some(format!("invalid argument \"{value}\" for \"{flag}\" flag: {source}")),
+    }
 }
 
 /// Parses argv, runs the command, and says how it went.
 pub fn main() -> ExitCode {
-    let words: Vec<OsString> = std::env::args_os().collect();
-    let argv = match Argv::try_parse_from(&words).or_else(|why| switched(&words).ok_or(why)) {
+    let argv = match parse::<Argv>(std::env::args_os().collect()) {
         Ok(argv) => argv,
         Err(why) => {
-            // What a flag's own reader says is said as kubectl says it.
-            if let (ErrorKind::ValueValidation, Some(source)) = (why.kind(), std::error::Error::source(&why)) {
-                eprintln!("error: {source}");
+            if let Some(said) = refused(&why) {
+                eprintln!("error: {said}");
                 return ExitCode::FAILURE;
             }
             // Help is no failure; a wrong flag is one, with kubectl's exit code. Nobody may read either.
@@ -99,8 +122,10 @@ pub fn main() -> ExitCode {
 /// Runs a long-lived process on a small thread pool; its log goes to standard error.
 fn process(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     // Levels as in `info,podwright=debug`.
-    let levels = std::env::var("PODWRIGHT_LOG").ok().and_then(|words| words.parse::<Targets>().ok());
-    let levels = levels.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
+    let levels = match std::env::var("PODWRIGHT_LOG") {
+        Ok(words) if !words.is_empty() => words.parse().with_context(|| format!("PODWRIGHT_LOG={words}"))?,
+        _ => Targets::new().with_default(LevelFilter::INFO),
+    };
     // A log that goes to a file holds no colours.
     let colours = std::io::stderr().is_terminal();
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(colours);
@@ -110,4 +135,50 @@ fn process(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()>
     let outcome = runtime.block_on(task);
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Parser, Debug, PartialEq)]
+    struct Few {
+        #[arg(long)]
+        all: bool,
+        #[arg(long)]
+        no_headers: bool,
+        #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+        wait: bool,
+        #[arg(last = true)]
+        rest: Vec<String>,
+    }
+
+    fn parsed<T: Parser>(line: &str) -> Result<T, clap::Error> {
+        parse(line.split(' ').map(OsString::from).collect())
+    }
+
+    /// What is said of argv that is refused.
+    fn said(line: &str) -> String {
+        let why = parsed::<Argv>(line).err().expect("refused");
+        refused(&why).unwrap_or_else(|| why.to_string())
+    }
+
+    #[test]
+    fn switches_take_values_and_no_other_flag_is_changed_by_that() {
+        let few = parsed::<Few>("x --all=true --no-headers=false --wait=false -- --all=false").unwrap();
+        let rest = vec!["--all=false".to_owned()];
+        assert_eq!(few, Few { all: true, no_headers: false, wait: false, rest });
+        assert!(parsed::<Few>("x --all=maybe").is_err());
+        let unknown = said("podwright get pods --no-headers=true --sideways=false");
+        assert!(unknown.contains("--sideways"), "{unknown}");
+    }
+
+    #[test]
+    fn a_wrong_value_is_told_with_its_flag() {
+        assert_eq!(
+            said("podwright up --node-monitor-grace-period soon"),
+            "invalid argument \"soon\" for \"--node-monitor-grace-period\" flag: expected a duration, as 40s or 1m30s"
+        );
+        assert!(said("podwright get pods -o xml").starts_with("unable to match a printer"));
+    }
 }

@@ -115,6 +115,19 @@ async fn one_object_does_not_fill_the_store() {
     assert_eq!(world.until("the other object's event", has("Last")).await.len(), 26 + 2 + 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_left_out_is_counted_by_the_next() {
+    let world = world().await;
+    let recorder = world.recorder();
+    (0..40).for_each(|_| recorder.warning(about("a"), "BackOff", "again"));
+    recorder.normal(about("b"), "Other", "y");
+    let wanted = |again| BTreeMap::from([("again".to_owned(), again), ("y".to_owned(), 1)]);
+    world.until("as many as are let through", |events| messages(events) == wanted(25)).await;
+    tokio::time::sleep(Duration::from_secs(301)).await;
+    recorder.warning(about("a"), "BackOff", "again");
+    world.until("all of them", |events| messages(events) == wanted(41)).await;
+}
+
 /// What is logged, kept.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);

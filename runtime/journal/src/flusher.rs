@@ -11,7 +11,7 @@ const LAPSE: Duration = Duration::from_millis(25);
 /// Of the thread; what is not touched costs nothing, and the allocator's first use of a thread takes more than 60 KiB unoptimized.
 const STACK: usize = 256 << 10;
 
-/// Journals with records that wait. Each is here once: its first waiting record brings it.
+/// Journals with records that wait: the first brings its journal here. One that has been full since is here once more.
 static WAITING: Mutex<Vec<Arc<Journal>>> = Mutex::new(Vec::new());
 static MORE: Condvar = Condvar::new();
 /// Whether there is such a thread.
