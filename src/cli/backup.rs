@@ -8,7 +8,7 @@ use super::{Outcome, Session};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A new file on the server's machine
+    /// A new file on the server's machine. Its Secrets stay encrypted: keep the server's encryption-config.yaml with it
     file: PathBuf,
     /// Replace the file if there is one
     #[arg(long)]

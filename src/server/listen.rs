@@ -22,8 +22,10 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
+use crate::api::request::Origin;
 use crate::api::{Status, rpc};
 
+use super::audit::Facts;
 use super::limits::{Doorman, Pass};
 use super::rest::authenticate::Peer;
 use super::rest::origin::{self, Source};
@@ -259,12 +261,13 @@ async fn route(
     }
     let origin = origin::of(&house.server.env, &request);
     let user = match house.face.user(peer, request.headers(), &origin).await {
-        Ok(user) => user,
-        Err(status) => return reply::status(&status, &rest::negotiate::Wanted::PLAIN),
+        Ok(user) if user.is_in("system:unauthenticated") => Err(Status::unauthorized("Unauthorized")),
+        user => user,
     };
-    if user.groups.iter().any(|group| group == "system:unauthenticated") {
-        return reply::status(&Status::unauthorized("Unauthorized"), &rest::negotiate::Wanted::PLAIN);
-    }
+    let user = match user {
+        Ok(user) => user,
+        Err(status) => return refused(&house, &origin, path, &status),
+    };
     if let Some(id) = stream {
         return upgrade(&house.server, &id, request);
     }
@@ -274,6 +277,17 @@ async fn route(
         Ok(response) => response.map(|body| body.map_err(io::Error::other).boxed_unsync()),
         Err(why) => reply::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
     }
+}
+
+/// Answers who may not come in, and tells of it.
+fn refused(house: &House, origin: &Origin, path: &str, status: &Status) -> Reply {
+    if let Some(audit) = &house.server.config.audit {
+        let facts = Facts { user: origin.caller.get(), verb: "get", path, ..Facts::default() };
+        audit.face(origin, &facts, status.code, Some(status));
+    }
+    let mut reply = reply::status(status, &rest::negotiate::Wanted::PLAIN);
+    origin::name(&mut reply, origin);
+    reply
 }
 
 /// Switches the connection to frames and hands it to whoever waits for this half. The id is the right to do so.

@@ -25,6 +25,14 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
 subjects: [{kind: ServiceAccount, name: default, namespace: default}]
 ";
 
+const POLICY: &str = "
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: Metadata, users: ['system:serviceaccount:default:default'], resources: [{group: ''}]}
+";
+
 /// What a Pod has to reach the API.
 struct Caller {
     netns: std::path::PathBuf,
@@ -60,7 +68,11 @@ impl Caller {
 
 #[test]
 fn a_pod_reaches_the_api_and_may_do_what_its_roles_say() {
-    let node = TestNode::start(&[]);
+    let dir = tempfile::tempdir().unwrap();
+    let (policy, log) = (dir.path().join("policy.yaml"), dir.path().join("audit.log"));
+    std::fs::write(&policy, POLICY).unwrap();
+    let audit = ["--audit-policy-file", policy.to_str().unwrap(), "--audit-log-path", log.to_str().unwrap()];
+    let node = TestNode::start(&audit);
     node.import_busybox();
     node.apply(POD);
     node.wait("condition=Ready", &["pod/caller"], PATIENCE);
@@ -76,6 +88,22 @@ fn a_pod_reaches_the_api_and_may_do_what_its_roles_say() {
     for name in ["kubernetes.default.svc.cluster.local", "10.96.0.1"] {
         contains(&caller.is_answered(name, token, PODS, 200), "\"name\":\"caller\"").unwrap();
     }
+    // Who it was, from where, and by what right is told; what the policy leaves out is not.
+    let pod = node.field(&["pod", "caller"], ".status.podIP");
+    let told = eventually("the log tells of the Pod", PATIENCE, || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let is_it = |line: &&str| line.contains("serviceaccount:default:default") && line.contains("\"code\":200");
+        text.lines().find(is_it).map(str::to_owned).ok_or(text)
+    });
+    for part in [
+        &format!("\"sourceIPs\":[\"{pod}\"]") as &str,
+        "\"requestURI\":\"/api/v1/namespaces/default/pods\"",
+        "RBAC: allowed by RoleBinding \\\"callers-view/default\\\" of ClusterRole \\\"view\\\"",
+    ] {
+        contains(&told, part).unwrap();
+    }
+    let whole = std::fs::read_to_string(&log).unwrap();
+    assert!(whole.lines().all(|line| line.contains("serviceaccount:default:default")), "{whole}");
     let stranger =
         Caller { ca: node.ok(&["get", "cm", "kube-root-ca.crt", "-o", "jsonpath={.data.ca\\.crt}"]), ..caller };
     assert_eq!(stranger.ca.trim(), std::fs::read_to_string(node.dir.path().join("pki/ca.crt")).unwrap().trim());
