@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use podwright::api::{Env, Options, User};
 use podwright::server::audit::{Audit, Place, Policy};
+use podwright::server::rest::{self, authenticate::Peer};
 use podwright::server::{Config, Server};
 use podwright::store::Memory;
 use serde_json::{Value, json};
@@ -113,6 +114,51 @@ async fn refusals_watches_and_roles_are_told() {
     assert_eq!(stages[0]["auditID"], stages[1]["auditID"]);
     let why = "RBAC: allowed by RoleBinding \"anns/default\" of ClusterRole \"view\" to User \"ann\"";
     assert_eq!(stages[0]["annotations"]["authorization.k8s.io/reason"], why);
+}
+
+#[tokio::test]
+async fn who_asks_as_another_is_told_with_both_names_and_paths_are_told_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let rules = "{level: Metadata, verbs: [list], resources: [{resources: [configmaps]}]},
+        {level: Metadata, nonResourceURLs: ['/healthz*']}";
+    let api = api(log(dir.path(), rules, Place::default())).await;
+    let face = rest::Face::new(api.0.clone());
+    let root = Peer { root: true, certificate: None };
+    let ask = async |path: &str, id: &str, headers: &[(&str, &str)]| {
+        let mut request = hyper::Request::get(path).header("audit-id", id).header("user-agent", "tests/1");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(http_body_util::Full::new(bytes::Bytes::new())).unwrap();
+        face.answer(&root, rest::boxed(request)).await.status().as_u16()
+    };
+    let forged = [("authorization", "Bearer nothing")];
+    let by = [("impersonate-user", "bob"), ("x-forwarded-for", "192.0.2.7, rubbish")];
+    assert_eq!(ask("/api/v1/namespaces/default/configmaps?limit=5", "one", &by).await, 403);
+    assert_eq!(ask("/healthz", "two", &[]).await, 200);
+    assert_eq!(ask("/readyz", "three", &forged).await, 200, "the socket's word counts");
+    let both = || {
+        let all = lines(&dir.path().join("audit.log"));
+        ["one", "two"].map(|id| all.iter().find(|event| event["auditID"] == id).cloned().unwrap_or_default())
+    };
+    let begun = std::time::Instant::now();
+    while both().iter().any(Value::is_null) {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:#?}", both());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let [one, two] = both();
+    assert_eq!(one["impersonatedUser"]["username"], "bob");
+    assert!(one["user"]["groups"].as_array().unwrap().contains(&json!("system:masters")), "{one}");
+    assert_eq!(
+        (&one["requestURI"], &one["userAgent"]),
+        (&json!("/api/v1/namespaces/default/configmaps?limit=5"), &json!("tests/1"))
+    );
+    assert_eq!((&one["sourceIPs"], &one["responseStatus"]["code"]), (&json!(["192.0.2.7"]), &json!(403)));
+    assert_eq!(
+        (&two["verb"], &two["requestURI"], &two["objectRef"]),
+        (&json!("get"), &json!("/healthz"), &Value::Null)
+    );
+    assert_eq!(lines(&dir.path().join("audit.log")).len(), 2, "no rule is about /readyz");
 }
 
 #[tokio::test]
