@@ -133,6 +133,8 @@ pub struct ControlPlane {
     server: Arc<server::Server>,
     /// How others reach it from outside any node's network.
     reach: server::Reach,
+    /// The family of the Service `kubernetes`.
+    service_v4: bool,
     /// Takes further listeners for TLS, where it is spoken.
     doors: Option<mpsc::UnboundedSender<TcpListener>>,
     store: Arc<store::Sqlite>,
@@ -222,13 +224,16 @@ impl ControlPlane {
             }
             server.advertise(reach.clone());
         }
-        Ok(ControlPlane { server, reach, doors, store, loops, listener, stop_loops, stop_listener })
+        let service_v4 = args.service_cidr.first().is_none_or(|cidr| cidr.addr().is_ipv4());
+        Ok(ControlPlane { server, reach, service_v4, doors, store, loops, listener, stop_loops, stop_listener })
     }
 
     /// Opens the API to the Pods of an isolated node: inside its network, where this process is not.
     pub async fn open_to(&self, network: &Network) -> anyhow::Result<()> {
         let mut reach = self.reach.clone();
-        if let (Some(doors), Some(address)) = (&self.doors, network.addresses().first()) {
+        let own = network.addresses();
+        let fits = own.iter().find(|address| address.is_ipv4() == self.service_v4);
+        if let (Some(doors), Some(address)) = (&self.doors, fits.or(own.first())) {
             let listener = api_listener(network, *address).await.context("listening for the API's calls of Pods")?;
             reach.endpoint = Some(listener.local_addr()?);
             // The other half goes when the server has stopped.

@@ -98,7 +98,7 @@ pub async fn open(
     tracing::info!("serving on {}; kubeconfig: {}", url(bound), kubeconfig.display());
     let tls = Some(Tls::new(listener, pki.server_config()?));
     let keeper = Some(Keeper { pki, kubeconfig, url: url(bound) });
-    Ok(Endpoint { tls, reach: reach(args, bound), keeper })
+    Ok(Endpoint { tls, reach: reach(args, bound, config.api_address()), keeper })
 }
 
 async fn listen(args: &EndpointArgs, paths: &Paths, isolated: bool) -> anyhow::Result<Option<TcpListener>> {
@@ -151,8 +151,10 @@ fn named(bound: SocketAddr) -> Option<IpAddr> {
 }
 
 /// How others reach what listens there. Loopback is nobody's way but this machine's.
-fn reach(args: &EndpointArgs, bound: SocketAddr) -> server::Reach {
-    let of_route = || default_source(bound.is_ipv4()).or_else(|| default_source(true));
+fn reach(args: &EndpointArgs, bound: SocketAddr, service: Option<IpAddr>) -> server::Reach {
+    // Of the Service's family, if there is one: it has endpoints of that alone.
+    let v4 = service.is_none_or(|ip| ip.is_ipv4());
+    let of_route = || default_source(v4).or_else(|| default_source(!v4));
     let ip = args.advertise_address.or_else(|| named(bound)).or_else(of_route);
     let at = ip.map(|ip| SocketAddr::new(ip, bound.port()));
     server::Reach {

@@ -229,3 +229,18 @@ fn a_node_joins_by_tls_with_a_token_and_comes_back_without() {
     server.ok(&["delete", "pod", "caller", "--now"]);
     drop(agent);
 }
+
+#[test]
+fn the_endpoint_is_of_the_services_family() {
+    let ranges = ["--service-cidr", "fd00:96::/112,10.96.0.0/16", "--cluster-cidr", "fd00:244::/56,10.244.0.0/16"];
+    let node = TestNode::start(&[&ranges[..], &["--cluster-dns", "10.96.0.10"]].concat());
+    assert_eq!(node.field(&["service", "kubernetes"], ".spec.clusterIP"), "fd00:96::1");
+    node.wait_field(&["endpointslices", "kubernetes"], ".addressType", "IPv6", PATIENCE);
+    let ca = std::fs::read_to_string(node.dir.path().join("pki/ca.crt")).unwrap();
+    eventually("the node itself reaches it", PATIENCE, || {
+        match tls::get(&node.netns(), at("fd00:96::1", 443), "fd00:96::1", &ca, None, "/healthz") {
+            Ok((200, _)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+}
