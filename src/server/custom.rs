@@ -15,9 +15,11 @@ use super::Server;
 use super::call::Call;
 
 mod cleanup;
+mod convert;
 mod names;
 
 pub(super) use cleanup::begin;
+pub(super) use convert::webhook_of;
 
 const RESOURCE: &str = "customresourcedefinitions.apiextensions.k8s.io";
 /// When to try again what failed.

@@ -135,6 +135,8 @@ pub struct Server {
     programs: admission::Programs,
     gates: limits::Gates,
     tasks: Tasks,
+    /// Itself, for what it leaves running.
+    me: std::sync::Weak<Server>,
 }
 
 /// The server's own loops; they end with it.
@@ -170,7 +172,7 @@ impl Server {
         let trace = Trace::default();
         let (verified, reach, turns, programs) = Default::default();
         let gates = limits::Gates::new(&config.limits);
-        let server = Server {
+        let server = Arc::new_cyclic(|me| Server {
             store,
             env,
             config,
@@ -185,8 +187,8 @@ impl Server {
             programs,
             gates,
             tasks,
-        };
-        let server = Arc::new(server);
+            me: me.clone(),
+        });
         server.create_initial_objects().await?;
         server.start_housekeeping();
         if let Some(sealed) = sealed {
@@ -219,14 +221,17 @@ impl Server {
         authorize::guard(self, &call).await?;
         let defines = call.kind.kind == "CustomResourceDefinition" && !matches!(call.verb, Verb::Get | Verb::List);
         let notes = call.notes.clone();
-        let answer = match call.version {
-            None => self.run(call).await,
-            Some(_) => {
+        let answer = match (call.version, custom::webhook_of(&call)) {
+            (None, _) => self.run(call).await,
+            (Some(_), webhook) => {
                 let asked = call.again();
-                let answer = self.run(call).await;
+                let answer = match webhook {
+                    Some(webhook) => Box::pin(self.run_converted(call, &webhook)).await,
+                    None => self.run(call).await.map(|response| asked.answered(response)),
+                };
                 answer.map(|mut response| {
                     response.warnings.extend(custom::warning(&asked));
-                    asked.answered(response)
+                    response
                 })
             }
         };
@@ -282,7 +287,10 @@ impl Server {
         let call = Call::resolve(&self.kinds(), request)?;
         self.allow(&call.attributes(), entry).await?;
         let watch = self.open_watch(&call).await?;
-        Ok(call.told(watch))
+        Ok(match custom::webhook_of(&call) {
+            Some(webhook) => self.told_converted(call, webhook, watch),
+            None => call.told(watch),
+        })
     }
 
     /// Authorizes, and notes the decision for the audit log.

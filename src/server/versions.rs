@@ -7,6 +7,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::api::kinds::Storage;
+use crate::api::kinds::custom::Conversion;
 use crate::api::request::{Body, EventKind};
 use crate::api::selector::FieldSelector;
 use crate::api::structural::{fill, prune};
@@ -98,7 +99,7 @@ pub(super) fn shown_as(row: &'static Kind, object: &Object) -> Object {
         set_type(&mut object, row);
     }
     // Of a custom resource only `apiVersion` changes; but it may lie there as an older schema had it.
-    if let Some(version) = row.custom() {
+    if let Some(version) = row.custom().filter(|version| version.conversion == Conversion::None) {
         set_type(&mut object, row);
         prune::prune(&version.schema, &mut object.0);
         fill::defaults(&version.schema, &mut object.0);

@@ -171,7 +171,8 @@ fn custom_resources_are_like_others_to_kubectl() {
     );
     k.ok(&["wait", "--for=condition=Ready", "ct/nightly", "--timeout=10s"], "");
 
-    let applied = "{apiVersion: stable.example.com/v1, kind: CronTab, metadata: {name: nightly}, spec: {ports: [{name: b, port: 2}]}}";
+    // What begins with a brace is JSON to kubectl.
+    let applied = "apiVersion: stable.example.com/v1\nkind: CronTab\nmetadata: {name: nightly}\nspec: {ports: [{name: b, port: 2}]}\n";
     k.ok(&["apply", "--server-side", "--field-manager=other", "-f", "-"], applied);
     assert_eq!(k.ok(&["get", "ct", "nightly", "-o", "jsonpath={.spec.ports[*].name}"], ""), "a b");
     let conflict = applied.replace("{ports", "{cronSpec: '1 1 1 1 1', ports");

@@ -1,7 +1,7 @@
 //! Admission, through the whole pipeline: what it adds to a write, and what it refuses.
 
 mod classes;
-mod hook;
+pub mod hook;
 mod limits;
 mod pod_security;
 mod policies;

@@ -1,5 +1,6 @@
 //! Custom resources: definitions, the kinds they make, and their objects.
 
+mod convert;
 mod definitions;
 mod objects;
 mod served;

@@ -1,0 +1,107 @@
+//! Versions that a webhook converts: `v1` says `size: 3x4`, `v2` says `width: 3, height: 4` and is stored.
+
+use podwright::api::request::PatchType;
+use podwright::api::{Options, Verb};
+use serde_json::{Value, json};
+
+use super::{DEFINITIONS, definition, spec};
+use crate::server::admission::hook::Hook;
+use crate::server::{Api, object_of, request};
+
+fn converted(object: &Value, wanted: &str) -> Value {
+    let mut out = object.clone();
+    let spec = &object["spec"];
+    out["apiVersion"] = wanted.into();
+    out["spec"] = match wanted {
+        "example.com/v2" => {
+            let (width, height) = spec["size"].as_str().unwrap().split_once('x').unwrap();
+            json!({"width": width.parse::<i64>().unwrap(), "height": height.parse::<i64>().unwrap()})
+        }
+        _ => json!({"size": format!("{}x{}", spec["width"], spec["height"])}),
+    };
+    out["metadata"]["uid"] = "forged".into();
+    out
+}
+
+async fn with_versions(hook: &Hook) -> Api {
+    let api = Api::new().await;
+    let mut it = definition(spec(json!({"size": {"type": "string", "pattern": "^[0-9]+x[0-9]+$"}})));
+    let mut v2 = it["spec"]["versions"][0].clone();
+    it["spec"]["versions"][0]["storage"] = false.into();
+    v2["name"] = "v2".into();
+    v2["schema"]["openAPIV3Schema"] =
+        spec(json!({"width": {"type": "integer"}, "height": {"type": "integer", "maximum": 9}}));
+    it["spec"]["versions"].as_array_mut().unwrap().push(v2);
+    it["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
+        "clientConfig": {"url": format!("https://127.0.0.1:{}", hook.port), "caBundle": hook.ca}}});
+    api.define(it).await;
+    api
+}
+
+fn answer(request: &Value) -> Value {
+    let wanted = request["desiredAPIVersion"].as_str().unwrap();
+    let objects = request["objects"].as_array().unwrap();
+    if objects.iter().any(|object| object["metadata"]["name"] == "bad") {
+        return json!({"result": {"status": "Failed", "message": "it is bad"}});
+    }
+    let all: Vec<Value> = objects.iter().map(|object| converted(object, wanted)).collect();
+    json!({"result": {"status": "Success"}, "convertedObjects": all})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_version_is_spoken_by_who_asks_for_it() {
+    let hook = Hook::new(answer).await;
+    let api = with_versions(&hook).await;
+    let (v1, v2) = ("widgets.v1.example.com", "widgets.v2.example.com");
+    let old = |size: &str| json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": size}});
+    let made = api.create(v1, old("3x4")).await.unwrap();
+    assert_eq!((made.api_version(), &made.0["spec"]), ("example.com/v1", &json!({"size": "3x4"})));
+    let new = api.get(v2, "w").await.unwrap();
+    assert_eq!((new.api_version(), &new.0["spec"]), ("example.com/v2", &json!({"width": 3, "height": 4})));
+    assert_eq!(
+        (new.uid(), new.resource_version()),
+        (made.uid(), made.resource_version()),
+        "a webhook does not name things"
+    );
+    let refused = api.create(v1, json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "x"}, "spec": {"size": "big"}})).await.unwrap_err();
+    assert!(refused.message.contains("spec.size in body should match"), "{}", refused.message);
+    let refused = api.patch(v1, "w", json!({"spec": {"size": "3x40"}})).await.unwrap_err();
+    assert!(refused.message.contains("spec.height in body should be less than or equal to 9"), "{}", refused.message);
+    let patched = api.patch(v1, "w", json!({"spec": {"size": "5x6"}})).await.unwrap();
+    assert_eq!(patched.0["spec"], json!({"size": "5x6"}));
+    assert_eq!(api.get(v2, "w").await.unwrap().0["spec"]["width"], 5);
+    let mut stale = made.clone();
+    stale.0["spec"]["size"] = "1x1".into();
+    assert!(api.update(v1, &stale).await.unwrap_err().is_conflict());
+    let options = Options {
+        patch_type: Some(PatchType::Apply),
+        field_manager: Some("me".into()),
+        force: true,
+        ..Options::default()
+    };
+    let applied = api.0.handle(request(Verb::Patch, v1, "w", Some(old("7x8")), options)).await.unwrap();
+    assert_eq!(object_of(applied).0["spec"]["size"], "7x8");
+
+    let list = api.list(v1, Options::default()).await.unwrap();
+    assert_eq!(list.api_version, "example.com/v1");
+    assert!(String::from_utf8_lossy(&list.items[0]).contains("7x8"));
+    let mut watch = api.watch(v1, Options::default()).await.unwrap();
+    assert!(String::from_utf8_lossy(&watch.recv().await.unwrap().object).contains("7x8"));
+    api.patch(v2, "w", json!({"spec": {"width": 9}})).await.unwrap();
+    assert!(String::from_utf8_lossy(&watch.recv().await.unwrap().object).contains("9x8"));
+
+    let bad =
+        json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "bad"}, "spec": {"size": "1x1"}});
+    let refused = api.create(v1, bad).await.unwrap_err();
+    assert_eq!(refused.code, 500);
+    assert!(
+        refused.message.contains("conversion webhook for example.com/v1, Kind=Widget failed: it is bad"),
+        "{}",
+        refused.message
+    );
+    // Whoever speaks the stored version needs no webhook.
+    drop(hook);
+    assert_eq!(api.get(v2, "w").await.unwrap().0["spec"]["width"], 9);
+    assert!(api.get(v1, "w").await.unwrap_err().message.contains("conversion webhook"));
+    api.get(DEFINITIONS, "widgets.example.com").await.unwrap();
+}
