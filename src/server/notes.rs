@@ -3,6 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
+/// Upstream's limits of warnings, in characters: of all together, and of each where they are more.
+const MOST_TOGETHER: usize = 4096;
+const LONGEST_CUT: usize = 256;
+
 /// Collected while a request runs.
 #[derive(Default)]
 pub(super) struct Notes(Mutex<Inner>);
@@ -31,13 +35,41 @@ impl Notes {
         self.lock().annotations.entry(key.into()).or_insert_with(|| value.into());
     }
 
-    /// Takes out the warnings.
+    /// Takes out the warnings; where they are too much together, each is cut, and the last ones are left out.
     pub fn warnings(&self) -> Vec<String> {
-        std::mem::take(&mut self.lock().warnings)
+        let mut warnings = std::mem::take(&mut self.lock().warnings);
+        let length = |warning: &String| warning.chars().count();
+        if warnings.iter().map(length).sum::<usize>() <= MOST_TOGETHER {
+            return warnings;
+        }
+        let mut left = MOST_TOGETHER;
+        warnings.retain_mut(|warning| {
+            *warning = warning.chars().take(LONGEST_CUT.min(left)).collect();
+            left -= length(warning);
+            !warning.is_empty()
+        });
+        warnings
     }
 
     /// Takes out the annotations.
     pub fn annotations(&self) -> BTreeMap<String, String> {
         std::mem::take(&mut self.lock().annotations)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_cut_where_they_are_too_much() {
+        let notes = Notes::default();
+        notes.warn("é".repeat(3000));
+        notes.warn("é".repeat(3000));
+        assert_eq!(notes.warnings(), ["é".repeat(3000)], "the same is told once, and there is room for it");
+        (0..100).for_each(|i| notes.warn(format!("{i:0300}")));
+        let cut = notes.warnings();
+        assert_eq!((cut.len(), cut[0].len()), (16, 256));
+        assert!(notes.warnings().is_empty());
     }
 }

@@ -7,10 +7,14 @@ use crate::server::certificates;
 
 const KIND: &str = "CertificateSigningRequest";
 
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    review.call.kind.kind == KIND
+}
+
 /// An approval, or a certificate, in whatever subresource it comes.
 pub(super) fn may_decide(review: &Review<'_>, new: &Object) -> Result<(), Status> {
     match review.old {
-        Some(old) if review.operation == Operation::Update && review.call.kind.kind == KIND => {
+        Some(old) if review.operation == Operation::Update => {
             certificates::may_decide(review.server, review.call, new, old)
         }
         _ => Ok(()),

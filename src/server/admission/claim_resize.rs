@@ -3,8 +3,12 @@
 use super::{Operation, Review};
 use crate::api::{Object, Quantity, Status};
 
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    review.is("PersistentVolumeClaim", Operation::Update)
+}
+
 pub(super) fn validate(review: &Review<'_>, new: &Object) -> Result<(), Status> {
-    let Some(old) = review.old.filter(|_| review.is("PersistentVolumeClaim", Operation::Update)) else { return Ok(()) };
+    let Some(old) = review.old else { return Ok(()) };
     let size = |claim: &Object| Quantity::from_json(&claim.0["spec"]["resources"]["requests"]["storage"]);
     if size(new) <= size(old) {
         return Ok(());

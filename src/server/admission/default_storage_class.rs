@@ -9,9 +9,13 @@ const BETA_IS_DEFAULT: &str = "storageclass.beta.kubernetes.io/is-default-class"
 /// How claims named their class before there was a field.
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    review.is("PersistentVolumeClaim", Operation::Create)
+}
+
 pub(super) fn mutate(review: &Review<'_>, claim: &mut Object) -> Result<(), Status> {
     let names_one = || claim.at("spec.storageClassName").is_some() || claim.annotation(BETA_CLASS).is_some();
-    if !review.is("PersistentVolumeClaim", Operation::Create) || names_one() {
+    if names_one() {
         return Ok(());
     }
     if let Some(class) = newest(review, "storageclasses", &[IS_DEFAULT, BETA_IS_DEFAULT]) {

@@ -5,11 +5,12 @@ use crate::api::{Object, Status, pod};
 
 pub use crate::api::pod::TolerationSeconds;
 
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    review.is_about("Pod") && matches!(review.operation, Operation::Create | Operation::Update)
+}
+
 pub(super) fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
-    if review.is_about("Pod")
-        && review.operation != Operation::Delete
-        && let Some(spec) = pod.0["spec"].as_object_mut()
-    {
+    if let Some(spec) = pod.0["spec"].as_object_mut() {
         pod::add_default_tolerations(spec, review.server.config.toleration_seconds);
     }
     Ok(())

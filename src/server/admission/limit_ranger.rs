@@ -11,10 +11,9 @@ use crate::api::{Object, Quantity, Status};
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
 /// Whether it is a write that LimitRanges bear on. (The resources of a Pod's containers do not change by an update.)
-fn concerns(review: &Review<'_>, object: &Object) -> bool {
+pub(super) fn concerns(review: &Review<'_>) -> bool {
     match review.operation {
         Operation::Create => review.is_about("Pod") || review.is_about("PersistentVolumeClaim"),
-        Operation::Update if object.is_terminating() => false,
         Operation::Update => {
             review.is_about("PersistentVolumeClaim")
                 || (review.call.kind.kind == "Pod" && review.subresource() == "resize")
@@ -33,7 +32,7 @@ fn limits<'a>(range: &'a Object, of_type: &'static str) -> impl Iterator<Item = 
 }
 
 pub(super) fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
-    if review.call.kind.kind != "Pod" || !concerns(review, pod) {
+    if review.call.kind.kind != "Pod" || review.operation != Operation::Create {
         return Ok(());
     }
     for range in ranges(review) {
@@ -79,7 +78,7 @@ fn fill(pod: &mut Object, defaults: &[Map<String, Value>; 2]) {
 }
 
 pub(super) fn validate(review: &Review<'_>, object: &Object) -> Result<(), Status> {
-    if !concerns(review, object) {
+    if review.operation == Operation::Update && object.is_terminating() {
         return Ok(());
     }
     for range in ranges(review) {

@@ -43,8 +43,9 @@ pub(super) use turns::Turns;
 /// One plugin.
 struct Plugin {
     /// Upstream's name.
-    #[cfg_attr(not(test), expect(dead_code, reason = "names the row; a test compares the order with upstream's"))]
     name: &'static str,
+    /// Whether it has anything to say of such a request: most have of few, and then nothing else of them runs.
+    concerns: fn(&Review<'_>) -> bool,
     mutate: Mutate,
     validate: Validate,
 }
@@ -73,14 +74,8 @@ pub(super) struct Charge {
 }
 
 impl Plugin {
-    const fn mutates(name: &'static str, mutate: fn(&Review<'_>, &mut Object) -> Result<(), Status>) -> Plugin {
-        Plugin { name, mutate: Mutate::Now(mutate), validate: Validate::Nothing }
-    }
-    const fn validates(name: &'static str, validate: fn(&Review<'_>, &Object) -> Result<(), Status>) -> Plugin {
-        Plugin { name, mutate: Mutate::Nothing, validate: Validate::Now(validate) }
-    }
-    const fn and(self, validate: fn(&Review<'_>, &Object) -> Result<(), Status>) -> Plugin {
-        Plugin { validate: Validate::Now(validate), ..self }
+    fn refuses(&self, why: &Status) {
+        tracing::debug!(plugin = self.name, "a write is not admitted: {why}");
     }
 }
 
@@ -88,34 +83,112 @@ impl Plugin {
 static PLUGINS: &[Plugin] = &[
     Plugin {
         name: "NamespaceLifecycle",
+        concerns: namespace::concerns,
         mutate: Mutate::Later(|review, object| Box::pin(namespace::may_create(review, object))),
         validate: Validate::Now(namespace::may_delete),
     },
-    Plugin::mutates("LimitRanger", limit_ranger::mutate).and(limit_ranger::validate),
+    Plugin {
+        name: "LimitRanger",
+        concerns: limit_ranger::concerns,
+        mutate: Mutate::Now(limit_ranger::mutate),
+        validate: Validate::Now(limit_ranger::validate),
+    },
     Plugin {
         name: "ServiceAccount",
+        concerns: service_account::concerns,
         mutate: Mutate::Later(|review, object| Box::pin(service_account::mutate(review, object))),
         validate: Validate::Nothing,
     },
-    Plugin::mutates("NodeRestriction", node_restriction::may_write).and(node_restriction::may_delete),
-    Plugin { name: "PodSecurity", mutate: Mutate::Nothing, validate: Validate::Later(pod_security::validate) },
-    Plugin::mutates("Priority", priority::mutate).and(priority::validate),
-    Plugin::mutates("DefaultTolerationSeconds", default_tolerations::mutate),
-    Plugin::mutates("DefaultStorageClass", default_storage_class::mutate),
-    Plugin::validates("PersistentVolumeClaimResize", claim_resize::validate),
-    Plugin::mutates("RuntimeClass", runtime_class::mutate).and(runtime_class::validate),
-    Plugin::validates("CertificateApproval", certificates::may_decide),
-    Plugin::validates("CertificateSubjectRestriction", certificates::may_ask),
-    Plugin::mutates("DefaultIngressClass", default_ingress_class::mutate),
-    Plugin { name: "MutatingAdmissionWebhook", mutate: Mutate::Webhooks, validate: Validate::Nothing },
-    Plugin { name: "ValidatingAdmissionPolicy", mutate: Mutate::Nothing, validate: Validate::Later(policy::validate) },
+    Plugin {
+        name: "NodeRestriction",
+        concerns: node_restriction::concerns,
+        mutate: Mutate::Now(node_restriction::may_write),
+        validate: Validate::Now(node_restriction::may_delete),
+    },
+    Plugin {
+        name: "PodSecurity",
+        concerns: pod_security::concerns,
+        mutate: Mutate::Nothing,
+        validate: Validate::Later(pod_security::validate),
+    },
+    Plugin {
+        name: "Priority",
+        concerns: priority::concerns,
+        mutate: Mutate::Now(priority::mutate),
+        validate: Validate::Now(priority::validate),
+    },
+    Plugin {
+        name: "DefaultTolerationSeconds",
+        concerns: default_tolerations::concerns,
+        mutate: Mutate::Now(default_tolerations::mutate),
+        validate: Validate::Nothing,
+    },
+    Plugin {
+        name: "DefaultStorageClass",
+        concerns: default_storage_class::concerns,
+        mutate: Mutate::Now(default_storage_class::mutate),
+        validate: Validate::Nothing,
+    },
+    Plugin {
+        name: "PersistentVolumeClaimResize",
+        concerns: claim_resize::concerns,
+        mutate: Mutate::Nothing,
+        validate: Validate::Now(claim_resize::validate),
+    },
+    Plugin {
+        name: "RuntimeClass",
+        concerns: runtime_class::concerns,
+        mutate: Mutate::Now(runtime_class::mutate),
+        validate: Validate::Now(runtime_class::validate),
+    },
+    Plugin {
+        name: "CertificateApproval",
+        concerns: certificates::concerns,
+        mutate: Mutate::Nothing,
+        validate: Validate::Now(certificates::may_decide),
+    },
+    Plugin {
+        name: "CertificateSubjectRestriction",
+        concerns: certificates::concerns,
+        mutate: Mutate::Nothing,
+        validate: Validate::Now(certificates::may_ask),
+    },
+    Plugin {
+        name: "DefaultIngressClass",
+        concerns: default_ingress_class::concerns,
+        mutate: Mutate::Now(default_ingress_class::mutate),
+        validate: Validate::Nothing,
+    },
+    Plugin {
+        name: "MutatingAdmissionWebhook",
+        concerns: webhook::concerns,
+        mutate: Mutate::Webhooks,
+        validate: Validate::Nothing,
+    },
+    Plugin {
+        name: "ValidatingAdmissionPolicy",
+        concerns: policy::concerns,
+        mutate: Mutate::Nothing,
+        validate: Validate::Later(policy::validate),
+    },
     Plugin {
         name: "ValidatingAdmissionWebhook",
+        concerns: webhook::concerns,
         mutate: Mutate::Nothing,
         validate: Validate::Later(webhook::validate),
     },
-    Plugin { name: "ResourceQuota", mutate: Mutate::Nothing, validate: Validate::Later(resource_quota::validate) },
+    Plugin {
+        name: "ResourceQuota",
+        concerns: resource_quota::concerns,
+        mutate: Mutate::Nothing,
+        validate: Validate::Later(resource_quota::validate),
+    },
 ];
+
+/// The plugins that a request concerns.
+fn concerned<'a>(review: &'a Review<'_>) -> impl Iterator<Item = &'static Plugin> + 'a {
+    PLUGINS.iter().filter(|plugin| (plugin.concerns)(review))
+}
 
 /// Kinds whose objects rule over writes of others: a write of theirs is acknowledged when it is in force.
 const POLICIES: &[&str] = &[
@@ -134,7 +207,7 @@ const POLICIES: &[&str] = &[
 
 /// Whether writes are told to others, who should not hear of states that are past.
 pub(super) fn asks_others(server: &Server, call: &Call) -> bool {
-    webhook::any(&Review::new(server, call, Operation::Update, None))
+    webhook::concerns(&Review::new(server, call, Operation::Update, None))
 }
 
 /// Whether objects of this kind rule over writes of others.
@@ -146,13 +219,14 @@ pub(super) fn is_policy(kind: &Kind) -> bool {
 pub(super) async fn mutate(review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
     let mut rounds = webhook::Rounds::default();
     for _ in 0..2 {
-        for plugin in PLUGINS {
-            match plugin.mutate {
-                Mutate::Nothing => {}
-                Mutate::Now(mutate) => mutate(review, object)?,
-                Mutate::Later(mutate) => mutate(review, object).await?,
-                Mutate::Webhooks => webhook::mutate(review, &mut rounds, object).await?,
-            }
+        for plugin in concerned(review) {
+            let done = match plugin.mutate {
+                Mutate::Nothing => continue,
+                Mutate::Now(mutate) => mutate(review, object),
+                Mutate::Later(mutate) => mutate(review, object).await,
+                Mutate::Webhooks => webhook::mutate(review, &mut rounds, object).await,
+            };
+            done.inspect_err(|why| plugin.refuses(why))?;
         }
         if !rounds.begin_second() {
             break;
@@ -163,18 +237,21 @@ pub(super) async fn mutate(review: &Review<'_>, object: &mut Object) -> Result<(
 
 /// Whether an object may go. (Of the mutating plugins webhooks alone look at deletions.)
 pub(super) async fn remove(review: &Review<'_>, object: &Object) -> Result<(), Status> {
-    webhook::mutate(review, &mut webhook::Rounds::default(), &mut object.clone()).await?;
+    if webhook::concerns(review) {
+        webhook::mutate(review, &mut webhook::Rounds::default(), &mut object.clone()).await?;
+    }
     validate(review, object).await
 }
 
 /// Asks the validating plugins.
 pub(super) async fn validate(review: &Review<'_>, object: &Object) -> Result<(), Status> {
-    for plugin in PLUGINS {
-        match plugin.validate {
-            Validate::Nothing => {}
-            Validate::Now(validate) => validate(review, object)?,
-            Validate::Later(validate) => validate(review, object).await?,
-        }
+    for plugin in concerned(review) {
+        let done = match plugin.validate {
+            Validate::Nothing => continue,
+            Validate::Now(validate) => validate(review, object),
+            Validate::Later(validate) => validate(review, object).await,
+        };
+        done.inspect_err(|why| plugin.refuses(why))?;
     }
     Ok(())
 }

@@ -5,9 +5,14 @@ use crate::api::{Cause, Object, Status, kinds};
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    let creates = review.operation == Operation::Create && review.subresource().is_empty();
+    (creates && !review.namespace().is_empty()) || review.is("Namespace", Operation::Delete)
+}
+
 pub(super) async fn may_create(review: &Review<'_>, object: &Object) -> Result<(), Status> {
     let namespace = review.namespace();
-    if review.operation != Operation::Create || namespace.is_empty() || !review.subresource().is_empty() {
+    if review.operation != Operation::Create {
         return Ok(());
     }
     let item = match review.namespace_item() {
@@ -32,7 +37,7 @@ pub(super) async fn may_create(review: &Review<'_>, object: &Object) -> Result<(
 }
 
 pub(super) fn may_delete(review: &Review<'_>, namespace: &Object) -> Result<(), Status> {
-    if review.is("Namespace", Operation::Delete) && IMMORTAL.contains(&review.call.name()) {
+    if review.operation == Operation::Delete && IMMORTAL.contains(&review.call.name()) {
         return Err(review.forbidden(namespace, "this namespace may not be deleted"));
     }
     Ok(())

@@ -9,9 +9,13 @@ use crate::server::authorize::node::{LEASES, node_of};
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    review.operation != Operation::Connect && node_of(&review.call.user).is_some()
+}
+
 /// Before the object is looked at in any other way.
 pub(super) fn may_write(review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
-    if review.operation == Operation::Connect { Ok(()) } else { may(review, object) }
+    may(review, object)
 }
 
 pub(super) fn may_delete(review: &Review<'_>, object: &Object) -> Result<(), Status> {

@@ -10,6 +10,11 @@ const CLASSES: &str = "priorityclasses";
 /// Where a class says nothing, or there is none.
 const POLICY: &str = "PreemptLowerPriority";
 
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    let writes = matches!(review.operation, Operation::Create | Operation::Update);
+    writes && (review.is_about("Pod") || review.is_about("PriorityClass"))
+}
+
 pub(super) fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
     match review.old {
         _ if !review.is_about("Pod") => Ok(()),
@@ -69,7 +74,7 @@ fn default_class(review: &Review<'_>) -> Option<Object> {
 }
 
 pub(super) fn validate(review: &Review<'_>, class: &Object) -> Result<(), Status> {
-    if !review.is_about("PriorityClass") || review.operation == Operation::Delete || class.0["globalDefault"] != true {
+    if !review.is_about("PriorityClass") || class.0["globalDefault"] != true {
         return Ok(());
     }
     match default_class(review) {

@@ -31,12 +31,14 @@ pub(super) fn charge(review: &Review<'_>, object: &Object) -> Result<Vec<Charge>
     Ok(charges)
 }
 
+/// The status of a quota. (What is charged for is told by `charge`.)
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    review.call.kind.kind == "ResourceQuota" && review.subresource() == "status"
+}
+
 /// Nobody says that less is used than is: a controller may not have seen yet what was charged for.
 pub(super) fn validate<'a>(review: &'a Review<'_>, new: &'a Object) -> BoxFuture<'a, Result<(), Status>> {
     Box::pin(async move {
-        if review.call.kind.kind != "ResourceQuota" || review.subresource() != "status" {
-            return Ok(());
-        }
         review.server.cache.fresh().await?;
         let mut counter = Counter::new(new, review.server.env.now());
         for (kind, number) in counter.kinds() {

@@ -9,6 +9,10 @@ use crate::api::{Object, Status};
 
 const CLASSES: &str = "runtimeclasses";
 
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    review.is("Pod", Operation::Create)
+}
+
 /// The Pod's class; none where it names none.
 fn class(review: &Review<'_>, pod: &Object) -> Result<Option<Object>, Status> {
     let Some(name) = pod.at("spec.runtimeClassName").and_then(Value::as_str).filter(|name| !name.is_empty()) else {
@@ -19,9 +23,6 @@ fn class(review: &Review<'_>, pod: &Object) -> Result<Option<Object>, Status> {
 }
 
 pub(super) fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
-    if !review.is("Pod", Operation::Create) {
-        return Ok(());
-    }
     let Some(class) = class(review, pod)? else { return Ok(()) };
     if let Some(overhead) = class.at("overhead.podFixed") {
         if pod.at("spec.overhead").is_some_and(|given| !same(given, overhead)) {
@@ -58,9 +59,6 @@ pub(super) fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status
 }
 
 pub(super) fn validate(review: &Review<'_>, pod: &Object) -> Result<(), Status> {
-    if !review.is("Pod", Operation::Create) {
-        return Ok(());
-    }
     let defined = class(review, pod)?.and_then(|class| class.at("overhead.podFixed").cloned());
     match (pod.at("spec.overhead"), defined) {
         (Some(_), None) => {

@@ -12,8 +12,12 @@ const DEFAULT: &str = "default";
 /// An hour and the time that a kubelet takes to notice; upstream's figure.
 const TOKEN_SECONDS: i64 = 3607;
 
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    review.is("Pod", Operation::Create)
+}
+
 pub(super) async fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
-    if !review.is("Pod", Operation::Create) || pod.annotation("kubernetes.io/config.mirror").is_some() {
+    if pod.annotation("kubernetes.io/config.mirror").is_some() {
         // A mirror is a static Pod's picture: its node runs it without asking.
         return Ok(());
     }

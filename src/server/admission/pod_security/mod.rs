@@ -22,6 +22,24 @@ const DOMAIN: &str = "pod-security.kubernetes.io";
 /// So many Pods of a namespace are looked at when its label changes.
 const MOST_PODS: usize = 3000;
 
+/// Where the templates of workloads are.
+const TEMPLATES: &[(&str, &str)] = &[
+    ("CronJob", "spec.jobTemplate.spec.template"),
+    ("DaemonSet", "spec.template"),
+    ("Deployment", "spec.template"),
+    ("Job", "spec.template"),
+    ("PodTemplate", "template"),
+    ("ReplicaSet", "spec.template"),
+    ("ReplicationController", "spec.template"),
+    ("StatefulSet", "spec.template"),
+];
+
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    let kind = review.call.kind.kind;
+    matches!(review.operation, Operation::Create | Operation::Update)
+        && (matches!(kind, "Pod" | "Namespace") || TEMPLATES.iter().any(|(known, _)| *known == kind))
+}
+
 pub(super) fn validate<'a>(review: &'a Review<'_>, object: &'a Object) -> BoxFuture<'a, Result<(), Status>> {
     Box::pin(async move {
         if review.is_about("Namespace") && review.operation == Operation::Update {
@@ -33,9 +51,6 @@ pub(super) fn validate<'a>(review: &'a Review<'_>, object: &'a Object) -> BoxFut
 }
 
 fn decide(review: &Review<'_>, object: &Object) -> Result<(), Status> {
-    if !matches!(review.operation, Operation::Create | Operation::Update) {
-        return Ok(());
-    }
     match (review.call.kind.kind, review.subresource()) {
         ("Namespace", "") => namespace(review, object),
         ("Pod", "" | "ephemeralcontainers" | "resize") => match review.old {
@@ -52,12 +67,7 @@ fn decide(review: &Review<'_>, object: &Object) -> Result<(), Status> {
 
 /// What a workload makes Pods of.
 fn template<'a>(review: &Review<'_>, object: &'a Object) -> Option<Pod<'a>> {
-    let path = match review.call.kind.kind {
-        "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "Job" | "ReplicationController" => "spec.template",
-        "CronJob" => "spec.jobTemplate.spec.template",
-        "PodTemplate" => "template",
-        _ => return None,
-    };
+    let (_, path) = TEMPLATES.iter().find(|(kind, _)| *kind == review.call.kind.kind)?;
     let template = object.at(path)?;
     template["spec"].is_object().then_some(Pod { metadata: &template["metadata"], spec: &template["spec"] })
 }

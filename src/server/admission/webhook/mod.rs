@@ -34,16 +34,13 @@ impl Hook {
     }
 }
 
-/// Whether there are webhooks.
-pub(super) fn any(review: &Review<'_>) -> bool {
-    [MUTATING, VALIDATING].iter().any(|resource| review.exists(resource, None))
+/// Whether there are webhooks that may be asked.
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    !matching::is_exempt(review) && [MUTATING, VALIDATING].iter().any(|resource| review.exists(resource, None))
 }
 
 /// All webhooks, in the order of their configurations' names and within these.
 fn hooks(review: &Review<'_>, resource: &str) -> Vec<Hook> {
-    if matching::is_exempt(review) || !review.exists(resource, None) {
-        return Vec::new();
-    }
     let mut all = Vec::new();
     for mut configuration in review.list(resource, None) {
         let name = configuration.name().to_owned();
