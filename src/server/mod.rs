@@ -239,11 +239,8 @@ impl Server {
             // Who has changed a definition is served by it.
             self.cache.fresh().await?;
         }
-        let annotations = notes.annotations();
-        match entry {
-            Some(entry) => entry.annotate(annotations),
-            None if annotations.is_empty() || self.config.audit.is_some() => {}
-            None => tracing::info!(target: "audit", ?annotations, "a request was annotated"),
+        if let Some(entry) = entry {
+            entry.annotate(notes.annotations());
         }
         match answer {
             Ok(mut response) => {

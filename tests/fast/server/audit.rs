@@ -197,3 +197,34 @@ async fn a_full_file_gets_a_name_and_old_ones_go() {
     assert!(names.iter().any(|(name, _)| name == "audit-of-another.log"));
     assert_eq!(names.iter().filter(|(name, _)| name.starts_with("audit-2")).count(), 2, "{names:?}");
 }
+
+#[tokio::test]
+async fn admission_tells_what_it_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let api = api(log(dir.path(), "{level: Metadata}", Place::default())).await;
+    let labels = json!({"pod-security.kubernetes.io/audit": "restricted"});
+    api.patch("namespaces", "default", json!({"metadata": {"labels": labels}})).await.unwrap();
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "p"}, "spec": {
+            "matchConstraints": {"resourceRules": [
+                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]},
+            "validations": [{"expression": "false", "message": "no"}],
+            "auditAnnotations": [{"key": "image", "valueExpression": "object.spec.containers[0].image"}]}});
+    api.create("validatingadmissionpolicies", policy).await.unwrap();
+    let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": ["Audit"]}});
+    api.create("validatingadmissionpolicybindings", binding).await.unwrap();
+    api.create("pods", super::pod("x")).await.unwrap();
+    let annotations = told(dir.path(), "test", "create", 3).await[2]["annotations"].clone();
+    assert_eq!(annotations["pod-security.kubernetes.io/enforce-policy"], "privileged:latest");
+    let audited = annotations["pod-security.kubernetes.io/audit-violations"].as_str().unwrap();
+    let head =
+        "would violate PodSecurity \"restricted:latest\": allowPrivilegeEscalation != false (container \"c\" must set";
+    assert!(audited.starts_with(head), "{audited}");
+    assert_eq!(annotations["p/image"], "busybox:1");
+    let failure = annotations["validation.policy.admission.k8s.io/validation_failure"].as_str().unwrap();
+    let failure: Value = serde_json::from_str(failure).unwrap();
+    let told =
+        json!([{"message": "no", "policy": "p", "binding": "b", "expressionIndex": 0, "validationActions": ["Audit"]}]);
+    assert_eq!(failure, told);
+}

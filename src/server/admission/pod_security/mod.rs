@@ -107,6 +107,7 @@ fn evaluate(review: &Review<'_>, object: &Object, pod: Pod<'_>, enforced: bool) 
             let why = format!("violates PodSecurity \"{}\": {}", policy.enforce, details(&found));
             return Err(review.forbidden(object, why));
         }
+        annotate("enforce-policy", &policy.enforce.to_string());
     }
     let would = |standard: Standard| {
         let found = violations(standard, pod);
