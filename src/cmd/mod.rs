@@ -81,8 +81,8 @@ fn refused(why: &clap::Error) -> Option<String> {
         return Some(source.to_string());
     };
     match flag.split(' ').next().unwrap_or_default() {
-        // What reads it names the value itself.
-        "--output" => Some(source.to_string()),
+        // What reads these names the value itself.
+        "--output" | "--for" => Some(source.to_string()),
         flag => Some(format!("invalid argument \"{value}\" for \"{flag}\" flag: {source}")),
     }
 }
