@@ -13,6 +13,9 @@ pub const HASH: &str = "kubernetes.io/config.hash";
 /// On a mirror Pod: the hash of the static Pod that it shows.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
+/// Of a Pod whose kernel operations are not to be recorded: `off`.
+pub const JOURNAL: &str = "podwright/journal";
+
 /// The part that a container plays in its Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {

@@ -196,6 +196,10 @@ fn trace_and_inspect_tell_a_pods_story_and_the_protocol_is_plain() {
     assert!(times.is_sorted(), "{trace:#}");
     assert!(items.iter().any(|i| i["who"].as_str().is_some_and(|who| who.contains("scheduler"))), "{trace:#}");
     contains(&node.ok(&["trace", "pod", "web"]), "clone3").unwrap();
+    node.apply(&POD.replace("{name: web}", "{name: quiet, annotations: {podwright/journal: 'off'}}"));
+    node.wait("condition=Ready", &["pod/quiet"], PATIENCE);
+    let quiet = node.ok(&["trace", "pod", "quiet"]);
+    assert!(quiet.contains("binding") && !quiet.contains("clone3"), "{quiet}");
     // Each operation on the node names the field that asked for it; the scheduler says how it chose.
     let of_node = items.iter().filter(|i| i["who"].as_str().is_some_and(|who| who.starts_with("node")));
     let asked = |call: &str, field: &str| {

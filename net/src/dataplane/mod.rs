@@ -4,6 +4,10 @@
 //! memory and never read back: a change is the difference between two compilations of the Services that changed, sent as one
 //! netlink transaction. A refused transaction (something else has touched the table) is answered by loading everything anew.
 //!
+//! Our part of a change costs the same with 10 Services as with 10,000. The kernel's does as long as lists keep their lengths:
+//! another length is another verdict in `services`, and after a new verdict the kernel validates the table, for which it
+//! walks over all of that map (`nft_lookup_validate`: 60 ns a Service).
+//!
 //! An agent that starts again finds the table of its predecessor. Ids and affinity slots are derived from names, so they are
 //! the same again: one transaction empties and fills the maps, established connections keep their conntrack entries and
 //! clients their endpoints. Only a table of another version of the fixed part is replaced as a whole, again in one step.

@@ -30,15 +30,15 @@ pub enum Pace {
     Bare,
 }
 
-/// An open journal, with the records of this process that are not written yet.
+/// A journal, with the records of this process that are not written yet.
 pub struct Journal {
-    /// Of a copy for another process it is the same description, so no file is opened twice.
-    file: Arc<File>,
     path: PathBuf,
     pace: Pace,
+    /// Who is told that it cannot be opened.
+    failed: fn(&Path, &io::Error),
     waiting: Mutex<Waiting>,
-    /// Up to where the file was cut out. Held while writing: what was recorded first is first in the file.
-    cut: Mutex<u64>,
+    /// Held while writing: what was recorded first is first in the file.
+    output: Mutex<Output>,
 }
 
 #[derive(Default)]
@@ -48,22 +48,47 @@ struct Waiting {
     pid: u32,
 }
 
+enum Output {
+    /// Not opened yet.
+    Closed,
+    /// A copy for a child shares the description, so that no file is opened twice; old records are cut out up to `cut`.
+    Open { file: Arc<File>, cut: u64 },
+    /// It could not be opened, or was removed: records are lost.
+    Gone,
+}
+
 impl Journal {
-    pub fn open(path: &Path, pace: Pace) -> io::Result<Journal> {
-        let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
-        Ok(Journal {
-            file: Arc::new(file),
-            path: path.to_owned(),
-            pace,
-            waiting: Mutex::default(),
-            cut: Mutex::default(),
-        })
+    /// A journal whose file is opened with the first records.
+    pub fn new(path: &Path, pace: Pace, failed: fn(&Path, &io::Error)) -> Journal {
+        let (waiting, output) = (Mutex::default(), Mutex::new(Output::Closed));
+        Journal { path: path.to_owned(), pace, failed, waiting, output }
     }
 
-    /// The same journal for a process about to be forked, which writes when told.
+    /// A journal whose file is open already.
+    pub fn opened(path: &Path, pace: Pace, file: File) -> Journal {
+        let output = Mutex::new(Output::Open { file: Arc::new(file), cut: 0 });
+        Journal { path: path.to_owned(), pace, failed: |_, _| {}, waiting: Mutex::default(), output }
+    }
+
+    /// Opens a journal's file, which is made if it does not exist.
+    pub fn create(path: &Path) -> io::Result<File> {
+        OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    }
+
+    /// The same for a process about to be forked, which writes when told.
     pub fn for_child(&self) -> Journal {
-        let (file, path) = (self.file.clone(), self.path.clone());
-        Journal { file, path, pace: Pace::Bare, waiting: Mutex::default(), cut: Mutex::default() }
+        let output = match &*self.output() {
+            Output::Open { file, .. } => Output::Open { file: file.clone(), cut: 0 },
+            Output::Closed | Output::Gone => Output::Gone,
+        };
+        let (path, pace, failed) = (self.path.clone(), Pace::Bare, self.failed);
+        Journal { path, pace, failed, waiting: Mutex::default(), output: Mutex::new(output) }
+    }
+
+    /// Removes the file; what is recorded from now on is lost. Does nothing if there is none.
+    pub fn remove(&self) -> io::Result<()> {
+        *self.locked() = Output::Gone;
+        remove(&self.path)
     }
 
     pub fn path(&self) -> &Path {
@@ -92,39 +117,74 @@ impl Journal {
 
     /// Writes what waits. A failure loses it: the journal never fails what it records.
     pub fn flush(&self) {
-        let mut cut = self.cut.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut output = self.output();
         let bytes = std::mem::take(&mut self.waiting().bytes);
-        if !bytes.is_empty() && (&*self.file).write_all(&bytes).is_ok() && self.pace != Pace::Bare {
-            *cut = self.bound(*cut);
+        let Output::Open { file, cut } = &mut *output else { return };
+        if !bytes.is_empty() && (&**file).write_all(&bytes).is_ok() && self.pace != Pace::Bare {
+            *cut = bound(file, *cut);
         }
+    }
+
+    /// Opens the file, if that is still to be done.
+    pub fn open(&self) {
+        drop(self.output());
+    }
+
+    /// The file, open.
+    fn output(&self) -> MutexGuard<'_, Output> {
+        let mut output = self.locked();
+        if let Output::Closed = *output {
+            *output = match Journal::create(&self.path) {
+                Ok(file) => Output::Open { file: Arc::new(file), cut: 0 },
+                Err(error) => {
+                    (self.failed)(&self.path, &error);
+                    Output::Gone
+                }
+            };
+        }
+        output
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Output> {
+        self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Cuts out old records once twice as much is there as is kept. Takes and returns up to where that was done.
-    fn bound(&self, cut: u64) -> u64 {
-        let end = (&*self.file).stream_position().unwrap_or(0);
-        if end < cut + 2 * KEPT {
-            return cut;
-        }
-        let until = end - KEPT;
-        let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: plain values, and a descriptor that is open.
-        let done = unsafe { libc::fallocate(self.file.as_raw_fd(), how, PAGE as i64, (until - PAGE) as i64) };
-        if done == 0 {
-            return until;
-        }
-        // A filesystem without holes: all writers append, so they go on from the beginning.
-        let _ = self.file.set_len(0);
-        0
+/// Cuts out old records once twice as much is there as is kept. Takes and returns up to where that was done.
+fn bound(mut file: &File, cut: u64) -> u64 {
+    let end = file.stream_position().unwrap_or(0);
+    if end < cut + 2 * KEPT {
+        return cut;
     }
+    let until = end - KEPT;
+    let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: plain values, and a descriptor that is open.
+    let done = unsafe { libc::fallocate(file.as_raw_fd(), how, PAGE as i64, (until - PAGE) as i64) };
+    if done == 0 {
+        return until;
+    }
+    // A filesystem without holes: all writers append, so they go on from the beginning.
+    let _ = file.set_len(0);
+    0
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        self.flush();
+        if !self.waiting().bytes.is_empty() {
+            self.flush();
+        }
+    }
+}
+
+/// Removes a journal that nobody of this process writes to, if it is there.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
     }
 }
 
@@ -223,6 +283,31 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
+    }
+
+    #[test]
+    fn a_journal_is_opened_off_its_path_and_removed_with_what_waits() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j");
+        let scribe = Scribe::open_soon(&path, Role::Agent, |path, error| panic!("{}: {error}", path.display()));
+        assert!(!path.exists(), "opened in the way of its caller");
+        write(&scribe, 1);
+        let asked = Instant::now();
+        while !path.exists() {
+            assert!(asked.elapsed() < Duration::from_secs(10), "never opened");
+            std::thread::yield_now();
+        }
+        scribe.remove().unwrap();
+        write(&scribe, 1);
+        crate::flush();
+        drop(scribe);
+        assert!(!path.exists(), "it came back");
+        static WHY: Mutex<String> = Mutex::new(String::new());
+        let nowhere = dir.path().join("no/j");
+        let scribe = Scribe::open_soon(&nowhere, Role::Agent, |_, why| *WHY.lock().unwrap() = why.to_string());
+        write(&scribe, 2);
+        scribe.flush();
+        assert!(WHY.lock().unwrap().contains("No such file"), "{WHY:?}");
     }
 
     #[test]

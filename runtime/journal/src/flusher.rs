@@ -1,7 +1,7 @@
 //! The thread that writes an agent's records, off the path of what they record. It sleeps while there are none.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::file::Journal;
 
@@ -29,18 +29,24 @@ pub fn flush_soon(journal: Arc<Journal>) {
     if !*RUNNING.get_or_init(run) {
         return journal.flush();
     }
-    let mut waiting = waiting();
-    waiting.push(journal);
-    if waiting.len() == 1 {
-        MORE.notify_one();
-    }
+    waiting().push(journal);
+    MORE.notify_one();
 }
 
 fn run() {
     loop {
         let none = |journals: &mut Vec<_>| journals.is_empty();
-        drop(MORE.wait_while(waiting(), none).unwrap_or_else(PoisonError::into_inner));
-        std::thread::sleep(LAPSE);
+        let mut journals = MORE.wait_while(waiting(), none).unwrap_or_else(PoisonError::into_inner);
+        let until = Instant::now() + LAPSE;
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            // Making a file takes longer than all that is recorded of a start: it is there when the shim opens it.
+            let known = journals.clone();
+            drop(journals);
+            known.iter().for_each(|journal| journal.open());
+            let more = MORE.wait_timeout(waiting(), left);
+            journals = more.map_or_else(|poisoned| poisoned.into_inner().0, |(journals, _)| journals);
+        }
+        drop(journals);
         flush();
     }
 }

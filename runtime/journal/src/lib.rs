@@ -16,7 +16,7 @@
 //!
 //! Several processes (the agent, the shim, the shim's children until they exec) append to one file without a lock. A record
 //! first waits in the memory of its process, so that it costs well below a microsecond, and many are written by one system
-//! call: the agent's by a thread within 25 ms, the shim's before it waits for something to do, a child's when it has
+//! call: the agent's by a thread within 25 ms (which also makes the file), the shim's before it waits for something to do, a child's when it has
 //! reported to the shim and before it executes. **A process that is killed takes what waits with it**, as does one that
 //! hangs in a system call. Nothing is ever synced to disk; a record that was torn fails its checksum and is skipped by
 //! [`read`].
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use file::{Journal, Pace};
 use record::Entry;
 
-pub use file::{KEPT, read};
+pub use file::{KEPT, read, remove};
 pub use flusher::flush;
 pub use record::{Record, Role};
 
@@ -74,7 +74,20 @@ impl Scribe {
     }
 
     fn paced(path: &Path, role: Role, pace: Pace) -> io::Result<Scribe> {
-        Ok(Scribe { journal: Some(Arc::new(Journal::open(path, pace)?)), role, cause: Arc::default() })
+        let file = Journal::create(path)?;
+        let journal = Journal::opened(path, pace, file);
+        Ok(Scribe { journal: Some(Arc::new(journal)), role, cause: Arc::default() })
+    }
+
+    /// [`Scribe::open`] for a caller in a hurry: the file is opened by a thread, once something is recorded. If that cannot
+    /// be done, `failed` is told, and nothing is recorded.
+    pub fn open_soon(path: &Path, role: Role, failed: fn(&Path, &io::Error)) -> Scribe {
+        Scribe { journal: Some(Arc::new(Journal::new(path, Pace::Soon, failed))), role, cause: Arc::default() }
+    }
+
+    /// Removes the journal; what is recorded from now on is lost.
+    pub fn remove(&self) -> io::Result<()> {
+        self.journal.as_ref().map_or(Ok(()), |journal| journal.remove())
     }
 
     /// Writes what this process has recorded there and not written yet.

@@ -31,7 +31,7 @@ use super::{
     objects::{Objects, env_references},
     observed::{Attempt, Exit, Observed},
     publish::revision,
-    spec::{Part, PodExt},
+    spec::{self, Part, PodExt},
     translate::{
         self, Context, Mounted,
         env::{Facts, env},
@@ -92,15 +92,13 @@ fn words(error: impl std::fmt::Display) -> String {
 impl Machine {
     /// The Pod's journal, speaking for its present revision.
     pub fn scribe(&self, pod: &Pod) -> Scribe {
-        if !self.places.journal {
+        if !self.places.journal || pod.annotation(spec::JOURNAL) == Some("off") {
             return Scribe::none();
         }
         let mut scribes = self.scribes.lock().unwrap_or_else(|p| p.into_inner());
         let scribe = scribes.entry(pod.uid().to_owned()).or_insert_with(|| {
-            let path = self.places.journals.join(pod.uid());
-            Scribe::open(&path, Role::Agent).unwrap_or_else(|error| {
+            Scribe::open_soon(&self.places.journals.join(pod.uid()), Role::Agent, |path, error| {
                 tracing::warn!(%error, path = %path.display(), "no journal");
-                Scribe::none()
             })
         });
         scribe.about(pod.uid(), revision(pod))
@@ -307,11 +305,12 @@ impl Executor for Machine {
         }
         let volumes = self.volumes.remove(pod);
         let logs = remove_dir(self.log_dir(pod));
-        self.scribes.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());
-        let journal = match std::fs::remove_file(self.places.journals.join(pod.uid())) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(words(e)),
-            _ => Ok(()),
+        let scribe = self.scribes.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());
+        let journal = match scribe {
+            Some(scribe) => scribe.remove(),
+            None => podwright_journal::remove(&self.places.journals.join(pod.uid())),
         };
+        let journal = journal.map_err(words);
         all([sandbox, volumes, logs, journal])
     }
 
