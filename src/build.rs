@@ -90,18 +90,19 @@ fn write_definitions(out: &Path, roots: &impl AsRef<[Root]>) {
         let mut generator = SchemaSettings::draft2020_12().into_generator();
         definitions.insert(root.name.clone(), (root.schema)(&mut generator).to_value());
         definitions.extend(generator.take_definitions(false));
-        writeln!(code, "impl Defined for {} {{ const NAME: &'static str = {:?}; }}", root.path, root.name).unwrap();
+        writeln!(code, "impl Defined for {} {{ const NAME: &'static str = {:?}; }}", root.path, root.name)
+            .expect("a String takes it");
     }
     let mut packed = Vec::new();
-    writeln!(code, "static DEFINITIONS: &[(&str, std::ops::Range<u32>)] = &[").unwrap();
+    writeln!(code, "static DEFINITIONS: &[(&str, std::ops::Range<u32>)] = &[").expect("a String takes it");
     for (name, definition) in &definitions {
         let start = packed.len();
         let mut encoder = DeflateEncoder::new(&mut packed, Compression::best());
         encoder.write_all(definition.to_string().as_bytes()).expect("memory takes it");
         encoder.finish().expect("memory takes it");
-        writeln!(code, "    ({name:?}, {start}..{}),", packed.len()).unwrap();
+        writeln!(code, "    ({name:?}, {start}..{}),", packed.len()).expect("a String takes it");
     }
-    writeln!(code, "];").unwrap();
+    writeln!(code, "];").expect("a String takes it");
     fs::write(out.join("definitions"), packed).expect("the folder takes files");
     fs::write(out.join("definitions.rs"), code).expect("the folder takes files");
 }
