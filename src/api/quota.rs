@@ -35,7 +35,7 @@ fn count_of(kind: &Kind) -> String {
 
 /// Whether a quota's resource counts something of objects of this kind.
 pub fn counts(kind: &Kind, resource: &str) -> bool {
-    if kind.kind == "Event" {
+    if kind.kind == "Event" && matches!(kind.group, "" | "events.k8s.io") {
         // Too busy to be followed, and short-lived.
         return false;
     }
@@ -308,6 +308,14 @@ impl<'a> Counter<'a> {
         kinds::stored().filter(|kind| counted(kind)).map(|kind| (kind, !has_content(kind))).collect()
     }
 
+    /// The resources that are counted beside those of [`Counter::kinds`]: what definitions define, as far as it is defined.
+    /// Theirs are `count/widgets.example.com` alone.
+    pub fn custom(&self) -> Vec<String> {
+        let counted = self.hard.keys().filter_map(|resource| resource.strip_prefix("count/"));
+        let known = |resource: &str| kinds::stored().any(|kind| kind.resource() == resource);
+        counted.filter(|resource| !known(resource)).map(str::to_owned).collect()
+    }
+
     pub fn add(&mut self, kind: &Kind, object: &Object) {
         if in_scope(kind, object, self.quota) {
             self.take(usage(kind, object, self.now));
@@ -320,6 +328,16 @@ impl<'a> Counter<'a> {
         if in_scope(kind, &nothing, self.quota) {
             let number = Quantity::from_units(i64::try_from(number).unwrap_or(i64::MAX), Format::DecimalSi);
             self.take(usage(kind, &nothing, self.now).into_keys().map(|resource| (resource, number)).collect());
+        }
+    }
+
+    /// So many objects of a custom resource. Scopes are of Pods and claims: a quota that has some leaves all else out.
+    pub fn add_custom(&mut self, resource: &str, number: usize) {
+        let spec = &self.quota.0["spec"];
+        let empty = |list: &Value| list.as_array().is_none_or(Vec::is_empty);
+        if empty(&spec["scopes"]) && empty(&spec["scopeSelector"]["matchExpressions"]) {
+            let number = Quantity::from_units(i64::try_from(number).unwrap_or(i64::MAX), Format::DecimalSi);
+            self.take(Amounts::from([(format!("count/{resource}"), number)]));
         }
     }
 

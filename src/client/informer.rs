@@ -83,6 +83,8 @@ struct State<K> {
     indexes: HashMap<&'static str, Index<K>>,
     subscribers: Vec<mpsc::UnboundedSender<Delta<K>>>,
     resource_version: String,
+    /// Whether nothing is told any more.
+    ended: bool,
 }
 
 struct Shared<K> {
@@ -148,6 +150,7 @@ impl<K: Typed> InformerBuilder<K> {
             indexes: self.indexes,
             subscribers: Vec::new(),
             resource_version: String::new(),
+            ended: false,
         };
         let shared =
             Arc::new(Shared { state: RwLock::new(state), synced: watch::Sender::new(false), task: Mutex::new(None) });
@@ -242,6 +245,18 @@ impl<K: Typed> Informer<K> {
     pub async fn synced(&self) {
         // The sender lives in `self`, so waiting cannot fail.
         self.0.synced.subscribe().wait_for(|synced| *synced).await.ok();
+    }
+
+    /// For a kind that is no more: tells subscribers that all its objects are gone, and nothing after that.
+    pub fn end(&self) {
+        let mut state = self.0.state.write().unwrap_or_else(|p| p.into_inner());
+        state.replace(Vec::new());
+        state.ended = true;
+        state.subscribers.clear();
+        drop(state);
+        if let Some(task) = self.0.task.lock().unwrap_or_else(|p| p.into_inner()).take() {
+            task.abort();
+        }
     }
 
     fn read<T>(&self, f: impl FnOnce(&State<K>) -> T) -> T {
@@ -380,7 +395,9 @@ impl<K: Typed> Reflector<K> {
         let mut listed = false;
         loop {
             let outcome = if listed { self.watch().await } else { self.list().await.map(|()| End::Resume) };
-            let Some(_) = self.shared.upgrade() else { return };
+            if self.change(|_| ()).is_none() {
+                return;
+            }
             match outcome {
                 Ok(End::Resume) => {
                     listed = true;
@@ -462,10 +479,10 @@ impl<K: Typed> Reflector<K> {
         Ok(Seen::Unreadable(Unreadable { key, uid, resource_version, object: Bytes::copy_from_slice(bytes), why }))
     }
 
-    /// Runs `f` on the state, unless the informer is gone.
+    /// Runs `f` on the state, unless the informer is gone or has ended.
     fn change<T>(&self, f: impl FnOnce(&mut State<K>) -> T) -> Option<T> {
         let shared = self.shared.upgrade()?;
         let mut state = shared.state.write().unwrap_or_else(|p| p.into_inner());
-        Some(f(&mut state))
+        (!state.ended).then(|| f(&mut state))
     }
 }

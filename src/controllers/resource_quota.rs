@@ -72,6 +72,10 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
             }
         }
     }
+    for resource in counter.custom() {
+        let number = number_of_custom(context.world, &resource, &key.namespace);
+        counter.add_custom(&resource, number);
+    }
     plan(&quota, &counter)
 }
 
@@ -90,6 +94,13 @@ fn objects(world: &World, kind: &Kind, namespace: &str) -> Vec<Object> {
 
 fn number_of(world: &World, kind: &Kind, namespace: &str) -> usize {
     let section = world.catalog.section(&kind.api_version(), kind.kind);
+    section.map_or(0, |section| section.objects.list_namespace(namespace).len())
+}
+
+/// 0 of what is not defined.
+fn number_of_custom(world: &World, resource: &str, namespace: &str) -> usize {
+    let sections = world.catalog.sections();
+    let section = sections.iter().find(|section| section.namespaced && section.resource == resource);
     section.map_or(0, |section| section.objects.list_namespace(namespace).len())
 }
 

@@ -1,6 +1,7 @@
 //! Tests of one kernel primitive at a time, as root, each in namespaces of its own.
 
 mod image;
+#[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "../support/registry.rs"]
 mod image_registry;
 mod net_dns;

@@ -52,6 +52,12 @@ pub(super) fn validate<'a>(review: &'a Review<'_>, new: &'a Object) -> BoxFuture
                 }
             }
         }
+        let kinds = review.server.kinds();
+        for resource in counter.custom() {
+            let kind = kinds.custom().find(|kind| kind.namespaced && kind.resource() == resource);
+            let number = kind.map_or(0, |kind| review.items(&kind.resource(), Some(review.namespace())).len());
+            counter.add_custom(&resource, number);
+        }
         let told = pod_totals::quantities(&new.0["status"]["used"]);
         let less = counter.used().iter().find(|(resource, used)| told.get(*resource).is_some_and(|told| told < used));
         match less {

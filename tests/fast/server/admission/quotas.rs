@@ -9,6 +9,7 @@ use podwright::controllers;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::super::custom::{DEFINITIONS, definition, spec, widget};
 use super::{Api, pod, with};
 
 fn quota(name: &str, hard: Value) -> Value {
@@ -271,6 +272,65 @@ async fn the_controller_counts_what_is_there_and_takes_off_what_goes() {
     let hard = wish.0["spec"]["hard"].clone();
     until(&api, json!({"hard": hard, "used": {"configmaps": "0", "limits.cpu": "1", "pods": "1", "secrets": "0"}}))
         .await;
+    stop.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn custom_resources_count_from_the_moment_they_are_defined() {
+    let api = Api::new().await;
+    let (client, env, stop) = (local::client(api.0.clone(), "test"), Env::system(), CancellationToken::new());
+    let informers = Informers::start(client.clone());
+    let running = tokio::spawn(controllers::run(client, env, informers, controllers::Config::default(), stop.clone()));
+    // The quota is there before what it is about.
+    let hard = json!({"configmaps": "5", "count/widgets.example.com": "2"});
+    api.create("resourcequotas", quota("q", hard.clone())).await.unwrap();
+    let status = |widgets: &str, maps: &str| json!({"hard": hard, "used": {"configmaps": maps, "count/widgets.example.com": widgets}});
+    until(&api, status("0", "0")).await;
+    let mut two = definition(spec(json!({"size": {"type": "integer"}})));
+    let mut older = two["spec"]["versions"][0].clone();
+    (older["name"], older["storage"]) = ("v1beta1".into(), false.into());
+    two["spec"]["versions"].as_array_mut().unwrap().push(older);
+    api.define(two.clone()).await;
+
+    api.create("widgets", widget("a", json!({}))).await.unwrap();
+    let mut older = widget("b", json!({}));
+    older["apiVersion"] = "example.com/v1beta1".into();
+    api.create("widgets.v1beta1.example.com", older).await.unwrap();
+    let refused = api.create("widgets", widget("c", json!({}))).await.unwrap_err();
+    let amounts = "requested: count/widgets.example.com=1, used: count/widgets.example.com=2, limited: count/widgets.example.com=2";
+    assert_eq!(refused.message, format!("widgets.example.com \"c\" is forbidden: exceeded quota: q, {amounts}"));
+    // A count of all brings out the same: that of the ConfigMap makes one.
+    api.create("configmaps", super::super::config_map("m")).await.unwrap();
+    api.delete("configmaps", "m", Options::default()).await.unwrap();
+    until(&api, status("2", "0")).await;
+    let lie = json!({"status": {"used": {"count/widgets.example.com": "1"}}});
+    let refused = api.sub(Verb::Patch, "resourcequotas", "q", "status", lie).await.unwrap_err();
+    assert!(refused.message.contains("2 of count/widgets.example.com is used by now"), "{refused}");
+
+    api.delete("widgets", "a", Options::default()).await.unwrap();
+    until(&api, status("1", "0")).await;
+    api.create("widgets", widget("c", json!({}))).await.unwrap();
+    until(&api, status("2", "0")).await;
+    // They go with their definition, and may come again with it.
+    api.delete(DEFINITIONS, "widgets.example.com", Options::default()).await.unwrap();
+    until(&api, status("0", "0")).await;
+    while api.get(DEFINITIONS, "widgets.example.com").await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+    api.define(two).await;
+    api.create("widgets", widget("a", json!({}))).await.unwrap();
+    until(&api, status("1", "0")).await;
+
+    // A new quota counts what is there; one with a scope counts Pods or claims alone.
+    let mut second = quota("q", json!({"count/widgets.example.com": "1"}));
+    api.delete("resourcequotas", "q", Options::default()).await.unwrap();
+    api.create("resourcequotas", second.clone()).await.unwrap();
+    let hard = second["spec"]["hard"].clone();
+    until(&api, json!({"hard": hard, "used": {"count/widgets.example.com": "1"}})).await;
+    second["metadata"]["name"] = "scoped".into();
+    second["spec"] = json!({"hard": {"pods": "1"}, "scopes": ["BestEffort"]});
+    api.create("resourcequotas", second).await.unwrap();
     stop.cancel();
     running.await.unwrap();
 }
