@@ -5,6 +5,7 @@ use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use serde::{Deserialize, Serialize};
 
 use super::Partial;
+use crate::api::status::qualified;
 
 /// The names of what a definition defines, as they were accepted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,6 +18,13 @@ pub struct Definition {
     pub namespaced: bool,
     /// Whether its objects can be asked for.
     pub established: bool,
+}
+
+impl Definition {
+    /// The resource's name in requests: `widgets.example.com`.
+    pub fn resource(&self) -> String {
+        qualified(&self.plural, &self.group)
+    }
 }
 
 impl Resource for Definition {

@@ -1,13 +1,14 @@
 //! The catalog: the metadata of every object of every kind, for the controllers that treat all kinds alike. Kinds that
 //! CustomResourceDefinitions define come and go while it runs.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use crate::{
-    api::{kinds, status::qualified},
+    api::kinds,
     client::{Client, Definition, Informer, Key, Partial},
 };
 
@@ -18,6 +19,9 @@ pub const IGNORED: &[&str] = &["events"];
 /// How long controllers wait at their start for custom resources: one that cannot be listed shall not keep them.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// So many kinds that are no more are remembered.
+const PAST: usize = 64;
+
 /// One untyped informer per kind. Cheap to clone.
 #[derive(Clone)]
 pub struct Catalog(Arc<Shared>);
@@ -26,6 +30,8 @@ struct Shared {
     client: Client,
     definitions: Informer<Definition>,
     sections: RwLock<Arc<Vec<Arc<Section>>>>,
+    /// What was defined once, the newest last: what its objects owned has yet to be judged.
+    past: Mutex<VecDeque<Arc<Section>>>,
     followers: Mutex<Vec<mpsc::UnboundedSender<Arc<Section>>>>,
 }
 
@@ -64,6 +70,18 @@ impl Section {
     }
 }
 
+impl Section {
+    /// Whether a definition defines it.
+    pub fn is_custom(&self) -> bool {
+        self.definition.is_some()
+    }
+    /// Whether an owner reference is to an object of this kind, in whatever version.
+    pub fn is_of(&self, api_version: &str, kind: &str) -> bool {
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        self.kind == kind && self.group == group
+    }
+}
+
 impl Catalog {
     /// Starts the informers. Must be called inside a tokio runtime.
     pub fn start(client: &Client) -> Catalog {
@@ -75,6 +93,7 @@ impl Catalog {
             client: client.clone(),
             definitions: Informer::<Definition>::builder(client.clone()).start(),
             sections: RwLock::new(Arc::new(sections)),
+            past: Mutex::default(),
             followers: Mutex::default(),
         }));
         tokio::spawn(follow(Arc::downgrade(&catalog.0), catalog.0.definitions.subscribe()));
@@ -114,10 +133,11 @@ impl Catalog {
         receiver
     }
 
-    /// The section of a kind as an owner reference names it.
+    /// The section of a kind as an owner reference names it; an empty one where the kind is no more.
     pub fn section(&self, api_version: &str, kind: &str) -> Option<Arc<Section>> {
-        let group = api_version.split_once('/').map_or("", |(group, _)| group);
-        self.sections().iter().find(|s| s.kind == kind && s.group == group).cloned()
+        let is_it = |section: &&Arc<Section>| section.is_of(api_version, kind);
+        let now = self.sections().iter().find(is_it).cloned();
+        now.or_else(|| self.0.past.lock().unwrap_or_else(PoisonError::into_inner).iter().find(is_it).cloned())
     }
 
     pub fn by_uid(&self, uid: &str) -> Option<Item> {
@@ -125,6 +145,27 @@ impl Catalog {
             let object = section.objects.indexed(Section::BY_UID, uid).into_iter().next()?;
             Some(Item { resource: section.resource.clone(), object })
         })
+    }
+
+    /// The resources of which the catalog may not show yet what was written before `revision`, also those whose first list
+    /// is on its way. Dependents of a namespaced owner are namespaced.
+    pub fn behind(&self, revision: u64, namespaced: bool) -> Vec<String> {
+        let sections = self.sections();
+        let behind = |section: &&Arc<Section>| {
+            (section.namespaced || !namespaced) && !shows(&section.objects.resource_version(), revision)
+        };
+        sections.iter().filter(behind).map(|section| section.resource.clone()).collect()
+    }
+
+    /// The resources of definitions that are known, if there may be others that were defined before `revision`.
+    pub fn defined(&self, revision: u64) -> Option<Vec<String>> {
+        let sections = self.sections();
+        let custom = sections.iter().filter(|section| section.is_custom());
+        let known: Vec<String> = custom.map(|section| section.resource.clone()).collect();
+        let definitions = &self.0.definitions;
+        let followed = |definition: &Definition| !definition.established || known.contains(&definition.resource());
+        let all = shows(&definitions.resource_version(), revision) && definitions.list().iter().all(|d| followed(d));
+        (!all).then_some(known)
     }
 
     /// Every object with an owner reference to `uid`.
@@ -136,6 +177,11 @@ impl Catalog {
         }
         all
     }
+}
+
+/// Whether an informer at this resourceVersion shows what was written up to a revision.
+fn shows(at: &str, revision: u64) -> bool {
+    at.parse::<u64>().is_ok_and(|at| at >= revision)
 }
 
 impl Shared {
@@ -151,7 +197,7 @@ impl Shared {
         if !definition.established || self.sections().iter().any(|section| section.definition.as_ref() == Some(&key)) {
             return;
         }
-        let resource = qualified(&definition.plural, &definition.group);
+        let resource = definition.resource();
         let (group, kind) = (&definition.group, &definition.kind);
         let section = Section::start(&self.client, group, kind, definition.namespaced, resource);
         let section = Arc::new(Section { definition: Some(key), ..section });
@@ -159,8 +205,18 @@ impl Shared {
         followers.retain(|follower| follower.send(section.clone()).is_ok());
     }
 
+    /// A definition goes after all objects of it. Their end may not have been told yet, and nobody else will tell it.
     fn forget(&self, key: &Key) {
-        self.change(|sections| sections.retain(|section| section.definition.as_ref() != Some(key)));
+        let is_it = |section: &Arc<Section>| section.definition.as_ref() == Some(key);
+        let Some(section) = self.sections().iter().find(|section| is_it(section)).cloned() else { return };
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        if past.len() == PAST {
+            past.pop_front();
+        }
+        past.push_back(section.clone());
+        drop(past);
+        self.change(|sections| sections.retain(|section| !is_it(section)));
+        section.objects.end();
     }
 
     fn change(&self, change: impl FnOnce(&mut Vec<Arc<Section>>)) {

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     api::{Env, Object, Options, Request, Response, Status, Verb, request::Body},
-    client::{Client, Informer, Informers, Key, Recorder, Typed},
+    client::{Client, Definition, Informer, Informers, Key, Partial, Recorder, Typed},
 };
 
 /// How long a key waits for the informers at most before it looks again; they wake it themselves, this is for when the
@@ -191,6 +191,49 @@ impl Driver {
             Guard::Empty { namespace, resources } => {
                 let all = resources.iter().map(|resource| self.must_be_empty(resource, namespace));
                 join_all(all).await.into_iter().collect()
+            }
+            Guard::Defined { resources } => {
+                let request = Request { resource: <Definition as Typed>::resource(), ..Request::default() };
+                let all = self.client.collection::<Definition>(request).await?.items;
+                let is_new = |d: &&Definition| d.established && !resources.contains(&d.resource());
+                match all.iter().find(is_new) {
+                    None => Ok(()),
+                    Some(new) => Err(Status::conflict("", "", &new.resource(), "it is defined, and not followed yet")),
+                }
+            }
+            Guard::Childless { uid, blocking, namespace, resources } => {
+                for resource in resources {
+                    self.must_be_childless(uid, *blocking, resource, namespace.as_deref()).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    async fn must_be_childless(
+        &self,
+        uid: &str,
+        blocking: bool,
+        resource: &str,
+        namespace: Option<&str>,
+    ) -> Result<(), Status> {
+        let request = Request {
+            verb: Verb::List,
+            resource: resource.to_owned(),
+            namespace: namespace.map(str::to_owned),
+            ..Request::default()
+        };
+        let all = match self.client.collection::<Partial>(request).await {
+            Ok(list) => list.items,
+            // The kind is no more.
+            Err(status) if status.is_not_found() => return Ok(()),
+            Err(status) => return Err(status),
+        };
+        match all.iter().find(|object| object.owned_by(uid, blocking)) {
+            None => Ok(()),
+            Some(child) => {
+                let name = child.metadata.name.as_deref().unwrap_or_default();
+                Err(Status::conflict(resource, "", name, "its owner is about to go, and it is not seen yet"))
             }
         }
     }

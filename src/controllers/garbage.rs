@@ -2,7 +2,9 @@
 //!
 //! Upstream: `pkg/controller/garbagecollector`. The key is an object's uid. An object whose owners are all gone is
 //! deleted; in a foreground deletion the owner waits for its dependents; in an orphaning one they are let go.
-//! The catalog may know a dependent before its owner: before anything is deleted for want of an owner the server is asked.
+//! The catalog follows each kind by itself: it may know a dependent before its owner, or an owner's deletion before a dependent
+//! that is older. So the server is asked before anything is deleted for want of an owner, and before an owner that was to
+//! wait for its dependents goes.
 
 use serde_json::json;
 
@@ -22,6 +24,15 @@ pub const ROW: Row = Row {
     name: "generic-garbage-collector",
     workers: 20,
     wire: |wires| {
+        // Nothing could be judged of owners of a kind that was not known.
+        wires.on_defined(|world, queue, defined| {
+            let names_it = |owner: &OwnerReference| defined.is_of(&owner.api_version, &owner.kind);
+            for object in world.catalog.sections().iter().flat_map(|section| section.objects.list()) {
+                if owners(&object).iter().any(names_it) {
+                    queue.add(Key::new("", object.metadata.uid.as_deref().unwrap_or_default()));
+                }
+            }
+        });
         let every = |_: &Section| true;
         wires.on_sections(every, |world, queue, change| {
             let (old, new) = (change.old.as_deref(), change.new.as_deref());
@@ -78,14 +89,32 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let catalog = &context.world.catalog;
     let Some(item) = catalog.by_uid(&key.name) else { return Plan::default() };
     let owners: Vec<Owner> = owners(&item.object).iter().map(|owner| judge(catalog, &item, owner)).collect();
-    plan(&item, &owners, &catalog.dependents(&key.name))
+    // In this order: what is not behind now shows all of its dependents a moment later.
+    let all = unseen(catalog, &item.object);
+    plan(&item, &owners, &catalog.dependents(&key.name), all)
 }
 
-/// What an object needs, given what has become of each of its owners, and the objects that name it as their owner.
-pub fn plan(item: &Item, owners: &[Owner], dependents: &[Item]) -> Plan {
+/// What the server must be asked before an object goes that was to wait for its dependents. What was written before the
+/// deletion has a lower revision, of whatever kind it is.
+fn unseen(catalog: &Catalog, object: &Partial) -> Vec<Guard> {
+    let meta = &object.metadata;
+    if !waits(object) && !orphans(object) {
+        return Vec::new();
+    }
+    let revision = meta.resource_version.as_deref().and_then(|revision| revision.parse().ok()).unwrap_or(u64::MAX);
+    let resources = catalog.behind(revision, meta.namespace.is_some());
+    let (uid, namespace) = (meta.uid.clone().unwrap_or_default(), meta.namespace.clone());
+    let childless = Guard::Childless { uid, blocking: waits(object), namespace, resources };
+    let defined = catalog.defined(revision).map(|resources| Guard::Defined { resources });
+    defined.into_iter().chain([childless]).collect()
+}
+
+/// What an object needs, given what has become of each of its owners, the objects that name it as their owner, and what
+/// must hold at the server for these to be all.
+pub fn plan(item: &Item, owners: &[Owner], dependents: &[Item], all: Vec<Guard>) -> Plan {
     match &*item.object {
-        object if orphans(object) => orphan(item, dependents),
-        object if waits(object) => wait(item, dependents),
+        object if orphans(object) => orphan(item, dependents, all),
+        object if waits(object) => wait(item, dependents, all),
         object if meta::is_terminating(&object.metadata) => Plan::default(),
         _ => collect(item, owners, !dependents.is_empty()),
     }
@@ -156,24 +185,21 @@ fn collect(item: &Item, owners: &[Owner], has_dependents: bool) -> Plan {
 }
 
 /// A foreground deletion ends when no dependent blocks it any more.
-fn wait(item: &Item, dependents: &[Item]) -> Plan {
+fn wait(item: &Item, dependents: &[Item], all: Vec<Guard>) -> Plan {
     let uid = item.object.metadata.uid.as_deref().unwrap_or_default();
-    let blocks = |dependent: &&Item| {
-        owners(&dependent.object).iter().any(|owner| owner.uid == uid && owner.block_owner_deletion == Some(true))
-    };
     let mut plan = Plan::default();
-    if !dependents.iter().any(|dependent| blocks(&dependent)) {
-        plan.then(vec![drop_finalizer(item, FOREGROUND)]);
+    if !dependents.iter().any(|dependent| dependent.object.owned_by(uid, true)) {
+        plan.then(vec![drop_finalizer(item, FOREGROUND, all)]);
     }
     plan
 }
 
 /// An orphaning deletion ends when all dependents have been let go.
-fn orphan(item: &Item, dependents: &[Item]) -> Plan {
+fn orphan(item: &Item, dependents: &[Item], all: Vec<Guard>) -> Plan {
     let uid = item.object.metadata.uid.as_deref().unwrap_or_default();
     let mut plan = Plan::default();
     plan.then(dependents.iter().map(|d| disown(d, &[uid])).collect());
-    plan.then(vec![drop_finalizer(item, ORPHAN)]);
+    plan.then(vec![drop_finalizer(item, ORPHAN, all)]);
     plan
 }
 
@@ -192,9 +218,9 @@ fn disown(item: &Item, lost: &[&str]) -> Write {
     edit(item, "ownerReferences", json!(rest))
 }
 
-fn drop_finalizer(item: &Item, finalizer: &str) -> Write {
+fn drop_finalizer(item: &Item, finalizer: &str, guards: Vec<Guard>) -> Write {
     let rest: Vec<&String> = item.object.metadata.finalizers.iter().flatten().filter(|f| *f != finalizer).collect();
-    edit(item, "finalizers", json!(rest))
+    Write { guards, ..edit(item, "finalizers", json!(rest)) }
 }
 
 fn edit(item: &Item, field: &str, value: serde_json::Value) -> Write {

@@ -46,7 +46,10 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     if !meta::is_terminating(&namespace.metadata) {
         return Plan::default();
     }
-    plan(&namespace, contents(&context.world.catalog, &key.name), context.now)
+    let catalog = &context.world.catalog;
+    let revision = namespace.metadata.resource_version.as_deref().and_then(|revision| revision.parse().ok());
+    let defined = catalog.defined(revision.unwrap_or(u64::MAX)).map(|resources| Guard::Defined { resources });
+    plan(&namespace, contents(catalog, &key.name), defined, context.now)
 }
 
 /// What is left of one kind in a namespace.
@@ -79,8 +82,9 @@ fn remains<'a>(resource: &str, objects: impl Iterator<Item = &'a Partial>) -> Re
     remains
 }
 
-/// What a namespace that is being deleted needs; `contents` has one entry for every namespaced kind.
-pub fn plan(namespace: &Namespace, contents: Vec<Remains>, now: Timestamp) -> Plan {
+/// What a namespace that is being deleted needs; `contents` has one entry for every namespaced kind, `defined` is what must
+/// hold at the server for that to be true.
+pub fn plan(namespace: &Namespace, contents: Vec<Remains>, defined: Option<Guard>, now: Timestamp) -> Plan {
     let name = meta::name(&namespace.metadata);
     let mut plan = Plan::default();
     let held = |finalizer: &String| finalizer == FINALIZER;
@@ -96,7 +100,8 @@ pub fn plan(namespace: &Namespace, contents: Vec<Remains>, now: Timestamp) -> Pl
         // Caches may not show yet what was created last: ask once more before letting go.
         let followed = contents.into_iter().map(|remains| remains.resource);
         let resources = followed.chain(IGNORED.iter().map(|resource| resource.to_string())).collect();
-        plan.then(vec![write.guarded(Guard::Empty { namespace: name.to_owned(), resources })]);
+        write.guards = defined.into_iter().chain([Guard::Empty { namespace: name.to_owned(), resources }]).collect();
+        plan.then(vec![write]);
         return plan;
     }
     if ours {

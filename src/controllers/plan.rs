@@ -52,6 +52,11 @@ pub enum Guard {
     Alive { resource: String, key: Key, uid: String },
     /// No object of any of these resources is in the namespace.
     Empty { namespace: String, resources: Vec<String> },
+    /// CustomResourceDefinitions define no other resources.
+    Defined { resources: Vec<String> },
+    /// No object of any of these resources (in the namespace, if given) names this uid as its owner; or, with `blocking`,
+    /// none that the owner's deletion must wait for.
+    Childless { uid: String, blocking: bool, namespace: Option<String>, resources: Vec<String> },
 }
 
 /// An event to be recorded.

@@ -76,6 +76,26 @@ impl Wires<'_> {
         });
     }
 
+    /// Has `wake` called for every kind that a definition defines, as soon as it is followed.
+    pub fn on_defined(&mut self, wake: fn(&World, &Queue, &Section)) {
+        let mut sections = self.world.catalog.follow();
+        let (queue, world, shutdown) = (self.queue.clone(), self.world.clone(), self.shutdown.clone());
+        self.tasks.spawn(async move {
+            loop {
+                let section = tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => return,
+                    section = sections.recv() => section,
+                };
+                match section {
+                    Some(section) if section.is_custom() => wake(&world, &queue, &section),
+                    Some(_) => {}
+                    None => return,
+                }
+            }
+        });
+    }
+
     /// Every change of an object wakes its own key.
     pub fn own<K: Typed>(&mut self, informer: &Informer<K>) {
         self.on(informer, |_, queue, change| queue.add(change.key.clone()));

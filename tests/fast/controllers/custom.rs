@@ -129,6 +129,56 @@ async fn what_a_custom_resource_owns_ends_with_it() {
     world.until_gone("owners", "default", "c").await;
 }
 
+/// Each kind is followed by itself: the end of an owner is often seen before the dependent that was made just before it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_waits_for_dependents_that_were_made_just_before_its_end() {
+    let world = World::start().await;
+    world.define().await;
+    let names: Vec<String> = (0..40).map(|i| format!("o{i}")).collect();
+    let map = |name: &str, owners| {
+        let mut map = config_map(name, owners);
+        map["metadata"]["finalizers"] = json!(["example.com/wait"]);
+        map
+    };
+    let policy = |policy: &str| Options { propagation_policy: Some(policy.into()), ..Options::default() };
+    for name in &names {
+        let owners = world.owner("default", name).await;
+        world.create("configmaps", "default", map(name, owners)).await;
+        world.ask(Verb::Delete, "owners", "default", name, None, policy("Foreground")).await.unwrap();
+    }
+    let get = |resource: &'static str, name: String| {
+        world.ask(Verb::Get, resource, "default", name.leak(), None, Options::default())
+    };
+    for name in &names {
+        while !get("configmaps", name.clone()).await.unwrap().is_terminating() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    // All dependents are on their way, held by their finalizers: so must their owners be.
+    for name in &names {
+        assert!(get("owners", name.clone()).await.unwrap_or_else(|why| panic!("{why}")).is_terminating());
+    }
+    let merge = Options { patch_type: Some(podwright::api::request::PatchType::Merge), ..Options::default() };
+    for name in &names {
+        let release = json!({"metadata": {"finalizers": null}});
+        world.ask(Verb::Patch, "configmaps", "default", name, Some(release), merge.clone()).await.unwrap();
+        world.until_gone("owners", "default", name).await;
+    }
+
+    // What is let go must be so before its owner goes: else it would be taken for a left-over.
+    for name in &names {
+        let owners = world.owner("default", name).await;
+        world.create("configmaps", "default", map(name, owners)).await;
+        world.ask(Verb::Delete, "owners", "default", name, None, policy("Orphan")).await.unwrap();
+    }
+    for name in &names {
+        world.until_gone("owners", "default", name).await;
+        let left = get("configmaps", name.clone()).await.unwrap();
+        let owners = left.0["metadata"]["ownerReferences"].as_array();
+        assert!(!left.is_terminating() && owners.is_none_or(Vec::is_empty), "{left:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_namespace_takes_custom_resources_with_it() {
     let world = World::start().await;

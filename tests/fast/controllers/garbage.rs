@@ -55,7 +55,7 @@ fn an_object_goes_with_its_last_owner() {
         ("its owner waits for it", one(), vec![waiting("o")], Some((Verb::Delete, "Background"))),
         ("one waits, one lives", two(), vec![waiting("o"), Owner::Solid], Some((Verb::Patch, ""))),
     ] {
-        let plan = plan(&item, &owners, &[]);
+        let plan = plan(&item, &owners, &[], vec![]);
         let found = plan.writes().next().map(|write| {
             let policy = write.request.options.propagation_policy.as_deref().unwrap_or("");
             (write.request.verb, policy)
@@ -66,7 +66,7 @@ fn an_object_goes_with_its_last_owner() {
 
 #[test]
 fn nothing_is_deleted_for_want_of_an_owner_before_the_server_is_asked() {
-    let plan = plan(&item("p", owned_by(&["o"])), &[gone("o")], &[]);
+    let plan = plan(&item("p", owned_by(&["o"])), &[gone("o")], &[], vec![]);
     let write = plan.writes().next().unwrap();
     let asked = Guard::Absent { resource: "x".into(), key: Key::new("a", "o"), uid: Some("o".into()) };
     assert_eq!(write.guards, [asked]);
@@ -78,17 +78,17 @@ fn nothing_is_deleted_for_want_of_an_owner_before_the_server_is_asked() {
 fn what_is_waited_for_waits_for_its_own_dependents() {
     let middle = item("m", owned_by(&["o"]));
     let leaf = item("l", owned_by(&["m"]));
-    let plan = plan(&middle, &[waiting("o")], &[leaf]);
+    let plan = plan(&middle, &[waiting("o")], &[leaf], vec![]);
     assert_eq!(plan.writes().next().unwrap().request.options.propagation_policy.as_deref(), Some("Foreground"));
 }
 
 #[test]
 fn a_foreground_deletion_ends_with_the_last_blocking_dependent() {
     let owner = item("o", deleting("foregroundDeletion"));
-    assert!(plan(&owner, &[], &[item("p", owned_by(&["o"]))]).is_empty());
+    assert!(plan(&owner, &[], &[item("p", owned_by(&["o"]))], vec![]).is_empty());
     let mut lax = owned_by(&["o"]);
     lax["ownerReferences"][0]["blockOwnerDeletion"] = false.into();
-    let done = plan(&owner, &[], &[item("p", lax)]);
+    let done = plan(&owner, &[], &[item("p", lax)], vec![]);
     assert_eq!(lines(&done), ["patch pods/o"]);
     let body = done.writes().next().unwrap().request.body.clone().unwrap();
     assert_eq!(body["metadata"]["finalizers"], json!(["other"]));
@@ -96,11 +96,29 @@ fn a_foreground_deletion_ends_with_the_last_blocking_dependent() {
 }
 
 #[test]
+fn the_server_is_asked_for_dependents_that_are_not_seen_yet() {
+    let plan = plan(&item("o", deleting("foregroundDeletion")), &[], &[], vec![childless("o", true)]);
+    assert_eq!(lines(&plan), ["patch pods/o"]);
+    assert_eq!(plan.writes().next().unwrap().guards, [childless("o", true)]);
+}
+
+fn childless(uid: &str, blocking: bool) -> Guard {
+    let resources = vec!["x".into()];
+    Guard::Childless { uid: uid.into(), blocking, namespace: Some("a".into()), resources }
+}
+
+#[test]
 fn an_orphaning_deletion_lets_the_dependents_go_first() {
     let owner = item("o", deleting("orphan"));
-    let plan = plan(&owner, &[], &[item("p", owned_by(&["o", "q"])), item("r", owned_by(&["o"]))]);
+    let plan = plan(
+        &owner,
+        &[],
+        &[item("p", owned_by(&["o", "q"])), item("r", owned_by(&["o"]))],
+        vec![childless("o", false)],
+    );
     assert_eq!(lines(&plan), ["patch pods/p", "patch pods/r", "patch pods/o"]);
     assert_eq!(plan.batches.len(), 2, "the owner only when all have been let go");
+    assert_eq!(plan.batches[1].writes[0].guards, [childless("o", false)]);
     let first = plan.writes().next().unwrap().request.body.clone().unwrap();
     assert_eq!(first["metadata"]["ownerReferences"][0]["uid"], "q");
 }
@@ -109,7 +127,7 @@ fn an_orphaning_deletion_lets_the_dependents_go_first() {
 fn what_is_being_deleted_already_is_left_alone() {
     let mut extra = owned_by(&["o"]);
     extra["deletionTimestamp"] = at(0).to_string().into();
-    assert!(plan(&item("p", extra), &[gone("o")], &[]).is_empty());
+    assert!(plan(&item("p", extra), &[gone("o")], &[], vec![]).is_empty());
 }
 
 #[test]
@@ -128,6 +146,7 @@ fn a_namespace_is_emptied_then_let_go() {
     let full = namespace::plan(
         &ns,
         vec![left("pods", 3, 2, &[("a/b", 1)]), left("secrets", 1, 0, &[]), left("x", 0, 0, &[])],
+        None,
         at(0),
     );
     assert_eq!(lines(&full), ["deletecollection pods/", "patch namespaces/a/status"]);
@@ -139,10 +158,11 @@ fn a_namespace_is_emptied_then_let_go() {
     );
     assert!(told.contains(&"Some content in the namespace has finalizers remaining: a/b in 1 resource instances"));
 
-    let empty = namespace::plan(&ns, vec![left("pods", 0, 0, &[])], at(0));
+    let defined = Guard::Defined { resources: vec!["x".into()] };
+    let empty = namespace::plan(&ns, vec![left("pods", 0, 0, &[])], Some(defined.clone()), at(0));
     assert_eq!(lines(&empty), ["deletecollection events/", "update namespaces/a/finalize"]);
     let write = empty.writes().last().unwrap();
     assert_eq!(write.request.body.as_ref().unwrap()["spec"]["finalizers"], json!([]));
     let guard = Guard::Empty { namespace: "a".into(), resources: vec!["pods".into(), "events".into()] };
-    assert_eq!(write.guards, [guard], "the server is asked whether it is really empty");
+    assert_eq!(write.guards, [defined, guard], "the server is asked whether it is really empty");
 }
