@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use oci_spec::runtime::{Capability, LinuxDevice, LinuxDeviceType, Mount, PosixRlimitType, Process, Spec};
 
 use crate::plan::{ContainerPlan, DevicePlan, MountKind, MountPlan, ProcessPlan, RootPlan};
-use crate::spec::{ContainerSpec, PidMode, Rootfs, SandboxSpec};
+use crate::spec::{ContainerId, ContainerSpec, PidMode, Rootfs, SandboxSpec};
 use crate::sys::fs::clean;
 use crate::sys::mount::*;
 use crate::sys::process::CapSets;
@@ -48,6 +48,7 @@ pub fn container(spec: &ContainerSpec, sandbox: &SandboxSpec, places: &Places) -
         stdin: spec.stdin,
         stdin_once: spec.stdin_once,
         pid: sandbox.pid,
+        pid_of: spec.pid_of.as_ref().map(ContainerId::key),
         root: root(spec, oci, places)?,
         mounts,
         devices: linux.and_then(|l| l.devices().as_ref()).into_iter().flatten().map(device).collect(),

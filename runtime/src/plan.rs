@@ -176,6 +176,9 @@ pub struct ContainerPlan {
     pub stdin: bool,
     pub stdin_once: bool,
     pub pid: PidMode,
+    /// The container whose PID namespace it joins, where `pid` gives each one of its own.
+    #[serde(default)]
+    pub pid_of: Option<String>,
     pub root: RootPlan,
     /// In order; parents before children.
     pub mounts: Vec<MountPlan>,

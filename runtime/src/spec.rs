@@ -222,6 +222,8 @@ impl FromStr for ContainerId {
 #[derive(Clone, Debug)]
 pub struct ContainerSpec {
     pub id: ContainerId,
+    /// A container of the same sandbox whose PID namespace this one joins, where containers have one each. It must run.
+    pub pid_of: Option<ContainerId>,
     pub oci: oci_spec::runtime::Spec,
     pub rootfs: Rootfs,
     /// Where its output goes, in CRI's format; its folder is made. `None`: nowhere.

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::kinds::custom;
-use super::validation::{Errors, metadata, same};
+use super::validation::{Errors, metadata, pod, same};
 use super::{Cause, Kind, Object, Status};
 
 /// Readies a decoded object for creation, where nothing is admitted in between.
@@ -36,6 +36,7 @@ pub fn prepare_admitted(kind: &Kind, object: &mut Object) {
     {
         map.shift_remove("status");
     }
+    drop_empty(object.metadata_mut());
     kind.default(object);
     (kind.strategy.prepare_create)(object);
 }
@@ -62,6 +63,24 @@ pub fn prepare_status_update(_kind: &Kind, new: &mut Object, old: &Object) {
     for field in ["labels", "annotations", "resourceVersion"] {
         out.set_meta(field, new.0["metadata"].get(field).cloned());
     }
+    drop_empty(out.metadata_mut());
+    *new = out;
+}
+
+/// Readies an update of the `ephemeralcontainers` subresource: everything is the old one's but those containers.
+pub fn prepare_ephemeral_update(kind: &Kind, new: &mut Object, old: &Object) {
+    let mut out = old.clone();
+    let wanted = new.0["spec"].get("ephemeralContainers").cloned();
+    if let Some(spec) = out.0["spec"].as_object_mut() {
+        match wanted {
+            Some(list) => spec.insert("ephemeralContainers".to_owned(), list),
+            None => spec.shift_remove("ephemeralContainers"),
+        };
+    }
+    kind.default(&mut out);
+    let generation = old.generation() + i64::from(content_differs(kind, &out, old));
+    out.set_meta("generation", Value::from(generation));
+    out.set_meta("resourceVersion", new.0["metadata"].get("resourceVersion").cloned());
     *new = out;
 }
 
@@ -93,6 +112,16 @@ pub fn validate_status_update(kind: &Kind, new: &Object, old: &Object) -> Result
     metadata::check(kind, new, &mut errs);
     errs.0.extend((kind.strategy.validate_status)(new, old));
     errs.0.extend(custom::validate(kind, new, Some(old)));
+    finish(kind, new, errs.0)
+}
+
+/// All rules for an update of the `ephemeralcontainers` subresource.
+pub fn validate_ephemeral_update(kind: &Kind, new: &Object, old: &Object) -> Result<(), Status> {
+    let mut errs = Errors::default();
+    metadata::check_update(new, old, &mut errs);
+    metadata::check(kind, new, &mut errs);
+    errs.0.extend((kind.strategy.validate)(new));
+    pod::update::ephemeral(new, old, &mut errs);
     finish(kind, new, errs.0)
 }
 
@@ -163,4 +192,19 @@ fn keep_system_metadata(new: &mut Object, old: &Object) {
         new.set_meta(field, old.0["metadata"].get(field).cloned());
     }
     new.metadata_mut().shift_remove("selfLink");
+    drop_empty(new.metadata_mut());
+}
+
+/// What upstream's types leave out when it is empty, as a label's or a finalizer's removal may leave it.
+fn drop_empty(metadata: &mut Map<String, Value>) {
+    for field in ["annotations", "finalizers", "labels", "ownerReferences"] {
+        let empty = metadata.get(field).is_some_and(|value| match value {
+            Value::Object(map) => map.is_empty(),
+            Value::Array(list) => list.is_empty(),
+            other => other.is_null(),
+        });
+        if empty {
+            metadata.shift_remove(field);
+        }
+    }
 }

@@ -175,9 +175,6 @@ pub fn exit(status: Status) -> Outcome {
     }
     let causes = status.details.iter().flat_map(|d| &d.causes);
     let code = causes.filter(|c| c.reason == "ExitCode").find_map(|c| c.message.parse::<u8>().ok()).unwrap_or(1);
-    if let Some((why, _)) = status.message.split_once(": command terminated") {
-        eprintln!("error: {why}");
-    }
     eprintln!("command terminated with exit code {code}");
     Err(Failure::Said(code))
 }

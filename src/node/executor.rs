@@ -48,6 +48,8 @@ pub struct StartOrder {
     pub backoff: Backoff,
     pub image_id: String,
     pub ips: Vec<IpAddr>,
+    /// The container whose processes this one shall see, and its `restartCount`.
+    pub target: Option<(String, u32)>,
 }
 
 /// What a command that was run inside a container said.

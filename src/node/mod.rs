@@ -32,7 +32,7 @@ mod register;
 pub mod remembered;
 pub mod sessions;
 pub mod spec;
-mod start;
+pub mod start;
 pub mod static_pods;
 pub mod status;
 mod stop;

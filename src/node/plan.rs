@@ -157,6 +157,8 @@ fn wanted<'a>(pod: &Pod, parts: &'a [Part<'a>], seen: &Observed) -> Option<Vec<&
         return None;
     }
 
+    // Whoever debugs a Pod does not wait for what holds it up.
+    wanted.extend(parts.iter().filter(|p| p.role == Role::Ephemeral && seen.container(p.name()).attempt.is_none()));
     for part in parts.iter().filter(|p| matches!(p.role, Role::Init | Role::Sidecar)) {
         let container = seen.container(part.name());
         match part.role {
@@ -179,7 +181,7 @@ fn wanted<'a>(pod: &Pod, parts: &'a [Part<'a>], seen: &Observed) -> Option<Vec<&
             }
         }
     }
-    for part in parts.iter().filter(|p| matches!(p.role, Role::Main | Role::Ephemeral)) {
+    for part in parts.iter().filter(is_main) {
         let container = seen.container(part.name());
         let ended = container.attempt.as_ref().and_then(|a| a.exit.as_ref());
         if !container.is_running() && ended.is_none_or(|exit| restarts(pod, part, exit)) {

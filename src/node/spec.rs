@@ -34,6 +34,8 @@ pub struct Part<'a> {
     pub container: Cow<'a, Container>,
     /// Its place: `spec.containers{web}`, as events name it.
     pub path: String,
+    /// The container whose processes an ephemeral one shall see.
+    pub target: Option<&'a str>,
 }
 
 impl Part<'_> {
@@ -102,15 +104,18 @@ impl PodExt for Pod {
             role: if c.restart_policy.as_deref() == Some("Always") { Role::Sidecar } else { Role::Init },
             path: format!("spec.initContainers{{{}}}", c.name),
             container: Cow::Borrowed(c),
+            target: None,
         });
         let main = spec.containers.iter().map(|c| Part {
             role: Role::Main,
             path: format!("spec.containers{{{}}}", c.name),
             container: Cow::Borrowed(c),
+            target: None,
         });
         let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| Part {
             role: Role::Ephemeral,
             path: format!("spec.ephemeralContainers{{{}}}", c.name),
+            target: c.target_container_name.as_deref().filter(|name| !name.is_empty()),
             container: Cow::Owned(Container {
                 args: c.args.clone(),
                 command: c.command.clone(),

@@ -20,10 +20,16 @@ const RETRY: Duration = Duration::from_secs(10);
 /// A postStart hook has no limit of its own upstream; a container that hangs in it shall not hang forever.
 const POST_START: Duration = Duration::from_secs(3600);
 
-/// What to tell the executor for the next start of a container.
-pub fn order(seen: &Observed, container: &str) -> StartOrder {
+/// What to tell the executor for the next start of a container. It cannot be told where the container whose processes it
+/// shall see is not there yet.
+pub fn order(pod: &Pod, seen: &Observed, container: &str) -> Result<StartOrder, Trouble> {
+    let target = match pod.part(container).and_then(|part| part.target.map(str::to_owned)) {
+        Some(target) => Some(started(seen, target)?),
+        None => None,
+    };
     let known = seen.container(container);
-    StartOrder {
+    Ok(StartOrder {
+        target,
         sandbox: seen.sandbox.attempt,
         restart: known.next_restart(),
         backoff: known.backoff,
@@ -32,6 +38,15 @@ pub fn order(seen: &Observed, container: &str) -> StartOrder {
             Image::Unknown => String::new(),
         },
         ips: seen.sandbox.ips.clone(),
+    })
+}
+
+/// A container that has been started in the present sandbox, with its restart count.
+fn started(seen: &Observed, name: String) -> Result<(String, u32), Trouble> {
+    let attempt = seen.container(&name).attempt.as_ref().filter(|a| a.current && !a.id.is_empty());
+    match attempt.map(|a| a.restart) {
+        Some(restart) => Ok((name, restart)),
+        None => Err(Trouble::new("CreateContainerConfigError", format!("unable to find target container {name:?}"))),
     }
 }
 

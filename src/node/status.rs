@@ -146,8 +146,13 @@ fn container_status(pod: &Pod, part: &Part<'_>, seen: &Observed) -> ContainerSta
         image_id: attempt.map(|a| a.image_id.clone()).unwrap_or_default(),
         container_id: attempt.filter(|a| !a.id.is_empty()).map(|a| container_id(&a.id)),
         restart_count: restart_count(attempt),
-        ready: if part.role == Role::Init { done } else { running && container.started && container.ready },
-        started: Some(running && container.started),
+        ready: match part.role {
+            Role::Init => done,
+            // Nobody waits for it, and nothing asks how it is.
+            Role::Ephemeral => false,
+            Role::Sidecar | Role::Main => running && container.started && container.ready,
+        },
+        started: (part.role != Role::Ephemeral).then_some(running && container.started),
         state: Some(state),
         last_state: Some(last_state.unwrap_or_default()),
         ..ContainerStatus::default()

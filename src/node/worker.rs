@@ -409,13 +409,14 @@ impl Worker {
         if let Some(exit) = seen.attempt.as_ref().and_then(|a| a.exit.as_ref()) {
             seen.backoff.raise(exit.finished_at, now);
         }
-        let order = start::order(&self.seen, &container);
+        let order = start::order(&self.pod, &self.seen, &container);
+        let restart = self.seen.container(&container).next_restart();
         let (shared, pod) = (self.shared.clone(), self.pod.clone());
         self.spawn(async move {
-            let restart = order.restart;
-            let result = match pod.part(&container) {
-                Some(part) => shared.executor.start(&pod, &part, order).await,
-                None => Err(Trouble::new("CreateContainerError", "the container has left the manifest")),
+            let result = match (pod.part(&container), order) {
+                (Some(part), Ok(order)) => shared.executor.start(&pod, &part, order).await,
+                (_, Err(trouble)) => Err(trouble),
+                (None, _) => Err(Trouble::new("CreateContainerError", "the container has left the manifest")),
             };
             Done::Started { container, restart, result }
         });

@@ -39,7 +39,7 @@ impl Call {
     fn scope(&self, part: Part) -> Scope {
         match part {
             Part::Status => Scope::Status,
-            Part::Whole if self.kind.has_subresource("status") => Scope::Main,
+            Part::Whole | Part::Ephemeral if self.kind.has_subresource("status") => Scope::Main,
             _ => Scope::All,
         }
     }

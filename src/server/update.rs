@@ -19,6 +19,8 @@ pub(super) enum Part {
     Finalize,
     /// A CertificateSigningRequest's conditions.
     Approval,
+    /// A Pod's `spec.ephemeralContainers`.
+    Ephemeral,
 }
 
 impl Server {
@@ -76,7 +78,9 @@ impl Server {
         check_preconditions(call, &new, old)?;
         prepare(call, part, &mut new, old);
         match part {
-            Part::Whole | Part::Status => fields::updated(call, part, &mut new, old, || self.timestamp()),
+            Part::Whole | Part::Status | Part::Ephemeral => {
+                fields::updated(call, part, &mut new, old, || self.timestamp())
+            }
             Part::Approval => new = certificates::with_approval(&new, old, &self.timestamp()),
             Part::Finalize => {}
         }
@@ -104,6 +108,7 @@ impl Server {
                 strategy::validate_status_update(call.rules(), &new, old)?;
             }
             Part::Approval => strategy::validate_status_update(call.rules(), &new, old)?,
+            Part::Ephemeral => strategy::validate_ephemeral_update(call.rules(), &new, old)?,
             Part::Finalize => {}
         }
         // The object keeps its place: what was compared above is compared again by the store.
@@ -123,9 +128,12 @@ impl Server {
 pub(super) fn prepare(call: &Call, part: Part, new: &mut Object, old: &Object) {
     match part {
         Part::Whole => strategy::prepare_update(call.rules(), new, old),
-        Part::Status => {
+        Part::Status | Part::Ephemeral => {
             let managers = new.0["metadata"].get("managedFields").cloned();
-            strategy::prepare_status_update(call.rules(), new, old);
+            match part {
+                Part::Ephemeral => strategy::prepare_ephemeral_update(call.rules(), new, old),
+                _ => strategy::prepare_status_update(call.rules(), new, old),
+            }
             new.set_meta("managedFields", managers);
         }
         Part::Approval => {}
@@ -144,6 +152,7 @@ pub(super) fn part_of(call: &Call) -> Result<Part, Status> {
         Some("status") => Ok(Part::Status),
         Some("finalize") => Ok(Part::Finalize),
         Some("approval") => Ok(Part::Approval),
+        Some("ephemeralcontainers") => Ok(Part::Ephemeral),
         Some(other) => Err(call.not_allowed(&format!("update of {other}"))),
     }
 }

@@ -327,3 +327,33 @@ async fn sandboxes_without_a_record_are_swept_away() {
     // What is left of the stray's folders would be found here.
     bed.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ephemeral_container_joins_the_processes_of_another() {
+    let bed = Bed::new("target").await;
+    bed.sandbox("s").await;
+    let target = bed.run("web", "echo up; exec sleep 1000").await;
+    bed.log_has(&target, "up").await;
+    let script = "tr '\\0' ' ' < /proc/1/cmdline; echo; hostname; exec sleep 1000";
+    let mut spec = bed.container("debug", script, &[]);
+    spec.pid_of = Some(target.clone());
+    let id = bed.runtime.create_container(spec.clone(), &Scribe::none()).await.unwrap().id;
+    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    bed.log_has(&id, "sleep 1000").await;
+    let mut namespaces = Vec::new();
+    for id in [&id, &target] {
+        namespaces.push(std::fs::read_link(format!("/proc/{}/ns/pid", bed.status(id).await.pid)).unwrap());
+    }
+    assert_eq!(namespaces[0], namespaces[1]);
+    let seen = bed.exec(&id, "ps").await.unwrap();
+    let seen = String::from_utf8_lossy(&seen.stdout).into_owned();
+    assert_eq!(seen.matches("sleep 1000").count(), 2, "an exec into it sees both: {seen}");
+    // The kernel ends a PID namespace with its first process.
+    bed.runtime.stop_container(&target, libc::SIGKILL, Duration::ZERO, &Scribe::none()).await.unwrap();
+    let exit = bed.runtime.wait_container(&id, Duration::from_secs(10)).await.unwrap();
+    assert_eq!(exit.code, 137);
+    spec.id = ContainerId::new("s", "late", 0);
+    let refused = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap_err();
+    assert!(refused.to_string().contains("container web.0 is not running"), "{refused}");
+    bed.end().await;
+}

@@ -125,6 +125,7 @@ impl Bed {
         spec.set_root(Some(root));
         let layers = ["base", "top"].map(|layer| self.path("layers").join(layer)).to_vec();
         ContainerSpec {
+            pid_of: None,
             id: ContainerId::new("s", name, 0),
             oci: spec,
             rootfs: Rootfs::Layers(layers),

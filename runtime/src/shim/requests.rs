@@ -100,6 +100,7 @@ impl Shim {
         if self.slot(|c| c.plan.key == plan.key).is_some() {
             return Err(Failure::new(FailureKind::Conflict, format!("container {} exists", plan.key)));
         }
+        let target = plan.pid_of.as_deref().map(|key| self.running(key)).transpose()?.map(|c| &c.pidfd);
         let kernel = Kernel::new(&scribe);
         let cgroup = open_cgroup(&kernel, &plan.cgroup)?;
         let (ours, theirs) = pair(&kernel)?;
@@ -120,7 +121,10 @@ impl Shim {
             kernel.clone3(flags, Some(cgroup.as_fd()), &plan.key, life)
         };
         let (pid, pidfd) = match plan.pid {
-            PidMode::Container => fork(NEWNS | NEWPID)?,
+            PidMode::Container => match target {
+                Some(target) => in_pid_namespace(&kernel, target, || fork(NEWNS))?,
+                None => fork(NEWNS | NEWPID)?,
+            },
             PidMode::Host => fork(NEWNS)?,
             PidMode::Sandbox => in_pid_namespace(&kernel, &sandbox.pidfd, || fork(NEWNS))?,
         };
@@ -274,6 +278,12 @@ impl Shim {
     fn container(&mut self, key: &str) -> Result<&mut Container, Failure> {
         let found = self.containers.iter_mut().flatten().find(|c| c.plan.key == key);
         found.ok_or_else(|| Failure::new(FailureKind::NotFound, format!("container {key}")))
+    }
+
+    fn running(&self, key: &str) -> Result<&Container, Failure> {
+        let found = self.containers.iter().flatten().find(|c| c.plan.key == key);
+        let running = found.filter(|c| c.phase == Phase::Running && c.ended.is_none());
+        running.ok_or_else(|| Failure::new(FailureKind::Conflict, format!("container {key} is not running")))
     }
 
     fn ready_sandbox(&self) -> Result<&Sandbox, Failure> {

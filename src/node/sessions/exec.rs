@@ -14,7 +14,7 @@ use tokio::{
     sync::mpsc,
 };
 
-use super::{Frames, Machine, receive, running};
+use super::{Frames, Machine, receive, running, send};
 use crate::{
     api::{
         Cause, Status,
@@ -48,7 +48,17 @@ pub async fn exec(machine: &Machine, frames: &mut Frames, pod: &PodRef, options:
         }
     }
     let spec = ExecSpec { process, seccomp, stdin: options.stdin, size: None };
-    let mut session = machine.runtime.exec(&id, spec, &scribe(machine, pod)).await.map_err(start_failed)?;
+    let mut session = match machine.runtime.exec(&id, spec, &scribe(machine, pod)).await {
+        Ok(session) => session,
+        Err(podwright_runtime::Error::Start { kind, message }) => {
+            // Clients show of the status but the exit code: the reason comes where the command's own words would.
+            let channel = if options.tty { STDOUT } else { STDERR };
+            let line = format!("{message}{}\n", if options.tty { "\r" } else { "" });
+            send(frames, channel, Bytes::from(line)).await?;
+            return Err(exit_status(kind.exit_code()));
+        }
+        Err(other) => return Err(Status::internal(other)),
+    };
     let streams = std::mem::replace(&mut session.streams, Streams { stdin: None, stdout: None, stderr: None });
     join(frames, streams, &options, Target::Exec(&session)).await?;
     let code = session.wait().await.map_err(Status::internal)?;
@@ -59,17 +69,6 @@ fn scribe(machine: &Machine, pod: &PodRef) -> Scribe {
     let mut object = k8s_openapi::api::core::v1::Pod::default();
     object.metadata.uid = Some(pod.uid.clone());
     machine.scribe(&object)
-}
-
-fn start_failed(error: podwright_runtime::Error) -> Status {
-    match error {
-        podwright_runtime::Error::Start { kind, message } => {
-            let mut status = exit_status(kind.exit_code());
-            status.message = format!("{message}: {}", status.message);
-            status
-        }
-        other => Status::internal(other),
-    }
 }
 
 /// A non-zero exit, as upstream's remotecommand v4 has it.

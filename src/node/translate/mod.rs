@@ -166,6 +166,10 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
     let oci: oci::Spec = serde_json::from_value(spec).map_err(create_error)?;
     Ok(ContainerSpec {
         id: ContainerId::new(sandbox_id(pod.uid(), order.sandbox), part.name(), order.restart),
+        pid_of: order
+            .target
+            .as_ref()
+            .map(|(name, restart)| ContainerId::new(sandbox_id(pod.uid(), order.sandbox), name.as_str(), *restart)),
         oci,
         // The store gives the uppermost layer first, the runtime wants the lowest first.
         rootfs: Rootfs::Layers(image.layers.iter().rev().cloned().collect()),

@@ -6,6 +6,7 @@ use podwright::node::{
     backoff::{Backoff, FIRST, LONGEST},
     observed::{Busy, Container, Failure, Intent, Observed, SandboxState, Step, Stop, Unhealthy},
     plan::{Action, Plan, ended as is_over, plan},
+    start::order,
 };
 use serde_json::json;
 
@@ -254,4 +255,45 @@ fn too_long_is_failed() {
     let seen = seen(&[("a", running())]);
     assert_eq!(plan(&pod, &seen, at(59)).wake, Some(at(60)));
     assert_eq!(short(&plan(&pod, &seen, at(60))), ["fail DeadlineExceeded"]);
+}
+
+/// A Pod held up by its init container, with a container to debug it.
+fn debugged(target: Option<&str>) -> serde_json::Value {
+    let mut debugger = json!({ "name": "d", "image": "i:1" });
+    debugger["targetContainerName"] = json!(target);
+    json!({ "restartPolicy": "OnFailure", "initContainers": [{ "name": "i", "image": "i:1" }],
+        "containers": [{ "name": "a", "image": "i:1" }], "ephemeralContainers": [debugger] })
+}
+
+#[test]
+fn an_ephemeral_container_starts_before_the_others_and_once() {
+    let pod = pod(debugged(None));
+    let held_up = seen(&[("i", running()), ("d", fetched())]);
+    assert_eq!(short(&plan(&pod, &held_up, at(1))), ["start d"]);
+    let begun = seen(&[("i", ended(0)), ("a", running())]);
+    assert_eq!(short(&plan(&pod, &begun, at(6))), ["pull d"]);
+    for code in [0, 1] {
+        let ended_for_good = seen(&[("i", ended(0)), ("a", running()), ("d", ended(code))]);
+        assert_eq!(short(&plan(&pod, &ended_for_good, at(6))), Vec::<String>::new());
+    }
+    // The Pod does not wait for it.
+    let done = seen(&[("i", ended(0)), ("a", ended(0)), ("d", running())]);
+    assert_eq!(short(&plan(&pod, &done, at(6))), ["Finish"]);
+    let end = stopping(&[("i", ended(0)), ("a", ended(0)), ("d", running())], 30);
+    assert_eq!(short(&plan(&pod, &end, at(6))), ["stop d at 30"]);
+}
+
+#[test]
+fn an_ephemeral_container_needs_the_one_whose_processes_it_shall_see() {
+    let pod = pod(debugged(Some("a")));
+    let mut waits = seen(&[("i", running()), ("d", fetched())]);
+    let trouble = order(&pod, &waits, "d").expect_err("the target does not run");
+    assert_eq!(
+        (trouble.reason.as_str(), trouble.message.as_str()),
+        ("CreateContainerConfigError", "unable to find target container \"a\"")
+    );
+    *waits.container_mut("a") = running();
+    let target = order(&pod, &waits, "d").expect("the target runs").target;
+    assert_eq!(target, Some(("a".to_owned(), waits.container("a").attempt.as_ref().unwrap().restart)));
+    assert_eq!(order(&pod, &waits, "a").expect("it has none").target, None);
 }

@@ -204,3 +204,20 @@ fn qos_classes_and_what_follows() {
     assert_eq!([0, 100, 1000, 256_000].map(qos::cpu_weight), [1, 4, 39, 10_000]);
     assert_eq!([0, 1, 500].map(qos::cpu_quota), [None, Some(1000), Some(50_000)]);
 }
+
+#[test]
+fn an_ephemeral_container_has_a_state_and_decides_nothing() {
+    let pod = pod(json!({ "restartPolicy": "Never", "containers": [{ "name": "a", "image": "i:1" }],
+        "ephemeralContainers": [{ "name": "d", "image": "i:1" }] }));
+    let one = |container: Container| {
+        let status = of(&pod, &seen(&[("a", running()), ("d", container)]));
+        assert_eq!(status.phase.as_deref(), Some("Running"));
+        assert_eq!(condition(&status, "Ready")[0], "True");
+        let list = status.ephemeral_container_statuses.unwrap();
+        assert_eq!((list.len(), list[0].ready, list[0].started), (1, false, None));
+        serde_json::to_value(list[0].state.as_ref().unwrap()).unwrap()
+    };
+    assert_eq!(one(Container::default())["waiting"]["reason"], "ContainerCreating");
+    assert!(one(running())["running"]["startedAt"].is_string());
+    assert_eq!(one(ended(3))["terminated"]["exitCode"], 3);
+}

@@ -275,3 +275,47 @@ async fn endless_grace_can_be_shortened() {
     let wait = shorter.deletion_timestamp().unwrap().as_second() - jiff::Timestamp::now().as_second();
     assert!((0..=6).contains(&wait), "{}", shorter.0["metadata"]["deletionTimestamp"]);
 }
+
+#[tokio::test]
+async fn ephemeral_containers_join_by_their_subresource_and_stay() {
+    let api = Api::new().await;
+    let made = api.create("pods", pod("p")).await.unwrap();
+    let with = |containers: Value| json!({"spec": {"ephemeralContainers": containers, "nodeName": "elsewhere"}});
+    let one = json!({"name": "d", "image": "busybox:1", "targetContainerName": "c"});
+    let joined = object_of(api.sub(Verb::Patch, "pods", "p", "ephemeralcontainers", with(json!([one]))).await.unwrap());
+    assert_eq!(joined.generation(), made.generation() + 1);
+    let spec = &joined.0["spec"];
+    assert_eq!(spec["nodeName"], Value::Null, "nothing else is changed by it");
+    assert_eq!(spec["ephemeralContainers"][0]["terminationMessagePath"], "/dev/termination-log", "defaults are filled");
+    assert_eq!(object_of(api.sub(Verb::Get, "pods", "p", "ephemeralcontainers", Value::Null).await.unwrap()), joined);
+
+    let whole = object_of(api.sub(Verb::Update, "pods", "p", "ephemeralcontainers", joined.0.clone()).await.unwrap());
+    assert_eq!(whole, joined);
+    for (containers, field, words) in [
+        (json!([]), "spec.ephemeralContainers", "existing ephemeral containers \"d\" may not be removed"),
+        (
+            json!([{"name": "d", "image": "other:1", "targetContainerName": "c"}]),
+            "spec.ephemeralContainers",
+            "existing ephemeral containers \"d\" may not be changed",
+        ),
+        (
+            json!([spec["ephemeralContainers"][0], {"name": "e", "image": "i", "targetContainerName": "none"}]),
+            "spec.ephemeralContainers[1].targetContainerName",
+            "Not found: \"none\"",
+        ),
+        (json!([spec["ephemeralContainers"][0], {"name": "c", "image": "i"}]), "spec.ephemeralContainers[1].name", ""),
+        (
+            json!([spec["ephemeralContainers"][0], {"name": "e", "image": "i", "ports": [{"containerPort": 1}]}]),
+            "spec.ephemeralContainers[1].ports",
+            "cannot be set for an Ephemeral Container",
+        ),
+    ] {
+        let refused = api.sub(Verb::Patch, "pods", "p", "ephemeralcontainers", with(containers)).await.unwrap_err();
+        assert_eq!(refused.code, 422, "{refused}");
+        let causes = refused.details.as_ref().unwrap().causes.clone();
+        assert!(causes.iter().any(|c| c.field == field && c.message.contains(words)), "{causes:?}");
+    }
+    let plain =
+        api.patch("pods", "p", json!({"spec": {"ephemeralContainers": [one, {"name": "e", "image": "i"}]}})).await;
+    assert!(plain.unwrap_err().message.contains("pod updates may not change fields"), "only there");
+}

@@ -6,6 +6,8 @@ use super::super::{At, Errors, same};
 use super::scheduling;
 use crate::api::Object;
 
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
 const UPDATABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
     `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
     tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
@@ -38,6 +40,26 @@ pub fn spec(new: &Object, old: &Object, errs: &mut Errors) {
             .map(String::as_str)
             .collect();
         errs.forbidden(&new.path, format!("{UPDATABLE}\nchanged: {}", changed.join(", ")));
+    }
+}
+
+/// An update of the ephemeral containers: more of them, and nothing else; upstream's `ValidatePodEphemeralContainersUpdate`.
+pub fn ephemeral(new: &Object, old: &Object, errs: &mut Errors) {
+    let is_static = !At::root(&new.0).get("metadata").get("annotations").get(MIRROR).is_empty();
+    let (new, old) = (At::root(&new.0).get("spec"), At::root(&old.0).get("spec"));
+    let (new, old) = (new.get("ephemeralContainers"), old.get("ephemeralContainers"));
+    if is_static {
+        errs.forbidden("", "static pods do not support ephemeral containers");
+    }
+    for before in old.items() {
+        let name = before.get("name");
+        match new.items().find(|c| c.get("name").str() == name.str()) {
+            None => errs
+                .forbidden(&new.path, format!("existing ephemeral containers {:?} may not be removed\n", name.str())),
+            Some(now) if !same(now.value, before.value) => errs
+                .forbidden(&new.path, format!("existing ephemeral containers {:?} may not be changed\n", name.str())),
+            Some(_) => {}
+        }
     }
 }
 
