@@ -2,12 +2,14 @@
 
 use serde_json::Value;
 
-use crate::api::managed_fields::{self, Managed, Operation, Scope, Who};
+use crate::api::kinds::{self, Storage};
+use crate::api::managed_fields::{self, Entry, Managed, Operation, Scope, Set, Who};
 use crate::api::request::PatchType;
 use crate::api::{Object, Status};
 
 use super::call::{Call, bad_value};
 use super::update::Part;
+use super::versions::{shown_as, stored_of};
 
 /// What our own components create is not tracked before somebody applies it; upstream's server may choose so too
 /// (`skipNonAppliedManager`), and what is not tracked belongs to `before-first-apply` then.
@@ -118,7 +120,10 @@ pub(super) fn updated(call: &Call, part: Part, new: &mut Object, old: &Object, n
     if new.0["metadata"].get("managedFields").is_none_or(|value| Some(value) == before) {
         let changed = managed_fields::compare(&schema, call.scope(part), Some(&call.shown(old)), &call.shown(new));
         let value = match Managed::of(old).filter(|managed| !changed.is_empty() && !managed.is_empty()) {
-            Some(managed) => managed_fields::update_with(changed, managed, &who, &now()).to_json(),
+            Some(managed) => {
+                let told = Told::of(call, old, managed);
+                told.back(managed_fields::update_with(changed, told.managed.clone(), &who, &now())).to_json()
+            }
             None => before.cloned(),
         };
         return new.set_meta("managedFields", value);
@@ -154,7 +159,63 @@ pub(super) fn applied(
         Status::internal(format!("failed to create typed patch object ({place}; {version}): {why}"))
     })?;
     let managed = live.and_then(Managed::of).unwrap_or_default();
+    let told = match live {
+        Some(live) => Told::of(call, &stored_of(call.asked(), live.clone()), managed),
+        None => Told { managed, other: Vec::new(), version: call.asked().api_version() },
+    };
     let who = call.who(Operation::Apply);
     let apply = managed_fields::Apply { schema: &schema, scope: call.scope(part), who: &who, now };
-    apply.run(live, config, managed, call.options.force).map_err(|conflicts| managed_fields::refusal(&conflicts))
+    let applied = apply.run(live, config, told.managed.clone(), call.options.force);
+    let mut object = applied.map_err(|conflicts| managed_fields::refusal(&conflicts))?;
+    if !told.other.is_empty() {
+        let managed = told.back(Managed::of(&object).unwrap_or_default());
+        object.set_meta("managedFields", managed.to_json());
+    }
+    Ok(object)
+}
+
+/// An object's managers, with their fields as one version of its kind names them: what was written in another version, where
+/// fields have other names, belongs to its manager in this one too.
+struct Told {
+    managed: Managed,
+    /// The entries that were written in other versions, and what they are in this one.
+    other: Vec<(Entry, Set)>,
+    version: String,
+}
+
+impl Told {
+    /// The managers of a stored object in the version that was asked for.
+    fn of(call: &Call, stored: &Object, mut managed: Managed) -> Told {
+        let (asked, version) = (call.asked(), call.asked().api_version());
+        let mut other = Vec::new();
+        for entry in managed.0.iter_mut().filter(|entry| entry.who.api_version != version) {
+            let Some(row) = kinds::of(&entry.who.api_version, asked.kind) else { continue };
+            let converts = matches!(row.storage, Storage::As(_)) || matches!(asked.storage, Storage::As(_));
+            if !converts || !std::ptr::eq(row.stored(), asked.stored()) {
+                continue;
+            }
+            // What it manages, alone, as an object of its version; then of ours.
+            let schema = row.schema();
+            let shown = shown_as(row, stored);
+            let rest = managed_fields::all_fields(&schema, &shown).difference(&entry.set);
+            let own = shown_as(asked, &stored_of(row, managed_fields::without(&schema, &shown, &rest)));
+            let scope = if entry.who.subresource == "status" { Scope::Status } else { call.scope(Part::Whole) };
+            let set = managed_fields::fields(&asked.schema(), scope, &own);
+            other.push((std::mem::replace(entry, Entry { set: set.clone(), ..entry.clone() }), set));
+        }
+        Told { managed, other, version }
+    }
+
+    /// The managers after a write: who was not touched by it stays as he was, in his version.
+    fn back(&self, mut managed: Managed) -> Managed {
+        for (before, set) in &self.other {
+            for entry in managed.0.iter_mut().filter(|entry| entry.who == before.who) {
+                match entry.set == *set {
+                    true => *entry = before.clone(),
+                    false => entry.who.api_version.clone_from(&self.version),
+                }
+            }
+        }
+        managed
+    }
 }

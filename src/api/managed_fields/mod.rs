@@ -13,7 +13,7 @@ mod write;
 
 pub use entries::{Entry, Managed, Operation, Who};
 pub use set::Set;
-pub use walk::{Comparison, Scope, check, compare};
+pub use walk::{Comparison, Scope, all_fields, check, compare, fields, without};
 pub use write::{Apply, Conflict, refusal, update, update_with};
 
 /// The manager that owns what was there before the first apply of an object whose fields were not tracked.

@@ -206,3 +206,66 @@ async fn the_cost_of_tracking() {
         }
     }
 }
+
+/// One manager's fields are one entry, in whatever version it applies; what it leaves out of another version goes.
+#[tokio::test]
+async fn an_applier_may_change_its_version() {
+    const V1: &str = "horizontalpodautoscalers.v1.autoscaling";
+    const V2: &str = "horizontalpodautoscalers.autoscaling";
+    let api = Api::new().await;
+    let scaler = |version: &str, more: Value| {
+        let mut it = json!({"apiVersion": format!("autoscaling/{version}"), "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "a"}, "spec": {"maxReplicas": 5, "minReplicas": 2,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "a"}}});
+        it["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        it
+    };
+    let old = scaler("v1", json!({"targetCPUUtilizationPercentage": 60}));
+    let metric = |percent: u32| json!([{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}}}]);
+    let made = api.apply(V1, "me", old.clone(), false).await.unwrap();
+    let entry = &made.0["metadata"]["managedFields"][0];
+    assert_eq!(
+        (&entry["apiVersion"], &entry["fieldsV1"]["f:spec"]["f:targetCPUUtilizationPercentage"]),
+        (&json!("autoscaling/v1"), &json!({}))
+    );
+    // Another's conflict, seen across versions.
+    let refused = api.apply(V2, "other", scaler("v2", json!({"metrics": metric(70)})), false).await.unwrap_err();
+    assert_eq!(refused.code, 409);
+    assert!(refused.message.contains("conflict with \"me\": .spec.metrics"), "{}", refused.message);
+    // The same value is no conflict, and shared.
+    let shared = api.apply(V2, "other", scaler("v2", json!({"metrics": metric(60)})), false).await.unwrap();
+    assert_eq!(managers(&shared), ["me Apply", "other Apply"]);
+    api.apply(
+        V2,
+        "other",
+        json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a"}}),
+        false,
+    )
+    .await
+    .unwrap();
+    // The manager itself goes over to the newer version.
+    let newer = api.apply(V2, "me", scaler("v2", json!({"metrics": metric(80)})), false).await.unwrap();
+    assert_eq!(newer.0["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 80);
+    let entries = newer.0["metadata"]["managedFields"].as_array().unwrap();
+    let mine: Vec<&Value> = entries.iter().filter(|entry| entry["manager"] == "me").collect();
+    assert_eq!((mine.len(), &mine[0]["apiVersion"]), (1, &json!("autoscaling/v2")), "{entries:?}");
+    assert_eq!(mine[0]["fieldsV1"]["f:spec"]["f:targetCPUUtilizationPercentage"], Value::Null);
+    let back = api.apply(V1, "me", old, false).await.unwrap();
+    assert_eq!(back.0["spec"]["targetCPUUtilizationPercentage"], 60);
+}
+
+/// `null` in what is applied is no value: the field has its default again.
+#[tokio::test]
+async fn an_applied_null_unsets() {
+    let api = Api::new().await;
+    api.apply("deployments.apps", "me", deployment(Some(4)), false).await.unwrap();
+    let mut without = deployment(None);
+    without["spec"]["replicas"] = Value::Null;
+    without["metadata"]["labels"] = Value::Null;
+    let told = api.apply("deployments.apps", "me", without, false).await.unwrap();
+    assert_eq!((&told.0["spec"]["replicas"], told.0["metadata"].get("labels")), (&json!(1), None));
+    // Nobody holds it: another takes it without a conflict.
+    let scaled =
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "spec": {"replicas": 7}});
+    api.apply("deployments.apps", "other", scaled, false).await.unwrap();
+}

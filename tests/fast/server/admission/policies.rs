@@ -319,3 +319,94 @@ async fn the_example_does_what_it_says() {
     let refused = api.create("deployments", deployment(json!({"team": "a"}), hardened)).await.unwrap_err();
     assert!(refused.message.ends_with(unsure), "no controller runs here that counts: {refused}");
 }
+
+/// The cases of upstream's documentation: a limit that a custom resource keeps, images by their namespace's environment, and
+/// requests that a policy does not concern.
+#[tokio::test]
+async fn the_policies_of_the_documentation() {
+    let api = Api::new().await;
+    // A kind for parameters alone, with a limit for each namespace that has one.
+    let schema = json!({"type": "object", "properties": {"maxReplicas": {"type": "integer"}}});
+    let mut definition = super::super::custom::definition(schema);
+    definition["metadata"]["name"] = "replicalimits.rules.example.com".into();
+    definition["spec"]["group"] = "rules.example.com".into();
+    definition["spec"]["names"] = json!({"plural": "replicalimits", "singular": "replicalimit", "kind": "ReplicaLimit", "listKind": "ReplicaLimitList"});
+    api.define(definition).await;
+    let limit = json!({"apiVersion": "rules.example.com/v1", "kind": "ReplicaLimit", "metadata": {"name": "limit"}, "maxReplicas": 3});
+    api.create("replicalimits.rules.example.com", limit).await.unwrap();
+    let spec = json!({
+        "paramKind": {"apiVersion": "rules.example.com/v1", "kind": "ReplicaLimit"},
+        "matchConditions": [
+            {"name": "not-the-nodes", "expression": "!('system:nodes' in request.userInfo.groups)"},
+            {"name": "not-who-may-break-glass",
+                "expression": "!authorizer.group('rules.example.com').resource('replicalimits').name('limit').check('breakglass').allowed()"},
+        ],
+        "validations": [{
+            "expression": "object.spec.replicas <= params.maxReplicas", "reason": "Invalid",
+            "messageExpression": "'object.spec.replicas must be no greater than ' + string(params.maxReplicas)"}],
+        "auditAnnotations": [{"key": "high-replica-count",
+            "valueExpression": "'Deployment spec.replicas set to ' + string(object.spec.replicas)"}],
+        "matchConstraints": {"resourceRules": [
+            {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["deployments"]}]},
+    });
+    api.policy(spec, json!({"paramRef": {"name": "limit", "namespace": "default", "parameterNotFoundAction": "Deny"}}))
+        .await;
+    let group = "rbac.authorization.k8s.io";
+    for (user, rule) in [
+        ("dev", json!({"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["*"]})),
+        ("sre", json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]})),
+    ] {
+        let role = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": user}, "rules": [rule]});
+        let binding = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": user},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": user}, "subjects": [{"apiGroup": group, "kind": "User", "name": user}]});
+        api.create("clusterroles", role).await.unwrap();
+        api.create("clusterrolebindings", binding).await.unwrap();
+    }
+    let deployment = |name: &str, replicas: u32, image: &str| {
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": {"replicas": replicas,
+            "selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
+                "spec": {"containers": [{"name": "c", "image": image}]}}}})
+    };
+    let create = |namespace: &'static str, object: Value, user: User| {
+        let mut asked =
+            within(namespace, request(Verb::Create, "deployments.apps", "", Some(object), Options::default()));
+        asked.user = user;
+        api.0.handle(asked)
+    };
+    let dev = || User::new("dev", ["system:authenticated"]);
+    create("default", deployment("few", 3, "i:1"), dev()).await.unwrap();
+    let refused = create("default", deployment("many", 4, "i:1"), dev()).await.unwrap_err();
+    let why =
+        "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: object.spec.replicas must be no greater than 3";
+    assert!(refused.code == 422 && refused.message.ends_with(why), "{refused}");
+    create("default", deployment("glass", 4, "i:1"), User::new("sre", ["system:authenticated"])).await.unwrap();
+    create("default", deployment("node", 4, "i:1"), User::new("dev", ["system:nodes"])).await.unwrap();
+
+    // Variables, and the namespace's labels.
+    api.namespace("shop", json!({"environment": "staging"})).await;
+    let images = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "images"},
+        "spec": {"failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [
+                {"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"], "resources": ["deployments"]}]},
+            "variables": [
+                {"name": "environment", "expression": "'environment' in namespaceObject.metadata.labels ? namespaceObject.metadata.labels['environment'] : 'prod'"},
+                {"name": "exempt", "expression": "has(object.metadata.labels) && 'exempt' in object.metadata.labels && object.metadata.labels['exempt'] == 'true'"},
+                {"name": "containers", "expression": "object.spec.template.spec.containers"},
+                {"name": "toCheck", "expression": "variables.containers.filter(c, c.image.contains('example.com/'))"}],
+            "validations": [{
+                "expression": "variables.exempt || variables.toCheck.all(c, c.image.startsWith(variables.environment + '.'))",
+                "messageExpression": "'only ' + variables.environment + ' images are allowed in namespace ' + namespaceObject.metadata.name"}]}});
+    api.create("validatingadmissionpolicies", images).await.unwrap();
+    let selected = json!({"matchResources": {"namespaceSelector": {"matchLabels": {"environment": "staging"}}}});
+    api.create("validatingadmissionpolicybindings", binding("images", "images", selected)).await.unwrap();
+    create("shop", deployment("a", 1, "staging.example.com/nginx:1"), dev()).await.unwrap();
+    create("shop", deployment("b", 1, "nginx:1"), dev()).await.unwrap();
+    let prod = deployment("c", 1, "prod.example.com/nginx:1");
+    let refused = create("shop", prod.clone(), dev()).await.unwrap_err();
+    assert!(
+        refused.message.ends_with("denied request: only staging images are allowed in namespace shop"),
+        "{refused}"
+    );
+    create("shop", with(prod.clone(), "/metadata/labels", json!({"exempt": "true"})), dev()).await.unwrap();
+    create("default", prod, dev()).await.unwrap();
+}
