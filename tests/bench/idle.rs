@@ -54,14 +54,23 @@ fn stat(pid: u32, file: &str) -> String {
     fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default()
 }
 
-fn rss_mib(pid: u32) -> f64 {
+pub fn rss_mib(pid: u32) -> f64 {
+    of_status(pid, "VmRSS:")
+}
+
+/// The highest that it ever was.
+pub fn peak_rss_mib(pid: u32) -> f64 {
+    of_status(pid, "VmHWM:")
+}
+
+fn of_status(pid: u32, name: &str) -> f64 {
     let status = stat(pid, "status");
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap_or("0");
+    let line = status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or("0");
     line.split_whitespace().next().and_then(|n| n.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
 }
 
 /// Hundredths of a second.
-fn cpu_ticks(pid: u32) -> u64 {
+pub fn cpu_ticks(pid: u32) -> u64 {
     let stat = stat(pid, "stat");
     let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let fields: Vec<&str> = after_name.split_whitespace().collect();

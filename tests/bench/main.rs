@@ -11,6 +11,7 @@ mod dataplane;
 mod idle;
 mod podman;
 mod pods;
+mod rest;
 mod scheduler;
 mod sizes;
 mod store;
@@ -26,6 +27,9 @@ const BENCHES: &[(&str, fn())] = &[
     ("podman", podman::thirty),
     ("store", store::writes),
     ("api", api::writes),
+    ("requests", rest::requests),
+    ("watchers", rest::watchers),
+    ("stored", rest::stored),
     ("scheduler", scheduler::speed),
     ("endpoint", dataplane::endpoint),
     ("sizes", sizes::binaries),

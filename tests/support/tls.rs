@@ -1,4 +1,4 @@
-//! HTTPS as a program in a Pod speaks it: with a CA that it was given, and a token.
+//! HTTPS as a program in a Pod speaks it, with a CA that it was given and a token, and as the administrator does.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,11 +7,41 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
 use super::netns::within;
-use super::slowness;
+use super::{TestNode, slowness};
+
+/// Where a server listens, and how its administrator speaks TLS to it, or somebody without a certificate.
+pub fn client(node: &TestNode, with_certificate: bool) -> (String, Arc<ClientConfig>) {
+    let kubeconfig = std::fs::read_to_string(node.dir.path().join("admin.kubeconfig")).unwrap();
+    let field = |name: &str| kubeconfig.lines().find_map(|line| line.trim().strip_prefix(name)).unwrap().to_owned();
+    let decoded = |name: &str| STANDARD.decode(field(name)).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(&decoded("certificate-authority-data: ")).unwrap()).unwrap();
+    let certificate = CertificateDer::from_pem_slice(&decoded("client-certificate-data: ")).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(&decoded("client-key-data: ")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(roots);
+    let config = match with_certificate {
+        true => config.with_client_auth_cert(vec![certificate], key).unwrap(),
+        false => config.with_no_client_auth(),
+    };
+    (field("server: ").trim_start_matches("https://").to_owned(), Arc::new(config))
+}
+
+/// A connection to a server on this machine's loopback.
+pub fn dial(address: &str, config: &Arc<ClientConfig>) -> StreamOwned<ClientConnection, TcpStream> {
+    let tls = ClientConnection::new(config.clone(), ServerName::try_from("127.0.0.1").unwrap()).unwrap();
+    let tcp = TcpStream::connect(address).unwrap();
+    tcp.set_read_timeout(Some(Duration::from_secs(30) * slowness())).unwrap();
+    StreamOwned::new(tls, tcp)
+}
 
 /// A GET from inside a network namespace: the status code and the body. The server must be `name` by the word of `ca`.
 pub fn get(

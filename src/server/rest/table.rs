@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json, value::RawValue};
 
 use crate::api::columns::{AGE, Cell, Column, NAME, number, text, wide};
 use crate::api::request::List;
@@ -133,9 +134,18 @@ fn partial(mut object: Object) -> Value {
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": object.0["metadata"].take()})
 }
 
+/// What is read of an object of which the metadata is wanted alone: its own bytes.
+#[derive(Deserialize)]
+struct Described<'a> {
+    #[serde(borrow)]
+    metadata: &'a RawValue,
+}
+
 /// The metadata of one object alone.
 pub fn metadata_of(bytes: &[u8]) -> Result<Bytes, Status> {
-    Ok(partial(Object::from_slice(bytes)?).to_string().into())
+    let object: Described<'_> = serde_json::from_slice(bytes).map_err(Status::internal)?;
+    let head = "{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":";
+    Ok([head, object.metadata.get(), "}"].concat().into())
 }
 
 /// The metadata of a list's items alone.

@@ -1,0 +1,105 @@
+//! How long single requests take while 10,000 Pods are stored.
+
+use std::time::Instant;
+
+use super::{PODS, Served, millis, pod, runtime};
+use crate::{quantile, report, sorted};
+
+const STORED: usize = 10_000;
+
+/// What a list is asked for as: a name, what follows the path, headers, how often, and the budget of the median in ms.
+type Listed = (&'static str, &'static str, &'static [(&'static str, &'static str)], usize, f64);
+
+const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
+const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+
+const LISTS: &[Listed] = &[
+    ("JSON", "", &[], 20, 150.0),
+    ("JSON, gzip", "", &[("accept-encoding", "gzip")], 5, 1000.0),
+    ("JSON, of one label", "?labelSelector=app%3Dweb-7", &[], 20, 20.0),
+    ("as a Table", "", &[("accept", TABLE)], 5, 1000.0),
+    ("its metadata alone", "", &[("accept", METADATA)], 5, 1000.0),
+];
+
+/// get, create and list over TLS.
+pub fn requests() {
+    let served = Served::start();
+    runtime().block_on(async {
+        let rate = served.create_pods(0..STORED, 16).await;
+        crate::beside("filled by 16 connections", format!("{rate:.0} Pods/s"));
+        creates(&served).await;
+        gets(&served).await;
+        lists(&served).await;
+        pages(&served).await;
+    });
+}
+
+fn told(what: &str, took: Vec<f64>, more: &str, (p50, p99): (f64, f64)) {
+    let took = sorted(took);
+    let (median, last) = (quantile(&took, 0.5), quantile(&took, 0.99));
+    let figure = format!("p50 {median:.2} ms, p99 {last:.2} ms{more}");
+    report(what, figure, &format!("p50 <= {p50} ms, p99 <= {p99} ms"), median <= p50 && last <= p99);
+}
+
+async fn creates(served: &Served) {
+    let (mut connection, mut took) = (served.connect().await, Vec::new());
+    for i in 0..1000 {
+        let pod = pod(STORED + i);
+        let start = Instant::now();
+        connection.create(PODS, &pod).await;
+        took.push(millis(start.elapsed()));
+    }
+    told("create of a Pod", took, "", (5.0, 50.0));
+    for i in 0..1000 {
+        let request = hyper::Request::delete(format!("{PODS}/p-{}?gracePeriodSeconds=0", STORED + i));
+        let request = request.header("host", "x").body(Default::default()).unwrap();
+        let answer = connection.send(request).await;
+        http_body_util::BodyExt::collect(answer.into_body()).await.unwrap();
+    }
+}
+
+async fn gets(served: &Served) {
+    let (mut connection, mut took) = (served.connect().await, Vec::new());
+    for i in 0..3000 {
+        let path = format!("{PODS}/p-{}", i * 7919 % STORED);
+        let start = Instant::now();
+        connection.get(&path, &[]).await;
+        took.push(millis(start.elapsed()));
+    }
+    told("get of one of 10,000 Pods", took, "", (1.0, 5.0));
+}
+
+async fn lists(served: &Served) {
+    for (name, query, headers, times, budget) in LISTS {
+        let (mut connection, mut took, mut size) = (served.connect().await, Vec::new(), 0);
+        for _ in 0..*times {
+            let start = Instant::now();
+            (size, _) = connection.get(&format!("{PODS}{query}"), headers).await;
+            took.push(millis(start.elapsed()));
+        }
+        let more = format!(", {:.1} MiB", size as f64 / f64::from(1 << 20));
+        told(&format!("list of 10,000 Pods, {name}"), took, &more, (*budget, budget * 2.0));
+    }
+}
+
+/// The whole list in pages of 500, as kubectl and client-go ask for it.
+async fn pages(served: &Served) {
+    let (mut connection, mut walks, mut each) = (served.connect().await, Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let (start, mut path, mut count) = (Instant::now(), format!("{PODS}?limit=500"), 0);
+        loop {
+            let begin = Instant::now();
+            let (_, head) = connection.get(&path, &[]).await;
+            each.push(millis(begin.elapsed()));
+            count += 1;
+            // A list's metadata comes before its items.
+            let head = String::from_utf8_lossy(&head[..head.len().min(1000)]).into_owned();
+            let Some((_, token)) = head.split_once("\"continue\":\"") else { break };
+            path = format!("{PODS}?limit=500&continue={}", token.split('"').next().unwrap_or(""));
+        }
+        assert_eq!(count, STORED / 500);
+        walks.push(millis(start.elapsed()));
+    }
+    told("list of 10,000 Pods, in pages of 500", walks, "", (400.0, 800.0));
+    told("  one page of 500", each, "", (25.0, 100.0));
+}
