@@ -4,6 +4,7 @@
 mod support;
 
 mod api_access;
+mod bad_input;
 mod chaos;
 mod commands;
 mod containers;
