@@ -1,6 +1,8 @@
 //! kubectl's JSONPath templates: `{.items[*].metadata.name}`, `{range .items[*]}{.a}{"\n"}{end}`, filters, slices, unions.
 //! <https://kubernetes.io/docs/reference/kubectl/jsonpath/>
 
+use std::cell::Cell;
+
 use serde_json::Value;
 
 /// A parsed template.
@@ -80,41 +82,73 @@ impl std::str::FromStr for Template {
     }
 }
 
+/// How many values a template may come by on its way: each `..` and each list of indexes multiplies them.
+const MOST: u32 = 1 << 24;
+
+/// How many are left; a template that has spent them all selects nothing more.
+struct Budget(Cell<u32>);
+
+impl Budget {
+    fn new() -> Budget {
+        Budget(Cell::new(MOST))
+    }
+    fn is_spent(&self) -> bool {
+        self.0.get() == 0
+    }
+    /// As many of the found values as are left, if these are not all.
+    fn take<'a>(&self, found: Vec<&'a Value>) -> Vec<&'a Value> {
+        let count = u32::try_from(found.len()).unwrap_or(u32::MAX);
+        self.0.set(self.0.get().saturating_sub(count.max(1)));
+        if self.is_spent() { Vec::new() } else { found }
+    }
+}
+
 impl Template {
     pub fn render(&self, root: &Value) -> Result<String, String> {
-        let mut out = String::new();
-        render(&self.0, root, root, &mut out);
+        let (mut out, budget) = (String::new(), Budget::new());
+        render(&self.0, root, root, &budget, &mut out);
+        if budget.is_spent() {
+            return Err(format!("error parsing jsonpath: it selects more than {MOST} values"));
+        }
         Ok(out)
     }
 
     /// What the template's paths select, for conditions and columns.
     pub fn values<'a>(&self, root: &'a Value) -> Vec<&'a Value> {
+        let budget = Budget::new();
         let steps = self.0.iter().filter_map(|p| match p {
             Part::Path(steps) => Some(steps),
             _ => None,
         });
-        steps.flat_map(|s| select(s, root, root)).collect()
+        steps.flat_map(|s| select(s, root, root, &budget)).collect()
     }
 }
 
-fn render(parts: &[Part], root: &Value, here: &Value, out: &mut String) {
+fn render(parts: &[Part], root: &Value, here: &Value, budget: &Budget, out: &mut String) {
     for part in parts {
         match part {
             Part::Text(text) => out.push_str(text),
             Part::Path(steps) => {
-                let found: Vec<String> = select(steps, root, here).into_iter().map(text).collect();
+                let found: Vec<String> = select(steps, root, here, budget).into_iter().map(text).collect();
                 out.push_str(&found.join(" "));
             }
-            Part::Range(steps, body) => select(steps, root, here).into_iter().for_each(|v| render(body, root, v, out)),
+            Part::Range(steps, body) => {
+                select(steps, root, here, budget).into_iter().for_each(|v| render(body, root, v, budget, out));
+            }
         }
     }
 }
 
-fn select<'a>(steps: &[Step], root: &'a Value, here: &'a Value) -> Vec<&'a Value> {
-    steps.iter().fold(vec![here], |found, step| found.into_iter().flat_map(|v| follow(step, root, v)).collect())
+fn select<'a>(steps: &[Step], root: &'a Value, here: &'a Value, budget: &Budget) -> Vec<&'a Value> {
+    let mut found = vec![here];
+    for step in steps {
+        let next = |v| if budget.is_spent() { Vec::new() } else { budget.take(follow(step, root, v, budget)) };
+        found = found.into_iter().flat_map(next).collect();
+    }
+    found
 }
 
-fn follow<'a>(step: &Step, root: &'a Value, value: &'a Value) -> Vec<&'a Value> {
+fn follow<'a>(step: &Step, root: &'a Value, value: &'a Value, budget: &Budget) -> Vec<&'a Value> {
     match step {
         Step::Root => vec![root],
         Step::Field(name) => value.get(name).into_iter().filter(|v| !v.is_null()).collect(),
@@ -138,12 +172,12 @@ fn follow<'a>(step: &Step, root: &'a Value, value: &'a Value) -> Vec<&'a Value> 
         }
         Step::Filter(path, condition) => {
             let keep = |v: &&Value| {
-                let left = select(path, root, v);
+                let left = select(path, root, v, budget);
                 match condition {
                     None => !left.is_empty(),
                     Some((comparison, Operand::Literal(right))) => left.iter().any(|l| compare(l, *comparison, right)),
                     Some((comparison, Operand::Path(right))) => {
-                        let right = select(right, root, v);
+                        let right = select(right, root, v, budget);
                         left.iter().any(|l| right.iter().any(|r| compare(l, *comparison, r)))
                     }
                 }
@@ -257,6 +291,11 @@ impl<'a> Parser<'a> {
                 }
                 Some('@') => drop(self.take(1)),
                 Some('.') if self.rest.starts_with("..") => {
+                    if let Some(Step::Recursive(name)) = steps.last()
+                        && name.is_empty()
+                    {
+                        return Err(self.error("invalid multiple recursive descent"));
+                    }
                     self.take(2);
                     steps.push(Step::Recursive(self.name()));
                 }

@@ -23,7 +23,7 @@ mod expose;
 mod get;
 mod image;
 mod inspect;
-mod jsonpath;
+pub mod jsonpath;
 mod known;
 mod label;
 mod logs;

@@ -38,6 +38,7 @@ pub mod encryption;
 mod endpoints;
 mod extract;
 mod fields;
+pub mod fuzz;
 mod get;
 mod housekeeping;
 mod impersonate;

@@ -4,6 +4,7 @@ mod api;
 mod architecture;
 mod controllers;
 mod events;
+mod fuzz;
 mod informer;
 mod node;
 mod proxy;

@@ -36,7 +36,7 @@ use record::Entry;
 
 pub use file::{KEPT, read, remove};
 pub use flusher::flush;
-pub use record::{Record, Role};
+pub use record::{Record, Role, decode_all};
 
 /// Why something is done: the object, its revision, and the field of its manifest that asks for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -105,7 +105,7 @@ impl Entry<'_> {
 }
 
 /// The records among these bytes, which begin at `offset` of the journal. What is torn or not ours is skipped.
-pub(crate) fn decode_all(bytes: &[u8], offset: u64) -> Vec<Record> {
+pub fn decode_all(bytes: &[u8], offset: u64) -> Vec<Record> {
     let (mut records, mut at) = (Vec::new(), 0);
     while let Some(found) = bytes[at..].windows(MARK.len()).position(|window| window == MARK) {
         at += found;

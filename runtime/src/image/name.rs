@@ -98,12 +98,12 @@ fn parse(text: &str) -> std::result::Result<Reference, &'static str> {
         let upper = path.chars().any(char::is_uppercase);
         return Err(if upper { "invalid reference format: repository name must be lowercase" } else { FORMAT });
     }
-    if path.len() > 255 {
-        return Err("repository name must not be more than 255 characters");
-    }
     let registry = if registry == "index.docker.io" { HUB } else { registry };
     let official = if registry == HUB && !path.contains('/') { "library/" } else { "" };
     let (registry, repository) = (registry.to_owned(), format!("{official}{path}"));
+    if repository.len() > 255 {
+        return Err("repository name must not be more than 255 characters");
+    }
     Ok(match (tag, digest) {
         (tag, None) => Reference::with_tag(registry, repository, tag.unwrap_or("latest").to_owned()),
         (None, Some(digest)) => Reference::with_digest(registry, repository, digest.to_owned()),

@@ -93,7 +93,7 @@ fn varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// The `status` (field 1, an enum) of a framed `HealthCheckResponse`; 0 if it is left out.
-fn status(frame: &[u8]) -> Option<u64> {
+pub fn status(frame: &[u8]) -> Option<u64> {
     let length = u32::from_be_bytes(frame.get(1..5)?.try_into().ok()?) as usize;
     let message = frame.get(5..5 + length)?;
     match message {

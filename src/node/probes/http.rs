@@ -86,7 +86,7 @@ pub async fn probe(executor: &dyn Executor, get: &HTTPGetAction, container: &Con
 }
 
 /// Where a redirect leads; `None`: to another host.
-fn redirect(from: &Target, location: &str) -> Option<Target> {
+pub fn redirect(from: &Target, location: &str) -> Option<Target> {
     let uri: Uri = location.parse().ok()?;
     let path = uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
     let Some(authority) = uri.authority() else {

@@ -1,6 +1,6 @@
 //! Probes: one task per container and kind, a pure counter of what they see, and the words for it.
 
-mod grpc;
+pub mod grpc;
 pub mod http;
 
 use std::{

@@ -1,7 +1,7 @@
 //! The only place where a PodSpec becomes runtime words: a sandbox spec per Pod, an OCI spec per container. Pure.
 
 pub mod env;
-mod expand;
+pub mod expand;
 pub mod files;
 mod security;
 

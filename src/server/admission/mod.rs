@@ -32,7 +32,7 @@ mod review;
 mod runtime_class;
 mod service_account;
 mod turns;
-mod webhook;
+pub(super) mod webhook;
 
 pub use default_tolerations::TolerationSeconds;
 pub use pod_security::PodSecurity;

@@ -23,6 +23,11 @@ pub use request::{NODE_CLIENT, NODE_SERVING};
 
 use request::Asked;
 
+/// Whether a request may be signed at all; the error says why not.
+pub(super) fn check_request(csr: &Object) -> Result<(), String> {
+    Asked::of(csr)?.check()
+}
+
 const GROUP: &str = "certificates.k8s.io";
 const RESOURCE: &str = "certificatesigningrequests.certificates.k8s.io";
 const USER: &str = "system:serviceaccount:kube-system:certificate-controller";

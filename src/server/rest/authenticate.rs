@@ -1,5 +1,7 @@
 //! Who asks: a row of authenticators, the first that recognizes a credential decides.
 
+use std::borrow::Cow;
+
 use async_trait::async_trait;
 use hyper::header::{self, HeaderMap};
 
@@ -19,16 +21,17 @@ pub struct Peer {
 pub struct Credentials<'a> {
     pub peer: &'a Peer,
     /// `Authorization: Bearer ...`
-    pub bearer: Option<&'a str>,
+    pub bearer: Option<Cow<'a, str>>,
 }
 
 impl<'a> Credentials<'a> {
     pub fn of(peer: &'a Peer, headers: &'a HeaderMap) -> Credentials<'a> {
-        let text = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()).unwrap_or("");
-        let (scheme, token) = text.split_once(' ').unwrap_or((text, ""));
-        let token = token.trim();
-        let is_bearer = scheme.eq_ignore_ascii_case("bearer") && !token.is_empty();
-        Credentials { peer, bearer: is_bearer.then_some(token) }
+        // What is no text is a credential as well: who shows a bad one is not taken for somebody who shows none.
+        let bytes = headers.get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
+        let (scheme, token) = bytes.split_at(bytes.iter().position(|byte| *byte == b' ').unwrap_or(bytes.len()));
+        let token = token.trim_ascii();
+        let is_bearer = scheme.eq_ignore_ascii_case(b"bearer") && !token.is_empty();
+        Credentials { peer, bearer: is_bearer.then(|| String::from_utf8_lossy(token)) }
     }
 }
 
@@ -70,7 +73,7 @@ struct BearerToken;
 #[async_trait]
 impl Authenticator for BearerToken {
     async fn authenticate(&self, server: &Server, credentials: &Credentials<'_>) -> Result<Option<User>, Status> {
-        match credentials.bearer {
+        match credentials.bearer.as_deref() {
             Some(token) => server.authenticate_token(token, &[]).await.map(|it| Some(it.user)),
             None => Ok(None),
         }

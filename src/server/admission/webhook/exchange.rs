@@ -60,35 +60,8 @@ impl Exchange {
     }
 
     /// The `response` of an answer, if it is one to this question.
-    pub fn read(&self, mut answer: Value) -> Result<Value, String> {
-        let response = answer["response"].take();
-        if !response.is_object() {
-            return Err("webhook response was absent".to_owned());
-        }
-        let (wanted, got) = (&self.document["apiVersion"], &answer["apiVersion"]);
-        if wanted == "admission.k8s.io/v1beta1" && got.is_null() {
-            return Ok(response);
-        }
-        if wanted != got || answer["kind"] != "AdmissionReview" {
-            let gvk = |version: &Value, kind: &Value| {
-                let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
-                format!("{}, Kind={}", text(version), text(kind))
-            };
-            let (wanted, got) = (gvk(wanted, &"AdmissionReview".into()), gvk(got, &answer["kind"]));
-            return Err(format!("expected webhook response of {wanted}, got {got}"));
-        }
-        if response["uid"] != self.uid {
-            let got = response["uid"].as_str().unwrap_or("");
-            return Err(format!("expected response.uid={:?}, got {got:?}", self.uid));
-        }
-        let has = |field: &str| response[field].as_str().is_some_and(|text| !text.is_empty());
-        match (self.mutating, has("patch"), has("patchType")) {
-            (true, true, false) => Err("webhook returned response.patch but not response.patchType".to_owned()),
-            (true, false, true) => Err("webhook returned response.patchType but not response.patch".to_owned()),
-            (false, true, _) => Err("validating webhook may not return response.patch".to_owned()),
-            (false, _, true) => Err("validating webhook may not return response.patchType".to_owned()),
-            _ => Ok(response),
-        }
+    pub fn read(&self, answer: Value) -> Result<Value, String> {
+        response_of(answer, &self.document["apiVersion"], &self.uid, self.mutating)
     }
 
     /// The object as the answer changes it; `None` where it does not.
@@ -124,6 +97,43 @@ impl Exchange {
             update::prepare(review.call, update::part_of(review.call)?, &mut new, old);
         }
         Ok(Some(new))
+    }
+}
+
+/// The `response` of an AdmissionReview of version `wanted` that answers the question `uid`.
+pub(in crate::server) fn response_of(
+    mut answer: Value,
+    wanted: &Value,
+    uid: &str,
+    mutating: bool,
+) -> Result<Value, String> {
+    let response = answer.get_mut("response").map(Value::take).unwrap_or_default();
+    if !response.is_object() {
+        return Err("webhook response was absent".to_owned());
+    }
+    let got = &answer["apiVersion"];
+    if wanted == "admission.k8s.io/v1beta1" && got.is_null() {
+        return Ok(response);
+    }
+    if wanted != got || answer["kind"] != "AdmissionReview" {
+        let gvk = |version: &Value, kind: &Value| {
+            let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+            format!("{}, Kind={}", text(version), text(kind))
+        };
+        let (wanted, got) = (gvk(wanted, &"AdmissionReview".into()), gvk(got, &answer["kind"]));
+        return Err(format!("expected webhook response of {wanted}, got {got}"));
+    }
+    if response["uid"] != uid {
+        let got = response["uid"].as_str().unwrap_or("");
+        return Err(format!("expected response.uid={uid:?}, got {got:?}"));
+    }
+    let has = |field: &str| response[field].as_str().is_some_and(|text| !text.is_empty());
+    match (mutating, has("patch"), has("patchType")) {
+        (true, true, false) => Err("webhook returned response.patch but not response.patchType".to_owned()),
+        (true, false, true) => Err("webhook returned response.patchType but not response.patch".to_owned()),
+        (false, true, _) => Err("validating webhook may not return response.patch".to_owned()),
+        (false, _, true) => Err("validating webhook may not return response.patchType".to_owned()),
+        _ => Ok(response),
     }
 }
 

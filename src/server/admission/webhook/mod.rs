@@ -12,7 +12,7 @@ use super::{Operation, Review, matching, request};
 use crate::api::{Object, Status};
 use crate::server::webhook;
 
-mod exchange;
+pub(in crate::server) mod exchange;
 
 use exchange::{Exchange, Trouble};
 

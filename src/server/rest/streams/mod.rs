@@ -23,7 +23,7 @@ mod forward;
 mod log;
 mod proxy;
 mod remote;
-mod spdy;
+pub(in crate::server) mod spdy;
 mod websocket;
 
 /// The caller's end of a session with a node.

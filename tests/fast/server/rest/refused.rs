@@ -118,6 +118,11 @@ async fn callers_get_what_they_may() {
     assert!(told["message"].as_str().unwrap().contains("User \"ann\" cannot list resource \"pods\""), "{told}");
     let forged = [("authorization", "Bearer eyJhbGciOiJub25lIn0.e30.")];
     assert_eq!(rest.ask_as(&nobody, "GET /version", &forged, "").await.code, 401);
+    // A credential that cannot be read is a wrong one, not none: root on the socket stays out with it as well.
+    for unreadable in ["Bearer \u{e9}", "bearer x\u{fffd}y"] {
+        let told = rest.ask("GET /version", &[("authorization", unreadable)], "").await;
+        assert_eq!(told.code, 401, "{unreadable}: {}", told.text());
+    }
     // A real token tells who it is, though it may do nothing yet.
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}});
     rest.post("/api/v1/namespaces/default/serviceaccounts", account).await;
