@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::seal::{AESGCM, Cipher, SECRETBOX, Sealer};
+use super::seal::{AESCBC, AESGCM, Cipher, SECRETBOX, Sealer};
 use crate::api::{Env, yaml};
 
 const API_VERSION: &str = "apiserver.config.k8s.io/v1";
@@ -48,8 +48,8 @@ struct Row {
 struct Named {
     identity: Option<Value>,
     aesgcm: Option<Keys>,
+    aescbc: Option<Keys>,
     secretbox: Option<Keys>,
-    aescbc: Option<Value>,
     kms: Option<Value>,
 }
 
@@ -151,18 +151,16 @@ impl Provider {
 }
 
 fn provider(named: &Named) -> Result<Vec<Provider>, String> {
-    for (name, given) in [("aescbc", &named.aescbc), ("kms", &named.kms)] {
-        if given.is_some() {
-            return Err(format!(
-                ".{name}: Unsupported value: supported values: \"aesgcm\", \"identity\", \"secretbox\""
-            ));
-        }
+    if named.kms.is_some() {
+        let supported = "supported values: \"aescbc\", \"aesgcm\", \"identity\", \"secretbox\"";
+        return Err(format!(".kms: Unsupported value: {supported}"));
     }
-    match (&named.identity, &named.aesgcm, &named.secretbox) {
-        (Some(_), None, None) => Ok(vec![Provider::Identity]),
-        (None, Some(keys), None) => sealers(&AESGCM, keys),
-        (None, None, Some(keys)) => sealers(&SECRETBOX, keys),
-        (None, None, None) => Err(": Required value: one provider is required".into()),
+    let by_keys = [(&AESGCM, &named.aesgcm), (&AESCBC, &named.aescbc), (&SECRETBOX, &named.secretbox)];
+    let given: Vec<_> = by_keys.into_iter().filter_map(|(cipher, keys)| Some((cipher, keys.as_ref()?))).collect();
+    match (&named.identity, given.as_slice()) {
+        (Some(_), []) => Ok(vec![Provider::Identity]),
+        (None, [(cipher, keys)]) => sealers(cipher, keys),
+        (None, []) => Err(": Required value: one provider is required".into()),
         _ => Err(": Invalid value: more than one provider specified in a single element".into()),
     }
 }

@@ -93,7 +93,7 @@ async fn what_lies_in_the_file_does_not_tell_the_secret() {
 async fn a_new_first_key_seals_all_anew_and_the_old_one_may_go() {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
     // From nothing sealed at all, over one key and another provider, back to none.
-    let (one, two) = (key("aesgcm", "one", 1), key("secretbox", "two", 2));
+    let (one, two, three) = (key("aesgcm", "one", 1), key("secretbox", "two", 2), key("aescbc", "three", 3));
     let api = open(store.clone(), None).await.unwrap();
     api.create("secrets", secret()).await.unwrap();
     assert!(raw(&*store, KEY).await.starts_with(b"{"));
@@ -103,7 +103,9 @@ async fn a_new_first_key_seals_all_anew_and_the_old_one_may_go() {
         (format!("{one}, {{identity: {{}}}}"), "k8s:enc:aesgcm:v2:one:"),
         (format!("{two}, {one}"), "k8s:enc:secretbox:v2:two:"),
         (two.clone(), "k8s:enc:secretbox:v2:two:"),
-        (format!("{{identity: {{}}}}, {two}"), "{"),
+        (format!("{three}, {two}"), "k8s:enc:aescbc:v2:three:"),
+        (three.clone(), "k8s:enc:aescbc:v2:three:"),
+        (format!("{{identity: {{}}}}, {three}"), "{"),
     ] {
         let api = open(store.clone(), Some(rules(&providers))).await.unwrap();
         assert_eq!(api.get("secrets", "s").await.unwrap().0["data"]["word"], DATA, "read before it is sealed anew");
@@ -116,8 +118,14 @@ async fn a_new_first_key_seals_all_anew_and_the_old_one_may_go() {
 
 #[tokio::test]
 async fn what_does_not_open_is_an_error_that_names_the_object() {
+    for provider in ["aesgcm", "aescbc", "secretbox"] {
+        does_not_open(provider).await;
+    }
+}
+
+async fn does_not_open(provider: &str) {
     let store: Arc<dyn Store> = Arc::new(Memory::new());
-    let one = key("aesgcm", "one", 1);
+    let one = key(provider, "one", 1);
     let api = open(store.clone(), Some(rules(&one))).await.unwrap();
     api.create("secrets", secret()).await.unwrap();
     let mut other = secret();
@@ -134,8 +142,8 @@ async fn what_does_not_open_is_an_error_that_names_the_object() {
         assert!(error.contains("/registry/") && error.contains(why), "{error}\nis not about: {why}");
     };
     // The key is missing, is another one of that name, or is not asked at all.
-    refused(Some(rules(&key("aesgcm", "three", 1))), "is encrypted with the key \"one\" of aesgcm").await;
-    refused(Some(rules(&key("aesgcm", "one", 9))), "does not open with the key \"one\"").await;
+    refused(Some(rules(&key(provider, "three", 1))), &format!("is encrypted with the key \"one\" of {provider}")).await;
+    refused(Some(rules(&key(provider, "one", 9))), "does not open with the key \"one\"").await;
     refused(Some(rules("{identity: {}}")), "is encrypted with the key \"one\"").await;
     refused(Some(Arc::default()), "is encrypted with the key \"one\"").await;
     // One bit; the bytes of another object; a text in the clear where none may be.
@@ -180,7 +188,7 @@ fn a_wrong_configuration_is_refused_with_the_field() {
         (file("{resources: ['*'], providers: [{identity: {}}]}"), "resources[0].resources[0]: Invalid value"),
         (row(""), "resources[0].providers: Required value"),
         (row("{}"), "resources[0].providers[0]: Required value"),
-        (row("{aescbc: {keys: []}}"), "resources[0].providers[0].aescbc: Unsupported value"),
+        (row("{aescbc: {keys: []}}"), "resources[0].providers[0].aescbc.keys: Required value"),
         (row("{kms: {name: x}}"), "resources[0].providers[0].kms: Unsupported value"),
         (row("{rot13: {}}"), "unknown field `rot13`"),
         (row("{aesgcm: {keys: []}}"), "resources[0].providers[0].aesgcm.keys: Required value"),
