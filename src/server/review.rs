@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::admission::{self, Operation};
 use super::authorize::{Attributes, Decision};
 use super::call::Call;
 use super::{Server, get};
@@ -14,6 +15,7 @@ impl Server {
         let validation = call.options.field_validation.unwrap_or_default();
         let (mut object, warnings) = call.kind.decode(body, validation)?;
         call.align_namespace(&mut object)?;
+        admission::admit(self, &call, Operation::Create, &mut object).await?;
         let status = match call.kind.kind {
             "TokenReview" => self.review_token(&object.0["spec"]).await?,
             "SelfSubjectReview" => {

@@ -1,12 +1,15 @@
 //! NamespaceLifecycle: nothing new in a Namespace that is not there or going; the first ones cannot be deleted.
 
 use super::{Operation, Review};
-use crate::api::{Cause, Object, Status, kinds};
+use crate::api::kinds::{self, Storage};
+use crate::api::{Cause, Object, Status};
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {
-    let creates = review.operation == Operation::Create && review.subresource().is_empty();
+    // A question about a Namespace may be asked whether it is there or not.
+    let is_review = matches!(review.call.kind.storage, Storage::Nowhere);
+    let creates = review.operation == Operation::Create && review.subresource().is_empty() && !is_review;
     (creates && !review.namespace().is_empty()) || review.is("Namespace", Operation::Delete)
 }
 

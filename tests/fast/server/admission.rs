@@ -1,5 +1,6 @@
 //! Admission, through the whole pipeline: what it adds to a write, and what it refuses.
 
+mod asked;
 mod classes;
 pub mod hook;
 mod limits;

@@ -90,7 +90,10 @@ impl Exchange {
         }
         let shown = versions::shown_as(self.version, object);
         let value = patch::json(&shown.0, &operations).map_err(Status::internal)?;
-        let (decoded, _) = self.version.decode(value, FieldValidation::Ignore).map_err(Status::internal)?;
+        let (mut decoded, _) = self.version.decode(value, FieldValidation::Ignore).map_err(Status::internal)?;
+        if self.version.is_custom() {
+            self.version.default(&mut decoded);
+        }
         let mut new = versions::stored_of(self.version, decoded);
         (review.call.kind.strategy.default)(&mut new);
         if let Some(old) = review.old {

@@ -24,11 +24,11 @@ fn configuration(kind: &str, name: &str, entries: &[Value]) -> Value {
 }
 
 impl Api {
-    async fn mutating(&self, name: &str, entries: &[Value]) {
+    pub(super) async fn mutating(&self, name: &str, entries: &[Value]) {
         let made = configuration("MutatingWebhookConfiguration", name, entries);
         self.create("mutatingwebhookconfigurations", made).await.unwrap();
     }
-    async fn validating(&self, name: &str, entries: &[Value]) {
+    pub(super) async fn validating(&self, name: &str, entries: &[Value]) {
         let made = configuration("ValidatingWebhookConfiguration", name, entries);
         self.create("validatingwebhookconfigurations", made).await.unwrap();
     }
