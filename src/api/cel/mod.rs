@@ -15,6 +15,7 @@
 
 use std::sync::Arc;
 
+pub mod estimate;
 mod eval;
 pub mod format;
 mod functions;

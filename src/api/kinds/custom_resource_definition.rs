@@ -6,7 +6,7 @@ use super::{Kind, Strategy};
 use crate::api::columns::{self, NAME, text};
 use crate::api::defaults::{each, fill, made, object};
 use crate::api::structural;
-use crate::api::validation::{At, Errors, names};
+use crate::api::validation::{At, Errors, names, same};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
@@ -14,7 +14,15 @@ pub const KIND: Kind = Kind {
     categories: &["api-extensions"],
     subresources: &["status"],
     columns: &[NAME, columns::column("CREATED AT", |o, _| text(o, "metadata.creationTimestamp"))],
-    strategy: Strategy { default, prepare_create, validate, validate_update, has_generation: true, ..Strategy::PLAIN },
+    strategy: Strategy {
+        default,
+        prepare_create,
+        validate,
+        validate_create,
+        validate_update,
+        has_generation: true,
+        ..Strategy::PLAIN
+    },
     ..Kind::of::<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition>(
         "customresourcedefinition",
     )
@@ -93,6 +101,18 @@ fn validate(definition: &Object) -> Vec<Cause> {
     versions(&spec.get("versions"), &mut errs);
     conversion(&spec.get("conversion"), &mut errs);
     errs.0
+}
+
+/// What its rules may cost.
+fn validate_create(definition: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let versions = At::root(&definition.0).get("spec").get("versions");
+    versions.items().map(schema_of).for_each(|schema| structural::costs::validate(&schema, &mut errs));
+    errs.0
+}
+
+fn schema_of(version: At<'_>) -> At<'_> {
+    version.get("schema").get("openAPIV3Schema")
 }
 
 fn check_names(it: &At<'_>, errs: &mut Errors) {
@@ -245,6 +265,13 @@ fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
     }
     for field in ["kind", "plural"] {
         errs.immutable(&now.get("names").get(field), &before.get("names").get(field));
+    }
+    // A schema that was let in stays in, whatever its rules may cost.
+    let known: Vec<At<'_>> = before.get("versions").items().map(schema_of).collect();
+    for schema in now.get("versions").items().map(schema_of) {
+        if !known.iter().any(|old| same(old.value, schema.value)) {
+            structural::costs::validate(&schema, &mut errs);
+        }
     }
     // What is stored in a version needs that version to be read.
     let versions: Vec<&str> = now.get("versions").items().map(|v| v.get("name").str()).collect();

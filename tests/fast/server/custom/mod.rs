@@ -1,6 +1,7 @@
 //! Custom resources: definitions, the kinds they make, and their objects.
 
 mod convert;
+mod costs;
 mod definitions;
 mod objects;
 mod served;
