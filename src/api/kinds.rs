@@ -285,6 +285,14 @@ impl Kind {
             schema::Source::Defined(_) => None,
         }
     }
+    /// The fields beside `metadata.name` and `metadata.namespace` by which its objects are found: those that selectors of any
+    /// version of it may name.
+    pub fn indexed(&self) -> &'static [&'static str] {
+        match &self.schema {
+            schema::Source::Custom(custom) => custom.indexed,
+            schema::Source::Defined(_) => self.selectable,
+        }
+    }
     pub fn is_custom(&self) -> bool {
         matches!(self.schema, schema::Source::Custom(_))
     }

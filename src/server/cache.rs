@@ -73,7 +73,7 @@ pub(super) struct Item {
     /// As it goes out.
     pub bytes: Bytes,
     labels: Labels,
-    /// The values of `Kind::selectable`, in its order.
+    /// The values of `Kind::indexed`, in its order.
     fields: Box<[Box<str>]>,
 }
 
@@ -111,7 +111,7 @@ impl Item {
         match path {
             "metadata.name" => self.name(),
             "metadata.namespace" => self.namespace(kind),
-            _ => kind.selectable.iter().position(|p| *p == path).map_or("", |i| &self.fields[i]),
+            _ => kind.indexed().iter().position(|p| *p == path).map_or("", |i| &self.fields[i]),
         }
     }
     pub fn current(&self) -> Result<Current, Status> {

@@ -19,7 +19,7 @@ mod convert;
 mod names;
 
 pub(super) use cleanup::begin;
-pub(super) use convert::webhook_of;
+pub(super) use convert::{own_fields, webhook_of};
 
 const RESOURCE: &str = "customresourcedefinitions.apiextensions.k8s.io";
 /// When to try again what failed.

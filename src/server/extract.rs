@@ -14,7 +14,7 @@ const LABELS: [&str; 2] = ["metadata", "labels"];
 
 /// What is looked for in a kind's objects.
 pub(super) struct Extractor {
-    /// The steps of each of `Kind::selectable`, in that order.
+    /// The steps of each of `Kind::indexed`, in that order.
     paths: Vec<Vec<&'static str>>,
     /// The values of those that are unset.
     unset: Vec<Box<str>>,
@@ -24,8 +24,8 @@ impl Extractor {
     pub fn of(kind: &Kind) -> Extractor {
         let nothing = Object(Value::Null);
         Extractor {
-            paths: kind.selectable.iter().map(|path| kind.field_path(path).split('.').collect()).collect(),
-            unset: kind.selectable.iter().map(|path| kind.field(&nothing, path).into()).collect(),
+            paths: kind.indexed().iter().map(|path| kind.field_path(path).split('.').collect()).collect(),
+            unset: kind.indexed().iter().map(|path| kind.field(&nothing, path).into()).collect(),
         }
     }
 

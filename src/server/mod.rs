@@ -282,11 +282,12 @@ impl Server {
     }
 
     async fn watched(&self, request: Request, entry: Option<&audit::Entry>) -> Result<Watch, Status> {
-        let call = Call::resolve(&self.kinds(), request)?;
+        let mut call = Call::resolve(&self.kinds(), request)?;
         self.allow(&call.attributes(), entry).await?;
+        let fields = custom::own_fields(&mut call)?;
         let watch = self.open_watch(&call).await?;
         Ok(match custom::webhook_of(&call) {
-            Some(webhook) => self.told_converted(call, webhook, watch),
+            Some(webhook) => self.told_converted(call, webhook, fields, watch),
             None => call.told(watch),
         })
     }

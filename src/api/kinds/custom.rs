@@ -5,6 +5,7 @@
 //! they were, or become so again, gets the same row (`registry`), so what is kept is bounded by the shapes that definitions
 //! ever had. The schema, which changes most and weighs most, is no part of it: a row holds its newest [`Version`].
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use serde_json::Value;
@@ -22,6 +23,8 @@ pub struct Custom {
     name: String,
     /// Whether it is the version that its group prefers.
     pub preferred: bool,
+    /// The fields that selectors of any version may name.
+    pub indexed: &'static [&'static str],
 }
 
 /// One version of a custom resource as its definition has it now.
@@ -122,7 +125,8 @@ pub fn shape(definition: &Object, json: &Value, stored: Option<&'static Kind>, p
     let types: Vec<Value> =
         selectable(json).iter().map(|path| type_at(&json["schema"]["openAPIV3Schema"], path)).collect();
     let at = stored.map_or(0, |kind| std::ptr::from_ref(kind) as usize);
-    format!("{} {} {names} {fields:?} {types:?} {at} {preferred}", spec["group"], spec["scope"])
+    let indexed = indexed(definition);
+    format!("{} {} {names} {fields:?} {types:?} {indexed:?} {at} {preferred}", spec["group"], spec["scope"])
 }
 
 /// The names that were accepted, or those that are asked for.
@@ -146,6 +150,7 @@ pub fn row(definition: &Object, json: &Value, stored: Option<&'static Kind>, pre
         version: RwLock::new(Arc::new(self::version(definition, json))),
         name: format!("{}.{version}.{kind}", reversed.join(".")),
         preferred,
+        indexed: interned::list(&indexed(definition)),
     }));
     let subresources = &json["subresources"];
     let scale = subresources["scale"].as_object().map(|_| scale(&subresources["scale"]));
@@ -174,6 +179,12 @@ pub fn row(definition: &Object, json: &Value, stored: Option<&'static Kind>, pre
 fn selectable(json: &Value) -> Vec<String> {
     let fields = json["selectableFields"].as_array().into_iter().flatten();
     fields.filter_map(|field| field["jsonPath"].as_str()).map(|path| path.trim_start_matches('.').to_owned()).collect()
+}
+
+/// The selectable fields of all versions: where only `apiVersion` tells versions apart, they lie in what is stored.
+fn indexed(definition: &Object) -> Vec<String> {
+    let versions = definition.0["spec"]["versions"].as_array().into_iter().flatten();
+    versions.flat_map(selectable).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn type_at(schema: &Value, path: &str) -> Value {

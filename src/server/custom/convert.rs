@@ -2,6 +2,7 @@
 //! before the verbs see it, and what goes out into the one asked for: the verbs themselves know the stored one alone.
 //! <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definition-versioning/#webhook-conversion>
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::api::kinds::custom::{Conversion, validate};
 use crate::api::request::{Body, EventKind, PatchType};
+use crate::api::selector::FieldSelector;
 use crate::api::structural::{fill, prune};
 use crate::api::{Kind, Object, Response, Status, Verb, WatchEvent, patch};
 use crate::server::call::Call;
@@ -35,6 +37,7 @@ impl Server {
     pub(in crate::server) async fn run_converted(&self, mut call: Call, webhook: &Value) -> Result<Response, Status> {
         let asked = call.again();
         let concerns_object = matches!(call.subresource.as_deref(), None | Some("status"));
+        let fields = own_fields(&mut call)?;
         let mut warnings = Vec::new();
         let mut response = match call.verb {
             Verb::Patch if concerns_object => self.patch_converted(call, webhook).await?,
@@ -46,7 +49,12 @@ impl Server {
                 call.version = Some(call.kind);
                 self.run(call).await?
             }
+            Verb::DeleteCollection if !fields.0.is_empty() => return self.delete_selected(asked, webhook).await,
             _ => {
+                if !fields.0.is_empty() {
+                    // What fits is known when it is converted: all of it comes on one page.
+                    (call.options.limit, call.options.continue_token) = (None, None);
+                }
                 call.version = Some(call.kind);
                 self.run(call).await?
             }
@@ -55,7 +63,34 @@ impl Server {
         if concerns_object {
             self.answer_converted(&asked, webhook, &mut response).await?;
         }
+        if let Body::List(list) = &mut response.body
+            && !fields.0.is_empty()
+        {
+            list.items.retain(|bytes| fits(&asked, &fields, bytes));
+        }
         Ok(response)
+    }
+
+    /// Deletes what a selector finds that can only be asked of converted objects.
+    async fn delete_selected(&self, asked: Call, webhook: &Value) -> Result<Response, Status> {
+        let list = Call { verb: Verb::List, ..asked.again() };
+        let found = Box::pin(self.run_converted(list, webhook)).await?;
+        let Body::List(list) = &found.body else { return Ok(found) };
+        for bytes in &list.items {
+            let object = Object::from_slice(bytes)?;
+            let one = Call {
+                verb: Verb::Delete,
+                version: Some(asked.kind),
+                namespace: object.namespace().map(str::to_owned),
+                name: Some(object.name().to_owned()),
+                ..asked.again()
+            };
+            match Box::pin(self.run(one)).await {
+                Err(status) if status.is_not_found() => {}
+                done => drop(done?),
+            }
+        }
+        Ok(found)
     }
 
     /// A patch of the version that was asked for: of what it makes of the object as it is now, an update.
@@ -123,21 +158,27 @@ impl Server {
     }
 
     /// A watch in the version that was asked for; it ends with an error where an object cannot be converted.
-    pub(in crate::server) fn told_converted(&self, asked: Call, webhook: Value, mut watch: Watch) -> Watch {
+    pub(in crate::server) fn told_converted(
+        &self,
+        asked: Call,
+        webhook: Value,
+        fields: FieldSelector,
+        mut watch: Watch,
+    ) -> Watch {
         let (sender, told) = tokio::sync::mpsc::channel(16);
         let server = self.me.clone();
+        let mut fitting = Fitting::new(&asked, fields);
         tokio::spawn(async move {
-            while let Some(mut event) = watch.recv().await {
+            while let Some(event) = watch.recv().await {
                 let Some(server) = server.upgrade() else { return };
-                if event.kind != EventKind::Error {
-                    match server.shown_converted(&webhook, asked.asked(), std::slice::from_ref(&event.object)).await {
-                        Ok(mut converted) => event.object = converted.remove(0),
-                        Err(why) => {
-                            let object = serde_json::to_vec(&why).unwrap_or_default().into();
-                            event = WatchEvent { kind: EventKind::Error, object };
-                        }
+                let event = match server.event_converted(&asked, &webhook, event).await {
+                    Ok(event) => fitting.judge(&asked, event),
+                    Err(why) => {
+                        let object = serde_json::to_vec(&why).unwrap_or_default().into();
+                        Some(WatchEvent { kind: EventKind::Error, object })
                     }
-                }
+                };
+                let Some(event) = event else { continue };
                 let last = event.kind == EventKind::Error;
                 if sender.send(event).await.is_err() || last {
                     return;
@@ -145,6 +186,20 @@ impl Server {
             }
         });
         told
+    }
+
+    async fn event_converted(&self, asked: &Call, webhook: &Value, event: WatchEvent) -> Result<WatchEvent, Status> {
+        let object = match event.kind {
+            EventKind::Error => event.object,
+            // It has a revision and nothing to convert.
+            EventKind::Bookmark => {
+                let mut bookmark = Object::from_slice(&event.object)?;
+                bookmark.0["apiVersion"] = asked.asked().api_version().into();
+                bookmark.to_vec().into()
+            }
+            _ => self.shown_converted(webhook, asked.asked(), std::slice::from_ref(&event.object)).await?.remove(0),
+        };
+        Ok(WatchEvent { kind: event.kind, object })
     }
 
     /// Objects in the version of a row, pruned and defaulted as that wants it.
@@ -210,6 +265,66 @@ impl Server {
             ))),
             None => Ok(objects.into_iter().map(Object).collect()),
         }
+    }
+}
+
+/// Takes the fields out of a call's selector that only the version asked for has: they are looked at when objects are
+/// converted.
+pub(in crate::server) fn own_fields(call: &mut Call) -> Result<FieldSelector, Status> {
+    let none = Ok(FieldSelector::default());
+    if std::ptr::eq(call.asked(), call.kind) || webhook_of(call).is_none() {
+        return none;
+    }
+    let Some(text) = call.options.field_selector.take() else { return none };
+    let all = FieldSelector::parse(&text)?;
+    all.check(call.asked())?;
+    let of_all = |path: &str| path.starts_with("metadata.");
+    let (common, own): (Vec<_>, Vec<_>) = all.0.into_iter().partition(|(path, ..)| of_all(path));
+    call.options.field_selector = Some(FieldSelector(common).to_string());
+    Ok(FieldSelector(own))
+}
+
+fn fits(asked: &Call, fields: &FieldSelector, bytes: &[u8]) -> bool {
+    Object::from_slice(bytes).is_ok_and(|object| fields.matches_object(asked.asked(), &object))
+}
+
+/// Which objects of a watch fit a selector that is asked of them when they are converted.
+struct Fitting {
+    fields: FieldSelector,
+    /// By uid, what was said of each.
+    known: HashMap<String, bool>,
+    /// Whether objects may have been told of before the watch began.
+    resumed: bool,
+}
+
+impl Fitting {
+    fn new(asked: &Call, fields: FieldSelector) -> Fitting {
+        let revision = asked.options.resource_version.as_deref().unwrap_or("");
+        let resumed = !matches!(revision, "" | "0") && !asked.options.send_initial_events;
+        Fitting { fields, known: HashMap::new(), resumed }
+    }
+
+    /// What is told of an event: an object that fits no longer is gone.
+    fn judge(&mut self, asked: &Call, event: WatchEvent) -> Option<WatchEvent> {
+        let about_object = !matches!(event.kind, EventKind::Error | EventKind::Bookmark);
+        if self.fields.0.is_empty() || !about_object {
+            return Some(event);
+        }
+        let object = Object::from_slice(&event.object).ok()?;
+        let fits = self.fields.matches_object(asked.asked(), &object);
+        let gone = event.kind == EventKind::Deleted;
+        let before = match gone {
+            true => self.known.remove(object.uid()),
+            false => self.known.insert(object.uid().to_owned(), fits),
+        };
+        let before = before.unwrap_or(self.resumed && event.kind != EventKind::Added);
+        let kind = match (before, fits && !gone) {
+            (false, true) => EventKind::Added,
+            (true, true) => EventKind::Modified,
+            (true, false) => EventKind::Deleted,
+            (false, false) => return None,
+        };
+        Some(WatchEvent { kind, ..event })
     }
 }
 

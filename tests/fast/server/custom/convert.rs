@@ -1,6 +1,6 @@
 //! Versions that a webhook converts: `v1` says `size: 3x4`, `v2` says `width: 3, height: 4` and is stored.
 
-use podwright::api::request::PatchType;
+use podwright::api::request::{EventKind, PatchType};
 use podwright::api::{Options, Verb};
 use serde_json::{Value, json};
 
@@ -32,6 +32,7 @@ async fn with_versions(hook: &Hook) -> Api {
     v2["schema"]["openAPIV3Schema"] =
         spec(json!({"width": {"type": "integer"}, "height": {"type": "integer", "maximum": 9}}));
     it["spec"]["versions"].as_array_mut().unwrap().push(v2);
+    it["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec.size"}]);
     it["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
         "clientConfig": {"url": format!("https://127.0.0.1:{}", hook.port), "caBundle": hook.ca}}});
     api.define(it).await;
@@ -104,4 +105,37 @@ async fn each_version_is_spoken_by_who_asks_for_it() {
     assert_eq!(api.get(v2, "w").await.unwrap().0["spec"]["width"], 9);
     assert!(api.get(v1, "w").await.unwrap_err().message.contains("conversion webhook"));
     api.get(DEFINITIONS, "widgets.example.com").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn selectors_are_asked_of_converted_objects() {
+    let hook = Hook::new(answer).await;
+    let api = with_versions(&hook).await;
+    let (v1, v2) = ("widgets.v1.example.com", "widgets.v2.example.com");
+    let sized = |name: &str, size: &str| json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": {"size": size}});
+    for (name, size) in [("a", "1x1"), ("b", "2x2"), ("c", "1x1")] {
+        api.create(v1, sized(name, size)).await.unwrap();
+    }
+    let by = |selector: &str| Options { field_selector: Some(selector.into()), ..Options::default() };
+    assert_eq!(api.list(v1, by("spec.size=1x1")).await.unwrap().items.len(), 2);
+    assert_eq!(api.list(v1, by("spec.size=1x1,metadata.name!=a")).await.unwrap().items.len(), 1);
+    assert_eq!(api.list(v2, by("spec.size=1x1")).await.unwrap_err().code, 400);
+    let mut watch = api.watch(v1, by("spec.size=2x2")).await.unwrap();
+    let mut next = async || {
+        let event = watch.recv().await.unwrap();
+        (event.kind, podwright::api::Object::from_slice(&event.object).unwrap().name().to_owned())
+    };
+    assert_eq!(next().await, (EventKind::Added, "b".into()));
+    api.patch(v2, "a", json!({"spec": {"width": 2, "height": 2}})).await.unwrap();
+    api.patch(v2, "c", json!({"spec": {"width": 7}})).await.unwrap();
+    api.patch(v2, "a", json!({"metadata": {"labels": {"x": "y"}}})).await.unwrap();
+    api.patch(v2, "b", json!({"spec": {"width": 3}})).await.unwrap();
+    assert_eq!(next().await, (EventKind::Added, "a".into()));
+    assert_eq!(next().await, (EventKind::Modified, "a".into()));
+    assert_eq!(next().await, (EventKind::Deleted, "b".into()));
+    // And nothing else is deleted by one.
+    api.0.handle(request(Verb::DeleteCollection, v1, "", None, by("spec.size=2x2"))).await.unwrap();
+    assert_eq!(next().await, (EventKind::Deleted, "a".into()));
+    let left = api.list(v2, Options::default()).await.unwrap().items.len();
+    assert_eq!(left, 2);
 }

@@ -184,6 +184,40 @@ async fn selectable_fields_select() {
 }
 
 #[tokio::test]
+async fn each_version_selects_by_its_own_fields() {
+    let api = Api::new().await;
+    let mut it = definition(spec(json!({"color": {"type": "string"}, "n": {"type": "integer"}})));
+    let mut beta = it["spec"]["versions"][0].clone();
+    (beta["name"], beta["storage"]) = ("v1beta1".into(), false.into());
+    beta["selectableFields"] = json!([{"jsonPath": ".spec.n"}]);
+    it["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec.color"}]);
+    it["spec"]["versions"].as_array_mut().unwrap().push(beta);
+    api.define(it).await;
+    for (name, spec) in [("r", json!({"color": "red", "n": 1})), ("b", json!({"color": "blue", "n": 2}))] {
+        api.create("widgets", widget(name, spec)).await.unwrap();
+    }
+    let by = |selector: &str| Options { field_selector: Some(selector.into()), ..Options::default() };
+    let beta = "widgets.v1beta1.example.com";
+    for (resource, selector, found) in [
+        ("widgets", "spec.color=red", 1),
+        (beta, "spec.n=2", 1),
+        (beta, "spec.n!=2,metadata.name=r", 1),
+        (beta, "spec.n=3", 0),
+    ] {
+        assert_eq!(api.list(resource, by(selector)).await.unwrap().items.len(), found, "{selector}");
+    }
+    for (resource, selector) in [("widgets", "spec.n=1"), (beta, "spec.color=red")] {
+        assert_eq!(api.list(resource, by(selector)).await.unwrap_err().code, 400, "{selector}");
+    }
+    let mut watch = api.watch(beta, by("spec.n=2")).await.unwrap();
+    assert_eq!(watch.recv().await.unwrap().kind, EventKind::Added);
+    api.patch("widgets", "r", json!({"spec": {"n": 2}})).await.unwrap();
+    assert_eq!(watch.recv().await.unwrap().kind, EventKind::Added);
+    api.patch("widgets", "b", json!({"spec": {"n": 3}})).await.unwrap();
+    assert_eq!(watch.recv().await.unwrap().kind, EventKind::Deleted);
+}
+
+#[tokio::test]
 async fn cluster_scope_and_rights() {
     let api = Api::new().await;
     let mut it = definition(spec(json!({})));
