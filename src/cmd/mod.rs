@@ -134,6 +134,8 @@ fn process(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()>
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let outcome = runtime.block_on(task);
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    // Only now has the last task recorded what it did.
+    podwright_journal::flush();
     outcome
 }
 

@@ -21,6 +21,8 @@ use crate::{
     proxy::{self, Proxy, ProxyConfig, Relay, Sources},
 };
 
+const HOST_RESOLV_CONF: &str = "/etc/resolv.conf";
+
 #[derive(Clone, Debug, clap::Args)]
 pub struct NodeArgs {
     /// The node's name [default: the host's]
@@ -41,7 +43,7 @@ pub struct NodeArgs {
     #[arg(long, default_value = "cluster.local", value_name = "DOMAIN")]
     pub cluster_domain: String,
     /// The resolv.conf whose servers answer what is not of the cluster, and which Pods of dnsPolicy Default get
-    #[arg(long, value_name = "FILE", default_value = "/etc/resolv.conf")]
+    #[arg(long, value_name = "FILE", default_value = HOST_RESOLV_CONF)]
     pub resolv_conf: PathBuf,
     /// How many Pods the node takes
     #[arg(long, default_value_t = 110)]
@@ -93,6 +95,7 @@ impl Node {
         server: ServerAt,
     ) -> anyhow::Result<Node> {
         let name = name(args)?;
+        check_resolv_conf(&args.resolv_conf)?;
         // 1. The network: namespace, addresses, routes.
         let config = NetworkConfig {
             node: name.clone(),
@@ -227,4 +230,14 @@ fn check_controllers(args: &NodeArgs, runtime: &Runtime) -> anyhow::Result<()> {
         missing.join(", ")
     );
     Ok(())
+}
+
+/// A file that was named must be there; a host without name servers may lack its own.
+fn check_resolv_conf(path: &Path) -> anyhow::Result<()> {
+    match std::fs::File::open(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound || path != Path::new(HOST_RESOLV_CONF) => {
+            Err(e).with_context(|| format!("--resolv-conf {}", path.display()))
+        }
+        _ => Ok(()),
+    }
 }

@@ -21,6 +21,7 @@ mod hooks;
 mod host;
 mod labels;
 mod machine;
+mod mounts;
 pub mod objects;
 pub mod observed;
 pub mod plan;
@@ -70,9 +71,9 @@ pub use hollow::Hollow;
 pub struct Config {
     /// The node's name.
     pub name: String,
-    /// Durable things: `<state>/pods`, `<state>/journals`, `<state>/seccomp`.
+    /// Durable things: `<state>/pods`, `<state>/seccomp`.
     pub state_dir: PathBuf,
-    /// What lives until reboot: `<run>/volumes`.
+    /// What lives until reboot, in memory: `<run>/volumes`, `<run>/journals`.
     pub run_dir: PathBuf,
     /// The Pods' logs: `/var/log/pods`, or below the state folder of an isolated node.
     pub log_dir: PathBuf,
@@ -174,10 +175,11 @@ impl Agent {
         let host = host::Machine::read();
         let objects = Arc::new(objects::Objects::new(client.clone(), config.by_name));
         let tokens = Tokens::new(client.clone(), env.clone());
-        let made = [&config.log_dir, &config.state_dir.join("journals"), &config.state_dir.join("seccomp")]
-            .into_iter()
-            .try_for_each(std::fs::create_dir_all);
-        made.map_err(Status::internal)?;
+        let (logs, seccomp, journals) =
+            (&config.log_dir, config.state_dir.join("seccomp"), config.run_dir.join("journals"));
+        [logs, &seccomp].into_iter().try_for_each(std::fs::create_dir_all).map_err(Status::internal)?;
+        // Nothing of a journal needs to outlive the machine's run, and a start is not to wait for a disk to tell of itself.
+        mounts::keep_in_memory(&journals).map_err(Status::internal)?;
         let (pods, memory) = (config.state_dir.join("pods"), config.run_dir.join("volumes"));
         let volumes = Volumes::open(pods, memory, objects.clone(), tokens, env.clone()).map_err(Status::internal)?;
         let missing_controllers: Vec<String> = runtime.cgroups().missing.clone();
@@ -197,16 +199,13 @@ impl Agent {
             env: env.clone(),
             places: Places {
                 logs: config.log_dir.clone(),
-                journals: config.state_dir.join("journals"),
+                journals,
                 journal: config.journal,
-                seccomp: config.state_dir.join("seccomp"),
+                seccomp,
+                resolv_conf: config.resolv_conf.clone(),
                 network: config.network_namespace.clone(),
             },
-            names: Names {
-                dns: config.cluster_dns.clone(),
-                domain: config.cluster_domain.clone(),
-                host_resolv_conf: std::fs::read_to_string(&config.resolv_conf).unwrap_or_default(),
-            },
+            names: Names { dns: config.cluster_dns.clone(), domain: config.cluster_domain.clone() },
             facts: Facts {
                 host_ips: config.addresses.clone(),
                 pod_ips: Vec::new(),
@@ -258,7 +257,6 @@ impl Agent {
                 tracing::warn!(error, "something of this node stays behind");
             }
         }
-        podwright_journal::flush();
         Ok(())
     }
 

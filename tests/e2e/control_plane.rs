@@ -196,6 +196,10 @@ fn trace_and_inspect_tell_a_pods_story_and_the_protocol_is_plain() {
     assert!(times.is_sorted(), "{trace:#}");
     assert!(items.iter().any(|i| i["who"].as_str().is_some_and(|who| who.contains("scheduler"))), "{trace:#}");
     contains(&node.ok(&["trace", "pod", "web"]), "clone3").unwrap();
+    // What is recorded of a start leaves the disk alone.
+    let (mounts, journals) = (std::fs::read_to_string("/proc/self/mounts").unwrap(), node.dir.path().join("journals"));
+    contains(&mounts, &format!("tmpfs {} tmpfs ", journals.display())).unwrap();
+    assert_eq!(std::fs::read_dir(&journals).unwrap().count(), 1, "one a Pod");
     node.apply(&POD.replace("{name: web}", "{name: quiet, annotations: {podwright/journal: 'off'}}"));
     node.wait("condition=Ready", &["pod/quiet"], PATIENCE);
     let quiet = node.ok(&["trace", "pod", "quiet"]);

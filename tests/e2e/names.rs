@@ -75,7 +75,9 @@ metadata: {name: client}
 spec:
   terminationGracePeriodSeconds: 0
   containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '1000']}]
----
+";
+
+const PLAIN: &str = "
 apiVersion: v1
 kind: Pod
 metadata: {name: plain}
@@ -95,6 +97,7 @@ fn other_names_are_asked_of_the_hosts_name_servers() {
     let untouched = Machine::untouched(node.dir.path());
     node.import_busybox();
     node.apply(PODS);
+    node.apply(PLAIN);
     node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
     let look = |name: &str| node.run(&["exec", "client", "--", "nslookup", "-type=a", name]).out;
     contains(&look("www.example.org"), "Address: 203.0.113.80").unwrap();
@@ -112,8 +115,20 @@ fn other_names_are_asked_of_the_hosts_name_servers() {
     let second = NameServer::start("127.0.0.154", [203, 0, 113, 81]);
     fs::write(&file, "nameserver 127.0.0.154\n").unwrap();
     eventually("the other server is asked", PATIENCE, || contains(&look("www.example.com"), "Address: 203.0.113.81"));
+    // A Pod gets what the file says when it starts.
+    node.apply(&PLAIN.replace("plain", "later"));
+    node.wait("condition=Ready", &["pod/later"], PATIENCE);
+    assert_eq!(node.ok(&["exec", "later", "--", "cat", "/etc/resolv.conf"]), "nameserver 127.0.0.154\n");
     drop(second);
     node.ok(&["delete", "pods", "--all"]);
     drop(node);
     untouched.assert_unchanged();
+}
+
+#[test]
+fn a_resolv_conf_that_is_not_there_is_refused() {
+    let mut node = TestNode::stopped(&["--resolv-conf", "/nonexistent/resolv.conf"]);
+    node.spawn();
+    node.wait_ended();
+    contains(&node.log(), "--resolv-conf /nonexistent/resolv.conf: No such file").unwrap();
 }

@@ -10,8 +10,8 @@ const MARK: [u8; 4] = *b"pwj2";
 const HEAD: usize = MARK.len() + 2 + 8;
 /// Four numbers, the process, its role, whether there is an error, the lengths of five texts.
 const NUMBERS: usize = 4 * 8 + 4 + 1 + 1 + 5 * 2;
-/// The most that each text may take: call, subject, field, error, arguments.
-const LIMITS: [usize; 5] = [32, 40, 96, 96, 256];
+/// The most that each text may take: call, subject, field, error, arguments (an nft transaction is the longest).
+const LIMITS: [usize; 5] = [32, 40, 96, 96, 1024];
 
 /// Which process acted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,7 +181,7 @@ mod tests {
     use proptest::prelude::*;
 
     prop_compose! {
-        fn any_record()(numbers in any::<[u64; 4]>(), pid: u32, role in 1u8..=5, call in ".{0,20}", args in ".{0,500}",
+        fn any_record()(numbers in any::<[u64; 4]>(), pid: u32, role in 1u8..=5, call in ".{0,20}", args in ".{0,1500}",
                         error in proptest::option::of(".{0,200}"), subject in "[0-9a-f-]{0,36}", field in ".{0,60}") -> Record {
             let [wall_ns, monotonic_ns, duration_ns, revision] = numbers;
             let role = Role::from(role).unwrap();
@@ -225,7 +225,7 @@ mod tests {
                 call: cut(&record.call, 32),
                 field: cut(&record.field, 96),
                 error: record.error.as_deref().map(|error| cut(error, 96)),
-                args: cut(&record.args, 256),
+                args: cut(&record.args, 1024),
                 ..record
             };
             prop_assert_eq!(decode_all(&bytes, 1000), vec![wanted]);

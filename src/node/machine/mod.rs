@@ -27,7 +27,7 @@ use tokio::{net::TcpStream, sync::mpsc};
 
 use super::{
     executor::{Executor, Found, Happening, PullNews, Pulled, Ran, StartOrder, Started, Trouble},
-    labels,
+    labels, mounts,
     objects::{Objects, env_references},
     observed::{Attempt, Exit, Observed},
     publish::revision,
@@ -48,12 +48,14 @@ use weights::Weights;
 pub struct Places {
     /// `<logs>/<namespace>_<name>_<uid>/<container>/<restart>.log`
     pub logs: PathBuf,
-    /// `<journals>/<uid>`
+    /// `<journals>/<uid>`, in memory.
     pub journals: PathBuf,
     /// Whether kernel operations are recorded there.
     pub journal: bool,
     /// `Localhost` seccomp profiles.
     pub seccomp: PathBuf,
+    /// The node's own resolv.conf.
+    pub resolv_conf: PathBuf,
     /// The node's network namespace, if it is not the process's own.
     pub network: Option<PathBuf>,
 }
@@ -140,6 +142,16 @@ impl Machine {
         serde_json::from_str(&status.annotation).map_err(words)
     }
 
+    /// The node's own resolv.conf as it is now: a Pod gets the servers of the day it starts. Empty where it was taken away.
+    fn host_resolv_conf(&self) -> io::Result<String> {
+        let path = &self.places.resolv_conf;
+        match std::fs::read_to_string(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+            Err(e) => Err(io::Error::new(e.kind(), format!("{}: {e}", path.display()))),
+            text => text,
+        }
+    }
+
     /// hosts, resolv.conf, hostname and the termination log, as files to be mounted.
     fn managed_files(&self, pod: &Pod, part: &Part<'_>, order: &StartOrder) -> io::Result<Vec<Mounted>> {
         let folder = self.volumes.folder(pod);
@@ -150,10 +162,11 @@ impl Machine {
             true => files::host_hosts(pod, &std::fs::read_to_string("/etc/hosts").unwrap_or_default()),
             false => files::hosts(pod, &self.names.domain, &order.ips),
         };
+        let resolv_conf = files::resolv_conf(pod, &self.names, &self.host_resolv_conf()?);
         let message = own.join(format!("{}.termination", order.restart));
         let contents = [
             ("/etc/hosts", folder.join("hosts"), hosts),
-            ("/etc/resolv.conf", folder.join("resolv.conf"), files::resolv_conf(pod, &self.names)),
+            ("/etc/resolv.conf", folder.join("resolv.conf"), resolv_conf),
             ("/etc/hostname", folder.join("hostname"), format!("{hostname}\n")),
             (
                 part.container.termination_message_path.as_deref().unwrap_or("/dev/termination-log"),
@@ -403,6 +416,8 @@ impl Machine {
         }
         errors.extend(self.sweep(Vec::new()).await);
         errors.extend(self.volumes.close().err());
+        let journals = &self.places.journals;
+        errors.extend(mounts::unmount(journals).err().map(|e| format!("umount {}: {e}", journals.display())));
         errors.extend(self.runtime.remove_root(&Scribe::none()).await.err().map(words));
         errors
     }

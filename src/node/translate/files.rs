@@ -13,8 +13,6 @@ pub struct Names {
     pub dns: Vec<IpAddr>,
     /// `cluster.local`
     pub domain: String,
-    /// The node's own resolv.conf.
-    pub host_resolv_conf: String,
 }
 
 /// The Pod's hostname: spec.hostname or the name, at most 63 characters; its FQDN where the Pod asks for that.
@@ -84,10 +82,10 @@ struct Resolv {
     options: Vec<String>,
 }
 
-/// `/etc/resolv.conf` by dnsPolicy and dnsConfig.
-pub fn resolv_conf(pod: &Pod, names: &Names) -> String {
+/// `/etc/resolv.conf` by dnsPolicy and dnsConfig; `host` is the node's own.
+pub fn resolv_conf(pod: &Pod, names: &Names, host: &str) -> String {
     let policy = pod.spec().dns_policy.as_deref().unwrap_or("ClusterFirst");
-    let host = || parse(&names.host_resolv_conf);
+    let host = || parse(host);
     let cluster = !names.dns.is_empty()
         && (policy == "ClusterFirstWithHostNet" || (policy == "ClusterFirst" && !pod.host_network()));
     let mut resolv = match policy {

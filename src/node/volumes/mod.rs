@@ -24,6 +24,7 @@ use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume, VolumeMount}
 
 use super::{
     executor::Trouble,
+    mounts,
     objects::Objects,
     qos,
     spec::{Part, PodExt},
@@ -61,11 +62,7 @@ impl Volumes {
         world: World,
     ) -> io::Result<Volumes> {
         fs::create_dir_all(&pods)?;
-        fs::create_dir_all(&memory)?;
-        if rustix::fs::statfs(&memory)?.f_type as i64 != TMPFS_MAGIC || !is_mount(&memory)? {
-            let flags = rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV;
-            rustix::mount::mount("tmpfs", &memory, "tmpfs", flags, Some(c"mode=0755"))?;
-        }
+        mounts::keep_in_memory(&memory)?;
         Ok(Volumes { pods, memory, objects, tokens, world })
     }
 
@@ -199,11 +196,11 @@ impl Volumes {
     pub fn release(&self, pod: &Pod) -> Result<(), String> {
         let mut errors = Vec::new();
         let mut unmount = |path: PathBuf| {
-            if let Err(e) = subpath::unbind(&path) {
+            if let Err(e) = mounts::unmount(&path) {
                 errors.push(format!("umount {}: {e}", path.display()));
             }
         };
-        mounts_below(&self.folder(pod)).into_iter().rev().for_each(&mut unmount);
+        mounts::below(&self.folder(pod)).into_iter().rev().for_each(&mut unmount);
         if let Err(e) = remove_dir(&self.memory.join(pod.uid())) {
             errors.push(e);
         }
@@ -215,7 +212,7 @@ impl Volumes {
     pub fn remove(&self, pod: &Pod) -> Result<(), String> {
         let released = self.release(pod);
         // While something is still mounted below it, its content is not ours to delete.
-        if !mounts_below(&self.folder(pod)).is_empty() {
+        if !mounts::below(&self.folder(pod)).is_empty() {
             return released;
         }
         released.and(remove_dir(&self.folder(pod)))
@@ -223,7 +220,7 @@ impl Volumes {
 
     /// Takes the node's tmpfs away.
     pub fn close(&self) -> Result<(), String> {
-        subpath::unbind(&self.memory).map_err(|e| format!("umount {}: {e}", self.memory.display()))
+        mounts::unmount(&self.memory).map_err(|e| format!("umount {}: {e}", self.memory.display()))
     }
 
     /// The uids that have folders here.
@@ -238,20 +235,6 @@ impl Volumes {
     pub fn stale_tokens(&self) -> BTreeSet<String> {
         self.tokens.stale()
     }
-}
-
-const TMPFS_MAGIC: i64 = 0x0102_1994;
-
-fn is_mount(path: &Path) -> io::Result<bool> {
-    Ok(mounts_below(path).iter().any(|m| m == path))
-}
-
-/// What is mounted at or below `path`, in order of mounting.
-fn mounts_below(path: &Path) -> Vec<PathBuf> {
-    let Ok(text) = fs::read_to_string("/proc/self/mountinfo") else { return Vec::new() };
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let points = text.lines().filter_map(|line| line.split(' ').nth(4));
-    points.map(|p| PathBuf::from(p.replace("\\040", " "))).filter(|p| p.starts_with(&path)).collect()
 }
 
 fn remove_dir(path: &Path) -> Result<(), String> {
@@ -278,7 +261,7 @@ fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Op
     let fresh = !path.exists();
     fs::create_dir_all(path)?;
     let medium = source.medium.as_deref().unwrap_or_default();
-    if medium == "Memory" && !is_mount(path)? {
+    if medium == "Memory" && !mounts::is_mount(path) {
         let limit = source.size_limit.as_ref().map(qos::units).filter(|l| *l > 0);
         let limit = limit.or(qos::pod_limit(pod, "memory").map(|m| m / 1000));
         let size = limit.map_or_else(

@@ -8,6 +8,8 @@ use std::{
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, open, openat2};
 
+use crate::node::mounts;
+
 const FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
@@ -58,7 +60,7 @@ pub fn bind(held: &OwnedFd, target: &Path) -> io::Result<()> {
     if let Some(parent) = target.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    unbind(target)?;
+    mounts::unmount(target)?;
     if is_folder {
         std::fs::create_dir_all(target)?;
     } else {
@@ -71,15 +73,4 @@ pub fn bind(held: &OwnedFd, target: &Path) -> io::Result<()> {
 fn open_file(target: &Path) -> io::Result<()> {
     rustix::fs::openat(CWD, target, OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::from_raw_mode(0o640))?;
     Ok(())
-}
-
-/// Takes away everything that is mounted on `target`; nothing mounted is no error.
-pub fn unbind(target: &Path) -> io::Result<()> {
-    loop {
-        match rustix::mount::unmount(target, rustix::mount::UnmountFlags::DETACH) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(()),
-            Err(e) => return Err(e.into()),
-        }
-    }
 }

@@ -136,12 +136,8 @@ fn service_links() {
 
 #[test]
 fn names_and_files() {
-    let names = Names {
-        dns: vec!["10.96.0.10".parse().unwrap()],
-        domain: "cluster.local".into(),
-        host_resolv_conf: "search lan\nnameserver 192.0.2.53\noptions edns0\n".into(),
-    };
-    let conf = |spec: Value| resolv_conf(&pod(spec), &names);
+    let names = Names { dns: vec!["10.96.0.10".parse().unwrap()], domain: "cluster.local".into() };
+    let conf = |spec: Value| resolv_conf(&pod(spec), &names, "search lan\nnameserver 192.0.2.53\noptions edns0\n");
     let cluster = "search default.svc.cluster.local svc.cluster.local cluster.local lan\nnameserver 10.96.0.10\n";
     assert_eq!(conf(json!({ "containers": [] })), format!("{cluster}options ndots:5\n"));
     let host = "search lan\nnameserver 192.0.2.53\noptions edns0\n";
