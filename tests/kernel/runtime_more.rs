@@ -1,5 +1,6 @@
 //! What Pods ask for now and then: privileges, the host's namespaces, propagation; and disks that hang.
 
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::time::Duration;
 
@@ -95,8 +96,8 @@ fn refuse_bpf() {
     });
     let kernel = Kernel::new(&Scribe::none());
     for program in seccomp::compile(&serde_json::from_value(profile).unwrap()).unwrap() {
-        let words = program.bytes.chunks_exact(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap()));
-        kernel.seccomp(&words.collect::<Vec<u64>>(), program.flags).unwrap();
+        let file = kernel.sealed_memfd("filter", &program.bytes).unwrap();
+        kernel.seccomp(file.as_fd(), program.flags).unwrap();
     }
 }
 

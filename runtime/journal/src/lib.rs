@@ -146,6 +146,24 @@ impl Scribe {
         result
     }
 
+    /// [`Scribe::call`] for what may find that there is nothing to do: `None`, and nothing to tell.
+    pub fn call_if<T, E: Display>(
+        &self,
+        name: &str,
+        args: impl FnOnce() -> String,
+        act: impl FnOnce() -> Result<Option<T>, E>,
+    ) -> Result<Option<T>, E> {
+        if self.journal.is_none() {
+            return act();
+        }
+        let started = Clock::read();
+        let result = act();
+        if !matches!(result, Ok(None)) {
+            self.write(started, name, &args(), result.as_ref().err().map(|e| e.to_string()));
+        }
+        result
+    }
+
     /// [`Scribe::call`] for an operation that is awaited (netlink).
     pub async fn call_async<T, E: Display>(
         &self,

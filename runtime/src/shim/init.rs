@@ -16,7 +16,7 @@ use crate::StartFailure;
 use crate::plan::{
     ContainerPlan, DevicePlan, ExecPlan, Failure, FailureKind, MountKind, MountPlan, ProcessPlan, SandboxPlan,
 };
-use crate::sys::fs::clean;
+use crate::sys::fs::{Node, clean};
 use crate::sys::{self, Kernel, SysResult, io, mount, process};
 
 pub const READY: u8 = b'r';
@@ -223,14 +223,23 @@ fn attach(kernel: &Kernel, root: BorrowedFd<'_>, plan: &MountPlan, bind: Option<
                 Some(tree) => tree,
                 None => kernel.clone_tree(source, *recursive)?,
             };
-            kernel.set_attrs(tree.as_fd(), plan.recursive_attrs, plan.set, plan.clear, 0)?;
-            kernel.set_attrs(tree.as_fd(), true, 0, 0, plan.propagation)?;
+            // A file has no mounts below it.
+            if plan.recursive_attrs || !is_folder(tree.as_fd()) {
+                kernel.set_attrs(tree.as_fd(), true, plan.set, plan.clear, plan.propagation)?;
+            } else {
+                kernel.set_attrs(tree.as_fd(), false, plan.set, plan.clear, 0)?;
+                kernel.set_attrs(tree.as_fd(), true, 0, 0, plan.propagation)?;
+            }
             tree
         }
     };
-    let folder = rustix::fs::fstat(&mount).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory);
+    let folder = is_folder(mount.as_fd());
     let target = kernel.make_inside(root, &plan.target, folder)?;
     kernel.attach(mount.as_fd(), target.as_fd(), &shown)
+}
+
+fn is_folder(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory)
 }
 
 fn standard_devices(kernel: &Kernel, root: BorrowedFd<'_>) -> SysResult<()> {
@@ -245,13 +254,13 @@ fn standard_devices(kernel: &Kernel, root: BorrowedFd<'_>) -> SysResult<()> {
         ("core", "/proc/kcore"),
     ];
     let dev = kernel.make_inside(root, Path::new("/dev"), true)?;
-    for (name, major, minor) in NODES {
-        kernel.mknod_in(dev.as_fd(), name, FileType::CharacterDevice, 0o666, makedev(major, minor), (0, 0))?;
-    }
-    for (name, target) in LINKS.iter().filter(|(name, target)| *name != "core" || Path::new(target).exists()) {
-        kernel.symlink_in(dev.as_fd(), name, target)?;
-    }
-    Ok(())
+    let node = |(name, major, minor)| {
+        let (kind, dev) = (FileType::CharacterDevice, makedev(major, minor));
+        Node { name, kind, mode: 0o666, dev, owner: (0, 0) }
+    };
+    kernel.mknod_in(dev.as_fd(), &NODES.map(node))?;
+    let links = if Path::new("/proc/kcore").exists() { &LINKS[..] } else { &LINKS[..5] };
+    kernel.symlink_in(dev.as_fd(), links)
 }
 
 fn make_device(kernel: &Kernel, root: BorrowedFd<'_>, plan: &DevicePlan) -> SysResult<()> {
@@ -263,31 +272,22 @@ fn make_device(kernel: &Kernel, root: BorrowedFd<'_>, plan: &DevicePlan) -> SysR
         'p' => FileType::Fifo,
         _ => FileType::CharacterDevice,
     };
-    let dev = makedev(plan.major, plan.minor);
-    kernel.mknod_in(folder.as_fd(), &name.to_string_lossy(), kind, plan.mode, dev, (plan.uid, plan.gid))
+    let (dev, owner) = (makedev(plan.major, plan.minor), (plan.uid, plan.gid));
+    kernel.mknod_in(folder.as_fd(), &[Node { name: &name.to_string_lossy(), kind, mode: plan.mode, dev, owner }])
 }
 
 /// A path that this kernel or image does not have needs no protection.
-fn existing(opened: SysResult<OwnedFd>) -> SysResult<Option<OwnedFd>> {
-    match opened {
-        Ok(fd) => Ok(Some(fd)),
-        Err(e) if matches!(e.errno(), libc::ENOENT | libc::ENOTDIR) => Ok(None),
-        Err(e) => Err(e),
-    }
-}
-
 fn read_only(kernel: &Kernel, root: BorrowedFd<'_>, path: &Path) -> SysResult<()> {
-    let Some(target) = existing(kernel.open_inside(root, path))? else { return Ok(()) };
+    let Some(target) = kernel.find_inside(root, path)? else { return Ok(()) };
     let tree = kernel.clone_tree_of(target.as_fd(), &path.display().to_string(), true)?;
     kernel.set_attrs(tree.as_fd(), true, mount::ATTR_RDONLY, 0, 0)?;
     kernel.attach(tree.as_fd(), target.as_fd(), &path.display().to_string())
 }
 
 fn mask(kernel: &Kernel, root: BorrowedFd<'_>, path: &Path, null: &OwnedFd) -> SysResult<()> {
-    let Some(target) = existing(kernel.open_inside(root, path))? else { return Ok(()) };
+    let Some(target) = kernel.find_inside(root, path)? else { return Ok(()) };
     let shown = path.display().to_string();
-    let stat = rustix::fs::fstat(&target);
-    let cover = match stat.is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::Directory) {
+    let cover = match is_folder(target.as_fd()) {
         true => kernel.new_fs("tmpfs", &[("size", Some("0")), ("nr_inodes", Some("2"))], mount::ATTR_RDONLY)?,
         false => kernel.clone_tree_of(null.as_fd(), "/dev/null", false)?,
     };
@@ -316,22 +316,21 @@ fn connect_stdio(
                 kernel.attach(tree.as_fd(), target.as_fd(), "/dev/console")?;
             }
         }
-        for number in 0..3 {
-            kernel.op("dup2", || number.to_string(), || io::dup_to(slave.as_fd(), number))?;
-        }
+        let slave = slave.as_fd();
+        kernel.op("dup2", || "the pty to 0, 1, 2".to_owned(), || (0..3).try_for_each(|n| io::dup_to(slave, n)))?;
         return Ok(Some(master));
     }
-    for (number, fd) in stdio.iter().enumerate() {
+    let put = |(number, fd): (i32, &Option<OwnedFd>)| {
         let fd = match fd {
             Some(fd) => fd.try_clone().ok(),
             None => fs::File::options().read(true).write(true).open("/dev/null").ok().map(OwnedFd::from),
         };
-        if let Some(fd) = fd {
-            // /dev/stdout is reopened by programs that run as somebody else.
-            own(fd.as_fd(), plan.uid, Some(plan.gid));
-            kernel.op("dup2", || number.to_string(), || io::dup_to(fd.as_fd(), number as i32))?;
-        }
-    }
+        let Some(fd) = fd else { return Ok(()) };
+        // /dev/stdout is reopened by programs that run as somebody else.
+        own(fd.as_fd(), plan.uid, Some(plan.gid));
+        io::dup_to(fd.as_fd(), number)
+    };
+    kernel.op("dup2", || "0, 1, 2".to_owned(), || (0..).zip(stdio).try_for_each(put))?;
     Ok(None)
 }
 
@@ -391,15 +390,7 @@ fn take_identity(kernel: &Kernel, plan: &ProcessPlan, seccomp: &[OwnedFd]) -> Re
 
 fn load_filters(kernel: &Kernel, plan: &ProcessPlan, programs: &[OwnedFd]) -> Result<(), Failure> {
     for (program, flags) in programs.iter().zip(&plan.seccomp) {
-        let read = || -> Result<Vec<u64>, std::io::Error> {
-            let size = rustix::fs::fstat(program)?.st_size as usize;
-            let mut bytes = vec![0u8; size];
-            let got = rustix::io::pread(program, &mut bytes, 0)?;
-            bytes.truncate(got);
-            Ok(bytes.chunks_exact(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap_or_default())).collect())
-        };
-        let program = kernel.op("pread", || "seccomp program".to_owned(), read)?;
-        kernel.seccomp(&program, *flags)?;
+        kernel.seccomp(program.as_fd(), *flags)?;
     }
     Ok(())
 }

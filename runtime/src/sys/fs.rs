@@ -14,13 +14,9 @@ use super::{Kernel, SysResult};
 const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
 
 impl Kernel {
-    /// Opens `path` inside `root` as a handle (O_PATH).
-    pub fn open_inside(&self, root: BorrowedFd<'_>, path: &Path) -> SysResult<OwnedFd> {
-        self.op(
-            "openat2",
-            || path.display().to_string(),
-            || Ok(fs::openat2(root, relative(path), OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE)?),
-        )
+    /// Opens `path` inside `root` as a handle (O_PATH), if there is such a path.
+    pub fn find_inside(&self, root: BorrowedFd<'_>, path: &Path) -> SysResult<Option<OwnedFd>> {
+        self.op_if("openat2", || path.display().to_string(), || find_inside(root, relative(path)))
     }
 
     /// Opens a path of the caller's own mount namespace, as a place alone.
@@ -32,50 +28,29 @@ impl Kernel {
         )
     }
 
-    /// Like [`Kernel::open_inside`], but makes it, with its parents, if it is missing: a folder, or an empty file.
+    /// Like [`Kernel::find_inside`], but makes it, with its parents, if it is missing: a folder, or an empty file.
     pub fn make_inside(&self, root: BorrowedFd<'_>, path: &Path, folder: bool) -> SysResult<OwnedFd> {
-        self.op(
-            if folder { "mkdirat" } else { "mknodat" },
-            || path.display().to_string(),
-            || make_inside(root, path, folder),
-        )
+        let found = find_inside(root, relative(path));
+        if let Ok(Some(found)) = found {
+            return Ok(found);
+        }
+        let call = if folder { "mkdirat" } else { "mknodat" };
+        self.op(call, || path.display().to_string(), || found.and_then(|_| create_inside(root, relative(path), folder)))
     }
 
-    /// A device, pipe or socket node inside an open folder, with exactly this mode and owner.
-    pub fn mknod_in(
-        &self,
-        folder: BorrowedFd<'_>,
-        name: &str,
-        kind: FileType,
-        mode: u32,
-        dev: u64,
-        owner: (u32, u32),
-    ) -> SysResult<()> {
-        let args = || format!("{name}, {kind:?}, {mode:o}, {}:{}", fs::major(dev), fs::minor(dev));
-        self.op("mknodat", args, || {
-            match fs::mknodat(folder, name, kind, Mode::from_raw_mode(mode), dev) {
-                Err(rustix::io::Errno::EXIST) => return Ok(()),
-                done => done?,
-            }
-            fs::chmodat(folder, name, Mode::from_raw_mode(mode), AtFlags::empty())?;
-            let (uid, gid) = owner;
-            if owner != (0, 0) {
-                let (uid, gid) = (fs::Uid::from_raw(uid), fs::Gid::from_raw(gid));
-                fs::chownat(folder, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
-            }
-            Ok(())
-        })
+    /// Devices, pipes or sockets inside an open folder, with exactly these modes and owners; what is there already stays.
+    pub fn mknod_in(&self, folder: BorrowedFd<'_>, nodes: &[Node<'_>]) -> SysResult<()> {
+        self.op("mknodat", || listed(nodes), || nodes.iter().try_for_each(|node| make_node(folder, node)))
     }
 
-    pub fn symlink_in(&self, folder: BorrowedFd<'_>, name: &str, target: &str) -> SysResult<()> {
-        self.op(
-            "symlinkat",
-            || format!("{name} -> {target}"),
-            || match fs::symlinkat(target, folder, name) {
-                Err(rustix::io::Errno::EXIST) => Ok(()),
-                done => Ok(done?),
-            },
-        )
+    /// Symlinks inside an open folder, each a name and its target; what is there already stays.
+    pub fn symlink_in(&self, folder: BorrowedFd<'_>, links: &[(&str, &str)]) -> SysResult<()> {
+        let args = || links.iter().map(|(name, target)| format!("{name} -> {target}")).collect::<Vec<_>>().join(", ");
+        let make = |(name, target): &(&str, &str)| match fs::symlinkat(*target, folder, *name) {
+            Err(rustix::io::Errno::EXIST) => Ok(()),
+            done => Ok(done?),
+        };
+        self.op("symlinkat", args, || links.iter().try_for_each(make))
     }
 
     /// Writes a kernel file (sysctl, cgroup, /proc/self/...).
@@ -123,16 +98,54 @@ impl Kernel {
     }
 }
 
-fn make_inside(root: BorrowedFd<'_>, path: &Path, folder: bool) -> Result<OwnedFd, IoError> {
-    let path = relative(path);
-    let open = |p: &Path| fs::openat2(root, p, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE);
-    match open(path) {
-        Err(rustix::io::Errno::NOENT) => {}
-        done => return Ok(done?),
+/// A device, pipe or socket to be made.
+pub struct Node<'a> {
+    pub name: &'a str,
+    pub kind: FileType,
+    pub mode: u32,
+    pub dev: u64,
+    /// User and group.
+    pub owner: (u32, u32),
+}
+
+fn listed(nodes: &[Node<'_>]) -> String {
+    let shown = |n: &Node<'_>| {
+        let (major, minor) = (fs::major(n.dev), fs::minor(n.dev));
+        format!("{} {:?} {:o} {major}:{minor}", n.name, n.kind, n.mode)
+    };
+    nodes.iter().map(shown).collect::<Vec<_>>().join(", ")
+}
+
+fn make_node(folder: BorrowedFd<'_>, node: &Node<'_>) -> Result<(), IoError> {
+    let mode = Mode::from_raw_mode(node.mode);
+    match fs::mknodat(folder, node.name, node.kind, mode, node.dev) {
+        Err(rustix::io::Errno::EXIST) => return Ok(()),
+        made => made?,
     }
+    fs::chmodat(folder, node.name, mode, AtFlags::empty())?;
+    if node.owner != (0, 0) {
+        let (uid, gid) = (fs::Uid::from_raw(node.owner.0), fs::Gid::from_raw(node.owner.1));
+        fs::chownat(folder, node.name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+    }
+    Ok(())
+}
+
+fn find_inside(root: BorrowedFd<'_>, path: &Path) -> Result<Option<OwnedFd>, IoError> {
+    match fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE) {
+        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(None),
+        found => Ok(Some(found?)),
+    }
+}
+
+/// Makes what is not there, and its parents.
+fn create_inside(root: BorrowedFd<'_>, path: &Path, folder: bool) -> Result<OwnedFd, IoError> {
     let parent = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => make_inside(root, parent, true)?,
-        _ => open(Path::new("."))?,
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let parent = match find_inside(root, parent)? {
+        Some(parent) => parent,
+        None => create_inside(root, parent, true)?,
     };
     let name = path.file_name().ok_or_else(|| IoError::from_raw_os_error(libc::EINVAL))?;
     let made = if folder {
@@ -141,7 +154,9 @@ fn make_inside(root: BorrowedFd<'_>, path: &Path, folder: bool) -> Result<OwnedF
         fs::mknodat(parent.as_fd(), name, FileType::RegularFile, Mode::from_raw_mode(0o644), 0)
     };
     match made {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(open(path)?),
+        Ok(()) | Err(rustix::io::Errno::EXIST) => {
+            find_inside(root, path)?.ok_or_else(|| IoError::from_raw_os_error(libc::ENOENT))
+        }
         Err(e) => Err(e.into()),
     }
 }

@@ -66,6 +66,16 @@ impl Kernel {
     ) -> SysResult<T> {
         self.scribe.call(call, &args, act).map_err(|source| SysError { call, args: args(), source })
     }
+
+    /// [`Kernel::op`] for what may find that there is nothing to do: `None`, and not recorded.
+    pub(crate) fn op_if<T>(
+        &self,
+        call: &'static str,
+        args: impl Fn() -> String,
+        act: impl FnOnce() -> Result<Option<T>, IoError>,
+    ) -> SysResult<Option<T>> {
+        self.scribe.call_if(call, &args, act).map_err(|source| SysError { call, args: args(), source })
+    }
 }
 
 /// The result of a raw system call: errno when it gave -1.

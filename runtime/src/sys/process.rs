@@ -275,15 +275,21 @@ impl Kernel {
         )
     }
 
-    /// Loads one compiled filter: `program` is an array of `struct sock_filter`.
-    pub fn seccomp(&self, program: &[u64], flags: u32) -> SysResult<()> {
+    /// Loads one compiled filter: a file that holds an array of `struct sock_filter`.
+    pub fn seccomp(&self, program: BorrowedFd<'_>, flags: u32) -> SysResult<()> {
+        let size = rustix::fs::fstat(program).map_or(0, |s| s.st_size as usize);
         self.op(
             "seccomp",
-            || format!("SECCOMP_SET_MODE_FILTER, {} instructions", program.len()),
+            || format!("SECCOMP_SET_MODE_FILTER, {} instructions", size / size_of::<libc::sock_filter>()),
             || {
-                let len = u16::try_from(program.len()).map_err(|_| IoError::from_raw_os_error(libc::E2BIG))?;
-                let filter = libc::sock_fprog { len, filter: program.as_ptr() as *mut libc::sock_filter };
-                // SAFETY: a sock_filter is 8 bytes, aligned to 4 at most; the kernel reads `len` of them and checks them.
+                let mut filters = vec![[0u8; size_of::<libc::sock_filter>()]; size / size_of::<libc::sock_filter>()];
+                let got = rustix::io::pread(program, filters.as_flattened_mut(), 0)?;
+                if got != size {
+                    return Err(IoError::from_raw_os_error(libc::EIO));
+                }
+                let len = u16::try_from(filters.len()).map_err(|_| IoError::from_raw_os_error(libc::E2BIG))?;
+                let filter = libc::sock_fprog { len, filter: filters.as_mut_ptr().cast() };
+                // SAFETY: the kernel copies `len` filters of the same size, wherever they lie, and checks them.
                 checked(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &filter) })
                     .map(drop)
             },
