@@ -124,6 +124,52 @@ fn json_patches() {
     assert_eq!(patch::json(&target, &json!({})).unwrap_err().code, 400);
 }
 
+/// What upstream's library lets pass beyond the RFC, in both directions.
+#[test]
+fn json_patches_test_for_absence_and_count_from_the_end() {
+    let target = json!({"m": {"-1": 0}, "l": [{"n": [1, 2]}, {"n": [3]}]});
+    let null = Value::Null;
+    for (operation, expected) in [
+        (json!({"op": "test", "path": "/m/absent", "value": null}), target.clone()),
+        (json!({"op": "remove", "path": "/m/-1"}), json!({"m": {}, "l": [{"n": [1, 2]}, {"n": [3]}]})),
+        (json!({"op": "remove", "path": "/l/-1"}), json!({"m": {"-1": 0}, "l": [{"n": [1, 2]}]})),
+        (
+            json!({"op": "add", "path": "/l/-2/n/-1", "value": 9}),
+            json!({"m": {"-1": 0}, "l": [{"n": [1, 2, 9]}, {"n": [3]}]}),
+        ),
+        (
+            json!({"op": "add", "path": "/l/0/n/-3", "value": 9}),
+            json!({"m": {"-1": 0}, "l": [{"n": [9, 1, 2]}, {"n": [3]}]}),
+        ),
+        (
+            json!({"op": "replace", "path": "/l/-1/n/-1", "value": 9}),
+            json!({"m": {"-1": 0}, "l": [{"n": [1, 2]}, {"n": [9]}]}),
+        ),
+        (
+            json!({"op": "move", "from": "/l/-2/n/-1", "path": "/l/-2/n/-2"}),
+            json!({"m": {"-1": 0}, "l": [{"n": [2, 1]}, {"n": [3]}]}),
+        ),
+        (
+            json!({"op": "copy", "from": "/l/-1/n/0", "path": "/l/0/n/-1"}),
+            json!({"m": {"-1": 0}, "l": [{"n": [1, 2, 3]}, {"n": [3]}]}),
+        ),
+        (json!({"op": "test", "path": "/m/absent", "value": 1}), null.clone()),
+        (json!({"op": "test", "path": "/absent/absent", "value": null}), null.clone()),
+        (json!({"op": "test", "path": "/m/-1", "value": null}), null.clone()),
+        (json!({"op": "test", "path": "/l/7", "value": null}), null.clone()),
+        (json!({"op": "remove", "path": "/l/-3"}), null.clone()),
+        (json!({"op": "add", "path": "/l/-4", "value": 9}), null),
+    ] {
+        let outcome = patch::json(&target, &json!([operation]));
+        let code = outcome.as_ref().err().map(|status| status.code);
+        assert_eq!(outcome.unwrap_or_default(), expected, "{operation}");
+        assert_eq!(code, expected.is_null().then_some(422), "{operation}");
+    }
+    let second = json!([{"op": "test", "path": "/m/x", "value": null}, {"op": "remove", "path": "/m/x"}]);
+    let message = patch::json(&target, &second).unwrap_err().message;
+    assert!(message.contains("operation '/1' failed at path '/m/x'"), "{message}");
+}
+
 #[test]
 fn merge_patches() {
     let out = patch::merge(&json!({"a": {"b": 1, "c": 2}, "l": [1, 2]}), &json!({"a": {"b": null}, "l": [3]}));

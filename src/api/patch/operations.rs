@@ -1,0 +1,88 @@
+//! JSON patch (RFC 6902), with the two liberties that upstream's library takes and clients rely on.
+//!
+//! - `test` for null holds where a map has no such key: client libraries add a first finalizer so that no other's is lost.
+//! - A negative index counts from a list's end: `/spec/containers/-1` is the last container, and `add` puts behind it.
+
+use json_patch::jsonptr::{Pointer, PointerBuf};
+use json_patch::{Patch, PatchOperation};
+use serde_json::Value;
+
+use crate::api::Status;
+
+/// The most operations of one JSON patch, as upstream limits them.
+const MAX_OPERATIONS: usize = 10_000;
+
+/// `target` with the patch applied. A patch that is no patch is a BadRequest, one that does not fit is Invalid, as upstream
+/// has it.
+pub fn json(target: &Value, patch: &Value) -> Result<Value, Status> {
+    if let Some(got) = patch.as_array().map(Vec::len).filter(|n| *n > MAX_OPERATIONS) {
+        let why = format!("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {got}");
+        return Err(Status::failure(413, "RequestEntityTooLarge", why));
+    }
+    let operations: Patch = serde_json::from_value(patch.clone()).map_err(|e| Status::bad_request(e.to_string()))?;
+    let mut out = target.clone();
+    for (number, operation) in operations.0.into_iter().enumerate() {
+        let operation = with_counted_indices(operation, &out);
+        if tests_for_absence(&operation, &out) {
+            continue;
+        }
+        json_patch::patch(&mut out, &[operation]).map_err(|mut why| {
+            why.operation = number;
+            let why = format!("the server rejected our request due to an error in our request: {why}");
+            Status::failure(422, "Invalid", why)
+        })?;
+    }
+    Ok(out)
+}
+
+/// Whether the operation expects null of a key that its map does not have.
+fn tests_for_absence(operation: &PatchOperation, document: &Value) -> bool {
+    let PatchOperation::Test(test) = operation else { return false };
+    let Some((parent, key)) = test.path.split_back().filter(|_| test.value.is_null()) else { return false };
+    let map = document.pointer(parent.as_str()).and_then(Value::as_object);
+    map.is_some_and(|map| !map.contains_key(key.decoded().as_ref()))
+}
+
+/// The operation with each negative index as that from the list's begin.
+fn with_counted_indices(mut operation: PatchOperation, document: &Value) -> PatchOperation {
+    let counted = |path: &mut PointerBuf, room| *path = counted(path, document, room);
+    match &mut operation {
+        // An item that is added comes to stand between others: there is one place more than items.
+        PatchOperation::Add(add) => counted(&mut add.path, 1),
+        PatchOperation::Remove(remove) => counted(&mut remove.path, 0),
+        PatchOperation::Replace(replace) => counted(&mut replace.path, 0),
+        PatchOperation::Test(test) => counted(&mut test.path, 0),
+        PatchOperation::Copy(copy) => {
+            counted(&mut copy.from, 0);
+            counted(&mut copy.path, 1);
+        }
+        PatchOperation::Move(moved) => {
+            counted(&mut moved.from, 0);
+            // A list that the item is taken from has the place that it left.
+            let same_list = self::counted(&moved.path, document, 0).parent() == moved.from.parent();
+            counted(&mut moved.path, usize::from(!same_list));
+        }
+    }
+    operation
+}
+
+/// `path` with its negative indices counted; `room` is added to the length of the last list.
+fn counted(path: &Pointer, document: &Value, room: usize) -> PointerBuf {
+    let (mut out, mut here) = (PointerBuf::new(), Some(document));
+    let last = path.count().saturating_sub(1);
+    for (depth, token) in path.tokens().enumerate() {
+        let list = here.and_then(Value::as_array);
+        let places = list.map_or(0, |list| list.len() + if depth == last { room } else { 0 });
+        let from_end = token.encoded().strip_prefix('-').and_then(|digits| digits.parse::<usize>().ok());
+        match from_end.filter(|back| (1..=places).contains(back)) {
+            Some(back) => out.push_back(places - back),
+            None => out.push_back(token),
+        }
+        here = out.last().and_then(|token| match here? {
+            Value::Object(map) => map.get(token.decoded().as_ref()),
+            Value::Array(list) => list.get(token.decoded().parse::<usize>().ok()?),
+            _ => None,
+        });
+    }
+    out
+}
