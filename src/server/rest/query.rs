@@ -29,9 +29,9 @@ impl Query {
     pub fn first(&self, key: &str) -> Option<&str> {
         self.all(key).next().filter(|value| !value.is_empty())
     }
-    /// Whether a switch is on: given, and neither `false` nor `0`.
+    /// Whether a switch is on: given, and neither `0` nor `false`, however that is spelt: Python's clients say `False`.
     pub fn flag(&self, key: &str) -> bool {
-        self.all(key).next().is_some_and(|value| value != "false" && value != "0")
+        self.all(key).next().is_some_and(|value| !value.eq_ignore_ascii_case("false") && value != "0")
     }
     pub fn number<T: FromStr>(&self, key: &str) -> Result<Option<T>, Status> {
         let Some(text) = self.first(key) else { return Ok(None) };

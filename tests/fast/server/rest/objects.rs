@@ -45,6 +45,16 @@ async fn an_object_lives_through_all_verbs() {
     assert_eq!((missing.code, missing.json()["reason"].clone()), (404, json!("NotFound")));
 }
 
+/// Python's clients say `False`.
+#[tokio::test]
+async fn a_switch_is_off_however_that_is_spelt() {
+    let rest = Rest::new().await;
+    for off in ["false", "False", "FALSE", "0"] {
+        let list = rest.get(&format!("{MAPS}?timeoutSeconds=1&watch={off}")).await;
+        assert_eq!((list.code, list.json()["kind"].clone()), (200, json!("ConfigMapList")), "{off}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_posts_of_one_name_one_is_made_and_one_refused() {
     let rest = Rest::new().await;
