@@ -127,6 +127,8 @@ impl Server {
         let mut options = call.options.clone();
         if let Some(given) = body.get("deleteOptions").filter(|v| !v.is_null()) {
             options.grace_period_seconds = given["gracePeriodSeconds"].as_i64().or(options.grace_period_seconds);
+            options.dry_run |=
+                given["dryRun"].as_array().is_some_and(|stages| stages.iter().any(|stage| stage == "All"));
             let preconditions = given.get("preconditions").filter(|v| !v.is_null());
             if let Some(preconditions) = preconditions {
                 let parsed = serde_json::from_value(preconditions.clone());

@@ -219,6 +219,11 @@ async fn subresources_answer_with_their_kinds() {
     let token = rest.post("/api/v1/namespaces/default/serviceaccounts/robot/token", json!({"spec": {}})).await;
     assert_eq!(token.code, 201, "{}", token.text());
     assert!(token.json()["status"]["token"].as_str().unwrap().len() > 100);
+    // As `kubectl drain --dry-run=server` says it.
+    let dry = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}, "deleteOptions": {"dryRun": ["All"]}});
+    let tried = rest.post("/api/v1/namespaces/default/pods/p/eviction", dry).await;
+    assert_eq!((tried.code, tried.json()["status"].clone()), (201, json!("Success")));
+    assert!(rest.get("/api/v1/namespaces/default/pods/p").await.json()["metadata"]["deletionTimestamp"].is_null());
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
     let evicted = rest.post("/api/v1/namespaces/default/pods/p/eviction", eviction).await;
     assert_eq!((evicted.code, evicted.json()["status"].clone()), (201, json!("Success")));
