@@ -133,7 +133,7 @@ fn custom_resources_are_like_others_to_kubectl() {
     );
     assert_eq!(k.ok(&["get", "ct", "--field-selector=spec.image=other", "-o", "name"], ""), "");
 
-    k.refuses(&["apply", "-f", "-"], &OBJECT.replace("cronSpec", "cronSpek"), "unknown field \"spec.cronSpek\"");
+    k.refuses(&["apply", "-f", "-"], &OBJECT.replace("cronSpec", "cronSpek"), "cronSpek\"");
     k.refuses(&["apply", "-f", "-"], &OBJECT.replace("0 3 * * *", "daily"), "spec.cronSpec in body should match");
     k.refuses(&["patch", "ct", "nightly", "--type=merge", "-p", "{\"spec\":{\"replicas\":9}}"], "", "at most five");
     k.refuses(&["patch", "ct", "nightly", "--type=strategic", "-p", "{}"], "", "strategic");
@@ -157,19 +157,22 @@ fn custom_resources_are_like_others_to_kubectl() {
         ),
         "3back4"
     );
-    k.ok(
-        &[
-            "patch",
-            "ct",
-            "nightly",
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            "{\"status\":{\"conditions\":[{\"type\":\"Ready\",\"status\":\"True\"}]}}",
-        ],
-        "",
-    );
-    k.ok(&["wait", "--for=condition=Ready", "ct/nightly", "--timeout=10s"], "");
+    // Since 1.24.
+    if k.ok(&["patch", "--help"], "").contains("--subresource") {
+        k.ok(
+            &[
+                "patch",
+                "ct",
+                "nightly",
+                "--subresource=status",
+                "--type=merge",
+                "-p",
+                "{\"status\":{\"conditions\":[{\"type\":\"Ready\",\"status\":\"True\"}]}}",
+            ],
+            "",
+        );
+        k.ok(&["wait", "--for=condition=Ready", "ct/nightly", "--timeout=10s"], "");
+    }
 
     // What begins with a brace is JSON to kubectl.
     let applied = "apiVersion: stable.example.com/v1\nkind: CronTab\nmetadata: {name: nightly}\nspec: {ports: [{name: b, port: 2}]}\n";

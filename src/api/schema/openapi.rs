@@ -53,13 +53,18 @@ fn finish(name: &str, definition: &mut Value, prefix: &str, wrap: bool) {
             let description = definition["description"].take();
             *definition = json!({"type": "string", "description": description});
         }
+        // Of several types at once: upstream names none, and clients let anything pass.
+        "JSON" | "JSONSchemaPropsOrArray" | "JSONSchemaPropsOrBool" | "JSONSchemaPropsOrStringArray" => {
+            *definition = json!({"description": definition["description"].take()});
+        }
         _ => {}
     }
     refer(definition, prefix, wrap);
     if merge_keys::is_atomic(&short) {
         definition["x-kubernetes-map-type"] = "atomic".into();
     }
-    for (field, property) in definition["properties"].as_object_mut().into_iter().flatten() {
+    let properties = definition.get_mut("properties").and_then(Value::as_object_mut);
+    for (field, property) in properties.into_iter().flatten() {
         extend(&short, field, property);
     }
 }

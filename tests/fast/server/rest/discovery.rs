@@ -69,11 +69,16 @@ async fn openapi_says_how_fields_merge_and_what_may_be_patched() {
     assert_eq!(rest.get("/openapi/v3/apis/nothing/v1").await.code, 404);
     let v2 = rest.get("/openapi/v2").await.json();
     assert!(v2["definitions"]["io.k8s.api.core.v1.Pod"].is_object() && v2["swagger"] == "2.0");
+    // What may be of any type says nothing of its type; old kubectls check manifests by it.
+    for any in ["JSON", "JSONSchemaPropsOrArray", "JSONSchemaPropsOrBool", "JSONSchemaPropsOrStringArray"] {
+        let any = &v2["definitions"][format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.{any}")];
+        assert_eq!(any.as_object().unwrap().keys().collect::<Vec<_>>(), ["description"]);
+    }
 }
 
 /// Every reference of a document leads somewhere in it.
 #[tokio::test]
-async fn openapi_documents_are_closed() {
+async fn openapi_documents_are_closed_and_hold_no_nulls() {
     fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
         match value {
             Value::Array(items) => items.iter().for_each(|item| references(item, found)),
@@ -81,6 +86,7 @@ async fn openapi_documents_are_closed() {
                 found.extend(map.get("$ref").and_then(Value::as_str));
                 map.values().for_each(|value| references(value, found));
             }
+            Value::Null => panic!("a member of an OpenAPI document is null"),
             _ => {}
         }
     }
