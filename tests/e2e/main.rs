@@ -6,6 +6,7 @@ mod support;
 mod api_access;
 mod bad_input;
 mod chaos;
+mod clients;
 mod commands;
 mod containers;
 mod control_plane;
