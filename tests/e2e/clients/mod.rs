@@ -5,6 +5,7 @@ mod board;
 mod controller;
 mod discovery;
 mod objects;
+mod python;
 mod restart;
 mod sessions;
 mod subresources;
