@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 mod type_check;
 
-pub use type_check::type_check;
+pub use type_check::{Custom, type_check};
 
 use super::cel::types::Fields;
 use super::cel::{CompileError, Env, Program, Type, compile};

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{ClusterResourceScope, Metadata, Resource};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::Partial;
 use crate::api::status::qualified;
@@ -18,6 +19,15 @@ pub struct Definition {
     pub namespaced: bool,
     /// Whether its objects can be asked for.
     pub established: bool,
+    pub served: Vec<Version>,
+}
+
+/// A version that is served.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Version {
+    pub name: String,
+    /// `openAPIV3Schema`
+    pub schema: Value,
 }
 
 impl Definition {
@@ -59,12 +69,23 @@ struct Wire {
 struct Spec {
     group: String,
     scope: String,
-    versions: Vec<Version>,
+    versions: Vec<WireVersion>,
 }
 
 #[derive(Deserialize)]
-struct Version {
+struct WireVersion {
+    #[serde(default)]
+    name: String,
     served: bool,
+    #[serde(default)]
+    schema: Schema,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Schema {
+    #[serde(rename = "openAPIV3Schema")]
+    open_api: Value,
 }
 
 #[derive(Default, Deserialize)]
@@ -90,6 +111,9 @@ struct Condition {
 
 impl From<Wire> for Definition {
     fn from(wire: Wire) -> Definition {
+        let served = wire.spec.versions.into_iter().filter(|version| version.served);
+        let served: Vec<Version> =
+            served.map(|version| Version { name: version.name, schema: version.schema.open_api }).collect();
         let established = wire.status.conditions.iter().any(|c| c.of == "Established" && c.status == "True");
         Definition {
             metadata: wire.partial.metadata,
@@ -97,7 +121,8 @@ impl From<Wire> for Definition {
             plural: wire.status.accepted_names.plural,
             kind: wire.status.accepted_names.kind,
             namespaced: wire.spec.scope == "Namespaced",
-            established: established && wire.spec.versions.iter().any(|version| version.served),
+            established: established && !served.is_empty(),
+            served,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! API server in the same process, [`rpc`] speaks JSON-RPC over a Unix socket and reconnects by itself.
 
 mod blame;
-mod definition;
+pub mod definition;
 mod events;
 mod informer;
 mod informers;

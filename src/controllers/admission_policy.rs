@@ -2,14 +2,19 @@
 //!
 //! Upstream: `pkg/controller/validatingadmissionpolicystatus`. A policy works all the same; the warnings are for its author.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::admissionregistration::v1::{
     ExpressionWarning, TypeChecking, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyStatus,
 };
 
 use super::{Context, Plan, Row, plan::Write};
 use crate::{
-    api::{Object, policy::type_check},
-    client::Key,
+    api::{
+        Object,
+        policy::{Custom, type_check},
+    },
+    client::{Definition, Key, definition::Version},
 };
 
 pub const ROW: Row = Row {
@@ -18,23 +23,38 @@ pub const ROW: Row = Row {
     wire: |wires| {
         let policies = &wires.world.informers.admission_policies.clone();
         wires.own(policies);
+        // What a policy is for may be defined after it.
+        wires.on_defined(|world, queue, _| {
+            world.informers.admission_policies.list().iter().for_each(|policy| queue.add(Key::of(&**policy)));
+        });
     },
     reconcile: |context: &Context<'_>, key: &Key| match context.world.informers.admission_policies.get(key) {
-        Some(policy) => plan(&policy),
+        Some(policy) => plan(&policy, &custom(context)),
         None => Plan::default(),
     },
 };
 
-/// Checks each generation once.
-pub fn plan(policy: &ValidatingAdmissionPolicy) -> Plan {
+/// The kinds that are defined.
+fn custom(context: &Context<'_>) -> Vec<Custom> {
+    let definitions = context.world.catalog.definitions();
+    let established = definitions.iter().filter(|definition| definition.established);
+    let versions = established.flat_map(|of| of.served.iter().map(move |version| (of, version)));
+    let kind = |(of, version): (&Arc<Definition>, &Version)| Custom {
+        group: of.group.clone(),
+        version: version.name.clone(),
+        plural: of.plural.clone(),
+        kind: of.kind.clone(),
+        schema: version.schema.clone(),
+    };
+    versions.map(kind).collect()
+}
+
+/// Writes what was found, unless the status says so already.
+pub fn plan(policy: &ValidatingAdmissionPolicy, custom: &[Custom]) -> Plan {
     let mut plan = Plan::default();
-    let observed = policy.status.as_ref().and_then(|status| status.observed_generation);
-    if observed.is_some() && observed == policy.metadata.generation {
-        return plan;
-    }
     let Ok(object) = Object::from_typed(policy) else { return plan };
     let warning = |(field_ref, warning): (String, String)| ExpressionWarning { field_ref, warning };
-    let warnings: Vec<ExpressionWarning> = type_check(&object.0["spec"]).into_iter().map(warning).collect();
+    let warnings: Vec<ExpressionWarning> = type_check(&object.0["spec"], custom).into_iter().map(warning).collect();
     let mut new = policy.clone();
     new.status = Some(ValidatingAdmissionPolicyStatus {
         observed_generation: policy.metadata.generation,

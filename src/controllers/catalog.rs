@@ -121,6 +121,11 @@ impl Catalog {
         self.0.sections()
     }
 
+    /// The definitions as they are known now.
+    pub fn definitions(&self) -> Vec<Arc<Definition>> {
+        self.0.definitions.list()
+    }
+
     /// All sections, and then each that is new.
     pub fn follow(&self) -> mpsc::UnboundedReceiver<Arc<Section>> {
         let (sender, receiver) = mpsc::unbounded_channel();

@@ -10,6 +10,7 @@ use super::{Known, Policy};
 use crate::api::cel::Type;
 use crate::api::cel::types::Fields;
 use crate::api::schema::{self, Struct};
+use crate::api::structural::{Schema, compile};
 use crate::api::{Kind, kinds};
 
 /// No more kinds are checked than this; upstream's limit.
@@ -29,7 +30,8 @@ impl Fields for Shape {
         self.0.go_type.clone()
     }
     fn field(&self, name: &str) -> Option<Type> {
-        self.0.field(name).map(|field| type_of(&field.of))
+        let known = self.0.field(name).map(|field| type_of(&field.of));
+        known.or(self.0.open.then_some(Type::Dyn))
     }
 }
 
@@ -51,35 +53,68 @@ fn object(fields: Arc<Struct>) -> Type {
     Type::Object(Arc::new(Shape(fields)))
 }
 
+/// A version of a kind that a CustomResourceDefinition defines.
+pub struct Custom {
+    pub group: String,
+    pub version: String,
+    pub plural: String,
+    pub kind: String,
+    /// `openAPIV3Schema`
+    pub schema: Json,
+}
+
+/// A kind that a policy may be about.
+struct Subject {
+    api_version: String,
+    kind: String,
+    object: Type,
+}
+
+impl Subject {
+    fn of(kind: &Kind) -> Subject {
+        Subject { api_version: kind.api_version(), kind: kind.kind.to_owned(), object: object(kind.schema()) }
+    }
+    fn of_custom(custom: &Custom) -> Subject {
+        let tree = compile::object(&custom.kind, &Schema::parse(&custom.schema), schema::metadata());
+        let api_version = format!("{}/{}", custom.group, custom.version);
+        Subject { api_version, kind: custom.kind.clone(), object: object(tree) }
+    }
+}
+
 /// The kinds that a policy's rules name without wildcards.
-fn kinds_of(spec: &Json) -> Vec<&'static Kind> {
-    let mut found: Vec<&'static Kind> = Vec::new();
+fn subjects(spec: &Json, custom: &[Custom]) -> Vec<Subject> {
+    let mut found = Vec::new();
     for rule in spec["matchConstraints"]["resourceRules"].as_array().into_iter().flatten() {
         let has =
             |field: &str, wanted: &str| rule[field].as_array().is_some_and(|list| list.iter().any(|it| it == wanted));
-        let named = |row: &&Kind| {
-            has("apiGroups", row.group) && has("apiVersions", row.version) && has("resources", row.plural)
+        let named = |group: &str, version: &str, plural: &str| {
+            has("apiGroups", group) && has("apiVersions", version) && has("resources", plural)
         };
-        found.extend(kinds::KINDS.iter().filter(named));
+        let rows = kinds::KINDS.iter().filter(|row| named(row.group, row.version, row.plural));
+        found.extend(rows.map(Subject::of));
+        let defined = custom.iter().filter(|it| named(&it.group, &it.version, &it.plural));
+        found.extend(defined.map(Subject::of_custom));
+        found.truncate(MOST_KINDS);
     }
-    found.truncate(MOST_KINDS);
     found
 }
 
-/// For each expression that is wrong about a kind: its field, and what is wrong.
-pub fn type_check(spec: &Json) -> Vec<(String, String)> {
+/// For each expression that is wrong about a kind: its field, and what is wrong. `custom` are the kinds that there are beside
+/// the table's.
+pub fn type_check(spec: &Json, custom: &[Custom]) -> Vec<(String, String)> {
     let param = &spec["paramKind"];
-    let text = |field: &str| param[field].as_str().unwrap_or("");
-    let params = (!param.is_null()).then(|| match kinds::of(text("apiVersion"), text("kind")) {
-        Some(kind) => object(kind.schema()),
-        None => Type::Dyn,
+    let (api_version, kind) = (param["apiVersion"].as_str().unwrap_or(""), param["kind"].as_str().unwrap_or(""));
+    let params = (!param.is_null()).then(|| {
+        let is_it = |it: &&Custom| it.kind == kind && api_version == format!("{}/{}", it.group, it.version);
+        let subject = kinds::of(api_version, kind).map(Subject::of);
+        subject.or_else(|| custom.iter().find(is_it).map(Subject::of_custom)).map_or(Type::Dyn, |it| it.object)
     });
     let mut warnings: Vec<(String, String)> = Vec::new();
-    for kind in kinds_of(spec) {
-        let known = Known { object: object(kind.schema()), params: params.clone() };
+    for subject in subjects(spec, custom) {
+        let known = Known { object: subject.object, params: params.clone() };
         for expression in Policy::compile(spec, &known).expressions() {
             let Err(why) = &expression.program else { continue };
-            let told = format!("{}, Kind={}: {why}", kind.api_version(), kind.kind);
+            let told = format!("{}, Kind={}: {why}", subject.api_version, subject.kind);
             match warnings.iter_mut().find(|(field, _)| *field == expression.field) {
                 Some((_, all)) => *all = format!("{all}\n{told}"),
                 None => warnings.push((expression.field.clone(), told)),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
+use podwright::api::policy::Custom;
 use podwright::controllers::admission_policy::plan;
 use serde_json::{Value, json};
 
@@ -53,7 +54,7 @@ fn expressions_are_held_against_the_kinds_that_they_are_for() {
         ),
         (&["*"], "object.nothing", None),
     ] {
-        let plan = plan(&policy(about(resources, expression), json!({})));
+        let plan = plan(&policy(about(resources, expression), json!({})), &[]);
         assert_eq!(lines(&plan), ["patch validatingadmissionpolicies.admissionregistration.k8s.io/p/status"]);
         let body = plan.writes().next().unwrap().request.body.clone().unwrap();
         assert_eq!(body["status"]["observedGeneration"], 2);
@@ -70,8 +71,56 @@ fn expressions_are_held_against_the_kinds_that_they_are_for() {
 }
 
 #[test]
-fn a_generation_is_checked_once() {
+fn what_is_said_already_is_not_written_again() {
     let spec = || about(&["deployments"], "object.replicas > 1");
-    assert!(plan(&policy(spec(), json!({"observedGeneration": 2}))).is_empty());
-    assert!(!plan(&policy(spec(), json!({"observedGeneration": 1}))).is_empty());
+    let first = plan(&policy(spec(), json!({})), &[]);
+    let mut status = first.writes().next().unwrap().request.body.clone().unwrap()["status"].clone();
+    assert!(plan(&policy(spec(), status.clone()), &[]).is_empty());
+    status["observedGeneration"] = 1.into();
+    assert!(!plan(&policy(spec(), status), &[]).is_empty());
+}
+
+#[test]
+fn custom_kinds_are_held_against_their_schemas() {
+    let schema = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {"size": {"type": "integer"}, "parts": {"type": "array", "items": {"type": "string"}}}},
+        "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+    }});
+    let text = |text: &str| text.to_owned();
+    let widget = |version: &str| Custom {
+        group: text("example.com"),
+        version: text(version),
+        plural: text("widgets"),
+        kind: text("Widget"),
+        schema: schema.clone(),
+    };
+    let custom = [widget("v1"), widget("v2")];
+    for (expression, told) in [
+        ("object.spec.size > 1 && object.spec.parts.all(p, p != '') && object.metadata.labels.x == 'a'", None),
+        ("object.free.whatever.it.is == 1", None),
+        ("object.spec.length > 1", Some("undefined field 'length'")),
+        ("object.spec.size > 'a'", Some("found no matching overload for '_>_'")),
+        ("params.spec.size > 1", None),
+        ("params.spec.length > 1", Some("undefined field 'length'")),
+    ] {
+        let spec = json!({
+            "paramKind": {"apiVersion": "example.com/v2", "kind": "Widget"},
+            "matchConstraints": {"resourceRules": [
+                {"apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["widgets"]}]},
+            "validations": [{"expression": expression}],
+        });
+        let plan = plan(&policy(spec, json!({})), &custom);
+        let body = plan.writes().next().unwrap().request.body.clone().unwrap();
+        let warning = &body["status"]["typeChecking"]["expressionWarnings"][0]["warning"];
+        match told {
+            None => assert!(warning.is_null(), "{expression}: {warning}"),
+            Some(told) => {
+                let warning = warning.as_str().unwrap_or_else(|| panic!("{expression}: {body}"));
+                assert!(
+                    warning.starts_with("example.com/v1, Kind=Widget: ERROR") && warning.contains(told),
+                    "{warning}"
+                );
+            }
+        }
+    }
 }

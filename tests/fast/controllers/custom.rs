@@ -191,3 +191,24 @@ async fn a_namespace_takes_custom_resources_with_it() {
     world.until_gone("owners", "lab", "a").await;
     world.ask(Verb::Get, "owners", "default", "stays", None, Options::default()).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn policies_are_checked_against_what_is_defined_even_after_them() {
+    let world = World::start().await;
+    let rules = json!([{"apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["owners"]}]);
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "p"},
+        "spec": {"matchConstraints": {"resourceRules": rules}, "validations": [{"expression": "object.nothing == 1"}]}});
+    let policies = "validatingadmissionpolicies";
+    world.create(policies, "", policy).await;
+    world.define().await;
+    let mut status = Value::Null;
+    for _ in 0..1000 {
+        status = world.ask(Verb::Get, policies, "", "p", None, Options::default()).await.unwrap().0["status"].take();
+        let warning = &status["typeChecking"]["expressionWarnings"][0]["warning"];
+        if warning.as_str().is_some_and(|warning| warning.contains("undefined field 'nothing'")) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("nothing is said of it: {status}");
+}

@@ -235,7 +235,7 @@ fn admission_policy(value: Value) {
     for expression in compiled.expressions() {
         let _ = expression.program.as_ref().map_err(ToString::to_string);
     }
-    drop(policy::type_check(spec));
+    drop(policy::type_check(spec, &[]));
 }
 
 fn webhook(value: Value) {
