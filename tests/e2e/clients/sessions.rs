@@ -146,15 +146,16 @@ fn attach_joins_the_process_that_is_there() {
             assert_eq!(stderr.next_line().await.unwrap().unwrap(), format!("err {word}"));
         }
         drop((stdin, stdout, stderr, process));
-        // Who attaches later goes on where the other left; the log has all of it.
+        // Who attaches later goes on where the other left.
         let mut process = pods.attach("p", &AttachParams::default().stdin(true).stderr(false)).await.unwrap();
         process.stdin().unwrap().write_all(b"three\n").await.unwrap();
         let mut stdout = tokio::io::BufReader::new(process.stdout().unwrap()).lines();
         assert_eq!(stdout.next_line().await.unwrap().unwrap(), "got three");
+    });
+    cluster.until("the log has all of it", async || {
         let log = pods.logs("p", &LogParams::default()).await.unwrap();
-        for line in ["got one\n", "err two\n", "got three\n"] {
-            assert!(log.contains(line), "{log}");
-        }
+        let told = ["got one\n", "err two\n", "got three\n"].iter().all(|line| log.contains(line));
+        if told { Ok(()) } else { Err(log) }
     });
 }
 
