@@ -133,3 +133,15 @@ impl Object {
         self.0["metadata"][field].as_str().unwrap_or("")
     }
 }
+
+/// How deeply an object may be nested. JSON is read up to 127 levels; around an object lie those of a call or a review.
+pub const MAX_NESTED: usize = 112;
+
+/// Whether a value has no more than so many lists and maps within each other.
+pub fn nests_within(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(items) => levels > 0 && items.iter().all(|item| nests_within(item, levels - 1)),
+        Value::Object(map) => levels > 0 && map.values().all(|value| nests_within(value, levels - 1)),
+        _ => true,
+    }
+}

@@ -33,6 +33,9 @@ pub fn begin() {
     if env::var_os(TARGET).is_none() {
         process::exit(drive(&env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect::<Vec<_>>()));
     }
+    // As Rust's own `main` does it: who writes to a connection that is closed is told so.
+    // SAFETY: no handler is installed, and nobody else has asked for this signal.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     // A stack that overflows is a finding like any other: the handler needs a place to stand on.
     let place = Box::leak(vec![0u8; 64 << 10].into_boxed_slice());
     let stack = libc::stack_t { ss_sp: place.as_mut_ptr().cast(), ss_flags: 0, ss_size: place.len() };
@@ -106,12 +109,13 @@ struct Outcome {
 
 /// Fuzzes a target for so many seconds, beginning with its seeds and with what reached new code before.
 fn fuzz(target: &Target, seconds: u32) -> Outcome {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/fuzz").join(target.name);
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package lies in tests/");
+    let folder = tests.with_file_name("target").join("corpus").join(target.name);
     let (corpus, found, log) = (folder.join("corpus"), folder.join("findings"), folder.join("log"));
     let _ = fs::remove_dir_all(&found);
-    fs::create_dir_all(&corpus).and_then(|()| fs::create_dir_all(&found)).expect("target/fuzz can be written");
+    fs::create_dir_all(&corpus).and_then(|()| fs::create_dir_all(&found)).expect("target/corpus can be written");
     for (i, seed) in target.seeds().into_iter().enumerate() {
-        fs::write(corpus.join(format!("seed-{i}")), seed).expect("target/fuzz can be written");
+        fs::write(corpus.join(format!("seed-{i}")), seed).expect("target/corpus can be written");
     }
     let mut args: Vec<String> = [
         format!("-max_total_time={seconds}"),
@@ -125,7 +129,7 @@ fn fuzz(target: &Target, seconds: u32) -> Outcome {
     ]
     .into();
     args.push(corpus.display().to_string());
-    let ended = run(target.name, &args, fs::File::create(&log).expect("target/fuzz can be written").into());
+    let ended = run(target.name, &args, fs::File::create(&log).expect("target/corpus can be written").into());
     let text = String::from_utf8_lossy(&fs::read(&log).unwrap_or_default()).into_owned();
     let last = |before: &str| {
         let found = text.rsplit_once(before).map(|(_, rest)| rest.split_whitespace().next().unwrap_or("?").to_owned());

@@ -80,7 +80,8 @@ pub fn respond(request: &Message, code: ResponseCode) -> Message {
     response.metadata.recursion_desired = request.metadata.recursion_desired;
     response.metadata.recursion_available = true;
     response.metadata.response_code = code;
-    response.queries = request.queries.clone();
+    // Who asks several things at once is told of one: all of them might not fit into an answer.
+    response.queries = request.queries.iter().take(1).cloned().collect();
     if request.edns.is_some() {
         let mut edns = Edns::new();
         edns.set_max_payload(MAX_DATAGRAM);

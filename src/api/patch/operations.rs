@@ -8,9 +8,11 @@ use json_patch::{Patch, PatchOperation};
 use serde_json::Value;
 
 use crate::api::Status;
+use crate::api::object::{MAX_NESTED, nests_within};
 
-/// The most operations of one JSON patch, as upstream limits them.
+/// The most operations of one JSON patch, and bytes that all of its copies together may add, as upstream limits them.
 const MAX_OPERATIONS: usize = 10_000;
+const MAX_COPIED: usize = 3 << 20;
 
 /// `target` with the patch applied. A patch that is no patch is a BadRequest, one that does not fit is Invalid, as upstream
 /// has it.
@@ -20,17 +22,31 @@ pub fn json(target: &Value, patch: &Value) -> Result<Value, Status> {
         return Err(Status::failure(413, "RequestEntityTooLarge", why));
     }
     let operations: Patch = serde_json::from_value(patch.clone()).map_err(|e| Status::bad_request(e.to_string()))?;
-    let mut out = target.clone();
+    let refused = |why: String| {
+        let why = format!("the server rejected our request due to an error in our request: {why}");
+        Status::failure(422, "Invalid", why)
+    };
+    let (mut out, mut copied) = (target.clone(), 0);
     for (number, operation) in operations.0.into_iter().enumerate() {
         let operation = with_counted_indices(operation, &out);
         if tests_for_absence(&operation, &out) {
             continue;
         }
-        json_patch::patch(&mut out, &[operation]).map_err(|mut why| {
+        if let PatchOperation::Copy(copy) = &operation {
+            copied += out.pointer(copy.from.as_str()).map_or(0, |value| value.to_string().len());
+            if copied > MAX_COPIED {
+                let why = "Unable to complete the copy, the accumulated size increase of copy is";
+                return Err(refused(format!("{why} {copied}, exceeding the limit {MAX_COPIED}")));
+            }
+        }
+        // Nothing is undone where it fails, which may panic: the outcome is thrown away then.
+        json_patch::patch_unsafe(&mut out, &[operation]).map_err(|mut why| {
             why.operation = number;
-            let why = format!("the server rejected our request due to an error in our request: {why}");
-            Status::failure(422, "Invalid", why)
+            refused(why.to_string())
         })?;
+    }
+    if !nests_within(&out, MAX_NESTED) {
+        return Err(refused(format!("the outcome is nested more than {MAX_NESTED} levels deep")));
     }
     Ok(out)
 }

@@ -8,6 +8,7 @@ use hyper::body::Body as _;
 use serde_json::Value;
 
 use super::reply::HttpBody;
+use crate::api::object::{MAX_NESTED, nests_within};
 use crate::api::{Status, duplicates, protobuf, yaml};
 use crate::server::limits::Taken;
 
@@ -52,6 +53,15 @@ async fn all(mut body: HttpBody, room: &mut Taken) -> Result<Bytes, Status> {
 
 /// The value that a body holds.
 pub fn parse(bytes: &[u8], form: Written) -> Result<Value, Status> {
+    let value = value(bytes, form)?;
+    // What is stored must be read again, as JSON.
+    match nests_within(&value, MAX_NESTED) {
+        true => Ok(value),
+        false => Err(Status::bad_request(format!("the body is nested more than {MAX_NESTED} levels deep"))),
+    }
+}
+
+fn value(bytes: &[u8], form: Written) -> Result<Value, Status> {
     match form {
         Written::Json => serde_json::from_slice(bytes).map_err(|why| unreadable("json parse", why)),
         Written::Protobuf => protobuf::decode(bytes).map_err(|why| unreadable("protobuf", why)),

@@ -61,6 +61,35 @@ async fn bodies_that_are_none_get_the_right_code() {
     assert_eq!(told.code, 415, "a patch names its type");
 }
 
+/// What small bodies could make large, deep, or fail halfway.
+#[tokio::test]
+async fn no_patch_makes_more_than_can_be_kept() {
+    let rest = Rest::new().await;
+    rest.post(MAPS, config_map("a")).await;
+    let json = [("content-type", "application/json-patch+json")];
+    let ask = async |operations: Value| {
+        let told = rest.ask(&format!("PATCH {MAPS}/a"), &json, operations.to_string()).await;
+        (told.code, told.json()["message"].as_str().unwrap_or("").to_owned())
+    };
+    // Each copy doubles the object.
+    let doubled: Vec<Value> =
+        (0..30).map(|n| json!({"op": "copy", "from": "", "path": format!("/data/{n}")})).collect();
+    let (code, why) = ask(doubled.into()).await;
+    assert!(code == 422 && why.contains("the accumulated size increase of copy is"), "{code} {why}");
+    let deeper: Vec<Value> = (1..200).map(|n| json!({"op": "add", "path": "/a".repeat(n), "value": {}})).collect();
+    let (code, why) = ask(deeper.into()).await;
+    assert!(code == 422 && why.contains("levels deep"), "{code} {why}");
+    // A move into itself fails, with nothing to be undone.
+    let (code, why) = ask(json!([
+        {"op": "move", "from": "/data", "path": "/d"}, {"op": "replace", "path": "", "value": {}}, {"op": "remove", "path": "/a"}]))
+    .await;
+    assert!(code == 422 && why.contains("operation '/2' failed at path '/a'"), "{code} {why}");
+    assert_eq!(rest.get(&format!("{MAPS}/a")).await.json()["data"], json!({"a": "1"}));
+    let nested = format!("{{\"data\": {}{}}}", "[".repeat(120), "]".repeat(120));
+    let told = rest.ask(&format!("POST {MAPS}"), &JSON, nested).await;
+    assert!(told.code == 400 && told.text().contains("levels deep"), "{}", told.text());
+}
+
 #[tokio::test]
 async fn what_cannot_be_written_is_not_acceptable() {
     let rest = Rest::new().await;
