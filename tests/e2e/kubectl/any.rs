@@ -1,15 +1,13 @@
-//! The real kubectl drives a whole node: what everyone does with a cluster, over TLS with the administrator's kubeconfig.
+//! What every kubectl does, also the old one of a distribution.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
-    process::{Child, Command, Stdio},
-    time::Duration,
+    process::{Command, Stdio},
 };
 
+use super::{Cluster, Ended, PATIENCE, kubectls, minor};
 use crate::support::{Answer, TestNode, contains, eventually};
-
-const PATIENCE: Duration = Duration::from_secs(30);
 
 const POD: &str = "
 apiVersion: v1
@@ -41,42 +39,22 @@ spec:
         env: [{name: A, value: '1'}]
 ";
 
-/// A node and a kubectl that knows it.
-struct Cluster {
-    node: TestNode,
-    kubectl: String,
+/// A node and the first kubectl that is here, whatever its age. `None` where there is none; that is said.
+fn start() -> Option<Cluster> {
+    let Some(kubectl) = kubectls().into_iter().next() else {
+        eprintln!("skipped: there is no kubectl here; `./dev test` gets one");
+        return None;
+    };
+    let node = TestNode::start(&[]);
+    node.import_busybox();
+    Some(Cluster::of(node, kubectl))
 }
 
 impl Cluster {
-    /// `None` where there is no kubectl; that is said.
-    fn start() -> Option<Cluster> {
-        let kubectl = std::env::var("KUBECTL").unwrap_or_else(|_| "kubectl".into());
-        if Command::new(&kubectl).args(["version", "--client"]).stdout(Stdio::null()).status().is_err() {
-            eprintln!("skipped: there is no kubectl here; `./dev test` installs one");
-            return None;
-        }
-        let node = TestNode::start(&[]);
-        node.import_busybox();
-        Some(Cluster { node, kubectl })
-    }
-
-    /// Which kubectl it is: 32 of 1.32.
-    fn minor(&self) -> u32 {
-        let version = self.ok(&["version", "--client", "-o", "json"]);
-        let version: serde_json::Value = serde_json::from_str(&version).unwrap();
-        let digits: String =
-            version["clientVersion"]["minor"].as_str().unwrap().chars().take_while(char::is_ascii_digit).collect();
-        digits.parse().unwrap()
-    }
-
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.kubectl);
-        let dir = self.node.dir.path();
-        command
-            .env("KUBECONFIG", dir.join("admin.kubeconfig"))
-            .env("HOME", dir)
-            .env("KUBECACHEDIR", dir.join("kubecache"));
-        command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(args).envs(self.env.iter().map(|(k, v)| (k, v)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
@@ -101,39 +79,28 @@ impl Cluster {
     }
 
     #[track_caller]
-    fn says(&self, args: &[&str], part: &str) {
+    fn shows(&self, args: &[&str], part: &str) {
         contains(&self.ok(args), part).unwrap_or_else(|why| panic!("kubectl {}: {why}", args.join(" ")));
-    }
-}
-
-/// Ends a process that a test has started, whatever happens.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
 #[test]
 fn objects_are_made_shown_changed_and_deleted() {
-    let Some(cluster) = Cluster::start() else { return };
-    cluster.says(&["version"], "v1.35.0");
-    cluster.says(&["api-resources"], "deployments");
-    cluster.says(&["api-versions"], "apps/v1");
-    cluster.says(&["explain", "pod.spec.containers"], "FIELDS:");
-    cluster.says(&["explain", "deployment.spec.strategy.rollingUpdate.maxSurge"], "maxSurge");
-    cluster.says(&["get", "--raw", "/readyz?verbose"], "readyz check passed");
+    let Some(cluster) = start() else { return };
+    cluster.shows(&["version"], "v1.35.0");
+    cluster.shows(&["api-resources"], "deployments");
+    cluster.shows(&["api-versions"], "apps/v1");
+    cluster.shows(&["explain", "pod.spec.containers"], "FIELDS:");
+    cluster.shows(&["explain", "deployment.spec.strategy.rollingUpdate.maxSurge"], "maxSurge");
+    cluster.shows(&["get", "--raw", "/readyz?verbose"], "readyz check passed");
 
     // Create and apply.
     cluster.ok(&["create", "namespace", "lab"]);
     cluster.ok(&["create", "configmap", "settings", "--from-literal=a=1"]);
     cluster.ok(&["create", "secret", "generic", "hidden", "--from-literal=b=2"]);
-    cluster.says(&["create", "deployment", "plain", "--image=localhost/busybox:1"], "deployment.apps/plain created");
+    cluster.shows(&["create", "deployment", "plain", "--image=localhost/busybox:1"], "deployment.apps/plain created");
     cluster.ok(&["delete", "deployment", "plain"]);
-    if cluster.minor() >= 24 {
+    if minor(&cluster.kubectl) >= Some(24) {
         assert!(cluster.ok(&["create", "token", "default"]).len() > 100);
     }
     assert_eq!(cluster.ok_with(&["apply", "-f", "-"], DEPLOYMENT), "deployment.apps/app created\n");
@@ -149,25 +116,25 @@ fn objects_are_made_shown_changed_and_deleted() {
     };
     assert_eq!(refused.code, 1, "{}", refused.all());
     // An old one looks at the fields itself, and has its own words for them.
-    let field = if cluster.minor() >= 25 { "spec.replica" } else { "replica" };
+    let field = if minor(&cluster.kubectl) >= Some(25) { "spec.replica" } else { "replica" };
     contains(&refused.err, &format!("unknown field \"{field}\"")).unwrap();
 
     // Show.
     cluster.ok(&["rollout", "status", "deployment/app", "--timeout=30s"]);
-    cluster.says(&["get", "deployments"], "2/2");
-    cluster.says(&["get", "pods", "-o", "wide"], "NOMINATED NODE");
-    cluster.says(&["get", "all", "-A"], "deployment.apps/app");
-    cluster.says(&["get", "deployment", "app", "-o", "yaml"], "kind: Deployment");
-    cluster.says(&["get", "deployment", "app", "-o", "json"], "\"kind\": \"Deployment\"");
-    cluster.says(&["get", "pods", "-o", "name"], "pod/app-");
+    cluster.shows(&["get", "deployments"], "2/2");
+    cluster.shows(&["get", "pods", "-o", "wide"], "NOMINATED NODE");
+    cluster.shows(&["get", "all", "-A"], "deployment.apps/app");
+    cluster.shows(&["get", "deployment", "app", "-o", "yaml"], "kind: Deployment");
+    cluster.shows(&["get", "deployment", "app", "-o", "json"], "\"kind\": \"Deployment\"");
+    cluster.shows(&["get", "pods", "-o", "name"], "pod/app-");
     assert_eq!(cluster.ok(&["get", "deployment", "app", "-o", "jsonpath={.spec.replicas}"]), "2");
-    cluster.says(&["get", "pods", "-o", "custom-columns=N:.metadata.name"], "app-");
-    cluster.says(&["get", "pods", "-l", "app=app", "--show-labels"], "app=app");
-    cluster.says(&["get", "pods", "--field-selector=status.phase=Running", "--sort-by=.metadata.name"], "app-");
-    cluster.says(&["describe", "deployment", "app"], "ScalingReplicaSet");
-    cluster.says(&["describe", "pods", "-l", "app=app"], "localhost/busybox:1");
-    cluster.says(&["describe", "node"], "Allocatable:");
-    cluster.says(&["get", "events"], "Scheduled");
+    cluster.shows(&["get", "pods", "-o", "custom-columns=N:.metadata.name"], "app-");
+    cluster.shows(&["get", "pods", "-l", "app=app", "--show-labels"], "app=app");
+    cluster.shows(&["get", "pods", "--field-selector=status.phase=Running", "--sort-by=.metadata.name"], "app-");
+    cluster.shows(&["describe", "deployment", "app"], "ScalingReplicaSet");
+    cluster.shows(&["describe", "pods", "-l", "app=app"], "localhost/busybox:1");
+    cluster.shows(&["describe", "node"], "Allocatable:");
+    cluster.shows(&["get", "events"], "Scheduled");
 
     // Change.
     cluster.ok(&["label", "deployment", "app", "tier=back"]);
@@ -185,12 +152,12 @@ fn objects_are_made_shown_changed_and_deleted() {
     cluster.ok(&["rollout", "status", "deployment/app", "--timeout=30s"]);
     cluster.ok(&["set", "env", "deployment/app", "B=3"]);
     cluster.ok(&["rollout", "status", "deployment/app", "--timeout=60s"]);
-    cluster.says(&["rollout", "history", "deployment/app"], "REVISION");
+    cluster.shows(&["rollout", "history", "deployment/app"], "REVISION");
     cluster.ok(&["rollout", "undo", "deployment/app"]);
     cluster.ok(&["rollout", "restart", "deployment/app"]);
     cluster.ok(&["rollout", "status", "deployment/app", "--timeout=60s"]);
     cluster.ok(&["expose", "deployment", "app", "--port=80"]);
-    cluster.says(&["get", "service", "app"], "ClusterIP");
+    cluster.shows(&["get", "service", "app"], "ClusterIP");
     let edit = ["edit", "configmap", "settings"];
     let edited = cluster.command(&edit).env("KUBE_EDITOR", "sed -i 's/a: \"1\"/a: \"edited\"/'").output().unwrap();
     contains(&Answer::of(edited).all(), "configmap/settings edited").unwrap();
@@ -215,7 +182,7 @@ fn objects_are_made_shown_changed_and_deleted() {
 
 #[test]
 fn sessions_reach_into_pods() {
-    let Some(cluster) = Cluster::start() else { return };
+    let Some(cluster) = start() else { return };
     cluster.ok_with(&["create", "-f", "-"], POD);
     cluster.ok(&["wait", "--for=condition=Ready", "pod/web", "--timeout=30s"]);
 
@@ -255,13 +222,13 @@ fn sessions_reach_into_pods() {
 
 #[test]
 fn a_watch_and_a_kubeconfig_outlive_a_restart_of_the_server() {
-    let Some(mut cluster) = Cluster::start() else { return };
+    let Some(mut cluster) = start() else { return };
     let before = std::fs::read_to_string(cluster.node.dir.path().join("admin.kubeconfig")).unwrap();
     cluster.ok(&["create", "configmap", "kept", "--from-literal=a=1"]);
     cluster.node.kill();
     cluster.node.spawn();
     cluster.node.wait_ready();
-    cluster.says(&["get", "configmap", "kept"], "kept");
+    cluster.shows(&["get", "configmap", "kept"], "kept");
     let after = std::fs::read_to_string(cluster.node.dir.path().join("admin.kubeconfig")).unwrap();
     assert_eq!(before, after, "port and certificates stay");
     let printed = cluster.node.ok(&["kubeconfig"]);

@@ -1,0 +1,187 @@
+//! The real kubectl drives a running server: what everyone does with a cluster, over TLS with the administrator's kubeconfig.
+//!
+//! A drill is a table: what is typed into a shell, and what must come of it. `any` holds what every kubectl can do, the other
+//! files what the newest one does that is here: `KUBECTL`, the one on PATH, or `target/tools/kubectl` (`./dev test` gets it).
+
+mod access;
+mod any;
+mod apply;
+mod change;
+mod create;
+mod custom;
+mod debug;
+mod delete;
+mod nodes;
+mod sessions;
+mod show;
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use crate::support::{Answer, TestNode, contains};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The oldest kubectl that knows all that the drills use.
+const SINCE: u32 = 32;
+
+/// What must come of a line.
+#[derive(Clone, Copy, Debug)]
+enum Expect {
+    /// Success, with exactly this on standard output, white space at the ends aside.
+    Is(&'static str),
+    /// Success, with each of these on standard output or error.
+    Has(&'static [&'static str]),
+    /// Success, with none of these.
+    Lacks(&'static [&'static str]),
+    /// This exit code, with this on standard output or error.
+    Fails(i32, &'static str),
+}
+use Expect::{Fails, Has, Is, Lacks};
+
+impl Expect {
+    fn check(self, answer: &Answer) -> Result<(), String> {
+        let all = answer.all();
+        let wanted = if let Fails(code, _) = self { code } else { 0 };
+        if answer.code != wanted {
+            return Err(format!("exit code {wanted} was expected: {all}"));
+        }
+        match self {
+            Is(text) if answer.out.trim() == text.trim() => Ok(()),
+            Is(text) => Err(format!("{text:?} was expected: {all}")),
+            Has(parts) => parts.iter().try_for_each(|part| contains(&all, part)),
+            Lacks(parts) => parts.iter().try_for_each(|part| match contains(&all, part) {
+                Ok(()) => Err(format!("{part:?} is in:\n{all}")),
+                Err(_) => Ok(()),
+            }),
+            Fails(_, part) => contains(&all, part),
+        }
+    }
+}
+
+/// A server, with a node or without, and a shell whose kubectl knows it.
+struct Cluster {
+    node: TestNode,
+    kubectl: PathBuf,
+    env: Vec<(&'static str, String)>,
+}
+
+impl Cluster {
+    /// A node with the image `$IMAGE`, and the newest kubectl. `None` where none is new enough; that is said.
+    fn start() -> Option<Cluster> {
+        let kubectl = newest()?;
+        let node = TestNode::start(&[]);
+        node.import_busybox();
+        Some(Cluster::of(node, kubectl))
+    }
+
+    /// A control plane without a node: nothing runs there.
+    fn without_node() -> Option<Cluster> {
+        let kubectl = newest()?;
+        Some(Cluster::of(TestNode::server(&["--listen", "127.0.0.1:0"]), kubectl))
+    }
+
+    fn of(node: TestNode, kubectl: PathBuf) -> Cluster {
+        let (dir, bin) = (node.dir.path().to_owned(), node.dir.path().join("bin"));
+        std::fs::create_dir(&bin).unwrap();
+        std::fs::create_dir(dir.join("work")).unwrap();
+        std::os::unix::fs::symlink(&kubectl, bin.join("kubectl")).unwrap();
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+        let inside = |name: &str| dir.join(name).display().to_string();
+        let env = vec![
+            ("PATH", path),
+            ("HOME", inside("work")),
+            ("KUBECONFIG", inside("admin.kubeconfig")),
+            ("KUBECACHEDIR", inside("kubecache")),
+            ("KUBE_EDITOR", "false".to_owned()),
+            ("IMAGE", "localhost/busybox:1".to_owned()),
+        ];
+        Cluster { node, kubectl, env }
+    }
+
+    /// The folder that lines run in.
+    fn work(&self) -> PathBuf {
+        self.node.dir.path().join("work")
+    }
+
+    fn file(&self, name: &str, text: &str) {
+        let path = self.work().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    /// A shell that runs `line`; its input is empty unless the line says otherwise.
+    fn shell(&self, line: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).current_dir(self.work()).envs(self.env.iter().map(|(k, v)| (k, v)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn sh(&self, line: &str) -> Answer {
+        Answer::of(self.shell(line).output().unwrap())
+    }
+
+    /// Runs the lines one after the other.
+    #[track_caller]
+    fn drill(&self, rows: &[(&str, Expect)]) {
+        for (line, expect) in rows {
+            let answer = self.sh(line);
+            if let Err(why) = expect.check(&answer) {
+                panic!("$ {line}\n{why}\n{}", self.node.log());
+            }
+        }
+    }
+
+    /// Success; what was said.
+    #[track_caller]
+    fn says(&self, line: &str) -> String {
+        let answer = self.sh(line);
+        assert_eq!(answer.code, 0, "$ {line}\n{}\n{}", answer.all(), self.node.log());
+        answer.out
+    }
+
+    /// A line that goes on by itself until it is dropped; the line must be one command.
+    fn goes_on(&self, line: &str) -> Ended {
+        Ended(self.shell(&format!("exec {line}")).spawn().unwrap())
+    }
+}
+
+/// Ends a process that a test has started, whatever happens.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Which kubectl it is: 32 of 1.32.
+fn minor(kubectl: &Path) -> Option<u32> {
+    let output = Command::new(kubectl).args(["version", "--client", "-o", "json"]).output().ok()?;
+    let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    let digits = version["clientVersion"]["minor"].as_str()?.split(|c: char| !c.is_ascii_digit()).next()?.to_owned();
+    digits.parse().ok()
+}
+
+/// All kubectls that are here, the one that the machine means first.
+fn kubectls() -> Vec<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path).map(|dir| dir.join("kubectl")).find(|file| file.exists());
+    let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/kubectl");
+    let all = std::env::var_os("KUBECTL").map(PathBuf::from).into_iter().chain(on_path).chain([fetched]);
+    all.filter(|file| minor(file).is_some()).collect()
+}
+
+fn newest() -> Option<PathBuf> {
+    let newest = kubectls().into_iter().max_by_key(|file| minor(file)).filter(|file| minor(file) >= Some(SINCE));
+    if newest.is_none() {
+        eprintln!("skipped: there is no kubectl 1.{SINCE} or newer here; `./dev test` gets one");
+    }
+    newest
+}
