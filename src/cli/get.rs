@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::{
     Outcome, Session,
     error::Failure,
-    jsonpath,
+    jsonpath, out,
     print::{self, Format, Layout, Table},
     target::{Selection, Target},
 };
@@ -46,6 +46,9 @@ pub struct Args {
     /// Show metadata.managedFields too, in YAML and JSON
     #[arg(long)]
     show_managed_fields: bool,
+    /// Ask for this path of the server, as /readyz?verbose, and print what it answers
+    #[arg(long, value_name = "PATH")]
+    raw: Option<String>,
     /// Ask for this subresource of the objects: status, scale
     #[arg(long)]
     subresource: Option<String>,
@@ -70,6 +73,13 @@ impl Args {
 }
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
+    if let Some(path) = &args.raw {
+        if !args.selection.names.is_empty() {
+            return Err(Failure::usage("arguments may not be passed when --raw is specified"));
+        }
+        out::bytes(&session.client.raw(path).await?);
+        return Ok(ExitCode::SUCCESS);
+    }
     let targets = args.selection.targets()?;
     if args.watch || args.watch_only {
         return watch(&args, &targets, session).await;

@@ -107,9 +107,9 @@ impl Args {
     }
 }
 
-/// All that the default container has said, and will say until it ends.
-pub fn whole() -> LogOptions {
-    LogOptions { follow: true, ..LogOptions::default() }
+/// All that a container (empty: the default one) has said, and will say until it ends.
+pub fn whole(container: &str) -> LogOptions {
+    LogOptions { container: container.to_owned(), follow: true, ..LogOptions::default() }
 }
 
 pub async fn run(args: Args, session: &Session) -> Outcome {

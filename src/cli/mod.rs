@@ -10,8 +10,11 @@ mod out;
 mod api_resources;
 mod apply;
 mod attach;
+mod auth;
 mod backup;
+mod cp;
 mod create;
+mod debug;
 mod delete;
 mod describe;
 mod diff;
@@ -28,6 +31,7 @@ mod known;
 mod label;
 mod logs;
 mod manifest;
+mod nodes;
 mod page;
 mod patch;
 mod pods;
@@ -120,6 +124,20 @@ pub enum Command {
     Exec(exec::Args),
     /// Join the standard streams of a container
     Attach(attach::Args),
+    /// Copy files and folders to and from containers
+    Cp(cp::Args),
+    /// Join a container to a Pod that runs, to look into it
+    Debug(debug::Args),
+    /// Ask what one may do, and who one is
+    Auth(auth::Args),
+    /// Close nodes for new Pods
+    Cordon(nodes::CordonArgs),
+    /// Open nodes for new Pods again
+    Uncordon(nodes::CordonArgs),
+    /// Close nodes and evict their Pods
+    Drain(nodes::DrainArgs),
+    /// Set and remove the taints of nodes
+    Taint(nodes::TaintArgs),
     /// Wait until objects are in a state
     Wait(wait::Args),
     /// Import, load, pull, list and remove images on a node
@@ -148,6 +166,8 @@ impl Command {
                 | PortForward(_)
                 | Exec(_)
                 | Attach(_)
+                | Cp(_)
+                | Debug(_)
                 | Image(_)
                 | Inspect(_)
                 | Trace(_)
@@ -169,6 +189,10 @@ impl Command {
             Command::Rollout(_) => "kubectl-rollout",
             Command::Expose(_) => "kubectl-expose",
             Command::Run(_) => "kubectl-run",
+            Command::Debug(_) => "kubectl-debug",
+            Command::Cordon(_) | Command::Uncordon(_) => "kubectl-cordon",
+            Command::Drain(_) => "kubectl-drain",
+            Command::Taint(_) => "kubectl-taint",
             _ => "kubectl",
         }
     }
@@ -201,6 +225,13 @@ async fn dispatch(command: Command, session: &Session) -> Outcome {
         Command::PortForward(args) => port_forward::run(args, session).await,
         Command::Exec(args) => exec::run(args, session).await,
         Command::Attach(args) => attach::run(args, session).await,
+        Command::Cp(args) => cp::run(args, session).await,
+        Command::Debug(args) => debug::run(args, session).await,
+        Command::Auth(args) => auth::run(args, session).await,
+        Command::Cordon(args) => nodes::cordon(args, session, true).await,
+        Command::Uncordon(args) => nodes::cordon(args, session, false).await,
+        Command::Drain(args) => nodes::drain(args, session).await,
+        Command::Taint(args) => nodes::taint(args, session).await,
         Command::Image(args) => image::run(args, session).await,
         Command::Wait(args) => wait::run(args, session).await,
         Command::Version(args) => version::run(args, session).await,

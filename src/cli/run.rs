@@ -180,12 +180,12 @@ async fn stay(args: &Args, pod: &Object, session: &Session) -> Outcome {
             Err(Failure::Server { status, .. }) => {
                 let name = &args.name;
                 eprintln!("warning: couldn't attach to pod/{name}, falling back to streaming logs: {status}");
-                show_log(session, &running).await?;
+                show_log(session, &running, "").await?;
             }
             Err(failure) => return Err(failure),
         }
     } else {
-        show_log(session, &running).await?;
+        show_log(session, &running, "").await?;
     }
     if args.restart == "Always" || args.leave_stdin_open {
         return Ok(ExitCode::SUCCESS);
@@ -195,8 +195,9 @@ async fn stay(args: &Args, pod: &Object, session: &Session) -> Outcome {
     exit_code(&ended)
 }
 
-async fn show_log(session: &Session, pod: &Object) -> Result<(), Failure> {
-    let frames = stream::open(session, exec::request(session, pod, "log", &logs::whole())?).await?;
+/// Shows what a container (empty: the default one) has said, until it ends.
+pub async fn show_log(session: &Session, pod: &Object, container: &str) -> Result<(), Failure> {
+    let frames = stream::open(session, exec::request(session, pod, "log", &logs::whole(container))?).await?;
     let status = stream::exchange(frames, stream::no_input(), |channel, bytes| {
         if channel == STDOUT {
             out::bytes(bytes);

@@ -52,6 +52,10 @@ pub trait Transport: Send + Sync + 'static {
     async fn method(&self, name: &'static str, _params: Value) -> Result<Value, Status> {
         Err(Status::bad_request(format!("{name} needs a connection to the server's socket")))
     }
+    /// What a path of the REST face answers; anything but success is the `Status` of it.
+    async fn raw(&self, path: &str) -> Result<bytes::Bytes, Status> {
+        Err(Status::bad_request(format!("{path} needs a connection to the server's socket")))
+    }
     /// Dials `/stream/<id>`.
     async fn dial(&self, id: &str) -> Result<Stream, Status>;
     /// Subscribes to the sessions that the server wants `node` to serve.
@@ -118,6 +122,11 @@ impl Client {
     /// Calls a method of the server as a whole: `backup`, `rpc.discover`.
     pub async fn method(&self, name: &'static str, params: Value) -> Result<Value, Status> {
         self.transport.method(name, params).await
+    }
+
+    /// What a path of the REST face answers to GET.
+    pub async fn raw(&self, path: &str) -> Result<bytes::Bytes, Status> {
+        self.transport.raw(path).await
     }
 
     /// Asks for a session (`connect`) and dials its stream.

@@ -4,8 +4,9 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http_body_util::Empty;
-use hyper::header::{self, HeaderMap, HeaderValue};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request as HttpRequest, StatusCode};
 use hyper_util::rt::TokioIo;
 use jsonrpsee::{
@@ -134,6 +135,19 @@ impl Rpc {
         let late = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
         let dialled = tokio::time::timeout(DIAL_TIMEOUT, self.way.dial()).await.map_err(late);
         dialled.flatten().map_err(|e| self.unreachable(e))
+    }
+
+    /// One HTTP request on a connection of its own.
+    async fn ask(&self, path: &str, headers: &[(HeaderName, &str)]) -> Result<hyper::Response<Incoming>, Status> {
+        let stream = TokioIo::new(self.dialled().await?);
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(stream).await.map_err(|e| self.unreachable(e))?;
+        tokio::spawn(connection.with_upgrades());
+        let request = HttpRequest::get(path).header(header::HOST, "localhost");
+        let request = headers.iter().fold(request, |request, (name, value)| request.header(name, *value));
+        let mut request = request.body(Empty::<Bytes>::new()).map_err(|e| Status::bad_request(e.to_string()))?;
+        request.headers_mut().extend(self.way.headers());
+        sender.send_request(request).await.map_err(|e| self.unreachable(e))
     }
 
     fn unreachable(&self, why: impl std::fmt::Display) -> Status {
@@ -296,19 +310,26 @@ impl Transport for Rpc {
         client.request(name, Params::of(&params)?.0).await.map_err(|e| self.status(e))
     }
 
+    async fn raw(&self, path: &str) -> Result<Bytes, Status> {
+        let response = self.ask(path, &[]).await?;
+        let code = response.status();
+        let body = response.into_body().collect().await.map_err(|e| self.unreachable(e))?.to_bytes();
+        if code.is_success() {
+            return Ok(body);
+        }
+        // Where nothing is served the answer is a page for people; kubectl has these words for it.
+        let words = || match code {
+            StatusCode::NOT_FOUND => {
+                Status::failure(404, "NotFound", "the server could not find the requested resource")
+            }
+            _ => Status::failure(code.as_u16(), "", String::from_utf8_lossy(&body)),
+        };
+        Err(serde_json::from_slice(&body).unwrap_or_else(|_| words()))
+    }
+
     async fn dial(&self, id: &str) -> Result<Stream, Status> {
-        let stream = TokioIo::new(self.dialled().await?);
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(stream).await.map_err(|e| self.unreachable(e))?;
-        tokio::spawn(connection.with_upgrades());
-        let mut request = HttpRequest::get(format!("{}{id}", rpc::STREAM_PATH))
-            .header(header::HOST, "localhost")
-            .header(header::CONNECTION, "Upgrade")
-            .header(header::UPGRADE, rpc::STREAM_PROTOCOL)
-            .body(Empty::<Bytes>::new())
-            .map_err(Status::internal)?;
-        request.headers_mut().extend(self.way.headers());
-        let response = sender.send_request(request).await.map_err(|e| self.unreachable(e))?;
+        let upgrade = [(header::CONNECTION, "Upgrade"), (header::UPGRADE, rpc::STREAM_PROTOCOL)];
+        let response = self.ask(&format!("{}{id}", rpc::STREAM_PATH), &upgrade).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(Status::failure(response.status().as_u16(), "BadRequest", "the server refused the stream"));
         }

@@ -1,6 +1,7 @@
 //! The client's commands as a user types them: kubectl's words, formats and exit codes.
 
 mod edit;
+mod nodes;
 mod objects;
 mod rollouts;
 mod streams;
