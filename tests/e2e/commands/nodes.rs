@@ -35,7 +35,7 @@ fn a_node_is_closed_emptied_and_tainted_and_a_pod_looked_into() {
     let folder = tempfile::tempdir().unwrap();
     let here = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::create_dir_all(here("up/sub")).unwrap();
-    let big: Vec<u8> = (0..3_000_000u32).map(|n| (n * n >> 7) as u8).collect();
+    let big: Vec<u8> = (0..3_000_000u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
     std::fs::write(here("up/sub/big"), &big).unwrap();
     std::os::unix::fs::symlink("big", here("up/sub/link")).unwrap();
     says(&node, &["cp", &here("up"), "bare:/tmp"], "");

@@ -143,8 +143,9 @@ fn what_is_wrong_is_named() {
         Fails(1, why).check(&answer).unwrap_or_else(|words| panic!("{inside}: {words}"));
     }
     let unknown = "{containers: [{name: c, image: i, imagePullPolic: Never}]}";
-    let warned = cluster.says(&(pod(unknown).replace("create", "create --validate=warn --dry-run=server") + " 2>&1"));
+    let with = |flag: &str| pod(unknown).replace("create -f -", &format!("create {flag} --dry-run=server -f - 2>&1"));
+    let warned = cluster.says(&with("--validate=warn"));
     assert!(warned.contains("Warning: unknown field \"spec.containers[0].imagePullPolic\""), "{warned}");
-    let ignored = cluster.says(&(pod(unknown).replace("create", "create --validate=false --dry-run=server") + " 2>&1"));
+    let ignored = cluster.says(&with("--validate=false"));
     assert_eq!(ignored, "pod/p created (server dry run)\n");
 }
