@@ -1,7 +1,6 @@
 //! Files that people write, and what lies in archives and logs.
 
-use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::path::Path;
 
 use podwright::api::yaml;
 use podwright::node::sessions::cri;
@@ -119,15 +118,15 @@ fn log_line(bytes: &[u8]) {
     }
 }
 
-/// A folder in memory, new for each thread.
+/// A folder in memory, gone with what is done in it.
 fn folder() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
 fn cgroup_files(text: &str) {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| folder().keep());
+    let folder = folder();
+    let folder = folder.path();
     let files = ["memory.current", "memory.stat", "cpu.stat", "pids.current", "memory.events", "memory.max"];
     for (file, content) in files.into_iter().zip(parts::<6>(text)) {
         std::fs::write(folder.join(file), content).unwrap();
