@@ -19,7 +19,7 @@ use crate::{
 
 const SINGLE_STARTS: usize = 100;
 /// Enough to tell a hundredth of a start from noise.
-const JOURNAL_PAIRS: usize = 1200;
+const JOURNAL_PAIRS: usize = 2400;
 
 /// How the names of Pods begin that are not to be recorded.
 const UNRECORDED: &str = "unrecorded-";
