@@ -97,13 +97,16 @@ pub fn grow_new(rollout: &mut Rollout<'_>) {
 pub fn shrink_old(rollout: &mut Rollout<'_>) {
     let deployment = rollout.deployment;
     let fewest = replicas(deployment) - max_unavailable(deployment);
-    let unavailable = rollout.new.as_ref().map_or(0, |new| new.size() - new.available());
+    // Rolled back, the new set may have been told to shrink and then to grow again, and its status may still count Pods that
+    // went in between. An old set only shrinks: what its status misses is missed to the safe side.
+    let new_available = rollout.new.as_ref().filter(|new| new.occupied().is_some()).map_or(0, Set::available);
+    let unavailable = rollout.new.as_ref().map_or(0, Set::size) - new_available;
     let room = rollout.total() - fewest - unavailable;
     if room <= 0 || rollout.old.iter().all(|set| set.size() == 0) {
         return;
     }
     shrink(rollout, room, |set| set.size() - set.available());
-    let available: i32 = rollout.sets().map(Set::available).sum();
+    let available = new_available + rollout.old.iter().map(Set::available).sum::<i32>();
     shrink(rollout, available - fewest, Set::size);
 }
 

@@ -293,6 +293,31 @@ fn a_rolling_update_keeps_its_limits_while_pods_become_ready_one_by_one() {
 }
 
 #[test]
+fn what_a_set_told_before_it_shrank_counts_no_more_once_it_grows_again() {
+    let mut world = World::new(deployment("a", 4, "2", "1"));
+    world.reach_rest();
+    world.set_image("b");
+    world.reach_rest();
+    world.set_image("a");
+    // "a" has been told to have 2, then 1, then 2 again; its status is of the time before the second. All 4 of "b" are there.
+    for (set, size, available) in [(0, 2, 2), (1, 4, 3)] {
+        let set = &mut world.sets[set];
+        (set.metadata.generation, set.spec.as_mut().unwrap().replicas) = (Some(5), Some(size));
+        let status = set.status.as_mut().unwrap();
+        (status.replicas, status.available_replicas) = (size, Some(available));
+        status.observed_generation = Some(5);
+    }
+    let told = |world: &World, seen: i64| {
+        let mut world = World { deployment: world.deployment.clone(), sets: world.sets.clone(), pods: vec![], now: 9 };
+        world.sets[0].status.as_mut().unwrap().observed_generation = Some(seen);
+        world.step();
+        replica_set::replicas(&world.sets[1])
+    };
+    assert_eq!(told(&world, 5), 1, "5 are available and 3 must be: the one that is not goes, and 2 of the others");
+    assert_eq!(told(&world, 3), 3, "of the 2 nothing is known: only what is of no use goes");
+}
+
+#[test]
 fn a_broken_template_stops_at_the_limits_and_misses_the_deadline() {
     let mut world = World::new(deployment("a", 4, "1", "1"));
     world.reach_rest();
