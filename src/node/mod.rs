@@ -59,7 +59,7 @@ use crate::{
     client::{Client, Informer, Recorder},
 };
 use executor::Executor;
-use machine::{Machine, Places};
+use machine::{Machine, Places, leftovers::Leftovers};
 use status::Host;
 use translate::{env::Facts, files::Names};
 use volumes::{Tokens, Volumes};
@@ -218,7 +218,7 @@ impl Agent {
             scribes: Mutex::default(),
             weights: Default::default(),
             // An earlier agent may have left some.
-            layers_left: true.into(),
+            leftovers: Leftovers::new(true),
         });
         let node = register::Registration::new(client.clone(), env.clone(), &config, host.clone());
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();

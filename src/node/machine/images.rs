@@ -1,11 +1,6 @@
 //! Images for containers: pull policy, credentials, and upstream's words when something is wrong.
 
-use std::{
-    collections::HashSet,
-    path::PathBuf,
-    sync::{Arc, atomic::Ordering},
-    time::Instant,
-};
+use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Instant};
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use podwright_runtime::image::{Auth, Image, ImageError, ImageName, Keyring};
@@ -49,7 +44,7 @@ pub async fn pull(
     news(PullNews::Pulling);
     let started = Instant::now();
     let fetched = fetch(machine, pod, &parsed, &name).await;
-    machine.layers_left.fetch_or(fetched.is_err(), Ordering::Relaxed);
+    machine.leftovers.may_be(fetched.is_err());
     let image = fetched.map_err(|e| pull_error(&e))?;
     let took = started.elapsed();
     Ok(Pulled { pulled: Some((took, took)), ..ready(&image) })
@@ -112,7 +107,8 @@ fn add(keyring: &mut Keyring, secret: &Secret) -> Result<(), String> {
     }
 }
 
-/// The layers that containers of this node stand on, whatever has become of their images' names.
+/// The layers that containers of this node stand on, whatever has become of their images' names. Who deletes others has his
+/// [turn](super::leftovers::Leftovers::turn).
 pub async fn layers_in_use(machine: &Machine) -> HashSet<PathBuf> {
     let sandboxes = machine.runtime.list().await;
     let labels = sandboxes.iter().flat_map(|s| &s.containers).filter_map(|c| c.labels.get(labels::LAYERS));
@@ -122,12 +118,12 @@ pub async fn layers_in_use(machine: &Machine) -> HashSet<PathBuf> {
 /// Deletes what was still in use when its image was removed, as far as it no longer is, and what belongs to no image because
 /// its import or pull failed.
 pub async fn collect(machine: &Machine) -> Result<(), String> {
-    if !machine.layers_left.swap(false, Ordering::Relaxed) {
+    let turn = machine.leftovers.turn().await;
+    if !turn.take() {
         return Ok(());
     }
     let (store, in_use) = (machine.images.clone(), layers_in_use(machine).await);
     let collected = tokio::task::spawn_blocking(move || store.collect(&in_use)).await.map_err(|e| e.to_string())?;
-    let left = !collected.as_ref().is_ok_and(|removed| removed.in_use.is_empty());
-    machine.layers_left.fetch_or(left, Ordering::Relaxed);
+    machine.leftovers.may_be(!collected.as_ref().is_ok_and(|removed| removed.in_use.is_empty()));
     collected.map(drop).map_err(|e| e.to_string())
 }

@@ -2,6 +2,7 @@
 
 mod adopt;
 pub mod images;
+pub mod leftovers;
 mod messages;
 mod weights;
 
@@ -12,7 +13,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
-    sync::{Arc, Mutex, atomic::AtomicBool},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -41,6 +42,7 @@ use super::{
     volumes::Volumes,
 };
 use crate::api::Env;
+use leftovers::Leftovers;
 use weights::Weights;
 
 /// Where a machine keeps its things and what it says about itself.
@@ -76,8 +78,8 @@ pub struct Machine {
     pub missing_controllers: Vec<String>,
     pub scribes: Mutex<HashMap<String, Scribe>>,
     pub weights: Weights,
-    /// Whether there may be layers without an image, to be deleted once no container stands on them.
-    pub layers_left: AtomicBool,
+    /// Layers without an image, to be deleted once no container stands on them.
+    pub leftovers: Leftovers,
 }
 
 /// What an exec into a container needs, kept with the container.

@@ -1,9 +1,6 @@
 //! Operations on the node's images. Archives come on STDIN; progress and answers are JSON lines on STDOUT.
 
-use std::{
-    io,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{io, sync::Arc};
 
 use bytes::{Buf, Bytes};
 use futures::{SinkExt, StreamExt};
@@ -60,9 +57,10 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, options: ImageOptions
                 }
             }
             ImageOptions::Remove { name } => {
+                let _turn = machine.leftovers.turn().await;
                 let in_use = layers_in_use(machine).await;
                 let removed = blocking(move || store.remove(&name, &in_use)).await?;
-                machine.layers_left.fetch_or(!removed.in_use.is_empty(), Ordering::Relaxed);
+                machine.leftovers.may_be(!removed.in_use.is_empty());
                 tell(&lines, &removed);
             }
         }
@@ -78,7 +76,7 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, options: ImageOptions
         }
     };
     let (result, ()) = tokio::join!(work, report);
-    machine.layers_left.fetch_or(result.is_err(), Ordering::Relaxed);
+    machine.leftovers.may_be(result.is_err());
     let status: Status = match result {
         Ok(()) => Status::success(),
         Err(status) => status,

@@ -1,0 +1,65 @@
+//! Whether there may be layers and blobs without an image, and whose turn it is to delete them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Whether there may be something to delete once no container stands on it.
+///
+/// One deletes at a time, and looks at what is in use when it is his turn. So whoever comes last, after his container has
+/// gone, finds what those before him had to leave for its sake.
+pub struct Leftovers {
+    left: AtomicBool,
+    turn: Mutex<()>,
+}
+
+/// Held from before looking at what is in use until what was left is noted.
+pub struct Turn<'a> {
+    left: &'a AtomicBool,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Leftovers {
+    pub fn new(left: bool) -> Leftovers {
+        Leftovers { left: left.into(), turn: Mutex::default() }
+    }
+
+    /// Notes that something may have been left.
+    pub fn may_be(&self, left: bool) {
+        self.left.fetch_or(left, Ordering::Relaxed);
+    }
+
+    pub async fn turn(&self) -> Turn<'_> {
+        Turn { _turn: self.turn.lock().await, left: &self.left }
+    }
+}
+
+impl Turn<'_> {
+    /// Whether there may be something; from now on not, unless it is noted again.
+    pub fn take(&self) -> bool {
+        self.left.swap(false, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures::poll;
+
+    use super::*;
+
+    /// Two Pods on one layer go at once: the first still sees the second's container, and leaves the layer to it.
+    #[tokio::test]
+    async fn who_comes_last_finds_what_was_left_for_his_sake() {
+        let leftovers = Leftovers::new(true);
+        let first = leftovers.turn().await;
+        assert!(first.take());
+        let mut second = pin!(async { leftovers.turn().await.take() });
+        assert!(poll!(second.as_mut()).is_pending());
+        leftovers.may_be(true);
+        drop(first);
+        assert!(second.await);
+        assert!(!leftovers.turn().await.take());
+    }
+}
