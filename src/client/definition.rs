@@ -19,6 +19,8 @@ pub struct Definition {
     pub namespaced: bool,
     /// Whether its objects can be asked for.
     pub established: bool,
+    /// Whether a version of them can be scaled.
+    pub scales: bool,
     pub served: Vec<Version>,
 }
 
@@ -79,6 +81,14 @@ struct WireVersion {
     served: bool,
     #[serde(default)]
     schema: Schema,
+    #[serde(default)]
+    subresources: Subresources,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Subresources {
+    scale: Option<serde::de::IgnoredAny>,
 }
 
 #[derive(Default, Deserialize)]
@@ -112,8 +122,10 @@ struct Condition {
 impl From<Wire> for Definition {
     fn from(wire: Wire) -> Definition {
         let served = wire.spec.versions.into_iter().filter(|version| version.served);
+        let served: Vec<WireVersion> = served.collect();
+        let scales = served.iter().any(|version| version.subresources.scale.is_some());
         let served: Vec<Version> =
-            served.map(|version| Version { name: version.name, schema: version.schema.open_api }).collect();
+            served.into_iter().map(|version| Version { name: version.name, schema: version.schema.open_api }).collect();
         let established = wire.status.conditions.iter().any(|c| c.of == "Established" && c.status == "True");
         Definition {
             metadata: wire.partial.metadata,
@@ -122,6 +134,7 @@ impl From<Wire> for Definition {
             kind: wire.status.accepted_names.kind,
             namespaced: wire.spec.scope == "Namespaced",
             established: established && !served.is_empty(),
+            scales,
             served,
         }
     }

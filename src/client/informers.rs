@@ -8,6 +8,7 @@ use k8s_openapi::{
         coordination::v1::Lease,
         core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota, Service, ServiceAccount},
         discovery::v1::EndpointSlice,
+        policy::v1::PodDisruptionBudget,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -34,6 +35,7 @@ pub struct Informers {
     pub resource_quotas: Informer<ResourceQuota>,
     pub admission_policies: Informer<ValidatingAdmissionPolicy>,
     pub persistent_volume_claims: Informer<PersistentVolumeClaim>,
+    pub pod_disruption_budgets: Informer<PodDisruptionBudget>,
     /// Index: [`Informers::BY_OWNER`].
     pub replica_sets: Informer<ReplicaSet>,
     pub deployments: Informer<Deployment>,
@@ -71,6 +73,7 @@ impl Informers {
             resource_quotas: Informer::builder(client.clone()).start(),
             admission_policies: Informer::builder(client.clone()).start(),
             persistent_volume_claims: Informer::builder(client.clone()).start(),
+            pod_disruption_budgets: Informer::builder(client.clone()).start(),
             replica_sets: Informer::builder(client.clone())
                 .index(Self::BY_OWNER, |rs: &ReplicaSet| owner_of(rs.metadata()))
                 .start(),
@@ -91,6 +94,7 @@ impl Informers {
         self.resource_quotas.synced().await;
         self.admission_policies.synced().await;
         self.persistent_volume_claims.synced().await;
+        self.pod_disruption_budgets.synced().await;
         self.replica_sets.synced().await;
         self.deployments.synced().await;
         self.leases.synced().await;

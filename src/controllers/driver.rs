@@ -154,6 +154,9 @@ impl Driver {
         match outcome {
             Ok(response) => {
                 let answer = answer(&response);
+                if let Some(scale) = answer.as_ref().filter(|_| request.subresource.as_deref() == Some("scale")) {
+                    self.world.scales.learn(scale);
+                }
                 if let Some(note) = done {
                     self.tell(note, answer.as_ref().map_or(request.name.as_deref().unwrap_or(""), |o| o.name()));
                 }
@@ -328,6 +331,7 @@ fn shows(informers: &Informers, awaited: &Awaited) -> bool {
         "serviceaccounts" => shown(&informers.service_accounts, awaited),
         "replicasets.apps" => shown(&informers.replica_sets, awaited),
         "deployments.apps" => shown(&informers.deployments, awaited),
+        "poddisruptionbudgets.policy" => shown(&informers.pod_disruption_budgets, awaited),
         _ => true,
     }
 }

@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::core::v1::{Pod, PodCondition},
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference, Time},
+    apimachinery::pkg::{
+        apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference, Time},
+        util::intstr::IntOrString,
+    },
 };
 use serde_json::json;
 
@@ -72,6 +75,21 @@ pub fn until(now: Timestamp, at: Timestamp) -> Option<Duration> {
 
 pub fn later(at: Timestamp, by: Duration) -> Timestamp {
     at.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// A number, or a percentage of `of`; nothing where the text is neither.
+pub fn resolve(value: &IntOrString, of: i32, up: bool) -> Option<i32> {
+    match value {
+        IntOrString::Int(number) => Some((*number).max(0)),
+        IntOrString::String(text) => text.strip_suffix('%')?.parse().ok().map(|percent| share(percent, of, up)),
+    }
+}
+
+/// So many percent of `of`, rounded up or down.
+pub fn share(percent: i64, of: i32, up: bool) -> i32 {
+    let hundredfold = percent.max(0).saturating_mul(of.into());
+    let rounded = if up { hundredfold.saturating_add(99) / 100 } else { hundredfold / 100 };
+    i32::try_from(rounded).unwrap_or(i32::MAX)
 }
 
 /// A parsed label selector of an object. An absent or empty one matches nothing: a controller that selected everything

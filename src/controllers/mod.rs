@@ -10,6 +10,7 @@ pub mod admission_policy;
 pub mod catalog;
 pub mod conditions;
 pub mod deployment;
+pub mod disruption;
 mod driver;
 pub mod endpoint_slice;
 pub mod garbage;
@@ -23,6 +24,7 @@ pub mod queue;
 pub mod replica_set;
 pub mod resource_quota;
 pub mod root_ca;
+pub mod scales;
 mod service_account;
 pub mod taint_eviction;
 mod wires;
@@ -71,6 +73,8 @@ pub static CONTROLLERS: &[Row] = &[
     pod_garbage::TERMINATED,
     resource_quota::ROW,
     admission_policy::ROW,
+    disruption::ROW,
+    disruption::STALE,
 ];
 
 /// How the controllers are set up.
@@ -118,6 +122,7 @@ pub struct World {
     pub informers: Informers,
     pub catalog: Catalog,
     pub heartbeats: node_lifecycle::Heartbeats,
+    pub scales: scales::Scales,
     pub config: Config,
 }
 
@@ -139,7 +144,8 @@ pub struct Failure {
 /// Runs all controllers until `shutdown`; returns when every worker has ended.
 pub async fn run(client: Client, env: Env, informers: Informers, config: Config, shutdown: CancellationToken) {
     let catalog = Catalog::start(&client);
-    let world = Arc::new(World { informers, catalog, heartbeats: Default::default(), config });
+    let world =
+        Arc::new(World { informers, catalog, heartbeats: Default::default(), scales: Default::default(), config });
     let synced = async {
         world.informers.synced().await;
         world.catalog.synced().await;

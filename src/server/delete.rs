@@ -60,7 +60,7 @@ fn check_propagation(options: &Options) -> Result<(), Status> {
     }
 }
 
-fn check_preconditions(call: &Call, object: &Object) -> Result<(), Status> {
+pub(super) fn check_preconditions(call: &Call, object: &Object) -> Result<(), Status> {
     let Some(wanted) = &call.options.preconditions else { return Ok(()) };
     if let Some(uid) = wanted.uid.as_deref().filter(|uid| *uid != object.uid()) {
         return Err(call.conflict(format!(

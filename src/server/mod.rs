@@ -36,6 +36,7 @@ mod discover;
 mod encode;
 pub mod encryption;
 mod endpoints;
+mod evict;
 mod extract;
 mod fields;
 pub mod fuzz;

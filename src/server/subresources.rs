@@ -1,4 +1,4 @@
-//! The subresources: which verb each has, and those that are small: scale, binding, eviction.
+//! The subresources: which verb each has, and those that are small: scale and binding.
 
 use serde_json::{Value, json};
 
@@ -116,27 +116,6 @@ impl Server {
             Ok(Proposal::Plain(decision.into()))
         };
         self.transact(call, &call.key(), propose).await?;
-        Ok(get::status(Status { code: 201, ..Status::success() }))
-    }
-
-    /// Deletes a Pod as an eviction. (Disruption budgets would be asked here.)
-    async fn evict(&self, mut call: Call) -> Result<Response, Status> {
-        let mut body = Object(call.take_body()?);
-        admission::admit(self, &call, Operation::Create, &mut body).await?;
-        let body = body.0;
-        let mut options = call.options.clone();
-        if let Some(given) = body.get("deleteOptions").filter(|v| !v.is_null()) {
-            options.grace_period_seconds = given["gracePeriodSeconds"].as_i64().or(options.grace_period_seconds);
-            options.dry_run |=
-                given["dryRun"].as_array().is_some_and(|stages| stages.iter().any(|stage| stage == "All"));
-            let preconditions = given.get("preconditions").filter(|v| !v.is_null());
-            if let Some(preconditions) = preconditions {
-                let parsed = serde_json::from_value(preconditions.clone());
-                options.preconditions = Some(parsed.map_err(|e| Status::bad_request(e.to_string()))?);
-            }
-        }
-        let delete = Call { verb: Verb::Delete, subresource: None, evicts: true, options, ..call.again() };
-        self.delete(&delete).await?;
         Ok(get::status(Status { code: 201, ..Status::success() }))
     }
 }

@@ -21,15 +21,11 @@ pub fn fenceposts(surge: Option<&IntOrString>, unavailable: Option<&IntOrString>
 }
 
 fn resolve(value: Option<&IntOrString>, of: i32, up: bool) -> i32 {
-    let text = match value {
-        None => "25%",
-        Some(IntOrString::Int(number)) => return (*number).max(0),
-        Some(IntOrString::String(text)) => text,
-    };
-    let percent: i64 = text.strip_suffix('%').and_then(|n| n.parse().ok()).unwrap_or(0);
-    let hundredfold = percent.max(0).saturating_mul(of.into());
-    let rounded = if up { hundredfold.saturating_add(99) / 100 } else { hundredfold / 100 };
-    i32::try_from(rounded).unwrap_or(i32::MAX)
+    match value {
+        None => meta::share(25, of, up),
+        // What is no percentage is refused by validation.
+        Some(value) => meta::resolve(value, of, up).unwrap_or(0),
+    }
 }
 
 fn limits(deployment: &Deployment) -> (i32, i32) {

@@ -3,6 +3,7 @@
 mod admission_policy;
 mod custom;
 mod deployment;
+mod disruption;
 mod endpoint_slice;
 mod garbage;
 mod nodes;

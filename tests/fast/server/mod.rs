@@ -7,6 +7,7 @@ mod custom;
 mod durable;
 mod encryption;
 mod endpoints;
+mod evictions;
 mod join;
 mod nodes;
 mod pods;

@@ -282,6 +282,17 @@ impl Cluster {
         }
     }
 
+    pub async fn create(&self, resource: &str, namespace: &str, object: Value) {
+        self.must(request(Verb::Create, resource, &Key::new(namespace, ""), Some(object))).await;
+    }
+
+    pub async fn evict(&self, pod: &Key) -> Outcome<()> {
+        let eviction = json!({ "metadata": { "name": pod.name }, "deleteOptions": { "gracePeriodSeconds": 1 } });
+        let mut request = request(Verb::Create, "pods", pod, Some(eviction));
+        request.subresource = Some("eviction".into());
+        self.client.call(request).await.map(drop)
+    }
+
     /// The reason and message of every event.
     pub async fn events(&self, namespace: &str) -> Vec<String> {
         let listed = self.client.list::<k8s_openapi::api::core::v1::Event>(Some(namespace), Options::default()).await;
@@ -455,7 +466,7 @@ impl Cluster {
     }
 
     /// Nobody promises ready Pods when nodes or Pods are lost.
-    fn relax(&self) {
+    pub fn relax(&self) {
         self.lock().limits.values_mut().for_each(|limits| limits.ready = 0);
     }
 

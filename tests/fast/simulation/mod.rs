@@ -3,6 +3,7 @@
 //! Each round does a few random things to the cluster, then waits until it is at rest again. While it moves, limits are
 //! checked at every change of a Pod; at rest, everything is. A failure names the seed; `SIMULATION_SEED=n` runs it again.
 
+mod budgets;
 mod cluster;
 mod rough;
 

@@ -1,0 +1,138 @@
+//! How many replicas controllers of any kind want, custom resources too: what no informer knows is asked of the server by
+//! its `scale` subresource, once for each state of the object.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use k8s_openapi::{
+    Resource,
+    api::apps::v1::{Deployment, ReplicaSet},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+
+use super::{Plan, World, catalog::Section, meta, plan::Write};
+use crate::{
+    api::{Object, Request, Verb, kinds},
+    client::{Key, Typed},
+};
+
+/// So many scales are remembered; then they are asked anew.
+const MOST: usize = 4096;
+
+/// The scales that the server has told, by the uid of what is scaled.
+#[derive(Default)]
+pub struct Scales(Mutex<HashMap<String, Known>>);
+
+#[derive(Clone, Copy)]
+struct Known {
+    revision: u64,
+    replicas: i32,
+}
+
+/// The scale of a controller.
+#[derive(Clone, Debug)]
+pub enum Scale {
+    /// This object wants so many replicas.
+    Of { uid: String, replicas: i32 },
+    /// There is no such controller.
+    Gone,
+    /// Not known yet: this has to be asked first.
+    Ask(Box<Write>),
+    /// Controllers of this kind have no scale.
+    Never(String),
+}
+
+impl Scales {
+    /// Takes down a `Scale` that the server has answered with.
+    pub(super) fn learn(&self, scale: &Object) {
+        let replicas = scale.0["spec"]["replicas"].as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(0);
+        let Ok(revision) = scale.resource_version().parse() else { return };
+        let mut known = self.lock();
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(scale.uid().to_owned(), Known { revision, replicas });
+    }
+
+    fn known(&self, uid: &str, revision: &str) -> Option<i32> {
+        let known = self.lock().get(uid).copied()?;
+        revision.parse::<u64>().is_ok_and(|revision| known.revision >= revision).then_some(known.replicas)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Known>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// The scale of a Pod's controller; a ReplicaSet's is that of its Deployment.
+pub fn of(world: &World, owner: &OwnerReference, namespace: &str) -> Scale {
+    let key = Key::new(namespace, &owner.name);
+    if owner.kind == ReplicaSet::KIND && owner.api_version == ReplicaSet::API_VERSION {
+        let set = world.informers.replica_sets.get(&key).filter(|set| set.metadata.uid.as_ref() == Some(&owner.uid));
+        return set.map_or(Scale::Gone, |set| of_set(world, &set));
+    }
+    asked(world, owner, &key)
+}
+
+fn of_set(world: &World, set: &Arc<ReplicaSet>) -> Scale {
+    let above = meta::controller(&set.metadata).filter(|above| above.kind == Deployment::KIND);
+    let deployment = above.and_then(|above| {
+        let key = Key::new(meta::namespace(&set.metadata), &above.name);
+        world.informers.deployments.get(&key).filter(|found| found.metadata.uid.as_ref() == Some(&above.uid))
+    });
+    match deployment {
+        Some(deployment) => Scale::Of {
+            uid: deployment.metadata.uid.clone().unwrap_or_default(),
+            replicas: super::deployment::replicas(&deployment),
+        },
+        None => {
+            Scale::Of { uid: set.metadata.uid.clone().unwrap_or_default(), replicas: super::replica_set::replicas(set) }
+        }
+    }
+}
+
+fn asked(world: &World, owner: &OwnerReference, key: &Key) -> Scale {
+    let Some(section) = world.catalog.section(&owner.api_version, &owner.kind) else { return Scale::Gone };
+    let Some(object) = section.objects.get(key).filter(|o| o.metadata.uid.as_ref() == Some(&owner.uid)) else {
+        return Scale::Gone;
+    };
+    if !has_scale(world, &section) {
+        return Scale::Never(format!("{} does not implement the scale subresource", section.resource));
+    }
+    let revision = object.metadata.resource_version.as_deref().unwrap_or_default();
+    if let Some(replicas) = world.scales.known(&owner.uid, revision) {
+        return Scale::Of { uid: owner.uid.clone(), replicas };
+    }
+    Scale::Ask(Box::new(Write::new(Request {
+        verb: Verb::Get,
+        resource: section.resource.clone(),
+        namespace: key.namespace().map(str::to_owned),
+        name: Some(key.name.clone()),
+        subresource: Some("scale".into()),
+        ..Request::default()
+    })))
+}
+
+fn has_scale(world: &World, section: &Section) -> bool {
+    match section.is_custom() {
+        true => world.catalog.definitions().iter().any(|found| found.scales && found.resource() == section.resource),
+        false => kinds::lookup(&section.resource).is_some_and(|kind| kind.scale.is_some()),
+    }
+}
+
+/// Whether a section's objects have scales that are asked for.
+pub fn are_asked(section: &Section) -> bool {
+    let known = [Deployment::resource(), ReplicaSet::resource()].contains(&section.resource);
+    let scaled = kinds::lookup(&section.resource).is_some_and(|kind| kind.scale.is_some());
+    section.namespaced && !known && (section.is_custom() || scaled)
+}
+
+/// Asks first, and comes back at once.
+pub fn ask(questions: Vec<Write>) -> Plan {
+    let mut plan = Plan::default();
+    plan.then(questions);
+    plan.requeue(std::time::Duration::ZERO);
+    plan
+}

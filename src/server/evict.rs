@@ -1,0 +1,267 @@
+//! Eviction: the deletion of a Pod that its disruption budget allows.
+//!
+//! <https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/>. Upstream:
+//! `pkg/registry/core/pod/storage/eviction.go`. What a budget allows is counted down, and the Pod noted in it, in one
+//! conditional write of the budget before the Pod is touched: of two evictions that see the last allowed disruption one
+//! gets it.
+
+use serde_json::{Value, json};
+
+use crate::api::request::Preconditions;
+use crate::api::selector::LabelSelector;
+use crate::api::{Cause, Object, Options, Response, Status, Verb, kinds};
+
+use super::admission::{self, Operation};
+use super::call::Call;
+use super::create::timestamp;
+use super::delete::check_preconditions;
+use super::encode::Current;
+use super::transact::{Decision, Proposal};
+use super::{Server, get};
+
+const BUDGETS: &str = "poddisruptionbudgets.policy";
+/// So many evictions that the budget's controller has not confirmed yet are too many.
+const MOST_DISRUPTED: usize = 2000;
+/// How often an eviction that another write got in the way of begins anew.
+const ATTEMPTS: usize = 20;
+
+impl Server {
+    pub(super) async fn evict(&self, mut call: Call) -> Result<Response, Status> {
+        let mut body = Object(call.take_body()?);
+        admission::admit(self, &call, Operation::Create, &mut body).await?;
+        if !body.name().is_empty() && body.name() != call.name() {
+            return Err(Status::bad_request("name in URL does not match name in Eviction object"));
+        }
+        let options = delete_options(&call.options, &body.0)?;
+        let call = Call { verb: Verb::Delete, subresource: None, evicts: true, options, ..call.again() };
+        for _ in 0..ATTEMPTS {
+            if self.evict_once(call.again()).await? {
+                return Ok(get::status(Status { code: 201, ..Status::success() }));
+            }
+        }
+        Err(call.conflict("it is being modified too often; please try again"))
+    }
+
+    /// Whether it is done; otherwise the Pod has changed meanwhile, and has to be judged anew.
+    async fn evict_once(&self, mut call: Call) -> Result<bool, Status> {
+        // What was acknowledged counts: budgets are found in the cache.
+        self.cache.fresh().await?;
+        let pod = self.fetch(&call, &call.key()).await?.ok_or_else(|| call.not_found())?.object;
+        check_preconditions(&call, &pod)?;
+        if has_ended(&pod) {
+            return self.delete(&call).await.map(|_| true);
+        }
+        let pending = is_pending(&pod);
+        let budgets = if pending { Vec::new() } else { self.budgets_of(&pod)? };
+        let uncounted = match budgets.as_slice() {
+            [] => pending,
+            [budget] if may_ignore(budget, &pod) => true,
+            [budget] => self.spend(&call, budget.name()).await.map(|()| false)?,
+            _ => {
+                let why =
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+                return Err(Status::failure(500, "", why));
+            }
+        };
+        let pinned = call.options.preconditions.as_ref().is_some_and(|p| p.resource_version.is_some());
+        if uncounted && !pinned {
+            // It must not become ready meanwhile: it would count then.
+            let preconditions = call.options.preconditions.get_or_insert_with(Preconditions::default);
+            preconditions.resource_version = Some(pod.resource_version().to_owned());
+        }
+        let done = match self.mark(&mut call).await {
+            Ok(()) => self.delete(&call).await.map(drop),
+            Err(status) => Err(status),
+        };
+        match done {
+            Ok(()) => Ok(true),
+            Err(status) if !uncounted || pinned || !status.is_conflict() => Err(status),
+            Err(status) => match budgets.first() {
+                Some(budget) => Err(still_processed(budget.name())),
+                None if pending => Ok(false),
+                None => Err(status),
+            },
+        }
+    }
+
+    /// The budgets that select a Pod, as the cache has them.
+    fn budgets_of(&self, pod: &Object) -> Result<Vec<Object>, Status> {
+        let Some(kind) = kinds::lookup(BUDGETS) else { return Ok(Vec::new()) };
+        let prefix = kind.key(pod.namespace(), "");
+        let shelf = self.cache.shelf(kind);
+        let items: Vec<_> = shelf.read().range(&prefix, None).cloned().collect();
+        let mut budgets = Vec::new();
+        for item in items {
+            let budget = item.current()?.object;
+            let selector = LabelSelector::from_optional_json(budget.at("spec.selector"));
+            // One that cannot be read matches nothing.
+            if selector.ok().flatten().is_some_and(|selector| selector.matches_labels(pod.labels())) {
+                budgets.push(budget);
+            }
+        }
+        Ok(budgets)
+    }
+
+    /// Takes one of the disruptions that a budget allows.
+    async fn spend(&self, call: &Call, budget: &str) -> Result<(), Status> {
+        let Some(kind) = kinds::lookup(BUDGETS) else { return Ok(()) };
+        let options = Options { dry_run: call.options.dry_run, ..Options::default() };
+        let (name, subresource) = (Some(budget.to_owned()), Some("status".to_owned()));
+        let mine = Call { verb: Verb::Update, kind, version: None, name, subresource, options, ..call.again() };
+        let propose = |current: Option<&Current>| {
+            // A budget that has gone forbids nothing.
+            let Some(current) = current else { return Ok(Proposal::Plain(Decision::Keep.into())) };
+            let spent = spent(&current.object, call.name(), &timestamp(self.env.now()))?;
+            Ok(Proposal::Plain(Decision::Put(spent).into()))
+        };
+        self.transact(&mine, &mine.key(), propose).await.map(drop)
+    }
+
+    /// Notes on the Pod why it goes, before it does. What is demanded of its revision holds of the marked Pod then.
+    async fn mark(&self, call: &mut Call) -> Result<(), Status> {
+        if call.options.dry_run {
+            return Ok(());
+        }
+        let mine = &Call { verb: Verb::Update, subresource: Some("status".into()), ..call.again() };
+        let propose = |current: Option<&Current>| {
+            let current = current.ok_or_else(|| mine.not_found())?;
+            check_preconditions(mine, &current.object)?;
+            if current.object.is_terminating() {
+                return Ok(Proposal::Plain(Decision::Keep.into()));
+            }
+            let marked = marked(&current.object, &timestamp(self.env.now()));
+            Ok(Proposal::Plain(Decision::Put(marked).into()))
+        };
+        let written = self.transact(mine, &mine.key(), propose).await?;
+        let revision = Object::from_slice(&written.bytes)?.resource_version().to_owned();
+        if let Some(wanted) = call.options.preconditions.as_mut().and_then(|p| p.resource_version.as_mut()) {
+            *wanted = revision;
+        }
+        Ok(())
+    }
+}
+
+/// How to delete, as the eviction says it.
+fn delete_options(asked: &Options, eviction: &Value) -> Result<Options, Status> {
+    let mut options = asked.clone();
+    let Some(given) = eviction.get("deleteOptions").filter(|v| !v.is_null()) else { return Ok(options) };
+    options.grace_period_seconds = given["gracePeriodSeconds"].as_i64().or(options.grace_period_seconds);
+    options.dry_run |= given["dryRun"].as_array().is_some_and(|stages| stages.iter().any(|stage| stage == "All"));
+    if let Some(policy) = given["propagationPolicy"].as_str() {
+        options.propagation_policy = Some(policy.to_owned());
+    }
+    if let Some(preconditions) = given.get("preconditions").filter(|v| !v.is_null()) {
+        let parsed = serde_json::from_value(preconditions.clone());
+        options.preconditions = Some(parsed.map_err(|e| Status::bad_request(e.to_string()))?);
+    }
+    Ok(options)
+}
+
+fn phase(pod: &Object) -> &str {
+    pod.0["status"]["phase"].as_str().unwrap_or("")
+}
+
+/// Its disruption is over, or under way.
+fn has_ended(pod: &Object) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed") || pod.is_terminating()
+}
+
+/// It has not begun, so there is nothing to disrupt.
+fn is_pending(pod: &Object) -> bool {
+    phase(pod) == "Pending"
+}
+
+/// Whether a Pod that is not ready may go without counting: always, or as long as there are enough healthy ones.
+fn may_ignore(budget: &Object, pod: &Object) -> bool {
+    let conditions = pod.0["status"]["conditions"].as_array();
+    if conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True") {
+        return false;
+    }
+    let (healthy, desired) = (count(budget, "currentHealthy"), count(budget, "desiredHealthy"));
+    budget.0["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow" || (healthy >= desired && desired > 0)
+}
+
+fn count(budget: &Object, field: &str) -> i64 {
+    budget.0["status"][field].as_i64().unwrap_or(0)
+}
+
+/// The budget with one disruption less, and the Pod noted; upstream's `checkAndDecrement`.
+fn spent(old: &Object, pod: &str, now: &str) -> Result<Object, Status> {
+    let name = old.name();
+    let (observed, allowed) = (count(old, "observedGeneration"), count(old, "disruptionsAllowed"));
+    let forbidden = |why: &str| Status::forbidden("poddisruptionbudgets", "policy", name, why);
+    if observed < old.generation() {
+        return Err(still_processed(name));
+    }
+    if allowed < 0 {
+        return Err(forbidden("pdb disruptions allowed is negative"));
+    }
+    if old.0["status"]["disruptedPods"].as_object().is_some_and(|pods| pods.len() > MOST_DISRUPTED) {
+        return Err(forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller"));
+    }
+    if allowed == 0 {
+        let conditions = old.0["status"]["conditions"].as_array();
+        let failed = conditions
+            .into_iter()
+            .flatten()
+            .find(|c| c["type"] == "DisruptionAllowed" && c["status"] == "False" && c["reason"] == "SyncFailed");
+        return Err(violated(&match failed {
+            Some(condition) => format!(
+                "The disruption budget {name} does not allow evicting pods currently because it failed sync: {}",
+                condition["message"].as_str().unwrap_or("")
+            ),
+            None => format!(
+                "The disruption budget {name} needs {} healthy pods and has {} currently",
+                count(old, "desiredHealthy"),
+                count(old, "currentHealthy")
+            ),
+        }));
+    }
+    let mut new = old.clone();
+    let status = &mut new.0["status"];
+    status["disruptionsAllowed"] = (allowed - 1).into();
+    status["disruptedPods"][pod] = now.into();
+    let condition = { status["conditions"].as_array_mut() }
+        .and_then(|all| all.iter_mut().find(|c| c["type"] == "DisruptionAllowed" && c["status"] == "True"));
+    if let Some(condition) = condition.filter(|_| allowed == 1) {
+        condition["status"] = "False".into();
+        condition["reason"] = "InsufficientPods".into();
+        condition["lastTransitionTime"] = now.into();
+        condition["observedGeneration"] = observed.into();
+    }
+    Ok(new)
+}
+
+/// The Pod with its condition `DisruptionTarget`.
+fn marked(old: &Object, now: &str) -> Object {
+    let mut pod = old.clone();
+    let generation = old.generation();
+    let conditions = &mut pod.0["status"]["conditions"];
+    let mut all = conditions.as_array().cloned().unwrap_or_default();
+    let since = all.iter().find(|c| c["type"] == "DisruptionTarget" && c["status"] == "True");
+    let since = since.and_then(|c| c["lastTransitionTime"].as_str()).unwrap_or(now).to_owned();
+    all.retain(|c| c["type"] != "DisruptionTarget");
+    all.push(json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": since,
+        "observedGeneration": generation,
+    }));
+    *conditions = all.into();
+    pod
+}
+
+/// The budget forbids it: try again later.
+fn violated(why: &str) -> Status {
+    let cause = Cause { reason: "DisruptionBudget".into(), message: why.into(), field: String::new() };
+    let message = "Cannot evict pod as it would violate the pod's disruption budget.";
+    let mut status = Status::failure(429, "TooManyRequests", message);
+    status.details.get_or_insert_default().causes.push(cause);
+    status
+}
+
+/// What the budget allows is not known yet.
+fn still_processed(budget: &str) -> Status {
+    let mut status = violated(&format!("The disruption budget {budget} is still being processed by the server."));
+    status.details.get_or_insert_default().retry_after_seconds = Some(10);
+    status
+}
