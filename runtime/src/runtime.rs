@@ -86,11 +86,13 @@ struct Container {
     exit: watch::Sender<Option<Exit>>,
     /// Limits that this host cannot enforce.
     unenforced: Vec<String>,
+    /// Being removed: its end is nobody's news, and another one may have its name when that is heard.
+    leaving: bool,
 }
 
 impl Container {
     fn new(record: ContainerRecord, pid: u32, exit: Option<Exit>) -> Container {
-        Container { record, pid, exit: watch::Sender::new(exit), unenforced: Vec::new() }
+        Container { record, pid, exit: watch::Sender::new(exit), unenforced: Vec::new(), leaving: false }
     }
 
     fn status(&self) -> ContainerStatus {

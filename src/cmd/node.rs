@@ -85,8 +85,17 @@ pub struct Node {
     _dns: Arc<dns::Server>,
 }
 
+/// What a node stands on.
+struct Ground {
+    name: String,
+    labels: Vec<(String, String)>,
+    images: ImageStore,
+    runtime: Runtime,
+}
+
 impl Node {
-    /// Starts everything. What an earlier process on the same folders left running is taken over.
+    /// Starts everything. What an earlier process on the same folders left running is taken over. An isolated node without
+    /// Pods that fails to start leaves nothing.
     pub async fn start(
         args: &NodeArgs,
         service_ranges: &[IpNet],
@@ -94,8 +103,43 @@ impl Node {
         client: Client,
         server: ServerAt,
     ) -> anyhow::Result<Node> {
-        let name = name(args)?;
+        // 1. What was asked for.
+        let (name, labels, shim) = (name(args)?, labels(args)?, shim()?);
         check_resolv_conf(&args.resolv_conf)?;
+        // 2. Images, whose lock says that no other agent is on these folders.
+        let images = paths.images();
+        let images = tokio::task::spawn_blocking(move || ImageStore::open(&images)).await;
+        let images = images.context("opening the image store")?.context("opening the image store")?;
+        // 3. The runtime, with what runs already.
+        let config = podwright_runtime::Config {
+            state_dir: paths.runtime(),
+            run_dir: paths.shims(),
+            cgroup_root: paths.cgroup_root.clone(),
+            shim,
+        };
+        let runtime = Runtime::open(config).await.context("opening the runtime")?;
+        // 4. All that stands on it.
+        let ground = Ground { name, labels, images, runtime: runtime.clone() };
+        let node = Node::on(ground, args, service_ranges, paths, client, server).await;
+        if node.is_err() && args.isolated && runtime.list().await.is_empty() {
+            remove_cgroups(&runtime).await;
+            if let Err(error) = NodeNetns::remove(&paths.network().join("netns")) {
+                tracing::warn!(%error, "the node's network namespace stays behind");
+            }
+        }
+        node
+    }
+
+    async fn on(
+        ground: Ground,
+        args: &NodeArgs,
+        service_ranges: &[IpNet],
+        paths: &Paths,
+        client: Client,
+        server: ServerAt,
+    ) -> anyhow::Result<Node> {
+        let Ground { name, labels, images, runtime } = ground;
+        check_controllers(args, &runtime)?;
         // 1. The network: namespace, addresses, routes.
         let config = NetworkConfig {
             node: name.clone(),
@@ -107,20 +151,7 @@ impl Node {
         };
         std::fs::create_dir_all(paths.network())?;
         let network = Network::up(config).await.context("the node's network")?;
-        // 2. Runtime and images, beside each other.
-        let images = paths.images();
-        let images = tokio::task::spawn_blocking(move || ImageStore::open(&images));
-        let runtime = Runtime::open(podwright_runtime::Config {
-            state_dir: paths.runtime(),
-            run_dir: paths.shims(),
-            cgroup_root: paths.cgroup_root.clone(),
-            shim: shim()?,
-        });
-        let (images, runtime) = tokio::join!(images, runtime);
-        let images = images.context("opening the image store")?.context("opening the image store")?;
-        let runtime = runtime.context("opening the runtime")?;
-        check_controllers(args, &runtime)?;
-        // 3. DNS, and the proxy that feeds it and the dataplane.
+        // 2. DNS, and the proxy that feeds it and the dataplane.
         let upstream = dns::Upstream::new(NodeNetns::of_process()?, &args.resolv_conf, args.cluster_dns.clone());
         let table = dns::Table::new(&args.cluster_domain, service_ranges.to_vec(), args.cluster_dns.clone());
         let dns = dns::Server::start(network.netns(), &args.cluster_dns, table, upstream).await;
@@ -145,7 +176,7 @@ impl Node {
         let pods = pods_of(&client, &name);
         let sources = Sources::start(client.named("kube-proxy"), pods.clone());
         let proxy = Proxy::start(config, sources, network.clone(), Some(dns.clone()));
-        // 4. The agent.
+        // 3. The agent.
         let stop = CancellationToken::new();
         let config = Config {
             log_dir: paths.logs.clone(),
@@ -158,7 +189,7 @@ impl Node {
             max_pods: args.max_pods,
             pod_pids_max: args.pod_max_pids,
             journal: !args.no_journal,
-            labels: labels(args)?,
+            labels,
             remove_at_exit: args.isolated,
             by_name,
             ..Config::new(&name, paths.state.clone(), paths.run.clone())
@@ -180,14 +211,18 @@ impl Node {
         let outcome = self.agent.await;
         drop((self._relay, self._proxy, self._dns));
         if self.isolated {
-            if let Err(error) = self.runtime.remove_root(&Scribe::none()).await {
-                tracing::warn!(%error, "something of the node's cgroups stays behind");
-            }
+            remove_cgroups(&self.runtime).await;
             for error in self.network.remove().await {
                 tracing::warn!(%error, "something of the node's network stays behind");
             }
         }
         outcome.context("the agent")?.context("the agent")
+    }
+}
+
+async fn remove_cgroups(runtime: &Runtime) {
+    if let Err(error) = runtime.remove_root(&Scribe::none()).await {
+        tracing::warn!(%error, "something of the node's cgroups stays behind");
     }
 }
 

@@ -105,15 +105,14 @@ pub struct Found {
 /// The machine, or the absence of one. All methods may be repeated.
 #[async_trait]
 pub trait Executor: Send + Sync + 'static {
-    /// Every Pod that this node has anything of. What is half made of it is removed.
+    /// Removes what an earlier agent left half made or had replaced. Called once, before `happenings`: the ends of such
+    /// containers are nobody's news, and others will have their names.
+    async fn tidy(&self) {}
+    /// Every Pod that this node has anything of.
     async fn find(&self) -> Vec<Found>;
-    /// The same of one Pod, whose worker has ended.
+    /// The same of one Pod, whose worker has ended; what is half made of it is removed.
     async fn find_one(&self, uid: &str) -> Option<Found> {
         self.find().await.into_iter().find(|found| found.pod.metadata.uid.as_deref() == Some(uid))
-    }
-    /// The same, while workers act: nothing is removed.
-    async fn look(&self) -> Vec<Found> {
-        self.find().await
     }
     /// Happenings since the call of this method. Called once, before `find`.
     fn happenings(&self) -> mpsc::UnboundedReceiver<Happening>;

@@ -66,9 +66,10 @@ impl Pods {
 
     /// Runs all Pods, forever. `wanted`: those bound to this node; `machine`: what a real node has beside its executor.
     ///
-    /// 1. listen to the machine, 2. wait for the first complete list of every source, 3. find what is there already,
-    /// 4. give each Pod its worker, 5. sweep away what belongs to none, 6. take what comes.
+    /// 1. tidy the machine, then listen to it, 2. wait for the first complete list of every source, 3. find what is there
+    /// already, 4. give each Pod its worker, 5. sweep away what belongs to none, 6. take what comes.
     pub async fn run(mut self, wanted: Informer<Pod>, machine: Option<(Arc<Objects>, Arc<Machine>)>) {
+        self.shared.executor.tidy().await;
         let mut happenings = self.shared.executor.happenings();
         let (manifests, name) = (self.shared.config.manifests.as_deref(), &self.shared.config.name);
         let mut folder = manifests.map(|folder| static_pods::watch(folder, name));
@@ -286,7 +287,7 @@ impl Pods {
             Happening::Exited { uid, container, id, exit } => self.tell(&uid, News::Exited { container, id, exit }),
             Happening::SandboxGone { uid, attempt } => self.tell(&uid, News::SandboxGone { attempt }),
             Happening::Lagged => {
-                for Found { pod, seen } in self.shared.executor.look().await {
+                for Found { pod, seen } in self.shared.executor.find().await {
                     self.catch_up(&pod, &seen);
                 }
             }

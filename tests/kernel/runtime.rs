@@ -6,7 +6,7 @@ pub mod support;
 use std::time::Duration;
 
 use podwright_runtime::{
-    ContainerState, Error, ExecSpec, ExitReason, PidMode, Role, Runtime, SandboxState, Scribe, StartFailure, oci,
+    ContainerState, Error, Event, ExecSpec, ExitReason, PidMode, Role, Runtime, SandboxState, Scribe, StartFailure, oci,
 };
 use support::{Bed, within};
 
@@ -86,6 +86,15 @@ async fn ends_are_told_as_they_were() {
     let exit = exit.unwrap();
     assert_eq!((exit.code, exit.signal), (137, 9));
     assert!(bed.runtime.processes(&deaf).await.unwrap().is_empty());
+
+    // One that is removed ends in silence: the next one of its name must not be taken for it.
+    let mut events = bed.runtime.events();
+    let gone = bed.create("again", "sleep 1000", &[]).await;
+    bed.runtime.remove_container(&gone, &Scribe::none()).await.unwrap();
+    let again = bed.run("again", "exit 5").await;
+    assert_eq!(again, gone);
+    let event = tokio::time::timeout(Duration::from_secs(5), events.recv()).await.unwrap().unwrap();
+    assert!(matches!(&event, Event::ContainerExited { id, exit } if *id == again && exit.code == 5), "{event:?}");
     bed.end().await;
 }
 

@@ -208,9 +208,10 @@ impl Runtime {
         }
     }
 
-    /// Removes a container (killing it if need be), its writable layer and its record.
+    /// Removes a container (killing it if need be), its writable layer and its record. No event tells of its end.
     pub async fn remove_container(&self, id: &ContainerId, scribe: &Scribe) -> Result<()> {
         let Some(sandbox) = self.find(&id.sandbox) else { return Ok(()) };
+        let _ = sandbox.with_container(id, |c| c.leaving = true);
         self.stop_container(id, libc::SIGKILL, Duration::ZERO, scribe).await?;
         let _turn = sandbox.turn.lock().await;
         self.clear_container(&sandbox, id, scribe).await

@@ -193,7 +193,9 @@ impl Runtime {
                     exit
                 });
                 container.exit.send_replace(Some(exit.clone()));
-                ended.push(Event::ContainerExited { id, exit });
+                if !container.leaving {
+                    ended.push(Event::ContainerExited { id, exit });
+                }
             }
         }
         for event in ended {
@@ -241,7 +243,9 @@ async fn hear(
                 let mut state = sandbox.state();
                 let Some(container) = state.containers.get_mut(&key) else { continue };
                 container.exit.send_replace(Some(exit.clone()));
-                let _ = inner.events.send(Event::ContainerExited { id: container.record.id.clone(), exit });
+                if !container.leaving {
+                    let _ = inner.events.send(Event::ContainerExited { id: container.record.id.clone(), exit });
+                }
             }
             Message::SandboxGone => {
                 sandbox.state().pid = 0;

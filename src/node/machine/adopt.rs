@@ -17,13 +17,12 @@ use crate::node::{
     translate,
 };
 
-/// Every Pod (or only one) that has a sandbox here: the newest of each. Older and unreadable ones are removed, and
-/// containers that were never started: an earlier agent died in between.
-pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
+/// Removes, of every Pod or only one, older and unreadable sandboxes, and containers that were never started: an earlier
+/// agent died in between.
+pub async fn tidy(machine: &Machine, only: Option<&str>) {
     let (newest, mut old) = sandboxes(machine, only).await;
-    let mut found = Vec::new();
     for (uid, sandbox) in newest {
-        match serde_json::from_slice::<Pod>(sandbox.spec.annotation.as_bytes()) {
+        match readable(&sandbox) {
             Ok(pod) => {
                 for container in sandbox.containers.iter().filter(|c| half_made(c)) {
                     let removed = machine.runtime.remove_container(&container.id, &machine.scribe(&pod)).await;
@@ -31,8 +30,6 @@ pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
                         tracing::warn!(%error, id = %container.id, "a half-made container stays");
                     }
                 }
-                hold_devices(machine, &pod, &sandbox).await;
-                found.push(adopt(machine, pod, sandbox));
             }
             Err(error) => {
                 tracing::warn!(uid, %error, "a sandbox without a readable Pod is removed");
@@ -45,7 +42,23 @@ pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
             tracing::warn!(%error, sandbox = sandbox.spec.id, "an old sandbox stays");
         }
     }
+}
+
+/// Every Pod (or only one) that has a sandbox here: the newest of each.
+pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
+    let (newest, _) = sandboxes(machine, only).await;
+    let mut found = Vec::new();
+    for sandbox in newest.into_values() {
+        let Ok(pod) = readable(&sandbox) else { continue };
+        hold_devices(machine, &pod, &sandbox).await;
+        found.push(adopt(machine, pod, sandbox));
+    }
     found
+}
+
+/// The Pod as it was last admitted.
+fn readable(sandbox: &SandboxStatus) -> serde_json::Result<Pod> {
+    serde_json::from_slice(sandbox.spec.annotation.as_bytes())
 }
 
 /// Device rules for those containers that an agent made before there were any.
@@ -64,14 +77,6 @@ async fn hold_devices(machine: &Machine, pod: &Pod, sandbox: &SandboxStatus) {
 /// Never let go: an earlier agent died between making and starting it, perhaps another one while removing it.
 fn half_made(container: &ContainerStatus) -> bool {
     container.started.is_none() && container.exit.as_ref().is_none_or(|exit| exit.signal == libc::SIGKILL)
-}
-
-/// The same, but nothing is removed.
-pub async fn look(machine: &Machine) -> Vec<Found> {
-    let (newest, _) = sandboxes(machine, None).await;
-    let readable =
-        newest.into_values().filter_map(|s| Some((serde_json::from_slice(s.spec.annotation.as_bytes()).ok()?, s)));
-    readable.map(|(pod, sandbox)| adopt(machine, pod, sandbox)).collect()
 }
 
 /// The newest sandbox of each Pod by its uid, and the older ones.

@@ -249,12 +249,13 @@ impl Executor for Machine {
         adopt::find(self, None).await
     }
 
-    async fn find_one(&self, uid: &str) -> Option<Found> {
-        adopt::find(self, Some(uid)).await.pop()
+    async fn tidy(&self) {
+        adopt::tidy(self, None).await;
     }
 
-    async fn look(&self) -> Vec<Found> {
-        adopt::look(self).await
+    async fn find_one(&self, uid: &str) -> Option<Found> {
+        adopt::tidy(self, Some(uid)).await;
+        adopt::find(self, Some(uid)).await.pop()
     }
 
     fn happenings(&self) -> mpsc::UnboundedReceiver<Happening> {

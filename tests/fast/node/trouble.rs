@@ -58,10 +58,15 @@ impl Fragile {
 
 #[async_trait]
 impl Executor for Fragile {
+    async fn tidy(&self) {
+        self.diary.lock().unwrap().push("tidy".to_owned());
+    }
     async fn find(&self) -> Vec<Found> {
+        self.diary.lock().unwrap().push("find".to_owned());
         self.found.lock().unwrap().clone()
     }
     fn happenings(&self) -> mpsc::UnboundedReceiver<Happening> {
+        self.diary.lock().unwrap().push("listen".to_owned());
         self.hollow.happenings()
     }
     async fn sweep(&self, living: Vec<String>) -> Vec<String> {
@@ -141,6 +146,14 @@ async fn fragile(prepare: impl FnOnce(&Fragile) + Send + 'static) -> (Cluster, A
 async fn events(cluster: &Cluster, reason: &str) -> Vec<String> {
     let all = cluster.client.list::<Event>(Some("default"), Options::default()).await.unwrap().items;
     all.into_iter().filter(|e| e.reason.as_deref() == Some(reason)).filter_map(|e| e.message).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn ends_of_what_is_tidied_away_are_not_heard() {
+    let (cluster, machine) = fragile(|_| ()).await;
+    cluster.create("web", spec()).await;
+    cluster.until_phase("web", "Running").await;
+    assert_eq!(machine.diary.lock().unwrap()[..3], ["tidy", "listen", "find"]);
 }
 
 #[tokio::test(start_paused = true)]
