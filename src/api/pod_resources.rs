@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{Container, Node, Pod},
+    api::core::v1::{Container, ContainerStatus, Node, Pod},
     apimachinery::pkg::api::resource,
 };
 
@@ -102,6 +102,41 @@ pub fn requests(pod: &Pod) -> Amounts {
     sum(pod, request, whole_requests(pod))
 }
 
+/// What a Pod takes of its node: what it requests, or more as long as its containers still have more, or were promised it,
+/// than they request by now. A request that its node cannot ever fulfil does not count.
+pub fn held(pod: &Pod) -> Amounts {
+    sum(pod, |container| held_by(pod, container, request), whole_requests(pod))
+}
+
+/// Whether the Pod's node has said that it cannot ever give it what it requests now.
+pub fn is_infeasible(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|c| c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible"))
+}
+
+/// What a container holds; `requested` is what it requests.
+fn held_by(pod: &Pod, container: &Container, requested: impl Fn(&Container) -> Amounts) -> Amounts {
+    let Some(status) = status_of(pod, &container.name) else { return requested(container) };
+    let promised = status.allocated_resources.as_ref();
+    let has = status.resources.as_ref().and_then(|r| r.requests.as_ref());
+    let own = container.resources.as_ref().and_then(|r| r.requests.as_ref());
+    // Mostly all three are the same.
+    if [promised, has].into_iter().flatten().all(|told| own == Some(told)) {
+        return requested(container);
+    }
+    let mut amounts = if is_infeasible(pod) { Amounts::default() } else { requested(container) };
+    for told in [promised, has] {
+        amounts.raise_to(&Amounts::from_map(told));
+    }
+    amounts
+}
+
+fn status_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+    let status = pod.status.as_ref()?;
+    let mut lists = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    lists.find(|status| status.name == name)
+}
+
 /// What a Pod's limits allow, summed likewise. A resource that a container does not limit counts as none there.
 pub fn limits(pod: &Pod) -> Amounts {
     let of = |container: &Container| Amounts::from_map(container.resources.as_ref().and_then(|r| r.limits.as_ref()));
@@ -112,7 +147,7 @@ fn whole_requests(pod: &Pod) -> Option<&Quantities> {
     pod.spec.as_ref()?.resources.as_ref()?.requests.as_ref()
 }
 
-/// The same, with upstream's assumptions for containers that name nothing: 100m CPU and 200 MiB. For scores alone.
+/// [`held`], with upstream's assumptions for containers that name nothing: 100m CPU and 200 MiB. For scores alone.
 pub fn assumed_requests(pod: &Pod) -> Amounts {
     let of = |container: &Container| {
         let resources = container.resources.as_ref();
@@ -129,7 +164,7 @@ pub fn assumed_requests(pod: &Pod) -> Amounts {
         }
         amounts
     };
-    sum(pod, of, whole_requests(pod))
+    sum(pod, |container| held_by(pod, container, of), whole_requests(pod))
 }
 
 /// A limit without a request is a request too. (Defaulting says so already, but static Pods have not been through it.)

@@ -1,7 +1,7 @@
 //! What a Pod asks for as a whole, of an untyped PodSpec, resource by resource in exact quantities: for limits and quotas.
 //! <https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers>
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde_json::Value;
 
@@ -25,6 +25,40 @@ pub fn requests(spec: &Value) -> Amounts {
 /// The same of the limits. Containers without a limit add nothing.
 pub fn limits(spec: &Value) -> Amounts {
     total(spec, "limits")
+}
+
+/// The spec of a Pod with what its containers hold: what they ask for, or more as long as they still have more, or were
+/// promised it. What its node cannot ever give it does not count. Borrowed where that is what the spec says.
+pub fn held(pod: &Value) -> Cow<'_, Value> {
+    let spec = &pod["spec"];
+    let list = |of: &'static str| pod["status"][of].as_array().into_iter().flatten();
+    let statuses = || list("containerStatuses").chain(list("initContainerStatuses"));
+    if statuses().all(|status| status["resources"].is_null() && status["allocatedResources"].is_null()) {
+        return Cow::Borrowed(spec);
+    }
+    let infeasible = list("conditions").any(|c| c["type"] == "PodResizePending" && c["reason"] == "Infeasible");
+    let mut spec = spec.clone();
+    for list in ["containers", "initContainers"] {
+        for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            let Some(status) = statuses().find(|status| status["name"] == container["name"]) else { continue };
+            for (field, told) in [
+                ("requests", vec![&status["resources"]["requests"], &status["allocatedResources"]]),
+                ("limits", vec![&status["resources"]["limits"]]),
+            ] {
+                let told: Vec<&Value> = told.into_iter().filter(|told| told.is_object()).collect();
+                let asked = &container["resources"][field];
+                if told.iter().all(|told| *told == asked) {
+                    continue;
+                }
+                let asked = (!infeasible).then_some(asked);
+                let mut most = Amounts::new();
+                told.into_iter().chain(asked).for_each(|amounts| raise(&mut most, &quantities(amounts)));
+                container["resources"][field] =
+                    most.iter().map(|(name, amount)| (name.clone(), Value::from(amount.to_string()))).collect();
+            }
+        }
+    }
+    Cow::Owned(spec)
 }
 
 /// With what running the Pod itself costs: added to requests, and to such limits as there are.

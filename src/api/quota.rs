@@ -72,7 +72,7 @@ pub fn usage(kind: &Kind, object: &Object, now: Timestamp) -> Amounts {
         _ if !has_content(kind) => {}
         "Pod" => {
             if runs(object, now) {
-                used.extend(of_pod(&object.0["spec"]));
+                used.extend(of_pod(&pod_totals::held(&object.0)));
             }
         }
         "Service" => used.extend(of_service(&object.0["spec"])),

@@ -84,6 +84,31 @@ pub fn prepare_ephemeral_update(kind: &Kind, new: &mut Object, old: &Object) {
     *new = out;
 }
 
+/// Readies an update of a Pod's `resize` subresource: everything is the old one's but the resources and resize policies of its
+/// containers. Other containers than the old one's are left for validation to refuse.
+pub fn prepare_resize_update(kind: &Kind, new: &mut Object, old: &Object) {
+    let mut out = old.clone();
+    for list in ["containers", "initContainers"] {
+        let wanted = new.0["spec"].get(list).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let have = out.0["spec"].get_mut(list).and_then(Value::as_array_mut);
+        let names = |containers: &[Value]| -> Vec<Value> { containers.iter().map(|c| c["name"].clone()).collect() };
+        if names(wanted) != have.as_deref().map(|have| names(have)).unwrap_or_default() {
+            out.0["spec"][list] = wanted.into();
+            continue;
+        }
+        for (container, wanted) in have.into_iter().flatten().zip(wanted) {
+            for field in ["resources", "resizePolicy"] {
+                keep_field(container, wanted, field);
+            }
+        }
+    }
+    kind.default(&mut out);
+    let generation = old.generation() + i64::from(content_differs(kind, &out, old));
+    out.set_meta("generation", Value::from(generation));
+    out.set_meta("resourceVersion", new.0["metadata"].get("resourceVersion").cloned());
+    *new = out;
+}
+
 /// All rules for a new object.
 pub fn validate_create(kind: &Kind, object: &Object) -> Result<(), Status> {
     let mut errs = Errors::default();
@@ -122,6 +147,16 @@ pub fn validate_ephemeral_update(kind: &Kind, new: &Object, old: &Object) -> Res
     metadata::check(kind, new, &mut errs);
     errs.0.extend((kind.strategy.validate)(new));
     pod::update::ephemeral(new, old, &mut errs);
+    finish(kind, new, errs.0)
+}
+
+/// All rules for an update of a Pod's `resize` subresource.
+pub fn validate_resize_update(kind: &Kind, new: &Object, old: &Object) -> Result<(), Status> {
+    let mut errs = Errors::default();
+    metadata::check_update(new, old, &mut errs);
+    metadata::check(kind, new, &mut errs);
+    errs.0.extend((kind.strategy.validate)(new));
+    pod::resize::check(new, old, &mut errs);
     finish(kind, new, errs.0)
 }
 
@@ -173,8 +208,12 @@ pub fn is_unchanged(new: &Object, old: &Object) -> bool {
 
 /// Copies a top-level field from `old`, or removes it.
 fn keep(new: &mut Object, old: &Object, field: &str) {
-    let Some(map) = new.0.as_object_mut() else { return };
-    match old.0.get(field) {
+    keep_field(&mut new.0, &old.0, field);
+}
+
+fn keep_field(new: &mut Value, old: &Value, field: &str) {
+    let Some(map) = new.as_object_mut() else { return };
+    match old.get(field) {
         Some(value) => map.insert(field.to_owned(), value.clone()),
         None => map.shift_remove(field),
     };

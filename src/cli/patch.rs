@@ -25,7 +25,7 @@ pub struct Args {
     /// json (RFC 6902), merge (RFC 7386), strategic
     #[arg(long = "type", default_value = "strategic", value_parser = ["json", "merge", "strategic"])]
     patch_type: String,
-    /// Patch this subresource: status, scale
+    /// Patch this subresource: status, scale, resize
     #[arg(long)]
     subresource: Option<String>,
     #[command(flatten)]

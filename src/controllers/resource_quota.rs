@@ -3,10 +3,10 @@
 //! Upstream: `pkg/controller/resourcequota`. Each count is from scratch. The informers may not show yet what admission has
 //! charged for: the server refuses a count that is too low, and the key comes back.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::{
-    api::core::v1::{ResourceQuota, ResourceQuotaStatus},
+    api::core::v1::{Pod, ResourceQuota, ResourceQuotaStatus, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
 };
 
@@ -26,9 +26,14 @@ pub const ROW: Row = Row {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.resource_quotas);
         wires.on(&informers.pods, |world, queue, change| {
-            let phase = |pod: &k8s_openapi::api::core::v1::Pod| pod.status.as_ref().and_then(|s| s.phase.clone());
+            let phase = |pod: &Pod| pod.status.as_ref().and_then(|s| s.phase.clone());
             let (old, new) = (change.old.as_deref().map(phase), change.new.as_deref().map(phase));
-            if new.is_none() || old.is_some_and(|old| Some(old) != new) {
+            // Who was resized holds less once he has got less.
+            let shrunk = || match (change.old.as_deref(), change.new.as_deref()) {
+                (Some(old), Some(new)) => old.status != new.status && holding(old) != holding(new),
+                _ => false,
+            };
+            if new.is_none() || old.is_some_and(|old| Some(old) != new) || shrunk() {
                 wake(world, queue, &change.key.namespace);
             }
         });
@@ -50,6 +55,13 @@ pub const ROW: Row = Row {
     },
     reconcile,
 };
+
+/// What a Pod's node has given to its containers.
+fn holding(pod: &Pod) -> Vec<(Option<&ResourceRequirements>, Option<&BTreeMap<String, Quantity>>)> {
+    let status = pod.status.iter();
+    let lists = status.flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses)).flatten();
+    lists.map(|c| (c.resources.as_ref(), c.allocated_resources.as_ref())).collect()
+}
 
 /// Has the quotas of a namespace counted anew.
 fn wake(world: &World, queue: &Queue, namespace: &str) {

@@ -34,7 +34,7 @@ impl PodInfo {
             key: Key::of(&*pod),
             uid: pod.metadata.uid.clone().unwrap_or_default(),
             priority: pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0),
-            requests: pod_resources::requests(&pod),
+            requests: pod_resources::held(&pod),
             assumed: pod_resources::assumed_requests(&pod),
             ports: host_ports(&pod).collect(),
             pod,

@@ -41,6 +41,7 @@ impl Call {
     fn scope(&self, part: Part) -> Scope {
         match part {
             Part::Status => Scope::Status,
+            Part::Resize => Scope::Resize,
             Part::Whole | Part::Ephemeral if self.kind.has_subresource("status") => Scope::Main,
             _ => Scope::All,
         }

@@ -26,9 +26,13 @@ impl Server {
     pub(super) async fn subresource(&self, mut call: Call) -> Result<Response, Status> {
         let sub = call.subresource.clone().unwrap_or_default();
         match (sub.as_str(), call.verb) {
-            ("status" | "approval" | "ephemeralcontainers", Verb::Get) => self.get(&call).await,
-            ("status" | "approval" | "finalize" | "ephemeralcontainers", Verb::Update) => self.update(call).await,
-            ("status" | "approval" | "finalize" | "ephemeralcontainers", Verb::Patch) => self.patch(call).await,
+            ("status" | "approval" | "ephemeralcontainers" | "resize", Verb::Get) => self.get(&call).await,
+            ("status" | "approval" | "finalize" | "ephemeralcontainers" | "resize", Verb::Update) => {
+                self.update(call).await
+            }
+            ("status" | "approval" | "finalize" | "ephemeralcontainers" | "resize", Verb::Patch) => {
+                self.patch(call).await
+            }
             ("scale", Verb::Get) => self.get_scale(&call).await,
             ("scale", Verb::Update) => {
                 let body = call.take_body()?;

@@ -21,6 +21,8 @@ pub(super) enum Part {
     Approval,
     /// A Pod's `spec.ephemeralContainers`.
     Ephemeral,
+    /// The resources of a Pod's containers.
+    Resize,
 }
 
 impl Server {
@@ -78,7 +80,7 @@ impl Server {
         check_preconditions(call, &new, old)?;
         prepare(call, part, &mut new, old);
         match part {
-            Part::Whole | Part::Status | Part::Ephemeral => {
+            Part::Whole | Part::Status | Part::Ephemeral | Part::Resize => {
                 fields::updated(call, part, &mut new, old, || self.timestamp())
             }
             Part::Approval => new = certificates::with_approval(&new, old, &self.timestamp()),
@@ -109,6 +111,7 @@ impl Server {
             }
             Part::Approval => strategy::validate_status_update(call.rules(), &new, old)?,
             Part::Ephemeral => strategy::validate_ephemeral_update(call.rules(), &new, old)?,
+            Part::Resize => strategy::validate_resize_update(call.rules(), &new, old)?,
             Part::Finalize => {}
         }
         // The object keeps its place: what was compared above is compared again by the store.
@@ -128,10 +131,11 @@ impl Server {
 pub(super) fn prepare(call: &Call, part: Part, new: &mut Object, old: &Object) {
     match part {
         Part::Whole => strategy::prepare_update(call.rules(), new, old),
-        Part::Status | Part::Ephemeral => {
+        Part::Status | Part::Ephemeral | Part::Resize => {
             let managers = new.0["metadata"].get("managedFields").cloned();
             match part {
                 Part::Ephemeral => strategy::prepare_ephemeral_update(call.rules(), new, old),
+                Part::Resize => strategy::prepare_resize_update(call.rules(), new, old),
                 _ => strategy::prepare_status_update(call.rules(), new, old),
             }
             new.set_meta("managedFields", managers);
@@ -153,6 +157,7 @@ pub(super) fn part_of(call: &Call) -> Result<Part, Status> {
         Some("finalize") => Ok(Part::Finalize),
         Some("approval") => Ok(Part::Approval),
         Some("ephemeralcontainers") => Ok(Part::Ephemeral),
+        Some("resize") => Ok(Part::Resize),
         Some(other) => Err(call.not_allowed(&format!("update of {other}"))),
     }
 }

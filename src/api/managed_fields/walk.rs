@@ -18,6 +18,8 @@ pub enum Scope {
     Main,
     /// `status`, and metadata.
     Status,
+    /// Of a Pod's containers the resources and resize policies; nothing else.
+    Resize,
 }
 
 /// What the system owns of metadata, or what names the object: nobody manages it.
@@ -37,11 +39,27 @@ impl Scope {
     fn covers(self, field: &str) -> bool {
         match (self, field) {
             (_, "apiVersion" | "kind") => false,
+            (Scope::Resize, other) => other == "spec",
             (_, "metadata") => true,
             (Scope::Main, "status") => false,
             (Scope::Status, other) => other == "status",
             _ => true,
         }
+    }
+
+    /// What of a set the scope covers.
+    fn narrowed(self, set: Set) -> Set {
+        if self != Scope::Resize {
+            return set;
+        }
+        let only = |of: &Node, names: &[&str], below: &dyn Fn(&Node) -> Node| {
+            let set = of.below.combined(|e, n| element::name(e).filter(|name| names.contains(name)).map(|_| below(n)));
+            Node { member: false, below: set }
+        };
+        let container = |node: &Node| only(node, &["resources", "resizePolicy"], &Node::clone);
+        let list = |node: &Node| Node { member: false, below: node.below.combined(|_, n| Some(container(n))) };
+        let root = Node { member: false, below: set };
+        only(&root, &["spec"], &|spec| only(spec, &["containers", "initContainers"], &list)).below
     }
 }
 
@@ -114,7 +132,7 @@ pub fn fields(schema: &Struct, scope: Scope, object: &Object) -> Set {
         }
         set.put(element::field(name), node);
     }
-    set
+    scope.narrowed(set)
 }
 
 fn is_unmanaged(element: &str) -> bool {
@@ -200,7 +218,8 @@ pub fn compare(schema: &Struct, scope: Scope, old: Option<&Object>, new: &Object
         }
         walk.path.pop();
     }
-    walk.out
+    let Comparison { added, modified, removed } = walk.out;
+    Comparison { added: scope.narrowed(added), modified: scope.narrowed(modified), removed: scope.narrowed(removed) }
 }
 
 fn union_of_keys<'a>(a: Option<&'a Value>, b: Option<&'a Value>) -> impl Iterator<Item = &'a str> {

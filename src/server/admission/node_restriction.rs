@@ -47,6 +47,9 @@ fn may(review: &Review<'_>, object: &Object) -> Result<(), Status> {
             true => Ok(()),
             false => refuse(format!("node {node:?} can only delete, evict and report pods that it runs")),
         },
+        ("Pod", other, _) if !other.is_empty() => {
+            refuse(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))
+        }
         ("Pod", ..) => refuse(format!("node {node:?} is not allowed to modify pods beyond their status")),
         ("ServiceAccount", "token", _) => token(review, node, object),
         _ => Ok(()),

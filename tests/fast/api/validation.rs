@@ -152,6 +152,7 @@ const CREATE: &[Case] = &[
     ("container", "{ports: [{containerPort: 1, hostIP: x}]}", "spec.containers[0].ports[0].hostIP", "Invalid", "must be a valid IP address"),
     ("container", "{ports: [{containerPort: 1, hostPort: 9}, {containerPort: 2, hostPort: 9}]}", "spec.containers[0].ports[1].hostPort", "Duplicate", "TCP//9"),
     ("spec", "{hostNetwork: true, containers: [{name: c, image: i, ports: [{containerPort: 1, hostPort: 2}]}]}", "spec.containers[0].ports[0].hostPort", "Invalid", "must match `containerPort` when `hostNetwork` is true"),
+    ("spec", "{restartPolicy: Never, containers: [{name: c, image: i, resizePolicy: [{resourceName: cpu, restartPolicy: RestartContainer}]}]}", "spec.containers[0].resizePolicy", "Invalid", "Invalid value: \"RestartContainer\": must be 'NotRequired' when `restartPolicy` is 'Never'"),
     ("container", "{resizePolicy: [{resourceName: disk, restartPolicy: NotRequired}]}", "spec.containers[0].resizePolicy[0].resourceName", "NotSupported", "\"cpu\", \"memory\""),
     ("spec", "{initContainers: [{name: i, image: i, restartPolicy: Never}]}", "spec.initContainers[0].restartPolicy", "NotSupported", "\"Always\""),
     ("spec", "{initContainers: [{name: i, image: i, livenessProbe: {exec: {command: [a]}}}]}", "spec.initContainers[0].livenessProbe", "Forbidden", "may not be set for init containers without restartPolicy=Always"),

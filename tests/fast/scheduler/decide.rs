@@ -55,6 +55,35 @@ fn verdict(spec: Value, changes: Value, others: Vec<Value>) -> String {
     }
 }
 
+/// A Pod is counted with the most of what it requests, was promised and has; not with what it cannot ever get.
+#[test]
+fn a_pod_that_is_resized_is_counted_with_all_that_it_may_hold() {
+    let cpu = |wish: &str, promised: &str, has: &str, reason: &str| {
+        let quantities = |cpu: &str| json!({ "cpu": cpu });
+        let status = |name: &str| {
+            json!({ "name": name, "image": "", "imageID": "", "ready": true, "restartCount": 0,
+            "allocatedResources": quantities(promised), "resources": { "requests": quantities(has) } })
+        };
+        let container = json!({ "name": "c", "resources": { "requests": quantities(wish) } });
+        let mut sidecar = container.clone();
+        (sidecar["name"], sidecar["restartPolicy"]) = (json!("s"), json!("Always"));
+        let pod = json!({
+            "spec": { "containers": [container], "initContainers": [sidecar] },
+            "status": { "containerStatuses": [status("c")], "initContainerStatuses": [status("s")],
+                "conditions": [{ "type": "PodResizePending", "status": "True", "reason": reason }] },
+        });
+        let pod = serde_json::from_value(pod).unwrap();
+        assert_eq!(pod_resources::requests(&pod).cpu, 2 * wish.parse::<i64>().unwrap() * 1000);
+        assert_eq!(pod_resources::held(&pod).cpu, pod_resources::assumed_requests(&pod).cpu);
+        pod_resources::held(&pod).cpu / 2000
+    };
+    assert_eq!(cpu("1", "1", "1", ""), 1);
+    assert_eq!(cpu("3", "1", "1", "Deferred"), 3);
+    assert_eq!(cpu("1", "3", "1", ""), 3);
+    assert_eq!(cpu("1", "1", "3", ""), 3);
+    assert_eq!(cpu("9", "1", "2", "Infeasible"), 2);
+}
+
 #[test]
 fn what_each_rule_says() {
     let none = || json!({});

@@ -13,6 +13,7 @@ mod nodes;
 mod pods;
 mod rbac;
 mod reads;
+mod resize;
 mod rest;
 mod rpc;
 mod services;

@@ -99,7 +99,7 @@ fn one<'a>(scope: &Scope<'_>, container: &At<'a>, role: Role, seen: &mut Vec<&'a
     mounts(scope, container, errs);
     devices(scope, container, errs);
     resources::requirements(&container.get("resources"), errs);
-    resize_policy(&container.get("resizePolicy"), errs);
+    resize_policy(scope, container, errs);
     if !matches!(role, Role::Init | Role::Ephemeral) {
         handlers::container(scope, container, errs);
     }
@@ -288,7 +288,10 @@ fn devices(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {
     }
 }
 
-fn resize_policy(policies: &At<'_>, errs: &mut Errors) {
+fn resize_policy(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {
+    let policies = &container.get("resizePolicy");
+    let own = container.get("restartPolicy");
+    let restart = if own.is_empty() { scope.spec.get("restartPolicy") } else { own };
     let mut seen: Vec<&str> = Vec::new();
     for policy in policies.items() {
         let name = policy.get("resourceName");
@@ -297,6 +300,10 @@ fn resize_policy(policies: &At<'_>, errs: &mut Errors) {
         }
         seen.push(name.str());
         errs.one_of(&name, &["cpu", "memory"]);
-        errs.one_of(&policy.get("restartPolicy"), &["NotRequired", "RestartContainer"]);
+        let how = policy.get("restartPolicy");
+        errs.one_of(&how, &["NotRequired", "RestartContainer"]);
+        if restart.str() == "Never" && how.str() == "RestartContainer" {
+            errs.invalid(&policies.path, how.str(), "must be 'NotRequired' when `restartPolicy` is 'Never'");
+        }
     }
 }

@@ -6,6 +6,7 @@ mod container;
 mod env;
 mod handlers;
 mod network;
+pub mod resize;
 mod resources;
 mod scheduling;
 mod security;

@@ -265,6 +265,19 @@ async fn the_controller_counts_what_is_there_and_takes_off_what_goes() {
     api.delete("pods", "a", Options::default()).await.unwrap();
     api.delete("configmaps", "early", Options::default()).await.unwrap();
     until(&api, status("0", "3", "2")).await;
+    // One that is resized uses what it had until its node has taken it off.
+    let has = |cpu: &str| json!({"status": {"containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "resources": {"limits": {"cpu": cpu}}}]}});
+    api.sub(Verb::Patch, "pods", "b", "status", has("2")).await.unwrap();
+    let resources = json!({"requests": {"cpu": "2"}, "limits": {"cpu": "5"}});
+    let container = |resources: &Value| json!({"spec": {"containers": [{"name": "c", "image": "busybox:1", "resources": resources}]}});
+    api.sub(Verb::Patch, "pods", "b", "resize", container(&resources)).await.unwrap();
+    until(&api, status("0", "6", "2")).await;
+    api.sub(Verb::Patch, "pods", "b", "status", has("5")).await.unwrap();
+    let resources = json!({"requests": {"cpu": "2"}, "limits": {"cpu": "2"}});
+    api.sub(Verb::Patch, "pods", "b", "resize", container(&resources)).await.unwrap();
+    until(&api, status("0", "6", "2")).await;
+    api.sub(Verb::Patch, "pods", "b", "status", has("2")).await.unwrap();
+    until(&api, status("0", "3", "2")).await;
     // One that has ended takes nothing any more.
     api.sub(Verb::Patch, "pods", "b", "status", json!({"status": {"phase": "Succeeded"}})).await.unwrap();
     until(&api, status("0", "1", "1")).await;
