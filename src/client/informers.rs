@@ -4,7 +4,7 @@ use k8s_openapi::{
     Metadata,
     api::{
         admissionregistration::v1::ValidatingAdmissionPolicy,
-        apps::v1::{Deployment, ReplicaSet},
+        apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
         coordination::v1::Lease,
         core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota, Service, ServiceAccount},
         discovery::v1::EndpointSlice,
@@ -39,6 +39,10 @@ pub struct Informers {
     /// Index: [`Informers::BY_OWNER`].
     pub replica_sets: Informer<ReplicaSet>,
     pub deployments: Informer<Deployment>,
+    pub stateful_sets: Informer<StatefulSet>,
+    pub daemon_sets: Informer<DaemonSet>,
+    /// Index: [`Informers::BY_OWNER`].
+    pub controller_revisions: Informer<ControllerRevision>,
     /// The Leases of the namespace `kube-node-lease` alone.
     pub leases: Informer<Lease>,
 }
@@ -78,6 +82,11 @@ impl Informers {
                 .index(Self::BY_OWNER, |rs: &ReplicaSet| owner_of(rs.metadata()))
                 .start(),
             deployments: Informer::builder(client.clone()).start(),
+            stateful_sets: Informer::builder(client.clone()).start(),
+            daemon_sets: Informer::builder(client.clone()).start(),
+            controller_revisions: Informer::builder(client.clone())
+                .index(Self::BY_OWNER, |revision: &ControllerRevision| owner_of(revision.metadata()))
+                .start(),
             leases: Informer::builder(client).namespace(NODE_LEASES).start(),
         }
     }
@@ -97,6 +106,9 @@ impl Informers {
         self.pod_disruption_budgets.synced().await;
         self.replica_sets.synced().await;
         self.deployments.synced().await;
+        self.stateful_sets.synced().await;
+        self.daemon_sets.synced().await;
+        self.controller_revisions.synced().await;
         self.leases.synced().await;
     }
 }

@@ -332,6 +332,10 @@ fn shows(informers: &Informers, awaited: &Awaited) -> bool {
         "replicasets.apps" => shown(&informers.replica_sets, awaited),
         "deployments.apps" => shown(&informers.deployments, awaited),
         "poddisruptionbudgets.policy" => shown(&informers.pod_disruption_budgets, awaited),
+        "statefulsets.apps" => shown(&informers.stateful_sets, awaited),
+        "daemonsets.apps" => shown(&informers.daemon_sets, awaited),
+        "controllerrevisions.apps" => shown(&informers.controller_revisions, awaited),
+        "persistentvolumeclaims" => shown(&informers.persistent_volume_claims, awaited),
         _ => true,
     }
 }

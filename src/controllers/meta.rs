@@ -1,6 +1,6 @@
 //! Small questions about objects that several controllers ask, answered as upstream answers them.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -132,8 +132,12 @@ pub enum Claim {
 
 /// Decides whether `object` belongs to `owner` (upstream's `ControllerRefManager`).
 pub fn claim<O: Typed, K: Typed>(owner: &O, selector: &selector::LabelSelector, object: &K) -> Claim {
+    claim_fitting(owner, matches(selector, object.metadata()), object)
+}
+
+/// The same where more than labels tell whether `object` `fits`.
+fn claim_fitting<O: Typed, K: Typed>(owner: &O, fits: bool, object: &K) -> Claim {
     let (mine, its) = (owner.metadata(), object.metadata());
-    let fits = matches(selector, its);
     match controller(its) {
         Some(other) if Some(&other.uid) != mine.uid.as_ref() => Claim::Other,
         Some(_) if fits => Claim::Own,
@@ -151,8 +155,25 @@ pub fn claim<O: Typed, K: Typed>(owner: &O, selector: &selector::LabelSelector, 
     }
 }
 
+/// Which of `objects` are `owner`'s; or the writes that have to settle first who belongs to whom.
+pub fn claim_all<O: Typed, K: Typed>(
+    owner: &O,
+    objects: impl IntoIterator<Item = Arc<K>>,
+    fits: impl Fn(&K) -> bool,
+) -> Result<Vec<Arc<K>>, Vec<Write>> {
+    let (mut own, mut writes) = (Vec::new(), Vec::new());
+    for object in objects {
+        match claim_fitting(owner, fits(&object), &*object) {
+            Claim::Own => own.push(object),
+            Claim::Other => {}
+            Claim::Adopt(write) | Claim::Release(write) => writes.push(write),
+        }
+    }
+    if writes.is_empty() { Ok(own) } else { Err(writes) }
+}
+
 /// A change of the owner references of exactly this state of `object`.
-fn owners<K: Typed>(object: &K, change: impl FnOnce(&mut Vec<OwnerReference>)) -> Write {
+pub fn owners<K: Typed>(object: &K, change: impl FnOnce(&mut Vec<OwnerReference>)) -> Write {
     let meta = object.metadata();
     let mut all = meta.owner_references.clone().unwrap_or_default();
     change(&mut all);

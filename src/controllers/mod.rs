@@ -14,6 +14,7 @@ pub mod disruption;
 mod driver;
 pub mod endpoint_slice;
 pub mod garbage;
+pub mod history;
 pub mod meta;
 pub mod namespace;
 pub mod node_ipam;
@@ -26,6 +27,7 @@ pub mod resource_quota;
 pub mod root_ca;
 pub mod scales;
 mod service_account;
+pub mod stateful_set;
 pub mod taint_eviction;
 mod wires;
 
@@ -60,6 +62,7 @@ pub struct Row {
 pub static CONTROLLERS: &[Row] = &[
     deployment::ROW,
     replica_set::ROW,
+    stateful_set::ROW,
     endpoint_slice::ROW,
     namespace::ROW,
     garbage::ROW,

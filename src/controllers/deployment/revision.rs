@@ -39,7 +39,8 @@ pub fn sort<'a>(deployment: &'a Deployment, sets: &[Arc<ReplicaSet>]) -> Rollout
     Rollout { deployment, new, old }
 }
 
-fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
+/// A template as it is compared: without what a controller adds to it.
+pub fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
     let mut template = template.clone();
     if let Some(labels) = template.metadata.as_mut().and_then(|meta| meta.labels.as_mut()) {
         labels.remove(HASH);

@@ -17,7 +17,7 @@ use podwright::controllers::{
 };
 use serde_json::{Value, json};
 
-use super::{at, lines, object};
+use super::{at, lines, merge, object};
 
 fn value(text: &str) -> IntOrString {
     text.parse().map_or_else(|_| IntOrString::String(text.into()), IntOrString::Int)
@@ -166,12 +166,6 @@ impl World {
         let found = find(all, kind).unwrap_or_else(|| panic!("no condition {kind} in {all:?}"));
         (found.status.clone(), found.reason.clone().unwrap_or_default(), found.message.clone().unwrap_or_default())
     }
-}
-
-fn merge<K: serde::Serialize + serde::de::DeserializeOwned>(object: &mut K, patch: &Value) {
-    let mut value = serde_json::to_value(&*object).expect("encodes");
-    json_patch::merge(&mut value, patch);
-    *object = serde_json::from_value(value).expect("decodes");
 }
 
 #[test]

@@ -10,17 +10,25 @@ mod nodes;
 mod queue;
 mod replica_set;
 mod root_ca;
+mod stateful_set;
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use podwright::controllers::{Plan, plan::Write};
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 /// A typed object from JSON.
 fn object<K: DeserializeOwned>(value: Value) -> Arc<K> {
     Arc::new(serde_json::from_value(value).expect("the test's object decodes"))
+}
+
+/// Applies a merge patch.
+fn merge<K: Serialize + DeserializeOwned>(object: &mut K, patch: &Value) {
+    let mut value = serde_json::to_value(&*object).expect("encodes");
+    json_patch::merge(&mut value, patch);
+    *object = serde_json::from_value(value).expect("decodes");
 }
 
 fn at(seconds: i64) -> Timestamp {

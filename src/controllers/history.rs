@@ -1,0 +1,121 @@
+//! ControllerRevisions: the history of a Pod template, for StatefulSets and DaemonSets alike.
+//!
+//! Upstream: `pkg/controller/history`. A revision's data is the strategic merge patch that brings its template back:
+//! `kubectl rollout undo` sends it as it is.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use k8s_openapi::{
+    api::{apps::v1::ControllerRevision, core::v1::PodTemplateSpec},
+    apimachinery::pkg::{apis::meta::v1::ObjectMeta, runtime::RawExtension},
+};
+use serde_json::json;
+
+use super::{
+    deployment::revision::{hash, without_hash},
+    meta,
+    plan::Write,
+};
+use crate::client::Typed;
+
+/// The label of a Pod that tells its revision: a StatefulSet's by name, a DaemonSet's by hash.
+pub const REVISION: &str = "controller-revision-hash";
+/// The longest name that leaves room for a dash and a hash.
+const LONGEST_PREFIX: usize = 223;
+const PATCH: &str = "$patch";
+
+/// What a template's revision is to be made of.
+pub struct Wanted<'a, K> {
+    pub owner: &'a K,
+    pub template: &'a PodTemplateSpec,
+    /// The label of the revision that holds its hash.
+    pub label: &'a str,
+    /// How often another object had the name already.
+    pub collisions: Option<i32>,
+}
+
+/// Where the history of an owner stands.
+pub enum Current {
+    /// The revision of the current template, and what has to be written first for it to be the newest.
+    Is(Box<ControllerRevision>, Option<Write>),
+    /// Another object has its name: the next try must be named otherwise.
+    Collision,
+}
+
+/// Finds the revision of the current template, or makes one. `revisions` are the owner's; `taken` tells whether any has
+/// that name.
+pub fn current<K: Typed>(
+    wanted: &Wanted<'_, K>,
+    revisions: &[Arc<ControllerRevision>],
+    taken: &dyn Fn(&str) -> bool,
+) -> Current {
+    let last = revisions.iter().map(|known| known.revision).max().unwrap_or(0);
+    let equal = revisions.iter().filter(|known| has(known, wanted.template)).max_by_key(|known| order(known));
+    let Some(known) = equal else {
+        let new = create(wanted, last + 1);
+        return match taken(meta::name(&new.metadata)) {
+            true => Current::Collision,
+            false => {
+                let write = Write::create(&new);
+                Current::Is(Box::new(new), Some(write))
+            }
+        };
+    };
+    let mut new = ControllerRevision::clone(known);
+    if known.revision < last {
+        // Going back makes an old revision the newest.
+        new.revision = last + 1;
+    }
+    let write = Write::change(&**known, &new);
+    Current::Is(Box::new(new), write)
+}
+
+/// Whether a revision is of this template.
+pub fn has(revision: &ControllerRevision, wanted: &PodTemplateSpec) -> bool {
+    template(revision).is_some_and(|template| without_hash(&template) == without_hash(wanted))
+}
+
+/// The template that a revision keeps.
+pub fn template(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
+    let mut template = revision.data.as_ref()?.0.get("spec")?.get("template")?.clone();
+    template.as_object_mut()?.shift_remove(PATCH);
+    serde_json::from_value(template).ok()
+}
+
+/// From the oldest to the newest.
+fn order(revision: &ControllerRevision) -> (i64, jiff::Timestamp, Option<String>) {
+    (revision.revision, meta::created(&revision.metadata), revision.metadata.name.clone())
+}
+
+fn create<K: Typed>(wanted: &Wanted<'_, K>, number: i64) -> ControllerRevision {
+    let (owner, hash) = (wanted.owner.metadata(), hash(wanted.template, wanted.collisions));
+    let labels = wanted.template.metadata.as_ref().and_then(|meta| meta.labels.clone());
+    let mut labels = labels.unwrap_or_default();
+    labels.insert(wanted.label.to_owned(), hash.clone());
+    let mut data = json!({ "spec": { "template": wanted.template } });
+    data["spec"]["template"][PATCH] = "replace".into();
+    let prefix: String = meta::name(owner).chars().take(LONGEST_PREFIX).collect();
+    ControllerRevision {
+        metadata: ObjectMeta {
+            name: Some(format!("{prefix}-{hash}")),
+            namespace: owner.namespace.clone(),
+            labels: Some(labels),
+            annotations: owner.annotations.clone(),
+            owner_references: Some(vec![meta::owner_reference(wanted.owner)]),
+            ..ObjectMeta::default()
+        },
+        data: Some(RawExtension(data)),
+        revision: number,
+    }
+}
+
+/// Deletes the oldest revisions beyond the limit of those that are not alive.
+pub fn expired(revisions: &[Arc<ControllerRevision>], limit: Option<i32>, alive: &BTreeSet<&str>) -> Vec<Write> {
+    let dead = |revision: &&Arc<ControllerRevision>| {
+        !alive.contains(meta::name(&revision.metadata)) && !meta::is_terminating(&revision.metadata)
+    };
+    let mut dead: Vec<&Arc<ControllerRevision>> = revisions.iter().filter(dead).collect();
+    dead.sort_by_key(|revision| order(revision));
+    let surplus = dead.len().saturating_sub(usize::try_from(limit.unwrap_or(10)).unwrap_or(0));
+    dead.into_iter().take(surplus).map(|revision| Write::delete(&**revision)).collect()
+}

@@ -1,0 +1,131 @@
+//! The PersistentVolumeClaims of a StatefulSet's Pods: made before them, kept or deleted as the retention policy says.
+//!
+//! The policy works through owner references alone: what is owned goes with its owner.
+
+use std::sync::Arc;
+
+use k8s_openapi::{
+    api::{
+        apps::v1::StatefulSet,
+        core::v1::{PersistentVolumeClaim, Pod},
+    },
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+
+use super::{Scene, identity, meta};
+use crate::{
+    client::{Typed, reference},
+    controllers::plan::{Note, Write},
+};
+
+pub fn templates(set: &StatefulSet) -> impl Iterator<Item = &PersistentVolumeClaim> {
+    set.spec.iter().flat_map(|spec| spec.volume_claim_templates.iter().flatten())
+}
+
+pub fn name(set: &StatefulSet, template: &PersistentVolumeClaim, ordinal: i32) -> String {
+    format!("{}-{}", meta::name(&template.metadata), identity::name(set, ordinal))
+}
+
+/// Whether a claim of this name could be one of the StatefulSet's.
+pub fn may_be_of(set: &StatefulSet, claim: &str) -> bool {
+    let (of_set, mut templates) = (meta::name(&set.metadata), templates(set));
+    templates.any(|template| claim.starts_with(&format!("{}-{of_set}-", meta::name(&template.metadata))))
+}
+
+/// The claims of an ordinal that exist.
+fn existing(scene: &Scene<'_>, ordinal: i32) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> {
+    templates(scene.set).filter_map(move |template| (scene.claim)(&name(scene.set, template, ordinal)))
+}
+
+/// Whether a claim of an ordinal without a Pod is about to go, with a Pod of the same name that has gone.
+pub fn is_stale(scene: &Scene<'_>, ordinal: i32) -> bool {
+    let pod = identity::name(scene.set, ordinal);
+    let of_pod = |owner: &OwnerReference| is_of::<Pod>(owner, &pod);
+    existing(scene, ordinal).any(|claim| {
+        let mut owners = claim.metadata.owner_references.iter().flatten();
+        meta::is_terminating(&claim.metadata) || owners.any(of_pod)
+    })
+}
+
+/// Creates the claims that an ordinal lacks.
+pub fn missing(scene: &Scene<'_>, ordinal: i32) -> Vec<Write> {
+    let set = scene.set;
+    let selected = set.spec.as_ref().and_then(|spec| spec.selector.match_labels.clone()).unwrap_or_default();
+    let mut writes = Vec::new();
+    for template in templates(set).filter(|template| (scene.claim)(&name(set, template, ordinal)).is_none()) {
+        let mut claim = template.clone();
+        let name = name(set, template, ordinal);
+        claim.metadata.name = Some(name.clone());
+        claim.metadata.namespace = set.metadata.namespace.clone();
+        claim.metadata.labels.get_or_insert_default().extend(selected.clone());
+        claim.metadata.owner_references = Policy::of(set).when_deleted.then(|| vec![meta::owner_reference(set)]);
+        claim.status = None;
+        let (pod, of) = (identity::name(set, ordinal), meta::name(&set.metadata));
+        let done = format!("create Claim {name} Pod {pod} in StatefulSet {of} success");
+        let failed = format!("create Claim {name} for Pod {pod} in StatefulSet {of} failed error: {{}}");
+        writes.push(
+            Write::create(&claim).done(Note::normal(reference(set), "SuccessfulCreate", done)).failed(Note::warning(
+                reference(set),
+                "FailedCreate",
+                failed,
+            )),
+        );
+    }
+    writes
+}
+
+/// When claims are deleted.
+struct Policy {
+    when_deleted: bool,
+    when_scaled: bool,
+}
+
+impl Policy {
+    fn of(set: &StatefulSet) -> Policy {
+        let policy = set.spec.as_ref().and_then(|spec| spec.persistent_volume_claim_retention_policy.clone());
+        let policy = policy.unwrap_or_default();
+        let deletes = |text: Option<String>| text.as_deref() == Some("Delete");
+        Policy { when_deleted: deletes(policy.when_deleted), when_scaled: deletes(policy.when_scaled) }
+    }
+}
+
+/// Gives a Pod's claims the owners that the policy wants; `stays` tells whether its ordinal is one that there shall be.
+pub fn settle(scene: &Scene<'_>, ordinal: i32, pod: &Pod, stays: bool) -> Vec<Write> {
+    let settled = |claim: Arc<PersistentVolumeClaim>| {
+        let owners = owners(scene.set, &claim, pod, stays)?;
+        Some(meta::owners(&*claim, |all| *all = owners))
+    };
+    existing(scene, ordinal).filter_map(settled).collect()
+}
+
+/// The owners that a claim shall have, if they are others than it has.
+pub fn owners(set: &StatefulSet, claim: &PersistentVolumeClaim, pod: &Pod, stays: bool) -> Option<Vec<OwnerReference>> {
+    let policy = Policy::of(set);
+    let old = claim.metadata.owner_references.clone().unwrap_or_default();
+    let of_set = |owner: &OwnerReference| is_of::<StatefulSet>(owner, meta::name(&set.metadata));
+    let of_pod = |owner: &OwnerReference| is_of::<Pod>(owner, meta::name(&pod.metadata));
+    let stale = |owner: &OwnerReference| {
+        (of_set(owner) && Some(&owner.uid) != set.metadata.uid.as_ref())
+            || (of_pod(owner) && Some(&owner.uid) != pod.metadata.uid.as_ref())
+    };
+    if old.iter().any(stale) {
+        // It is a namesake's that has gone, and so the garbage collector's.
+        return None;
+    }
+    let mut new: Vec<OwnerReference> = old.iter().filter(|owner| !of_set(owner) && !of_pod(owner)).cloned().collect();
+    let foreign = new.iter().any(|owner| owner.controller == Some(true));
+    let keeps = !policy.when_deleted && !policy.when_scaled;
+    if !keeps && !foreign {
+        if policy.when_scaled && !stays {
+            new.push(meta::owner_reference(pod));
+        } else if policy.when_deleted {
+            new.push(meta::owner_reference(set));
+        }
+    }
+    (new != old).then_some(new)
+}
+
+/// Whether a reference is to a `K` of this name, whichever it is.
+fn is_of<K: Typed>(owner: &OwnerReference, name: &str) -> bool {
+    owner.api_version == K::API_VERSION && owner.kind == K::KIND && owner.name == name
+}

@@ -1,0 +1,396 @@
+//! StatefulSets: Pods that keep their names, their volumes and their order.
+//!
+//! Upstream: `pkg/controller/statefulset`. [`plan`] reads as upstream's `updateStatefulSet`; [`identity`] says what Pods
+//! are called and made of, [`claims`] what happens to their volumes, [`status`] what is told about it all.
+
+pub mod claims;
+pub mod identity;
+pub mod status;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        apps::v1::{ControllerRevision, RollingUpdateStatefulSetStrategy, StatefulSet},
+        core::v1::{PersistentVolumeClaim, Pod, PodTemplateSpec},
+    },
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use serde_json::Value;
+
+use super::{
+    Context, Plan, Row,
+    history::{self, Current, Wanted},
+    meta,
+    plan::{Batch, Note, Write},
+};
+use crate::{
+    api::int_or_string::{Round, scaled},
+    client::{Informers, Key, reference},
+};
+
+/// The label of a revision that holds its hash.
+const HASH: &str = "controller.kubernetes.io/hash";
+/// At most so many Pods are created for one StatefulSet at a time.
+const BURST: usize = 500;
+
+pub const ROW: Row = Row {
+    name: "statefulset-controller",
+    workers: 5,
+    wire: |wires| {
+        let informers = &wires.world.informers.clone();
+        wires.own(&informers.stateful_sets);
+        wires.owner(&informers.pods, "StatefulSet");
+        wires.owner(&informers.controller_revisions, "StatefulSet");
+        wires.on(&informers.pods, |world, queue, change| {
+            // An orphan may be adopted, and stands in the way of its name as long as it is not.
+            let Some(pod) = change.new.as_ref().or(change.old.as_ref()) else { return };
+            if meta::controller(&pod.metadata).is_some() {
+                return;
+            }
+            for set in world.informers.stateful_sets.list_namespace(&change.key.namespace) {
+                if identity::ordinal(&set, pod).is_some() {
+                    queue.add(Key::of(&*set));
+                }
+            }
+        });
+        wires.on(&informers.persistent_volume_claims, |world, queue, change| {
+            for set in world.informers.stateful_sets.list_namespace(&change.key.namespace) {
+                if claims::may_be_of(&set, &change.key.name) {
+                    queue.add(Key::of(&*set));
+                }
+            }
+        });
+    },
+    reconcile,
+};
+
+fn selector(set: &StatefulSet) -> Option<crate::api::selector::LabelSelector> {
+    meta::selector(&set.spec.as_ref()?.selector)
+}
+
+fn belongs(set: &StatefulSet, selector: &crate::api::selector::LabelSelector, pod: &Pod) -> bool {
+    meta::matches(selector, &pod.metadata) && identity::ordinal(set, pod).is_some()
+}
+
+fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
+    let informers = &context.world.informers;
+    let mut plan = Plan::default();
+    let Some(set) = informers.stateful_sets.get(key) else { return plan };
+    let Some(selector) = selector(&set) else { return plan };
+    let uid = set.metadata.uid.as_deref().unwrap_or_default();
+    let orphans = format!("{}/", key.namespace);
+    let pods = [uid, &orphans].into_iter().flat_map(|owner| informers.pods.indexed(Informers::BY_OWNER, owner));
+    let pods = meta::claim_all(&*set, pods, |pod| belongs(&set, &selector, pod));
+    let revisions = [uid, &orphans];
+    let revisions =
+        { revisions.into_iter() }.flat_map(|owner| informers.controller_revisions.indexed(Informers::BY_OWNER, owner));
+    let revisions = meta::claim_all(&*set, revisions, |revision| meta::matches(&selector, &revision.metadata));
+    match (pods, revisions) {
+        (Ok(pods), Ok(revisions)) => self::plan(&Scene {
+            set: &set,
+            revisions: &revisions,
+            taken: &|name| informers.controller_revisions.get(&Key::new(&key.namespace, name)).is_some(),
+            pods: &pods,
+            claim: &|name| informers.persistent_volume_claims.get(&Key::new(&key.namespace, name)),
+            now: context.now,
+        }),
+        (pods, revisions) => {
+            // Who belongs here has to be settled before anything is counted.
+            plan.then(pods.err().into_iter().chain(revisions.err()).flatten().collect());
+            plan
+        }
+    }
+}
+
+/// What a StatefulSet's plan depends on.
+pub struct Scene<'a> {
+    pub set: &'a StatefulSet,
+    /// The ControllerRevisions that are its own.
+    pub revisions: &'a [Arc<ControllerRevision>],
+    /// Whether a ControllerRevision of this name exists, whosever it is.
+    pub taken: &'a dyn Fn(&str) -> bool,
+    /// The Pods that are its own, those too that have ended or are being deleted.
+    pub pods: &'a [Arc<Pod>],
+    /// The claim of this name, whosever it is.
+    pub claim: &'a dyn Fn(&str) -> Option<Arc<PersistentVolumeClaim>>,
+    pub now: Timestamp,
+}
+
+/// A template and the name of its revision.
+pub struct Revision {
+    pub name: String,
+    pub template: PodTemplateSpec,
+}
+
+impl Revision {
+    fn of(revision: &ControllerRevision) -> Option<Revision> {
+        Some(Revision { name: revision.metadata.name.clone()?, template: history::template(revision)? })
+    }
+}
+
+/// A StatefulSet's Pods, sorted out.
+pub struct Roll<'a> {
+    pub scene: &'a Scene<'a>,
+    pub current: Revision,
+    pub update: Revision,
+    /// The ordinals that there shall be, and the Pods that there are of them.
+    pub ordinals: Range<i32>,
+    pub replicas: BTreeMap<i32, &'a Arc<Pod>>,
+    /// The Pods that there shall not be; the highest ordinal first.
+    pub condemned: Vec<(i32, &'a Arc<Pod>)>,
+}
+
+/// What is to be done, in this order.
+#[derive(Default)]
+struct Steps {
+    claims: Vec<Write>,
+    pods: Vec<Write>,
+    deletions: Vec<Write>,
+    /// The Pods that are deleted by these.
+    going: BTreeSet<String>,
+}
+
+impl Steps {
+    fn delete(&mut self, set: &StatefulSet, pod: &Pod) {
+        let name = meta::name(&pod.metadata);
+        if !meta::is_terminating(&pod.metadata) && self.going.insert(name.to_owned()) {
+            self.deletions.push(told(set, "delete", name, Write::delete(pod)));
+        }
+    }
+
+    fn is_going(&self, pod: &Pod) -> bool {
+        meta::is_terminating(&pod.metadata) || self.going.contains(meta::name(&pod.metadata))
+    }
+}
+
+/// A write about a Pod, with upstream's events.
+fn told(set: &StatefulSet, verb: &'static str, pod: &str, write: Write) -> Write {
+    let (done, failed) = match verb {
+        "create" => ("SuccessfulCreate", "FailedCreate"),
+        "update" => ("SuccessfulUpdate", "FailedUpdate"),
+        _ => ("SuccessfulDelete", "FailedDelete"),
+    };
+    let what = format!("{verb} Pod {pod} in StatefulSet {}", meta::name(&set.metadata));
+    write.done(Note::normal(reference(set), done, format!("{what} successful"))).failed(Note::warning(
+        reference(set),
+        failed,
+        format!("{what} failed error: {{}}"),
+    ))
+}
+
+/// What a StatefulSet needs.
+pub fn plan(scene: &Scene<'_>) -> Plan {
+    let (set, mut plan) = (scene.set, Plan::default());
+    let Some(spec) = &set.spec else { return plan };
+    let collisions = set.status.as_ref().and_then(|status| status.collision_count);
+    let wanted = Wanted { owner: set, template: &spec.template, label: HASH, collisions };
+    let terminating = meta::is_terminating(&set.metadata);
+    let update = match history::current(&wanted, scene.revisions, scene.taken) {
+        Current::Is(_, Some(_)) if terminating => return plan,
+        Current::Is(update, write) => {
+            plan.then(write.into_iter().collect());
+            update
+        }
+        Current::Collision => {
+            let mut new = set.clone();
+            new.status.get_or_insert_default().collision_count = Some(collisions.unwrap_or(0) + 1);
+            plan.then(Write::status(set, &new).into_iter().collect());
+            return plan;
+        }
+    };
+    let Some(roll) = Roll::of(scene, &update) else { return plan };
+    let mut new = set.clone();
+    new.status = Some(status::of(&roll));
+    let steps = if terminating { Steps::default() } else { roll.steps() };
+    let first = plan.batches.len();
+    plan.then(steps.claims);
+    if !steps.pods.is_empty() {
+        let slow_start = steps.pods.len() > 1;
+        plan.batches.push(Batch { writes: steps.pods, slow_start });
+    }
+    plan.then(steps.deletions);
+    plan.then(history::expired(scene.revisions, spec.revision_history_limit, &roll.alive()));
+    // The status is of before all this, and has to be told even if some of it fails.
+    if let Some(write) = Write::status(set, &new) {
+        match plan.batches.get_mut(first) {
+            Some(batch) => batch.writes.insert(0, write),
+            None => plan.then(vec![write]),
+        }
+    }
+    let ripe = scene.pods.iter().filter_map(|pod| meta::available_at(pod, min_ready_seconds(set)));
+    if let Some(wait) = ripe.filter_map(|at| meta::until(scene.now, at)).min() {
+        plan.requeue(wait);
+    }
+    plan
+}
+
+fn min_ready_seconds(set: &StatefulSet) -> i32 {
+    set.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
+}
+
+/// `spec.replicas`, 1 where unset.
+pub fn replicas(set: &StatefulSet) -> i32 {
+    set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+}
+
+/// The first ordinal.
+pub fn start(set: &StatefulSet) -> i32 {
+    set.spec.as_ref().and_then(|spec| spec.ordinals.as_ref()?.start).unwrap_or(0)
+}
+
+/// The settings of a rolling update; nothing for OnDelete.
+pub fn rolling(set: &StatefulSet) -> Option<RollingUpdateStatefulSetStrategy> {
+    let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
+    match strategy.and_then(|strategy| strategy.type_.as_deref()) {
+        Some("OnDelete") => None,
+        _ => Some(strategy.and_then(|strategy| strategy.rolling_update.clone()).unwrap_or_default()),
+    }
+}
+
+/// How many Pods a rolling update may have unavailable: a percentage is rounded down, but there is always one.
+pub fn max_unavailable(set: &StatefulSet) -> i32 {
+    let value = match rolling(set).and_then(|rolling| rolling.max_unavailable) {
+        None => return 1,
+        Some(IntOrString::Int(number)) => Value::from(number),
+        Some(IntOrString::String(text)) => Value::from(text),
+    };
+    let number = scaled(&value, replicas(set).into(), Round::Down).unwrap_or(1);
+    i32::try_from(number.max(1)).unwrap_or(i32::MAX)
+}
+
+impl<'a> Roll<'a> {
+    fn of(scene: &'a Scene<'a>, update: &ControllerRevision) -> Option<Roll<'a>> {
+        let set = scene.set;
+        let known = set.status.as_ref().and_then(|status| status.current_revision.as_deref());
+        let current = scene.revisions.iter().find(|revision| revision.metadata.name.as_deref() == known);
+        let update = Revision::of(update)?;
+        let current = current.and_then(|current| Revision::of(current));
+        let current =
+            current.unwrap_or_else(|| Revision { name: update.name.clone(), template: update.template.clone() });
+        let ordinals = start(set)..start(set).saturating_add(replicas(set));
+        let (mut living, mut condemned) = (BTreeMap::new(), Vec::new());
+        for pod in scene.pods {
+            match identity::ordinal(set, pod) {
+                Some(ordinal) if ordinals.contains(&ordinal) => drop(living.insert(ordinal, pod)),
+                Some(ordinal) => condemned.push((ordinal, pod)),
+                None => {}
+            }
+        }
+        condemned.sort_by_key(|(ordinal, _)| std::cmp::Reverse(*ordinal));
+        Some(Roll { scene, current, update, ordinals, replicas: living, condemned })
+    }
+
+    /// All Pods that there are.
+    pub fn pods(&self) -> impl Iterator<Item = &'a Arc<Pod>> {
+        self.replicas.values().copied().chain(self.condemned.iter().map(|(_, pod)| *pod))
+    }
+
+    /// The revisions that somebody is of.
+    fn alive(&self) -> BTreeSet<&str> {
+        let pods = self.pods().filter_map(|pod| identity::revision(pod));
+        pods.chain([self.current.name.as_str(), self.update.name.as_str()]).collect()
+    }
+
+    fn in_order(&self) -> bool {
+        let policy = self.scene.set.spec.as_ref().and_then(|spec| spec.pod_management_policy.as_deref());
+        policy != Some("Parallel")
+    }
+
+    /// Ready, and that for long enough.
+    pub fn is_available(&self, pod: &Pod) -> bool {
+        let since = meta::available_at(pod, min_ready_seconds(self.scene.set));
+        meta::phase(pod) == "Running" && since.is_some_and(|at| at <= self.scene.now)
+    }
+
+    fn is_unavailable(&self, pod: &Pod) -> bool {
+        meta::is_terminating(&pod.metadata) || !self.is_available(pod)
+    }
+
+    /// Upstream's order of business. Where Pods are managed in order, everything waits for the first that is not well.
+    fn steps(&self) -> Steps {
+        let mut steps = Steps::default();
+        for ordinal in self.ordinals.clone() {
+            let waits = self.tend(ordinal, self.replicas.get(&ordinal).copied(), &mut steps);
+            if (waits && self.in_order()) || steps.pods.len() >= BURST {
+                return steps;
+            }
+        }
+        for (ordinal, pod) in &self.condemned {
+            steps.claims.extend(claims::settle(self.scene, *ordinal, pod, false));
+        }
+        // The lowest that is not well may go before its turn: it may be what the others wait for.
+        let unwell = self.condemned.iter().rev().find(|(_, pod)| self.is_unavailable(pod)).map(|(ordinal, _)| ordinal);
+        for (ordinal, pod) in &self.condemned {
+            if self.in_order() && self.is_unavailable(pod) {
+                if !meta::is_terminating(&pod.metadata) && unwell == Some(ordinal) {
+                    steps.delete(self.scene.set, pod);
+                }
+                return steps;
+            }
+            steps.delete(self.scene.set, pod);
+            if self.in_order() {
+                return steps;
+            }
+        }
+        self.update(&mut steps);
+        steps
+    }
+
+    /// Makes one replica what it shall be; whether those after it have to wait for it.
+    fn tend(&self, ordinal: i32, pod: Option<&Arc<Pod>>, steps: &mut Steps) -> bool {
+        let set = self.scene.set;
+        let Some(pod) = pod else {
+            if claims::is_stale(self.scene, ordinal) {
+                return true;
+            }
+            steps.claims.extend(claims::missing(self.scene, ordinal));
+            let pod = self.create(ordinal);
+            steps.pods.push(told(set, "create", meta::name(&pod.metadata), Write::create(&pod)));
+            return true;
+        };
+        if meta::is_finished(pod) {
+            steps.delete(set, pod);
+            return true;
+        }
+        if meta::phase(pod) == "Pending" {
+            steps.claims.extend(claims::missing(self.scene, ordinal));
+        }
+        if self.in_order() && self.is_unavailable(pod) {
+            return true;
+        }
+        steps.claims.extend(claims::settle(self.scene, ordinal, pod, true));
+        let named = identity::named(set, ordinal, pod);
+        let write = Write::change(&**pod, &named);
+        steps.pods.extend(write.map(|write| told(set, "update", meta::name(&pod.metadata), write)));
+        false
+    }
+
+    /// A new Pod, of the current revision below the partition, else of the one that is rolled out.
+    fn create(&self, ordinal: i32) -> Pod {
+        let set = self.scene.set;
+        let partition = rolling(set).and_then(|rolling| rolling.partition).unwrap_or(0);
+        let revision = if ordinal.saturating_sub(start(set)) < partition { &self.current } else { &self.update };
+        identity::create(set, ordinal, revision)
+    }
+
+    /// Deletes Pods of other revisions, the highest ordinals first, as far as maxUnavailable allows. Old Pods that are not
+    /// well are not counted: they are what an update shall mend.
+    fn update(&self, steps: &mut Steps) {
+        let set = self.scene.set;
+        let Some(rolling) = rolling(set) else { return };
+        let is_old = |pod: &Pod| identity::revision(pod) != Some(self.update.name.as_str());
+        let is_down = |pod: &&&Arc<Pod>| steps.is_going(pod) || (!is_old(pod) && self.is_unavailable(pod));
+        let down = self.ordinals.len() - self.replicas.len() + self.replicas.values().filter(is_down).count();
+        let room = usize::try_from(max_unavailable(set)).unwrap_or(0).saturating_sub(down);
+        let from = self.ordinals.start.saturating_add(rolling.partition.unwrap_or(0));
+        let beyond = self.replicas.range(from..).rev().map(|(_, pod)| *pod);
+        let old: Vec<&Arc<Pod>> = beyond.filter(|pod| is_old(pod) && !steps.is_going(pod)).take(room).collect();
+        old.into_iter().for_each(|pod| steps.delete(set, pod));
+    }
+}
