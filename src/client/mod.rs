@@ -5,6 +5,7 @@
 
 mod blame;
 pub mod definition;
+pub mod elector;
 mod events;
 mod informer;
 mod informers;

@@ -18,7 +18,10 @@ use super::paths::Paths;
 use super::requests::RequestArgs;
 use crate::{
     api::{self, Env, yaml},
-    client::{self, Informers},
+    client::{
+        self, Client, Informers,
+        elector::{Election, Times},
+    },
     controllers,
     proxy::api_listener,
     scheduler, server,
@@ -36,6 +39,11 @@ pub struct ControlPlaneArgs {
     /// How long a node may be silent before it counts as lost: several times the 10 seconds between its heartbeats
     #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = duration)]
     pub node_monitor_grace_period: Duration,
+    /// Let controllers and scheduler act only while they hold the Leases kube-controller-manager and kube-scheduler in
+    /// kube-system: for several servers on one store. One server alone need not wait for a Lease, or renew it every two
+    /// seconds: the embedded store is of one process, by a lock, so by default nobody is elected
+    #[arg(long)]
+    pub leader_elect: bool,
     /// Start from this backup; refused where a store exists already
     #[arg(long, value_name = "FILE")]
     pub restore: Option<PathBuf>,
@@ -128,6 +136,36 @@ fn pod_security(file: &Path) -> anyhow::Result<server::PodSecurity> {
     read().with_context(|| format!("--admission-control-config-file {}", file.display()))
 }
 
+/// Loops that only one server of several may run.
+struct Part {
+    client: Client,
+    env: Env,
+    /// Upstream's name of it, and its Lease's.
+    name: &'static str,
+    /// Who stands for election; nobody does where there is one server.
+    identity: Option<String>,
+    stop: CancellationToken,
+}
+
+impl Part {
+    async fn run<F>(self, lead: impl Fn(Client, CancellationToken) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let Part { client, env, name, identity, stop } = self;
+        match identity {
+            None => lead(client, stop).await,
+            Some(identity) => Election { client, env, name, identity, times: Times::default() }.run(stop, lead).await,
+        }
+    }
+}
+
+/// A name that no other server has, not even this one's next start.
+fn identity(env: &Env) -> anyhow::Result<String> {
+    let host = nix::unistd::gethostname().context("gethostname")?;
+    Ok(format!("{}_{}", host.to_string_lossy(), env.uid()))
+}
+
 /// A running control plane.
 pub struct ControlPlane {
     server: Arc<server::Server>,
@@ -208,10 +246,27 @@ impl ControlPlane {
             node_monitor_grace: args.node_monitor_grace_period,
             ..controllers::Config::default()
         };
-        let client = client::local::client(server.clone(), "kube-controller-manager");
-        loops.spawn(controllers::run(client, env.clone(), informers.clone(), config, stop_loops.clone()));
-        let client = client::local::client(server.clone(), "kube-scheduler");
-        loops.spawn(scheduler::run(client, env.clone(), informers, stop_loops.clone()));
+        let identity = match args.leader_elect {
+            true => Some(identity(&env)?),
+            false => None,
+        };
+        let part = |name| Part {
+            client: client::local::client(server.clone(), name),
+            env: env.clone(),
+            name,
+            identity: identity.clone(),
+            stop: stop_loops.clone(),
+        };
+        let (clock, shared) = (env.clone(), informers.clone());
+        loops
+            .spawn(part("kube-controller-manager").run(move |client, stop| {
+                controllers::run(client, clock.clone(), shared.clone(), config.clone(), stop)
+            }));
+        let clock = env.clone();
+        loops.spawn(
+            part("kube-scheduler")
+                .run(move |client, stop| scheduler::run(client, clock.clone(), informers.clone(), stop)),
+        );
         if let Some(keeper) = keeper {
             loops.spawn(keeper.run(env.clone(), stop_loops.clone()));
         }

@@ -11,6 +11,7 @@ mod commands;
 mod containers;
 mod control_plane;
 mod custom;
+mod disruption;
 mod host;
 mod images;
 mod kubectl;

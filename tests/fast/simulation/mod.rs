@@ -5,6 +5,7 @@
 
 mod budgets;
 mod cluster;
+mod leaders;
 mod rough;
 
 use std::time::Duration;

@@ -1,0 +1,76 @@
+//! A node is emptied while a disruption budget holds: Pods go one by one, each when the one before it is replaced.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use crate::support::{TestNode, contains, leftovers::Machine, node::busybox_tar};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn drain_keeps_to_a_disruption_budget() {
+    let server = TestNode::server(&[]);
+    let agents = ["n1", "n2"].map(|name| TestNode::agent(&server, name));
+    let untouched = agents.each_ref().map(|agent| Machine::untouched(agent.dir.path()));
+    for name in ["n1", "n2"] {
+        server.ok(&["image", "--node", name, "import", busybox_tar().to_str().unwrap(), "localhost/busybox:1"]);
+    }
+    server.ok(&["cordon", "n2"]);
+    server.ok(&["apply", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/disruption-budget.yaml")]);
+    let budget = |field: &str| server.field(&["-n", "budget", "pdb", "web"], &format!(".status.{field}"));
+    server.ok(&["-n", "budget", "rollout", "status", "deployment/web", "--timeout=60s"]);
+    server.wait("condition=DisruptionAllowed", &["-n", "budget", "pdb/web"], PATIENCE);
+    let counts = ["expectedPods", "desiredHealthy", "currentHealthy", "disruptionsAllowed"].map(budget);
+    assert_eq!(counts, ["3", "2", "3", "1"]);
+    let on = |node: &str| {
+        let selection = format!("spec.nodeName={node}");
+        let pods = ["-n", "budget", "pods", "--field-selector", &selection];
+        server.field(&pods, ".items[*].metadata.name").split_whitespace().count()
+    };
+    assert_eq!((on("n1"), on("n2")), (3, 0));
+    server.ok(&["uncordon", "n2"]);
+
+    let drained = AtomicBool::new(false);
+    let fewest = std::thread::scope(|threads| {
+        let watch = threads.spawn(|| {
+            let mut fewest = usize::MAX;
+            while !drained.load(Ordering::Relaxed) {
+                // Those that are on their way out are not healthy.
+                let pods = server.ok(&["-n", "budget", "get", "pods", "-o", "json"]);
+                let pods: serde_json::Value = serde_json::from_str(&pods).unwrap();
+                let ready = |pod: &&serde_json::Value| {
+                    let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+                    pod["metadata"]["deletionTimestamp"].is_null()
+                        && conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
+                };
+                fewest = fewest.min(pods["items"].as_array().unwrap().iter().filter(ready).count());
+            }
+            fewest
+        });
+        let answer = server.run(&["drain", "n1", "--timeout=100s"]);
+        drained.store(true, Ordering::Relaxed);
+        assert_eq!(answer.code, 0, "{}", answer.all());
+        contains(
+            &answer.err,
+            "(will retry after 5s): Cannot evict pod as it would violate the pod's disruption budget.",
+        )
+        .unwrap();
+        assert_eq!(answer.out.matches(" evicted").count(), 3, "{}", answer.all());
+        watch.join().unwrap()
+    });
+    assert_eq!(fewest, 2, "one at a time");
+    server.ok(&["-n", "budget", "rollout", "status", "deployment/web", "--timeout=60s"]);
+    assert_eq!((on("n1"), on("n2")), (0, 3));
+    server.wait("condition=DisruptionAllowed", &["-n", "budget", "pdb/web"], PATIENCE);
+    assert_eq!(budget("disruptedPods"), "");
+    // Whoever evicts a Pod of the last node finds none that may go for good.
+    server.ok(&["cordon", "n2"]);
+    let stuck = server.run(&["drain", "n2", "--timeout=8s"]);
+    assert_eq!(stuck.code, 1, "{}", stuck.all());
+    assert_eq!(budget("currentHealthy"), "2");
+    server.ok(&["delete", "namespace", "budget"]);
+    drop(agents);
+    untouched.iter().for_each(Machine::assert_unchanged);
+}
