@@ -5,6 +5,7 @@ use k8s_openapi::{
     api::{
         admissionregistration::v1::ValidatingAdmissionPolicy,
         apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
+        batch::v1::Job,
         coordination::v1::Lease,
         core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota, Service, ServiceAccount},
         discovery::v1::EndpointSlice,
@@ -43,6 +44,8 @@ pub struct Informers {
     pub daemon_sets: Informer<DaemonSet>,
     /// Index: [`Informers::BY_OWNER`].
     pub controller_revisions: Informer<ControllerRevision>,
+    /// Index: [`Informers::BY_OWNER`].
+    pub jobs: Informer<Job>,
     /// The Leases of the namespace `kube-node-lease` alone.
     pub leases: Informer<Lease>,
 }
@@ -87,6 +90,7 @@ impl Informers {
             controller_revisions: Informer::builder(client.clone())
                 .index(Self::BY_OWNER, |revision: &ControllerRevision| owner_of(revision.metadata()))
                 .start(),
+            jobs: Informer::builder(client.clone()).index(Self::BY_OWNER, |job: &Job| owner_of(job.metadata())).start(),
             leases: Informer::builder(client).namespace(NODE_LEASES).start(),
         }
     }
@@ -109,6 +113,7 @@ impl Informers {
         self.stateful_sets.synced().await;
         self.daemon_sets.synced().await;
         self.controller_revisions.synced().await;
+        self.jobs.synced().await;
         self.leases.synced().await;
     }
 }

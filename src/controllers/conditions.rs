@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         apps::v1::{DeploymentCondition, ReplicaSetCondition},
+        batch::v1::JobCondition,
         core::v1::{NamespaceCondition, NodeCondition, PodCondition},
     },
     apimachinery::pkg::apis::meta::v1::Time,
@@ -58,6 +59,7 @@ macro_rules! conditions {
 conditions! {
     DeploymentCondition { last_update_time },
     ReplicaSetCondition {},
+    JobCondition { last_probe_time },
     NamespaceCondition {},
     NodeCondition {},
     PodCondition {}

@@ -5,7 +5,7 @@
 //! expectations, and is why a ReplicaSet never creates a Pod twice.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -210,7 +210,28 @@ impl Driver {
                 }
                 Ok(())
             }
+            Guard::Finalizers { resource, namespace, finalizer, held, free } => {
+                let holders = self.holders(resource, namespace, finalizer).await?;
+                let wrong = held.iter().find(|uid| !holders.contains(*uid));
+                match wrong.or_else(|| free.iter().find(|uid| holders.contains(*uid))) {
+                    None => Ok(()),
+                    Some(uid) => Err(Status::conflict(resource, "", uid, "its finalizers are not as they were seen")),
+                }
+            }
         }
+    }
+
+    /// The uids of the objects that carry a finalizer.
+    async fn holders(&self, resource: &str, namespace: &str, finalizer: &str) -> Result<HashSet<String>, Status> {
+        let request = Request {
+            verb: Verb::List,
+            resource: resource.to_owned(),
+            namespace: Some(namespace.to_owned()),
+            ..Request::default()
+        };
+        let all = self.client.collection::<Partial>(request).await?.items;
+        let held = all.into_iter().filter(|object| object.metadata.finalizers.iter().flatten().any(|f| f == finalizer));
+        Ok(held.filter_map(|object| object.metadata.uid).collect())
     }
 
     async fn must_be_childless(
@@ -336,6 +357,7 @@ fn shows(informers: &Informers, awaited: &Awaited) -> bool {
         "daemonsets.apps" => shown(&informers.daemon_sets, awaited),
         "controllerrevisions.apps" => shown(&informers.controller_revisions, awaited),
         "persistentvolumeclaims" => shown(&informers.persistent_volume_claims, awaited),
+        "jobs.batch" => shown(&informers.jobs, awaited),
         _ => true,
     }
 }

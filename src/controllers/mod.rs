@@ -15,6 +15,7 @@ mod driver;
 pub mod endpoint_slice;
 pub mod garbage;
 pub mod history;
+pub mod job;
 pub mod meta;
 pub mod namespace;
 pub mod node_ipam;
@@ -29,6 +30,7 @@ pub mod scales;
 mod service_account;
 pub mod stateful_set;
 pub mod taint_eviction;
+pub mod ttl_after_finished;
 mod wires;
 
 use std::{sync::Arc, time::Duration};
@@ -63,6 +65,9 @@ pub static CONTROLLERS: &[Row] = &[
     deployment::ROW,
     replica_set::ROW,
     stateful_set::ROW,
+    job::ROW,
+    job::ORPHANS,
+    ttl_after_finished::ROW,
     endpoint_slice::ROW,
     namespace::ROW,
     garbage::ROW,

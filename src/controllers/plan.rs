@@ -57,6 +57,8 @@ pub enum Guard {
     /// No object of any of these resources (in the namespace, if given) names this uid as its owner; or, with `blocking`,
     /// none that the owner's deletion must wait for.
     Childless { uid: String, blocking: bool, namespace: Option<String>, resources: Vec<String> },
+    /// In the namespace, all objects of the resource with the uids `held` carry the finalizer; none with the uids `free` does.
+    Finalizers { resource: String, namespace: String, finalizer: String, held: Vec<String>, free: Vec<String> },
 }
 
 /// An event to be recorded.

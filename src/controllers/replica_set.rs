@@ -166,7 +166,7 @@ fn create(rs: &ReplicaSet) -> Write {
 }
 
 /// The prefix of a Pod's generated name; one that leaves no room for a dash is used without.
-fn prefix(name: &str) -> String {
+pub(super) fn prefix(name: &str) -> String {
     const LONGEST: usize = 63 - 5;
     if name.len() < LONGEST { format!("{name}-") } else { name.to_owned() }
 }
@@ -229,7 +229,7 @@ pub fn victims<'a>(
 }
 
 /// Upstream's `ActivePodsWithRanks`: who comes first is deleted first.
-fn less_missed(a: &Pod, b: &Pod, crowd: &HashMap<String, usize>, now: Timestamp) -> Ordering {
+pub(super) fn less_missed(a: &Pod, b: &Pod, crowd: &HashMap<String, usize>, now: Timestamp) -> Ordering {
     let rank = |pod: &Pod| meta::node_name(pod).and_then(|node| crowd.get(node)).copied().unwrap_or(0);
     meta::node_name(a)
         .is_some()

@@ -6,6 +6,7 @@ mod deployment;
 mod disruption;
 mod endpoint_slice;
 mod garbage;
+mod job;
 mod nodes;
 mod queue;
 mod replica_set;

@@ -1,0 +1,119 @@
+//! Which Pods a Job needs more, and which it does not need any more.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{
+    super::{meta, plan::Write},
+    backoff, pods,
+    record::Ending,
+    tally::{Tally, View},
+};
+
+/// At most so many Pods are created or deleted for one Job at a time.
+const BURST: usize = 500;
+
+/// What to do about Pods that have not ended. At most one of the lists has anything in it.
+#[derive(Default)]
+pub struct Work<'a> {
+    pub created: Vec<Write>,
+    /// Deleted without a trace: their ends are not counted.
+    pub dismissed: Vec<&'a Arc<Pod>>,
+    /// Deleted, and counted as any other.
+    pub deleted: Vec<&'a Arc<Pod>>,
+    /// When there may be more to do.
+    pub wait: Option<Duration>,
+}
+
+impl<'a> Work<'a> {
+    pub fn is_empty(&self) -> bool {
+        self.created.is_empty() && self.dismissed.is_empty() && self.deleted.is_empty()
+    }
+
+    /// Ends whatever is active.
+    pub fn end(&mut self, tally: &Tally<'a>, ending: Ending) {
+        match ending {
+            Ending::Success => self.dismissed = tally.active.clone(),
+            Ending::Failure => self.deleted = tally.active.clone(),
+        }
+    }
+
+    /// What a Job that goes on needs.
+    pub fn of(view: &View<'a>, tally: &Tally<'a>) -> Work<'a> {
+        let mut work = Work::default();
+        if view.spec().is_suspended() {
+            work.dismissed = tally.active.clone();
+            return work;
+        }
+        let (active, wanted) = (tally.active.len(), wanted(view, tally));
+        work.dismissed = pods::superfluous(view.job, &tally.active, active.saturating_sub(wanted), view.now);
+        work.dismissed.truncate(BURST);
+        if !work.dismissed.is_empty() {
+            return work;
+        }
+        let ending = if pods::replaces_failed_only(view.job) { tally.ending } else { 0 };
+        let missing = wanted.saturating_sub(active + ending).min(BURST);
+        if missing > 0 {
+            work.create(view, tally, missing);
+        }
+        work
+    }
+
+    fn create(&mut self, view: &View<'a>, tally: &Tally<'a>, missing: usize) {
+        if !pods::has_limit_per_index(view.job) {
+            self.wait = wait(view, tally);
+            if self.wait.is_some() {
+                return;
+            }
+        }
+        if !pods::is_indexed(view.job) {
+            self.created = vec![pods::create(view.job, None, None); missing];
+            return;
+        }
+        for index in pending(view, tally, missing) {
+            let replaced = tally.held_back.get(&index).copied();
+            let wait = replaced.and_then(|pod| {
+                let failures = pods::all_failures_before(pod).saturating_add(1);
+                backoff::after(failures, backoff::finished_at(pod), view.now)
+            });
+            match wait {
+                None => self.created.push(pods::create(view.job, Some(index), replaced.map(|pod| &**pod))),
+                Some(wait) => self.wait = Some(self.wait.map_or(wait, |other| other.min(wait))),
+            }
+        }
+    }
+}
+
+/// How many Pods are to be active.
+fn wanted(view: &View<'_>, tally: &Tally<'_>) -> usize {
+    let parallelism = view.spec().parallelism();
+    let wanted = match view.spec().0.completions {
+        Some(completions) => completions.saturating_sub(tally.succeeded).min(parallelism),
+        None if tally.succeeded == 0 => parallelism,
+        // The queue is empty: what runs ends by itself.
+        None => return tally.active.len(),
+    };
+    usize::try_from(wanted).unwrap_or(0)
+}
+
+/// What is left of the wait after the last failures.
+fn wait(view: &View<'_>, tally: &Tally<'_>) -> Option<Duration> {
+    let counts = |pod: &&Arc<Pod>| !tally.was_dismissed(pod) && pods::takes_part(view.job, pod);
+    let own = || view.pods.iter().filter(counts);
+    let succeeded = own().filter(|pod| meta::phase(pod) == "Succeeded");
+    let failed = own().filter(|pod| pods::is_failed(view.job, pod));
+    backoff::wait(succeeded, failed, view.now)
+}
+
+/// The first indexes that have neither ended nor an active Pod.
+fn pending(view: &View<'_>, tally: &Tally<'_>, most: usize) -> Vec<i32> {
+    let mut taken = tally.completed.union(&pods::indexes(tally.active.iter().copied()));
+    if pods::replaces_failed_only(view.job) {
+        taken = taken.union(&pods::indexes(view.pods.iter().filter(|pod| pods::is_ending(pod))));
+    }
+    if let Some(failed) = &tally.failed_indexes {
+        taken = taken.union(failed);
+    }
+    taken.missing(pods::completions(view.job).unwrap_or(0), most)
+}

@@ -1,0 +1,53 @@
+//! TTL after finished: Jobs go when they have been finished for as long as they ask.
+//!
+//! Upstream: `pkg/controller/ttlafterfinished`.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+
+use super::{Context, Plan, Row, job, meta, plan::Write};
+use crate::client::Key;
+
+pub const ROW: Row = Row {
+    name: "ttl-after-finished-controller",
+    workers: 2,
+    wire: |wires| {
+        let jobs = &wires.world.informers.jobs.clone();
+        wires.on(jobs, |_, queue, change| {
+            if change.new.as_ref().is_some_and(|job| expiry(job).is_some()) {
+                queue.add(change.key.clone());
+            }
+        });
+    },
+    reconcile: |context: &Context<'_>, key: &Key| match context.world.informers.jobs.get(key) {
+        Some(job) => plan(&job, context.now),
+        None => Plan::default(),
+    },
+};
+
+/// When the Job is to go, if it has finished and says so.
+fn expiry(job: &Job) -> Option<Timestamp> {
+    let ttl = job.spec.as_ref()?.ttl_seconds_after_finished?;
+    let since = job::finished(job)?.last_transition_time.as_ref()?.0;
+    Some(meta::later(since, Duration::from_secs(ttl.unsigned_abs().into())))
+}
+
+/// Deletes the Job when its time has come, with its Pods; exactly this state of it: its time may have been changed.
+pub fn plan(job: &Job, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let Some(expiry) = expiry(job).filter(|_| !meta::is_terminating(&job.metadata)) else { return plan };
+    match meta::until(now, expiry) {
+        Some(wait) => plan.requeue(wait),
+        None => {
+            let mut write = Write::delete(job);
+            write.request.options.propagation_policy = Some("Foreground".into());
+            if let Some(preconditions) = &mut write.request.options.preconditions {
+                preconditions.resource_version = job.metadata.resource_version.clone();
+            }
+            plan.then(vec![write]);
+        }
+    }
+    plan
+}
