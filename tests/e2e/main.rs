@@ -14,6 +14,7 @@ mod custom;
 mod disruption;
 mod host;
 mod images;
+mod jobs;
 mod kubectl;
 mod limits;
 mod main_path;

@@ -1,0 +1,124 @@
+//! Jobs and CronJobs with real Pods: what the manifests promise.
+
+use std::time::Duration;
+
+use crate::support::{TestNode, eventually, leftovers::Machine};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A file of `manifests/`.
+fn manifest(name: &str) -> String {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests").join(name);
+    std::fs::read_to_string(path).unwrap()
+}
+
+/// The condition of a Job, with reason.
+fn reason(node: &TestNode, job: &str, condition: &str) -> String {
+    node.field(&["-n", "batch", "job", job], &format!(".status.conditions[?(@.type==\"{condition}\")].reason"))
+}
+
+fn has_event(node: &TestNode, object: &str, event: &str) {
+    eventually(&format!("the event {event} of {object}"), PATIENCE, || {
+        let all =
+            node.ok(&["-n", "batch", "get", "events", "--field-selector", &format!("involvedObject.name={object}")]);
+        if all.contains(event) { Ok(()) } else { Err(all) }
+    });
+}
+
+#[test]
+fn jobs_run_to_their_end() {
+    let node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    node.apply(&manifest("job.yaml"));
+    node.wait("condition=complete", &["-n", "batch", "job/tiles", "job/shards"], PATIENCE);
+    let job = |name: &str, field: &str| node.field(&["-n", "batch", "job", name], field);
+    assert_eq!(job("tiles", ".status.succeeded"), "3");
+    assert_eq!(job("tiles", ".status.uncountedTerminatedPods"), "{}");
+    assert_eq!(reason(&node, "tiles", "Complete"), "CompletionsReached");
+    has_event(&node, "tiles", "Job completed");
+    assert_eq!(
+        (job("shards", ".status.succeeded"), job("shards", ".status.completedIndexes")),
+        ("3".into(), "0-2".into())
+    );
+    for index in 0..3 {
+        let selector = format!("job-name=shards,batch.kubernetes.io/job-completion-index={index}");
+        let said = node.ok(&["-n", "batch", "logs", "-l", &selector]);
+        assert_eq!(said.trim(), format!("shard {index} on shards-{index}"));
+    }
+    let finalizers = node.field(&["-n", "batch", "pods", "-l", "job-name=tiles"], ".items[*].metadata.finalizers");
+    assert_eq!(finalizers, "", "nothing holds Pods that are counted");
+
+    node.wait("condition=failed", &["-n", "batch", "job/wrong"], PATIENCE);
+    assert_eq!(
+        (reason(&node, "wrong", "Failed"), job("wrong", ".status.failed")),
+        ("PodFailurePolicy".into(), "1".into())
+    );
+    node.wait("delete", &["-n", "batch", "job/brief"], PATIENCE);
+    node.wait("condition=failed", &["-n", "batch", "job/stubborn"], PATIENCE);
+    assert_eq!(reason(&node, "stubborn", "Failed"), "BackoffLimitExceeded");
+    assert_eq!(job("stubborn", ".status.failed"), "2");
+    has_event(&node, "stubborn", "Job has reached the specified backoff limit");
+    eventually("the Pods of job/brief are gone", PATIENCE, || {
+        let left = node.ok(&["-n", "batch", "get", "pods", "-l", "job-name=brief", "-o", "name"]);
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    });
+    drop(node);
+    untouched.assert_unchanged();
+}
+
+/// Its Pods go on until they are told to end.
+const LONG: &str = "
+apiVersion: batch/v1
+kind: Job
+metadata: {name: long, namespace: batch}
+spec:
+  completions: 2
+  parallelism: 2
+  template:
+    spec:
+      restartPolicy: Never
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: main
+        image: localhost/busybox:1
+        command: [sh, -c, 'trap \"exit 3\" TERM; while :; do sleep 0.1; done']
+";
+
+#[test]
+fn a_job_is_suspended_resumed_and_deleted() {
+    let mut node = TestNode::start(&[]);
+    node.import_busybox();
+    node.ok(&["create", "namespace", "batch"]);
+    node.apply(LONG);
+    let (job, pods) =
+        (["-n", "batch", "job/long"], ["-n", "batch", "get", "pods", "-l", "job-name=long", "-o", "name"]);
+    let suspend = |node: &TestNode, suspend: bool| {
+        let patch = format!(r#"{{"spec": {{"suspend": {suspend}}}}}"#);
+        node.ok(&["-n", "batch", "patch", "job", "long", "--type=merge", "-p", &patch]);
+    };
+    let gone = |node: &TestNode| {
+        eventually("its Pods are gone", PATIENCE, || {
+            let left = node.ok(&pods);
+            if left.is_empty() { Ok(()) } else { Err(left) }
+        });
+    };
+    node.wait_field(&job, ".status.ready", "2", PATIENCE);
+    suspend(&node, true);
+    node.wait("condition=Suspended", &job, PATIENCE);
+    gone(&node);
+    assert_eq!(node.field(&job, ".status.failed"), "", "dismissed Pods have not failed");
+    suspend(&node, false);
+    node.wait_field(&job, ".status.ready", "2", PATIENCE);
+    has_event(&node, "long", "Job resumed");
+    // What ends while nobody looks is counted afterwards, and once.
+    let first = node.ok(&pods).lines().next().unwrap().to_owned();
+    node.ok(&["-n", "batch", "exec", &first, "--", "kill", "1"]);
+    node.kill();
+    node.spawn();
+    node.wait_ready();
+    node.wait_field(&job, ".status.failed", "1", PATIENCE);
+    node.ok(&["-n", "batch", "delete", "job", "long"]);
+    gone(&node);
+    assert_eq!(node.terminate().unwrap().code(), Some(0));
+}
