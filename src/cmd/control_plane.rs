@@ -104,18 +104,20 @@ fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl OidcArgs {
-    fn issuer(&self) -> Option<server::Oidc> {
+    fn issuer(&self) -> anyhow::Result<Option<server::Oidc>> {
         let args = self.clone();
-        Some(server::Oidc::new(server::OidcConfig {
-            issuer: args.oidc_issuer_url?,
-            client_id: args.oidc_client_id?,
+        let (Some(issuer), Some(client_id)) = (args.oidc_issuer_url, args.oidc_client_id) else { return Ok(None) };
+        let oidc = server::Oidc::new(server::OidcConfig {
+            issuer,
+            client_id,
             username_claim: args.oidc_username_claim,
             username_prefix: args.oidc_username_prefix,
             groups_claim: args.oidc_groups_claim,
             groups_prefix: args.oidc_groups_prefix,
             ca_file: args.oidc_ca_file,
             jwks_file: args.oidc_jwks_file,
-        }))
+        });
+        oidc.context("--oidc-issuer-url").map(Some)
     }
 }
 
@@ -206,7 +208,7 @@ impl ControlPlane {
         };
         // 2. The API server, its socket and its TLS endpoint.
         let tokens = args.token_auth_file.as_deref().map(server::FixedTokens::read).transpose()?.unwrap_or_default();
-        let (service_cidrs, oidc) = (args.service_cidr.clone(), args.oidc.issuer());
+        let (service_cidrs, oidc) = (args.service_cidr.clone(), args.oidc.issuer()?);
         let toleration_seconds = server::TolerationSeconds {
             not_ready: args.default_not_ready_toleration_seconds,
             unreachable: args.default_unreachable_toleration_seconds,

@@ -3,7 +3,7 @@
 //! The issuer's keys come from a file, or from the issuer itself; they are read when a token names one that is not known.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
@@ -17,9 +17,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::Mutex;
 
 use crate::api::User;
 
@@ -67,6 +65,8 @@ pub struct Oidc(Arc<Inner>);
 struct Inner {
     config: OidcConfig,
     keys: Mutex<Keys>,
+    /// Held by whoever asks for keys. Tokens of known keys do not wait for that.
+    asking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -76,11 +76,13 @@ struct Keys {
 }
 
 impl Oidc {
-    pub fn new(mut config: OidcConfig) -> Oidc {
+    /// Errors: the issuer is no https URL (OpenID Connect Core 1.0, section 2: `iss`).
+    pub fn new(mut config: OidcConfig) -> anyhow::Result<Oidc> {
+        secure(&config.issuer)?;
         if config.username_claim.is_empty() {
             config.username_claim = "sub".into();
         }
-        Oidc(Arc::new(Inner { config, keys: Mutex::default() }))
+        Ok(Oidc(Arc::new(Inner { config, keys: Mutex::default(), asking: tokio::sync::Mutex::default() })))
     }
 
     pub(super) fn is_issuer(&self, issuer: &str) -> bool {
@@ -113,18 +115,22 @@ impl Oidc {
 
     /// The keys of this id, or all where the token names none.
     async fn keys_of(&self, id: Option<&str>, now: Timestamp) -> anyhow::Result<Vec<Jwk>> {
-        let mut keys = self.0.keys.lock().await;
-        let find = |keys: &Keys| -> Vec<Jwk> {
-            keys.set.iter().filter(|key| id.is_none() || key.common.key_id.as_deref() == id).cloned().collect()
-        };
-        let found = find(&keys);
-        let fresh = keys.read_at.is_some_and(|at| now.as_second() - at.as_second() < REFRESH_EVERY);
-        if !found.is_empty() || fresh {
-            return Ok(found);
+        if let Some(known) = self.keys().find(id, now) {
+            return Ok(known);
         }
-        keys.read_at = Some(now);
-        keys.set = self.read_keys().await.context("reading the issuer's keys")?.keys;
-        Ok(find(&keys))
+        let _turn = self.0.asking.lock().await;
+        // Somebody may have asked meanwhile.
+        if let Some(known) = self.keys().find(id, now) {
+            return Ok(known);
+        }
+        self.keys().read_at = Some(now);
+        let set = self.read_keys().await.context("reading the issuer's keys")?.keys;
+        self.keys().set = set;
+        Ok(self.keys().find(id, now).unwrap_or_default())
+    }
+
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.0.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn read_keys(&self) -> anyhow::Result<JwkSet> {
@@ -172,23 +178,37 @@ impl Oidc {
     }
 }
 
+impl Keys {
+    /// Those of this id (all where there is none); `None`: it is worth asking for others.
+    fn find(&self, id: Option<&str>, now: Timestamp) -> Option<Vec<Jwk>> {
+        let has_id = |key: &&Jwk| id.is_none() || key.common.key_id.as_deref() == id;
+        let found: Vec<Jwk> = self.set.iter().filter(has_id).cloned().collect();
+        let fresh = self.read_at.is_some_and(|at| now.as_second() - at.as_second() < REFRESH_EVERY);
+        (fresh || !found.is_empty()).then_some(found)
+    }
+}
+
 impl std::fmt::Debug for Oidc {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0.config.issuer)
     }
 }
 
-/// Gets a document by http or https.
+/// An https URL, taken apart.
+fn secure(url: &str) -> anyhow::Result<Uri> {
+    let uri: Uri = url.parse().with_context(|| format!("{url:?} is no https URL"))?;
+    if uri.scheme_str() != Some("https") || uri.host().is_none_or(str::is_empty) {
+        bail!("{url:?} is no https URL");
+    }
+    Ok(uri)
+}
+
+/// Gets a document.
 async fn fetch(url: &str, roots: &Path) -> anyhow::Result<Bytes> {
     let get = async {
-        let uri: Uri = url.parse()?;
-        let host = uri.host().ok_or_else(|| anyhow!("no host"))?;
-        let is_tls = uri.scheme_str() == Some("https");
-        let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        let stream = TcpStream::connect((host.trim_matches(['[', ']']), port)).await?;
-        if !is_tls {
-            return ask(stream, &uri).await;
-        }
+        let uri = secure(url)?;
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+        let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(443))).await?;
         let pem = tokio::fs::read(roots).await.with_context(|| format!("reading {}", roots.display()))?;
         let mut store = rustls::RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&pem).flatten() {
@@ -200,26 +220,20 @@ async fn fetch(url: &str, roots: &Path) -> anyhow::Result<Bytes> {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(store)
             .with_no_client_auth();
-        let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
-        ask(tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?, &uri).await
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let stream = connector.connect(ServerName::try_from(host.to_owned())?, stream).await?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let connection = tokio::spawn(connection);
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let request = Request::get(path).header(header::HOST, authority).header(header::ACCEPT, "application/json");
+        let answer = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;
+        if answer.status() != StatusCode::OK {
+            bail!("answered {}", answer.status());
+        }
+        let body = Limited::new(answer.into_body(), MAX_DOCUMENT).collect().await.map_err(|why| anyhow!("{why}"))?;
+        connection.abort();
+        Ok(body.to_bytes())
     };
     tokio::time::timeout(PATIENCE, get).await.with_context(|| url.to_owned())?.with_context(|| url.to_owned())
-}
-
-async fn ask<S>(stream: S, uri: &Uri) -> anyhow::Result<Bytes>
-where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
-    let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let host = uri.authority().map_or("", |authority| authority.as_str());
-    let request = Request::get(path).header(header::HOST, host).header(header::ACCEPT, "application/json");
-    let answer = sender.send_request(request.body(Empty::<Bytes>::new())?).await?;
-    if answer.status() != StatusCode::OK {
-        bail!("answered {}", answer.status());
-    }
-    let body = Limited::new(answer.into_body(), MAX_DOCUMENT).collect().await.map_err(|why| anyhow!("{why}"))?;
-    connection.abort();
-    Ok(body.to_bytes())
 }

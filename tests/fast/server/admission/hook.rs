@@ -1,6 +1,5 @@
 //! A webhook for tests: a real one, over TLS on loopback.
 
-use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,12 +7,10 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::service::service_fn;
 use hyper::{Request as HttpRequest, Response as HttpResponse, StatusCode};
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::PrivateKeyDer;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+
+use crate::server::https::Https;
 
 type Answer = dyn Fn(&Value) -> Value + Send + Sync;
 
@@ -22,44 +19,17 @@ pub struct Hook {
     pub port: u16,
     pub ca: String,
     seen: Arc<Mutex<Vec<Value>>>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for Hook {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _server: Https,
 }
 
 impl Hook {
     /// Answers each request with the `response` that `answer` makes of it; its uid is filled in. An answer with `raw` is
     /// sent as that; one with `wait` comes too late.
     pub async fn new(answer: impl Fn(&Value) -> Value + Send + Sync + 'static) -> Hook {
-        let names = ["localhost", "127.0.0.1", "hook.default.svc"].map(str::to_owned);
-        let made = rcgen::generate_simple_self_signed(names).unwrap();
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder =
-            rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let config = builder.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (asked, answer): (_, Arc<Answer>) = (seen.clone(), Arc::new(answer));
-        let task = tokio::spawn(async move {
-            let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let (acceptor, asked, answer) = (acceptor.clone(), asked.clone(), answer.clone());
-                tokio::spawn(async move {
-                    // Who does not trust us hangs up.
-                    let Ok(stream) = acceptor.accept(stream).await else { return };
-                    let serve = service_fn(move |http| reply(http, asked.clone(), answer.clone()));
-                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), serve).await.ok();
-                });
-            }
-        });
-        Hook { port, ca: STANDARD.encode(made.cert.pem()), seen, task }
+        let server = Https::start(move |http| reply(http, asked.clone(), answer.clone())).await;
+        Hook { port: server.port, ca: STANDARD.encode(&server.ca), seen, _server: server }
     }
 
     pub async fn allowing() -> Hook {
