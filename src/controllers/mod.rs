@@ -9,6 +9,7 @@
 pub mod admission_policy;
 pub mod catalog;
 pub mod conditions;
+pub mod daemon_set;
 pub mod deployment;
 pub mod disruption;
 mod driver;
@@ -65,6 +66,7 @@ pub static CONTROLLERS: &[Row] = &[
     deployment::ROW,
     replica_set::ROW,
     stateful_set::ROW,
+    daemon_set::ROW,
     job::ROW,
     job::ORPHANS,
     ttl_after_finished::ROW,

@@ -87,6 +87,14 @@ impl Plan {
         }
     }
 
+    /// Puts a write beside the first ones from batch `at` on, so that it is tried even if later ones fail.
+    pub fn beside(&mut self, at: usize, write: Write) {
+        match self.batches.get_mut(at) {
+            Some(batch) => batch.writes.insert(0, write),
+            None => self.then(vec![write]),
+        }
+    }
+
     /// Comes back at the latest after `delay`.
     pub fn requeue(&mut self, delay: Duration) {
         self.requeue_after = Some(self.requeue_after.map_or(delay, |other| other.min(delay)));

@@ -218,10 +218,7 @@ pub fn plan(scene: &Scene<'_>) -> Plan {
     plan.then(history::expired(scene.revisions, spec.revision_history_limit, &roll.alive()));
     // The status is of before all this, and has to be told even if some of it fails.
     if let Some(write) = Write::status(set, &new) {
-        match plan.batches.get_mut(first) {
-            Some(batch) => batch.writes.insert(0, write),
-            None => plan.then(vec![write]),
-        }
+        plan.beside(first, write);
     }
     let ripe = scene.pods.iter().filter_map(|pod| meta::available_at(pod, min_ready_seconds(set)));
     if let Some(wait) = ripe.filter_map(|at| meta::until(scene.now, at)).min() {

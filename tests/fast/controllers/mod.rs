@@ -2,6 +2,7 @@
 
 mod admission_policy;
 mod custom;
+mod daemon_set;
 mod deployment;
 mod disruption;
 mod endpoint_slice;

@@ -1,0 +1,405 @@
+//! DaemonSets: a Pod on every node that is meant to have one.
+//!
+//! Upstream: `pkg/controller/daemon`. [`plan`] reads as upstream's `updateDaemonSet`; [`nodes`] says which nodes are meant,
+//! [`rolling`] how a change of the template gets round. Upstream remembers in memory how often Pods have failed on a node,
+//! to wait ever longer before the next; here each Pod carries that number in an annotation, so a restart changes nothing.
+
+pub mod nodes;
+pub mod rolling;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus},
+    core::v1::{Node, Pod, PodSpec},
+};
+
+use super::{
+    Context, Plan, Row,
+    history::{self, Current, Wanted},
+    meta,
+    plan::{Batch, Note, Write},
+};
+use crate::client::{Delta, Informers, Key, reference};
+use nodes::Fit;
+
+/// How many Pods have failed in a row on a Pod's node before it.
+pub const FAILURES: &str = "podwright/failures";
+/// How long a failed Pod is kept: not at all at first, then ever longer, counted from when it was made.
+const FIRST: Duration = Duration::from_secs(1);
+const MOST: Duration = Duration::from_secs(15 * 60);
+/// At most so many Pods are created or deleted for one DaemonSet at a time.
+const BURST: usize = 250;
+
+pub const ROW: Row = Row {
+    name: "daemonset-controller",
+    workers: 2,
+    wire: |wires| {
+        let informers = &wires.world.informers.clone();
+        wires.own(&informers.daemon_sets);
+        wires.owner(&informers.pods, "DaemonSet");
+        wires.owner(&informers.controller_revisions, "DaemonSet");
+        wires.on(&informers.pods, |world, queue, change| {
+            // An orphan may be adopted by whoever selects it.
+            let Some(pod) = change.new.as_ref().filter(|pod| meta::controller(&pod.metadata).is_none()) else { return };
+            for set in world.informers.daemon_sets.list_namespace(&change.key.namespace) {
+                if selector(&set).is_some_and(|selector| meta::matches(&selector, &pod.metadata)) {
+                    queue.add(Key::of(&*set));
+                }
+            }
+        });
+        wires.on(&informers.nodes, |world, queue, change| {
+            // Heartbeats come often, and move no Pod.
+            if change.old.is_some() && change.new.is_some() && looks(&change.old) == looks(&change.new) {
+                return;
+            }
+            for set in world.informers.daemon_sets.list() {
+                if concerns(&set, change) {
+                    queue.add(Key::of(&*set));
+                }
+            }
+        });
+    },
+    reconcile,
+};
+
+/// What of a node decides who runs on it.
+fn looks(
+    node: &Option<Arc<Node>>,
+) -> Option<(&Option<BTreeMap<String, String>>, Option<&Vec<k8s_openapi::api::core::v1::Taint>>)> {
+    let node = node.as_ref()?;
+    Some((&node.metadata.labels, node.spec.as_ref().and_then(|spec| spec.taints.as_ref())))
+}
+
+fn concerns(set: &DaemonSet, change: &Delta<Node>) -> bool {
+    let spec = nodes::spec(set);
+    let fit = |node: &Option<Arc<Node>>| node.as_ref().map(|node| nodes::fit(&spec, node));
+    fit(&change.old) != fit(&change.new)
+}
+
+fn selector(set: &DaemonSet) -> Option<crate::api::selector::LabelSelector> {
+    meta::selector(&set.spec.as_ref()?.selector)
+}
+
+fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
+    let informers = &context.world.informers;
+    let mut plan = Plan::default();
+    let Some(set) = informers.daemon_sets.get(key) else { return plan };
+    let Some(selector) = selector(&set) else {
+        let message = "This daemon set is selecting all pods. A non-empty selector is required.";
+        plan.notes.push(Note::warning(reference(&*set), "SelectingAll", message));
+        return plan;
+    };
+    let owners = [set.metadata.uid.clone().unwrap_or_default(), format!("{}/", key.namespace)];
+    let pods = owners.iter().flat_map(|owner| informers.pods.indexed(Informers::BY_OWNER, owner));
+    let pods = meta::claim_all(&*set, pods, |pod| meta::matches(&selector, &pod.metadata));
+    let known = &informers.controller_revisions;
+    let revisions = owners.iter().flat_map(|owner| known.indexed(Informers::BY_OWNER, owner));
+    let revisions = meta::claim_all(&*set, revisions, |revision| meta::matches(&selector, &revision.metadata));
+    match (pods, revisions) {
+        (Ok(pods), Ok(revisions)) => self::plan(&Scene {
+            set: &set,
+            revisions: &revisions,
+            taken: &|name| known.get(&Key::new(&key.namespace, name)).is_some(),
+            pods: &pods,
+            nodes: &informers.nodes.list(),
+            now: context.now,
+        }),
+        (pods, revisions) => {
+            // Who belongs here has to be settled before anything is counted.
+            plan.then(pods.err().into_iter().chain(revisions.err()).flatten().collect());
+            plan
+        }
+    }
+}
+
+/// What a DaemonSet's plan depends on.
+pub struct Scene<'a> {
+    pub set: &'a DaemonSet,
+    /// The ControllerRevisions that are its own.
+    pub revisions: &'a [Arc<ControllerRevision>],
+    /// Whether a ControllerRevision of this name exists, whosever it is.
+    pub taken: &'a dyn Fn(&str) -> bool,
+    /// The Pods that are its own, those too that have ended or are being deleted.
+    pub pods: &'a [Arc<Pod>],
+    pub nodes: &'a [Arc<Node>],
+    pub now: Timestamp,
+}
+
+/// A DaemonSet's Pods, sorted out.
+pub struct Daemons<'a> {
+    pub scene: &'a Scene<'a>,
+    /// The Pods' spec, but for their node.
+    spec: PodSpec,
+    /// The hash of the current template's revision; and of all revisions that say the same.
+    hash: String,
+    hashes: BTreeSet<String>,
+    fits: BTreeMap<&'a str, Fit>,
+    /// The Pods on each node or meant for it, the oldest first; without those that have ended and are being deleted.
+    places: BTreeMap<&'a str, Vec<&'a Arc<Pod>>>,
+}
+
+/// What is to be done.
+#[derive(Default)]
+pub struct Steps<'a> {
+    /// The nodes that get a Pod, and how many have failed there before.
+    create: Vec<(&'a str, u32)>,
+    delete: Vec<&'a Arc<Pod>>,
+    notes: Vec<Note>,
+    again: Option<Duration>,
+}
+
+/// What a DaemonSet needs.
+pub fn plan(scene: &Scene<'_>) -> Plan {
+    let (set, mut plan) = (scene.set, Plan::default());
+    let Some(spec) = set.spec.as_ref().filter(|_| !meta::is_terminating(&set.metadata)) else { return plan };
+    let collisions = set.status.as_ref().and_then(|status| status.collision_count);
+    let wanted = Wanted { owner: set, template: &spec.template, label: history::REVISION, collisions };
+    let update = match history::current(&wanted, scene.revisions, scene.taken) {
+        Current::Is(update, write) => {
+            plan.then(write.into_iter().collect());
+            update
+        }
+        Current::Collision => {
+            let mut new = set.clone();
+            new.status.get_or_insert_default().collision_count = Some(collisions.unwrap_or(0) + 1);
+            plan.then(Write::status(set, &new).into_iter().collect());
+            return plan;
+        }
+    };
+    let daemons = Daemons::of(scene, &update);
+    let mut steps = daemons.manage();
+    if steps.create.is_empty() && steps.delete.is_empty() {
+        // A rollout goes on when every node has what it shall have.
+        rolling::steps(&daemons, &mut steps);
+    }
+    let mut new = set.clone();
+    new.status = Some(daemons.status());
+    let first = plan.batches.len();
+    daemons.carry_out(steps, &mut plan);
+    plan.then(daemons.expired(spec.revision_history_limit, &update));
+    if let Some(write) = Write::status(set, &new) {
+        plan.beside(first, write);
+    }
+    let ripe = scene.pods.iter().filter_map(|pod| meta::available_at(pod, min_ready_seconds(set)));
+    if let Some(wait) = ripe.filter_map(|at| meta::until(scene.now, at)).min() {
+        plan.requeue(wait);
+    }
+    plan
+}
+
+fn min_ready_seconds(set: &DaemonSet) -> i32 {
+    set.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
+}
+
+/// The hash that a revision or a Pod is labelled with.
+fn hash(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Option<&str> {
+    meta.labels.as_ref()?.get(history::REVISION).map(String::as_str)
+}
+
+impl<'a> Daemons<'a> {
+    fn of(scene: &'a Scene<'a>, update: &ControllerRevision) -> Daemons<'a> {
+        let spec = nodes::spec(scene.set);
+        let fits = scene.nodes.iter().map(|node| (meta::name(&node.metadata), nodes::fit(&spec, node))).collect();
+        let mut places: BTreeMap<&str, Vec<&Arc<Pod>>> = BTreeMap::new();
+        let counts = |pod: &&Arc<Pod>| !(meta::is_finished(pod) && meta::is_terminating(&pod.metadata));
+        for pod in scene.pods.iter().filter(counts) {
+            if let Some(node) = nodes::target(pod) {
+                places.entry(node).or_default().push(pod);
+            }
+        }
+        for pods in places.values_mut() {
+            pods.sort_by_key(|pod| (meta::node_name(pod).is_none(), meta::created(&pod.metadata), &pod.metadata.name));
+        }
+        let template = scene.set.spec.as_ref().map(|spec| &spec.template);
+        let same = |known: &&Arc<ControllerRevision>| template.is_some_and(|template| history::has(known, template));
+        let hashes = scene.revisions.iter().filter(same).filter_map(|known| hash(&known.metadata));
+        let current = hash(&update.metadata).unwrap_or_else(|| meta::name(&update.metadata)).to_owned();
+        let hashes = hashes.map(str::to_owned).chain([current.clone()]).collect();
+        Daemons { scene, spec, hash: current, hashes, fits, places }
+    }
+
+    /// The Pods on a node or meant for it, the oldest first.
+    pub fn on(&self, node: &str) -> &[&'a Arc<Pod>] {
+        self.places.get(node).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// The nodes that shall have a Pod.
+    pub fn wanted(&self) -> impl Iterator<Item = &'a str> {
+        self.fits.iter().filter(|(_, fit)| fit.run).map(|(name, _)| *name)
+    }
+
+    pub fn is_updated(&self, pod: &Pod) -> bool {
+        hash(&pod.metadata).is_some_and(|hash| self.hashes.contains(hash))
+    }
+
+    /// Ready, and that for long enough.
+    pub fn is_available(&self, pod: &Pod) -> bool {
+        meta::available_at(pod, min_ready_seconds(self.scene.set)).is_some_and(|at| at <= self.scene.now)
+    }
+
+    /// Gives every node what it shall have, whatever the revision.
+    fn manage(&self) -> Steps<'a> {
+        let mut steps = Steps::default();
+        for (node, fit) in &self.fits {
+            let pods = self.on(node);
+            match fit {
+                Fit { run: true, .. } if pods.is_empty() => steps.create.push((node, 0)),
+                Fit { stay: true, .. } => self.tend(node, fit.run, pods, &mut steps),
+                Fit { stay: false, .. } => {
+                    steps.delete.extend(pods.iter().filter(|pod| !meta::is_terminating(&pod.metadata)));
+                }
+            }
+        }
+        // Nobody else removes Pods that wait for a node that is no more.
+        let lost = self.places.iter().filter(|(node, _)| !self.fits.contains_key(*node)).flat_map(|(_, pods)| pods);
+        let waits = |pod: &&&Arc<Pod>| meta::node_name(pod).is_none() && !meta::is_terminating(&pod.metadata);
+        steps.delete.extend(lost.filter(waits));
+        steps
+    }
+
+    /// Removes from a node what has ended and what is too many.
+    fn tend(&self, node: &'a str, run: bool, pods: &[&'a Arc<Pod>], steps: &mut Steps<'a>) {
+        let mut living = Vec::new();
+        let (mut failures, mut kept) = (0, false);
+        for pod in pods.iter().filter(|pod| !meta::is_terminating(&pod.metadata)) {
+            match meta::phase(pod) {
+                "Failed" => match self.forgive(pod) {
+                    Ok(count) => {
+                        failures = failures.max(count);
+                        self.remove(pod, node, true, steps);
+                    }
+                    Err(wait) => {
+                        steps.again = Some(steps.again.map_or(wait, |other| other.min(wait)));
+                        kept = true;
+                    }
+                },
+                "Succeeded" => self.remove(pod, node, false, steps),
+                _ => living.push(*pod),
+            }
+        }
+        let surge = rolling::allows_surge(self.scene.set);
+        let leaves = pods.iter().any(|pod| meta::is_terminating(&pod.metadata));
+        if living.is_empty() && !kept && (surge || !leaves) && run {
+            // Those that have ended go at once; who comes next carries their number on.
+            steps.create.push((node, failures));
+        }
+        match surge {
+            true => self.prune(&living, steps),
+            false => steps.delete.extend(living.iter().skip(1)),
+        }
+    }
+
+    /// With surge, an old Pod that is ready may stay beside a new one that is not available yet; nobody else.
+    fn prune(&self, living: &[&'a Arc<Pod>], steps: &mut Steps<'a>) {
+        let (new, old): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) = living.iter().partition(|pod| self.is_updated(pod));
+        steps.delete.extend(new.iter().skip(1).chain(old.iter().skip(1)));
+        if let (Some(new), Some(old)) = (new.first(), old.first())
+            && (!meta::is_ready(old) || self.is_available(new))
+        {
+            steps.delete.push(old);
+        }
+    }
+
+    /// How many have failed with this one; or how long it has to be kept before another may try.
+    fn forgive(&self, pod: &Pod) -> Result<u32, Duration> {
+        let made = meta::created(&pod.metadata);
+        let before = meta::annotation(&pod.metadata, FAILURES).and_then(|text| text.parse::<u32>().ok()).unwrap_or(0);
+        let forgotten = meta::later(made, 2 * MOST) <= self.scene.now || !self.is_updated(pod);
+        let before = if forgotten { 0 } else { before };
+        let wait = match before {
+            0 => Duration::ZERO,
+            n => FIRST.saturating_mul(1u32.checked_shl(n - 1).unwrap_or(u32::MAX)).min(MOST),
+        };
+        match meta::until(self.scene.now, meta::later(made, wait)) {
+            None => Ok(before.saturating_add(1)),
+            Some(wait) => Err(wait),
+        }
+    }
+
+    fn remove(&self, pod: &'a Arc<Pod>, node: &str, failed: bool, steps: &mut Steps<'a>) {
+        let (key, about) = (Key::of(&**pod), reference(self.scene.set));
+        steps.notes.push(match failed {
+            true => {
+                let message = format!("Found failed daemon pod {key} on node {node}, will try to kill it");
+                Note::warning(about, "FailedDaemonPod", message)
+            }
+            false => {
+                let message = format!("Found succeeded daemon pod {key} on node {node}, will try to delete it");
+                Note::normal(about, "SucceededDaemonPod", message)
+            }
+        });
+        steps.delete.push(pod);
+    }
+
+    fn carry_out(&self, steps: Steps<'a>, plan: &mut Plan) {
+        let set = self.scene.set;
+        let delete = |pod: &&Arc<Pod>| {
+            let name = meta::name(&pod.metadata);
+            Write::delete(&***pod)
+                .done(Note::normal(reference(set), "SuccessfulDelete", format!("Deleted pod: {name}")))
+                .failed(Note::warning(reference(set), "FailedDelete", "Error deleting: {}"))
+        };
+        plan.then(steps.delete.iter().take(BURST).map(delete).collect());
+        let create = |(node, failures): &(&str, u32)| {
+            Write::create(&nodes::create(set, &self.spec, &self.hash, node, *failures))
+                .done(Note::normal(reference(set), "SuccessfulCreate", "Created pod: {}"))
+                .failed(Note::warning(reference(set), "FailedCreate", "Error creating: {}"))
+        };
+        let writes: Vec<Write> = steps.create.iter().take(BURST).map(create).collect();
+        if !writes.is_empty() {
+            let slow_start = writes.len() > 1;
+            plan.batches.push(Batch { writes, slow_start });
+        }
+        plan.notes.extend(steps.notes);
+        if let Some(wait) = steps.again {
+            plan.requeue(wait);
+        }
+    }
+
+    /// Deletes the oldest revisions beyond the limit that no Pod is of.
+    fn expired(&self, limit: Option<i32>, update: &ControllerRevision) -> Vec<Write> {
+        let pods: BTreeSet<&str> = self.scene.pods.iter().filter_map(|pod| hash(&pod.metadata)).collect();
+        let known = self.scene.revisions.iter().map(|known| &known.metadata);
+        let used = known.filter(|meta| hash(meta).is_some_and(|hash| pods.contains(hash))).map(meta::name);
+        let mut alive: BTreeSet<&str> = used.collect();
+        alive.insert(meta::name(&update.metadata));
+        // Old revisions that are still used count against the limit.
+        let used = i32::try_from(alive.len() - 1).unwrap_or(i32::MAX);
+        history::expired(self.scene.revisions, Some(limit.unwrap_or(10).saturating_sub(used).max(0)), &alive)
+    }
+
+    fn status(&self) -> DaemonSetStatus {
+        let set = self.scene.set;
+        let before = set.status.clone().unwrap_or_default();
+        let mut status = DaemonSetStatus {
+            observed_generation: set.metadata.generation,
+            collision_count: before.collision_count,
+            conditions: before.conditions,
+            ..DaemonSetStatus::default()
+        };
+        let (mut updated, mut available) = (0, 0);
+        for (node, fit) in &self.fits {
+            let first = self.on(node).first();
+            if !fit.run {
+                status.number_misscheduled += i32::from(first.is_some());
+                continue;
+            }
+            status.desired_number_scheduled += 1;
+            let Some(pod) = first else { continue };
+            status.current_number_scheduled += 1;
+            status.number_ready += i32::from(meta::is_ready(pod));
+            available += i32::from(self.is_available(pod));
+            updated += i32::from(self.is_updated(pod));
+        }
+        status.updated_number_scheduled = Some(updated);
+        status.number_available = Some(available);
+        status.number_unavailable = Some(status.desired_number_scheduled - available);
+        status
+    }
+}

@@ -1,0 +1,178 @@
+//! Which nodes a DaemonSet's Pods belong on, and the Pod of one node.
+//!
+//! Upstream: `NodeShouldRunDaemonPod` and `pkg/controller/daemon/util`. The scheduler places the Pods: what binds one to
+//! its node is a required node affinity for the node's name, in place of the template's, which has been looked at here.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::{
+        apps::v1::DaemonSet,
+        core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+use super::{FAILURES, meta};
+use crate::controllers::{history, replica_set, taint_eviction::tolerates};
+
+const NAME: &str = "metadata.name";
+const GENERATION: &str = "deprecated.daemonset.template.generation";
+const POD_GENERATION: &str = "pod-template-generation";
+
+/// What a DaemonSet's Pods tolerate without being told to: their node's troubles are theirs to live with.
+const TOLERATED: &[(&str, &str)] = &[
+    ("node.kubernetes.io/not-ready", "NoExecute"),
+    ("node.kubernetes.io/unreachable", "NoExecute"),
+    ("node.kubernetes.io/disk-pressure", "NoSchedule"),
+    ("node.kubernetes.io/memory-pressure", "NoSchedule"),
+    ("node.kubernetes.io/pid-pressure", "NoSchedule"),
+    ("node.kubernetes.io/unschedulable", "NoSchedule"),
+];
+/// The same on the node's own network.
+const TOLERATED_ON_HOST: (&str, &str) = ("node.kubernetes.io/network-unavailable", "NoSchedule");
+
+/// Whether a Pod is to be made on a node, and whether one that is there may stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fit {
+    pub run: bool,
+    pub stay: bool,
+}
+
+impl Fit {
+    const NO: Fit = Fit { run: false, stay: false };
+}
+
+/// The Pods' spec: the template's, with what all such Pods tolerate.
+pub fn spec(set: &DaemonSet) -> PodSpec {
+    let mut spec = set.spec.as_ref().and_then(|spec| spec.template.spec.clone()).unwrap_or_default();
+    let on_host = spec.host_network.unwrap_or(false).then_some(&TOLERATED_ON_HOST);
+    let all = spec.tolerations.get_or_insert_default();
+    for (key, effect) in TOLERATED.iter().chain(on_host) {
+        let new = Toleration {
+            key: Some((*key).to_owned()),
+            operator: Some("Exists".into()),
+            effect: Some((*effect).to_owned()),
+            ..Toleration::default()
+        };
+        // One that differs by its seconds alone is replaced: these Pods stay for ever.
+        let same = |old: &&mut Toleration| {
+            (&old.key, &old.operator, &old.effect) == (&new.key, &new.operator, &new.effect)
+                && old.value.as_deref().unwrap_or_default().is_empty()
+        };
+        match all.iter_mut().find(same) {
+            Some(old) => *old = new,
+            None => all.push(new),
+        }
+    }
+    spec
+}
+
+/// How a node suits Pods of this spec (with what they tolerate, as [`spec`] makes it).
+pub fn fit(spec: &PodSpec, node: &Node) -> Fit {
+    let name = meta::name(&node.metadata);
+    if spec.node_name.as_deref().is_some_and(|wanted| !wanted.is_empty() && wanted != name) || !selects(spec, node) {
+        return Fit::NO;
+    }
+    let tolerations = spec.tolerations.as_deref().unwrap_or_default();
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let hurts = |taint: &Taint| !tolerations.iter().any(|toleration| tolerates(toleration, taint));
+    let mut fit = Fit { run: true, stay: true };
+    for taint in taints.filter(|taint| hurts(taint)) {
+        match taint.effect.as_str() {
+            "NoExecute" => return Fit::NO,
+            "NoSchedule" => fit.run = false,
+            _ => {}
+        }
+    }
+    fit
+}
+
+/// Whether the node selector and the required node affinity choose a node.
+fn selects(spec: &PodSpec, node: &Node) -> bool {
+    let none = BTreeMap::new();
+    let labels = node.metadata.labels.as_ref().unwrap_or(&none);
+    let selected = spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
+    let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    selected && required.is_none_or(|r| r.node_selector_terms.iter().any(|term| matches(term, labels, node)))
+}
+
+/// Whether all requirements of a term hold. An empty term matches nothing.
+fn matches(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>, node: &Node) -> bool {
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    let field = |key: &str| (key == NAME).then_some(meta::name(&node.metadata));
+    (!expressions.is_empty() || !fields.is_empty())
+        && expressions.iter().all(|r| holds(r, labels.get(&r.key).map(String::as_str)))
+        && fields.iter().all(|r| holds(r, field(&r.key)))
+}
+
+fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let listed = |value: &str| values.iter().any(|one| one == value);
+    let numbers = || Some((value?.parse::<i64>().ok()?, values.first()?.parse::<i64>().ok()?));
+    match requirement.operator.as_str() {
+        "In" => value.is_some_and(listed),
+        "NotIn" => !value.is_some_and(listed),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => numbers().is_some_and(|(value, bound)| value > bound),
+        "Lt" => numbers().is_some_and(|(value, bound)| value < bound),
+        _ => false,
+    }
+}
+
+/// The node that a Pod is on or is meant for.
+pub fn target(pod: &Pod) -> Option<&str> {
+    if let Some(node) = meta::node_name(pod) {
+        return Some(node);
+    }
+    let affinity = pod.spec.as_ref()?.affinity.as_ref()?.node_affinity.as_ref()?;
+    let terms = &affinity.required_during_scheduling_ignored_during_execution.as_ref()?.node_selector_terms;
+    let fields = terms.iter().flat_map(|term| term.match_fields.iter().flatten());
+    let names = fields.filter(|field| field.key == NAME && field.operator == "In");
+    names.filter_map(|field| field.values.as_deref()).find_map(|values| match values {
+        [one] => Some(one.as_str()),
+        _ => None,
+    })
+}
+
+/// The Pod of a node, as it shall be made: of the revision with this hash, after so many that have failed there.
+pub fn create(set: &DaemonSet, spec: &PodSpec, hash: &str, node: &str, failures: u32) -> Pod {
+    let template = set.spec.as_ref().and_then(|spec| spec.template.metadata.clone()).unwrap_or_default();
+    let mut labels = template.labels.unwrap_or_default();
+    labels.insert(history::REVISION.into(), hash.to_owned());
+    if let Some(generation) = meta::annotation(&set.metadata, GENERATION) {
+        labels.insert(POD_GENERATION.into(), generation.to_owned());
+    }
+    let mut annotations = template.annotations.unwrap_or_default();
+    if failures > 0 {
+        annotations.insert(FAILURES.into(), failures.to_string());
+    }
+    let mut spec = spec.clone();
+    let affinity = spec.affinity.get_or_insert_default().node_affinity.get_or_insert_default();
+    affinity.required_during_scheduling_ignored_during_execution = Some(NodeSelector {
+        node_selector_terms: vec![NodeSelectorTerm {
+            match_expressions: None,
+            match_fields: Some(vec![NodeSelectorRequirement {
+                key: NAME.into(),
+                operator: "In".into(),
+                values: Some(vec![node.to_owned()]),
+            }]),
+        }],
+    });
+    Pod {
+        metadata: ObjectMeta {
+            generate_name: Some(replica_set::prefix(meta::name(&set.metadata))),
+            namespace: set.metadata.namespace.clone(),
+            labels: Some(labels),
+            annotations: (!annotations.is_empty()).then_some(annotations),
+            finalizers: template.finalizers,
+            owner_references: Some(vec![meta::owner_reference(set)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(spec),
+        status: None,
+    }
+}

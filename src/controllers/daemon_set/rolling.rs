@@ -1,0 +1,94 @@
+//! Rolling updates of a DaemonSet: which old Pods go now, and which nodes get a new one beside the old.
+//!
+//! Upstream: `pkg/controller/daemon/update.go`. Without surge an old Pod goes first, and its node gets a new one when it
+//! has gone; with surge the new Pod comes first, and the old one goes when the new one is available.
+
+use std::sync::Arc;
+
+use k8s_openapi::{
+    api::{apps::v1::DaemonSet, core::v1::Pod},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use serde_json::Value;
+
+use super::{Daemons, Steps, meta};
+use crate::api::int_or_string::{Round, scaled};
+
+/// Whether a Pod may run beside another on its node in a rollout.
+pub fn allows_surge(set: &DaemonSet) -> bool {
+    // Of any number of nodes: a percentage that is not 0 is at least one.
+    limits(set, 100).is_some_and(|(surge, _)| surge > 0)
+}
+
+/// maxSurge and maxUnavailable, as numbers of nodes, both rounded up; nothing for OnDelete.
+pub fn limits(set: &DaemonSet, nodes: usize) -> Option<(usize, usize)> {
+    let strategy = set.spec.as_ref().and_then(|spec| spec.update_strategy.as_ref());
+    if strategy.and_then(|strategy| strategy.type_.as_deref()) == Some("OnDelete") {
+        return None;
+    }
+    let rolling = strategy.and_then(|strategy| strategy.rolling_update.clone()).unwrap_or_default();
+    let surge = resolve(rolling.max_surge, 0, nodes);
+    let unavailable = resolve(rolling.max_unavailable, 1, nodes);
+    // Nothing would move.
+    Some(if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable) })
+}
+
+fn resolve(value: Option<IntOrString>, default: i32, nodes: usize) -> usize {
+    let value = match value {
+        None => Value::from(default),
+        Some(IntOrString::Int(number)) => Value::from(number),
+        Some(IntOrString::String(text)) => Value::from(text),
+    };
+    let number = scaled(&value, i64::try_from(nodes).unwrap_or(i64::MAX), Round::Up).unwrap_or(0);
+    usize::try_from(number).unwrap_or(0)
+}
+
+/// The Pods of one node that are not being deleted: the new one and the old one; nothing when there are several of either.
+fn pair<'a>(daemons: &Daemons<'a>, pods: &[&'a Arc<Pod>]) -> Option<(Option<&'a Arc<Pod>>, Option<&'a Arc<Pod>>)> {
+    let (mut new, mut old) = (None, None);
+    for pod in pods.iter().filter(|pod| !meta::is_terminating(&pod.metadata)) {
+        let place = if daemons.is_updated(pod) { &mut new } else { &mut old };
+        if place.replace(*pod).is_some() {
+            return None;
+        }
+    }
+    Some((new, old))
+}
+
+/// The next steps of a rollout. Only nodes that get a Pod are considered: elsewhere an old one would not be replaced.
+pub fn steps<'a>(daemons: &Daemons<'a>, steps: &mut Steps<'a>) {
+    let wanted: Vec<&str> = daemons.wanted().collect();
+    match limits(daemons.scene.set, wanted.len()) {
+        None => {}
+        Some((0, unavailable)) => replace(daemons, &wanted, unavailable, steps),
+        Some((surge, _)) => surge_beside(daemons, &wanted, surge, steps),
+    }
+}
+
+fn replace<'a>(daemons: &Daemons<'a>, wanted: &[&'a str], most: usize, steps: &mut Steps<'a>) {
+    let (mut down, mut candidates) = (0, Vec::new());
+    for node in wanted {
+        match pair(daemons, daemons.on(node)) {
+            Some((None, Some(old))) if daemons.is_available(old) => candidates.push(old),
+            // It is of no use: nothing is lost.
+            Some((None, Some(old))) => steps.delete.push(old),
+            Some((Some(new), None)) if daemons.is_available(new) => {}
+            _ => down += 1,
+        }
+    }
+    steps.delete.extend(candidates.into_iter().take(most.saturating_sub(down)));
+}
+
+fn surge_beside<'a>(daemons: &Daemons<'a>, wanted: &[&'a str], most: usize, steps: &mut Steps<'a>) {
+    let (mut beside, mut candidates) = (0, Vec::new());
+    for node in wanted {
+        match pair(daemons, daemons.on(node)) {
+            Some((_, None)) => {}
+            Some((None, Some(old))) if daemons.is_available(old) => candidates.push((*node, 0)),
+            Some((None, Some(_))) => steps.create.push((*node, 0)),
+            Some((Some(new), Some(old))) if daemons.is_available(new) => steps.delete.push(old),
+            Some((Some(_), Some(_))) | None => beside += 1,
+        }
+    }
+    steps.create.extend(candidates.into_iter().take(most.saturating_sub(beside)));
+}
