@@ -7,7 +7,10 @@ use k8s_openapi::{
         apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
         batch::v1::Job,
         coordination::v1::Lease,
-        core::v1::{ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota, Service, ServiceAccount},
+        core::v1::{
+            ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, ReplicationController, ResourceQuota, Service,
+            ServiceAccount,
+        },
         discovery::v1::EndpointSlice,
         policy::v1::PodDisruptionBudget,
     },
@@ -40,6 +43,7 @@ pub struct Informers {
     /// Index: [`Informers::BY_OWNER`].
     pub replica_sets: Informer<ReplicaSet>,
     pub deployments: Informer<Deployment>,
+    pub replication_controllers: Informer<ReplicationController>,
     pub stateful_sets: Informer<StatefulSet>,
     pub daemon_sets: Informer<DaemonSet>,
     /// Index: [`Informers::BY_OWNER`].
@@ -85,6 +89,7 @@ impl Informers {
                 .index(Self::BY_OWNER, |rs: &ReplicaSet| owner_of(rs.metadata()))
                 .start(),
             deployments: Informer::builder(client.clone()).start(),
+            replication_controllers: Informer::builder(client.clone()).start(),
             stateful_sets: Informer::builder(client.clone()).start(),
             daemon_sets: Informer::builder(client.clone()).start(),
             controller_revisions: Informer::builder(client.clone())
@@ -110,6 +115,7 @@ impl Informers {
         self.pod_disruption_budgets.synced().await;
         self.replica_sets.synced().await;
         self.deployments.synced().await;
+        self.replication_controllers.synced().await;
         self.stateful_sets.synced().await;
         self.daemon_sets.synced().await;
         self.controller_revisions.synced().await;

@@ -39,6 +39,18 @@ pub struct ControlPlaneArgs {
     /// How long a node may be silent before it counts as lost: several times the 10 seconds between its heartbeats
     #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = duration)]
     pub node_monitor_grace_period: Duration,
+    /// How many nodes of a zone begin to lose their Pods each second, when they are not ready
+    #[arg(long, value_name = "RATE", default_value_t = 0.1)]
+    pub node_eviction_rate: f64,
+    /// The same where a good part of a large zone is not ready
+    #[arg(long, value_name = "RATE", default_value_t = 0.01)]
+    pub secondary_node_eviction_rate: f64,
+    /// A zone of more nodes is large; of a smaller one no node loses its Pods while a good part of them is not ready
+    #[arg(long, value_name = "NODES", default_value_t = 50)]
+    pub large_cluster_size_threshold: usize,
+    /// From which share of nodes that are not ready on, at least three, a zone counts as not well
+    #[arg(long, value_name = "SHARE", default_value_t = 0.55)]
+    pub unhealthy_zone_threshold: f64,
     /// Let controllers and scheduler act only while they hold the Leases kube-controller-manager and kube-scheduler in
     /// kube-system: for several servers on one store. One server alone need not wait for a Lease, or renew it every two
     /// seconds: the embedded store is of one process, by a lock, so by default nobody is elected
@@ -246,6 +258,10 @@ impl ControlPlane {
             service_cidrs: args.service_cidr.clone(),
             root_ca,
             node_monitor_grace: args.node_monitor_grace_period,
+            node_eviction_rate: args.node_eviction_rate,
+            secondary_node_eviction_rate: args.secondary_node_eviction_rate,
+            large_cluster_size: args.large_cluster_size_threshold,
+            unhealthy_zone_threshold: args.unhealthy_zone_threshold,
             ..controllers::Config::default()
         };
         let identity = match args.leader_elect {

@@ -350,6 +350,7 @@ fn shows(informers: &Informers, awaited: &Awaited) -> bool {
         "validatingadmissionpolicies.admissionregistration.k8s.io" => shown(&informers.admission_policies, awaited),
         "resourcequotas" => shown(&informers.resource_quotas, awaited),
         "serviceaccounts" => shown(&informers.service_accounts, awaited),
+        "replicationcontrollers" => shown(&informers.replication_controllers, awaited),
         "replicasets.apps" => shown(&informers.replica_sets, awaited),
         "deployments.apps" => shown(&informers.deployments, awaited),
         "poddisruptionbudgets.policy" => shown(&informers.pod_disruption_budgets, awaited),

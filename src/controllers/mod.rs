@@ -21,6 +21,7 @@ pub mod meta;
 pub mod namespace;
 pub mod node_ipam;
 pub mod node_lifecycle;
+pub mod node_zones;
 pub mod plan;
 pub mod pod_garbage;
 pub mod queue;
@@ -65,6 +66,7 @@ pub struct Row {
 pub static CONTROLLERS: &[Row] = &[
     deployment::ROW,
     replica_set::ROW,
+    replica_set::REPLICATION,
     stateful_set::ROW,
     daemon_set::ROW,
     job::ROW,
@@ -77,6 +79,7 @@ pub static CONTROLLERS: &[Row] = &[
     root_ca::ROW,
     node_ipam::ROW,
     node_lifecycle::ROW,
+    node_zones::ROW,
     taint_eviction::ROW,
     pod_garbage::ORPHANED,
     pod_garbage::UNSCHEDULED,
@@ -103,6 +106,14 @@ pub struct Config {
     pub node_startup_grace: Duration,
     /// Pods of a node that is gone are removed after so long.
     pub node_gone_quarantine: Duration,
+    /// So many nodes of a zone begin to lose their Pods each second.
+    pub node_eviction_rate: f64,
+    /// The same in a large zone of which a good part is not ready; in a smaller one it is none.
+    pub secondary_node_eviction_rate: f64,
+    /// A zone of more nodes is large.
+    pub large_cluster_size: usize,
+    /// From this share of nodes that are not ready on a zone is not well.
+    pub unhealthy_zone_threshold: f64,
     /// So many terminated Pods are kept.
     pub terminated_pods: usize,
     /// The CA that Pods know the server by, in PEM; told to every namespace.
@@ -121,6 +132,10 @@ impl Default for Config {
             node_monitor_grace: Duration::from_secs(40),
             node_startup_grace: Duration::from_secs(60),
             node_gone_quarantine: Duration::from_secs(40),
+            node_eviction_rate: 0.1,
+            secondary_node_eviction_rate: 0.01,
+            large_cluster_size: 50,
+            unhealthy_zone_threshold: 0.55,
             terminated_pods: 12_500,
             root_ca: None,
         }

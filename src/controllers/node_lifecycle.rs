@@ -93,7 +93,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     plan(&node, &pods, heard, context.now, &world.config)
 }
 
-fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
+pub(super) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
     conditions::find(node.status.as_ref()?.conditions.as_deref()?, kind)
 }
 
@@ -173,13 +173,14 @@ const TAINTS: &[(&str, &str, &str)] = &[
     ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
 ];
 
-/// The taints that a node's conditions call for, beside those that are none of ours.
+/// The taints that a node's conditions call for, beside those that are none of ours. Which node is to lose its Pods is
+/// decided zone by zone, in `node_zones`; here the taint that evicts goes with its reason, or changes with it.
 pub fn taints(node: &Node, old: &[Taint], now: Timestamp) -> Vec<Taint> {
     let mut wanted: Vec<(&str, &str)> = Vec::new();
     for (kind, status, key) in TAINTS {
         if condition(node, kind).is_some_and(|c| c.status == *status) {
             wanted.push((*key, "NoSchedule"));
-            if *kind == "Ready" {
+            if *kind == "Ready" && old.iter().any(evicts) {
                 wanted.push((*key, "NoExecute"));
             }
         }
@@ -191,22 +192,26 @@ pub fn taints(node: &Node, old: &[Taint], now: Timestamp) -> Vec<Taint> {
     if node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true) {
         wanted.push((UNSCHEDULABLE, "NoSchedule"));
     }
-    let ours = |taint: &Taint| {
-        (taint.effect == "NoSchedule" && (taint.key == UNSCHEDULABLE || TAINTS.iter().any(|row| row.2 == taint.key)))
-            || (taint.effect == "NoExecute" && (taint.key == NOT_READY || taint.key == UNREACHABLE))
+    let closes = |taint: &Taint| {
+        taint.effect == "NoSchedule" && (taint.key == UNSCHEDULABLE || TAINTS.iter().any(|row| row.2 == taint.key))
     };
+    let ours = |taint: &Taint| closes(taint) || evicts(taint);
     let fits = |taint: &Taint, want: &(&str, &str)| (taint.key.as_str(), taint.effect.as_str()) == *want;
     let mut taints: Vec<Taint> =
         old.iter().filter(|taint| !ours(taint) || wanted.iter().any(|want| fits(taint, want))).cloned().collect();
     for want in &wanted {
         if !taints.iter().any(|taint| fits(taint, want)) {
-            taints.push(Taint {
-                key: want.0.into(),
-                effect: want.1.into(),
-                value: None,
-                time_added: Some(meta::time(now)),
-            });
+            taints.push(self::taint(want.0, want.1, now));
         }
     }
     taints
+}
+
+/// Whether it is the taint of ours by which Pods leave a node.
+pub(super) fn evicts(taint: &Taint) -> bool {
+    taint.effect == "NoExecute" && (taint.key == NOT_READY || taint.key == UNREACHABLE)
+}
+
+pub(super) fn taint(key: &str, effect: &str, now: Timestamp) -> Taint {
+    Taint { key: key.into(), effect: effect.into(), value: None, time_added: Some(meta::time(now)) }
 }

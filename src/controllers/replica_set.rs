@@ -1,16 +1,17 @@
-//! ReplicaSets: as many Pods of a template as asked for.
+//! ReplicaSets and ReplicationControllers: as many Pods of a template as asked for.
 //!
-//! Upstream: `pkg/controller/replicaset/replica_set.go`.
+//! Upstream: `pkg/controller/replicaset/replica_set.go`, and `pkg/controller/replication`, which takes a
+//! ReplicationController for a ReplicaSet as well.
 
-use std::{cmp::Ordering, collections::HashMap, sync::Arc};
+use std::{borrow::Cow, cmp::Ordering, collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
-        apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus},
-        core::v1::Pod,
+        apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetSpec, ReplicaSetStatus},
+        core::v1::{Pod, ReplicationController, ReplicationControllerCondition, ReplicationControllerStatus},
     },
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
 };
 
 use super::{
@@ -18,36 +19,108 @@ use super::{
     conditions::{self, Condition},
     meta::{self, Claim},
     plan::{Batch, Note, Write},
+    wires::Wires,
 };
-use crate::client::{Informers, Key, reference};
+use crate::client::{Informer, Informers, Key, Typed, reference};
 
 /// At most so many Pods are created or deleted for one ReplicaSet at a time.
 const BURST: usize = 500;
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-pub const ROW: Row = Row {
-    name: "replicaset-controller",
+pub const ROW: Row =
+    Row { name: "replicaset-controller", workers: 5, wire: wire::<ReplicaSet>, reconcile: reconcile::<ReplicaSet> };
+
+pub const REPLICATION: Row = Row {
+    name: "replication-controller",
     workers: 5,
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.replica_sets);
-        wires.owner(&informers.pods, "ReplicaSet");
-        wires.on(&informers.pods, |world, queue, change| {
-            // An orphan may be adopted by whoever selects it.
-            let Some(pod) = change.new.as_ref().filter(|pod| meta::controller(&pod.metadata).is_none()) else { return };
-            for rs in world.informers.replica_sets.list_namespace(&change.key.namespace) {
-                if selector(&rs).is_some_and(|selector| meta::matches(&selector, &pod.metadata)) {
-                    queue.add(Key::of(&*rs));
-                }
-            }
-        });
-    },
-    reconcile,
+    wire: wire::<ReplicationController>,
+    reconcile: reconcile::<ReplicationController>,
 };
 
-fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
+/// What can be taken for a ReplicaSet.
+pub trait Replicated: Typed {
+    fn all(informers: &Informers) -> &Informer<Self>;
+    /// The ReplicaSet that it would be.
+    fn as_set(&self) -> Cow<'_, ReplicaSet>;
+    fn with_status(&self, status: ReplicaSetStatus) -> Self;
+}
+
+impl Replicated for ReplicaSet {
+    fn all(informers: &Informers) -> &Informer<ReplicaSet> {
+        &informers.replica_sets
+    }
+    fn as_set(&self) -> Cow<'_, ReplicaSet> {
+        Cow::Borrowed(self)
+    }
+    fn with_status(&self, status: ReplicaSetStatus) -> ReplicaSet {
+        ReplicaSet { status: Some(status), ..self.clone() }
+    }
+}
+
+impl Replicated for ReplicationController {
+    fn all(informers: &Informers) -> &Informer<ReplicationController> {
+        &informers.replication_controllers
+    }
+    fn as_set(&self) -> Cow<'_, ReplicaSet> {
+        let spec = self.spec.clone().map(|spec| ReplicaSetSpec {
+            min_ready_seconds: spec.min_ready_seconds,
+            replicas: spec.replicas,
+            selector: LabelSelector { match_labels: spec.selector, match_expressions: None },
+            template: spec.template,
+        });
+        let status = self.status.clone().map(|status| ReplicaSetStatus {
+            replicas: status.replicas,
+            fully_labeled_replicas: status.fully_labeled_replicas,
+            ready_replicas: status.ready_replicas,
+            available_replicas: status.available_replicas,
+            observed_generation: status.observed_generation,
+            conditions: status.conditions.map(|all| all.into_iter().map(condition_as_sets).collect()),
+            terminating_replicas: None,
+        });
+        Cow::Owned(ReplicaSet { metadata: self.metadata.clone(), spec, status })
+    }
+    fn with_status(&self, status: ReplicaSetStatus) -> ReplicationController {
+        let status = ReplicationControllerStatus {
+            replicas: status.replicas,
+            fully_labeled_replicas: status.fully_labeled_replicas,
+            ready_replicas: status.ready_replicas,
+            available_replicas: status.available_replicas,
+            observed_generation: status.observed_generation,
+            conditions: status.conditions.map(|all| all.into_iter().map(condition_of_set).collect()),
+        };
+        ReplicationController { status: Some(status), ..self.clone() }
+    }
+}
+
+fn condition_as_sets(of: ReplicationControllerCondition) -> ReplicaSetCondition {
+    let ReplicationControllerCondition { last_transition_time, message, reason, status, type_ } = of;
+    ReplicaSetCondition { last_transition_time, message, reason, status, type_ }
+}
+
+fn condition_of_set(of: ReplicaSetCondition) -> ReplicationControllerCondition {
+    let ReplicaSetCondition { last_transition_time, message, reason, status, type_ } = of;
+    ReplicationControllerCondition { last_transition_time, message, reason, status, type_ }
+}
+
+fn wire<K: Replicated>(wires: &mut Wires<'_>) {
+    let informers = &wires.world.informers.clone();
+    wires.own(K::all(informers));
+    wires.owner(&informers.pods, K::KIND);
+    wires.on(&informers.pods, |world, queue, change| {
+        // An orphan may be adopted by whoever selects it.
+        let Some(pod) = change.new.as_ref().filter(|pod| meta::controller(&pod.metadata).is_none()) else { return };
+        for owner in K::all(&world.informers).list_namespace(&change.key.namespace) {
+            if selector(&owner.as_set()).is_some_and(|selector| meta::matches(&selector, &pod.metadata)) {
+                queue.add(Key::of(&*owner));
+            }
+        }
+    });
+}
+
+fn reconcile<K: Replicated>(context: &Context<'_>, key: &Key) -> Plan {
     let informers = &context.world.informers;
-    let Some(rs) = informers.replica_sets.get(key) else { return Plan::default() };
+    let Some(owner) = K::all(informers).get(key) else { return Plan::default() };
+    let rs = owner.as_set();
     let Some(selector) = selector(&rs) else { return Plan::default() };
     let orphans = informers.pods.indexed(Informers::BY_OWNER, &format!("{}/", key.namespace));
     let mut pods = informers.pods.indexed(Informers::BY_OWNER, rs.metadata.uid.as_deref().unwrap_or_default());
@@ -55,7 +128,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
 
     let (mut claims, mut own) = (Vec::new(), Vec::new());
     for pod in pods.into_iter().filter(|pod| !meta::is_finished(pod) || meta::controller(&pod.metadata).is_some()) {
-        match meta::claim(&*rs, &selector, &*pod) {
+        match meta::claim(&*owner, &selector, &*pod) {
             Claim::Own => own.push(pod),
             Claim::Other => {}
             Claim::Adopt(write) | Claim::Release(write) => claims.push(write),
@@ -67,10 +140,10 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         plan.then(claims);
         return plan;
     }
-    own.retain(|pod| meta::is_active(pod));
-    let surplus = own.len().saturating_sub(wanted(&rs));
+    let active = own.iter().filter(|pod| meta::is_active(pod)).count();
+    let surplus = active.saturating_sub(wanted(&rs));
     let crowd = if surplus > 0 { crowd(informers, &rs, &own) } else { HashMap::new() };
-    plan(&rs, &own, &crowd, context.now, context.failure)
+    plan(&*owner, &own, &crowd, context.now, context.failure)
 }
 
 /// How many active Pods each node has of this ReplicaSet and its siblings under the same owner.
@@ -84,7 +157,7 @@ fn crowd(informers: &Informers, rs: &ReplicaSet, own: &[Arc<Pod>]) -> HashMap<St
             .flat_map(|uid| informers.pods.indexed(Informers::BY_OWNER, uid))
             .filter(|pod| meta::is_active(pod))
             .collect(),
-        None => own.to_vec(),
+        None => own.iter().filter(|pod| meta::is_active(pod)).cloned().collect(),
     };
     let mut crowd = HashMap::new();
     for node in related.iter().filter_map(|pod| meta::node_name(pod)) {
@@ -110,39 +183,40 @@ fn min_ready_seconds(rs: &ReplicaSet) -> i32 {
     rs.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
 }
 
-/// What a ReplicaSet needs, given its active Pods and how many related Pods each node has.
-pub fn plan(
-    rs: &ReplicaSet,
+/// What a ReplicaSet needs, given its Pods and how many active related Pods each node has.
+pub fn plan<K: Replicated>(
+    owner: &K,
     pods: &[Arc<Pod>],
     crowd: &HashMap<String, usize>,
     now: Timestamp,
     failure: Option<&Failure>,
 ) -> Plan {
+    let rs = &*owner.as_set();
     let mut plan = Plan::default();
+    let active: Vec<Arc<Pod>> = pods.iter().filter(|pod| meta::is_active(pod)).cloned().collect();
     let (wanted, terminating) = (wanted(rs), meta::is_terminating(&rs.metadata));
     // Pods come first: the status is worth a write when it shows what has become of them, or why nothing has.
-    if pods.len() == wanted || terminating || failure.is_some() {
-        let mut new = rs.clone();
-        new.status = Some(status(rs, pods, now, failure));
-        plan.then(Write::status(rs, &new).into_iter().collect());
+    if active.len() == wanted || terminating || failure.is_some() {
+        let new = owner.with_status(status(rs, pods, now, failure));
+        plan.then(Write::status(owner, &new).into_iter().collect());
     }
     if !terminating {
-        if pods.len() < wanted {
-            let missing = (wanted - pods.len()).min(BURST);
-            plan.batches.push(Batch { writes: vec![create(rs); missing], slow_start: true });
+        if active.len() < wanted {
+            let missing = (wanted - active.len()).min(BURST);
+            plan.batches.push(Batch { writes: vec![create(owner, rs); missing], slow_start: true });
         } else {
-            let victims = victims(pods, pods.len() - wanted, crowd, now);
-            plan.then(victims.iter().take(BURST).map(|pod| delete(rs, pod)).collect());
+            let victims = victims(&active, active.len() - wanted, crowd, now);
+            plan.then(victims.iter().take(BURST).map(|pod| delete(owner, pod)).collect());
         }
     }
-    let ripe = pods.iter().filter_map(|pod| meta::available_at(pod, min_ready_seconds(rs)));
+    let ripe = active.iter().filter_map(|pod| meta::available_at(pod, min_ready_seconds(rs)));
     if let Some(wait) = ripe.filter_map(|at| meta::until(now, at)).min() {
         plan.requeue(wait);
     }
     plan
 }
 
-fn create(rs: &ReplicaSet) -> Write {
+fn create<K: Replicated>(owner: &K, rs: &ReplicaSet) -> Write {
     let template = rs.spec.as_ref().and_then(|spec| spec.template.clone()).unwrap_or_default();
     let from = template.metadata.unwrap_or_default();
     let pod = Pod {
@@ -152,17 +226,15 @@ fn create(rs: &ReplicaSet) -> Write {
             labels: from.labels,
             annotations: from.annotations,
             finalizers: from.finalizers,
-            owner_references: Some(vec![meta::owner_reference(rs)]),
+            owner_references: Some(vec![meta::owner_reference(owner)]),
             ..ObjectMeta::default()
         },
         spec: template.spec,
         status: None,
     };
-    Write::create(&pod).done(Note::normal(reference(rs), "SuccessfulCreate", "Created pod: {}")).failed(Note::warning(
-        reference(rs),
-        "FailedCreate",
-        "Error creating: {}",
-    ))
+    Write::create(&pod)
+        .done(Note::normal(reference(owner), "SuccessfulCreate", "Created pod: {}"))
+        .failed(Note::warning(reference(owner), "FailedCreate", "Error creating: {}"))
 }
 
 /// The prefix of a Pod's generated name; one that leaves no room for a dash is used without.
@@ -171,23 +243,25 @@ pub(super) fn prefix(name: &str) -> String {
     if name.len() < LONGEST { format!("{name}-") } else { name.to_owned() }
 }
 
-fn delete(rs: &ReplicaSet, pod: &Arc<Pod>) -> Write {
+fn delete<K: Replicated>(owner: &K, pod: &Arc<Pod>) -> Write {
     let name = meta::name(&pod.metadata);
     Write::delete(&**pod)
-        .done(Note::normal(reference(rs), "SuccessfulDelete", format!("Deleted pod: {name}")))
-        .failed(Note::warning(reference(rs), "FailedDelete", "Error deleting: {}"))
+        .done(Note::normal(reference(owner), "SuccessfulDelete", format!("Deleted pod: {name}")))
+        .failed(Note::warning(reference(owner), "FailedDelete", "Error deleting: {}"))
 }
 
 /// The status that these Pods make.
 pub fn status(rs: &ReplicaSet, pods: &[Arc<Pod>], now: Timestamp, failure: Option<&Failure>) -> ReplicaSetStatus {
+    let leaving = pods.iter().filter(|pod| meta::is_terminating(&pod.metadata) && !meta::is_finished(pod)).count();
+    let pods: Vec<&Arc<Pod>> = pods.iter().filter(|pod| meta::is_active(pod)).collect();
     let none = Default::default();
     let old = rs.status.as_ref().unwrap_or(&none);
     let template = rs.spec.as_ref().and_then(|spec| spec.template.as_ref()?.metadata.as_ref()?.labels.as_ref());
-    let fully_labeled = |pod: &&Arc<Pod>| {
+    let fully_labeled = |pod: &&&Arc<Pod>| {
         let labels = pod.metadata.labels.as_ref();
         template.into_iter().flatten().all(|(k, v)| labels.and_then(|labels| labels.get(k)) == Some(v))
     };
-    let available = |pod: &&Arc<Pod>| meta::available_at(pod, min_ready_seconds(rs)).is_some_and(|at| at <= now);
+    let available = |pod: &&&Arc<Pod>| meta::available_at(pod, min_ready_seconds(rs)).is_some_and(|at| at <= now);
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
 
     let mut all = old.conditions.clone().unwrap_or_default();
@@ -209,7 +283,7 @@ pub fn status(rs: &ReplicaSet, pods: &[Arc<Pod>], now: Timestamp, failure: Optio
         available_replicas: Some(count(pods.iter().filter(available).count())),
         observed_generation: rs.metadata.generation,
         conditions: (!all.is_empty()).then_some(all),
-        terminating_replicas: old.terminating_replicas,
+        terminating_replicas: Some(count(leaving)),
     }
 }
 
@@ -238,10 +312,21 @@ pub(super) fn less_missed(a: &Pod, b: &Pod, crowd: &HashMap<String, usize>, now:
         .then_with(|| meta::is_ready(a).cmp(&meta::is_ready(b)))
         .then_with(|| deletion_cost(a).cmp(&deletion_cost(b)))
         .then_with(|| rank(b).cmp(&rank(a)))
-        .then_with(|| age(meta::ready_since(a), now).cmp(&age(meta::ready_since(b), now)))
+        .then_with(|| younger(a, b, |pod| Some(meta::ready_since(pod)).filter(|_| meta::is_ready(pod)), now))
         .then_with(|| restarts(b).cmp(&restarts(a)))
-        .then_with(|| age(Some(meta::created(&a.metadata)), now).cmp(&age(Some(meta::created(&b.metadata)), now)))
+        .then_with(|| younger(a, b, |pod| Some(Some(meta::created(&pod.metadata))), now))
         .then_with(|| a.metadata.uid.cmp(&b.metadata.uid))
+}
+
+/// By age since some time: those whose ages differ, but are of one order of magnitude, go in the order of their uids.
+/// Nothing where one has no such time.
+fn younger(a: &Pod, b: &Pod, since: impl Fn(&Pod) -> Option<Option<Timestamp>>, now: Timestamp) -> Ordering {
+    match (since(a), since(b)) {
+        (Some(one), Some(other)) if one != other => {
+            age(one, now).cmp(&age(other, now)).then_with(|| a.metadata.uid.cmp(&b.metadata.uid))
+        }
+        _ => Ordering::Equal,
+    }
 }
 
 fn progress(pod: &Pod) -> u8 {
@@ -252,13 +337,22 @@ fn progress(pod: &Pod) -> u8 {
     }
 }
 
+/// Upstream takes numbers in their plain form alone: no plus sign, no leading zeros.
 fn deletion_cost(pod: &Pod) -> i32 {
-    meta::annotation(&pod.metadata, DELETION_COST).and_then(|text| text.parse().ok()).unwrap_or(0)
+    let text = meta::annotation(&pod.metadata, DELETION_COST).unwrap_or_default();
+    let plain = text == "0" || text.starts_with(|first: char| matches!(first, '-' | '1'..='9'));
+    if plain { text.parse().unwrap_or(0) } else { 0 }
 }
 
-fn restarts(pod: &Pod) -> i32 {
-    let containers = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
-    containers.into_iter().flatten().map(|container| container.restart_count).max().unwrap_or(0)
+/// How often a container was restarted at most, and how often one of those that run beside them.
+fn restarts(pod: &Pod) -> (i32, i32) {
+    let Some(status) = &pod.status else { return (0, 0) };
+    let sidecars = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
+    let sidecars: Vec<&str> =
+        sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always")).map(|c| c.name.as_str()).collect();
+    let containers = status.container_statuses.iter().flatten();
+    let init = status.init_container_statuses.iter().flatten().filter(|c| sidecars.contains(&c.name.as_str()));
+    (containers.map(|c| c.restart_count).max().unwrap_or(0), init.map(|c| c.restart_count).max().unwrap_or(0))
 }
 
 /// Ages are compared by their order of magnitude (base 2), so that the youngest of a crowd is not always the victim.

@@ -1,8 +1,7 @@
 //! Taint eviction: Pods leave a node whose NoExecute taints they do not tolerate, at once or when their time is up.
 //!
 //! Upstream: `pkg/controller/tainteviction`. The time runs from when the taint was added, so a restart changes nothing.
-//! As in upstream's zones of full disruption nobody is evicted while no node at all can be reached: there is nowhere to
-//! go, and the fault is more likely on this side.
+//! Which nodes get such a taint, and how fast, is decided zone by zone in `node_zones`.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use k8s_openapi::api::core::v1::{Pod, PodCondition, Taint, Toleration};
 use super::{
     Context, Plan, Row,
     conditions::{self, Condition},
-    meta, node_lifecycle,
+    meta,
     plan::{Note, Write},
 };
 use crate::client::{Informers, Key, reference};
@@ -35,16 +34,10 @@ pub const ROW: Row = Row {
         wires.on(&informers.nodes, |world, queue, change| {
             let taints = |node: &std::sync::Arc<_>| no_execute(node);
             let (old, new) = (change.old.as_ref().map(taints), change.new.as_ref().map(taints));
-            if old.unwrap_or_default() == new.clone().unwrap_or_default() {
+            if old.unwrap_or_default() == new.unwrap_or_default() {
                 return;
             }
-            // When the first node is back all others' Pods may have to go.
-            let back = new.is_some_and(|taints| !is_lost(&taints));
-            let all = if back {
-                world.informers.pods.list()
-            } else {
-                world.informers.pods.indexed(Informers::BY_NODE, &change.key.name)
-            };
+            let all = world.informers.pods.indexed(Informers::BY_NODE, &change.key.name);
             all.iter().filter(|pod| meta::node_name(pod).is_some()).for_each(|pod| queue.add(Key::of(&**pod)));
         });
     },
@@ -56,10 +49,6 @@ fn no_execute(node: &std::sync::Arc<k8s_openapi::api::core::v1::Node>) -> Vec<Ta
     taints.filter(|taint| taint.effect == "NoExecute").cloned().collect()
 }
 
-fn is_lost(taints: &[Taint]) -> bool {
-    taints.iter().any(|taint| taint.key == node_lifecycle::UNREACHABLE)
-}
-
 fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let informers = &context.world.informers;
     let Some(pod) = informers.pods.get(key) else { return Plan::default() };
@@ -67,9 +56,6 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let Some(taints) = node.map(|node| no_execute(&node)).filter(|taints| !taints.is_empty()) else {
         return Plan::default();
     };
-    if is_lost(&taints) && informers.nodes.list().iter().all(|node| is_lost(&no_execute(node))) {
-        return Plan::default();
-    }
     plan(&pod, &taints, context.now)
 }
 

@@ -34,7 +34,7 @@ pub fn of(rollout: &Rollout<'_>) -> DeploymentStatus {
         available_replicas: Some(available),
         unavailable_replicas: Some((total - available).max(0)),
         collision_count: before.collision_count,
-        terminating_replicas: before.terminating_replicas,
+        terminating_replicas: Some(sum(|status| status.terminating_replicas.unwrap_or(0))),
         conditions: before.conditions,
     }
 }

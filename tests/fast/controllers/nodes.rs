@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
 use podwright::{
     client::Key,
-    controllers::{Config, node_ipam, node_lifecycle, plan::Guard, pod_garbage, taint_eviction},
+    controllers::{Config, node_ipam, node_lifecycle, node_zones, plan::Guard, pod_garbage, taint_eviction},
 };
 use serde_json::{Value, json};
 
@@ -69,7 +70,9 @@ fn taints_follow_the_conditions() {
     for (ready, spec, before, expected) in [
         ("True", json!({}), vec![], vec![]),
         ("True", json!({}), vec![MINE, NOT_READY[0], NOT_READY[1], LOST[0], LOST[1]], vec![MINE]),
-        ("False", json!({}), vec![MINE], vec![MINE, NOT_READY[0], NOT_READY[1]]),
+        // Whether its Pods are to leave is for its zone to say; the reason is followed.
+        ("False", json!({}), vec![MINE], vec![MINE, NOT_READY[0]]),
+        ("Unknown", json!({}), vec![NOT_READY[0]], vec![LOST[0]]),
         ("Unknown", json!({}), vec![NOT_READY[0], NOT_READY[1]], vec![LOST[0], LOST[1]]),
         ("Unknown", json!({}), vec![LOST[1]], vec![LOST[1], LOST[0]]),
         ("True", json!({ "unschedulable": true }), vec![], vec![CORDONED]),
@@ -82,6 +85,106 @@ fn taints_follow_the_conditions() {
         let timed = taints.iter().filter(|t| !before.contains(&(&t.key, &t.effect))).all(|t| t.time_added.is_some());
         assert!(timed, "eviction counts from when a taint was added");
     }
+}
+
+#[test]
+fn every_pressure_has_a_taint() {
+    for (kind, status, expected) in [
+        ("MemoryPressure", "True", "memory-pressure"),
+        ("DiskPressure", "True", "disk-pressure"),
+        ("PIDPressure", "True", "pid-pressure"),
+        ("NetworkUnavailable", "True", "network-unavailable"),
+        ("MemoryPressure", "False", ""),
+        ("DiskPressure", "Unknown", ""),
+    ] {
+        let mut node = Node::clone(&node("n", "True", json!({})));
+        let condition = json!({ "type": kind, "status": status });
+        let conditions = node.status.as_mut().unwrap().conditions.as_mut().unwrap();
+        conditions.push(serde_json::from_value(condition).unwrap());
+        let taints = node_lifecycle::taints(&node, &[], at(0));
+        let found: Vec<String> = taints.iter().map(|taint| format!("{}:{}", taint.key, taint.effect)).collect();
+        let expected: Vec<String> = { Some(expected) }
+            .filter(|key| !key.is_empty())
+            .map(|key| format!("node.kubernetes.io/{key}:NoSchedule"))
+            .into_iter()
+            .collect();
+        assert_eq!(found, expected, "{kind} {status}");
+    }
+}
+
+/// Nodes of a zone: so many that are ready, so many lost (each since another time), so many tainted already, then.
+fn zone_of(zone: &str, ready: usize, lost: usize, tainted: &[i64]) -> Vec<Arc<Node>> {
+    let one = |name: String, ready: &str, spec: Value, since: i64| {
+        object(json!({
+            "apiVersion": "v1", "kind": "Node", "spec": spec,
+            "metadata": { "name": name, "uid": name, "resourceVersion": "1", "labels": { "topology.kubernetes.io/zone": zone } },
+            "status": { "conditions": [{ "type": "Ready", "status": ready, "lastTransitionTime": at(since).to_string() }] },
+        }))
+    };
+    let taint = |at: Timestamp| {
+        json!({ "taints": [
+        { "key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": at.to_string() }] })
+    };
+    let ready = (0..ready).map(|n| one(format!("{zone}-r{n}"), "True", json!({}), 0));
+    // The first one by name has been lost last.
+    let lost = (0..lost).map(|n| one(format!("{zone}-l{n:02}"), "Unknown", json!({}), -(n as i64)));
+    let tainted = tainted.iter().enumerate();
+    let tainted = tainted.map(|(n, since)| one(format!("{zone}-t{n}"), "Unknown", taint(at(*since)), -100));
+    ready.chain(lost).chain(tainted).collect()
+}
+
+#[test]
+fn zones_lose_nodes_at_the_rate_that_suits_their_state() {
+    let config = Config::default();
+    let other = zone_of("y", 1, 0, &[]);
+    // What is done to which node, and when to look again.
+    for (why, zone, done, again) in [
+        ("nothing is wrong", zone_of("x", 3, 0, &[]), "", None),
+        ("the first at once, longest lost first", zone_of("x", 3, 2, &[]), "x-l01", Some(10)),
+        ("the next after ten seconds", zone_of("x", 5, 1, &[-4]), "", Some(6)),
+        ("it is time", zone_of("x", 5, 1, &[-10]), "x-l00", Some(10)),
+        ("two of three are few", zone_of("x", 1, 2, &[]), "x-l01", Some(10)),
+        ("three of six are less than the threshold", zone_of("x", 3, 3, &[]), "x-l02", Some(10)),
+        ("three of five are too many of a small zone", zone_of("x", 2, 3, &[]), "", None),
+        ("so are fifty together", zone_of("x", 20, 30, &[]), "", None),
+        ("slower in a large zone", zone_of("x", 21, 30, &[-20]), "", Some(80)),
+        ("slower in a large zone", zone_of("x", 21, 30, &[-100]), "x-l29", Some(100)),
+        ("a zone that is gone as a whole", zone_of("x", 0, 4, &[-3]), "", Some(7)),
+        ("a zone that is gone as a whole", zone_of("x", 0, 4, &[]), "x-l03", Some(10)),
+    ] {
+        let nodes = [zone, other.clone()].concat();
+        let plan = node_zones::plan(&nodes, &Key::new("", "x"), at(0), &config);
+        let names: Vec<String> = plan.writes().filter_map(|write| write.request.name.clone()).collect();
+        assert_eq!(names.join(" "), done, "{why}");
+        assert_eq!(plan.requeue_after.map(|wait| wait.as_secs()), again, "{why}");
+        for write in plan.writes() {
+            let taints = &write.request.body.as_ref().unwrap()["spec"]["taints"];
+            assert_eq!(taints[0]["key"], "node.kubernetes.io/unreachable");
+            assert_eq!(
+                (&taints[0]["effect"], taints[0]["timeAdded"].as_str()),
+                (&json!("NoExecute"), Some("2027-01-15T08:00:00Z"))
+            );
+        }
+    }
+}
+
+#[test]
+fn while_no_node_at_all_is_ready_nobody_is_evicted() {
+    let config = Config::default();
+    let nodes = [zone_of("x", 0, 2, &[-50, -40]), zone_of("y", 0, 1, &[])].concat();
+    let plan = node_zones::plan(&nodes, &Key::new("", "x"), at(0), &config);
+    assert_eq!(lines(&plan), ["patch nodes/x-t0", "patch nodes/x-t1"]);
+    assert!(plan.writes().all(|write| write.request.body.as_ref().unwrap()["spec"]["taints"].is_null()));
+    assert!(node_zones::plan(&nodes, &Key::new("", "y"), at(0), &config).is_empty());
+    // A node that is to be left out of this does not count.
+    let mut excluded = Node::clone(&zone_of("x", 1, 0, &[])[0]);
+    excluded.metadata.labels.get_or_insert_default().insert("node.kubernetes.io/exclude-disruption".into(), "".into());
+    let nodes = [nodes, vec![Arc::new(excluded)]].concat();
+    assert_eq!(node_zones::plan(&nodes, &Key::new("", "x"), at(0), &config).writes().count(), 2);
+    // The rates are arguments.
+    let fast = Config { node_eviction_rate: 2.0, unhealthy_zone_threshold: 1.1, ..config };
+    let plan = node_zones::plan(&zone_of("x", 1, 5, &[-1]), &Key::new("", "x"), at(0), &fast);
+    assert_eq!((plan.writes().count(), plan.requeue_after.map(|wait| wait.as_millis())), (1, Some(500)));
 }
 
 #[test]

@@ -2,7 +2,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::Pod};
+use k8s_openapi::api::{
+    apps::v1::ReplicaSet,
+    core::v1::{Pod, ReplicationController},
+};
 use podwright::{
     api::request::Verb,
     controllers::{Failure, replica_set},
@@ -29,7 +32,7 @@ fn pods(all: Vec<Value>) -> Vec<Arc<Pod>> {
 #[test]
 fn missing_pods_are_created_in_a_slow_start() {
     let set = set(5, 0);
-    let plan = replica_set::plan(&set, &pods(vec![pod("one", "n", Some(0))]), &HashMap::new(), at(0), None);
+    let plan = replica_set::plan(&*set, &pods(vec![pod("one", "n", Some(0))]), &HashMap::new(), at(0), None);
     let batch = plan.batches.iter().find(|batch| batch.slow_start).expect("a batch of creations");
     assert_eq!(batch.writes.len(), 4);
     let request = &batch.writes[0].request;
@@ -43,7 +46,7 @@ fn missing_pods_are_created_in_a_slow_start() {
 
 #[test]
 fn at_most_five_hundred_at_a_time() {
-    let plan = replica_set::plan(&set(2000, 0), &[], &HashMap::new(), at(0), None);
+    let plan = replica_set::plan(&*set(2000, 0), &[], &HashMap::new(), at(0), None);
     assert_eq!(plan.writes().filter(|write| write.request.verb == Verb::Create).count(), 500);
 }
 
@@ -56,6 +59,13 @@ fn surplus_pods_go_in_this_order() {
     let restarted = |mut pod: Value| {
         pod["status"]["containerStatuses"] =
             json!([{ "name": "c", "restartCount": 7, "image": "", "imageID": "", "ready": true }]);
+        pod
+    };
+    let sidecar = |mut pod: Value, restarts: i32| {
+        pod["spec"]["initContainers"] = json!([{ "name": "s", "restartPolicy": "Always" }, { "name": "i" }]);
+        let status =
+            |name: &str, n: i32| json!({ "name": name, "restartCount": n, "image": "", "imageID": "", "ready": true });
+        pod["status"]["initContainerStatuses"] = json!([status("s", restarts), status("i", 9 - restarts)]);
         pod
     };
     let young = |mut pod: Value| {
@@ -72,19 +82,33 @@ fn surplus_pods_go_in_this_order() {
         ("restarted more often", restarted(pod("z", "n", Some(-500))), pod("a", "n", Some(-500))),
         ("younger", young(pod("z", "n", Some(-500))), pod("a", "n", Some(-500))),
         ("cost beats crowd", cost(pod("z", "n", Some(-500)), "1"), cost(pod("a", "crowded", Some(-500)), "2")),
+        (
+            "a cost that is no plain number is none",
+            cost(pod("z", "n", Some(-500)), "-1"),
+            cost(pod("a", "n", Some(-500)), "-x"),
+        ),
+        ("nor is one with a plus", cost(pod("z", "n", Some(-500)), "+9"), cost(pod("a", "n", Some(-500)), "1")),
+        (
+            "a sidecar's restarts count last",
+            sidecar(pod("z", "n", Some(-500)), 3),
+            sidecar(pod("a", "n", Some(-500)), 2),
+        ),
+        // Ages of one magnitude that differ: the uid decides, whatever comes behind.
+        ("about as long ready", pod("1", "n", Some(-500)), restarted(pod("2", "n", Some(-490)))),
         ("readiness beats cost", pod("z", "n", None), cost(pod("a", "n", Some(-500)), "-9")),
     ] {
         let crowd = HashMap::from([("crowded".to_owned(), 2), ("n".to_owned(), 1)]);
         let pods = pods(vec![second, first]);
         let victims = replica_set::victims(&pods, 1, &crowd, at(0));
-        assert_eq!(victims[0].metadata.name.as_deref(), Some("z"), "{why}");
+        let expected = if why.starts_with("about") { "1" } else { "z" };
+        assert_eq!(victims[0].metadata.name.as_deref(), Some(expected), "{why}");
     }
 }
 
 #[test]
 fn surplus_pods_are_deleted_by_uid() {
     let pods = pods(vec![pod("a", "n", Some(0)), pod("b", "n", None), pod("c", "n", Some(0))]);
-    let plan = replica_set::plan(&set(2, 0), &pods, &HashMap::new(), at(10), None);
+    let plan = replica_set::plan(&*set(2, 0), &pods, &HashMap::new(), at(10), None);
     assert_eq!(lines(&plan), ["delete pods/b: Deleted pod: b"]);
     let delete = plan.writes().last().unwrap();
     assert_eq!(delete.request.options.preconditions.as_ref().unwrap().uid.as_deref(), Some("uid-b"));
@@ -103,7 +127,7 @@ fn a_deleted_replica_set_makes_no_pods() {
 #[test]
 fn available_is_ready_for_min_ready_seconds() {
     let pods = pods(vec![pod("a", "n", Some(0)), pod("b", "n", Some(20)), pod("c", "n", None)]);
-    let plan = replica_set::plan(&set(3, 30), &pods, &HashMap::new(), at(35), None);
+    let plan = replica_set::plan(&*set(3, 30), &pods, &HashMap::new(), at(35), None);
     assert_eq!(plan.requeue_after.map(|wait| wait.as_secs()), Some(15), "b becomes available then");
     let status = replica_set::status(&set(3, 30), &pods, at(35), None);
     let counts = (status.replicas, status.ready_replicas, status.available_replicas, status.fully_labeled_replicas);
@@ -121,4 +145,55 @@ fn a_failure_is_a_condition_until_it_is_over() {
     let mut set = ReplicaSet::clone(&set(1, 0));
     set.status = Some(status);
     assert_eq!(replica_set::status(&set, &[], at(9), None).conditions, None);
+}
+
+#[test]
+fn pods_that_are_leaving_are_told_of() {
+    let leaving = |name: &str, phase: &str| {
+        let mut pod = pod(name, "n", Some(0));
+        pod["metadata"]["deletionTimestamp"] = at(0).to_string().into();
+        pod["status"]["phase"] = phase.into();
+        pod
+    };
+    let pods = pods(vec![pod("a", "n", Some(0)), leaving("b", "Running"), leaving("c", "Succeeded")]);
+    let status = replica_set::status(&set(1, 0), &pods, at(9), None);
+    assert_eq!((status.replicas, status.ready_replicas, status.terminating_replicas), (1, Some(1), Some(1)));
+    assert_eq!(
+        lines(&replica_set::plan(&*set(1, 0), &pods, &HashMap::new(), at(9), None)),
+        ["patch replicasets.apps/web/status"]
+    );
+}
+
+#[test]
+fn a_replication_controller_is_a_replica_set_by_another_name() {
+    let controller: Arc<ReplicationController> = object(json!({
+        "metadata": { "name": "old", "namespace": "a", "uid": "rc", "generation": 2 },
+        "spec": {
+            "replicas": 2, "selector": { "app": "web" },
+            "template": { "metadata": { "labels": { "app": "web" } }, "spec": { "containers": [] } },
+        },
+    }));
+    let plan = replica_set::plan(&*controller, &[], &HashMap::new(), at(0), None);
+    assert_eq!(lines(&plan), ["create pods/old-: Created pod: {}", "create pods/old-: Created pod: {}"]);
+    let write = plan.writes().next().unwrap();
+    let owner = &write.request.body.as_ref().unwrap()["metadata"]["ownerReferences"][0];
+    assert_eq!(
+        (&owner["apiVersion"], &owner["kind"], &owner["uid"]),
+        (&json!("v1"), &json!("ReplicationController"), &json!("rc"))
+    );
+    assert_eq!(write.done.as_ref().unwrap().about.kind.as_deref(), Some("ReplicationController"));
+
+    let three = pods(vec![pod("a", "n", Some(0)), pod("b", "n", None), pod("c", "n", Some(0))]);
+    let plan = replica_set::plan(&*controller, &three, &HashMap::new(), at(9), None);
+    assert_eq!(lines(&plan), ["delete pods/b: Deleted pod: b"]);
+    let failure = Failure { reason: "FailedCreate", message: "no".into() };
+    let plan = replica_set::plan(&*controller, &three[..1], &HashMap::new(), at(9), Some(&failure));
+    assert_eq!(lines(&plan)[0], "patch replicationcontrollers/old/status");
+    let status = &plan.writes().next().unwrap().request.body.as_ref().unwrap()["status"];
+    let counts = ["replicas", "readyReplicas", "availableReplicas", "fullyLabeledReplicas", "observedGeneration"];
+    assert_eq!(counts.map(|count| status[count].as_i64()), [1, 1, 1, 1, 2].map(Some));
+    assert_eq!(
+        (&status["conditions"][0]["type"], &status["conditions"][0]["status"]),
+        (&json!("ReplicaFailure"), &json!("True"))
+    );
 }

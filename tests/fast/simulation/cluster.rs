@@ -286,6 +286,10 @@ impl Cluster {
         self.must(request(Verb::Create, resource, &Key::new(namespace, ""), Some(object))).await;
     }
 
+    pub async fn patch(&self, resource: &str, key: &Key, patch: Value) {
+        self.must(request(Verb::Patch, resource, key, Some(patch))).await;
+    }
+
     pub async fn evict(&self, pod: &Key) -> Outcome<()> {
         let eviction = json!({ "metadata": { "name": pod.name }, "deleteOptions": { "gracePeriodSeconds": 1 } });
         let mut request = request(Verb::Create, "pods", pod, Some(eviction));

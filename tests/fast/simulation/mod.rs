@@ -11,8 +11,9 @@ mod rough;
 use std::time::Duration;
 
 use cluster::{Cluster, Wish};
-use podwright::client::Key;
+use podwright::{client::Key, controllers::meta};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde_json::json;
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
 /// How long a cluster may take to come to rest: an eviction takes its 300 s of tolerance after 40 s of silence.
@@ -231,4 +232,70 @@ async fn disturb(cluster: &mut Cluster, rng: &mut StdRng) {
             cluster.start_controllers();
         }
     }
+}
+
+#[test]
+fn nodes_that_are_lost_together_lose_their_pods_one_by_one_and_all_lost_keep_them() {
+    run(async {
+        let mut cluster = Cluster::new(9).await;
+        for name in ["n1", "n2", "n3", "n4", "n5"] {
+            cluster.add_node(name).await;
+        }
+        cluster.lose_node("n1");
+        cluster.lose_node("n2");
+        let evicts = |cluster: &Cluster, name: &str| {
+            cluster.taints(name).iter().any(|taint| taint == "node.kubernetes.io/unreachable:NoExecute")
+        };
+        let closed = |cluster: &Cluster, name: &str| !cluster.taints(name).is_empty();
+        cluster.until("both are closed", |cluster| closed(cluster, "n1") && closed(cluster, "n2")).await;
+        cluster.until("one loses its Pods", |cluster| evicts(cluster, "n1") || evicts(cluster, "n2")).await;
+        assert!(!(evicts(&cluster, "n1") && evicts(&cluster, "n2")), "one at a time");
+        let start = tokio::time::Instant::now();
+        cluster.until("both lose them", |cluster| evicts(cluster, "n1") && evicts(cluster, "n2")).await;
+        assert!((8..=11).contains(&start.elapsed().as_secs()), "after {:?}", start.elapsed());
+        for name in ["n3", "n4", "n5"] {
+            cluster.lose_node(name);
+        }
+        cluster.until("nobody is left to go to", |cluster| ["n1", "n2"].iter().all(|n| !evicts(cluster, n))).await;
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        assert!(["n1", "n2", "n3", "n4", "n5"].iter().all(|name| closed(&cluster, name) && !evicts(&cluster, name)));
+        cluster.find_node("n5").await;
+        // Four of five are lost: more than a small zone is trusted with.
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        assert!(["n1", "n2", "n3", "n4"].iter().all(|name| !evicts(&cluster, name)));
+        cluster.find_node("n4").await;
+        cluster.find_node("n3").await;
+        cluster.until("it goes on", |cluster| evicts(cluster, "n1") && evicts(cluster, "n2")).await;
+        assert_eq!(cluster.taints("n5"), [""; 0]);
+    });
+}
+
+#[test]
+fn a_replication_controller_keeps_its_pods() {
+    run(async {
+        let mut cluster = Cluster::new(10).await;
+        cluster.add_node("n1").await;
+        cluster.add_namespace("a").await;
+        let template = json!({ "metadata": { "labels": { "app": "old" } }, "spec": { "containers": [{ "name": "c", "image": "c:1" }] } });
+        let controller = json!({ "metadata": { "name": "old" }, "spec": { "replicas": 3, "template": template } });
+        cluster.create("replicationcontrollers", "a", controller).await;
+        let ready = |number: i32| {
+            move |cluster: &Cluster| {
+                let known = cluster.seen.replication_controllers.get(&Key::new("a", "old"));
+                let status = known.and_then(|known| known.status.clone()).unwrap_or_default();
+                (status.replicas, status.ready_replicas) == (number, Some(number))
+                    && cluster.seen.pods.list().iter().filter(|pod| meta::is_active(pod)).count() == number as usize
+            }
+        };
+        cluster.until("three are ready", ready(3)).await;
+        let victim = Key::of(&*cluster.seen.pods.list()[0]);
+        cluster.evict(&victim).await.expect("no budget forbids it");
+        cluster.until("it is going", |cluster| !ready(3)(cluster)).await;
+        cluster.until("another one takes its place", ready(3)).await;
+        let patch = json!({ "spec": { "replicas": 1 } });
+        cluster.patch("replicationcontrollers", &Key::new("a", "old"), patch).await;
+        cluster.until("one is left", ready(1)).await;
+        let events = cluster.events("a").await;
+        assert!(events.iter().any(|event| event.starts_with("SuccessfulDelete: Deleted pod: old-")), "{events:#?}");
+    });
 }
