@@ -10,7 +10,6 @@ mod clients;
 mod commands;
 mod containers;
 mod control_plane;
-mod custom;
 mod disruption;
 mod host;
 mod images;

@@ -6,7 +6,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::{Cluster, Ended, PATIENCE, kubectls, minor};
+use super::{
+    Cluster, Ended, PATIENCE,
+    custom::{DEFINITION, OBJECT},
+    kubectls, minor,
+};
 use crate::support::{Answer, TestNode, contains, eventually};
 
 const POD: &str = "
@@ -118,6 +122,13 @@ fn objects_are_made_shown_changed_and_deleted() {
     // An old one looks at the fields itself, and has its own words for them.
     let field = if minor(&cluster.kubectl) >= Some(25) { "spec.replica" } else { "replica" };
     contains(&refused.err, &format!("unknown field \"{field}\"")).unwrap();
+
+    // What the cluster was taught.
+    cluster.ok_with(&["apply", "-f", "-"], DEFINITION);
+    cluster.ok(&["wait", "--for=condition=Established", "crd/crontabs.stable.example.com", "--timeout=20s"]);
+    assert_eq!(cluster.ok_with(&["apply", "-f", "-"], OBJECT), "crontab.stable.example.com/nightly created\n");
+    cluster.shows(&["get", "ct"], "0 3 * * *");
+    cluster.ok(&["delete", "crd", "crontabs.stable.example.com", "--timeout=20s"]);
 
     // Show.
     cluster.ok(&["rollout", "status", "deployment/app", "--timeout=30s"]);

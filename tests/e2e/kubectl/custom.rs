@@ -3,7 +3,7 @@
 use super::{Cluster, Fails, Has, Is};
 use crate::support::contains;
 
-const DEFINITION: &str = "
+pub(super) const DEFINITION: &str = "
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: crontabs.stable.example.com}
@@ -48,7 +48,7 @@ spec:
     - {name: Replicas, type: integer, jsonPath: .spec.replicas}
     - {name: Age, type: date, jsonPath: .metadata.creationTimestamp}
 ";
-const OBJECT: &str = "
+pub(super) const OBJECT: &str = "
 apiVersion: stable.example.com/v1
 kind: CronTab
 metadata: {name: nightly}
