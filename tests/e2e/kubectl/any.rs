@@ -123,13 +123,6 @@ fn objects_are_made_shown_changed_and_deleted() {
     let field = if minor(&cluster.kubectl) >= Some(25) { "spec.replica" } else { "replica" };
     contains(&refused.err, &format!("unknown field \"{field}\"")).unwrap();
 
-    // What the cluster was taught.
-    cluster.ok_with(&["apply", "-f", "-"], DEFINITION);
-    cluster.ok(&["wait", "--for=condition=Established", "crd/crontabs.stable.example.com", "--timeout=20s"]);
-    assert_eq!(cluster.ok_with(&["apply", "-f", "-"], OBJECT), "crontab.stable.example.com/nightly created\n");
-    cluster.shows(&["get", "ct"], "0 3 * * *");
-    cluster.ok(&["delete", "crd", "crontabs.stable.example.com", "--timeout=20s"]);
-
     // Show.
     cluster.ok(&["rollout", "status", "deployment/app", "--timeout=30s"]);
     cluster.shows(&["get", "deployments"], "2/2");
@@ -189,6 +182,13 @@ fn objects_are_made_shown_changed_and_deleted() {
     cluster.ok(&["delete", "namespace", "lab"]);
     let gone = cluster.run(&["get", "namespace", "lab"]);
     assert_eq!((gone.code, gone.err.as_str()), (1, "Error from server (NotFound): namespaces \"lab\" not found\n"));
+
+    // What the cluster was taught.
+    cluster.ok_with(&["apply", "-f", "-"], DEFINITION);
+    cluster.ok(&["wait", "--for=condition=Established", "crd/crontabs.stable.example.com", "--timeout=20s"]);
+    assert_eq!(cluster.ok_with(&["apply", "-f", "-"], OBJECT), "crontab.stable.example.com/nightly created\n");
+    cluster.shows(&["get", "ct"], "0 3 * * *");
+    cluster.ok(&["delete", "crd", "crontabs.stable.example.com", "--timeout=20s"]);
 }
 
 #[test]
