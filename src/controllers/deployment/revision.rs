@@ -106,7 +106,7 @@ pub fn create(deployment: &Deployment, rollout: &Rollout<'_>, next: i64) -> Repl
             ..ObjectMeta::default()
         },
         spec: Some(ReplicaSetSpec {
-            replicas: Some(rolling::new_size(deployment, rollout.total(), 0)),
+            replicas: Some(rolling::first_size(rollout)),
             min_ready_seconds: spec.min_ready_seconds,
             selector,
             template: Some(template),

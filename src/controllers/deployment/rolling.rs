@@ -64,7 +64,7 @@ fn noted(set: &ReplicaSet, annotation: &str) -> Option<i32> {
 }
 
 /// How many Pods the current ReplicaSet shall have, given how many all have now and it has.
-pub fn new_size(deployment: &Deployment, total: i32, has: i32) -> i32 {
+fn new_size(deployment: &Deployment, total: i32, has: i32) -> i32 {
     if is_recreate(deployment) {
         return replicas(deployment);
     }
@@ -72,11 +72,25 @@ pub fn new_size(deployment: &Deployment, total: i32, has: i32) -> i32 {
     if room <= 0 { has } else { has + room.min(replicas(deployment) - has) }
 }
 
-/// Grows the current ReplicaSet as far as maxSurge allows, or shrinks it to the replicas. Pods that old ones have been
-/// told to delete take up room until they are (upstream counts them no more, and so may exceed maxSurge for a moment).
+/// How many Pods all old ReplicaSets have now. Those that they have been told to delete take up room until they are gone
+/// (upstream counts them no more, and so may exceed maxSurge for a moment). `None`: that is not known yet.
+fn occupied_by_old(rollout: &Rollout<'_>) -> Option<i32> {
+    rollout.old.iter().map(Set::occupied).sum()
+}
+
+/// With how many Pods the ReplicaSet of a new template begins.
+pub fn first_size(rollout: &Rollout<'_>) -> i32 {
+    match occupied_by_old(rollout) {
+        Some(old) => new_size(rollout.deployment, old, 0),
+        None if is_recreate(rollout.deployment) => replicas(rollout.deployment),
+        None => 0,
+    }
+}
+
+/// Grows the current ReplicaSet as far as maxSurge allows, or shrinks it to the replicas.
 pub fn grow_new(rollout: &mut Rollout<'_>) {
     let deployment = rollout.deployment;
-    let old: Option<i32> = rollout.old.iter().map(Set::occupied).sum();
+    let old = occupied_by_old(rollout);
     let Some(new) = &mut rollout.new else { return };
     let (has, wants) = (new.size(), replicas(deployment));
     let to = match old {

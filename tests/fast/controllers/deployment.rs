@@ -312,6 +312,29 @@ fn what_a_set_told_before_it_shrank_counts_no_more_once_it_grows_again() {
 }
 
 #[test]
+fn a_new_template_waits_for_room_that_old_sets_still_take() {
+    let first = |old: &dyn Fn(&mut ReplicaSet)| {
+        let mut world = World::new(deployment("a", 6, "1", "1"));
+        world.reach_rest();
+        old(&mut world.sets[0]);
+        world.set_image("b");
+        world.step();
+        replica_set::replicas(&world.sets[1])
+    };
+    let told = |size: i32, has: i32, seen: i64| {
+        move |set: &mut ReplicaSet| {
+            (set.metadata.generation, set.spec.as_mut().unwrap().replicas) = (Some(5), Some(size));
+            let status = set.status.as_mut().unwrap();
+            (status.replicas, status.observed_generation) = (has, Some(seen));
+        }
+    };
+    assert_eq!(first(&told(6, 6, 5)), 1, "one more than the replicas");
+    assert_eq!(first(&told(5, 5, 5)), 2, "one is gone");
+    assert_eq!(first(&told(5, 6, 5)), 1, "one shall go, and has not");
+    assert_eq!(first(&told(5, 5, 4)), 0, "how many it has is not known");
+}
+
+#[test]
 fn a_broken_template_stops_at_the_limits_and_misses_the_deadline() {
     let mut world = World::new(deployment("a", 4, "1", "1"));
     world.reach_rest();
