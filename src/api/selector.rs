@@ -9,7 +9,7 @@ use super::status::Status;
 use super::validation::names;
 
 /// One requirement of a label selector.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Requirement {
     In(String, Vec<String>),
     NotIn(String, Vec<String>),
@@ -22,7 +22,7 @@ pub enum Requirement {
 }
 
 /// A label selector: all its requirements must hold. The empty one matches everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LabelSelector(pub Vec<Requirement>);
 
 impl LabelSelector {

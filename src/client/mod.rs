@@ -3,7 +3,7 @@
 //! [`Client`] speaks typed `k8s_openapi` objects or raw [`Request`]s; beneath it is a [`Transport`]: [`local`] calls an
 //! API server in the same process, [`rpc`] speaks JSON-RPC over a Unix socket and reconnects by itself.
 
-mod blame;
+pub mod blame;
 pub mod definition;
 pub mod elector;
 mod events;

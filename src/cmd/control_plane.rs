@@ -71,6 +71,9 @@ pub struct ControlPlaneArgs {
     /// Upstream's AdmissionConfiguration (YAML): how PodSecurity is set up
     #[arg(long, value_name = "FILE")]
     pub admission_control_config_file: Option<PathBuf>,
+    /// Upstream's KubeSchedulerConfiguration (YAML): the scheduler's profiles and plugins
+    #[arg(long, value_name = "FILE")]
+    pub scheduler_config: Option<PathBuf>,
     #[command(flatten)]
     pub encryption: EncryptionArgs,
     #[command(flatten)]
@@ -150,6 +153,11 @@ fn pod_security(file: &Path) -> anyhow::Result<server::PodSecurity> {
     read().with_context(|| format!("--admission-control-config-file {}", file.display()))
 }
 
+fn scheduler_config(file: &Path) -> anyhow::Result<scheduler::Config> {
+    let read = || scheduler::config::parse(&std::fs::read_to_string(file)?).map_err(anyhow::Error::msg);
+    read().with_context(|| format!("--scheduler-config {}", file.display()))
+}
+
 /// Loops that only one server of several may run.
 struct Part {
     client: Client,
@@ -202,6 +210,9 @@ impl ControlPlane {
     /// Starts everything; when this returns, the socket answers.
     /// `isolated`: it is for one machine's own use.
     pub async fn start(args: &ControlPlaneArgs, paths: &Paths, isolated: bool) -> anyhow::Result<ControlPlane> {
+        // What is wrong with a file is told before anything starts.
+        let scheduling = args.scheduler_config.as_deref().map(scheduler_config).transpose()?.unwrap_or_default();
+        let scheduling = Arc::new(scheduling);
         // 1. The store.
         let file = paths.store();
         if let Some(backup) = &args.restore {
@@ -281,10 +292,9 @@ impl ControlPlane {
                 controllers::run(client, clock.clone(), shared.clone(), config.clone(), stop)
             }));
         let clock = env.clone();
-        loops.spawn(
-            part("kube-scheduler")
-                .run(move |client, stop| scheduler::run(client, clock.clone(), informers.clone(), stop)),
-        );
+        loops.spawn(part("kube-scheduler").run(move |client, stop| {
+            scheduler::run(client, clock.clone(), informers.clone(), scheduling.clone(), stop)
+        }));
         if let Some(keeper) = keeper {
             loops.spawn(keeper.run(env.clone(), stop_loops.clone()));
         }

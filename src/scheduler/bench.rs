@@ -11,8 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     cluster::Cluster,
-    framework::{Decision, decide},
+    config::Config,
+    decide::{Decision, decide},
     pod::{PodInfo, node_name},
+    profile::Profile,
 };
 use crate::{
     api::{Env, Status},
@@ -55,7 +57,7 @@ fn pod(n: usize, affinity: bool) -> Value {
 
 /// Decisions per second, without any I/O: each Pod is taken in, decided, and counted on its node.
 pub fn decisions(nodes: usize, pods: usize, affinity: bool) -> Result<f64, Status> {
-    let env = Env::system();
+    let (env, profile) = (Env::system(), Profile::default());
     let mut cluster = Cluster::default();
     for n in 0..nodes {
         cluster.set_node(Arc::new(serde_json::from_value::<Node>(node(n)).map_err(Status::internal)?));
@@ -65,7 +67,7 @@ pub fn decisions(nodes: usize, pods: usize, affinity: bool) -> Result<f64, Statu
     let start = Instant::now();
     for pod in &pods {
         let pod = PodInfo::of(pod.clone());
-        match decide(&pod, &mut cluster, &env) {
+        match decide(&pod, &mut cluster, &profile, &env) {
             Decision::Bind(choice) => cluster.assume(pod, &choice.node),
             Decision::Unschedulable { message, .. } => return Err(Status::internal(message)),
         }
@@ -90,7 +92,7 @@ pub async fn bindings(client: Client, env: Env, nodes: usize, pods: usize) -> Re
     let mut changes = informers.pods.subscribe();
     let shutdown = CancellationToken::new();
     let start = Instant::now();
-    let scheduler = tokio::spawn(super::run(client, env, informers, shutdown.clone()));
+    let scheduler = tokio::spawn(super::run(client, env, informers, Arc::new(Config::default()), shutdown.clone()));
     let mut bound = 0;
     while bound < pods {
         let change = tokio::time::timeout(Duration::from_secs(60), changes.recv()).await;

@@ -1,99 +1,22 @@
 //! The scheduler's view of the cluster: every node with what is on it, kept by increments.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::core::v1::{Namespace, Node};
 
-use super::pod::{HostPort, PodInfo};
-use crate::api::pod_resources::{self, Amounts};
+use super::{
+    index::{Class, Index, Topology},
+    nomination::Nominations,
+    pod::PodInfo,
+    term::Namespaces,
+    workloads::Workloads,
+};
 
-/// One node and what is on it.
-pub struct NodeInfo {
-    pub node: Arc<Node>,
-    pub name: String,
-    pub allocatable: Amounts,
-    pub max_pods: i64,
-    pub unschedulable: bool,
-    pub taints: Vec<Taint>,
-    pub load: Load,
-}
-
-impl NodeInfo {
-    fn new(node: Arc<Node>, load: Load) -> NodeInfo {
-        let (allocatable, max_pods) = pod_resources::allocatable(&node);
-        let spec = node.spec.as_ref();
-        NodeInfo {
-            name: node.metadata.name.clone().unwrap_or_default(),
-            allocatable,
-            max_pods,
-            unschedulable: spec.and_then(|s| s.unschedulable) == Some(true),
-            taints: spec.and_then(|s| s.taints.clone()).unwrap_or_default(),
-            node,
-            load,
-        }
-    }
-
-    pub fn label(&self, key: &str) -> Option<&str> {
-        self.node.metadata.labels.as_ref()?.get(key).map(String::as_str)
-    }
-}
-
-/// What the Pods of one node take.
-#[derive(Default)]
-pub struct Load {
-    pub requested: Amounts,
-    /// As `requested`, with assumptions for Pods that request nothing; for scores.
-    pub assumed: Amounts,
-    /// How many Pods hold each port: the scheduler places no second one, but others may have.
-    pub ports: BTreeMap<HostPort, usize>,
-    pods: HashMap<String, Arc<PodInfo>>,
-}
-
-impl Load {
-    pub fn pods(&self) -> impl Iterator<Item = &Arc<PodInfo>> {
-        self.pods.values()
-    }
-    pub fn pod_count(&self) -> i64 {
-        self.pods.len() as i64
-    }
-
-    fn add(&mut self, pod: Arc<PodInfo>) {
-        self.count(&pod);
-        for port in &pod.ports {
-            *self.ports.entry(port.clone()).or_default() += 1;
-        }
-        self.pods.insert(pod.uid.clone(), pod);
-    }
-
-    fn count(&mut self, pod: &PodInfo) {
-        self.requested.add(&pod.requests);
-        self.assumed.add(&pod.assumed);
-    }
-
-    fn remove(&mut self, uid: &str) {
-        let Some(pod) = self.pods.remove(uid) else { return };
-        if self.requested.is_saturated() || self.assumed.is_saturated() {
-            // A sum that did not fit cannot be undone by subtracting.
-            (self.requested, self.assumed) = Default::default();
-            let rest: Vec<_> = self.pods.values().cloned().collect();
-            rest.iter().for_each(|pod| self.count(pod));
-        } else {
-            self.requested.subtract(&pod.requests);
-            self.assumed.subtract(&pod.assumed);
-        }
-        for port in &pod.ports {
-            if let Some(holders) = self.ports.get_mut(port) {
-                *holders -= 1;
-                if *holders == 0 {
-                    self.ports.remove(port);
-                }
-            }
-        }
-    }
-}
+pub use super::node_info::{Load, NodeInfo};
 
 /// Where a Pod is.
 struct Place {
@@ -105,36 +28,82 @@ struct Place {
 /// All nodes.
 #[derive(Default)]
 pub struct Cluster {
-    /// The nodes that exist. A search begins where the last one ended, so that all are tried in turn.
-    nodes: Vec<NodeInfo>,
-    next: usize,
+    /// The nodes by slot. One that is removed leaves a hole, which the next new one fills.
+    nodes: Vec<Option<NodeInfo>>,
+    holes: Vec<usize>,
     /// Where in `nodes` each one is.
-    index: HashMap<String, usize>,
+    slots: HashMap<String, usize>,
     /// What is on nodes that do not exist: not yet, no longer, or never.
     elsewhere: HashMap<String, Load>,
     /// Where each Pod is, by uid.
     places: HashMap<String, Place>,
+    /// The slots as they are searched: one zone after the other in turn. None: to be made anew.
+    order: Option<Arc<[usize]>>,
+    /// A search begins where the last one ended, so that all nodes are tried in turn.
+    next: usize,
+    index: Index,
+    /// How many nodes have each image.
+    images: HashMap<String, usize>,
+    pub namespaces: Namespaces,
+    pub nominations: Nominations,
+    pub workloads: Workloads,
 }
 
 impl Cluster {
     pub fn set_node(&mut self, node: Arc<Node>) {
         let name = node.metadata.name.clone().unwrap_or_default();
-        if let Some(at) = self.index.get(&name) {
-            let load = std::mem::take(&mut self.nodes[*at].load);
-            self.nodes[*at] = NodeInfo::new(node, load);
-        } else {
-            let load = self.elsewhere.remove(&name).unwrap_or_default();
-            self.index.insert(name, self.nodes.len());
-            self.nodes.push(NodeInfo::new(node, load));
+        if let Some(&slot) = self.slots.get(&name) {
+            // The slot of a name that is known is taken.
+            let Some(old) = self.nodes[slot].take() else { return };
+            self.count_images(&old, false);
+            if zone(&old.node) != zone(&node) {
+                self.order = None;
+            }
+            self.put_node(NodeInfo::new(slot, node, old.load));
+            return;
+        }
+        let load = self.elsewhere.remove(&name).unwrap_or_default();
+        let slot = self.holes.pop().unwrap_or_else(|| {
+            self.nodes.push(None);
+            self.nodes.len() - 1
+        });
+        self.slots.insert(name, slot);
+        self.order = None;
+        for pod in load.pods() {
+            self.index.came(slot, pod, &self.namespaces);
+        }
+        let terms: Vec<String> = load.pods().flat_map(|pod| term_keys(pod)).collect();
+        self.put_node(NodeInfo::new(slot, node, load));
+        terms.iter().for_each(|key| self.prepare_topology(key));
+    }
+
+    fn put_node(&mut self, node: NodeInfo) {
+        self.index.node_labels(node.slot, |key| node.label(key));
+        self.count_images(&node, true);
+        let slot = node.slot;
+        self.nodes[slot] = Some(node);
+    }
+
+    fn count_images(&mut self, node: &NodeInfo, more: bool) {
+        for name in node.images.keys() {
+            let count = self.images.entry(name.clone()).or_default();
+            *count = if more { *count + 1 } else { count.saturating_sub(1) };
+            if *count == 0 {
+                self.images.remove(name);
+            }
         }
     }
 
     /// The node is gone; its Pods still have to go.
     pub fn remove_node(&mut self, name: &str) {
-        let Some(at) = self.index.remove(name) else { return };
-        let removed = self.nodes.swap_remove(at);
-        if let Some(moved) = self.nodes.get(at) {
-            self.index.insert(moved.name.clone(), at);
+        let Some(slot) = self.slots.remove(name) else { return };
+        let Some(removed) = self.nodes[slot].take() else { return };
+        self.holes.push(slot);
+        self.order = None;
+        self.index.node_labels(slot, |_| None);
+        self.count_images(&removed, false);
+        for pod in removed.load.pods() {
+            self.index.left(slot, pod, &self.namespaces);
         }
         if removed.load.pod_count() > 0 {
             self.elsewhere.insert(removed.name, removed.load);
@@ -142,18 +111,36 @@ impl Cluster {
     }
 
     pub fn node(&self, name: &str) -> Option<&NodeInfo> {
-        self.index.get(name).map(|at| &self.nodes[*at])
+        self.at(*self.slots.get(name)?)
+    }
+
+    pub fn at(&self, slot: usize) -> Option<&NodeInfo> {
+        self.nodes.get(slot)?.as_ref()
+    }
+
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeInfo> {
+        self.nodes.iter().flatten()
+    }
+
+    /// One more than the highest slot.
+    pub fn slots(&self) -> usize {
+        self.nodes.len()
     }
 
     /// Takes in a Pod that is bound to a node, or its newer form. An assumption about it is settled by this. Returns the
     /// node on which room became free: it was expected elsewhere, or asks for less than it did.
     pub fn set_pod(&mut self, pod: Arc<PodInfo>, node: &str) -> Option<String> {
         let before = self.places.get(&pod.uid).map(|place| place.node.clone());
-        let old = before.as_deref().and_then(|name| self.load(name)?.pods.get(&pod.uid).cloned());
+        let old = before.as_deref().and_then(|name| self.load(name)?.pod(&pod.uid).cloned());
         let shrunk = old.is_some_and(|old| !pod.requests.covers(&old.requests));
         self.remove_pod(&pod.uid);
         self.place(pod, node, false);
         before.filter(|before| before != node || shrunk)
+    }
+
+    /// A Pod on a node, by its uid.
+    pub fn pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
+        self.load(&self.places.get(uid)?.node)?.pod(uid)
     }
 
     /// Counts a Pod on a node before its binding is written.
@@ -174,8 +161,8 @@ impl Cluster {
     /// Takes a Pod off its node, which is returned.
     pub fn remove_pod(&mut self, uid: &str) -> Option<String> {
         let Place { node, .. } = self.places.remove(uid)?;
-        if let Some(at) = self.index.get(&node) {
-            self.nodes[*at].load.remove(uid);
+        if let Some(slot) = self.slots.get(&node) {
+            self.take(*slot, uid);
         } else if let Some(load) = self.elsewhere.get_mut(&node) {
             load.remove(uid);
             if load.pod_count() == 0 {
@@ -185,25 +172,59 @@ impl Cluster {
         Some(node)
     }
 
+    /// Takes a Pod off a node for the length of a question; `give` puts it back.
+    pub(super) fn take(&mut self, slot: usize, uid: &str) -> Option<Arc<PodInfo>> {
+        let pod = self.nodes.get_mut(slot)?.as_mut()?.load.remove(uid)?;
+        self.index.left(slot, &pod, &self.namespaces);
+        Some(pod)
+    }
+
+    pub(super) fn give(&mut self, slot: usize, pod: Arc<PodInfo>) {
+        let Some(Some(node)) = self.nodes.get_mut(slot) else { return };
+        self.index.came(slot, &pod, &self.namespaces);
+        node.load.add(pod);
+    }
+
     pub fn len(&self) -> usize {
-        self.nodes.len()
+        self.slots.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
+        self.slots.is_empty()
     }
 
     /// All nodes, beginning behind where the last search ended.
     pub fn in_turn(&self) -> impl Iterator<Item = &NodeInfo> {
-        let (front, back) = self.nodes.split_at(self.next.min(self.nodes.len()));
-        back.iter().chain(front)
+        let order = self.order.clone().unwrap_or_else(|| self.zones_in_turn());
+        let start = self.next % order.len().max(1);
+        (0..order.len()).filter_map(move |n| self.at(order[(start + n) % order.len()]))
+    }
+
+    /// The slots in the order of a search, and where in it this one begins.
+    pub(super) fn search_order(&mut self) -> (Arc<[usize]>, usize) {
+        if self.order.is_none() {
+            self.order = Some(self.zones_in_turn());
+        }
+        let order = self.order.clone().unwrap_or_default();
+        let start = self.next % order.len().max(1);
+        (order, start)
     }
 
     /// The next search starts this many nodes further on.
     pub fn advance(&mut self, visited: usize) {
-        if !self.nodes.is_empty() {
-            self.next = (self.next + visited) % self.nodes.len();
+        if !self.is_empty() {
+            self.next = (self.next + visited) % self.len();
         }
+    }
+
+    /// One node of each zone, then the next of each: a part of the nodes is a part of every zone.
+    fn zones_in_turn(&self) -> Arc<[usize]> {
+        let mut zones: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for node in self.nodes() {
+            zones.entry(zone(&node.node)).or_default().push(node.slot);
+        }
+        let longest = zones.values().map(Vec::len).max().unwrap_or(0);
+        (0..longest).flat_map(|n| zones.values().filter_map(move |zone| zone.get(n).copied())).collect()
     }
 
     fn load(&self, node: &str) -> Option<&Load> {
@@ -211,10 +232,90 @@ impl Cluster {
     }
 
     fn place(&mut self, pod: Arc<PodInfo>, node: &str, assumed: bool) {
+        self.nominations.remove(&pod.uid);
         self.places.insert(pod.uid.clone(), Place { node: node.to_owned(), assumed });
-        match self.index.get(node) {
-            Some(at) => self.nodes[*at].load.add(pod),
+        match self.slots.get(node) {
+            Some(&slot) => {
+                term_keys(&pod).for_each(|key| self.prepare_topology(&key));
+                self.give(slot, pod);
+            }
             None => self.elsewhere.entry(node.to_owned()).or_default().add(pod),
         }
     }
+
+    /// Whether its labels changed.
+    pub fn set_namespace(&mut self, name: &str, namespace: Option<&Namespace>) -> bool {
+        let labels = namespace.map(|namespace| namespace.metadata.labels.clone().unwrap_or_default());
+        if self.namespaces.0.get(name) == labels.as_ref() {
+            return false;
+        }
+        match labels {
+            Some(labels) => self.namespaces.0.insert(name.to_owned(), labels),
+            None => self.namespaces.0.remove(name),
+        };
+        self.index.namespaces_changed();
+        true
+    }
+
+    /// On how many nodes an image is.
+    pub fn nodes_with_image(&self, name: &str) -> usize {
+        self.images.get(name).copied().unwrap_or(0)
+    }
+
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Has a label of nodes counted from now on.
+    pub fn prepare_topology(&mut self, key: &str) {
+        if !self.index.knows_topology(key) {
+            let topology = self.read_topology(key);
+            self.index.add_topology(key, topology);
+        }
+    }
+
+    /// The values of a node label.
+    pub fn topology(&self, key: &str) -> Cow<'_, Topology> {
+        self.index.topology(key).map_or_else(|| Cow::Owned(self.read_topology(key)), Cow::Borrowed)
+    }
+
+    fn read_topology(&self, key: &str) -> Topology {
+        let mut topology = Topology::default();
+        for (slot, node) in self.nodes.iter().enumerate() {
+            topology.set(slot, node.as_ref().and_then(|node| node.label(key)));
+        }
+        topology
+    }
+
+    /// Has the Pods of a class counted from now on.
+    pub fn prepare_class(&mut self, class: &Class) {
+        if !self.index.knows_class(class) {
+            let counts = self.count_class(class);
+            self.index.add_class(class, counts);
+        }
+    }
+
+    /// How many Pods of a class there are, by slot; slots beyond the end have none.
+    pub fn class(&self, class: &Class) -> Cow<'_, [u32]> {
+        self.index.class(class).unwrap_or_else(|| Cow::Owned(self.count_class(class)))
+    }
+
+    fn count_class(&self, class: &Class) -> Vec<u32> {
+        let count = |node: &NodeInfo| {
+            node.load.pods().filter(|pod| class.matches(pod, &self.namespaces)).count().try_into().unwrap_or(u32::MAX)
+        };
+        self.nodes.iter().map(|node| node.as_ref().map_or(0, count)).collect()
+    }
+}
+
+/// The node labels that the affinities of a Pod ask about.
+fn term_keys(pod: &PodInfo) -> impl Iterator<Item = String> {
+    pod.affinity.carried.iter().map(|carried| carried.term.key.clone())
+}
+
+/// The region and zone of a node.
+fn zone(node: &Node) -> Option<(String, String)> {
+    let labels = node.metadata.labels.as_ref()?;
+    let get = |key: &str| labels.get(key).cloned().unwrap_or_default();
+    Some((get("topology.kubernetes.io/region"), get("topology.kubernetes.io/zone")))
 }

@@ -1,182 +1,194 @@
-//! One decision: filter the nodes, score those that fit, take the best. Synchronous and pure but for the tie-break.
+//! The contract of the rules: what a plugin may have a say in, and what it says.
+//!
+//! A plugin is a file in `plugins/` and a row of [`super::plugins::PLUGINS`]. Its extension points have upstream's names:
+//! PreEnqueue, PreFilter (what is computed once per Pod, as a closure that Filter asks of each node), Filter, PostFilter,
+//! Score (which sees all nodes that fit at once, so PreScore and NormalizeScore are parts of it). QueueSort is the order
+//! of [`super::queue::Queue`]; Reserve is [`Cluster::assume`]; Bind is the driver's write.
+//! <https://kubernetes.io/docs/concepts/scheduling-eviction/scheduling-framework/>
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
+
+use serde_json::Value;
 
 use super::{
     cluster::{Cluster, NodeInfo},
-    plugins::PLUGINS,
+    decide::Search,
     pod::PodInfo,
-    queue::Change,
+    profile::Profile,
 };
 use crate::api::Env;
 
 /// Why a node is out of the question, in upstream's words.
 pub type Reason = Cow<'static, str>;
 
-/// A scheduling rule: one row of `plugins::PLUGINS`, one file.
-pub struct Plugin {
+/// What a plugin says against a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    pub why: Vec<Reason>,
+    /// Whether the node may fit once other Pods have left it.
+    pub resolvable: bool,
+}
+
+impl Rejection {
+    /// Other Pods are in the way.
+    pub fn now(why: impl Into<Reason>) -> Rejection {
+        Rejection { why: vec![why.into()], resolvable: true }
+    }
+    /// Whatever Pods leave, it does not fit.
+    pub fn always(why: impl Into<Reason>) -> Rejection {
+        Rejection { why: vec![why.into()], resolvable: false }
+    }
+}
+
+/// Says what is against a node; none: it fits.
+pub type Filter<'c> = Box<dyn Fn(&NodeInfo) -> Option<Rejection> + 'c>;
+
+/// What a plugin says of a Pod before it sees nodes.
+pub enum PreFilter<'c> {
+    /// It has nothing to say of this Pod.
+    Skip,
+    Check(Filter<'c>),
+    /// Only the nodes of these names come into question, and of those it has nothing more to say than the filter, if any.
+    Only(BTreeSet<String>, Option<Filter<'c>>),
+    /// No node at all.
+    Refuse(Reason),
+}
+
+/// What PostFilter came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PostFilter {
+    pub nomination: Nomination,
+    /// What is told of it beside the reasons of the nodes.
+    pub message: String,
+}
+
+/// What becomes of the node on which room was to be made for a Pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Nomination {
+    /// It stays as it is.
+    #[default]
+    Keep,
+    /// There is none any more.
+    Clear,
+    /// Room is to be made by deleting these Pods, the most important one first.
+    Preempt { node: String, victims: Vec<(crate::client::Key, String)> },
+}
+
+/// What happened in the cluster, as far as it may help a parked Pod.
+#[derive(Clone, Debug)]
+pub enum Change {
+    NodeAdded,
+    NodeRemoved,
+    NodeAllocatable,
+    NodeLabels,
+    NodeTaints,
+    NodeUnschedulable,
+    /// A Pod is on a node.
+    PodAdded(Arc<PodInfo>),
+    /// A Pod on a node has other labels, or is being deleted: how it was and is.
+    PodChanged(Arc<PodInfo>, Arc<PodInfo>),
+    /// A Pod left its node, or asks for less.
+    PodRemoved(Arc<PodInfo>),
+    /// Labels of a namespace.
+    Namespace,
+    /// A claim, a volume or a class of storage.
+    Storage,
+}
+
+/// Whether a change may help a Pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wakes {
+    No,
+    /// On the node where it happened, if that fits now.
+    Here,
+    /// On any node.
+    Anywhere,
+}
+
+impl Wakes {
+    pub fn here(yes: bool) -> Wakes {
+        if yes { Wakes::Here } else { Wakes::No }
+    }
+    pub fn anywhere(yes: bool) -> Wakes {
+        if yes { Wakes::Anywhere } else { Wakes::No }
+    }
+}
+
+/// A scheduling rule, as one profile has set it up.
+pub trait Plugin: Send + Sync {
+    /// Why a Pod is not even put in line; none: it is.
+    fn pre_enqueue(&self, _pod: &PodInfo) -> Option<Reason> {
+        None
+    }
+
+    /// Has the cluster keep by increments what will be asked of it for this Pod.
+    fn prepare(&self, _pod: &PodInfo, _cluster: &mut Cluster) {}
+
+    fn pre_filter<'c>(&'c self, _pod: &'c PodInfo, _cluster: &'c Cluster) -> PreFilter<'c> {
+        PreFilter::Skip
+    }
+
+    /// No node fits: what can be done about it?
+    fn post_filter(&self, _: &PodInfo, _: &mut Cluster, _: &Profile, _: &Search, _: &Env) -> Option<PostFilter> {
+        None
+    }
+
+    /// Ranks nodes that fit, into `points`: 0..=100 each, the higher the better. False: it makes no difference.
+    fn score(&self, _pod: &PodInfo, _cluster: &Cluster, _nodes: &[&NodeInfo], _points: &mut [i64]) -> bool {
+        false
+    }
+
+    /// Whether a change may help a Pod that this plugin turned away.
+    fn wakes(&self, _pod: &PodInfo, _change: &Change) -> Wakes {
+        Wakes::No
+    }
+}
+
+/// Where a plugin may be asked; upstream's names are the fields of a profile's `plugins`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Point {
+    PreEnqueue,
+    QueueSort,
+    PreFilter,
+    Filter,
+    PostFilter,
+    PreScore,
+    Score,
+    Reserve,
+    PreBind,
+    Bind,
+}
+
+/// A row of the table of plugins.
+pub struct Row {
     /// Upstream's name.
     pub name: &'static str,
-    /// Why a node is out of the question; empty: it fits.
-    pub filter: Option<fn(&PodInfo, &NodeInfo) -> Vec<Reason>>,
-    pub score: Option<Score>,
-    /// Whether a change may help a Pod that this plugin turned away.
-    pub wakes: fn(&Change) -> bool,
-}
-
-/// How a plugin ranks the nodes that fit.
-pub struct Score {
+    /// Of its scores, by default.
     pub weight: i64,
-    pub of: fn(&PodInfo, &NodeInfo) -> i64,
-    /// What makes 0..=100 of the raw numbers.
-    pub normalize: Normalize,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Normalize {
-    /// They are 0..=100 already.
-    Not,
-    /// The highest becomes 100.
-    Highest,
-    /// The highest becomes 0: the fewer the better.
-    Reversed,
+    pub points: &'static [Point],
+    /// Sets it up with its `args`, null where there are none. An error names the field.
+    pub make: fn(&Value) -> Result<Box<dyn Plugin>, String>,
 }
 
 pub const MAX_SCORE: i64 = 100;
 
-/// What becomes of a Pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
-    Bind(Choice),
-    Unschedulable {
-        /// `0/3 nodes are available: 1 Insufficient cpu, ...`
-        message: String,
-        /// Who turned it away: a change wakes it only if one of them says so.
-        plugins: BTreeSet<&'static str>,
-    },
-}
-
-/// The node that was chosen, and from how many.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
-    pub node: String,
-    /// The sum of its weighted scores; none when it is the only one that fits.
-    pub score: Option<i64>,
-    pub fit: usize,
-    pub visited: usize,
-    pub nodes: usize,
-}
-
-impl fmt::Display for Choice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Choice { node, score, fit, visited, nodes } = self;
-        write!(f, "looked at {visited} of {nodes} nodes, {fit} fit, chose {node}")?;
-        score.map_or(Ok(()), |score| write!(f, " with score {score}"))
-    }
-}
-
-/// How many nodes that fit are enough, of so many: upstream's sampling, all of a cluster of up to 100.
-/// <https://kubernetes.io/docs/concepts/scheduling-eviction/scheduler-perf-tuning/>
-fn enough(nodes: usize) -> usize {
-    const LEAST: usize = 100;
-    if nodes <= LEAST {
-        return nodes;
-    }
-    let percent = 50usize.saturating_sub(nodes / 125).max(5);
-    (nodes * percent / 100).max(LEAST)
-}
-
-/// Chooses a node for a Pod.
-pub fn decide(pod: &PodInfo, cluster: &mut Cluster, env: &Env) -> Decision {
-    let (mut fit, mut reasons, mut plugins) = (Vec::new(), BTreeMap::<Reason, usize>::new(), BTreeSet::new());
-    let wanted = enough(cluster.len());
-    let mut visited = 0;
-    for node in cluster.in_turn() {
-        visited += 1;
-        match filter(pod, node) {
-            None => fit.push(node),
-            Some((plugin, why)) => {
-                plugins.insert(plugin);
-                why.into_iter().for_each(|reason| *reasons.entry(reason).or_default() += 1);
-            }
-        }
-        if fit.len() >= wanted {
-            break;
-        }
-    }
-    let decision = match best(pod, &fit, env) {
-        Some((node, score)) => {
-            Decision::Bind(Choice { node: node.name.clone(), score, fit: fit.len(), visited, nodes: cluster.len() })
-        }
-        None => Decision::Unschedulable { message: message(cluster.len(), &reasons), plugins },
-    };
-    cluster.advance(visited);
-    decision
-}
-
-/// Whether a node takes a Pod as things are.
-pub fn fits(pod: &PodInfo, node: &NodeInfo) -> bool {
-    filter(pod, node).is_none()
-}
-
-/// The first plugin that turns the node away, and why.
-fn filter(pod: &PodInfo, node: &NodeInfo) -> Option<(&'static str, Vec<Reason>)> {
-    PLUGINS.iter().find_map(|plugin| {
-        let why = plugin.filter?(pod, node);
-        (!why.is_empty()).then_some((plugin.name, why))
-    })
-}
-
-fn message(nodes: usize, reasons: &BTreeMap<Reason, usize>) -> String {
-    if nodes == 0 {
-        return "no nodes available to schedule pods".into();
-    }
-    // Sorted as texts, numbers included: upstream's order.
-    let mut each: Vec<String> = reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-    each.sort();
-    format!("0/{nodes} nodes are available: {}.", each.join(", "))
-}
-
-/// The node with the highest sum of weighted scores; one of the best by lot.
-fn best<'a>(pod: &PodInfo, nodes: &[&'a NodeInfo], env: &Env) -> Option<(&'a NodeInfo, Option<i64>)> {
-    if let [only] = nodes {
-        return Some((only, None));
-    }
-    let totals = scores(pod, nodes);
-    let top = *totals.iter().max()?;
-    let mut best = nodes.iter().zip(&totals).filter(|(_, total)| **total == top).map(|(node, _)| *node);
-    let lot = env.below(best.clone().count() as u64) as usize;
-    Some((best.nth(lot)?, Some(top)))
-}
-
-/// The weighted scores of nodes that fit.
-pub fn scores(pod: &PodInfo, nodes: &[&NodeInfo]) -> Vec<i64> {
-    let mut totals = vec![0i64; nodes.len()];
-    let mut raw = Vec::with_capacity(nodes.len());
-    for score in PLUGINS.iter().filter_map(|p| p.score.as_ref()) {
-        raw.clear();
-        raw.extend(nodes.iter().map(|node| (score.of)(pod, node)));
-        normalize(&mut raw, score.normalize);
-        totals.iter_mut().zip(&raw).for_each(|(total, points)| *total += points * score.weight);
-    }
-    totals
-}
-
-fn normalize(raw: &mut [i64], how: Normalize) {
-    if how == Normalize::Not {
-        return;
-    }
-    let highest = raw.iter().copied().max().unwrap_or(0);
-    for points in raw.iter_mut() {
-        *points = match (how, highest) {
-            (Normalize::Reversed, 0) => MAX_SCORE,
-            (_, 0) => 0,
-            (Normalize::Reversed, _) => MAX_SCORE - *points * MAX_SCORE / highest,
-            _ => *points * MAX_SCORE / highest,
+/// The highest becomes 100, or with `reversed` the highest becomes 0 (upstream's `DefaultNormalizeScore`).
+pub fn normalize(points: &mut [i64], reversed: bool) {
+    let highest = points.iter().copied().max().unwrap_or(0);
+    for points in points.iter_mut() {
+        *points = match (reversed, highest) {
+            (true, 0) => MAX_SCORE,
+            (false, 0) => 0,
+            (true, _) => MAX_SCORE - *points * MAX_SCORE / highest,
+            (false, _) => *points * MAX_SCORE / highest,
         };
     }
+}
+
+/// A plugin's arguments, strictly decoded: none are its defaults.
+pub fn args<T>(value: &Value) -> Result<T, String>
+where
+    T: Default + serde::Serialize + serde::de::DeserializeOwned,
+{
+    if value.is_null() { Ok(T::default()) } else { super::config::strictly(value) }
 }

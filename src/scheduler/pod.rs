@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
+use super::term::Affinity;
 use crate::{
     api::pod_resources::{self, Amounts},
     client::Key,
@@ -26,6 +28,9 @@ pub struct PodInfo {
     /// As `requests`, with assumptions for containers that request nothing; for scores.
     pub assumed: Amounts,
     pub ports: Vec<HostPort>,
+    pub affinity: Affinity,
+    /// When its node took it.
+    pub started: Option<Timestamp>,
 }
 
 impl PodInfo {
@@ -37,12 +42,32 @@ impl PodInfo {
             requests: pod_resources::held(&pod),
             assumed: pod_resources::assumed_requests(&pod),
             ports: host_ports(&pod).collect(),
+            affinity: Affinity::of(&pod),
+            started: pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map(|time| time.0),
             pod,
         })
     }
 
     pub fn spec(&self) -> Option<&PodSpec> {
         self.pod.spec.as_ref()
+    }
+
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+
+    pub fn is_terminating(&self) -> bool {
+        self.pod.metadata.deletion_timestamp.is_some()
+    }
+
+    /// The scheduler it asks for: the name of a profile.
+    pub fn scheduler(&self) -> &str {
+        scheduler(&self.pod)
+    }
+
+    /// The node on which room is being made for it, as its status tells.
+    pub fn nominated(&self) -> Option<&str> {
+        self.pod.status.as_ref()?.nominated_node_name.as_deref().filter(|name| !name.is_empty())
     }
 }
 
@@ -67,12 +92,6 @@ pub(super) fn is_finished(pod: &Pod) -> bool {
     matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
 }
 
-pub(super) fn is_gated(pod: &Pod) -> bool {
-    pod.spec.as_ref().and_then(|s| s.scheduling_gates.as_ref()).is_some_and(|gates| !gates.is_empty())
-}
-
-/// Whether this scheduler shall place it: it asks for us and is not being deleted.
-pub(super) fn is_ours(pod: &Pod) -> bool {
-    let name = pod.spec.as_ref().and_then(|s| s.scheduler_name.as_deref()).unwrap_or(NAME);
-    name == NAME && pod.metadata.deletion_timestamp.is_none()
+pub(super) fn scheduler(pod: &Pod) -> &str {
+    pod.spec.as_ref().and_then(|s| s.scheduler_name.as_deref()).filter(|name| !name.is_empty()).unwrap_or(NAME)
 }

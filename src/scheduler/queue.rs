@@ -10,26 +10,16 @@ use std::{
 use k8s_openapi::api::core::v1::Node;
 use tokio::time::Instant;
 
-use super::{plugins::PLUGINS, pod::PodInfo};
+use super::{
+    config::Config,
+    framework::{Change, Wakes},
+    plugins::priority_sort,
+    pod::PodInfo,
+};
 use crate::client::Key;
 
-/// Upstream's podInitialBackoffSeconds and podMaxBackoffSeconds.
-const FIRST_BACKOFF: Duration = Duration::from_secs(1);
-const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// A parked Pod is tried again after so long even if nothing seems to help it.
 const MAX_PARKED: Duration = Duration::from_secs(5 * 60);
-
-/// Something that happened in the cluster, as far as it may help a parked Pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    NodeAdded,
-    NodeAllocatable,
-    NodeLabels,
-    NodeTaints,
-    NodeUnschedulable,
-    /// A Pod left its node, or asks for less.
-    PodRemoved,
-}
 
 /// What changed of a node.
 pub fn node_changes(old: &Node, new: &Node) -> Vec<Change> {
@@ -74,8 +64,9 @@ struct Waiting {
 }
 
 /// See the module. A Pod is known by its name; what is said about another one that had the name is not listened to.
-#[derive(Default)]
 pub struct Queue {
+    first_backoff: Duration,
+    max_backoff: Duration,
     pods: HashMap<Key, Waiting>,
     active: BTreeSet<Rank>,
     /// The parked ones, in the order in which they were tried.
@@ -85,7 +76,27 @@ pub struct Queue {
     arrivals: u64,
 }
 
+impl Default for Queue {
+    fn default() -> Queue {
+        let Config { initial_backoff, max_backoff, .. } = Config::default();
+        Queue::new(initial_backoff, max_backoff)
+    }
+}
+
 impl Queue {
+    /// After its first failure a Pod waits for `first_backoff`, then for twice as long each time up to `max_backoff`.
+    pub fn new(first_backoff: Duration, max_backoff: Duration) -> Queue {
+        Queue {
+            first_backoff,
+            max_backoff,
+            pods: HashMap::new(),
+            active: BTreeSet::new(),
+            parked: BTreeSet::new(),
+            due: BTreeSet::new(),
+            arrivals: 0,
+        }
+    }
+
     /// Takes a Pod in, or its newer form. A parked one whose spec or labels changed is tried again.
     pub fn add(&mut self, pod: Arc<PodInfo>) {
         let key = pod.key.clone();
@@ -170,27 +181,37 @@ impl Queue {
         }
     }
 
-    /// Moves the parked Pods that changes help: those for which a plugin that turned them away says so, and that now
-    /// fit where it happened.
-    pub fn on_changes(&mut self, changes: &[Change], fits: impl Fn(&PodInfo) -> bool) {
+    /// Moves the parked Pods that changes help: those for which a plugin that turned them away says so (`wakes`) and, where
+    /// it says that only of the place where it happened, that now fit there (`fits`; else it tells who turns them away).
+    pub fn on_changes(
+        &mut self,
+        changes: &[Change],
+        wakes: impl Fn(&PodInfo, &str, &Change) -> Wakes,
+        fits: impl Fn(&PodInfo) -> Result<(), Option<&'static str>>,
+    ) {
         if changes.is_empty() || self.parked.is_empty() {
             return;
         }
-        let wakers: Vec<&str> =
-            PLUGINS.iter().filter(|p| changes.iter().any(|change| (p.wakes)(change))).map(|p| p.name).collect();
-        let helps = |plugins: &BTreeSet<&str>| plugins.is_empty() || wakers.iter().any(|name| plugins.contains(name));
-        let helped = |(_, key): &&(u64, Key)| {
-            let waiting = self.pods.get(key);
-            waiting.is_some_and(|w| matches!(&w.place, Place::Parked(p) if helps(&p.plugins)))
+        let helped = |(_, key): &(u64, Key)| {
+            let waiting = self.pods.get(key)?;
+            let Place::Parked(parked) = &waiting.place else { return None };
+            let told =
+                parked.plugins.iter().flat_map(|name| changes.iter().map(|c| wakes(&waiting.pod, name, c))).max();
+            // Nobody turned it away: there was no node.
+            let told = told.unwrap_or(Wakes::Here);
+            (told != Wakes::No).then(|| (key.clone(), told))
         };
-        let helped: Vec<Key> = self.parked.iter().filter(helped).map(|(_, key)| key.clone()).collect();
-        for key in helped {
+        let helped: Vec<(Key, Wakes)> = self.parked.iter().filter_map(helped).collect();
+        for (key, told) in helped {
             let Some(waiting) = self.pods.get_mut(&key) else { continue };
-            if fits(&waiting.pod) {
-                self.try_again(&key);
-            } else if let Place::Parked(parked) = &mut waiting.place {
-                // It is another plugin now that turns it away there, and which one was not asked: any change may help.
-                parked.plugins.clear();
+            match if told == Wakes::Anywhere { Ok(()) } else { fits(&waiting.pod) } {
+                Ok(()) => self.try_again(&key),
+                Err(plugin) => {
+                    // It is this one now that turns it away there.
+                    if let Place::Parked(parked) = &mut waiting.place {
+                        parked.plugins.extend(plugin);
+                    }
+                }
             }
         }
     }
@@ -213,7 +234,7 @@ impl Queue {
 
     /// At once, or when its backoff is over.
     fn try_again(&mut self, key: &Key) {
-        let Some(until) = self.pods.get(key).map(backoff_end) else { return };
+        let Some(until) = self.pods.get(key).map(|waiting| self.backoff_end(waiting)) else { return };
         if until <= Instant::now() { self.activate(key) } else { self.set(key, Place::Backoff(until)) }
     }
 
@@ -222,7 +243,7 @@ impl Queue {
         let Some(waiting) = self.pods.get_mut(key) else { return };
         self.arrivals += 1;
         (waiting.arrival, waiting.place) = (self.arrivals, Place::InFlight);
-        let rank = (Reverse(waiting.pod.priority), self.arrivals, key.clone());
+        let rank = (priority_sort::rank(&waiting.pod), self.arrivals, key.clone());
         self.set(key, Place::Active(rank));
     }
 
@@ -254,13 +275,13 @@ impl Queue {
             Place::InFlight => {}
         }
     }
-}
 
-/// 1 s after the first failure, twice as long after each further one, at most 10 s.
-fn backoff_end(waiting: &Waiting) -> Instant {
-    if waiting.attempts == 0 {
-        return waiting.last_try;
+    /// After the first failure the first backoff, twice as long after each further one, up to the longest.
+    fn backoff_end(&self, waiting: &Waiting) -> Instant {
+        if waiting.attempts == 0 {
+            return waiting.last_try;
+        }
+        let doublings = (waiting.attempts - 1).min(20);
+        waiting.last_try + self.first_backoff.saturating_mul(2u32.pow(doublings)).min(self.max_backoff)
     }
-    let doublings = (waiting.attempts - 1).min(10);
-    waiting.last_try + (FIRST_BACKOFF * 2u32.pow(doublings)).min(MAX_BACKOFF)
 }

@@ -1,27 +1,72 @@
-//! NodeResourcesBalancedAllocation: the more alike the used shares of CPU and memory are, the better.
+//! NodeResourcesBalancedAllocation: the more alike the used shares of resources are, the better.
 
-use super::super::framework::{MAX_SCORE, Normalize, Plugin, Score};
-use crate::scheduler::{cluster::NodeInfo, pod::PodInfo};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-pub const PLUGIN: Plugin = Plugin {
-    name: "NodeResourcesBalancedAllocation",
-    filter: None,
-    score: Some(Score { weight: 1, of: score, normalize: Normalize::Not }),
-    wakes: |_| false,
+use super::{
+    super::framework::{MAX_SCORE, Plugin, Point, Row, args},
+    resource_scores::{Resource, checked, cpu_and_memory, share},
+};
+use crate::scheduler::{
+    cluster::{Cluster, NodeInfo},
+    pod::PodInfo,
 };
 
-/// 100 less the standard deviation of the two shares, of what is really requested. A Pod that requests nothing changes
-/// no balance.
-fn score(pod: &PodInfo, node: &NodeInfo) -> i64 {
-    if pod.requests.is_zero() {
-        return 0;
+pub const ROW: Row =
+    Row { name: "NodeResourcesBalancedAllocation", weight: 1, points: &[Point::PreScore, Point::Score], make };
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct NodeResourcesBalancedAllocationArgs {
+    resources: Option<Vec<Resource>>,
+}
+
+struct BalancedAllocation {
+    resources: Vec<Resource>,
+}
+
+fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
+    let args: NodeResourcesBalancedAllocationArgs = args(value)?;
+    let resources = args.resources.filter(|list| !list.is_empty()).unwrap_or_else(cpu_and_memory);
+    checked(&resources)?;
+    if let Some(n) = resources.iter().position(|resource| resource.weight != 1) {
+        return Err(format!("resources[{n}].weight: Invalid value: {}: must be 1", resources[n].weight));
     }
-    let share = |used: i64, wanted: i64, capacity: i64| {
-        (capacity > 0).then(|| (used.saturating_add(wanted) as f64 / capacity as f64).min(1.0))
-    };
-    let (used, wanted, capacity) = (&node.load.requested, &pod.requests, &node.allocatable);
-    let cpu = share(used.cpu, wanted.cpu, capacity.cpu);
-    let memory = share(used.memory, wanted.memory, capacity.memory);
-    let deviation = cpu.zip(memory).map_or(0.0, |(cpu, memory)| (cpu - memory).abs() / 2.0);
-    ((1.0 - deviation) * MAX_SCORE as f64) as i64
+    Ok(Box::new(BalancedAllocation { resources }))
+}
+
+impl BalancedAllocation {
+    /// 100 less the standard deviation of the shares, of what is really requested.
+    fn of(&self, pod: &PodInfo, node: &NodeInfo) -> i64 {
+        let (used, wanted, capacity) = (&node.load.requested, &pod.requests, &node.allocatable);
+        let share = |resource: &Resource| {
+            let (used, capacity) = share(&resource.name, used, wanted, capacity)?;
+            Some((used as f64 / capacity as f64).min(1.0))
+        };
+        let mut shares = self.resources.iter().filter_map(share);
+        let deviation = match (shares.next(), shares.next(), shares.next()) {
+            (_, None, _) => 0.0,
+            // Exact, for the usual two.
+            (Some(one), Some(other), None) => (one - other).abs() / 2.0,
+            _ => {
+                let shares: Vec<f64> = self.resources.iter().filter_map(share).collect();
+                let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+                (shares.iter().map(|share| (share - mean).powi(2)).sum::<f64>() / shares.len() as f64).sqrt()
+            }
+        };
+        ((1.0 - deviation) * MAX_SCORE as f64) as i64
+    }
+}
+
+impl Plugin for BalancedAllocation {
+    /// A Pod that requests nothing changes no balance.
+    fn score(&self, pod: &PodInfo, _: &Cluster, nodes: &[&NodeInfo], points: &mut [i64]) -> bool {
+        if pod.requests.is_zero() {
+            return false;
+        }
+        for (node, points) in nodes.iter().zip(points) {
+            *points = self.of(pod, node);
+        }
+        true
+    }
 }

@@ -1,18 +1,19 @@
 //! NodePorts: no two Pods of a node share a host port.
 
-use super::super::framework::{Plugin, Reason};
+use super::{
+    super::framework::{Change, Plugin, Point, PreFilter, Rejection, Row, Wakes},
+    plain,
+};
 use crate::scheduler::{
-    cluster::NodeInfo,
+    cluster::Cluster,
     pod::{HostPort, PodInfo},
-    queue::Change,
 };
 
-pub const PLUGIN: Plugin = Plugin {
-    name: "NodePorts",
-    filter: Some(filter),
-    score: None,
-    wakes: |change| matches!(change, Change::NodeAdded | Change::PodRemoved),
-};
+pub const ROW: Row =
+    Row { name: "NodePorts", weight: 0, points: &[Point::PreFilter, Point::Filter], make: plain::<NodePorts> };
+
+#[derive(Default)]
+struct NodePorts;
 
 /// The wildcard address collides with every address.
 fn collide(a: &HostPort, b: &HostPort) -> bool {
@@ -21,7 +22,23 @@ fn collide(a: &HostPort, b: &HostPort) -> bool {
     a.2 == b.2 && a.1 == b.1 && (a.0 == b.0 || any(&a.0) || any(&b.0))
 }
 
-fn filter(pod: &PodInfo, node: &NodeInfo) -> Vec<Reason> {
-    let taken = pod.ports.iter().any(|wanted| node.load.ports.keys().any(|used| collide(wanted, used)));
-    if taken { vec!["node(s) didn't have free ports for the requested pod ports".into()] } else { Vec::new() }
+impl Plugin for NodePorts {
+    fn pre_filter<'c>(&'c self, pod: &'c PodInfo, _: &'c Cluster) -> PreFilter<'c> {
+        if pod.ports.is_empty() {
+            return PreFilter::Skip;
+        }
+        PreFilter::Check(Box::new(|node| {
+            let taken = pod.ports.iter().any(|wanted| node.load.ports.keys().any(|used| collide(wanted, used)));
+            taken.then(|| Rejection::now("node(s) didn't have free ports for the requested pod ports"))
+        }))
+    }
+
+    fn wakes(&self, pod: &PodInfo, change: &Change) -> Wakes {
+        let frees = |other: &PodInfo| pod.ports.iter().any(|a| other.ports.iter().any(|b| collide(a, b)));
+        Wakes::here(match change {
+            Change::NodeAdded => true,
+            Change::PodRemoved(other) => frees(other),
+            _ => false,
+        })
+    }
 }

@@ -1,25 +1,49 @@
 //! The rules, in the order in which they filter. One row here, one file each.
 
 mod balanced_allocation;
+mod default_binder;
+mod default_preemption;
 mod host_ports;
-mod least_allocated;
+mod image_locality;
+mod inter_pod_affinity;
 mod node_affinity;
 mod node_name;
 mod node_unschedulable;
+mod pod_topology_spread;
+pub mod priority_sort;
+mod resource_scores;
 mod resources_fit;
+mod scheduling_gates;
 mod taint_toleration;
 
-use super::framework::Plugin;
+use super::framework::Row;
+pub use default_preemption::REASON as PREEMPTED;
 
 /// The table, with upstream's default weights.
 /// <https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins>
-pub static PLUGINS: &[Plugin] = &[
-    node_unschedulable::PLUGIN,
-    node_name::PLUGIN,
-    taint_toleration::PLUGIN,
-    node_affinity::PLUGIN,
-    host_ports::PLUGIN,
-    resources_fit::PLUGIN,
-    least_allocated::PLUGIN,
-    balanced_allocation::PLUGIN,
+pub static PLUGINS: &[Row] = &[
+    scheduling_gates::ROW,
+    priority_sort::ROW,
+    node_unschedulable::ROW,
+    node_name::ROW,
+    taint_toleration::ROW,
+    node_affinity::ROW,
+    host_ports::ROW,
+    resources_fit::ROW,
+    pod_topology_spread::ROW,
+    inter_pod_affinity::ROW,
+    default_preemption::ROW,
+    balanced_allocation::ROW,
+    image_locality::ROW,
+    default_binder::ROW,
 ];
+
+/// Sets up a plugin that takes no arguments.
+fn plain<P: super::framework::Plugin + Default + 'static>(
+    args: &serde_json::Value,
+) -> Result<Box<dyn super::framework::Plugin>, String> {
+    match args.as_object().and_then(|fields| fields.keys().next()) {
+        Some(field) => Err(format!("{field}: unknown field")),
+        None => Ok(Box::new(P::default())),
+    }
+}

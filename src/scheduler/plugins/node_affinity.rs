@@ -1,39 +1,128 @@
 //! NodeAffinity: `nodeSelector`, and required and preferred node affinity.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/>
 
-use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm};
+use std::collections::BTreeSet;
 
-use super::super::framework::{Normalize, Plugin, Reason, Score};
-use crate::scheduler::{cluster::NodeInfo, pod::PodInfo, queue::Change};
+use k8s_openapi::api::core::v1::{NodeAffinity as Affinity, NodeSelectorRequirement, NodeSelectorTerm};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-pub const PLUGIN: Plugin = Plugin {
-    name: "NodeAffinity",
-    filter: Some(filter),
-    score: Some(Score { weight: 2, of: score, normalize: Normalize::Highest }),
-    wakes: |change| matches!(change, Change::NodeAdded | Change::NodeLabels),
+use super::super::framework::{Change, Filter, Plugin, Point, PreFilter, Rejection, Row, Wakes, args, normalize};
+use crate::scheduler::{
+    cluster::{Cluster, NodeInfo},
+    pod::PodInfo,
 };
 
-fn affinity(pod: &PodInfo) -> Option<&NodeAffinity> {
+pub const ROW: Row = Row {
+    name: "NodeAffinity",
+    weight: 2,
+    points: &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score],
+    make,
+};
+
+/// What the nodes of all the profile's Pods have to be like, beside what each one asks for.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NodeAffinityArgs {
+    added_affinity: Option<Affinity>,
+}
+
+fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
+    let args: NodeAffinityArgs = args(value)?;
+    let required = args.added_affinity.as_ref().and_then(required);
+    if required.is_some_and(|terms| terms.is_empty()) {
+        let path = "addedAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
+        return Err(format!("{path}: Required value: must have at least one node selector term"));
+    }
+    Ok(Box::new(args))
+}
+
+fn affinity(pod: &PodInfo) -> Option<&Affinity> {
     pod.spec()?.affinity.as_ref()?.node_affinity.as_ref()
 }
 
-fn filter(pod: &PodInfo, node: &NodeInfo) -> Vec<Reason> {
-    let mut selector = pod.spec().and_then(|s| s.node_selector.as_ref()).into_iter().flatten();
-    let selected = selector.all(|(key, value)| node.label(key) == Some(value));
-    let required = affinity(pod).and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    // Terms are alternatives; none at all match nothing.
-    let wanted = required.is_none_or(|r| r.node_selector_terms.iter().any(|term| matches(term, node)));
-    if selected && wanted { Vec::new() } else { vec!["node(s) didn't match Pod's node affinity/selector".into()] }
+fn required(affinity: &Affinity) -> Option<&[NodeSelectorTerm]> {
+    affinity.required_during_scheduling_ignored_during_execution.as_ref().map(|r| r.node_selector_terms.as_slice())
 }
 
-fn score(pod: &PodInfo, node: &NodeInfo) -> i64 {
-    let preferred = affinity(pod).and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
-    let hits = preferred.into_iter().flatten().filter(|p| matches(&p.preference, node));
-    hits.map(|p| i64::from(p.weight)).sum()
+/// Whether a Pod asks for nodes of a kind at all.
+pub fn is_picky(pod: &PodInfo) -> bool {
+    let selector = pod.spec().and_then(|s| s.node_selector.as_ref());
+    selector.is_some_and(|selector| !selector.is_empty()) || affinity(pod).and_then(required).is_some()
+}
+
+/// Whether a node is as the Pod's selector and required affinity ask.
+pub fn is_wanted(pod: &PodInfo, node: &NodeInfo) -> bool {
+    let mut selector = pod.spec().and_then(|s| s.node_selector.as_ref()).into_iter().flatten();
+    selector.all(|(key, value)| node.label(key) == Some(value)) && any(affinity(pod).and_then(required), node)
+}
+
+/// Terms are alternatives; none at all match nothing.
+fn any(terms: Option<&[NodeSelectorTerm]>, node: &NodeInfo) -> bool {
+    terms.is_none_or(|terms| terms.iter().any(|term| matches(term, node)))
+}
+
+/// The nodes that a Pod asks for by name, if each of its terms does.
+fn named(pod: &PodInfo) -> Option<BTreeSet<String>> {
+    let mut all = BTreeSet::new();
+    for term in affinity(pod).and_then(required)? {
+        let fields = term.match_fields.iter().flatten();
+        let mut lists = fields.filter(|r| r.key == "metadata.name" && r.operator == "In");
+        let mut names: BTreeSet<String> = lists.next()?.values.iter().flatten().cloned().collect();
+        lists.for_each(|r| names.retain(|name| r.values.iter().flatten().any(|other| other == name)));
+        all.extend(names);
+    }
+    Some(all)
+}
+
+impl NodeAffinityArgs {
+    fn added(&self) -> Option<&[NodeSelectorTerm]> {
+        self.added_affinity.as_ref().and_then(required)
+    }
+}
+
+impl Plugin for NodeAffinityArgs {
+    fn pre_filter<'c>(&'c self, pod: &'c PodInfo, _: &'c Cluster) -> PreFilter<'c> {
+        if self.added().is_none() && !is_picky(pod) {
+            return PreFilter::Skip;
+        }
+        let check: Filter<'c> = Box::new(|node| {
+            if !any(self.added(), node) {
+                Some(Rejection::always("node(s) didn't match scheduler-enforced node affinity"))
+            } else if !is_wanted(pod, node) {
+                Some(Rejection::always("node(s) didn't match Pod's node affinity/selector"))
+            } else {
+                None
+            }
+        });
+        match named(pod) {
+            None => PreFilter::Check(check),
+            Some(names) if names.is_empty() => PreFilter::Refuse("pod affinity terms conflict".into()),
+            Some(names) => PreFilter::Only(names, Some(check)),
+        }
+    }
+
+    fn score(&self, pod: &PodInfo, _: &Cluster, nodes: &[&NodeInfo], points: &mut [i64]) -> bool {
+        let all = [affinity(pod), self.added_affinity.as_ref()].into_iter().flatten();
+        let all = all.filter_map(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()).flatten();
+        if all.clone().next().is_none() {
+            return false;
+        }
+        for (node, points) in nodes.iter().zip(&mut *points) {
+            let hits = all.clone().filter(|p| p.weight != 0 && matches(&p.preference, node));
+            *points = hits.map(|p| i64::from(p.weight)).sum();
+        }
+        normalize(points, false);
+        true
+    }
+
+    fn wakes(&self, _: &PodInfo, change: &Change) -> Wakes {
+        Wakes::here(matches!(change, Change::NodeAdded | Change::NodeLabels))
+    }
 }
 
 /// Whether all requirements of a term hold. An empty term matches nothing.
-fn matches(term: &NodeSelectorTerm, node: &NodeInfo) -> bool {
+pub fn matches(term: &NodeSelectorTerm, node: &NodeInfo) -> bool {
     let labels = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
     let field = |key: &str| (key == "metadata.name").then_some(node.name.as_str());

@@ -1,14 +1,25 @@
 //! NodeName: a Pod that names a node gets that one or none.
 
-use super::super::framework::{Plugin, Reason};
-use crate::scheduler::{cluster::NodeInfo, pod::PodInfo, pod::node_name, queue::Change};
+use super::{
+    super::framework::{Change, Plugin, Point, PreFilter, Rejection, Row, Wakes},
+    plain,
+};
+use crate::scheduler::{cluster::Cluster, pod::PodInfo, pod::node_name};
 
-pub const PLUGIN: Plugin =
-    Plugin { name: "NodeName", filter: Some(filter), score: None, wakes: |change| *change == Change::NodeAdded };
+pub const ROW: Row = Row { name: "NodeName", weight: 0, points: &[Point::Filter], make: plain::<NodeName> };
 
-fn filter(pod: &PodInfo, node: &NodeInfo) -> Vec<Reason> {
-    match node_name(&pod.pod) {
-        Some(wanted) if wanted != node.name => vec!["node(s) didn't match the requested node name".into()],
-        _ => Vec::new(),
+#[derive(Default)]
+struct NodeName;
+
+impl Plugin for NodeName {
+    fn pre_filter<'c>(&'c self, pod: &'c PodInfo, _: &'c Cluster) -> PreFilter<'c> {
+        let Some(wanted) = node_name(&pod.pod) else { return PreFilter::Skip };
+        PreFilter::Check(Box::new(move |node| {
+            (node.name != wanted).then(|| Rejection::always("node(s) didn't match the requested node name"))
+        }))
+    }
+
+    fn wakes(&self, _: &PodInfo, change: &Change) -> Wakes {
+        Wakes::here(matches!(change, Change::NodeAdded))
     }
 }

@@ -3,23 +3,29 @@
 use k8s_openapi::api::core::v1::Taint;
 
 use super::{
-    super::framework::{Plugin, Reason},
+    super::framework::{Change, Plugin, Point, PreFilter, Rejection, Row, Wakes},
+    plain,
     taint_toleration::tolerated,
 };
-use crate::scheduler::{cluster::NodeInfo, pod::PodInfo, queue::Change};
+use crate::scheduler::{cluster::Cluster, pod::PodInfo};
 
-pub const PLUGIN: Plugin = Plugin {
-    name: "NodeUnschedulable",
-    filter: Some(filter),
-    score: None,
-    wakes: |change| matches!(change, Change::NodeAdded | Change::NodeUnschedulable),
-};
+pub const ROW: Row =
+    Row { name: "NodeUnschedulable", weight: 0, points: &[Point::Filter], make: plain::<NodeUnschedulable> };
 
-fn filter(pod: &PodInfo, node: &NodeInfo) -> Vec<Reason> {
-    if !node.unschedulable {
-        return Vec::new();
+#[derive(Default)]
+struct NodeUnschedulable;
+
+impl Plugin for NodeUnschedulable {
+    fn pre_filter<'c>(&'c self, pod: &'c PodInfo, _: &'c Cluster) -> PreFilter<'c> {
+        let taint =
+            Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Taint::default() };
+        if tolerated(pod, &taint) {
+            return PreFilter::Skip;
+        }
+        PreFilter::Check(Box::new(|node| node.unschedulable.then(|| Rejection::always("node(s) were unschedulable"))))
     }
-    let taint =
-        Taint { key: "node.kubernetes.io/unschedulable".into(), effect: "NoSchedule".into(), ..Taint::default() };
-    if tolerated(pod, &taint) { Vec::new() } else { vec!["node(s) were unschedulable".into()] }
+
+    fn wakes(&self, _: &PodInfo, change: &Change) -> Wakes {
+        Wakes::here(matches!(change, Change::NodeAdded | Change::NodeUnschedulable))
+    }
 }

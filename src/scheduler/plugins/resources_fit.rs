@@ -1,36 +1,152 @@
-//! NodeResourcesFit: what the Pod requests must be free on the node.
+//! NodeResourcesFit: what the Pod requests must be free on the node; how full it gets is its rank.
+//! <https://kubernetes.io/docs/concepts/scheduling-eviction/resource-bin-packing/>
 
-use super::super::framework::{Plugin, Reason};
-use crate::scheduler::{cluster::NodeInfo, pod::PodInfo, queue::Change};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-pub const PLUGIN: Plugin = Plugin {
-    name: "NodeResourcesFit",
-    filter: Some(filter),
-    score: None,
-    wakes: |change| matches!(change, Change::NodeAdded | Change::NodeAllocatable | Change::PodRemoved),
+use super::{
+    super::framework::{Change, Plugin, Point, PreFilter, Rejection, Row, Wakes, args},
+    resource_scores::{CurvePoint, Resource, Strategy, checked, cpu_and_memory},
+};
+use crate::scheduler::{
+    cluster::{Cluster, NodeInfo},
+    pod::PodInfo,
 };
 
-fn filter(pod: &PodInfo, node: &NodeInfo) -> Vec<Reason> {
-    let mut why = Vec::new();
-    if node.load.pod_count() + 1 > node.max_pods {
-        why.push("Too many pods".into());
+pub const ROW: Row = Row {
+    name: "NodeResourcesFit",
+    weight: 1,
+    points: &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score],
+    make,
+};
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NodeResourcesFitArgs {
+    ignored_resources: Option<Vec<String>>,
+    ignored_resource_groups: Option<Vec<String>>,
+    scoring_strategy: Option<ScoringStrategy>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ScoringStrategy {
+    #[serde(rename = "type")]
+    kind: String,
+    resources: Option<Vec<Resource>>,
+    requested_to_capacity_ratio: Option<RequestedToCapacityRatio>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct RequestedToCapacityRatio {
+    shape: Vec<CurvePoint>,
+}
+
+struct NodeResourcesFit {
+    /// Names of resources that somebody else takes care of.
+    ignored: Vec<String>,
+    /// Likewise what comes before the `/` of names.
+    ignored_groups: Vec<String>,
+    strategy: Strategy,
+    resources: Vec<Resource>,
+}
+
+fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
+    let args: NodeResourcesFitArgs = args(value)?;
+    let scoring = args.scoring_strategy.unwrap_or_default();
+    let resources = scoring.resources.filter(|list| !list.is_empty()).unwrap_or_else(cpu_and_memory);
+    checked(&resources).map_err(|why| format!("scoringStrategy.{why}"))?;
+    let strategy = match scoring.kind.as_str() {
+        "" | "LeastAllocated" => Strategy::Least,
+        "MostAllocated" => Strategy::Most,
+        "RequestedToCapacityRatio" => {
+            let shape = scoring.requested_to_capacity_ratio.unwrap_or_default().shape;
+            check_shape(&shape).map_err(|why| format!("scoringStrategy.requestedToCapacityRatio.shape{why}"))?;
+            Strategy::Curve(shape)
+        }
+        other => {
+            let known = "\"LeastAllocated\", \"MostAllocated\", \"RequestedToCapacityRatio\"";
+            return Err(format!("scoringStrategy.type: Unsupported value: {other:?}: supported values: {known}"));
+        }
+    };
+    Ok(Box::new(NodeResourcesFit {
+        ignored: args.ignored_resources.unwrap_or_default(),
+        ignored_groups: args.ignored_resource_groups.unwrap_or_default(),
+        strategy,
+        resources,
+    }))
+}
+
+fn check_shape(shape: &[CurvePoint]) -> Result<(), String> {
+    if shape.is_empty() {
+        return Err(": Required value: at least one point must be specified".into());
     }
-    let (wanted, used, capacity) = (&pod.requests, &node.load.requested, &node.allocatable);
-    // What is requested already may be more than there is; what is not requested may lack.
-    let lacks = |wanted: i64, used: i64, capacity: i64| wanted > 0 && wanted > capacity.saturating_sub(used);
-    if lacks(wanted.cpu, used.cpu, capacity.cpu) {
-        why.push("Insufficient cpu".into());
-    }
-    if lacks(wanted.memory, used.memory, capacity.memory) {
-        why.push("Insufficient memory".into());
-    }
-    if lacks(wanted.ephemeral_storage, used.ephemeral_storage, capacity.ephemeral_storage) {
-        why.push("Insufficient ephemeral-storage".into());
-    }
-    for (name, amount) in &wanted.others {
-        if lacks(*amount, used.get(name), capacity.get(name)) {
-            why.push(format!("Insufficient {name}").into());
+    for (n, point) in shape.iter().enumerate() {
+        if !(0..=100).contains(&point.utilization) {
+            return Err(format!("[{n}].utilization: Invalid value: {}", point.utilization));
+        }
+        if n > 0 && point.utilization <= shape[n - 1].utilization {
+            return Err(format!(
+                "[{n}].utilization: Invalid value: {}: values must be sorted in increasing order",
+                point.utilization
+            ));
+        }
+        if !(0..=10).contains(&point.score) {
+            return Err(format!("[{n}].score: Invalid value: {}", point.score));
         }
     }
-    why
+    Ok(())
+}
+
+impl NodeResourcesFit {
+    fn ignores(&self, resource: &str) -> bool {
+        let group = resource.split_once('/').map(|(group, _)| group);
+        self.ignored.iter().any(|name| name == resource)
+            || group.is_some_and(|group| self.ignored_groups.iter().any(|known| known == group))
+    }
+
+    fn check(&self, pod: &PodInfo, node: &NodeInfo) -> Option<Rejection> {
+        let (wanted, used, capacity) = (&pod.requests, &node.load.requested, &node.allocatable);
+        // What is requested already may be more than there is; what is not requested may lack.
+        let lacks = |wanted: i64, used: i64, capacity: i64| wanted > 0 && wanted > capacity.saturating_sub(used);
+        let (mut why, mut resolvable) = (Vec::new(), true);
+        if node.load.pod_count() + 1 > node.max_pods {
+            why.push("Too many pods".into());
+        }
+        let mut test = |name: &'static str, wanted: i64, used: i64, capacity: i64| {
+            if lacks(wanted, used, capacity) {
+                why.push(name.into());
+                resolvable &= wanted <= capacity;
+            }
+        };
+        test("Insufficient cpu", wanted.cpu, used.cpu, capacity.cpu);
+        test("Insufficient memory", wanted.memory, used.memory, capacity.memory);
+        let (wants, has) = (wanted.ephemeral_storage, capacity.ephemeral_storage);
+        test("Insufficient ephemeral-storage", wants, used.ephemeral_storage, has);
+        for (name, amount) in &wanted.others {
+            if lacks(*amount, used.get(name), capacity.get(name)) && !self.ignores(name) {
+                why.push(format!("Insufficient {name}").into());
+                resolvable &= *amount <= capacity.get(name);
+            }
+        }
+        (!why.is_empty()).then_some(Rejection { why, resolvable })
+    }
+}
+
+impl Plugin for NodeResourcesFit {
+    fn pre_filter<'c>(&'c self, pod: &'c PodInfo, _: &'c Cluster) -> PreFilter<'c> {
+        PreFilter::Check(Box::new(|node| self.check(pod, node)))
+    }
+
+    fn score(&self, pod: &PodInfo, _: &Cluster, nodes: &[&NodeInfo], points: &mut [i64]) -> bool {
+        for (node, points) in nodes.iter().zip(points) {
+            *points = self.strategy.score(&self.resources, &pod.assumed, node);
+        }
+        true
+    }
+
+    fn wakes(&self, _: &PodInfo, change: &Change) -> Wakes {
+        Wakes::here(matches!(change, Change::NodeAdded | Change::NodeAllocatable | Change::PodRemoved(_)))
+    }
 }

@@ -3,15 +3,24 @@
 
 use k8s_openapi::api::core::v1::Taint;
 
-use super::super::framework::{Normalize, Plugin, Reason, Score};
-use crate::scheduler::{cluster::NodeInfo, pod::PodInfo, queue::Change};
-
-pub const PLUGIN: Plugin = Plugin {
-    name: "TaintToleration",
-    filter: Some(filter),
-    score: Some(Score { weight: 3, of: score, normalize: Normalize::Reversed }),
-    wakes: |change| matches!(change, Change::NodeAdded | Change::NodeTaints),
+use super::{
+    super::framework::{Change, Plugin, Point, PreFilter, Rejection, Row, Wakes, normalize},
+    plain,
 };
+use crate::scheduler::{
+    cluster::{Cluster, NodeInfo},
+    pod::PodInfo,
+};
+
+pub const ROW: Row = Row {
+    name: "TaintToleration",
+    weight: 3,
+    points: &[Point::Filter, Point::PreScore, Point::Score],
+    make: plain::<TaintToleration>,
+};
+
+#[derive(Default)]
+struct TaintToleration;
 
 /// Whether a Pod tolerates a taint.
 pub fn tolerated(pod: &PodInfo, taint: &Taint) -> bool {
@@ -28,15 +37,31 @@ pub fn tolerated(pod: &PodInfo, taint: &Taint) -> bool {
     })
 }
 
-/// The text names no taint since 1.34.2: a Pod's status shall not tell of the nodes.
-fn filter(pod: &PodInfo, node: &NodeInfo) -> Vec<Reason> {
+/// Whether a taint that the Pod does not tolerate keeps it off a node.
+pub fn is_barred(pod: &PodInfo, node: &NodeInfo) -> bool {
     let bars = |t: &&Taint| t.effect == "NoSchedule" || t.effect == "NoExecute";
-    let barred = node.taints.iter().filter(bars).any(|t| !tolerated(pod, t));
-    if barred { vec!["node(s) had untolerated taint(s)".into()] } else { Vec::new() }
+    node.taints.iter().filter(bars).any(|t| !tolerated(pod, t))
 }
 
-/// How many PreferNoSchedule taints are not tolerated.
-fn score(pod: &PodInfo, node: &NodeInfo) -> i64 {
-    let soft = node.taints.iter().filter(|t| t.effect == "PreferNoSchedule");
-    soft.filter(|t| !tolerated(pod, t)).count() as i64
+impl Plugin for TaintToleration {
+    /// The text names no taint since 1.34.2: a Pod's status shall not tell of the nodes.
+    fn pre_filter<'c>(&'c self, pod: &'c PodInfo, _: &'c Cluster) -> PreFilter<'c> {
+        PreFilter::Check(Box::new(|node| {
+            is_barred(pod, node).then(|| Rejection::always("node(s) had untolerated taint(s)"))
+        }))
+    }
+
+    /// The fewer PreferNoSchedule taints are not tolerated, the better.
+    fn score(&self, pod: &PodInfo, _: &Cluster, nodes: &[&NodeInfo], points: &mut [i64]) -> bool {
+        for (node, points) in nodes.iter().zip(&mut *points) {
+            let soft = node.taints.iter().filter(|t| t.effect == "PreferNoSchedule");
+            *points = soft.filter(|t| !tolerated(pod, t)).count() as i64;
+        }
+        normalize(points, true);
+        true
+    }
+
+    fn wakes(&self, _: &PodInfo, change: &Change) -> Wakes {
+        Wakes::here(matches!(change, Change::NodeAdded | Change::NodeTaints))
+    }
 }

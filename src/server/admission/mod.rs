@@ -31,7 +31,6 @@ mod resource_quota;
 mod review;
 mod runtime_class;
 mod service_account;
-mod storage_protection;
 mod turns;
 pub(super) mod webhook;
 
@@ -128,12 +127,6 @@ static PLUGINS: &[Plugin] = &[
         name: "DefaultStorageClass",
         concerns: default_storage_class::concerns,
         mutate: Mutate::Now(default_storage_class::mutate),
-        validate: Validate::Nothing,
-    },
-    Plugin {
-        name: "StorageObjectInUseProtection",
-        concerns: storage_protection::concerns,
-        mutate: Mutate::Now(storage_protection::mutate),
         validate: Validate::Nothing,
     },
     Plugin {
@@ -301,7 +294,6 @@ mod tests {
         "Priority",
         "DefaultTolerationSeconds",
         "DefaultStorageClass",
-        "StorageObjectInUseProtection",
         "PersistentVolumeClaimResize",
         "RuntimeClass",
         "CertificateApproval",

@@ -9,7 +9,6 @@ mod endpoint_slice;
 mod garbage;
 mod job;
 mod nodes;
-mod persistent_volume;
 mod queue;
 mod replica_set;
 mod root_ca;

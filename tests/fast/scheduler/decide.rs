@@ -2,7 +2,10 @@
 
 use podwright::{
     api::{Env, pod_resources},
-    scheduler::framework::{Decision, decide, fits, scores},
+    scheduler::{
+        decide::{Decision, decide, fits, scores},
+        profile::Profile,
+    },
 };
 use serde_json::{Value, json};
 
@@ -42,12 +45,13 @@ fn verdict(spec: Value, changes: Value, others: Vec<Value>) -> String {
         cluster.assume(pod(&format!("other-{n}"), other), "n1");
     }
     let pod = pod("p", spec);
-    match decide(&pod, &mut cluster, &Env::system()) {
+    match decide(&pod, &mut cluster, &Profile::default(), &Env::system()) {
         Decision::Bind(choice) => {
             assert_eq!((choice.node.as_str(), choice.fit, choice.visited, choice.nodes), ("n1", 1, 1, 1));
             String::new()
         }
         Decision::Unschedulable { message, .. } => {
+            let message = message.split(" preemption: ").next().expect("a part");
             let why = message.strip_prefix("0/1 nodes are available: ").and_then(|m| m.strip_suffix('.'));
             let why = why.unwrap_or_else(|| panic!("{message:?}"));
             why.split(", ").map(|one| one.strip_prefix("1 ").expect("counted")).collect::<Vec<_>>().join(", ")
@@ -207,14 +211,17 @@ fn reasons_are_counted_and_sorted_as_upstream_does() {
     ];
     let mut cluster = cluster(nodes);
     let asks = pod("p", requesting(json!({ "cpu": "5" })));
-    let Decision::Unschedulable { message, plugins } = decide(&asks, &mut cluster, &Env::system()) else { panic!() };
+    let profile = Profile::default();
+    let decision = decide(&asks, &mut cluster, &profile, &Env::system());
+    let Decision::Unschedulable { message, plugins, .. } = decision else { panic!() };
     assert_eq!(
         message,
         "0/4 nodes are available: 1 Insufficient cpu, 1 Too many pods, 1 node(s) were unschedulable, \
-         2 node(s) had untolerated taint(s)."
+         2 node(s) had untolerated taint(s). \
+         preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
     );
     assert_eq!(plugins.into_iter().collect::<Vec<_>>(), ["NodeResourcesFit", "NodeUnschedulable", "TaintToleration"]);
-    let none = decide(&asks, &mut super::cluster([]), &Env::system());
+    let none = decide(&asks, &mut super::cluster([]), &profile, &Env::system());
     let Decision::Unschedulable { message, .. } = none else { panic!() };
     assert_eq!(message, "no nodes available to schedule pods");
 }
@@ -226,9 +233,10 @@ fn ranking(spec: Value, nodes: Vec<Value>, loads: &[(&str, Value)]) -> String {
     for (n, (node, load)) in loads.iter().enumerate() {
         cluster.assume(pod(&format!("other-{n}"), load.clone()), node);
     }
-    let pod = pod("p", spec);
-    let fit: Vec<_> = cluster.in_turn().filter(|node| fits(&pod, node)).collect();
-    let mut ranked: Vec<_> = scores(&pod, &fit).into_iter().zip(fit.iter().map(|node| node.name.clone())).collect();
+    let (pod, profile) = (pod("p", spec), Profile::default());
+    let fit: Vec<_> = cluster.in_turn().filter(|node| fits(&pod, &cluster, &profile, node).is_ok()).collect();
+    let mut ranked: Vec<_> =
+        scores(&pod, &cluster, &profile, &fit).into_iter().zip(fit.iter().map(|node| node.name.clone())).collect();
     ranked.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     let mut text = String::new();
     for (n, (score, name)) in ranked.iter().enumerate() {
@@ -282,7 +290,7 @@ fn the_best_of_a_few_is_taken_and_equals_share() {
     let env = Env::system();
     for n in 0..30 {
         let pod = pod(&format!("p{n}"), requesting(json!({ "cpu": "100m", "memory": "200Mi" })));
-        let Decision::Bind(choice) = decide(&pod, &mut cluster, &env) else { panic!("{n}") };
+        let Decision::Bind(choice) = decide(&pod, &mut cluster, &Profile::default(), &env) else { panic!("{n}") };
         assert!(choice.to_string().starts_with("looked at 3 of 3 nodes, "), "{choice}");
         cluster.assume(pod, &choice.node);
     }
@@ -297,7 +305,7 @@ fn of_many_nodes_a_part_is_looked_at_each_in_turn() {
     let mut chosen = std::collections::BTreeSet::new();
     for n in 0..1000 {
         let pod = pod(&format!("p{n}"), requesting(json!({ "cpu": "1" })));
-        let Decision::Bind(choice) = decide(&pod, &mut cluster, &env) else { panic!("{n}") };
+        let Decision::Bind(choice) = decide(&pod, &mut cluster, &Profile::default(), &env) else { panic!("{n}") };
         assert_eq!((choice.fit, choice.visited), (420, 420), "50 less 1000/125 percent");
         chosen.insert(choice.node.clone());
         cluster.assume(pod, &choice.node);

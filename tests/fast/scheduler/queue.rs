@@ -8,8 +8,10 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use podwright::scheduler::{
+    framework::{Change, Wakes},
     pod::PodInfo,
-    queue::{Change, Queue, node_changes},
+    profile::Profile,
+    queue::{Queue, node_changes},
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -31,6 +33,13 @@ fn pod(n: u8, life: u32, label: u32) -> Arc<PodInfo> {
 
 fn plugins() -> BTreeSet<&'static str> {
     ["NodeResourcesFit"].into()
+}
+
+/// Something happened where all Pods fit now, or none does.
+fn changed(queue: &mut Queue, change: Change, fits: bool) {
+    let profile = Profile::default();
+    let turned_away = || if fits { Ok(()) } else { Err(Some("TaintToleration")) };
+    queue.on_changes(&[change], |pod, plugin, change| profile.wakes(plugin, pod, change), |_| turned_away());
 }
 
 fn paused(test: impl Future<Output = ()>) {
@@ -132,7 +141,7 @@ proptest! {
                         }
                         queue.done(&pod);
                     },
-                    Op::Change(helps) => queue.on_changes(&[Change::PodRemoved], |_| helps),
+                    Op::Change(helps) => changed(&mut queue, Change::PodRemoved(pod(9, 0, 0)), helps),
                     Op::Pass(ms) => advance(Duration::from_millis(ms)).await,
                 }
                 assert_eq!(queue.len(), model.waiting.len());
@@ -185,34 +194,77 @@ fn backoff_doubles_up_to_ten_seconds() {
 fn a_parked_pod_wakes_when_it_is_helped() {
     let all = [
         Change::NodeAdded,
+        Change::NodeRemoved,
         Change::NodeAllocatable,
         Change::NodeLabels,
         Change::NodeTaints,
         Change::NodeUnschedulable,
-        Change::PodRemoved,
+        Change::PodAdded(pod(9, 0, 0)),
+        Change::PodRemoved(pod(9, 0, 0)),
+        Change::PodChanged(pod(9, 0, 0), pod(9, 0, 1)),
+        Change::Namespace,
+        Change::Storage,
     ];
-    let table: &[(&str, &[Change])] = &[
-        ("NodeUnschedulable", &[Change::NodeAdded, Change::NodeUnschedulable]),
-        ("NodeName", &[Change::NodeAdded]),
-        ("TaintToleration", &[Change::NodeAdded, Change::NodeTaints]),
-        ("NodeAffinity", &[Change::NodeAdded, Change::NodeLabels]),
-        ("NodePorts", &[Change::NodeAdded, Change::PodRemoved]),
-        ("NodeResourcesFit", &[Change::NodeAdded, Change::NodeAllocatable, Change::PodRemoved]),
+    // By their names, which is what tells them apart here.
+    let name = |change: &Change| format!("{change:?}").split('(').next().unwrap_or_default().to_owned();
+    let table: &[(&str, &[&str])] = &[
+        ("NodeUnschedulable", &["NodeAdded", "NodeUnschedulable"]),
+        ("NodeName", &["NodeAdded"]),
+        ("TaintToleration", &["NodeAdded", "NodeTaints"]),
+        ("NodeAffinity", &["NodeAdded", "NodeLabels"]),
+        ("NodePorts", &["NodeAdded"]),
+        ("NodeResourcesFit", &["NodeAdded", "NodeAllocatable", "PodRemoved"]),
     ];
     paused(async move {
         for (plugin, helpers) in table {
-            for change in all {
+            for change in &all {
                 for fits in [true, false] {
                     let mut queue = Queue::default();
                     queue.add(pod(1, 0, 0));
                     let pod = queue.pop().expect("active");
                     queue.park(&pod, [*plugin].into(), "no");
                     advance(Duration::from_secs(2)).await;
-                    queue.on_changes(&[change], |_| fits);
-                    assert_eq!(queue.has_active(), fits && helpers.contains(&change), "{plugin} {change:?} {fits}");
+                    changed(&mut queue, change.clone(), fits);
+                    let helps = fits && helpers.contains(&name(change).as_str());
+                    assert_eq!(queue.has_active(), helps, "{plugin} {change:?} {fits}");
                 }
             }
         }
+    });
+}
+
+#[test]
+fn what_happens_elsewhere_may_help_pods_that_look_at_others() {
+    let spec = json!({ "containers": [], "affinity": { "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution":
+            [{ "labelSelector": { "matchLabels": { "v": "1" } }, "topologyKey": "zone" }] } },
+        "topologySpreadConstraints": [{ "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": { "matchLabels": { "v": "2" } } }] });
+    let waiting = super::pod("waits", spec);
+    let profile = Profile::default();
+    let table: Vec<(&str, Change, Wakes)> = vec![
+        ("InterPodAffinity", Change::PodRemoved(pod(1, 0, 1)), Wakes::Anywhere),
+        ("InterPodAffinity", Change::PodRemoved(pod(1, 0, 2)), Wakes::No),
+        ("InterPodAffinity", Change::PodAdded(pod(1, 0, 1)), Wakes::No),
+        ("InterPodAffinity", Change::PodChanged(pod(1, 0, 1), pod(1, 0, 2)), Wakes::Anywhere),
+        ("InterPodAffinity", Change::NodeLabels, Wakes::Anywhere),
+        ("InterPodAffinity", Change::NodeAllocatable, Wakes::No),
+        ("PodTopologySpread", Change::PodAdded(pod(1, 0, 2)), Wakes::Anywhere),
+        ("PodTopologySpread", Change::PodAdded(pod(1, 0, 1)), Wakes::No),
+        ("PodTopologySpread", Change::NodeRemoved, Wakes::Anywhere),
+        ("PodTopologySpread", Change::NodeUnschedulable, Wakes::No),
+    ];
+    for (plugin, change, expected) in table {
+        assert_eq!(profile.wakes(plugin, &waiting, &change), expected, "{plugin} {change:?}");
+    }
+    paused(async move {
+        let mut queue = Queue::default();
+        queue.add(waiting);
+        let out = queue.pop().expect("active");
+        queue.park(&out, ["InterPodAffinity"].into(), "no");
+        advance(Duration::from_secs(2)).await;
+        changed(&mut queue, Change::PodRemoved(pod(1, 0, 1)), false);
+        assert!(queue.has_active(), "where it happened does not matter");
     });
 }
 
@@ -225,9 +277,9 @@ fn a_pod_that_one_plugin_after_the_other_turns_away_is_not_forgotten() {
         queue.park(&first, ["NodeUnschedulable"].into(), "cordoned");
         advance(Duration::from_secs(2)).await;
         // The node is uncordoned, but its taint is still there; then that goes, too.
-        queue.on_changes(&[Change::NodeUnschedulable], |_| false);
+        changed(&mut queue, Change::NodeUnschedulable, false);
         assert!(!queue.has_active());
-        queue.on_changes(&[Change::NodeTaints], |_| true);
+        changed(&mut queue, Change::NodeTaints, true);
         assert!(queue.has_active());
     });
 }
@@ -252,15 +304,13 @@ fn a_parked_pod_that_is_changed_is_tried_again_after_its_backoff() {
 #[test]
 fn what_changed_of_a_node() {
     let plain = || node("n", json!({}));
-    let changed = |patch| node_changes(&plain(), &node("n", patch));
-    assert_eq!(node_changes(&plain(), &plain()), []);
-    assert_eq!(changed(json!({ "metadata": { "annotations": { "a": "b" } } })), []);
-    assert_eq!(changed(json!({ "status": { "conditions": [] } })), []);
-    assert_eq!(changed(json!({ "metadata": { "labels": { "a": "b" } } })), [Change::NodeLabels]);
-    assert_eq!(changed(json!({ "spec": { "unschedulable": true } })), [Change::NodeUnschedulable]);
-    assert_eq!(
-        changed(json!({ "spec": { "taints": [{ "key": "a", "effect": "NoSchedule" }] } })),
-        [Change::NodeTaints]
-    );
-    assert_eq!(changed(json!({ "status": { "allocatable": { "cpu": "5" } } })), [Change::NodeAllocatable]);
+    let named = |changes: Vec<Change>| changes.iter().map(|change| format!("{change:?}")).collect::<Vec<_>>();
+    let changed = |patch| named(node_changes(&plain(), &node("n", patch)));
+    assert_eq!(named(node_changes(&plain(), &plain())), [""; 0]);
+    assert_eq!(changed(json!({ "metadata": { "annotations": { "a": "b" } } })), [""; 0]);
+    assert_eq!(changed(json!({ "status": { "conditions": [] } })), [""; 0]);
+    assert_eq!(changed(json!({ "metadata": { "labels": { "a": "b" } } })), ["NodeLabels"]);
+    assert_eq!(changed(json!({ "spec": { "unschedulable": true } })), ["NodeUnschedulable"]);
+    assert_eq!(changed(json!({ "spec": { "taints": [{ "key": "a", "effect": "NoSchedule" }] } })), ["NodeTaints"]);
+    assert_eq!(changed(json!({ "status": { "allocatable": { "cpu": "5" } } })), ["NodeAllocatable"]);
 }

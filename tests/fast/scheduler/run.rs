@@ -21,9 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 /// How bindings fare on their way to the server.
 #[derive(Default)]
-struct Road {
+pub(super) struct Road {
     /// So many of the next ones are refused.
-    refuse: usize,
+    pub(super) refuse: usize,
     /// The next one takes so long.
     delay: Option<Duration>,
     /// When each one was sent, and of which Pod.
@@ -67,35 +67,39 @@ impl Transport for Bumpy {
     }
 }
 
-struct World {
-    client: Client,
-    seen: Informers,
-    road: Arc<Mutex<Road>>,
-    shutdown: CancellationToken,
-    scheduler: tokio::task::JoinHandle<()>,
+pub(super) struct World {
+    pub(super) client: Client,
+    pub(super) seen: Informers,
+    pub(super) road: Arc<Mutex<Road>>,
+    pub(super) shutdown: CancellationToken,
+    pub(super) scheduler: tokio::task::JoinHandle<()>,
 }
 
-fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
+pub(super) fn run<F: Future<Output = ()>>(test: impl FnOnce() -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime").block_on(test());
 }
 
 impl World {
-    async fn new() -> World {
+    pub(super) async fn new() -> World {
+        World::with(scheduler::Config::default()).await
+    }
+
+    pub(super) async fn with(config: scheduler::Config) -> World {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().expect("a time"), 7);
-        let config = server::Config::default();
-        let server = Server::open(Arc::new(Memory::new()), env.clone(), config).await.expect("a server");
+        let store = Arc::new(Memory::new());
+        let server = Server::open(store, env.clone(), server::Config::default()).await.expect("a server");
         let client = local::client(server, "kube-scheduler");
         let road = Arc::<Mutex<Road>>::default();
         let bumpy = Client::new(Arc::new(Bumpy { client: client.clone(), road: road.clone() }), "kube-scheduler");
         let seen = Informers::start(client.clone());
         seen.synced().await;
         let shutdown = CancellationToken::new();
-        let scheduler = tokio::spawn(scheduler::run(bumpy, env, seen.clone(), shutdown.clone()));
+        let scheduler = tokio::spawn(scheduler::run(bumpy, env, seen.clone(), Arc::new(config), shutdown.clone()));
         World { client, seen, road, shutdown, scheduler }
     }
 
-    async fn node(&self, name: &str, changes: Value) {
+    pub(super) async fn node(&self, name: &str, changes: Value) {
         let node = super::node(name, changes);
         self.client.create(&*node).await.expect("created");
         self.client.merge::<Node>(None, name, Some("status"), json!({ "status": node.status })).await.expect("status");
@@ -103,7 +107,7 @@ impl World {
         self.settle().await;
     }
 
-    async fn pod(&self, name: &str, spec: Value) -> Pod {
+    pub(super) async fn pod(&self, name: &str, spec: Value) -> Pod {
         let base = json!({ "containers": [{ "name": "c", "image": "i" }] });
         let meta = json!({ "name": name, "namespace": "default" });
         let pod = json!({ "metadata": meta, "spec": patch::merge(&base, &spec) });
@@ -111,32 +115,32 @@ impl World {
         self.client.create(&pod).await.expect("created")
     }
 
-    async fn status(&self, pod: &str, status: Value) {
+    pub(super) async fn status(&self, pod: &str, status: Value) {
         let patch = json!({ "status": status });
         self.client.merge::<Pod>(Some("default"), pod, Some("status"), patch).await.expect("status");
     }
 
-    async fn delete(&self, pod: &str) {
+    pub(super) async fn delete(&self, pod: &str) {
         let options = Options { grace_period_seconds: Some(0), ..Options::default() };
         self.client.delete::<Pod>(Some("default"), pod, None, options).await.expect("deleted");
     }
 
-    fn get(&self, pod: &str) -> Option<Arc<Pod>> {
+    pub(super) fn get(&self, pod: &str) -> Option<Arc<Pod>> {
         self.seen.pods.get(&Key::new("default", pod))
     }
 
-    fn place(&self, pod: &str) -> Option<String> {
+    pub(super) fn place(&self, pod: &str) -> Option<String> {
         self.get(pod)?.spec.as_ref()?.node_name.clone()
     }
 
     /// The reason and message of the condition PodScheduled.
-    fn told(&self, pod: &str) -> Option<(String, String)> {
+    pub(super) fn told(&self, pod: &str) -> Option<(String, String)> {
         let pod = self.get(pod)?;
         let condition = pod.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == "PodScheduled")?.clone();
         Some((condition.reason?, condition.message?))
     }
 
-    async fn until(&self, what: &str, holds: impl Fn() -> bool) {
+    pub(super) async fn until(&self, what: &str, holds: impl Fn() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(600);
         while !holds() {
             assert!(Instant::now() < deadline, "not within 600 s: {what}: {:#?}", self.seen.pods.list());
@@ -145,12 +149,12 @@ impl World {
     }
 
     /// Lets everybody do what can be done without waiting: the clock moves only then.
-    async fn settle(&self) {
+    pub(super) async fn settle(&self) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 
     /// How often each message was told about a Pod.
-    async fn events(&self, pod: &str) -> BTreeMap<String, i32> {
+    pub(super) async fn events(&self, pod: &str) -> BTreeMap<String, i32> {
         self.settle().await;
         let events = self.client.list::<Event>(Some("default"), Options::default()).await.expect("a list").items;
         let about = events.into_iter().filter(|event| event.involved_object.name.as_deref() == Some(pod));
@@ -161,13 +165,13 @@ impl World {
             .collect()
     }
 
-    async fn stop(self) {
+    pub(super) async fn stop(self) {
         self.shutdown.cancel();
         self.scheduler.await.expect("it ends without a panic");
     }
 }
 
-fn cpu(cpu: &str) -> Value {
+pub(super) fn cpu(cpu: &str) -> Value {
     super::requesting(json!({ "cpu": cpu }))
 }
 
@@ -221,7 +225,8 @@ fn a_pod_without_a_node_is_told_why_and_wakes_when_it_helps() {
             .merge::<Pod>(Some("default"), "p", None, json!({ "metadata": { "labels": { "a": "b" } } }))
             .await
             .expect("p");
-        let message = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable.";
+        let message = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable. \
+                       preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.";
         world.until("told anew", || world.told("p") == why(message)).await;
         tokio::time::sleep(Duration::from_secs(20)).await;
         let uncordon = json!({ "spec": { "unschedulable": null } });
@@ -445,7 +450,8 @@ fn a_restarted_scheduler_counts_what_is_there_first() {
         world.settle().await;
         let again = CancellationToken::new();
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().expect("a time"), 8);
-        let second = tokio::spawn(scheduler::run(world.client.clone(), env, world.seen.clone(), again.clone()));
+        let (client, seen) = (world.client.clone(), world.seen.clone());
+        let second = tokio::spawn(scheduler::run(client, env, seen, Arc::default(), again.clone()));
         world.until("all are told", || world.told("a199").is_some()).await;
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(bound(), 400);

@@ -124,7 +124,7 @@ impl Set {
                     let informers = Informers::start(client.clone());
                     match index {
                         0 => controllers::run(client, env, informers, controllers::Config::default(), stop).await,
-                        _ => scheduler::run(client, env, informers, stop).await,
+                        _ => scheduler::run(client, env, informers, Arc::default(), stop).await,
                     }
                     running[index].fetch_sub(1, Ordering::Relaxed);
                 }

@@ -1,0 +1,269 @@
+//! `KubeSchedulerConfiguration`, upstream's file that sets the scheduler up, strictly decoded: an error names the field.
+//! <https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/>
+
+use std::{collections::BTreeSet, time::Duration};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{
+    framework::Point,
+    pod::NAME,
+    profile::{Named, Plan, Profile},
+};
+use crate::{api::yaml, client::blame};
+
+const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
+
+/// How the scheduler is set up.
+pub struct Config {
+    /// At least one; no two of one name.
+    pub profiles: Vec<Profile>,
+    pub initial_backoff: Duration,
+    pub max_backoff: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            profiles: vec![Profile::default()],
+            initial_backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What has a meaning for a process of its own alone is read, and means nothing here.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct KubeSchedulerConfiguration {
+    api_version: String,
+    kind: String,
+    parallelism: Option<i32>,
+    leader_election: Option<LeaderElection>,
+    client_connection: Option<ClientConnection>,
+    enable_profiling: Option<bool>,
+    enable_contention_profiling: Option<bool>,
+    delay_cache_until_active: Option<bool>,
+    percentage_of_nodes_to_score: Option<i64>,
+    pod_initial_backoff_seconds: Option<i64>,
+    pod_max_backoff_seconds: Option<i64>,
+    profiles: Option<Vec<SchedulerProfile>>,
+    extenders: Option<Vec<Value>>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct LeaderElection {
+    leader_elect: Option<bool>,
+    lease_duration: Option<String>,
+    renew_deadline: Option<String>,
+    retry_period: Option<String>,
+    resource_lock: Option<String>,
+    resource_name: Option<String>,
+    resource_namespace: Option<String>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ClientConnection {
+    kubeconfig: Option<String>,
+    accept_content_types: Option<String>,
+    content_type: Option<String>,
+    qps: Option<f64>,
+    burst: Option<i64>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SchedulerProfile {
+    scheduler_name: Option<String>,
+    percentage_of_nodes_to_score: Option<i64>,
+    plugins: Option<Plugins>,
+    plugin_config: Option<Vec<PluginConfig>>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PluginConfig {
+    name: String,
+    args: Value,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Plugins {
+    multi_point: Option<PluginSet>,
+    pre_enqueue: Option<PluginSet>,
+    queue_sort: Option<PluginSet>,
+    pre_filter: Option<PluginSet>,
+    filter: Option<PluginSet>,
+    post_filter: Option<PluginSet>,
+    pre_score: Option<PluginSet>,
+    score: Option<PluginSet>,
+    reserve: Option<PluginSet>,
+    permit: Option<PluginSet>,
+    pre_bind: Option<PluginSet>,
+    bind: Option<PluginSet>,
+    post_bind: Option<PluginSet>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct PluginSet {
+    enabled: Option<Vec<Entry>>,
+    disabled: Option<Vec<Entry>>,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Entry {
+    name: String,
+    weight: Option<i64>,
+}
+
+/// Reads the text of a file.
+pub fn parse(text: &str) -> Result<Config, String> {
+    let documents = yaml::documents(text)?;
+    let [document] = documents.as_slice() else {
+        return Err(format!("one document is expected, there are {}", documents.len()));
+    };
+    if document["kind"] != "KubeSchedulerConfiguration" {
+        return Err("kind: must be KubeSchedulerConfiguration".into());
+    }
+    if document["apiVersion"] != API_VERSION {
+        return Err(format!("apiVersion: must be {API_VERSION}"));
+    }
+    let file: KubeSchedulerConfiguration = strictly(document)?;
+    if file.extenders.is_some_and(|extenders| !extenders.is_empty()) {
+        return Err("extenders: not supported".into());
+    }
+    let seconds = |field: &str, value: Option<i64>, default: i64, least: i64| {
+        let value = value.unwrap_or(default);
+        let fits = u64::try_from(value).ok().filter(|_| value >= least);
+        fits.map(Duration::from_secs).ok_or_else(|| format!("{field}: {value}: must be at least {least}"))
+    };
+    let initial_backoff = seconds("podInitialBackoffSeconds", file.pod_initial_backoff_seconds, 1, 1)?;
+    let least = file.pod_initial_backoff_seconds.unwrap_or(1);
+    let max_backoff = seconds("podMaxBackoffSeconds", file.pod_max_backoff_seconds, 10.max(least), least)?;
+    let overall = percentage("percentageOfNodesToScore", file.percentage_of_nodes_to_score)?;
+    let given = file.profiles.filter(|profiles| !profiles.is_empty()).unwrap_or_else(|| vec![Default::default()]);
+    let single = given.len() == 1;
+    let (mut profiles, mut names) = (Vec::new(), BTreeSet::new());
+    for (n, given) in given.into_iter().enumerate() {
+        let at = |why: String| format!("profiles[{n}].{why}");
+        let name = given.scheduler_name.clone().filter(|name| !name.is_empty());
+        let name = name.or_else(|| single.then(|| NAME.to_owned()));
+        let name = name.ok_or_else(|| at("schedulerName: Required value".into()))?;
+        if !names.insert(name.clone()) {
+            return Err(at(format!("schedulerName: Duplicate value: {name:?}")));
+        }
+        profiles.push(profile(name, given, overall).map_err(at)?);
+    }
+    Ok(Config { profiles, initial_backoff, max_backoff })
+}
+
+fn percentage(field: &str, value: Option<i64>) -> Result<Option<usize>, String> {
+    let within = |value: i64| usize::try_from(value).ok().filter(|value| *value <= 100);
+    value.map(|v| within(v).ok_or_else(|| format!("{field}: {v}: must be in the range [0, 100]"))).transpose()
+}
+
+fn profile(name: String, given: SchedulerProfile, overall: Option<usize>) -> Result<Profile, String> {
+    let own = percentage("percentageOfNodesToScore", given.percentage_of_nodes_to_score)?;
+    let mut args = Vec::new();
+    for (n, config) in given.plugin_config.into_iter().flatten().enumerate() {
+        if args.iter().any(|(name, _)| *name == config.name) {
+            return Err(format!("pluginConfig[{n}].name: Duplicate value: {:?}", config.name));
+        }
+        let path = format!("pluginConfig[{n}]");
+        args.push((config.name.clone(), (path.clone(), own_fields(&config).map_err(|why| format!("{path}.{why}"))?)));
+    }
+    let plan = Plan {
+        name,
+        percentage: own.or(overall).unwrap_or(0),
+        args: args.into_iter().collect(),
+        everywhere: None,
+        points: Vec::new(),
+    };
+    Profile::new(with_plugins(plan, given.plugins.unwrap_or_default())?)
+}
+
+/// The arguments without what names their kind.
+fn own_fields(config: &PluginConfig) -> Result<Value, String> {
+    let mut args = config.args.clone();
+    let Some(fields) = args.as_object_mut() else {
+        return if args.is_null() { Ok(args) } else { Err("args: must be an object".into()) };
+    };
+    let expected = [("apiVersion", API_VERSION.to_owned()), ("kind", format!("{}Args", config.name))];
+    for (field, expected) in expected {
+        if fields.remove(field).is_some_and(|value| value != expected.as_str()) {
+            return Err(format!("args.{field}: must be {expected}"));
+        }
+    }
+    Ok(args)
+}
+
+fn with_plugins(mut plan: Plan, plugins: Plugins) -> Result<Plan, String> {
+    let names = |path: &str, set: PluginSet| {
+        let entry = |entry: Entry| Named { name: entry.name, weight: entry.weight };
+        let enabled = set.enabled.into_iter().flatten().map(entry).collect();
+        let disabled = set.disabled.into_iter().flatten().map(|entry| entry.name).collect();
+        super::profile::Set { path: format!("plugins.{path}"), enabled, disabled }
+    };
+    plan.everywhere = plugins.multi_point.map(|set| names("multiPoint", set));
+    let known = [
+        ("preEnqueue", Point::PreEnqueue, plugins.pre_enqueue),
+        ("queueSort", Point::QueueSort, plugins.queue_sort),
+        ("preFilter", Point::PreFilter, plugins.pre_filter),
+        ("filter", Point::Filter, plugins.filter),
+        ("postFilter", Point::PostFilter, plugins.post_filter),
+        ("preScore", Point::PreScore, plugins.pre_score),
+        ("score", Point::Score, plugins.score),
+        ("reserve", Point::Reserve, plugins.reserve),
+        ("preBind", Point::PreBind, plugins.pre_bind),
+        ("bind", Point::Bind, plugins.bind),
+    ];
+    for (path, point, set) in known {
+        plan.points.extend(set.map(|set| (point, names(path, set))));
+    }
+    for (path, set) in [("permit", plugins.permit), ("postBind", plugins.post_bind)] {
+        if set.and_then(|set| set.enabled).is_some_and(|enabled| !enabled.is_empty()) {
+            return Err(format!("plugins.{path}.enabled[0].name: no plugin has this extension point"));
+        }
+    }
+    Ok(plan)
+}
+
+/// Decodes all of a value; an error begins with the path of the field, as does that of one that nobody knows.
+pub fn strictly<T: Serialize + DeserializeOwned>(value: &Value) -> Result<T, String> {
+    let text = value.to_string();
+    let decoded: T = serde_json::from_str(&text).map_err(|why| {
+        let said = why.to_string();
+        let said = said.split(" at line ").next().unwrap_or_default();
+        format!("{}: {said}", blame::field(text.as_bytes(), &why))
+    })?;
+    // What was not taken over is unknown.
+    let taken = serde_json::to_value(&decoded).map_err(|why| why.to_string())?;
+    match unknown(value, &taken) {
+        Some(path) => Err(format!("{}: unknown field", path.trim_start_matches('.'))),
+        None => Ok(decoded),
+    }
+}
+
+/// The first field of `given` that is not in `taken`.
+fn unknown(given: &Value, taken: &Value) -> Option<String> {
+    match (given, taken) {
+        (Value::Object(given), Value::Object(taken)) => given.iter().find_map(|(name, value)| {
+            let path = match taken.get(name) {
+                Some(taken) => unknown(value, taken),
+                None => Some(String::new()),
+            };
+            path.map(|path| format!(".{name}{path}"))
+        }),
+        (Value::Array(given), Value::Array(taken)) => {
+            let pairs = given.iter().zip(taken).enumerate();
+            pairs.into_iter().find_map(|(n, (given, taken))| Some(format!("[{n}]{}", unknown(given, taken)?)))
+        }
+        _ => None,
+    }
+}

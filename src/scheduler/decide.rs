@@ -1,0 +1,287 @@
+//! One decision: filter the nodes, score those that fit, take the best. Synchronous and pure but for the tie-break.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use super::{
+    cluster::{Cluster, NodeInfo},
+    framework::{Filter, Nomination, PostFilter, PreFilter, Reason, Rejection},
+    pod::PodInfo,
+    profile::Profile,
+};
+use crate::api::Env;
+
+/// What becomes of a Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    Bind(Choice),
+    Unschedulable {
+        /// `0/3 nodes are available: 1 Insufficient cpu, ...`
+        message: String,
+        /// Who turned it away: a change wakes it only if one of them says so.
+        plugins: BTreeSet<&'static str>,
+        nomination: Nomination,
+    },
+}
+
+/// The node that was chosen, and from how many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub node: String,
+    /// The sum of its weighted scores; none when it is the only one that fits.
+    pub score: Option<i64>,
+    pub fit: usize,
+    pub visited: usize,
+    pub nodes: usize,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Choice { node, score, fit, visited, nodes } = self;
+        write!(f, "looked at {visited} of {nodes} nodes, {fit} fit, chose {node}")?;
+        score.map_or(Ok(()), |score| write!(f, " with score {score}"))
+    }
+}
+
+/// What was found out about the nodes. They are given by slot.
+#[derive(Default)]
+pub struct Search {
+    pub fit: Vec<usize>,
+    pub rejected: Vec<(usize, &'static str, Rejection)>,
+    pub visited: usize,
+    /// Why no node was looked at.
+    pub refusal: Option<Reason>,
+    /// Who turned nodes away.
+    pub plugins: BTreeSet<&'static str>,
+    /// How many nodes were left out as these plugins named others.
+    left_out: Option<(usize, Vec<&'static str>)>,
+}
+
+/// The filters of one Pod, with what they computed for it.
+pub struct Filters<'c> {
+    checks: Vec<(&'static str, Filter<'c>)>,
+    /// The names of those that come into question, and who says so.
+    only: Option<(BTreeSet<String>, Vec<&'static str>)>,
+}
+
+impl<'c> Filters<'c> {
+    /// An error is the refusal of a plugin.
+    pub fn of(
+        pod: &'c PodInfo,
+        cluster: &'c Cluster,
+        profile: &'c Profile,
+    ) -> Result<Filters<'c>, (&'static str, Reason)> {
+        let mut filters = Filters { checks: Vec::new(), only: None };
+        for (name, plugin) in profile.filters() {
+            match plugin.pre_filter(pod, cluster) {
+                PreFilter::Skip => {}
+                PreFilter::Check(check) => filters.checks.push((name, check)),
+                PreFilter::Refuse(why) => return Err((name, why)),
+                PreFilter::Only(names, check) => {
+                    filters.checks.extend(check.map(|check| (name, check)));
+                    let (known, by) = filters.only.take().unwrap_or_else(|| (names.clone(), Vec::new()));
+                    let both = known.intersection(&names).cloned().collect();
+                    filters.only = Some((both, by.into_iter().chain([name]).collect()));
+                }
+            }
+        }
+        Ok(filters)
+    }
+
+    /// The first plugin that turns the node away, and why.
+    pub fn check(&self, node: &NodeInfo) -> Option<(&'static str, Rejection)> {
+        if let Some((names, by)) = &self.only
+            && !names.contains(&node.name)
+        {
+            let name = by.first().copied().unwrap_or_default();
+            return Some((name, Rejection::always(unnamed(by))));
+        }
+        self.checks.iter().find_map(|(name, check)| Some((*name, check(node)?)))
+    }
+}
+
+fn unnamed(by: &[&str]) -> String {
+    format!("node(s) didn't satisfy plugin(s) [{}]", by.join(" "))
+}
+
+/// Chooses a node for a Pod.
+pub fn decide(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile, env: &Env) -> Decision {
+    profile.prepare(pod, cluster);
+    if let Some(choice) = nominated(pod, cluster, profile) {
+        return Decision::Bind(choice);
+    }
+    let search = search(pod, cluster, profile);
+    cluster.advance(search.visited);
+    let nodes: Vec<&NodeInfo> = search.fit.iter().filter_map(|slot| cluster.at(*slot)).collect();
+    if let Some((node, score)) = best(pod, cluster, profile, &nodes, env) {
+        let (fit, visited) = (search.fit.len(), search.visited);
+        return Decision::Bind(Choice { node: node.name.clone(), score, fit, visited, nodes: cluster.len() });
+    }
+    let mut message = search.message(cluster.len());
+    let mut nomination = Nomination::Keep;
+    if !cluster.is_empty()
+        && let Some(post) = profile.post_filter(pod, cluster, &search, env)
+    {
+        let PostFilter { nomination: found, message: more } = post;
+        nomination = found;
+        if !more.is_empty() {
+            message = format!("{message} {more}");
+        }
+    }
+    Decision::Unschedulable { message, plugins: search.plugins, nomination }
+}
+
+/// The node on which room was made for the Pod comes first.
+fn nominated(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile) -> Option<Choice> {
+    let name = cluster.nominations.of(&pod.uid)?.to_owned();
+    let node = cluster.node(&name)?;
+    let slot = node.slot;
+    let fits = Filters::of(pod, cluster, profile).ok()?.check(node).is_none();
+    (fits && rivals(pod, cluster, profile, slot).is_none()).then(|| Choice {
+        node: name,
+        score: None,
+        fit: 1,
+        visited: 1,
+        nodes: cluster.len(),
+    })
+}
+
+/// Looks at nodes until enough fit.
+fn search(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile) -> Search {
+    let mut search = Search::default();
+    let wanted = profile.enough(cluster.len());
+    let (order, start) = cluster.search_order();
+    let mut candidates = None;
+    while search.fit.is_empty() && search.visited < candidates.unwrap_or(order.len()) {
+        let filters = match Filters::of(pod, cluster, profile) {
+            Ok(filters) => filters,
+            Err((plugin, why)) => {
+                search.refusal = Some(why);
+                search.plugins.insert(plugin);
+                return search;
+            }
+        };
+        let narrowed: Option<Vec<usize>> = filters.only.as_ref().map(|(names, by)| {
+            let slots: Vec<usize> = names.iter().filter_map(|name| cluster.node(name)).map(|node| node.slot).collect();
+            search.plugins.extend(by);
+            search.left_out = Some((cluster.len() - slots.len(), by.clone()));
+            slots
+        });
+        let (order, start) = narrowed.as_deref().map_or((&*order, start), |slots| (slots, 0));
+        candidates = Some(order.len());
+        while search.visited < order.len() && search.fit.len() < wanted {
+            let slot = order[(start + search.visited) % order.len()];
+            search.visited += 1;
+            match cluster.at(slot).map(|node| filters.check(node)) {
+                Some(None) => search.fit.push(slot),
+                Some(Some((plugin, rejection))) => search.reject(slot, plugin, rejection),
+                None => {}
+            }
+        }
+        drop(filters);
+        for slot in std::mem::take(&mut search.fit) {
+            match rivals(pod, cluster, profile, slot) {
+                None => search.fit.push(slot),
+                Some((plugin, rejection)) => search.reject(slot, plugin, rejection),
+            }
+        }
+    }
+    search
+}
+
+/// What is against a node once those for which room is being made there count, too, if they are as important. It has to
+/// fit with and without them: they may end up elsewhere.
+fn rivals(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile, slot: usize) -> Option<(&'static str, Rejection)> {
+    if cluster.nominations.is_empty() {
+        return None;
+    }
+    let name = &cluster.at(slot)?.name;
+    let others = cluster.nominations.on(name).filter(|other| other.priority >= pod.priority && other.uid != pod.uid);
+    let others: Vec<_> = others.cloned().collect();
+    if others.is_empty() {
+        return None;
+    }
+    others.iter().for_each(|other| cluster.give(slot, other.clone()));
+    let found = check(pod, cluster, profile, slot);
+    others.iter().for_each(|other| drop(cluster.take(slot, &other.uid)));
+    found
+}
+
+/// What is against a node as things are.
+pub fn check(pod: &PodInfo, cluster: &Cluster, profile: &Profile, slot: usize) -> Option<(&'static str, Rejection)> {
+    match Filters::of(pod, cluster, profile) {
+        Ok(filters) => filters.check(cluster.at(slot)?),
+        Err((plugin, why)) => Some((plugin, Rejection::always(why))),
+    }
+}
+
+/// Whether a node takes a Pod as things are; if not, who turns it away.
+pub fn fits(pod: &PodInfo, cluster: &Cluster, profile: &Profile, node: &NodeInfo) -> Result<(), &'static str> {
+    check(pod, cluster, profile, node.slot).map_or(Ok(()), |(plugin, _)| Err(plugin))
+}
+
+impl Search {
+    fn reject(&mut self, slot: usize, plugin: &'static str, rejection: Rejection) {
+        self.plugins.insert(plugin);
+        self.rejected.push((slot, plugin, rejection));
+    }
+
+    fn message(&self, nodes: usize) -> String {
+        if nodes == 0 {
+            return "no nodes available to schedule pods".into();
+        }
+        if let Some(why) = &self.refusal {
+            return format!("0/{nodes} nodes are available: {why}.");
+        }
+        let mut reasons = BTreeMap::<&str, usize>::new();
+        for why in self.rejected.iter().flat_map(|(.., rejection)| &rejection.why) {
+            *reasons.entry(why).or_default() += 1;
+        }
+        let others = self.left_out.as_ref().map(|(count, by)| (*count, unnamed(by)));
+        if let Some((count @ 1.., why)) = &others {
+            *reasons.entry(why).or_default() += count;
+        }
+        available(nodes, &reasons)
+    }
+}
+
+/// `0/3 nodes are available: 1 Insufficient cpu, 2 ...`
+pub fn available(nodes: usize, reasons: &BTreeMap<&str, usize>) -> String {
+    // Sorted as texts, numbers included: upstream's order.
+    let mut each: Vec<String> = reasons.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    each.sort();
+    format!("0/{nodes} nodes are available: {}.", each.join(", "))
+}
+
+/// The node with the highest sum of weighted scores; one of the best by lot.
+fn best<'a>(
+    pod: &PodInfo,
+    cluster: &Cluster,
+    profile: &Profile,
+    nodes: &[&'a NodeInfo],
+    env: &Env,
+) -> Option<(&'a NodeInfo, Option<i64>)> {
+    if let [only] = nodes {
+        return Some((only, None));
+    }
+    let totals = scores(pod, cluster, profile, nodes);
+    let top = *totals.iter().max()?;
+    let mut best = nodes.iter().zip(&totals).filter(|(_, total)| **total == top).map(|(node, _)| *node);
+    let lot = env.below(best.clone().count() as u64) as usize;
+    Some((best.nth(lot)?, Some(top)))
+}
+
+/// The weighted scores of nodes that fit.
+pub fn scores(pod: &PodInfo, cluster: &Cluster, profile: &Profile, nodes: &[&NodeInfo]) -> Vec<i64> {
+    let mut totals = vec![0i64; nodes.len()];
+    let mut points = vec![0i64; nodes.len()];
+    for (plugin, weight) in profile.scores() {
+        points.fill(0);
+        if plugin.score(pod, cluster, nodes, &mut points) {
+            totals.iter_mut().zip(&points).for_each(|(total, points)| *total += points * weight);
+        }
+    }
+    totals
+}

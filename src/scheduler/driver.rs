@@ -1,0 +1,376 @@
+//! The task that owns cluster and queue: takes in what changed, has Pods decided, and sends off what comes of it.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::{
+    apps::v1::{ReplicaSet, StatefulSet},
+    core::v1::{Namespace, Node, Pod, Service},
+    policy::v1::PodDisruptionBudget,
+};
+use tokio::{sync::mpsc, task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    cluster::Cluster,
+    config::Config,
+    decide::{self, Decision},
+    framework::{Change, Nomination},
+    pod::{self, NAME, PodInfo, is_finished, node_name},
+    profile::Profile,
+    queue::{self, Queue},
+    term,
+    writes::{self, Written},
+};
+use crate::{
+    api::Env,
+    client::{Client, Delta, Informers, Key, Recorder, reference},
+};
+
+/// So many bindings and conditions may be on their way at once: enough to fill the store's group commits.
+const MOST_WRITES: usize = 256;
+/// After so many decisions in a row others get their turn.
+const TURNS: usize = 16;
+
+type Changes<K> = mpsc::UnboundedReceiver<Delta<K>>;
+
+pub struct Scheduler {
+    client: Client,
+    env: Env,
+    config: Arc<Config>,
+    recorder: Recorder,
+    cluster: Cluster,
+    queue: Queue,
+    nodes: Changes<Node>,
+    pods: Changes<Pod>,
+    namespaces: Changes<Namespace>,
+    services: Changes<Service>,
+    replica_sets: Changes<ReplicaSet>,
+    stateful_sets: Changes<StatefulSet>,
+    budgets: Changes<PodDisruptionBudget>,
+    /// Bindings and conditions on their way.
+    writes: JoinSet<Written>,
+}
+
+impl Scheduler {
+    pub fn new(client: Client, env: Env, informers: &Informers, config: Arc<Config>) -> Scheduler {
+        Scheduler {
+            recorder: Recorder::new(client.clone(), env.clone(), NAME, None),
+            client,
+            env,
+            cluster: Cluster::default(),
+            queue: Queue::new(config.initial_backoff, config.max_backoff),
+            nodes: informers.nodes.subscribe(),
+            pods: informers.pods.subscribe(),
+            namespaces: informers.namespaces.subscribe(),
+            services: informers.services.subscribe(),
+            replica_sets: informers.replica_sets.subscribe(),
+            stateful_sets: informers.stateful_sets.subscribe(),
+            budgets: informers.pod_disruption_budgets.subscribe(),
+            writes: JoinSet::new(),
+            config,
+        }
+    }
+
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        loop {
+            // What is known goes first, all of it: a decision on old news is a wasted one, or a wrong one.
+            self.catch_up();
+            let mut turns = 0;
+            while turns < TURNS && self.writes.len() < MOST_WRITES && self.queue.has_active() {
+                self.schedule_one();
+                turns += 1;
+            }
+            if turns > 0 && !shutdown.is_cancelled() {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let wake = self.queue.next_wake();
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => break,
+                Some(delta) = self.namespaces.recv() => self.namespace_changed(delta),
+                Some(delta) = self.services.recv() => self.service_changed(delta),
+                Some(delta) = self.replica_sets.recv() => self.replica_set_changed(delta),
+                Some(delta) = self.stateful_sets.recv() => self.stateful_set_changed(delta),
+                Some(delta) = self.budgets.recv() => self.budget_changed(delta),
+                Some(delta) = self.nodes.recv() => self.node_changed(delta),
+                Some(delta) = self.pods.recv() => self.pod_changed(delta),
+                Some(Ok(written)) = self.writes.join_next() => self.written(written),
+                () = wait_until(wake) => {}
+                else => break,
+            }
+        }
+        while let Some(written) = self.writes.join_next().await {
+            written.into_iter().for_each(|written| self.written(written));
+        }
+    }
+
+    fn catch_up(&mut self) {
+        // What Pods are judged by comes before them.
+        while let Ok(delta) = self.namespaces.try_recv() {
+            self.namespace_changed(delta);
+        }
+        while let Ok(delta) = self.services.try_recv() {
+            self.service_changed(delta);
+        }
+        while let Ok(delta) = self.replica_sets.try_recv() {
+            self.replica_set_changed(delta);
+        }
+        while let Ok(delta) = self.stateful_sets.try_recv() {
+            self.stateful_set_changed(delta);
+        }
+        while let Ok(delta) = self.budgets.try_recv() {
+            self.budget_changed(delta);
+        }
+        while let Ok(delta) = self.nodes.try_recv() {
+            self.node_changed(delta);
+        }
+        while let Ok(delta) = self.pods.try_recv() {
+            self.pod_changed(delta);
+        }
+        while let Some(Ok(written)) = self.writes.try_join_next() {
+            self.written(written);
+        }
+        self.queue.wake(Instant::now());
+    }
+
+    fn namespace_changed(&mut self, Delta { key, new, .. }: Delta<Namespace>) {
+        if self.cluster.set_namespace(&key.name, new.as_deref()) {
+            self.on_changes(&[Change::Namespace], None);
+        }
+    }
+
+    fn service_changed(&mut self, Delta { key, new, .. }: Delta<Service>) {
+        self.cluster.workloads.set_service(&key, new.as_deref());
+    }
+
+    fn replica_set_changed(&mut self, Delta { old, new, .. }: Delta<ReplicaSet>) {
+        if let Some(uid) = old.as_ref().and_then(|old| old.metadata.uid.as_deref()) {
+            self.cluster.workloads.set_owner(uid, None);
+        }
+        if let Some(new) = new {
+            let selector = new.spec.as_ref().and_then(|spec| term::selector(&spec.selector));
+            self.cluster.workloads.set_owner(new.metadata.uid.as_deref().unwrap_or_default(), selector);
+        }
+    }
+
+    fn stateful_set_changed(&mut self, Delta { old, new, .. }: Delta<StatefulSet>) {
+        if let Some(uid) = old.as_ref().and_then(|old| old.metadata.uid.as_deref()) {
+            self.cluster.workloads.set_owner(uid, None);
+        }
+        if let Some(new) = new {
+            let selector = new.spec.as_ref().and_then(|spec| term::selector(&spec.selector));
+            self.cluster.workloads.set_owner(new.metadata.uid.as_deref().unwrap_or_default(), selector);
+        }
+    }
+
+    fn budget_changed(&mut self, Delta { key, new, .. }: Delta<PodDisruptionBudget>) {
+        self.cluster.workloads.set_budget(&key, new.as_deref());
+    }
+
+    fn node_changed(&mut self, delta: Delta<Node>) {
+        let Some(node) = delta.new else {
+            self.cluster.remove_node(&delta.key.name);
+            return self.on_changes(&[Change::NodeRemoved], None);
+        };
+        let changes = match &delta.old {
+            None => vec![Change::NodeAdded],
+            Some(old) => queue::node_changes(old, &node),
+        };
+        self.cluster.set_node(node);
+        self.on_changes(&changes, Some(&delta.key.name));
+    }
+
+    fn pod_changed(&mut self, Delta { key, old, new, .. }: Delta<Pod>) {
+        // Whoever was known under this name may be gone, finished, or another Pod.
+        if let Some(old) = old
+            && new.as_ref().is_none_or(|new| is_finished(new) || new.metadata.uid != old.metadata.uid)
+        {
+            self.queue.remove(&key);
+            let uid = old.metadata.uid.as_deref().unwrap_or_default();
+            self.cluster.nominations.remove(uid);
+            let pod = self.cluster.pod(uid).cloned();
+            let node = self.cluster.remove_pod(uid);
+            if let (Some(pod), Some(node)) = (pod, node) {
+                self.on_changes(&[Change::PodRemoved(pod)], Some(&node));
+            }
+        }
+        let Some(pod) = new.filter(|pod| !is_finished(pod)) else { return };
+        if let Some(node) = node_name(&pod).map(str::to_owned) {
+            self.queue.remove(&key);
+            self.pod_is_on(PodInfo::of(pod), &node);
+            return;
+        }
+        let pod = PodInfo::of(pod);
+        if self.profile(&pod).is_none() || pod.is_terminating() {
+            self.queue.remove(&key);
+            self.cluster.nominations.remove(&pod.uid);
+        } else if let Some((_, why)) = self.profile(&pod).and_then(|profile| profile.pre_enqueue(&pod)) {
+            self.condition(&pod, "SchedulingGated", &why);
+        } else {
+            self.pod_waits(pod);
+        }
+    }
+
+    /// A Pod has a node, or is its newer form there.
+    fn pod_is_on(&mut self, pod: Arc<PodInfo>, node: &str) {
+        let before = self.cluster.pod(&pod.uid).cloned();
+        let freed = self.cluster.set_pod(pod.clone(), node);
+        let changed = |before: &Arc<PodInfo>| {
+            before.pod.metadata.labels != pod.pod.metadata.labels || before.is_terminating() != pod.is_terminating()
+        };
+        match before {
+            None => self.on_changes(&[Change::PodAdded(pod)], Some(node)),
+            Some(before) => {
+                if let Some(freed) = freed {
+                    self.on_changes(&[Change::PodRemoved(before.clone())], Some(&freed));
+                }
+                if changed(&before) {
+                    self.on_changes(&[Change::PodChanged(before, pod)], Some(node));
+                }
+            }
+        }
+    }
+
+    fn pod_waits(&mut self, pod: Arc<PodInfo>) {
+        // Its binding is written, though not seen yet: this is old news.
+        if self.cluster.is_assumed(&pod.uid) && !self.queue.contains(&pod) {
+            return;
+        }
+        if !self.queue.contains(&pod)
+            && let Some(node) = pod.nominated()
+        {
+            // Room was being made for it before this scheduler started.
+            self.cluster.nominations.set(pod.clone(), node);
+        }
+        self.queue.add(pod.clone());
+        // Its condition may have been refused because somebody else changed the Pod.
+        if let Some(message) = self.queue.parked_for(&pod.key) {
+            self.condition(&pod, "Unschedulable", &message);
+        }
+    }
+
+    fn profile(&self, pod: &PodInfo) -> Option<&Profile> {
+        self.config.profiles.iter().find(|profile| profile.name == pod::scheduler(&pod.pod))
+    }
+
+    /// Wakes the Pods that changes may help; `node` is where they happened.
+    fn on_changes(&mut self, changes: &[Change], node: Option<&str>) {
+        let node = node.and_then(|node| self.cluster.node(node));
+        let (profiles, cluster) = (&self.config.profiles, &self.cluster);
+        let profile = |pod: &PodInfo| profiles.iter().find(|profile| profile.name == pod.scheduler());
+        self.queue.on_changes(
+            changes,
+            |pod, plugin, change| {
+                profile(pod).map_or(super::framework::Wakes::No, |profile| profile.wakes(plugin, pod, change))
+            },
+            |pod| match (profile(pod), node) {
+                (Some(profile), Some(node)) => decide::fits(pod, cluster, profile, node).map_err(Some),
+                _ => Err(None),
+            },
+        );
+    }
+
+    fn schedule_one(&mut self) {
+        let Some(pod) = self.queue.pop() else { return };
+        let config = self.config.clone();
+        let Some(profile) = config.profiles.iter().find(|profile| profile.name == pod.scheduler()) else {
+            // Pods of other schedulers are not put in line.
+            return self.queue.done(&pod);
+        };
+        let start = Instant::now();
+        match decide::decide(&pod, &mut self.cluster, profile, &self.env) {
+            Decision::Bind(choice) => {
+                self.cluster.assume(pod.clone(), &choice.node);
+                let note = format!("{choice}, in {} us", start.elapsed().as_micros());
+                let client = self.client.clone();
+                self.writes.spawn(async move {
+                    let outcome = writes::bind(&client, &pod, &choice.node, note).await;
+                    Written::Bound(pod, choice.node, outcome)
+                });
+            }
+            Decision::Unschedulable { message, plugins, nomination } => {
+                self.recorder.warning(reference(&*pod.pod), "FailedScheduling", message.clone());
+                match nomination {
+                    Nomination::Keep => {}
+                    Nomination::Clear => self.cluster.nominations.remove(&pod.uid),
+                    Nomination::Preempt { node, victims } => self.preempt(&pod, &node, victims),
+                }
+                self.condition(&pod, "Unschedulable", &message);
+                self.queue.park(&pod, plugins, &message);
+            }
+        }
+    }
+
+    /// Makes room for a Pod on a node; it waits there for its victims to be gone.
+    fn preempt(&mut self, pod: &Arc<PodInfo>, node: &str, victims: Vec<(Key, String)>) {
+        // Less important ones for which room was being made there have to look again elsewhere.
+        let lesser = self.cluster.nominations.on(node).filter(|other| other.priority < pod.priority);
+        let lesser: Vec<Arc<PodInfo>> = lesser.cloned().collect();
+        for other in lesser {
+            self.cluster.nominations.remove(&other.uid);
+            let message = self.queue.parked_for(&other.key).unwrap_or_default();
+            self.condition(&other, "Unschedulable", &message);
+        }
+        self.cluster.nominations.set(pod.clone(), node);
+        for (key, uid) in victims {
+            let Some(victim) = self.cluster.pod(&uid).cloned() else { continue };
+            if victim.is_terminating() {
+                continue;
+            }
+            let message = format!("Preempted by pod {} on node {node}", pod.uid);
+            self.recorder.normal(reference(&*victim.pod), "Preempted", message);
+            let (client, now) = (self.client.clone(), self.env.now());
+            let scheduler = pod.scheduler().to_owned();
+            self.writes.spawn(async move {
+                if let Err(status) = writes::preempt(&client, &victim.pod, &scheduler, now).await {
+                    tracing::warn!(%key, %status, "a Pod was not deleted for a more important one");
+                }
+                Written::Other
+            });
+        }
+    }
+
+    fn written(&mut self, written: Written) {
+        let Written::Bound(pod, node, outcome) = written else { return };
+        match outcome {
+            Ok(()) => {
+                let message = format!("Successfully assigned {} to {node}", pod.key);
+                self.recorder.normal(reference(&*pod.pod), "Scheduled", message);
+                self.queue.done(&pod);
+            }
+            Err(status) => {
+                if status.is_not_found() {
+                    self.queue.done(&pod);
+                } else {
+                    let message = format!("binding rejected: {status}");
+                    self.recorder.warning(reference(&*pod.pod), "FailedScheduling", message);
+                    self.queue.retry(&pod);
+                }
+                if let Some(node) = self.cluster.forget(&pod.uid) {
+                    self.on_changes(&[Change::PodRemoved(pod)], Some(&node));
+                }
+            }
+        }
+    }
+
+    /// Tells in the Pod's status why it has no node, and on which one room is being made for it; unless it says so already.
+    fn condition(&mut self, pod: &Arc<PodInfo>, reason: &str, message: &str) {
+        let nominated = self.cluster.nominations.of(&pod.uid);
+        let Some(patch) = writes::unscheduled(&pod.pod, reason, message, nominated, self.env.now()) else { return };
+        let (client, key) = (self.client.clone(), pod.key.clone());
+        self.writes.spawn(async move {
+            if let Err(status) = client.merge::<Pod>(key.namespace(), &key.name, Some("status"), patch).await {
+                tracing::debug!(%key, %status, "the Pod's condition was not written");
+            }
+            Written::Other
+        });
+    }
+}
+
+async fn wait_until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,203 @@
+//! Counts that rules ask for again and again, kept by increments: which Pods match a class, who carries which terms, and
+//! which value of a label each node has. Everything is by slot, the number of a node.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use super::{
+    pod::PodInfo,
+    term::{Carried, Feeling, Namespaces, Who},
+};
+
+/// The id of no value.
+pub const NONE: u32 = u32::MAX;
+/// So many classes are kept; the one that was not asked for the longest goes. Each has a number per node.
+const MOST_CLASSES: usize = 1024;
+
+/// A node label as numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Topology {
+    values: HashMap<String, u32>,
+    /// The value's id by slot; `NONE`: the node has no such label.
+    ids: Vec<u32>,
+}
+
+impl Topology {
+    /// The id of a node's value, below [`Topology::len`].
+    pub fn of(&self, slot: usize) -> Option<usize> {
+        self.ids.get(slot).filter(|id| **id != NONE).map(|id| *id as usize)
+    }
+
+    /// How many values there are or were.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    pub fn set(&mut self, slot: usize, value: Option<&str>) {
+        if self.ids.len() <= slot {
+            self.ids.resize(slot + 1, NONE);
+        }
+        self.ids[slot] = value.map_or(NONE, |value| match self.values.get(value) {
+            Some(id) => *id,
+            None => {
+                let id = self.values.len() as u32;
+                self.values.insert(value.to_owned(), id);
+                id
+            }
+        });
+    }
+
+    /// Numbers by slot as sums by value.
+    pub fn sums(&self, counts: &[u32]) -> Vec<i64> {
+        let mut sums = vec![0; self.len()];
+        for (id, count) in self.ids.iter().zip(counts) {
+            if *id != NONE {
+                sums[*id as usize] += i64::from(*count);
+            }
+        }
+        sums
+    }
+}
+
+/// The Pods that all of some terms mean.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Class {
+    pub all: Vec<Who>,
+    /// Whether those that are being deleted count.
+    pub terminating: bool,
+}
+
+impl Class {
+    pub fn matches(&self, pod: &PodInfo, namespaces: &Namespaces) -> bool {
+        (self.terminating || !pod.is_terminating()) && self.all.iter().all(|who| who.matches(pod, namespaces))
+    }
+
+    fn asks_for_namespaces(&self) -> bool {
+        self.all.iter().any(|who| who.namespace_selector.is_some())
+    }
+}
+
+struct Census {
+    /// How many Pods match, by slot; slots beyond the end have none.
+    counts: Vec<u32>,
+    used: u64,
+}
+
+/// How many Pods say the same thing of others, by slot.
+type Carriers = HashMap<Arc<Carried>, BTreeMap<usize, u32>>;
+
+/// See the module.
+#[derive(Default)]
+pub struct Index {
+    topologies: HashMap<String, Topology>,
+    classes: HashMap<Class, Census>,
+    /// Of required anti-affinity alone: every decision asks.
+    repelled: Carriers,
+    /// All the other terms.
+    inclined: Carriers,
+    clock: u64,
+}
+
+impl Index {
+    pub fn knows_topology(&self, key: &str) -> bool {
+        self.topologies.contains_key(key)
+    }
+
+    pub fn add_topology(&mut self, key: &str, topology: Topology) {
+        self.topologies.insert(key.to_owned(), topology);
+    }
+
+    pub fn topology(&self, key: &str) -> Option<&Topology> {
+        self.topologies.get(key)
+    }
+
+    /// Whether the class is counted; if so, that is noted as its last use.
+    pub fn knows_class(&mut self, class: &Class) -> bool {
+        self.clock += 1;
+        let census = self.classes.get_mut(class);
+        census.map(|census| census.used = self.clock).is_some()
+    }
+
+    pub fn add_class(&mut self, class: &Class, counts: Vec<u32>) {
+        if self.classes.len() >= MOST_CLASSES {
+            let oldest = self.classes.iter().min_by_key(|(_, census)| census.used).map(|(class, _)| class.clone());
+            oldest.map(|class| self.classes.remove(&class));
+        }
+        self.classes.insert(class.clone(), Census { counts, used: self.clock });
+    }
+
+    pub fn class(&self, class: &Class) -> Option<Cow<'_, [u32]>> {
+        self.classes.get(class).map(|census| Cow::Borrowed(census.counts.as_slice()))
+    }
+
+    /// What namespaces are called has changed: what asks for that is counted anew when it is needed.
+    pub fn namespaces_changed(&mut self) {
+        self.classes.retain(|class, _| !class.asks_for_namespaces());
+    }
+
+    pub fn node_labels<'a>(&mut self, slot: usize, label: impl Fn(&str) -> Option<&'a str>) {
+        for (key, topology) in &mut self.topologies {
+            topology.set(slot, label(key));
+        }
+    }
+
+    /// A Pod came to a slot.
+    pub fn came(&mut self, slot: usize, pod: &PodInfo, namespaces: &Namespaces) {
+        for (class, census) in &mut self.classes {
+            if class.matches(pod, namespaces) {
+                if census.counts.len() <= slot {
+                    census.counts.resize(slot + 1, 0);
+                }
+                census.counts[slot] += 1;
+            }
+        }
+        for carried in &pod.affinity.carried {
+            *self.carriers(carried).entry(carried.clone()).or_default().entry(slot).or_default() += 1;
+        }
+    }
+
+    /// A Pod that had come to a slot left it.
+    pub fn left(&mut self, slot: usize, pod: &PodInfo, namespaces: &Namespaces) {
+        for (class, census) in &mut self.classes {
+            if class.matches(pod, namespaces)
+                && let Some(count) = census.counts.get_mut(slot)
+            {
+                *count = count.saturating_sub(1);
+            }
+        }
+        for carried in &pod.affinity.carried {
+            let carriers = self.carriers(carried);
+            let Some(slots) = carriers.get_mut(carried) else { continue };
+            if let Some(count) = slots.get_mut(&slot) {
+                *count -= 1;
+                if *count == 0 {
+                    slots.remove(&slot);
+                }
+            }
+            if slots.is_empty() {
+                carriers.remove(carried);
+            }
+        }
+    }
+
+    fn carriers(&mut self, carried: &Carried) -> &mut Carriers {
+        if carried.feeling == Feeling::Anti { &mut self.repelled } else { &mut self.inclined }
+    }
+
+    /// The required anti-affinity terms of Pods on nodes, with how many have each, by slot.
+    pub fn repelled(&self) -> impl Iterator<Item = (&Carried, &BTreeMap<usize, u32>)> {
+        self.repelled.iter().map(|(carried, slots)| (&**carried, slots))
+    }
+
+    /// The other terms of Pods on nodes, likewise.
+    pub fn inclined(&self) -> impl Iterator<Item = (&Carried, &BTreeMap<usize, u32>)> {
+        self.inclined.iter().map(|(carried, slots)| (&**carried, slots))
+    }
+}

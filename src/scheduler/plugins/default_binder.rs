@@ -1,0 +1,13 @@
+//! DefaultBinder: the driver writes a Binding. The row is there so that profiles can name it.
+
+use super::{
+    super::framework::{Plugin, Point, Row},
+    plain,
+};
+
+pub const ROW: Row = Row { name: "DefaultBinder", weight: 0, points: &[Point::Bind], make: plain::<DefaultBinder> };
+
+#[derive(Default)]
+struct DefaultBinder;
+
+impl Plugin for DefaultBinder {}

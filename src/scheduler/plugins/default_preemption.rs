@@ -1,0 +1,243 @@
+//! DefaultPreemption: makes room for a Pod by deleting less important ones.
+//! <https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/>
+
+use std::{cmp::Reverse, collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    api::Env,
+    scheduler::{
+        cluster::Cluster,
+        decide::{Search, available, check},
+        framework::{Nomination, Plugin, Point, PostFilter, Row, args},
+        pod::PodInfo,
+        profile::Profile,
+    },
+};
+
+pub const ROW: Row = Row { name: "DefaultPreemption", weight: 0, points: &[Point::PostFilter], make };
+
+/// What a condition says of a Pod that was deleted for another one.
+pub const REASON: &str = "PreemptionByScheduler";
+
+/// How many nodes are looked at for a choice among them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct DefaultPreemptionArgs {
+    min_candidate_nodes_percentage: i64,
+    min_candidate_nodes_absolute: i64,
+}
+
+impl Default for DefaultPreemptionArgs {
+    fn default() -> Self {
+        DefaultPreemptionArgs { min_candidate_nodes_percentage: 10, min_candidate_nodes_absolute: 100 }
+    }
+}
+
+fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
+    let args: DefaultPreemptionArgs = args(value)?;
+    if !(0..=100).contains(&args.min_candidate_nodes_percentage) {
+        return Err("minCandidateNodesPercentage: must be in the range [0, 100]".into());
+    }
+    if args.min_candidate_nodes_absolute < 0 {
+        return Err("minCandidateNodesAbsolute: must be no less than 0".into());
+    }
+    if args.min_candidate_nodes_percentage == 0 && args.min_candidate_nodes_absolute == 0 {
+        return Err("minCandidateNodesPercentage: cannot be zero at the same time as minCandidateNodesAbsolute".into());
+    }
+    Ok(Box::new(args))
+}
+
+/// A node, and whom it would cost, the most important one first.
+struct Candidate {
+    slot: usize,
+    victims: Vec<Arc<PodInfo>>,
+    /// How many of them a PodDisruptionBudget would protect.
+    violating: usize,
+}
+
+impl Plugin for DefaultPreemptionArgs {
+    fn post_filter(
+        &self,
+        pod: &PodInfo,
+        cluster: &mut Cluster,
+        profile: &Profile,
+        search: &Search,
+        env: &Env,
+    ) -> Option<PostFilter> {
+        let told = |nomination, message: &str| {
+            let message = if message.is_empty() { String::new() } else { format!("preemption: {message}") };
+            Some(PostFilter { nomination, message })
+        };
+        if let Some(why) = not_eligible(pod, cluster, search) {
+            return told(Nomination::Keep, why);
+        }
+        let nodes = cluster.len();
+        let mut reasons = BTreeMap::<String, usize>::new();
+        let candidates = self.candidates(pod, cluster, profile, search, env, &mut reasons);
+        let Some(best) = choose(candidates) else {
+            let looked_at: usize = search.rejected.iter().filter(|(.., rejection)| rejection.resolvable).count();
+            if nodes > looked_at {
+                reasons.insert("Preemption is not helpful for scheduling".into(), nodes - looked_at);
+            }
+            let reasons = reasons.iter().map(|(why, count)| (why.as_str(), *count)).collect();
+            return told(Nomination::Clear, &available(nodes, &reasons));
+        };
+        let node = cluster.at(best.slot).map(|node| node.name.clone())?;
+        let victims = best.victims.iter().map(|victim| (victim.key.clone(), victim.uid.clone())).collect();
+        told(Nomination::Preempt { node, victims }, "")
+    }
+}
+
+/// Why a Pod may not cost others their place.
+fn not_eligible(pod: &PodInfo, cluster: &Cluster, search: &Search) -> Option<&'static str> {
+    if pod.spec().and_then(|spec| spec.preemption_policy.as_deref()) == Some("Never") {
+        return Some("not eligible due to preemptionPolicy=Never.");
+    }
+    let node = cluster.node(cluster.nominations.of(&pod.uid)?)?;
+    // If the node will not do anyway, another one may be looked for at once.
+    let hopeless = |(slot, _, rejection): &(usize, _, super::super::framework::Rejection)| {
+        *slot == node.slot && !rejection.resolvable
+    };
+    if search.rejected.iter().any(hopeless) {
+        return None;
+    }
+    let leaving = |other: &Arc<PodInfo>| other.priority < pod.priority && is_preempted(other);
+    node.load.pods().any(leaving).then_some("not eligible due to a terminating pod on the nominated node.")
+}
+
+/// Whether it is on its way out for a more important one.
+fn is_preempted(pod: &PodInfo) -> bool {
+    let conditions = pod.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    pod.is_terminating()
+        && conditions
+            .into_iter()
+            .flatten()
+            .any(|c| c.type_ == "DisruptionTarget" && c.status == "True" && c.reason.as_deref() == Some(REASON))
+}
+
+impl DefaultPreemptionArgs {
+    /// The nodes on which room can be made; why not is counted into `reasons`. Beginning somewhere, so that not always the
+    /// same ones pay, until there are enough to choose from.
+    fn candidates(
+        &self,
+        pod: &PodInfo,
+        cluster: &mut Cluster,
+        profile: &Profile,
+        search: &Search,
+        env: &Env,
+        reasons: &mut BTreeMap<String, usize>,
+    ) -> Vec<Candidate> {
+        let resolvable = search.rejected.iter().filter(|(.., rejection)| rejection.resolvable);
+        let slots: Vec<usize> = resolvable.map(|(slot, ..)| *slot).collect();
+        if slots.is_empty() {
+            return Vec::new();
+        }
+        let share = slots.len() as i64 * self.min_candidate_nodes_percentage / 100;
+        let enough = share.max(self.min_candidate_nodes_absolute).clamp(1, slots.len() as i64) as usize;
+        let start = env.below(slots.len() as u64) as usize;
+        let (mut found, mut harmless) = (Vec::new(), false);
+        for n in 0..slots.len() {
+            match select_victims(pod, cluster, profile, slots[(start + n) % slots.len()]) {
+                Ok(candidate) => {
+                    harmless |= candidate.violating == 0;
+                    found.push(candidate);
+                    if harmless && found.len() >= enough {
+                        break;
+                    }
+                }
+                Err(why) => why.into_iter().for_each(|why| *reasons.entry(why.into_owned()).or_default() += 1),
+            }
+        }
+        found
+    }
+}
+
+/// More important first: a higher priority, or longer on its node.
+fn importance(pod: &PodInfo) -> (Reverse<i32>, Timestamp) {
+    (Reverse(pod.priority), pod.started.unwrap_or(Timestamp::MAX))
+}
+
+/// The fewest and least important Pods of a node that have to go; or why it is of no use. All less important ones are
+/// taken off, then each is put back if the Pod still fits; those that a budget protects first. The cluster is left as it
+/// was.
+fn select_victims(
+    pod: &PodInfo,
+    cluster: &mut Cluster,
+    profile: &Profile,
+    slot: usize,
+) -> Result<Candidate, Vec<super::super::framework::Reason>> {
+    let node = cluster.at(slot).ok_or_else(Vec::new)?;
+    let mut lesser: Vec<Arc<PodInfo>> =
+        node.load.pods().filter(|other| other.priority < pod.priority).cloned().collect();
+    if lesser.is_empty() {
+        return Err(vec!["No preemption victims found for incoming pod".into()]);
+    }
+    let rivals = cluster.nominations.on(&node.name);
+    let rivals = rivals.filter(|other| other.priority >= pod.priority && other.uid != pod.uid);
+    let rivals: Vec<_> = rivals.cloned().collect();
+    lesser.sort_by_cached_key(|other| (importance(other), other.uid.clone()));
+    // Those for which room is being made here are as good as there.
+    rivals.iter().for_each(|rival| cluster.give(slot, rival.clone()));
+    lesser.iter().for_each(|other| drop(cluster.take(slot, &other.uid)));
+    let mut outcome = check(pod, cluster, profile, slot).map_or(Ok(()), |(_, rejection)| Err(rejection.why));
+    let (mut victims, mut violating) = (Vec::new(), 0);
+    if outcome.is_ok() {
+        let (protected, free) = by_budgets(cluster, &lesser);
+        let reprieved = |cluster: &mut Cluster, other: &Arc<PodInfo>| {
+            cluster.give(slot, other.clone());
+            let fits = check(pod, cluster, profile, slot).is_none();
+            if !fits {
+                cluster.take(slot, &other.uid);
+            }
+            fits
+        };
+        for (other, is_protected) in protected.iter().map(|o| (o, true)).chain(free.iter().map(|o| (o, false))) {
+            if !reprieved(cluster, other) {
+                violating += usize::from(is_protected);
+                victims.push((*other).clone());
+            }
+        }
+        // Nobody has to go: what was against the node is gone, too, and no longer to be helped this way.
+        if victims.is_empty() {
+            outcome = Err(vec!["No preemption victims found for incoming pod".into()]);
+        }
+        victims.iter().for_each(|victim| cluster.give(slot, victim.clone()));
+    } else {
+        lesser.iter().for_each(|other| cluster.give(slot, other.clone()));
+    }
+    rivals.iter().for_each(|rival| drop(cluster.take(slot, &rival.uid)));
+    victims.sort_by_cached_key(|victim| importance(victim));
+    outcome.map(|()| Candidate { slot, victims, violating })
+}
+
+/// Those whose loss a PodDisruptionBudget does not allow if all before them went, and the others.
+fn by_budgets(cluster: &Cluster, pods: &[Arc<PodInfo>]) -> (Vec<Arc<PodInfo>>, Vec<Arc<PodInfo>>) {
+    let mut left = BTreeMap::new();
+    pods.iter().cloned().partition(|pod| {
+        let mut violates = false;
+        for ((namespace, name), budget) in cluster.workloads.budgets_of(pod) {
+            let left = left.entry((namespace.to_owned(), name.to_owned())).or_insert(budget.allowed);
+            *left -= 1;
+            violates |= *left < 0;
+        }
+        violates
+    })
+}
+
+/// Upstream's ranking: the fewest protected victims, the least important first victim, the lowest sum of priorities, the
+/// fewest victims, the latest start of the longest running of the most important ones; then the first.
+fn choose(candidates: Vec<Candidate>) -> Option<Candidate> {
+    candidates.into_iter().min_by_key(|candidate| {
+        let victims = &candidate.victims;
+        let highest = victims.first().map(|victim| victim.priority);
+        // Every victim weighs something, even one below zero.
+        let sum: i64 = victims.iter().map(|victim| i64::from(victim.priority) + i64::from(i32::MAX) + 1).sum();
+        let top = victims.iter().filter(|victim| Some(victim.priority) == highest);
+        let earliest = top.map(|victim| victim.started.unwrap_or(Timestamp::MAX)).min();
+        (candidate.violating, highest, sum, victims.len(), Reverse(earliest))
+    })
+}

@@ -1,0 +1,217 @@
+//! InterPodAffinity: Pods that want to be, or not to be, where certain other Pods are.
+//! <https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity>
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::super::framework::{Change, MAX_SCORE, Plugin, Point, PreFilter, Rejection, Row, Wakes, args};
+use crate::scheduler::{
+    cluster::{Cluster, NodeInfo},
+    index::{Class, Topology},
+    pod::PodInfo,
+    term::{Feeling, Term, Who},
+};
+
+pub const ROW: Row = Row {
+    name: "InterPodAffinity",
+    weight: 2,
+    points: &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score],
+    make,
+};
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct InterPodAffinityArgs {
+    /// What a required affinity of a Pod that is there is worth to those it wants near.
+    hard_pod_affinity_weight: i64,
+    ignore_preferred_terms_of_existing_pods: bool,
+}
+
+impl Default for InterPodAffinityArgs {
+    fn default() -> Self {
+        InterPodAffinityArgs { hard_pod_affinity_weight: 1, ignore_preferred_terms_of_existing_pods: false }
+    }
+}
+
+fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
+    let args: InterPodAffinityArgs = args(value)?;
+    match args.hard_pod_affinity_weight {
+        0..=100 => Ok(Box::new(args)),
+        weight => Err(format!("hardPodAffinityWeight: Invalid value: {weight}: not in valid range [0, 100]")),
+    }
+}
+
+/// The Pods that all terms mean.
+fn class<'a>(terms: impl IntoIterator<Item = &'a Term>) -> Class {
+    let mut all: Vec<Who> = terms.into_iter().map(|term| term.who.clone()).collect();
+    all.dedup();
+    Class { all, terminating: true }
+}
+
+/// How many Pods of a class are at each value of a node label.
+struct Nearby<'c> {
+    topology: Cow<'c, Topology>,
+    counts: Vec<i64>,
+}
+
+impl<'c> Nearby<'c> {
+    fn of(cluster: &'c Cluster, class: &Class, key: &str) -> Nearby<'c> {
+        let topology = cluster.topology(key);
+        let counts = topology.sums(&cluster.class(class));
+        Nearby { topology, counts }
+    }
+
+    /// None: the node has no such label.
+    fn at(&self, node: &NodeInfo) -> Option<i64> {
+        self.topology.of(node.slot).map(|id| self.counts[id])
+    }
+}
+
+/// Numbers at the values of node labels.
+#[derive(Default)]
+struct Marks<'c>(BTreeMap<&'c str, (Cow<'c, Topology>, Vec<i64>)>);
+
+impl<'c> Marks<'c> {
+    fn at_key(&mut self, cluster: &'c Cluster, key: &'c str) -> &mut (Cow<'c, Topology>, Vec<i64>) {
+        self.0.entry(key).or_insert_with(|| {
+            let topology = cluster.topology(key);
+            let none = vec![0; topology.len()];
+            (topology, none)
+        })
+    }
+
+    /// `weight` for each of so many Pods by slot.
+    fn add<'s>(
+        &mut self,
+        cluster: &'c Cluster,
+        key: &'c str,
+        slots: impl IntoIterator<Item = (&'s usize, &'s u32)>,
+        weight: i64,
+    ) {
+        let (topology, marks) = self.at_key(cluster, key);
+        for (slot, count) in slots {
+            if let Some(id) = topology.of(*slot) {
+                marks[id] += weight * i64::from(*count);
+            }
+        }
+    }
+
+    fn sum(&self, node: &NodeInfo) -> i64 {
+        self.0.values().filter_map(|(topology, marks)| topology.of(node.slot).map(|id| marks[id])).sum()
+    }
+}
+
+impl Plugin for InterPodAffinityArgs {
+    fn prepare(&self, pod: &PodInfo, cluster: &mut Cluster) {
+        let affinity = &pod.affinity;
+        if affinity.carried.is_empty() {
+            return;
+        }
+        for carried in &affinity.carried {
+            cluster.prepare_topology(&carried.term.key);
+        }
+        if !affinity.required.is_empty() {
+            cluster.prepare_class(&class(&affinity.required));
+        }
+        for term in affinity.anti.iter().chain(affinity.preferred.iter().map(|(_, term)| term)) {
+            cluster.prepare_class(&class([term]));
+        }
+    }
+
+    fn pre_filter<'c>(&'c self, pod: &'c PodInfo, cluster: &'c Cluster) -> PreFilter<'c> {
+        let affinity = &pod.affinity;
+        let mut repelled = Marks::default();
+        for (carried, slots) in cluster.index().repelled() {
+            if carried.term.who.matches(pod, &cluster.namespaces) {
+                repelled.add(cluster, &carried.term.key, slots, 1);
+            }
+        }
+        if repelled.0.is_empty() && affinity.required.is_empty() && affinity.anti.is_empty() {
+            return PreFilter::Skip;
+        }
+        let anti: Vec<Nearby<'c>> =
+            affinity.anti.iter().map(|term| Nearby::of(cluster, &class([term]), &term.key)).collect();
+        let wanted = class(&affinity.required);
+        let required: Vec<Nearby<'c>> =
+            affinity.required.iter().map(|term| Nearby::of(cluster, &wanted, &term.key)).collect();
+        // The first of Pods that want to be near each other has to begin somewhere.
+        let first = required.iter().all(|near| near.counts.iter().all(|count| *count == 0))
+            && affinity.required.iter().all(|term| term.who.matches(pod, &cluster.namespaces));
+        PreFilter::Check(Box::new(move |node| {
+            if !required.is_empty() {
+                let labelled = required.iter().all(|near| near.at(node).is_some());
+                let near = || required.iter().all(|near| near.at(node).is_some_and(|count| count > 0));
+                if !labelled || !(first || near()) {
+                    return Some(Rejection::always("node(s) didn't match pod affinity rules"));
+                }
+            }
+            if anti.iter().any(|far| far.at(node).is_some_and(|count| count > 0)) {
+                return Some(Rejection::now("node(s) didn't match pod anti-affinity rules"));
+            }
+            let unwelcome = repelled.sum(node) > 0;
+            unwelcome.then(|| Rejection::now("node(s) didn't satisfy existing pods anti-affinity rules"))
+        }))
+    }
+
+    fn score(&self, pod: &PodInfo, cluster: &Cluster, nodes: &[&NodeInfo], points: &mut [i64]) -> bool {
+        let mut marks = Marks::default();
+        for (weight, term) in &pod.affinity.preferred {
+            let counts = cluster.class(&class([term]));
+            let near = counts.iter().enumerate().filter(|(_, count)| **count > 0);
+            let near: Vec<(usize, u32)> = near.map(|(slot, count)| (slot, *count)).collect();
+            marks.add(cluster, &term.key, near.iter().map(|(slot, count)| (slot, count)), *weight);
+        }
+        if !self.ignore_preferred_terms_of_existing_pods || !pod.affinity.preferred.is_empty() {
+            for (carried, slots) in cluster.index().inclined() {
+                let weight = match carried.feeling {
+                    Feeling::Prefers(weight) => weight,
+                    Feeling::Required => self.hard_pod_affinity_weight,
+                    Feeling::Anti => 0,
+                };
+                if weight != 0 && carried.term.who.matches(pod, &cluster.namespaces) {
+                    marks.add(cluster, &carried.term.key, slots, weight);
+                }
+            }
+        }
+        if marks.0.values().all(|(_, marks)| marks.iter().all(|mark| *mark == 0)) {
+            return false;
+        }
+        for (node, points) in nodes.iter().zip(&mut *points) {
+            *points = marks.sum(node);
+        }
+        spread_out(points);
+        true
+    }
+
+    fn wakes(&self, pod: &PodInfo, change: &Change) -> Wakes {
+        let affinity = &pod.affinity;
+        // Namespaces that are meant by their labels: any may be.
+        let meant = |term: &Term, other: &PodInfo| {
+            let named = term.who.namespaces.contains(&other.key.namespace) || term.who.namespace_selector.is_some();
+            named && term.who.selector.as_ref().is_some_and(|s| s.matches(|key| other.label(key)))
+        };
+        let wanted = |other: &PodInfo| affinity.required.iter().any(|term| meant(term, other));
+        let feared = |other: &PodInfo| affinity.anti.iter().any(|term| meant(term, other));
+        let repels = |other: &PodInfo| other.affinity.anti.iter().any(|term| meant(term, pod));
+        Wakes::anywhere(match change {
+            Change::NodeAdded | Change::NodeLabels | Change::Namespace => true,
+            Change::PodAdded(other) => wanted(other),
+            Change::PodRemoved(other) => wanted(other) || feared(other) || repels(other),
+            Change::PodChanged(old, new) => wanted(new) || wanted(old) || feared(old) || repels(old),
+            _ => false,
+        })
+    }
+}
+
+/// The lowest becomes 0, the highest 100.
+fn spread_out(points: &mut [i64]) {
+    let (lowest, highest) = (points.iter().copied().min().unwrap_or(0), points.iter().copied().max().unwrap_or(0));
+    for points in points {
+        *points = match highest - lowest {
+            0 => 0,
+            range => (MAX_SCORE as f64 * (*points - lowest) as f64 / range as f64) as i64,
+        };
+    }
+}

@@ -1,0 +1,119 @@
+//! How full nodes may get: the strategies by which NodeResourcesFit ranks them, and the amounts that scores look at.
+
+use serde::{Deserialize, Serialize};
+
+use super::super::framework::MAX_SCORE;
+use crate::{api::pod_resources::Amounts, scheduler::cluster::NodeInfo};
+
+/// A resource and how much it counts.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Resource {
+    pub name: String,
+    pub weight: i64,
+}
+
+impl Default for Resource {
+    fn default() -> Resource {
+        Resource { name: String::new(), weight: 1 }
+    }
+}
+
+/// Both as upstream's defaults.
+pub fn cpu_and_memory() -> Vec<Resource> {
+    ["cpu", "memory"].map(|name| Resource { name: name.into(), weight: 1 }).into()
+}
+
+/// An error names the field below `resources`.
+pub fn checked(resources: &[Resource]) -> Result<(), String> {
+    for (n, resource) in resources.iter().enumerate() {
+        if !(1..=100).contains(&resource.weight) {
+            return Err(format!(
+                "resources[{n}].weight: Invalid value: {}: must be in the range [1, 100]",
+                resource.weight
+            ));
+        }
+        if resource.name.is_empty() {
+            return Err(format!("resources[{n}].name: Required value"));
+        }
+        if resources[..n].iter().any(|other| other.name == resource.name) {
+            return Err(format!("resources[{n}].name: Duplicate value: {:?}", resource.name));
+        }
+    }
+    Ok(())
+}
+
+/// A point of a curve: at this use (0..=100) a node is worth so much (0..=10).
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CurvePoint {
+    pub utilization: i64,
+    pub score: i64,
+}
+
+#[derive(Clone, Debug)]
+pub enum Strategy {
+    /// The emptier, the better.
+    Least,
+    /// The fuller, the better.
+    Most,
+    Curve(Vec<CurvePoint>),
+}
+
+/// What a Pod would take of one resource beside what is taken, and of how much. None: the node has none of it, or the Pod
+/// wants none of what few nodes have.
+pub fn share(resource: &str, used: &Amounts, wanted: &Amounts, capacity: &Amounts) -> Option<(i64, i64)> {
+    let (has, wants) = (capacity.get(resource), wanted.get(resource));
+    let scarce = !matches!(resource, "cpu" | "memory" | "ephemeral-storage");
+    (has > 0 && !(scarce && wants == 0)).then(|| (used.get(resource).saturating_add(wants), has))
+}
+
+impl Strategy {
+    /// The weighted mean over resources, 0..=100.
+    pub fn score(&self, resources: &[Resource], wanted: &Amounts, node: &NodeInfo) -> i64 {
+        let (mut sum, mut weights) = (0, 0);
+        for Resource { name, weight } in resources {
+            let Some((used, capacity)) = share(name, &node.load.assumed, wanted, &node.allocatable) else { continue };
+            let points = self.points(used, capacity);
+            // Upstream's curve leaves out what scores nothing.
+            if points > 0 || !matches!(self, Strategy::Curve(_)) {
+                sum += points * weight;
+                weights += weight;
+            }
+        }
+        match (weights, self) {
+            (0, _) => 0,
+            (_, Strategy::Curve(_)) => (sum as f64 / weights as f64).round() as i64,
+            _ => sum / weights,
+        }
+    }
+
+    fn points(&self, used: i64, capacity: i64) -> i64 {
+        match self {
+            Strategy::Least => percent((capacity - used).max(0), capacity),
+            Strategy::Most => percent(used.min(capacity), capacity),
+            Strategy::Curve(curve) => on(curve, if used > capacity { MAX_SCORE } else { percent(used, capacity) }),
+        }
+    }
+}
+
+/// `part` of `capacity`, which is more than nothing.
+fn percent(part: i64, capacity: i64) -> i64 {
+    part.checked_mul(MAX_SCORE).map_or_else(|| part / (capacity / MAX_SCORE), |part| part / capacity)
+}
+
+/// The broken line through the points, times ten.
+fn on(curve: &[CurvePoint], utilization: i64) -> i64 {
+    let score = |n: usize| curve[n].score * 10;
+    for n in 0..curve.len() {
+        if utilization <= curve[n].utilization {
+            if n == 0 {
+                return score(0);
+            }
+            let (from, to) = (&curve[n - 1], &curve[n]);
+            let (rise, run) = (score(n) - score(n - 1), to.utilization - from.utilization);
+            return score(n - 1) + rise * (utilization - from.utilization) / run;
+        }
+    }
+    curve.last().map_or(0, |last| last.score * 10)
+}

@@ -1,0 +1,226 @@
+//! A profile: which plugins decide about the Pods of one schedulerName, with which weights and arguments.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{
+    cluster::Cluster,
+    decide::Search,
+    framework::{Change, Plugin, Point, PostFilter, Reason, Row, Wakes},
+    plugins::PLUGINS,
+    pod::{NAME, PodInfo},
+};
+use crate::api::Env;
+
+/// A plugin as a profile names it.
+pub struct Named {
+    pub name: String,
+    pub weight: Option<i64>,
+}
+
+/// What a profile says of one extension point, or of all.
+pub struct Set {
+    /// Where that is, for errors.
+    pub path: String,
+    pub enabled: Vec<Named>,
+    /// `*`: all.
+    pub disabled: BTreeSet<String>,
+}
+
+/// What a profile says.
+#[derive(Default)]
+pub struct Plan {
+    pub name: String,
+    /// So much of the nodes that fit is enough; 0: by the size of the cluster.
+    pub percentage: usize,
+    /// The arguments of plugins, each with its path for errors.
+    pub args: BTreeMap<String, (String, Value)>,
+    /// `multiPoint`.
+    pub everywhere: Option<Set>,
+    pub points: Vec<(Point, Set)>,
+}
+
+/// See the module.
+pub struct Profile {
+    pub name: String,
+    percentage: usize,
+    /// Those that are enabled anywhere.
+    plugins: Vec<(&'static str, Box<dyn Plugin>)>,
+    /// Places in `plugins`.
+    pre_enqueue: Vec<usize>,
+    filters: Vec<usize>,
+    post_filters: Vec<usize>,
+    /// Likewise, with their weights.
+    scores: Vec<(usize, i64)>,
+}
+
+impl Default for Profile {
+    /// Upstream's defaults.
+    fn default() -> Profile {
+        let plan = Plan { name: NAME.to_owned(), ..Plan::default() };
+        // Nothing is said, so nothing can be wrong.
+        Profile::new(plan).expect("the table's own defaults are valid")
+    }
+}
+
+impl Profile {
+    /// An error names the field.
+    pub fn new(plan: Plan) -> Result<Profile, String> {
+        for (name, (path, _)) in &plan.args {
+            if row(name).is_none() {
+                return Err(format!("{path}.name: Invalid value: {name:?}: there is no such plugin"));
+            }
+        }
+        let everywhere = everywhere(plan.everywhere.as_ref())?;
+        let at = |point: Point| at_point(point, &everywhere, plan.points.iter().find(|(p, _)| *p == point));
+        let names = |point| at(point).map(|all| all.into_iter().map(|(row, _)| row.name).collect::<Vec<_>>());
+        if names(Point::QueueSort)?.is_empty() {
+            return Err("plugins.queueSort: Required value: a profile needs PrioritySort".into());
+        }
+        if names(Point::Bind)?.is_empty() {
+            return Err("plugins.bind: Required value: a profile needs DefaultBinder".into());
+        }
+        let scores: Vec<_> = at(Point::Score)?.into_iter().map(|(row, weight)| (row.name, weight)).collect();
+        let (pre_enqueue, filters, post_filters) =
+            (names(Point::PreEnqueue)?, names(Point::Filter)?, names(Point::PostFilter)?);
+        let used = scores.iter().map(|(name, _)| name).chain(&pre_enqueue).chain(&filters).chain(&post_filters);
+        let used: BTreeSet<_> = used.collect();
+        let mut plugins = Vec::new();
+        for row in PLUGINS {
+            let args = plan.args.get(row.name);
+            let made = (row.make)(args.map_or(&Value::Null, |(_, args)| args));
+            let path = args.map_or(row.name, |(path, _)| path);
+            let made = made.map_err(|why| format!("{path}.args.{why}"))?;
+            if used.contains(&row.name) {
+                plugins.push((row.name, made));
+            }
+        }
+        let place = |name: &str| plugins.iter().position(|(known, _)| *known == name);
+        let places = |names: &[&str]| names.iter().filter_map(|name| place(name)).collect();
+        Ok(Profile {
+            pre_enqueue: places(&pre_enqueue),
+            filters: places(&filters),
+            post_filters: places(&post_filters),
+            scores: scores.iter().filter_map(|(name, weight)| Some((place(name)?, *weight))).collect(),
+            name: plan.name,
+            percentage: plan.percentage,
+            plugins,
+        })
+    }
+
+    fn plugin(&self, place: usize) -> (&'static str, &dyn Plugin) {
+        let (name, plugin) = &self.plugins[place];
+        (name, &**plugin)
+    }
+
+    /// Why a Pod is not put in line.
+    pub fn pre_enqueue(&self, pod: &PodInfo) -> Option<(&'static str, Reason)> {
+        self.pre_enqueue
+            .iter()
+            .map(|place| self.plugin(*place))
+            .find_map(|(name, plugin)| Some((name, plugin.pre_enqueue(pod)?)))
+    }
+
+    pub fn prepare(&self, pod: &PodInfo, cluster: &mut Cluster) {
+        self.plugins.iter().for_each(|(_, plugin)| plugin.prepare(pod, cluster));
+    }
+
+    /// In the order in which they are asked.
+    pub fn filters(&self) -> impl Iterator<Item = (&'static str, &dyn Plugin)> {
+        self.filters.iter().map(|place| self.plugin(*place))
+    }
+
+    pub fn post_filter(&self, pod: &PodInfo, cluster: &mut Cluster, search: &Search, env: &Env) -> Option<PostFilter> {
+        let mut all = self.post_filters.iter().map(|place| self.plugin(*place));
+        all.find_map(|(_, plugin)| plugin.post_filter(pod, cluster, self, search, env))
+    }
+
+    /// With their weights.
+    pub fn scores(&self) -> impl Iterator<Item = (&dyn Plugin, i64)> {
+        self.scores.iter().map(|(place, weight)| (self.plugin(*place).1, *weight))
+    }
+
+    /// Whether a change may help a Pod that the plugin of this name turned away.
+    pub fn wakes(&self, plugin: &str, pod: &PodInfo, change: &Change) -> Wakes {
+        let plugin = self.plugins.iter().find(|(name, _)| *name == plugin);
+        plugin.map_or(Wakes::No, |(_, plugin)| plugin.wakes(pod, change))
+    }
+
+    /// How many nodes that fit are enough, of so many: upstream's sampling, all of a cluster of up to 100.
+    /// <https://kubernetes.io/docs/concepts/scheduling-eviction/scheduler-perf-tuning/>
+    pub fn enough(&self, nodes: usize) -> usize {
+        const LEAST: usize = 100;
+        if nodes <= LEAST {
+            return nodes;
+        }
+        let percent = match self.percentage {
+            0 => 50usize.saturating_sub(nodes / 125).max(5),
+            percent => percent,
+        };
+        (nodes * percent / 100).max(LEAST)
+    }
+}
+
+fn row(name: &str) -> Option<&'static Row> {
+    PLUGINS.iter().find(|row| row.name == name)
+}
+
+/// The row of a plugin that is to be enabled, and its weight.
+fn enabled(set: &Set, n: usize) -> Result<(&'static Row, Option<i64>), String> {
+    let Named { name, weight } = &set.enabled[n];
+    let path = format!("{}.enabled[{n}]", set.path);
+    let row = row(name).ok_or_else(|| format!("{path}.name: Invalid value: {name:?}: there is no such plugin"))?;
+    if set.enabled[..n].iter().any(|other| other.name == *name) {
+        return Err(format!("{path}.name: Duplicate value: {name:?}"));
+    }
+    match weight {
+        Some(weight) if !(0..=i64::from(i32::MAX)).contains(weight) => {
+            Err(format!("{path}.weight: Invalid value: {weight}"))
+        }
+        // As upstream: no weight is the plugin's own.
+        weight => Ok((row, weight.filter(|weight| *weight > 0))),
+    }
+}
+
+/// The plugins that are enabled wherever they have a say, in order, with weights that the profile sets.
+fn everywhere(set: Option<&Set>) -> Result<Vec<(&'static Row, Option<i64>)>, String> {
+    let mut all: Vec<_> = PLUGINS.iter().map(|row| (row, None)).collect();
+    let Some(set) = set else { return Ok(all) };
+    all.retain(|(row, _)| !set.disabled.contains("*") && !set.disabled.contains(row.name));
+    for n in 0..set.enabled.len() {
+        let (row, weight) = enabled(set, n)?;
+        match all.iter_mut().find(|(known, _)| known.name == row.name) {
+            Some(known) => known.1 = weight,
+            None => all.push((row, weight)),
+        }
+    }
+    Ok(all)
+}
+
+/// The plugins of one extension point with their weights: first those whose place there the profile names anew, then the
+/// ones that are enabled everywhere, then its others.
+fn at_point(
+    point: Point,
+    everywhere: &[(&'static Row, Option<i64>)],
+    own: Option<&(Point, Set)>,
+) -> Result<Vec<(&'static Row, i64)>, String> {
+    let has = |row: &Row| row.points.contains(&point);
+    let (mut first, mut last, mut named) = (Vec::new(), Vec::new(), BTreeSet::new());
+    let disabled = |name: &str| own.is_some_and(|(_, set)| set.disabled.contains("*") || set.disabled.contains(name));
+    for n in 0..own.map_or(0, |(_, set)| set.enabled.len()) {
+        let Some((_, set)) = own else { continue };
+        let (row, weight) = enabled(set, n)?;
+        if !has(row) {
+            let path = format!("{}.enabled[{n}].name", set.path);
+            return Err(format!("{path}: Invalid value: {:?}: it does not have this extension point", row.name));
+        }
+        named.insert(row.name);
+        let known = everywhere.iter().any(|(known, _)| known.name == row.name);
+        let entry = (row, weight.unwrap_or(row.weight));
+        if known && !disabled(row.name) { first.push(entry) } else { last.push(entry) }
+    }
+    let middle = everywhere.iter().filter(|(row, _)| has(row) && !named.contains(row.name) && !disabled(row.name));
+    let middle = middle.map(|(row, weight)| (*row, weight.unwrap_or(row.weight)));
+    Ok(first.into_iter().chain(middle).chain(last).collect())
+}

@@ -1,0 +1,153 @@
+//! Which Pods a term means, by namespaces and labels; and the affinities of a Pod as such terms.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use k8s_openapi::{
+    api::core::v1::{Pod, PodAffinityTerm, WeightedPodAffinityTerm},
+    apimachinery::pkg::apis::meta::v1,
+};
+
+use super::pod::PodInfo;
+use crate::api::selector::{LabelSelector, Requirement};
+
+/// The labels of every namespace.
+#[derive(Default)]
+pub struct Namespaces(pub HashMap<String, BTreeMap<String, String>>);
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Who {
+    pub namespaces: BTreeSet<String>,
+    /// Those of namespaces with such labels, beside the named ones'.
+    pub namespace_selector: Option<LabelSelector>,
+    /// None matches nothing.
+    pub selector: Option<LabelSelector>,
+}
+
+impl Who {
+    /// The Pods of one namespace.
+    pub fn within(namespace: &str, selector: Option<LabelSelector>) -> Who {
+        Who { namespaces: [namespace.to_owned()].into(), namespace_selector: None, selector }
+    }
+
+    pub fn matches(&self, pod: &PodInfo, namespaces: &Namespaces) -> bool {
+        let namespace = &pod.key.namespace;
+        let labelled = |selector: &LabelSelector| {
+            let labels = namespaces.0.get(namespace);
+            selector.matches(|key| labels?.get(key).map(String::as_str))
+        };
+        (self.namespaces.contains(namespace) || self.namespace_selector.as_ref().is_some_and(labelled))
+            && self.selector.as_ref().is_some_and(|selector| selector.matches(|key| pod.label(key)))
+    }
+}
+
+/// Pods that share a value of the node label `key` with those that are meant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Term {
+    pub who: Who,
+    pub key: String,
+}
+
+/// How a Pod on a node feels about those that come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Feeling {
+    /// It must not be near them.
+    Anti,
+    /// It has to be near them; for the others that is a reason to come.
+    Required,
+    /// It likes to be near them; below zero, it does not.
+    Prefers(i64),
+}
+
+/// What a Pod on a node says of others.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Carried {
+    pub feeling: Feeling,
+    pub term: Term,
+}
+
+/// The affinities of a Pod to Pods.
+#[derive(Debug, Default)]
+pub struct Affinity {
+    pub required: Vec<Term>,
+    pub anti: Vec<Term>,
+    /// With weights; below zero: anti-affinity.
+    pub preferred: Vec<(i64, Term)>,
+    /// All of them, as others have to know of them once it is on a node.
+    pub carried: Vec<Arc<Carried>>,
+}
+
+impl Affinity {
+    pub fn of(pod: &Pod) -> Affinity {
+        let Some(affinity) = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref()) else {
+            return Affinity::default();
+        };
+        let (near, far) = (affinity.pod_affinity.as_ref(), affinity.pod_anti_affinity.as_ref());
+        let terms = |list: Option<&Vec<PodAffinityTerm>>| list.into_iter().flatten().map(|t| term(pod, t)).collect();
+        let weighted = |list: Option<&Vec<WeightedPodAffinityTerm>>, sign: i64| {
+            let one = |t: &WeightedPodAffinityTerm| (sign * i64::from(t.weight), term(pod, &t.pod_affinity_term));
+            list.into_iter().flatten().map(one).collect::<Vec<_>>()
+        };
+        let required: Vec<Term> =
+            terms(near.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref()));
+        let anti: Vec<Term> = terms(far.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref()));
+        let mut preferred =
+            weighted(near.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()), 1);
+        preferred
+            .extend(weighted(far.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()), -1));
+        let carry = |feeling, term: &Term| Arc::new(Carried { feeling, term: term.clone() });
+        let carried = anti.iter().map(|term| carry(Feeling::Anti, term));
+        let carried = carried.chain(required.iter().map(|term| carry(Feeling::Required, term)));
+        let carried = carried.chain(preferred.iter().map(|(weight, term)| carry(Feeling::Prefers(*weight), term)));
+        Affinity { carried: carried.collect(), required, anti, preferred }
+    }
+}
+
+fn term(pod: &Pod, term: &PodAffinityTerm) -> Term {
+    let own = pod.metadata.namespace.clone().unwrap_or_default();
+    let mut namespaces: BTreeSet<String> = term.namespaces.iter().flatten().cloned().collect();
+    if namespaces.is_empty() && term.namespace_selector.is_none() {
+        namespaces.insert(own);
+    }
+    let mut selector = term.label_selector.as_ref().and_then(selector);
+    if let Some(selector) = &mut selector {
+        narrow(selector, pod, term.match_label_keys.as_deref(), Requirement::In);
+        narrow(selector, pod, term.mismatch_label_keys.as_deref(), Requirement::NotIn);
+    }
+    let namespace_selector = term.namespace_selector.as_ref().and_then(self::selector);
+    Term { who: Who { namespaces, namespace_selector, selector }, key: term.topology_key.clone() }
+}
+
+/// `matchLabelKeys` and `mismatchLabelKeys`: what the Pod's own labels say is asked of the others, too.
+pub fn narrow(
+    selector: &mut LabelSelector,
+    pod: &Pod,
+    keys: Option<&[String]>,
+    how: fn(String, Vec<String>) -> Requirement,
+) {
+    for key in keys.into_iter().flatten() {
+        if let Some(value) = pod.metadata.labels.as_ref().and_then(|labels| labels.get(key)) {
+            selector.0.push(how(key.clone(), vec![value.clone()]));
+        }
+    }
+}
+
+/// A parsed label selector; an empty one matches everything. None where it has no meaning (validation refuses that).
+pub fn selector(selector: &v1::LabelSelector) -> Option<LabelSelector> {
+    let equal = |(key, value): (&String, &String)| Requirement::In(key.clone(), vec![value.clone()]);
+    let mut all: Vec<Requirement> = selector.match_labels.iter().flatten().map(equal).collect();
+    for v1::LabelSelectorRequirement { key, operator, values } in selector.match_expressions.iter().flatten() {
+        let (key, values) = (key.clone(), values.clone().unwrap_or_default());
+        all.push(match operator.as_str() {
+            "In" => Requirement::In(key, values),
+            "NotIn" => Requirement::NotIn(key, values),
+            "Exists" => Requirement::Exists(key),
+            "DoesNotExist" => Requirement::DoesNotExist(key),
+            _ => return None,
+        });
+    }
+    Some(LabelSelector(all))
+}

@@ -1,0 +1,109 @@
+//! What the scheduler knows of Pods' Services, controllers and disruption budgets.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use k8s_openapi::api::{core::v1::Service, policy::v1::PodDisruptionBudget};
+
+use super::{pod::PodInfo, term};
+use crate::{
+    api::selector::{LabelSelector, Requirement},
+    client::Key,
+};
+
+/// A PodDisruptionBudget.
+pub struct Budget {
+    /// None matches nothing.
+    selector: Option<LabelSelector>,
+    pub allowed: i32,
+    /// The names of Pods whose disruption is counted already.
+    disrupted: BTreeSet<String>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Workloads {
+    /// The selectors of Services, by namespace and name.
+    services: BTreeMap<String, BTreeMap<String, BTreeMap<String, String>>>,
+    /// The selectors of controllers, by uid.
+    owners: HashMap<String, LabelSelector>,
+    budgets: BTreeMap<String, BTreeMap<String, Budget>>,
+}
+
+impl Workloads {
+    pub fn set_service(&mut self, key: &Key, service: Option<&Service>) {
+        let selector = service.and_then(|service| service.spec.as_ref()?.selector.clone());
+        let within = self.services.entry(key.namespace.clone()).or_default();
+        match selector.filter(|selector| !selector.is_empty()) {
+            Some(selector) => within.insert(key.name.clone(), selector),
+            None => within.remove(&key.name),
+        };
+        if within.is_empty() {
+            self.services.remove(&key.namespace);
+        }
+    }
+
+    /// A controller by its uid.
+    pub fn set_owner(&mut self, uid: &str, selector: Option<LabelSelector>) {
+        match selector {
+            Some(selector) => self.owners.insert(uid.to_owned(), selector),
+            None => self.owners.remove(uid),
+        };
+    }
+
+    /// Which Pods belong with this one: those of its Services and of its controller. None: nobody knows of any.
+    pub fn selector_of(&self, pod: &PodInfo) -> Option<LabelSelector> {
+        let mut all = BTreeMap::new();
+        let services = self.services.get(&pod.key.namespace).into_iter().flat_map(BTreeMap::values);
+        for selector in services.filter(|s| s.iter().all(|(key, value)| pod.label(key) == Some(value))) {
+            all.extend(selector.iter());
+        }
+        let equal = |(key, value): (&String, &String)| Requirement::In(key.clone(), vec![value.clone()]);
+        let mut requirements: Vec<Requirement> = all.into_iter().map(equal).collect();
+        let owners = pod.pod.metadata.owner_references.iter().flatten();
+        let owner = owners.into_iter().find(|owner| owner.controller == Some(true));
+        if let Some(selector) = owner.and_then(|owner| self.owners.get(&owner.uid)) {
+            requirements.extend(selector.0.iter().cloned());
+        }
+        (!requirements.is_empty()).then_some(LabelSelector(requirements))
+    }
+
+    pub fn set_budget(&mut self, key: &Key, budget: Option<&PodDisruptionBudget>) {
+        let within = self.budgets.entry(key.namespace.clone()).or_default();
+        match budget {
+            Some(budget) => {
+                let status = budget.status.as_ref();
+                let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+                within.insert(
+                    key.name.clone(),
+                    Budget {
+                        // Upstream lets a nil or empty one match nothing here.
+                        selector: selector.and_then(term::selector).filter(|selector| !selector.is_empty()),
+                        allowed: status.map_or(0, |status| status.disruptions_allowed),
+                        disrupted: status
+                            .and_then(|status| status.disrupted_pods.as_ref())
+                            .map(|pods| pods.keys().cloned().collect())
+                            .unwrap_or_default(),
+                    },
+                );
+            }
+            None => drop(within.remove(&key.name)),
+        }
+        if within.is_empty() {
+            self.budgets.remove(&key.namespace);
+        }
+    }
+
+    /// The budgets that count a Pod's disruption, each under its namespace and name.
+    pub fn budgets_of<'a>(&'a self, pod: &'a PodInfo) -> impl Iterator<Item = ((&'a str, &'a str), &'a Budget)> {
+        let within = self.budgets.get_key_value(&pod.key.namespace).into_iter();
+        let all =
+            within.flat_map(|(ns, all)| all.iter().map(move |(name, budget)| ((ns.as_str(), name.as_str()), budget)));
+        // Upstream takes Pods without labels as nobody's.
+        let labelled = pod.pod.metadata.labels.as_ref().is_some_and(|labels| !labels.is_empty());
+        all.filter(move |(_, budget)| {
+            let selector = budget.selector.as_ref();
+            let matches = selector.is_some_and(|selector| selector.matches(|key| pod.label(key)));
+            labelled && matches && !budget.disrupted.contains(&pod.key.name)
+        })
+    }
+}

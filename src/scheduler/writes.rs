@@ -1,0 +1,127 @@
+//! What the scheduler writes: bindings, conditions, and the end of Pods that have to go for more important ones.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Pod, PodCondition},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use serde_json::{Value, json};
+
+use super::{plugins::PREEMPTED, pod::PodInfo};
+use crate::{
+    api::{Options, Request, Status, Verb},
+    client::{Client, Key},
+};
+
+/// How a write ended.
+pub enum Written {
+    Bound(Arc<PodInfo>, String, Result<(), Status>),
+    Other,
+}
+
+/// Writes the binding; `note` is what the Pod's trace tells about it.
+pub async fn bind(client: &Client, pod: &PodInfo, node: &str, note: String) -> Result<(), Status> {
+    let key = &pod.key;
+    let request = Request {
+        verb: Verb::Create,
+        resource: "pods".into(),
+        namespace: Some(key.namespace.clone()),
+        name: Some(key.name.clone()),
+        subresource: Some("binding".into()),
+        body: Some(json!({
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": { "name": key.name, "namespace": key.namespace, "uid": pod.uid },
+            "target": { "apiVersion": "v1", "kind": "Node", "name": node },
+        })),
+        options: Options { note: Some(note), ..Options::default() },
+        ..Request::default()
+    };
+    client.call(request).await.map(drop)
+}
+
+/// The conditions of a Pod with `new` in place of the one of its type, whose time it keeps if its status is the same.
+fn with_condition(pod: &Pod, mut new: PodCondition) -> Vec<PodCondition> {
+    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    let old = conditions.iter().find(|c| c.type_ == new.type_ && c.status == new.status);
+    if let Some(since) = old.and_then(|old| old.last_transition_time.clone()) {
+        new.last_transition_time = Some(since);
+    }
+    let mut all: Vec<PodCondition> = conditions.iter().filter(|c| c.type_ != new.type_).cloned().collect();
+    all.push(new);
+    all
+}
+
+/// The patch of its status that says why a Pod has no node, and where room is being made for it; none if it says so
+/// already. A Pod that has changed meanwhile refuses it: it may have a node by now, or conditions that are not known here.
+pub fn unscheduled(pod: &Pod, reason: &str, message: &str, nominated: Option<&str>, now: Timestamp) -> Option<Value> {
+    let status = pod.status.as_ref();
+    let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    let told = conditions.iter().any(|c| {
+        c.type_ == "PodScheduled"
+            && c.status == "False"
+            && c.reason.as_deref() == Some(reason)
+            && c.message.as_deref() == Some(message)
+    });
+    let before = status.and_then(|s| s.nominated_node_name.as_deref()).filter(|name| !name.is_empty());
+    if told && before == nominated {
+        return None;
+    }
+    let new = PodCondition {
+        type_: "PodScheduled".into(),
+        status: "False".into(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_transition_time: Some(Time(now)),
+        observed_generation: pod.metadata.generation,
+        ..PodCondition::default()
+    };
+    let mut status = json!({ "conditions": with_condition(pod, new) });
+    if before != nominated {
+        status["nominatedNodeName"] = json!(nominated);
+    }
+    Some(json!({
+        "metadata": { "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version },
+        "status": status,
+    }))
+}
+
+/// Deletes a Pod for a more important one, gracefully; its status tells why before it goes.
+pub async fn preempt(client: &Client, victim: &Pod, scheduler: &str, now: Timestamp) -> Result<(), Status> {
+    let key = Key::of(victim);
+    let uid = victim.metadata.uid.as_deref();
+    let mut seen = victim.clone();
+    // Somebody else may be writing its status; its own node does all the time.
+    for _ in 0..5 {
+        let condition = PodCondition {
+            type_: "DisruptionTarget".into(),
+            status: "True".into(),
+            reason: Some(PREEMPTED.to_owned()),
+            message: Some(format!("{scheduler}: preempting to accommodate a higher priority pod")),
+            last_transition_time: Some(Time(now)),
+            observed_generation: seen.metadata.generation,
+            ..PodCondition::default()
+        };
+        let patch = json!({
+            "metadata": { "uid": uid, "resourceVersion": seen.metadata.resource_version },
+            "status": { "conditions": with_condition(&seen, condition) },
+        });
+        match client.merge::<Pod>(key.namespace(), &key.name, Some("status"), patch).await {
+            Ok(_) => break,
+            Err(status) if status.is_conflict() => {
+                seen = client.get::<Pod>(key.namespace(), &key.name).await?;
+                if seen.metadata.uid.as_deref() != uid {
+                    return Ok(());
+                }
+            }
+            Err(status) if status.is_not_found() => return Ok(()),
+            Err(status) => return Err(status),
+        }
+    }
+    match client.delete::<Pod>(key.namespace(), &key.name, uid, Options::default()).await {
+        Err(status) if !status.is_not_found() && !status.is_conflict() => Err(status),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,162 @@
+//! `KubeSchedulerConfiguration`: what is set up by it, and how it is told what is wrong.
+
+use std::time::Duration;
+
+use podwright::api::Env;
+use podwright::scheduler::{
+    config::parse,
+    decide::{Decision, decide},
+};
+use serde_json::json;
+
+use super::{cluster, node, pod};
+
+const HEAD: &str = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
+
+#[test]
+fn a_file_as_upstream_documents_them() {
+    let config = parse(&format!(
+        "{HEAD}
+parallelism: 16
+leaderElection: {{leaderElect: false}}
+clientConnection: {{kubeconfig: /etc/kubernetes/scheduler.conf, qps: 50, burst: 100}}
+percentageOfNodesToScore: 50
+podInitialBackoffSeconds: 2
+podMaxBackoffSeconds: 20
+profiles:
+- schedulerName: default-scheduler
+- schedulerName: packing
+  percentageOfNodesToScore: 100
+  plugins:
+    multiPoint:
+      enabled:
+      - {{name: TaintToleration, weight: 7}}
+      disabled:
+      - {{name: PodTopologySpread}}
+    score:
+      disabled:
+      - {{name: ImageLocality}}
+    postFilter:
+      disabled:
+      - {{name: '*'}}
+    permit: {{}}
+  pluginConfig:
+  - name: NodeResourcesFit
+    args:
+      apiVersion: kubescheduler.config.k8s.io/v1
+      kind: NodeResourcesFitArgs
+      scoringStrategy:
+        type: MostAllocated
+        resources: [{{name: cpu, weight: 1}}]
+  - name: DefaultPreemption
+    args: {{minCandidateNodesPercentage: 20, minCandidateNodesAbsolute: 10}}
+  - name: PodTopologySpread
+    args:
+      defaultingType: List
+      defaultConstraints: [{{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: ScheduleAnyway}}]
+"
+    ));
+    let config = config.expect("valid");
+    assert_eq!((config.initial_backoff, config.max_backoff), (Duration::from_secs(2), Duration::from_secs(20)));
+    let names: Vec<&str> = config.profiles.iter().map(|profile| profile.name.as_str()).collect();
+    assert_eq!(names, ["default-scheduler", "packing"]);
+    assert_eq!((config.profiles[0].enough(1000), config.profiles[1].enough(1000)), (500, 1000));
+    let filters: Vec<&str> = config.profiles[1].filters().map(|(name, _)| name).collect();
+    assert!(filters.contains(&"NodeResourcesFit") && !filters.contains(&"PodTopologySpread"), "{filters:?}");
+    let weights: Vec<i64> = config.profiles[1].scores().map(|(_, weight)| weight).collect();
+    // TaintToleration, NodeAffinity, NodeResourcesFit, InterPodAffinity, NodeResourcesBalancedAllocation.
+    assert_eq!(weights, [7, 2, 1, 2, 1]);
+    // Without preemption nothing is said of it.
+    let mut nodes = cluster([node("n1", json!({ "spec": { "unschedulable": true } }))]);
+    let decision = decide(&pod("p", json!({})), &mut nodes, &config.profiles[1], &Env::system());
+    let Decision::Unschedulable { message, .. } = decision else { panic!("{decision:?}") };
+    assert_eq!(message, "0/1 nodes are available: 1 node(s) were unschedulable.");
+    let plain = parse(HEAD).expect("nothing said is upstream's defaults");
+    assert_eq!((plain.profiles.len(), plain.profiles[0].name.as_str()), (1, "default-scheduler"));
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let profile = |rest: &str| format!("profiles: [{rest}]");
+    let args = |plugin: &str, args: &str| profile(&format!("{{pluginConfig: [{{name: {plugin}, args: {args}}}]}}"));
+    let plugins = |rest: &str| profile(&format!("{{plugins: {rest}}}"));
+    let table: Vec<(String, &str)> = vec![
+        ("paralelism: 3".into(), "paralelism: unknown field"),
+        ("parallelism: many".into(), "parallelism: "),
+        ("podInitialBackoffSeconds: 0".into(), "podInitialBackoffSeconds: "),
+        ("podInitialBackoffSeconds: 5\npodMaxBackoffSeconds: 2".into(), "podMaxBackoffSeconds: "),
+        ("percentageOfNodesToScore: 101".into(), "percentageOfNodesToScore: "),
+        ("extenders: [{urlPrefix: 'http://a'}]".into(), "extenders: not supported"),
+        (profile("{}, {}"), "profiles[0].schedulerName: Required value"),
+        (profile("{schedulerName: a}, {schedulerName: a}"), "profiles[1].schedulerName: Duplicate value"),
+        (profile("{schedulerName: 3}"), "profiles[0].schedulerName: "),
+        (plugins("{scores: {}}"), "profiles[0].plugins.scores: unknown field"),
+        (
+            plugins("{score: {enabled: [{name: Nobody}]}}"),
+            "profiles[0].plugins.score.enabled[0].name: Invalid value: \"Nobody\"",
+        ),
+        (plugins("{score: {enabled: [{name: NodeName}]}}"), "profiles[0].plugins.score.enabled[0].name: Invalid value"),
+        (
+            plugins("{score: {enabled: [{name: NodeAffinity, weight: -1}]}}"),
+            "profiles[0].plugins.score.enabled[0].weight: ",
+        ),
+        (
+            plugins("{multiPoint: {enabled: [{name: NodeName}, {name: NodeName}]}}"),
+            "profiles[0].plugins.multiPoint.enabled[1].name: Duplicate value",
+        ),
+        (plugins("{queueSort: {disabled: [{name: '*'}]}}"), "profiles[0].plugins.queueSort: Required value"),
+        (plugins("{permit: {enabled: [{name: NodeName}]}}"), "profiles[0].plugins.permit.enabled[0].name: "),
+        (args("Nobody", "{}"), "profiles[0].pluginConfig[0].name: Invalid value"),
+        (args("NodeName", "{a: 1}"), "profiles[0].pluginConfig[0].args.a: unknown field"),
+        (args("NodeName", "3"), "profiles[0].pluginConfig[0].args: must be an object"),
+        (args("NodeAffinity", "{kind: InterPodAffinityArgs}"), "profiles[0].pluginConfig[0].args.kind: "),
+        (
+            args("InterPodAffinity", "{hardPodAffinityWeight: 101}"),
+            "profiles[0].pluginConfig[0].args.hardPodAffinityWeight: ",
+        ),
+        (
+            args("InterPodAffinity", "{hardPodAffinityWeight: x}"),
+            "profiles[0].pluginConfig[0].args.hardPodAffinityWeight: ",
+        ),
+        (
+            args("NodeResourcesFit", "{scoringStrategy: {type: Most}}"),
+            "profiles[0].pluginConfig[0].args.scoringStrategy.type: Unsupported value",
+        ),
+        (
+            args("NodeResourcesFit", "{scoringStrategy: {resources: [{name: cpu, weight: 101}]}}"),
+            "profiles[0].pluginConfig[0].args.scoringStrategy.resources[0].weight: ",
+        ),
+        (
+            args("NodeResourcesFit", "{scoringStrategy: {type: RequestedToCapacityRatio}}"),
+            "profiles[0].pluginConfig[0].args.scoringStrategy.requestedToCapacityRatio.shape: Required value",
+        ),
+        (
+            args("NodeAffinity", "{addedAffinity: {requiredDuringScheduling: {}}}"),
+            "profiles[0].pluginConfig[0].args.addedAffinity.requiredDuringScheduling: unknown field",
+        ),
+        (
+            args(
+                "PodTopologySpread",
+                "{defaultConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: ScheduleAnyway}]}",
+            ),
+            "profiles[0].pluginConfig[0].args.defaultConstraints: ",
+        ),
+        (
+            args(
+                "PodTopologySpread",
+                "{defaultingType: List, defaultConstraints: [{maxSkew: 0, topologyKey: a, whenUnsatisfiable: ScheduleAnyway}]}",
+            ),
+            "profiles[0].pluginConfig[0].args.defaultConstraints[0].maxSkew: ",
+        ),
+        (
+            args("DefaultPreemption", "{minCandidateNodesPercentage: 200}"),
+            "profiles[0].pluginConfig[0].args.minCandidateNodesPercentage: ",
+        ),
+    ];
+    for (text, expected) in table {
+        let why = parse(&format!("{HEAD}{text}\n")).err().unwrap_or_else(|| panic!("{text} is accepted"));
+        assert!(why.starts_with(expected), "{text}\n  says {why}\n  not {expected}");
+    }
+    assert!(parse("kind: KubeSchedulerConfiguration").is_err_and(|why| why.starts_with("apiVersion: ")));
+    assert!(parse("apiVersion: v1\nkind: Pod").is_err_and(|why| why.starts_with("kind: ")));
+}

@@ -1,0 +1,142 @@
+//! Preemption, profiles and wake-ups, by the whole loop against an API server on a paused clock.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::{core::v1::Pod, scheduling::v1::PriorityClass};
+use podwright::{
+    api::{Env, patch},
+    scheduler,
+};
+use serde_json::json;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::run::{World, cpu, run};
+
+/// Classes of Pods that are more important than others: `p1` to `p10`.
+async fn classes(world: &World) {
+    for value in 1..=10 {
+        let class = json!({ "metadata": { "name": format!("p{value}") }, "value": value });
+        let class: PriorityClass = serde_json::from_value(class).expect("a class");
+        world.client.create(&class).await.expect("created");
+    }
+}
+
+fn important(cpu: &str, priority: i32) -> serde_json::Value {
+    patch::merge(&self::cpu(cpu), &json!({ "priorityClassName": format!("p{priority}") }))
+}
+
+#[test]
+fn a_more_important_pod_gets_its_room_once_its_victims_are_gone() {
+    run(|| async {
+        let world = World::new().await;
+        world.node("n1", json!({})).await;
+        classes(&world).await;
+        world.pod("low", important("3", 1)).await;
+        world.pod("mid", important("1", 5)).await;
+        world.until("both are bound", || world.place("low").is_some() && world.place("mid").is_some()).await;
+        world.pod("high", important("2", 10)).await;
+        let nominated = |pod: &str| world.get(pod)?.status.clone()?.nominated_node_name;
+        world.until("room is being made", || nominated("high").is_some()).await;
+        assert_eq!(nominated("high").as_deref(), Some("n1"));
+        let message = "0/1 nodes are available: 1 Insufficient cpu.".to_owned();
+        assert_eq!(world.told("high"), Some(("Unschedulable".to_owned(), message)));
+        world
+            .until("low is being deleted", || world.get("low").is_some_and(|p| p.metadata.deletion_timestamp.is_some()))
+            .await;
+        let low = world.get("low").expect("there");
+        let conditions = low.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
+        let target = conditions.iter().find(|c| c.type_ == "DisruptionTarget").expect("it is told why");
+        assert_eq!((target.status.as_str(), target.reason.as_deref()), ("True", Some("PreemptionByScheduler")));
+        let why = "default-scheduler: preempting to accommodate a higher priority pod";
+        assert_eq!(target.message.as_deref(), Some(why));
+        let uid = world.get("high").and_then(|p| p.metadata.uid.clone()).unwrap_or_default();
+        let told = format!("Preempted Preempted by pod {uid} on node n1");
+        assert_eq!(world.events("low").await.get(&told), Some(&1));
+        // Its victim takes its time, and somebody else would like the room.
+        world.pod("late", important("1", 9)).await;
+        tokio::time::sleep(Duration::from_secs(400)).await;
+        assert_eq!((world.place("high"), world.place("late")), (None, None));
+        assert!(world.get("mid").is_some_and(|p| p.metadata.deletion_timestamp.is_none()), "it need not go");
+        world.delete("low").await;
+        world.until("high is bound", || world.place("high").is_some()).await;
+        world.until("late is bound beside it", || world.place("late").is_some()).await;
+        assert_eq!(world.place("mid").as_deref(), Some("n1"));
+        world.stop().await;
+    });
+}
+
+#[test]
+fn a_restarted_scheduler_keeps_the_room_that_was_being_made() {
+    run(|| async {
+        let mut world = World::new().await;
+        world.node("n1", json!({})).await;
+        classes(&world).await;
+        world.pod("low", important("4", 1)).await;
+        world.until("it is bound", || world.place("low").is_some()).await;
+        world.pod("high", important("4", 10)).await;
+        let nominated = || world.get("high")?.status.clone()?.nominated_node_name;
+        world.until("room is being made", || nominated().is_some()).await;
+        world.shutdown.cancel();
+        (&mut world.scheduler).await.expect("it ends");
+        // It comes first in every list, but is not as important.
+        world.pod("a", important("4", 9)).await;
+        world.delete("low").await;
+        world.settle().await;
+        let again = CancellationToken::new();
+        let env = Env::simulated("2026-01-01T00:00:00Z".parse().expect("a time"), 8);
+        let (client, seen) = (world.client.clone(), world.seen.clone());
+        let second = tokio::spawn(scheduler::run(client, env, seen, Arc::default(), again.clone()));
+        world.until("high is bound", || world.place("high").is_some()).await;
+        assert_eq!(world.place("a"), None);
+        again.cancel();
+        second.await.expect("it ends");
+    });
+}
+
+#[test]
+fn each_profile_decides_about_its_own_pods() {
+    run(|| async {
+        let config = scheduler::config::parse(
+            "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n\
+             podInitialBackoffSeconds: 3\n\
+             profiles: [{schedulerName: default-scheduler}, {schedulerName: brave, plugins: {filter: {disabled: \
+             [{name: NodeUnschedulable}]}}}]\n",
+        );
+        let world = World::with(config.expect("valid")).await;
+        world.node("n1", json!({ "spec": { "unschedulable": true } })).await;
+        world.pod("shy", json!({})).await;
+        world.pod("bold", json!({ "schedulerName": "brave" })).await;
+        world.pod("other", json!({ "schedulerName": "nobody" })).await;
+        world.until("one is bound, one is told", || world.place("bold").is_some() && world.told("shy").is_some()).await;
+        world.road.lock().expect("no panic").refuse = 1;
+        let start = Instant::now();
+        world.pod("again", json!({ "schedulerName": "brave" })).await;
+        world.until("bound", || world.place("again").is_some()).await;
+        assert_eq!(start.elapsed().as_secs(), 3);
+        assert_eq!((world.place("shy"), world.place("other"), world.told("other")), (None, None, None));
+        world.stop().await;
+    });
+}
+
+#[test]
+fn what_others_are_and_do_wakes_those_that_look_at_them() {
+    run(|| async {
+        let world = World::new().await;
+        world.node("n1", json!({})).await;
+        world.node("n2", json!({})).await;
+        let near = json!({ "affinity": { "podAffinity": { "requiredDuringSchedulingIgnoredDuringExecution":
+            [{ "labelSelector": { "matchLabels": { "app": "db" } }, "topologyKey": "kubernetes.io/hostname" }] } } });
+        world.pod("web", near).await;
+        world.until("it is told", || world.told("web").is_some()).await;
+        world.pod("db", json!({})).await;
+        world.until("db is bound", || world.place("db").is_some()).await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(world.place("web"), None, "it is not known as a db yet");
+        let label = json!({ "metadata": { "labels": { "app": "db" } } });
+        world.client.merge::<Pod>(Some("default"), "db", None, label).await.expect("labelled");
+        world.settle().await;
+        assert_eq!(world.place("web"), world.place("db"));
+        world.stop().await;
+    });
+}
