@@ -216,6 +216,32 @@ pub fn apply(kernel: &Kernel, cgroup: &Path, resources: &Resources) -> Result<Ve
     Ok(missing)
 }
 
+/// [`apply`] to a cgroup in use; and reads again what was written, for the kernel may not have taken it as it is.
+pub fn change(kernel: &Kernel, cgroup: &Path, resources: &Resources) -> Result<Vec<String>> {
+    let missing = apply(kernel, cgroup, resources)?;
+    for (file, text) in settings(resources).into_iter().filter(|(file, _)| !missing.contains(file)) {
+        let found = fs::read_to_string(cgroup.join(&file)).unwrap_or_default();
+        if !is_same(&file, found.trim(), &text) {
+            return Err(Error::Kernel(format!(
+                "{}: {file} is {:?} instead of {text:?}",
+                cgroup.display(),
+                found.trim()
+            )));
+        }
+    }
+    Ok(missing)
+}
+
+/// Memory is counted in pages, of whatever size.
+fn is_same(file: &str, found: &str, written: &str) -> bool {
+    const LARGEST_PAGE: u64 = 64 << 10;
+    let whole_pages = || {
+        let (found, written) = (found.parse::<u64>().ok()?, written.parse::<u64>().ok()?);
+        Some(found <= written && written - found < LARGEST_PAGE)
+    };
+    found == written || (file.starts_with("memory.") && whole_pages() == Some(true))
+}
+
 /// The limits of a cgroup as the kernel has them: file -> text, for `inspect`.
 pub fn read_back(cgroup: &Path) -> Vec<(String, String)> {
     const FILES: [&str; 9] = [
@@ -333,6 +359,14 @@ mod tests {
     #[test]
     fn shares_become_weights_as_upstream_has_them() {
         assert_eq!([2, 1024, 262_144].map(weight_from_shares), [1, 39, 10_000]);
+    }
+
+    #[test]
+    fn memory_is_the_same_by_the_page() {
+        assert!(is_same("memory.max", "1048576", "1050000") && is_same("cpu.max", "1000 100000", "1000 100000"));
+        assert!(!is_same("memory.max", "1048576", "1200000") && !is_same("memory.max", "max", "9000"));
+        assert!(!is_same("memory.max", "9001", "9000") && !is_same("cpu.weight", "8999", "9000"));
+        assert!(!is_same("cpu.max", "max 100000", "1000 100000"));
     }
 
     #[test]

@@ -173,6 +173,30 @@ pub struct Resources {
     pub unified: BTreeMap<String, String>,
 }
 
+impl Resources {
+    /// These, with what `other` sets in their place.
+    pub fn with(mut self, other: &Resources) -> Resources {
+        fn set<T: Clone>(mine: &mut Option<T>, theirs: &Option<T>) {
+            if theirs.is_some() {
+                mine.clone_from(theirs);
+            }
+        }
+        set(&mut self.cpu_weight, &other.cpu_weight);
+        set(&mut self.cpu_quota_us, &other.cpu_quota_us);
+        set(&mut self.cpu_period_us, &other.cpu_period_us);
+        set(&mut self.memory_max, &other.memory_max);
+        set(&mut self.memory_high, &other.memory_high);
+        set(&mut self.memory_low, &other.memory_low);
+        set(&mut self.memory_min, &other.memory_min);
+        set(&mut self.memory_swap_max, &other.memory_swap_max);
+        set(&mut self.oom_group, &other.oom_group);
+        set(&mut self.pids_max, &other.pids_max);
+        self.hugetlb.extend(other.hugetlb.clone());
+        self.unified.extend(other.unified.clone());
+        self
+    }
+}
+
 /// A container's name inside a runtime: `<sandbox>/<name>.<attempt>`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContainerId {

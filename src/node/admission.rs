@@ -37,10 +37,18 @@ pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Allocatable, labels: &Labels
             format!("Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports ({port})");
         return refuse("NodePorts", why);
     }
+    match room(pod, others, node) {
+        Err((resource, why)) => refuse(&format!("OutOf{resource}"), why),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Whether there is room for `pod` beside `others`; if not, of what there is too little, and the words for it.
+pub fn room(pod: &Pod, others: &[Arc<Pod>], node: &Allocatable) -> Result<(), (&'static str, String)> {
     if others.len() + 1 > node.pods {
         let (used, most) = (others.len(), node.pods);
         let why = format!("Node didn't have enough resource: pods, requested: 1, used: {used}, capacity: {most}");
-        return refuse("OutOfpods", why);
+        return Err(("pods", why));
     }
     let resources =
         [("cpu", node.cpu_millis), ("memory", thousand(node.memory)), ("ephemeral-storage", thousand(node.storage))];
@@ -53,7 +61,7 @@ pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Allocatable, labels: &Labels
             let (wanted, used, capacity) = (shown(wanted), shown(used), shown(capacity));
             let numbers = format!("requested: {wanted}, used: {used}, capacity: {capacity}");
             let why = format!("Node didn't have enough resource: {resource}, {numbers}");
-            return refuse(&format!("OutOf{resource}"), why);
+            return Err((resource, why));
         }
     }
     Ok(())

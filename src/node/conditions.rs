@@ -8,6 +8,7 @@ use k8s_openapi::{
 
 use super::{
     observed::{Observed, SandboxState},
+    resize::{IN_PROGRESS, PENDING, Resize},
     spec::{Part, PodExt, Role},
 };
 
@@ -40,7 +41,9 @@ pub fn conditions(
     let own = [said("PodReadyToStartContainers", sandbox), initialized(parts, seen, phase), ready, containers_ready];
 
     let mut all: Vec<PodCondition> = own.into_iter().map(|s| condition(pod, s, old, now)).collect();
-    let foreign = old.iter().filter(|c| !all.iter().any(|own| own.type_ == c.type_)).cloned();
+    all.extend(resize(&seen.resize, old, now));
+    let own = |kind: &str| [PENDING, IN_PROGRESS].contains(&kind) || all.iter().any(|own| own.type_ == kind);
+    let foreign = old.iter().filter(|c| !own(&c.type_)).cloned();
     let foreign: Vec<PodCondition> = foreign.collect();
     all.extend(foreign);
     if !all.iter().any(|c| c.type_ == "PodScheduled") {
@@ -63,6 +66,27 @@ fn condition(pod: &Pod, said: Said, old: &[PodCondition], now: Timestamp) -> Pod
         last_transition_time: Some(since.unwrap_or(Time(now))),
         observed_generation: pod.metadata.generation,
     }
+}
+
+/// Of a resize that waits, or is under way; there are no such conditions else.
+fn resize(resize: &Resize, old: &[PodCondition], now: Timestamp) -> Vec<PodCondition> {
+    let told = |kind: &str, reason: Option<&str>, message: Option<&String>, generation| {
+        let since = old.iter().find(|c| c.type_ == kind).and_then(|c| c.last_transition_time.clone());
+        PodCondition {
+            type_: kind.to_owned(),
+            status: "True".to_owned(),
+            reason: reason.map(str::to_owned),
+            message: message.cloned(),
+            last_probe_time: None,
+            last_transition_time: Some(since.unwrap_or(Time(now))),
+            observed_generation: generation,
+        }
+    };
+    let pending = resize.pending.as_ref().map(|p| told(PENDING, Some(&p.reason), Some(&p.message), p.generation));
+    let progress = resize.progress.as_ref();
+    let progress =
+        progress.map(|p| told(IN_PROGRESS, p.error.as_ref().map(|_| "Error"), p.error.as_ref(), p.generation));
+    pending.into_iter().chain(progress).collect()
 }
 
 fn initialized(parts: &[Part<'_>], seen: &Observed, phase: &str) -> Said {

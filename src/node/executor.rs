@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use tokio::{net::TcpStream, sync::mpsc};
 
 use super::{
@@ -35,6 +35,23 @@ impl Trouble {
 pub struct Started {
     pub id: String,
     pub at: Timestamp,
+}
+
+/// A container whose cgroup shall get what is allocated to it.
+#[derive(Clone, Debug)]
+pub struct Running {
+    pub container: String,
+    pub id: String,
+    /// What its cgroup was told last.
+    pub has: ResourceRequirements,
+}
+
+/// What came of a resize.
+#[derive(Debug)]
+pub struct Resized {
+    /// What containers have got by it, by their ids; also where not all was done.
+    pub has: Vec<(String, ResourceRequirements)>,
+    pub result: Result<(), String>,
 }
 
 /// How to start a container.
@@ -140,6 +157,8 @@ pub trait Executor: Send + Sync + 'static {
         news: &(dyn Fn(PullNews) + Send + Sync),
     ) -> Result<Pulled, Trouble>;
     async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble>;
+    /// Brings the resources of `pod` to its own cgroup and to those of `containers`, in place; remembered for a later agent.
+    async fn resize(&self, pod: &Arc<Pod>, sandbox: u32, containers: Vec<Running>) -> Resized;
     /// Signals, waits for `grace`, kills. `None`: it was not there any more.
     async fn stop(&self, pod: &Pod, id: &str, signal: Option<&str>, grace: Duration) -> Result<Option<Exit>, String>;
     /// Forgets an earlier attempt of a container.

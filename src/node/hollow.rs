@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::{net::TcpStream, sync::mpsc};
 
 use super::{
-    executor::{Executor, Found, Happening, PullNews, Pulled, Ran, StartOrder, Started, Trouble},
+    executor::{Executor, Found, Happening, PullNews, Pulled, Ran, Resized, Running, StartOrder, Started, Trouble},
     observed::{Attempt, Exit, Observed},
     spec::{Part, PodExt},
     translate::sandbox_id,
@@ -96,6 +96,10 @@ impl Executor for Hollow {
     async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
         let id = format!("{}/{}.{}", sandbox_id(pod.uid(), order.sandbox), part.name(), order.restart);
         Ok(Started { id, at: self.env.now() })
+    }
+    async fn resize(&self, pod: &Arc<Pod>, _sandbox: u32, containers: Vec<Running>) -> Resized {
+        let given = |name: &str| pod.part(name).and_then(|part| part.container.resources.clone()).unwrap_or_default();
+        Resized { has: containers.into_iter().map(|c| (c.id, given(&c.container))).collect(), result: Ok(()) }
     }
     async fn stop(
         &self,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use podwright_runtime::Labels;
 
 use super::{
@@ -17,6 +17,8 @@ pub const IMAGE: &str = "podwright.container.image";
 pub const IMAGE_ID: &str = "podwright.container.image-id";
 /// The layers that the container stands on, a line each: the image may lose its names meanwhile.
 pub const LAYERS: &str = "podwright.container.layers";
+/// What its cgroup was told of CPU and memory, as `resources` in JSON.
+pub const RESOURCES: &str = "podwright.container.resources";
 pub const BACKOFF: &str = "podwright.container.backoff";
 /// Present where a log stands in for a termination message.
 pub const FALLBACK: &str = "podwright.container.message-from-log";
@@ -32,6 +34,10 @@ pub fn of_pod(pod: &Pod, attempt: u32) -> Labels {
     ])
 }
 
+pub fn of_resources(resources: Option<&ResourceRequirements>) -> String {
+    serde_json::to_string(&resources.cloned().unwrap_or_default()).unwrap_or_default()
+}
+
 pub fn of_container(pod: &Pod, part: &Part<'_>, order: &StartOrder, layers: &[PathBuf]) -> Labels {
     let mut labels = of_pod(pod, order.sandbox);
     let backoff = Backoff::to_label(order.backoff);
@@ -43,6 +49,7 @@ pub fn of_container(pod: &Pod, part: &Part<'_>, order: &StartOrder, layers: &[Pa
         (IMAGE_ID.to_owned(), order.image_id.clone()),
         (BACKOFF.to_owned(), backoff),
         (LAYERS.to_owned(), layers.join("\n")),
+        (RESOURCES.to_owned(), of_resources(part.container.resources.as_ref())),
     ]);
     if part.container.termination_message_policy.as_deref() == Some("FallbackToLogsOnError") {
         labels.insert(FALLBACK.to_owned(), "true".to_owned());

@@ -31,6 +31,7 @@ pub mod publish;
 pub mod qos;
 mod register;
 pub mod remembered;
+pub mod resize;
 pub mod sessions;
 pub mod spec;
 pub mod start;

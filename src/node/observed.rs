@@ -3,8 +3,12 @@
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::backoff::{Backoff, later};
+use super::{
+    backoff::{Backoff, later},
+    resize::Resize,
+};
 
 /// Everything known about a Pod.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +21,7 @@ pub struct Observed {
     pub start_time: Option<Timestamp>,
     /// Taking away everything that the Pod had on this node.
     pub removal: Step,
+    pub resize: Resize,
 }
 
 /// What shall become of the Pod.
@@ -117,6 +122,8 @@ pub struct Container {
     pub ready: bool,
     /// It must be restarted.
     pub unhealthy: Option<Unhealthy>,
+    /// It was stopped to be started anew, whatever its restart policy.
+    pub renewing: bool,
 }
 
 /// What is being done to a container just now.
@@ -155,6 +162,8 @@ pub struct Attempt {
     pub exit: Option<Exit>,
     /// Whether it belongs to the present sandbox: an attempt of an earlier one counts for `restart` and status alone.
     pub current: bool,
+    /// What its cgroup was told; `None`: not known, so what its Pod says.
+    pub resources: Option<ResourceRequirements>,
 }
 
 /// How an attempt ended.

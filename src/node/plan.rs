@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Container as ContainerSpec, Pod};
 use super::{
     backoff::later,
     observed::{Attempt, Busy, Container, Exit, Failure, Image, Intent, Observed, SandboxState, Step, Stop},
+    resize::{is_behind, must_restart},
     spec::{Part, PodExt, Role},
 };
 
@@ -25,6 +26,10 @@ pub enum Action {
     Pull(String),
     Start(String),
     Stop(StopContainer),
+    /// Brings what is allocated to the Pod's cgroup and to those of these running containers.
+    Resize(Vec<String>),
+    /// All containers have what is allocated to them.
+    Resized,
     /// The container must wait before its next start; tell it, once.
     BackOff {
         container: String,
@@ -46,6 +51,8 @@ pub struct StopContainer {
     pub deadline: Timestamp,
     /// Upstream's words for the Killing event.
     pub why: String,
+    /// It is started anew, whatever its restart policy.
+    pub renew: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -89,8 +96,9 @@ pub fn plan(pod: &Pod, seen: &Observed, now: Timestamp) -> Plan {
 /// 1. end it if it has been active for too long,
 /// 2. find the containers that shall start, and end the Pod if there is nothing left to do,
 /// 3. restart the containers that run but should not go on as they are,
-/// 4. see to volumes and sandbox,
-/// 5. pull the images and start the containers, one after the other.
+/// 4. bring what is allocated to those that go on,
+/// 5. see to volumes and sandbox,
+/// 6. pull the images and start the containers, one after the other.
 fn run(plan: &mut Plan, pod: &Pod, seen: &Observed, now: Timestamp) {
     if let (Some(seconds), Some(start)) = (pod.spec().active_deadline_seconds, seen.start_time) {
         let end = later(start, std::time::Duration::from_secs(seconds.max(0) as u64));
@@ -110,6 +118,7 @@ fn run(plan: &mut Plan, pod: &Pod, seen: &Observed, now: Timestamp) {
     for part in &parts {
         restart_running(plan, pod, part, seen.container(part.name()), now);
     }
+    let resizing = resize(plan, &parts, seen, now);
 
     match &seen.volumes {
         Step::Undone => plan.act(Action::PrepareVolumes),
@@ -122,7 +131,7 @@ fn run(plan: &mut Plan, pod: &Pod, seen: &Observed, now: Timestamp) {
         _ => {}
     }
 
-    let mut starting = seen.containers.values().any(|c| c.busy == Busy::Starting);
+    let mut starting = resizing || seen.containers.values().any(|c| c.busy == Busy::Starting);
     let ready = seen.sandbox.state == SandboxState::Ready && seen.volumes == Step::Done;
     for part in wanted {
         let container = seen.container(part.name());
@@ -151,7 +160,8 @@ fn wanted<'a>(pod: &Pod, parts: &'a [Part<'a>], seen: &Observed) -> Option<Vec<&
     let initialized = parts.iter().filter(is_main).any(begun);
     let over = |p: &Part<'_>| {
         let c = seen.container(p.name());
-        c.is_still() && c.attempt.as_ref().and_then(|a| a.exit.as_ref()).is_some_and(|e| !restarts(pod, p, e))
+        let exit = c.attempt.as_ref().and_then(|a| a.exit.as_ref());
+        c.is_still() && !c.renewing && exit.is_some_and(|e| !restarts(pod, p, e))
     };
     if parts.iter().filter(is_main).all(over) {
         return None;
@@ -184,7 +194,7 @@ fn wanted<'a>(pod: &Pod, parts: &'a [Part<'a>], seen: &Observed) -> Option<Vec<&
     for part in parts.iter().filter(is_main) {
         let container = seen.container(part.name());
         let ended = container.attempt.as_ref().and_then(|a| a.exit.as_ref());
-        if !container.is_running() && ended.is_none_or(|exit| restarts(pod, part, exit)) {
+        if !container.is_running() && (container.renewing || ended.is_none_or(|exit| restarts(pod, part, exit))) {
             wanted.push(part);
         }
     }
@@ -225,7 +235,7 @@ fn matching_rule(container: &ContainerSpec, code: i32) -> Option<&str> {
         .next()
 }
 
-/// Stops a running container that is unhealthy or whose image was changed.
+/// Stops a running container that is unhealthy, whose image was changed, or which gets other resources by a restart alone.
 fn restart_running(plan: &mut Plan, pod: &Pod, part: &Part<'_>, container: &Container, now: Timestamp) {
     if !container.is_running() || container.busy == Busy::Starting {
         return;
@@ -235,17 +245,46 @@ fn restart_running(plan: &mut Plan, pod: &Pod, part: &Part<'_>, container: &Cont
     let (what, grace) = match &container.unhealthy {
         Some(unhealthy) => (unhealthy.why.clone(), unhealthy.grace),
         None if changed && part.role != Role::Ephemeral => ("definition changed".to_owned(), None),
+        None if must_restart(part, container) => {
+            let why = format!("Container {} resize requires restart", part.name());
+            return stop(plan, part, container, after(now, pod.grace().max(1)), why, true);
+        }
         None => return,
     };
     let killed = Exit { code: 137, reason: String::new(), message: None, finished_at: now };
     let again = if changed || restarts(pod, part, &killed) { ", will be restarted" } else { "" };
     let grace = grace.unwrap_or(pod.grace()).max(1);
-    stop(plan, part, container, after(now, grace), format!("Container {} {what}{again}", part.name()));
+    let why = format!("Container {} {what}{again}", part.name());
+    stop(plan, part, container, after(now, grace), why, changed && part.role != Role::Ephemeral);
+}
+
+/// Brings what is allocated to the cgroups, once those have stopped that get it by a restart. Whether starts wait for that.
+fn resize(plan: &mut Plan, parts: &[Part<'_>], seen: &Observed, now: Timestamp) -> bool {
+    let Some(progress) = &seen.resize.progress else { return false };
+    let behind = || parts.iter().filter(|p| is_behind(p, seen.container(p.name())));
+    let moving = |p: &Part<'_>| matches!(seen.container(p.name()).busy, Busy::Starting | Busy::Stopping { .. });
+    let waits = seen.resize.busy
+        || parts.iter().filter(|p| matches!(p.role, Role::Main | Role::Sidecar)).any(moving)
+        || behind().any(|p| must_restart(p, seen.container(p.name())));
+    if waits || seen.sandbox.state != SandboxState::Ready {
+        return waits;
+    }
+    let due = match &progress.step {
+        Step::Failed { retry_at, .. } => plan.due(Some(*retry_at), now),
+        Step::Done => behind().next().is_some(),
+        Step::Undone | Step::Doing => true,
+    };
+    if due {
+        plan.act(Action::Resize(behind().map(|p| p.name().to_owned()).collect()));
+    } else if progress.step == Step::Done && !seen.containers.values().any(|c| c.renewing) {
+        plan.act(Action::Resized);
+    }
+    due
 }
 
 /// Whether a container that is not running may start: its back-off is over and no earlier trouble asks to wait.
 fn may_start(plan: &mut Plan, pod: &Pod, part: &Part<'_>, container: &Container, now: Timestamp) -> bool {
-    let exit = container.attempt.as_ref().and_then(|a| a.exit.as_ref());
+    let exit = container.attempt.as_ref().and_then(|a| a.exit.as_ref()).filter(|_| !container.renewing);
     if let Some(until) = exit.and_then(|exit| container.backoff.until(exit.finished_at, now)) {
         plan.wake(until);
         let delay = super::events::duration(container.backoff.delay());
@@ -280,7 +319,7 @@ fn end(plan: &mut Plan, pod: &Pod, seen: &Observed, order: &Stop, now: Timestamp
             }
         }
         let why = format!("Stopping container {}", part.name());
-        stop(plan, part, seen.container(part.name()), deadline, why);
+        stop(plan, part, seen.container(part.name()), deadline, why, false);
     }
     if !parts.iter().all(is_still) || seen.volumes == Step::Doing {
         return;
@@ -313,13 +352,13 @@ pub fn ended(pod: &Pod, seen: &Observed) -> bool {
 }
 
 /// Stops a container, unless it is being stopped already and no later.
-fn stop(plan: &mut Plan, part: &Part<'_>, container: &Container, deadline: Timestamp, why: String) {
+fn stop(plan: &mut Plan, part: &Part<'_>, container: &Container, deadline: Timestamp, why: String, renew: bool) {
     let promised = match container.busy {
         Busy::Stopping { deadline } => Some(deadline),
         _ => None,
     };
     if container.is_running() && promised.is_none_or(|p| p > deadline) {
-        plan.act(Action::Stop(StopContainer { container: part.name().to_owned(), deadline, why }));
+        plan.act(Action::Stop(StopContainer { container: part.name().to_owned(), deadline, why, renew }));
     }
 }
 

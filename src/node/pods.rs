@@ -1,5 +1,7 @@
 //! All Pods of a node: from the server and the manifest folder to one worker each; adoption after a restart.
 
+mod grants;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -19,6 +21,7 @@ use super::{
     objects::{Changed, Objects, references},
     observed::{Intent, Observed, Stop},
     remembered,
+    resize::{Allocation, Allotment},
     spec::{MIRROR, PodExt},
     static_pods::{self, Mirrors},
     unreadable,
@@ -33,9 +36,9 @@ type Labels = Box<dyn Fn() -> BTreeMap<String, String> + Send + Sync>;
 
 pub struct Pods {
     shared: Arc<Shared>,
-    allocatable: Allocatable,
+    pub(super) allocatable: Allocatable,
     labels: Labels,
-    workers: HashMap<String, Handle>,
+    pub(super) workers: HashMap<String, Handle>,
     finished: mpsc::UnboundedSender<Ended>,
     ended: mpsc::UnboundedReceiver<Ended>,
     /// How long workers that panicked wait for their successors.
@@ -96,6 +99,7 @@ impl Pods {
                 Some(changed) = next(&mut changes) => self.poke(|pod| concerns(pod, &changed)),
                 _ = upkeep.tick() => {
                     self.mirrors.retry();
+                    self.grant_pending();
                     if let Some((_, machine)) = &machine {
                         let stale = machine.volumes.stale_tokens();
                         self.poke(|pod| stale.contains(pod.uid()));
@@ -112,23 +116,25 @@ impl Pods {
         let mut pods: Vec<Arc<Pod>> = wanted.list().into_iter().filter(|p| !p.is_mirror()).collect();
         pods.sort_by(|a, b| a.metadata.creation_timestamp.cmp(&b.metadata.creation_timestamp));
         for pod in pods.iter().chain(statics) {
-            if let Some(Found { mut seen, .. }) = found.remove(pod.uid()) {
+            if let Some(Found { pod: admitted, mut seen }) = found.remove(pod.uid()) {
                 remembered::carry_over(pod, &mut seen);
-                self.spawn(pod.clone(), seen);
+                self.spawn(pod.clone(), seen, Allocation::of(&admitted));
             }
         }
         for object in wanted.unreadable() {
             // Deleted it is not: it goes on as it was admitted.
             if let Some(Found { pod, mut seen }) = found.remove(&object.uid) {
+                let allocated = Allocation::of(&pod);
                 let pod = unreadable::overlay(&pod, &object.object);
                 remembered::carry_over(&pod, &mut seen);
-                self.spawn(Arc::new(pod), seen);
+                self.spawn(Arc::new(pod), seen, allocated);
             }
         }
         for (_, Found { pod, seen }) in found {
             let uid = pod.uid().to_owned();
             tracing::info!(pod = %pod.full_name(), "a Pod was deleted while no agent ran");
-            self.spawn(Arc::new(pod), seen);
+            let allocated = Allocation::of(&pod);
+            self.spawn(Arc::new(pod), seen, allocated);
             self.tell(&uid, News::Gone);
         }
         wanted.list().iter().filter(|pod| pod.is_mirror()).for_each(|mirror| self.mirrors.found(mirror));
@@ -138,9 +144,10 @@ impl Pods {
         }
     }
 
-    fn spawn(&mut self, pod: Arc<Pod>, seen: Observed) {
+    fn spawn(&mut self, pod: Arc<Pod>, seen: Observed, allocated: Allocation) {
         let uid = pod.uid().to_owned();
-        let handle = worker::spawn(self.shared.clone(), pod, seen, self.finished.clone());
+        let allotment = Allotment::new(&pod, allocated);
+        let handle = worker::spawn(self.shared.clone(), pod, seen, allotment, self.finished.clone());
         self.workers.insert(uid, handle);
     }
 
@@ -158,6 +165,7 @@ impl Pods {
         let (Some(worker), Some(panic)) = (worker, panic) else {
             self.workers.remove(&uid);
             self.broken.remove(&uid);
+            self.grant_pending();
             return;
         };
         let (now, backoff) = (self.shared.env.now(), self.broken.entry(uid.clone()).or_default());
@@ -176,11 +184,11 @@ impl Pods {
 
     /// A new worker for a Pod whose worker panicked: it starts from what is found on the machine.
     async fn replace(&mut self, uid: &str) {
-        let Some(Handle { pod, gone, .. }) = self.workers.remove(uid) else { return };
+        let Some(Handle { pod, gone, allotment, .. }) = self.workers.remove(uid) else { return };
         match self.shared.executor.find_one(uid).await {
             Some(Found { mut seen, .. }) => {
                 remembered::carry_over(&pod, &mut seen);
-                self.spawn(pod.clone(), seen);
+                self.spawn(pod.clone(), seen, allotment.allocated);
             }
             None => self.begin(pod.clone()),
         }
@@ -243,28 +251,38 @@ impl Pods {
             }
             return;
         }
-        if let Some(worker) = self.workers.get_mut(pod.uid()) {
-            worker.pod = pod.clone();
-            worker.inbox.send(News::Wanted(pod)).ok();
-            return;
+        if !self.workers.contains_key(pod.uid()) {
+            return self.begin(pod);
         }
-        self.begin(pod);
+        let (uid, over) = (pod.uid().to_owned(), pod.is_terminal());
+        if let Some(worker) = self.workers.get_mut(&uid) {
+            worker.pod = pod;
+        }
+        // What was taken back, or has ended, may make room for others.
+        if self.grant(&uid) || over {
+            self.grant_pending();
+        }
     }
 
     /// A Pod that this node has nothing of yet.
     fn begin(&mut self, pod: Arc<Pod>) {
         let mut seen = remembered::recall(&pod, self.shared.env.now());
         let fresh = pod.metadata.deletion_timestamp.is_none() && !pod.is_terminal();
+        let allocated = Allocation::recalled(&pod);
         if fresh {
-            let others: Vec<Arc<Pod>> =
-                self.workers.values().map(|w| w.pod.clone()).filter(|p| !p.is_terminal()).collect();
-            if let Err(failure) = admit(&pod, &others, &self.allocatable, &(self.labels)()) {
+            let others = self.others(pod.uid());
+            let admitted = allocated.overlay(pod.clone());
+            if let Err(failure) = admit(&admitted, &others, &self.allocatable, &(self.labels)()) {
                 self.shared.recorder.warning(pod.about(None), &failure.reason, failure.message.clone());
                 let deadline = self.shared.env.now();
                 seen.intent = Intent::Stop(Stop { deadline, grace: 0, failure: Some(failure), remove: false });
             }
         }
-        self.spawn(pod, seen);
+        let (uid, granted) = (pod.uid().to_owned(), allocated.satisfies(&pod));
+        self.spawn(pod, seen, allocated);
+        if !granted {
+            self.grant(&uid);
+        }
     }
 
     /// The manifest folder holds these Pods now.

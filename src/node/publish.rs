@@ -43,6 +43,7 @@ pub struct Publisher {
     mirror: Option<Arc<Pod>>,
     pub volume_tries: u32,
     pub removal_tries: u32,
+    pub resize_tries: u32,
 }
 
 impl Publisher {
@@ -57,6 +58,7 @@ impl Publisher {
             mirror: None,
             volume_tries: 0,
             removal_tries: 0,
+            resize_tries: 0,
         }
     }
 
@@ -135,6 +137,8 @@ impl Publisher {
                 Arc::make_mut(pod).status = new.status.clone();
                 self.mirror = Some(Arc::new(new));
             }
+            // Its spec has changed: that is news of its own, which comes with what the node has decided about it.
+            Ok(new) if new.metadata.generation != pod.metadata.generation => self.told = as_value(&new.status),
             Ok(new) => {
                 self.told = as_value(&new.status);
                 *pod = newer(pod, Arc::new(new));

@@ -65,6 +65,7 @@ fn last_attempt(known: &ContainerStatus, now: Timestamp) -> Option<Attempt> {
         started_at: started_at.map(|at| at.0),
         exit: Some(exit),
         current: false,
+        resources: None,
     })
 }
 

@@ -64,6 +64,7 @@ pub fn succeeded(
     known.waiting = None;
     known.retry_at = None;
     known.unhealthy = None;
+    known.renewing = false;
     known.started = false;
     known.ready = false;
     let new = attempt(id, restart, &known.image, Some(at));

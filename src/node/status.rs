@@ -107,7 +107,8 @@ fn phase(pod: &Pod, parts: &[Part<'_>], seen: &Observed) -> &'static str {
                 Some(_) => failed_init += usize::from(part.role == Role::Init),
                 None => pending_init += 1,
             },
-            Role::Main if container.is_running() => running += 1,
+            // It runs again in a moment: nothing has come to its end.
+            Role::Main if container.is_running() || (container.renewing && !over) => running += 1,
             Role::Main => match last_exit {
                 Some(exit) => {
                     stopped += 1;
@@ -140,6 +141,9 @@ fn container_status(pod: &Pod, part: &Part<'_>, seen: &Observed) -> ContainerSta
     let (state, last_state) = states(pod, part, container, seen);
     let running = container.is_running();
     let done = part.role == Role::Init && container.succeeded();
+    // What does not run has what its next start gets.
+    let given = part.container.resources.clone().unwrap_or_default();
+    let has = attempt.filter(|_| running).and_then(|a| a.resources.as_ref());
     ContainerStatus {
         name: part.name().to_owned(),
         image: attempt.map(|a| a.image.clone()).or(part.container.image.clone()).unwrap_or_default(),
@@ -153,6 +157,8 @@ fn container_status(pod: &Pod, part: &Part<'_>, seen: &Observed) -> ContainerSta
             Role::Sidecar | Role::Main => running && container.started && container.ready,
         },
         started: (part.role != Role::Ephemeral).then_some(running && container.started),
+        allocated_resources: (part.role != Role::Ephemeral).then(|| given.requests.clone()).flatten(),
+        resources: (part.role != Role::Ephemeral).then(|| has.cloned().unwrap_or(given)),
         state: Some(state),
         last_state: Some(last_state.unwrap_or_default()),
         ..ContainerStatus::default()
@@ -195,7 +201,9 @@ fn states(
         }
         // It will run again and waits for that: its end is the last state then.
         Some(exit)
-            if !stopping && (container.waiting.is_some() || !attempt.current) && plan::restarts(pod, part, exit) =>
+            if !stopping
+                && (container.renewing
+                    || (container.waiting.is_some() || !attempt.current) && plan::restarts(pod, part, exit)) =>
         {
             (waiting(container, default_reason), Some(terminated(attempt, exit)))
         }

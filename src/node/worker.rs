@@ -2,23 +2,25 @@
 
 mod done;
 mod news;
+mod resize;
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::FutureExt;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use tokio::{sync::mpsc, task::AbortHandle};
 use tokio_util::task::TaskTracker;
 
 use super::{
     Shared,
     backoff::Backoff,
-    executor::{Pulled, Started, Trouble},
+    executor::{Pulled, Resized, Started, Trouble},
     observed::{Attempt, Busy, Exit, Failure, Image, Intent, Observed, SandboxState, Step, Stop},
     plan::{self, Action, StopContainer},
     probes::{self, Kind, Probes},
     publish::{Publisher, Standing},
+    resize::{Allocation, Allotment, carried_over},
     spec::PodExt,
     start, stop,
 };
@@ -26,8 +28,8 @@ use super::{
 /// What a worker is told.
 #[derive(Debug)]
 pub enum News {
-    /// The Pod as it is wanted now.
-    Wanted(Arc<Pod>),
+    /// The Pod as it is wanted now, and what of its resources it may have.
+    Wanted(Arc<Pod>, Allotment),
     /// Its source does not know the Pod any more.
     Gone,
     /// The object by which the server shows a static Pod.
@@ -71,8 +73,10 @@ pub enum Done {
     Started {
         container: String,
         restart: u32,
+        resources: Option<ResourceRequirements>,
         result: Result<Started, Trouble>,
     },
+    Resized(Resized),
     /// The postStart hook has returned, or there was none.
     PostStart {
         container: String,
@@ -92,8 +96,9 @@ pub enum Done {
 /// A running worker, or one that will be replaced soon because it panicked.
 pub struct Handle {
     pub inbox: mpsc::UnboundedSender<News>,
-    /// The Pod as last told.
+    /// The Pod as last told: with all that it wishes.
     pub pod: Arc<Pod>,
+    pub allotment: Allotment,
     /// It was told that the Pod's source does not know it any more.
     pub gone: bool,
 }
@@ -111,7 +116,11 @@ const SETTLE: Duration = Duration::from_secs(10);
 
 pub struct Worker {
     pub(super) shared: Arc<Shared>,
+    /// With the resources that are allocated to it.
     pub(super) pod: Arc<Pod>,
+    /// With those that it wishes.
+    wish: Arc<Pod>,
+    allocated: Allocation,
     pub(super) seen: Observed,
     pub(super) me: mpsc::UnboundedSender<News>,
     inbox: mpsc::UnboundedReceiver<News>,
@@ -135,14 +144,25 @@ pub struct Worker {
 }
 
 /// Starts the worker of `pod`. `finished` is told when it ends.
-pub fn spawn(shared: Arc<Shared>, pod: Arc<Pod>, seen: Observed, finished: mpsc::UnboundedSender<Ended>) -> Handle {
+pub fn spawn(
+    shared: Arc<Shared>,
+    wish: Arc<Pod>,
+    mut seen: Observed,
+    allotment: Allotment,
+    finished: mpsc::UnboundedSender<Ended>,
+) -> Handle {
     let (me, inbox) = mpsc::unbounded_channel();
-    let handle = Handle { inbox: me.clone(), pod: pod.clone(), gone: false };
+    let handle = Handle { inbox: me.clone(), pod: wish.clone(), allotment: allotment.clone(), gone: false };
+    let pod = allotment.allocated.overlay(wish.clone());
+    seen.resize = carried_over(&pod, &allotment, &seen);
+    let allocated = allotment.allocated;
     let uid = pod.uid().to_owned();
     let publisher = Publisher::new(&pod);
     let worker = Worker {
         shared,
         pod,
+        wish,
+        allocated,
         seen,
         me,
         inbox,
@@ -353,6 +373,8 @@ impl Worker {
                 self.seen.sandbox.state = SandboxState::Stopping;
                 self.spawn(async move { Done::SandboxStopped(shared.executor.stop_sandbox(&pod, attempt).await) });
             }
+            Action::Resize(containers) => self.resize(&containers),
+            Action::Resized => self.resize_completed(),
             Action::Pull(container) => self.pull(container),
             Action::Start(container) => self.start(container, now),
             Action::Stop(order) => self.stop(order),
@@ -406,25 +428,27 @@ impl Worker {
     fn start(&mut self, container: String, now: Timestamp) {
         let seen = self.seen.container_mut(&container);
         seen.busy = Busy::Starting;
-        if let Some(exit) = seen.attempt.as_ref().and_then(|a| a.exit.as_ref()) {
+        if let Some(exit) = seen.attempt.as_ref().and_then(|a| a.exit.as_ref()).filter(|_| !seen.renewing) {
             seen.backoff.raise(exit.finished_at, now);
         }
         let order = start::order(&self.pod, &self.seen, &container);
         let restart = self.seen.container(&container).next_restart();
         let (shared, pod) = (self.shared.clone(), self.pod.clone());
         self.spawn(async move {
+            let resources = pod.part(&container).and_then(|part| part.container.resources.clone());
             let result = match (pod.part(&container), order) {
                 (Some(part), Ok(order)) => shared.executor.start(&pod, &part, order).await,
                 (_, Err(trouble)) => Err(trouble),
                 (None, _) => Err(Trouble::new("CreateContainerError", "the container has left the manifest")),
             };
-            Done::Started { container, restart, result }
+            Done::Started { container, restart, resources, result }
         });
     }
 
     fn stop(&mut self, order: StopContainer) {
-        let StopContainer { container, deadline, why } = order;
+        let StopContainer { container, deadline, why, renew } = order;
         let seen = self.seen.container_mut(&container);
+        seen.renewing |= renew;
         let Some(attempt) = seen.attempt.clone() else { return };
         seen.busy = Busy::Stopping { deadline };
         if let Some(running) = self.stops.get(&container) {
@@ -455,8 +479,9 @@ pub fn attempt(id: String, restart: u32, image: &Image, started_at: Option<Times
             started_at,
             exit: None,
             current: true,
+            resources: None,
         };
     };
     let (image, image_id) = (name.clone(), image_id.clone());
-    Attempt { id, restart, image, image_id, started_at, exit: None, current: true }
+    Attempt { id, restart, image, image_id, started_at, exit: None, current: true, resources: None }
 }

@@ -237,6 +237,97 @@ fn cpu_max_throttles_and_pids_max_refuses() {
     untouched.assert_unchanged();
 }
 
+const RESIZED: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: a
+    image: localhost/busybox:1
+    command: [sh, -c, 'dd if=/dev/zero of=/dev/shm/held bs=1M count=24; exec sleep 1000']
+    resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 200m, memory: 64Mi}}
+  - name: b
+    image: localhost/busybox:1
+    command: [sleep, '1000']
+    resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 200m, memory: 64Mi}}
+";
+
+/// What is written into the cgroups of a Pod and of its containers `a` and `b`: cpu.weight, cpu.max, memory.max.
+fn written(node: &TestNode) -> [[String; 3]; 3] {
+    let found = inspect(node, "web");
+    [pod_cgroup(&found), container_cgroup(&found, "a"), container_cgroup(&found, "b")]
+        .map(|cgroup| ["cpu.weight", "cpu.max", "memory.max"].map(|file| cgroup.file(file).to_owned()))
+}
+
+#[test]
+fn a_resize_is_written_into_the_cgroups_of_the_same_containers() {
+    if !enforceable() {
+        return;
+    }
+    const MIB: u64 = 1 << 20;
+    let mut node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    node.apply(RESIZED);
+    node.wait("condition=Ready", &["pod/web"], PATIENCE);
+    let row = |weight: &str, quota: u64, memory: u64| {
+        [weight.to_owned(), format!("{quota} 100000"), (memory * MIB).to_string()]
+    };
+    assert_eq!(written(&node), [row("8", 40_000, 128), row("4", 20_000, 64), row("4", 20_000, 64)]);
+    let ids = || node.field(&["pod", "web"], ".status.containerStatuses[*]['containerID','restartCount']");
+    let before = ids();
+    let patch = |a: &str, b: &str| {
+        let containers = format!("[{{name: a, resources: {a}}}, {{name: b, resources: {b}}}]");
+        let patch = format!("spec: {{containers: {containers}}}");
+        node.ok(&["patch", "pod", "web", "--subresource", "resize", "-p", &patch]);
+    };
+    let until = |wanted: [[String; 3]; 3]| {
+        eventually("the cgroups are as wanted", PATIENCE, || match written(&node) {
+            found if found == wanted => Ok(()),
+            found => Err(format!("{found:?} is not {wanted:?}\n{}", node.ok(&["get", "pod", "web", "-o", "yaml"]))),
+        });
+    };
+    // One grows, the other shrinks.
+    patch(
+        "{requests: {cpu: 300m}, limits: {cpu: 500m, memory: 96Mi}}",
+        "{requests: {cpu: 50m, memory: 16Mi}, limits: {cpu: 100m, memory: 48Mi}}",
+    );
+    until([row("14", 60_000, 144), row("12", 50_000, 96), row("2", 10_000, 48)]);
+    assert_eq!(ids(), before, "they are the same containers, and were not restarted");
+    let burstable = pod_cgroup(&inspect(&node, "web")).folder().parent().unwrap().join("cpu.weight");
+    assert_eq!(fs::read_to_string(&burstable).unwrap().trim(), "14", "and the class weighs what they request");
+
+    // No limit falls below what is used: nothing is written, and that is told.
+    patch("{requests: {memory: 8Mi}, limits: {memory: 16Mi}}", "{limits: {cpu: 150m}}");
+    let progress = ".status.conditions[?(@.type=='PodResizeInProgress')]";
+    node.wait_field(&["pod", "web"], &format!("{progress}.reason"), "Error", PATIENCE);
+    let why = node.field(&["pod", "web"], &format!("{progress}.message"));
+    contains(&why, "cannot decrease memory limits: attempting to set container \"a\" memory limit (16777216) below current usage (")
+        .unwrap();
+    assert_eq!(written(&node), [row("14", 60_000, 144), row("12", 50_000, 96), row("2", 10_000, 48)]);
+    // Another agent takes it up, and tries again until there is room.
+    node.kill();
+    node.spawn();
+    node.wait_ready();
+    assert_eq!(node.field(&["pod", "web"], &format!("{progress}.reason")), "Error");
+    node.ok(&["exec", "web", "-c", "a", "--", "rm", "/dev/shm/held"]);
+    let until = |wanted: [[String; 3]; 3]| {
+        eventually("the cgroups are as wanted", PATIENCE, || match written(&node) {
+            found if found == wanted => Ok(()),
+            found => Err(format!("{found:?} is not {wanted:?}\n{}", node.ok(&["get", "pod", "web", "-o", "yaml"]))),
+        });
+    };
+    until([row("14", 65_000, 64), row("12", 50_000, 16), row("2", 15_000, 48)]);
+    node.wait_field(&["pod", "web"], ".status.containerStatuses[0].resources.limits.memory", "16Mi", PATIENCE);
+    let after = node.field(&["pod", "web"], ".status.containerStatuses[*]['containerID','restartCount']");
+    assert_eq!(after, before);
+    node.ok(&["delete", "pod", "web"]);
+    drop(node);
+    untouched.assert_unchanged();
+}
+
 /// A Pod that is shown the guest's disk, and one that is privileged.
 const DISKS: &str = "
 apiVersion: v1

@@ -22,6 +22,7 @@ mod node;
 mod node_loss;
 mod probes;
 mod reset;
+mod resize;
 mod security;
 mod services;
 mod several_nodes;

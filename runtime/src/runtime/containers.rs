@@ -119,6 +119,35 @@ impl Runtime {
         sandbox.with_container(id, |c| c.record.devices = held)
     }
 
+    /// Sets other limits for a container that has not ended, in place, and notes labels with it, durably. Returns the limits
+    /// that cannot be enforced. Errors: [`Error::Conflict`] if it has ended.
+    pub async fn update_container(
+        &self,
+        id: &ContainerId,
+        resources: &Resources,
+        labels: Labels,
+        scribe: &Scribe,
+    ) -> Result<Vec<String>> {
+        let sandbox = self.get(&id.sandbox)?;
+        let _turn = sandbox.turn.lock().await;
+        let (mut record, ended) = sandbox.with_container(id, |c| (c.record.clone(), c.exit.borrow().is_some()))?;
+        if ended {
+            return Err(Error::Conflict(format!("container {id} has ended")));
+        }
+        record.labels.extend(labels);
+        let (kernel, cgroup) = (Kernel::new(scribe), self.container_cgroup(id)?);
+        let (resources, noted) = (resources.clone(), record.clone());
+        let unenforced = self
+            .blocking(move |inner| {
+                let unenforced = cgroup::change(&kernel, &cgroup, &resources)?;
+                inner.folders.write_container(&noted)?;
+                Ok(unenforced)
+            })
+            .await?;
+        sandbox.with_container(id, |c| c.record.labels = record.labels)?;
+        Ok(unenforced)
+    }
+
     /// Lets a created container execute its process; when that was, as every later agent will say too. Errors:
     /// [`Error::Start`], after which it is `Exited` with code 128.
     pub async fn start_container(&self, id: &ContainerId, scribe: &Scribe) -> Result<Timestamp> {

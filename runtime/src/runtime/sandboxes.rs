@@ -14,7 +14,7 @@ use crate::compile;
 use crate::link::{self, Link};
 use crate::plan::{Answer, Call, Message, SandboxPlan, State};
 use crate::records::{SandboxRecord, at, remove_folder};
-use crate::spec::{CgroupName, Event, Exit, ExitReason, Network, SandboxSpec, SandboxStatus, Stats};
+use crate::spec::{CgroupName, Event, Exit, ExitReason, Network, Resources, SandboxSpec, SandboxStatus, Stats};
 use crate::sys::{Kernel, process};
 use crate::{Error, Result, Scribe};
 
@@ -201,6 +201,36 @@ impl Runtime {
         for event in ended {
             let _ = self.0.events.send(event);
         }
+    }
+
+    /// Sets other limits for a sandbox as a whole, in place, durably. Returns those that cannot be enforced.
+    pub async fn update_sandbox(&self, id: &str, resources: &Resources, scribe: &Scribe) -> Result<Vec<String>> {
+        let sandbox = self.get(id)?;
+        let _turn = sandbox.turn.lock().await;
+        let mut record = sandbox.state().record.clone();
+        record.spec.resources = record.spec.resources.with(resources);
+        let (kernel, path) = (Kernel::new(scribe), self.0.tree.path(&record.spec.cgroup));
+        let (resources, noted) = (resources.clone(), record.clone());
+        let unenforced = self
+            .blocking(move |inner| {
+                let unenforced = cgroup::change(&kernel, &path, &resources)?;
+                inner.folders.write_sandbox(&noted)?;
+                Ok(unenforced)
+            })
+            .await?;
+        sandbox.state().record.spec.resources = record.spec.resources;
+        Ok(unenforced)
+    }
+
+    /// Notes another annotation with a sandbox, durably.
+    pub async fn annotate_sandbox(&self, id: &str, annotation: String) -> Result<()> {
+        let sandbox = self.get(id)?;
+        let _turn = sandbox.turn.lock().await;
+        let mut record = sandbox.state().record.clone();
+        record.spec.annotation.clone_from(&annotation);
+        self.blocking(move |inner| inner.folders.write_sandbox(&record)).await?;
+        sandbox.state().record.spec.annotation = annotation;
+        Ok(())
     }
 
     /// Usage of a sandbox and all in it.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use podwright_runtime::{ContainerStatus, SandboxState as RuntimeState, SandboxStatus, Scribe};
+use podwright_runtime::{ContainerStatus, Resources, SandboxState as RuntimeState, SandboxStatus, Scribe};
 use serde::{Deserialize, Serialize};
 
 use super::{Machine, all, images, messages, remove_dir};
@@ -13,6 +13,7 @@ use crate::node::{
     executor::Found,
     labels,
     observed::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState, Step},
+    resize::{Progress, Resize},
     spec::PodExt,
     translate,
 };
@@ -105,7 +106,11 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
     };
     // A sandbox that was never connected is finished by doing it again.
     let connected = ready && !ips.is_empty();
+    // An earlier agent may have died while it brought new limits to the Pod's own cgroup.
+    let limits = |r: &Resources| (r.cpu_weight, r.cpu_quota_us, r.memory_max);
+    let resized = limits(&sandbox.spec.resources) == limits(&translate::pod_limits(&pod, machine.pids_max));
     let mut seen = Observed {
+        resize: Resize { progress: (!resized).then(Progress::default), ..Resize::default() },
         sandbox: Sandbox {
             state: match (ready, connected) {
                 (true, true) => SandboxState::Ready,
@@ -157,6 +162,7 @@ fn attempt_of(machine: &Machine, status: &ContainerStatus) -> Attempt {
         started_at: status.started.or(Some(status.created)),
         exit,
         current: true,
+        resources: status.labels.get(labels::RESOURCES).and_then(|label| serde_json::from_str(label).ok()),
     }
 }
 
@@ -216,6 +222,7 @@ fn remembered(label: Option<&String>) -> BTreeMap<String, Container> {
                 finished_at: past.finished,
             }),
             current: false,
+            resources: None,
         }),
         ..Container::default()
     };

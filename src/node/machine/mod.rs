@@ -4,6 +4,7 @@ mod adopt;
 pub mod images;
 pub mod leftovers;
 mod messages;
+mod resize;
 mod weights;
 
 pub use messages::split as split_sandbox;
@@ -27,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use tokio::{net::TcpStream, sync::mpsc};
 
 use super::{
-    executor::{Executor, Found, Happening, PullNews, Pulled, Ran, StartOrder, Started, Trouble},
+    executor::{Executor, Found, Happening, PullNews, Pulled, Ran, Resized, Running, StartOrder, Started, Trouble},
     labels, mounts,
     objects::{Objects, env_references},
     observed::{Attempt, Exit, Observed},
@@ -341,6 +342,10 @@ impl Executor for Machine {
 
     async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
         self.start_container(pod, part, order).await
+    }
+
+    async fn resize(&self, pod: &Arc<Pod>, sandbox: u32, containers: Vec<Running>) -> Resized {
+        resize::resize(self, pod, sandbox, containers).await
     }
 
     async fn stop(&self, pod: &Pod, id: &str, signal: Option<&str>, grace: Duration) -> Result<Option<Exit>, String> {

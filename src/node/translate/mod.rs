@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use podwright_runtime::{
     CgroupName, ContainerId, ContainerSpec, LogSpec, Network, PidMode, Resources, Rootfs, SandboxSpec, image::Image,
     oci, profile,
@@ -83,14 +83,6 @@ pub fn sandbox(
 ) -> SandboxSpec {
     let spec = pod.spec();
     let class = qos::class(pod);
-    let cpu_request = qos::pod_request(pod, "cpu");
-    let resources = Resources {
-        cpu_weight: Some(qos::cpu_weight(cpu_request)),
-        cpu_quota_us: qos::pod_limit(pod, "cpu").and_then(qos::cpu_quota),
-        memory_max: qos::pod_limit(pod, "memory").map(|m| (m / 1000) as u64),
-        pids_max,
-        ..Resources::default()
-    };
     SandboxSpec {
         id: sandbox_id(pod.uid(), attempt),
         hostname: if pod.host_network() { String::new() } else { hostname.to_owned() },
@@ -107,9 +99,20 @@ pub fn sandbox(
         host_ipc: spec.host_ipc == Some(true),
         sysctls: sysctls(pod),
         cgroup: class_cgroup(class).child(&format!("pod{}", pod.uid())),
-        resources,
+        resources: pod_limits(pod, pids_max),
         labels: labels::of_pod(pod, attempt),
         annotation: String::new(),
+    }
+}
+
+/// The settings of the Pod's own cgroup.
+pub fn pod_limits(pod: &Pod, pids_max: Option<u64>) -> Resources {
+    Resources {
+        cpu_weight: Some(qos::cpu_weight(qos::pod_request(pod, "cpu"))),
+        cpu_quota_us: qos::pod_limit(pod, "cpu").and_then(qos::cpu_quota),
+        memory_max: qos::pod_limit(pod, "memory").map(|m| (m / 1000) as u64),
+        pids_max,
+        ..Resources::default()
     }
 }
 
@@ -176,7 +179,7 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
         log: Some(LogSpec::new(context.log.clone())),
         stdin: container.stdin == Some(true),
         stdin_once: container.stdin_once == Some(true),
-        resources: limits(container),
+        resources: limits(container.resources.as_ref()),
         labels: labels::of_container(pod, part, order, &image.layers),
         annotation: String::new(),
     })
@@ -259,12 +262,13 @@ fn propagation(mounts: &[Mounted]) -> Option<&'static str> {
 }
 
 /// Requests and limits as cgroup v2 settings.
-fn limits(container: &Container) -> Resources {
-    let memory_max = qos::limit(container, "memory").map(|q| qos::units(q) as u64).filter(|m| *m > 0);
-    let cpu_request = qos::request(container, "cpu").map_or(0, qos::millis);
+pub fn limits(resources: Option<&ResourceRequirements>) -> Resources {
+    let limit = |name: &str| resources.and_then(|r| r.limits.as_ref()?.get(name));
+    let request = resources.and_then(|r| r.requests.as_ref()?.get("cpu")).or_else(|| limit("cpu"));
+    let memory_max = limit("memory").map(|q| qos::units(q) as u64).filter(|m| *m > 0);
     Resources {
-        cpu_weight: Some(qos::cpu_weight(cpu_request)),
-        cpu_quota_us: qos::limit(container, "cpu").map(qos::millis).and_then(qos::cpu_quota),
+        cpu_weight: Some(qos::cpu_weight(request.map_or(0, qos::millis))),
+        cpu_quota_us: limit("cpu").map(qos::millis).and_then(qos::cpu_quota),
         memory_max,
         // Without swap a limit is a limit; a container that meets it dies as a whole, as upstream has it on v2.
         memory_swap_max: memory_max.map(|_| 0),

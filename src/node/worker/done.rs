@@ -47,7 +47,11 @@ impl Worker {
                 self.normal(Some(&container), "Pulling", format!("Pulling image \"{image}\""));
             }
             Done::Pulled { container, result } => self.pulled(&container, result, now),
-            Done::Started { container, restart, result } => self.started(&container, restart, result, now),
+            Done::Started { container, restart, resources, result } => {
+                self.started(&container, restart, result, now);
+                self.started_with(&container, restart, resources);
+            }
+            Done::Resized(resized) => self.resized(resized, now),
             Done::PostStart { container, id, result } => self.post_started(&container, &id, result),
             Done::Stopped { container, id, result } => {
                 self.stops.remove(&container);
@@ -66,7 +70,10 @@ impl Worker {
                 self.seen.removal = Step::failed(self.publisher.removal_tries, now);
                 self.publisher.removal_tries += 1;
             }
-            Done::Written(result) => self.publisher.written(*result, &mut self.pod, &mut self.gone),
+            Done::Written(result) => {
+                self.publisher.written(*result, &mut self.pod, &mut self.gone);
+                self.pod = self.allocated.overlay(self.pod.clone());
+            }
             Done::Deleted(result) => self.publisher.deleted(result),
         }
         if self.gone {

@@ -16,16 +16,18 @@ use crate::node::{
 impl Worker {
     pub(super) fn note(&mut self, news: News) {
         match news {
-            News::Wanted(pod) => {
-                let newest = publish::newer(&self.pod, pod);
+            News::Wanted(pod, allotment) => {
+                let newest = publish::newer(&self.pod, pod.clone());
                 if !Arc::ptr_eq(&newest, &self.pod) {
                     self.publisher.saw(&newest.status);
                     let shown = shows_itself(&newest) && !alike(&self.pod, &newest);
-                    self.pod = newest;
+                    self.pod = self.allocated.overlay(newest);
                     if shown {
                         self.poke();
                     }
                 }
+                self.wish = pod;
+                self.allot(allotment);
                 self.heed();
             }
             News::Mirror(mirror) => self.publisher.shown_by(mirror),
@@ -139,7 +141,7 @@ impl Worker {
 }
 
 /// Whether a volume of the Pod shows its own labels and annotations.
-fn shows_itself(pod: &Pod) -> bool {
+pub(super) fn shows_itself(pod: &Pod) -> bool {
     pod.spec().volumes.iter().flatten().any(|v| {
         let mut sources = v.projected.iter().flat_map(|p| p.sources.iter().flatten());
         v.downward_api.is_some() || sources.any(|s| s.downward_api.is_some())

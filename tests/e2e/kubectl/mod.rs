@@ -12,6 +12,7 @@ mod custom;
 mod debug;
 mod delete;
 mod nodes;
+mod resize;
 mod sessions;
 mod show;
 

@@ -6,6 +6,7 @@ mod plan;
 mod probes;
 mod publish;
 mod remembered;
+mod resize;
 mod static_pods;
 mod status;
 mod tokens;
@@ -55,6 +56,7 @@ pub fn running() -> Container {
         started_at: Some(at(1)),
         exit: None,
         current: true,
+        resources: None,
     };
     Container { attempt: Some(attempt), image: image(), started: true, ready: true, ..Container::default() }
 }

@@ -24,7 +24,8 @@ fn ended(name: &str, code: i32) -> Value {
     let terminated = json!({ "exitCode": code, "reason": "Error", "message": "bye", "startedAt": at(1),
         "finishedAt": at(5), "containerID": "podwright://u1_0/x.2" });
     json!({ "name": name, "image": "i:1", "imageID": "sha256:1", "ready": false, "restartCount": 2,
-        "containerID": "podwright://u1_0/x.2", "started": false, "lastState": {}, "state": { "terminated": terminated } })
+        "containerID": "podwright://u1_0/x.2", "started": false, "lastState": {}, "resources": {},
+        "state": { "terminated": terminated } })
 }
 
 fn running(name: &str) -> Value {

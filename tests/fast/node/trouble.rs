@@ -15,7 +15,7 @@ use podwright::{
     api::{Env, Options},
     node::{
         Hollow,
-        executor::{Executor, Found, Happening, PullNews, Pulled, Ran, StartOrder, Started, Trouble},
+        executor::{Executor, Found, Happening, PullNews, Pulled, Ran, Resized, Running, StartOrder, Started, Trouble},
         observed::{Attempt, Exit, Observed},
         spec::{Part, PodExt},
     },
@@ -112,6 +112,10 @@ impl Executor for Fragile {
     async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
         self.note("start", pod);
         self.hollow.start(pod, part, order).await
+    }
+    async fn resize(&self, pod: &Arc<Pod>, sandbox: u32, containers: Vec<Running>) -> Resized {
+        self.note("resize", pod);
+        self.hollow.resize(pod, sandbox, containers).await
     }
     async fn stop(&self, pod: &Pod, id: &str, signal: Option<&str>, grace: Duration) -> Result<Option<Exit>, String> {
         self.hollow.stop(pod, id, signal, grace).await

@@ -1,0 +1,109 @@
+//! Brings what is allocated to a Pod to the cgroups of what runs of it.
+
+use std::collections::HashMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use podwright_runtime::{ContainerId, Error as RuntimeError, Labels, Resources};
+
+use super::{Machine, words};
+use crate::node::{
+    executor::{Resized, Running},
+    labels,
+    resize::{self, Change, Write},
+    spec::PodExt,
+    translate::{self, sandbox_id},
+};
+
+/// A container whose cgroup changes.
+struct Target {
+    id: ContainerId,
+    running: Running,
+    change: Change,
+    used: Option<u64>,
+}
+
+/// 1. remember what is allocated, 2. see that no memory limit falls below what is used, 3. write, each in its turn,
+/// 4. remember what the containers have got by that.
+pub async fn resize(machine: &Machine, pod: &Pod, attempt: u32, containers: Vec<Running>) -> Resized {
+    let mut has = HashMap::new();
+    let result = steps(machine, pod, attempt, containers, &mut has).await;
+    machine.weigh(pod, true);
+    Resized { has: has.into_iter().collect(), result }
+}
+
+async fn steps(
+    machine: &Machine,
+    pod: &Pod,
+    attempt: u32,
+    containers: Vec<Running>,
+    has: &mut HashMap<String, k8s_openapi::api::core::v1::ResourceRequirements>,
+) -> Result<(), String> {
+    let id = sandbox_id(pod.uid(), attempt);
+    let admitted = serde_json::to_value(pod).map_err(words)?.to_string();
+    let scribe = machine.scribe(pod);
+    machine.runtime.annotate_sandbox(&id, admitted).await.map_err(words)?;
+    let sandbox = machine.runtime.sandbox(&id).await.ok_or_else(|| format!("sandbox {id} is gone"))?;
+    let own = Change { now: sandbox.spec.resources, new: translate::pod_limits(pod, machine.pids_max) };
+    let used = machine.runtime.sandbox_stats(&id).await.map_err(words)?.memory_current;
+
+    let mut targets = Vec::new();
+    for running in containers {
+        let container: ContainerId = running.id.parse().map_err(words)?;
+        let Some(part) = pod.part(&running.container) else { continue };
+        let new = translate::limits(part.container.resources.as_ref());
+        let change = Change { now: translate::limits(Some(&running.has)), new };
+        match machine.runtime.stats(&container).await {
+            Ok(stats) => targets.push(Target { id: container, running, change, used: stats.memory_current }),
+            Err(RuntimeError::NotFound(_)) => {}
+            Err(other) => return Err(words(other)),
+        }
+    }
+    let usage: Vec<_> = targets.iter().map(|t| (t.running.container.as_str(), &t.change, t.used)).collect();
+    if let Some(why) = resize::overdrawn((&own, used), &usage) {
+        return Err(why);
+    }
+
+    let changes: Vec<_> = targets.iter().map(|t| (t.running.container.clone(), t.change.clone())).collect();
+    for Write { container, of, resources } in resize::writes(&own, &changes) {
+        let target = targets.iter_mut().find(|t| container.as_ref() == Some(&t.running.container));
+        let Some(Target { id: container, running, .. }) = target else {
+            let scribe = scribe.at("spec.containers[*].resources");
+            machine.runtime.update_sandbox(&id, &resources, &scribe).await.map_err(words)?;
+            continue;
+        };
+        let Some(part) = pod.part(&running.container) else { continue };
+        running.has = resize::written(&running.has, &part.container.resources.clone().unwrap_or_default(), of);
+        let scribe = scribe.at(&format!("{}.resources", part.path));
+        if update(machine, container, &resources, &running.has, &scribe).await? {
+            has.insert(running.id.clone(), running.has.clone());
+        }
+    }
+    for Target { id: container, running, .. } in targets {
+        let Some(given) = pod.part(&running.container).and_then(|part| part.container.resources.clone()) else {
+            continue;
+        };
+        // What no cgroup is told of is remembered too: a request of memory.
+        let told = running.has == given || update(machine, &container, &Resources::default(), &given, &scribe).await?;
+        if told {
+            has.insert(running.id, given);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the container is still there to be told.
+async fn update(
+    machine: &Machine,
+    id: &ContainerId,
+    resources: &Resources,
+    has: &k8s_openapi::api::core::v1::ResourceRequirements,
+    scribe: &podwright_runtime::Scribe,
+) -> Result<bool, String> {
+    let note = Labels::from([(labels::RESOURCES.to_owned(), labels::of_resources(Some(has)))]);
+    match machine.runtime.update_container(id, resources, note, scribe).await {
+        Ok(_) => Ok(true),
+        // It has ended meanwhile: its next start has what is allocated.
+        Err(RuntimeError::NotFound(_) | RuntimeError::Conflict(_)) => Ok(false),
+        Err(other) => Err(words(other)),
+    }
+}

@@ -1,0 +1,62 @@
+//! Which wishes for other resources a node grants to its Pods, and when.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::Pods;
+use crate::node::{
+    resize::{self, Allocation, Allotment},
+    spec::PodExt,
+    worker::News,
+};
+
+impl Pods {
+    /// The Pods that take something of this node beside one, with what is allocated to them.
+    pub(super) fn others(&self, uid: &str) -> Vec<Arc<Pod>> {
+        let others = self.workers.values().filter(|w| w.pod.uid() != uid && !w.pod.is_terminal());
+        others.map(|w| w.allotment.allocated.overlay(w.pod.clone())).collect()
+    }
+
+    /// Tells a worker its Pod as it is wanted now, and what of that it may have. Whether something else is allocated to it
+    /// than before.
+    pub(super) fn grant(&mut self, uid: &str) -> bool {
+        let Some(worker) = self.workers.get(uid) else { return false };
+        let (pod, known) = (worker.pod.clone(), &worker.allotment);
+        let generation = pod.metadata.generation;
+        let ends = pod.is_terminal() || pod.metadata.deletion_timestamp.is_some();
+        let judged = match known.allocated.satisfies(&pod) {
+            _ if ends => None,
+            true => Some(Err(None)),
+            false => Some(resize::judge(&pod, &self.others(uid), &self.allocatable).map_err(Some)),
+        };
+        let (allotment, granted) = match judged {
+            None => (known.clone(), false),
+            Some(Ok(())) => (Allotment { allocated: Allocation::of(&pod), pending: None, generation }, true),
+            Some(Err(pending)) => (Allotment { allocated: known.allocated.clone(), pending, generation }, false),
+        };
+        let Some(worker) = self.workers.get_mut(uid) else { return false };
+        worker.allotment = allotment.clone();
+        worker.inbox.send(News::Wanted(pod, allotment)).ok();
+        granted
+    }
+
+    /// Judges those wishes again that wait, in their order, as long as one of them makes room for others.
+    pub(super) fn grant_pending(&mut self) {
+        loop {
+            let deferred = |w: &&super::Handle| w.allotment.pending.as_ref().is_some_and(|p| p.reason == "Deferred");
+            let mut waiting: Vec<Arc<Pod>> = self.workers.values().filter(deferred).map(|w| w.pod.clone()).collect();
+            waiting.sort_by_cached_key(|pod| {
+                let allocated = self.workers.get(pod.uid()).map(|w| w.allotment.allocated.overlay(pod.clone()));
+                resize::precedence(pod, &allocated.unwrap_or_default())
+            });
+            let mut granted = false;
+            for pod in waiting {
+                granted |= self.grant(pod.uid());
+            }
+            if !granted {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Pods whose resources change while they run, by the real kubectl where there is one that can, and by our own command.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::{TestNode, contains, eventually, leftovers::Machine};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const PODS: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  terminationGracePeriodSeconds: 0
+  initContainers:
+  - name: side
+    image: localhost/busybox:1
+    command: [sleep, '1000']
+    restartPolicy: Always
+    resources: {requests: {cpu: 10m, memory: 8Mi}, limits: {cpu: 100m, memory: 32Mi}}
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sleep, '1000']
+    resources: {requests: {cpu: 10m, memory: 16Mi}, limits: {cpu: 200m, memory: 64Mi}}
+    resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]
+    volumeMounts: [{name: about, mountPath: /about}]
+  volumes:
+  - name: about
+    downwardAPI:
+      items: [{path: cpu, resourceFieldRef: {containerName: c, resource: limits.cpu, divisor: 1m}}]
+";
+
+fn status(node: &TestNode, pod: &str) -> Value {
+    serde_json::from_str(&node.ok(&["get", "pod", pod, "-o", "json"])).unwrap()
+}
+
+/// Waits until a container has all that it was given, and nothing is under way any more.
+fn until_resized(node: &TestNode, list: &str, name: &str, limit: &str, wanted: &str) -> Value {
+    let mut found = Value::Null;
+    eventually(&format!("{name} has {limit} {wanted}"), PATIENCE, || {
+        let pod = status(node, "web");
+        let of = |list: &str| pod["status"][list].as_array().cloned().unwrap_or_default();
+        let container = of(list).into_iter().find(|c| c["name"] == name).unwrap_or_default();
+        let has = &container["resources"]["limits"][limit];
+        let resizing = of("conditions").iter().any(|c| c["type"].as_str().is_some_and(|kind| kind.contains("Resize")));
+        let ready = !container["state"]["running"].is_null() && container["ready"] == true;
+        let seen = pod["status"]["observedGeneration"] == pod["metadata"]["generation"];
+        if *has == *wanted && ready && seen && !resizing {
+            found = container;
+            return Ok(());
+        }
+        Err(format!("{:#}\n{}", pod["status"], node.log()))
+    });
+    found
+}
+
+fn patch(node: &TestNode, patch: &str) {
+    node.ok(&["patch", "pod", "web", "--subresource", "resize", "-p", patch]);
+}
+
+#[test]
+fn a_running_pod_is_resized_in_place() {
+    let mut node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    node.apply(PODS);
+    node.wait("condition=Ready", &["pod/web"], PATIENCE);
+    let before = until_resized(&node, "containerStatuses", "c", "cpu", "200m");
+    assert_eq!(before["allocatedResources"], serde_json::json!({"cpu": "10m", "memory": "16Mi"}));
+
+    patch(&node, "spec: {containers: [{name: c, resources: {limits: {cpu: 400m}}}]}");
+    let after = until_resized(&node, "containerStatuses", "c", "cpu", "400m");
+    assert_eq!((&after["containerID"], &after["restartCount"]), (&before["containerID"], &before["restartCount"]));
+    eventually("the Pod is told", PATIENCE, || {
+        match node.run(&["exec", "web", "-c", "c", "--", "cat", "/about/cpu"]) {
+            told if told.out.trim() == "400" => Ok(()),
+            told => Err(told.all()),
+        }
+    });
+    patch(&node, "spec: {initContainers: [{name: side, resources: {limits: {memory: 48Mi}}}]}");
+    let side = until_resized(&node, "initContainerStatuses", "side", "memory", "48Mi");
+    assert_eq!(side["restartCount"], 0);
+    // The other one asks to be started anew for memory.
+    patch(&node, "spec: {containers: [{name: c, resources: {limits: {memory: 80Mi}}}]}");
+    let anew = until_resized(&node, "containerStatuses", "c", "memory", "80Mi");
+    assert_eq!((&anew["restartCount"], &anew["lastState"]["terminated"].is_null()), (&1.into(), &false));
+    assert_ne!(anew["containerID"], before["containerID"]);
+    let events = node.ok(&["get", "events", "-o", "jsonpath={range .items[*]}{.reason}: {.message}{\"\\n\"}{end}"]);
+    for told in ["ResizeStarted: Pod resize started: {", "ResizeCompleted: Pod resize completed: {"] {
+        contains(&events, told).unwrap();
+    }
+    contains(&events, "Killing: Container c resize requires restart").unwrap();
+
+    // More than there is: it goes on with what it has. An agent that starts again knows what that is.
+    patch(&node, "spec: {containers: [{name: c, resources: {requests: {cpu: '5000'}, limits: {cpu: '5000'}}}]}");
+    let pending = ".status.conditions[?(@.type=='PodResizePending')]";
+    node.wait_field(&["pod", "web"], &format!("{pending}.reason"), "Infeasible", PATIENCE);
+    let why = node.field(&["pod", "web"], &format!("{pending}.message"));
+    contains(&why, "Node didn't have enough capacity: cpu, requested: 5000010, capacity: ").unwrap();
+    node.kill();
+    node.spawn();
+    node.wait_ready();
+    let kept = |what: &str| node.field(&["pod", "web"], &format!(".status.containerStatuses[0].{what}"));
+    patch(&node, "spec: {initContainers: [{name: side, resources: {limits: {memory: 64Mi}}}]}");
+    node.wait_field(&["pod", "web"], &format!("{pending}.observedGeneration"), "6", PATIENCE);
+    assert_eq!([kept("resources.limits.cpu"), kept("restartCount")], ["400m", "1"]);
+    assert_eq!(kept("containerID"), anew["containerID"].as_str().unwrap());
+    patch(&node, "spec: {containers: [{name: c, resources: {requests: {cpu: 20m}, limits: {cpu: 300m}}}]}");
+    let last = until_resized(&node, "containerStatuses", "c", "cpu", "300m");
+    assert_eq!(last["containerID"], anew["containerID"]);
+    until_resized(&node, "initContainerStatuses", "side", "memory", "64Mi");
+    node.ok(&["delete", "pod", "web"]);
+    drop(node);
+    untouched.assert_unchanged();
+}
