@@ -8,11 +8,12 @@ use k8s_openapi::{
         batch::v1::Job,
         coordination::v1::Lease,
         core::v1::{
-            ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, ReplicationController, ResourceQuota, Service,
-            ServiceAccount,
+            ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
+            ResourceQuota, Service, ServiceAccount,
         },
         discovery::v1::EndpointSlice,
         policy::v1::PodDisruptionBudget,
+        storage::v1::StorageClass,
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -39,6 +40,9 @@ pub struct Informers {
     pub resource_quotas: Informer<ResourceQuota>,
     pub admission_policies: Informer<ValidatingAdmissionPolicy>,
     pub persistent_volume_claims: Informer<PersistentVolumeClaim>,
+    /// Index: [`Informers::BY_CLAIM`].
+    pub persistent_volumes: Informer<PersistentVolume>,
+    pub storage_classes: Informer<StorageClass>,
     pub pod_disruption_budgets: Informer<PodDisruptionBudget>,
     /// Index: [`Informers::BY_OWNER`].
     pub replica_sets: Informer<ReplicaSet>,
@@ -59,6 +63,8 @@ impl Informers {
     pub const BY_NODE: &str = "node";
     /// By the uid of the controlling owner; those without one under "<namespace>/".
     pub const BY_OWNER: &str = "owner";
+    /// PersistentVolumes by the claim that they refer to: "<namespace>/<name>".
+    pub const BY_CLAIM: &str = "claim";
     /// EndpointSlices by "<namespace>/<service>".
     pub const BY_SERVICE: &str = "service";
 
@@ -69,6 +75,11 @@ impl Informers {
             let service = slice.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/service-name"));
             let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
             service.map(|name| format!("{namespace}/{name}")).into_iter().collect()
+        };
+        let claim_of = |volume: &PersistentVolume| {
+            let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+            let part = |part: &Option<String>| part.clone().unwrap_or_default();
+            claim.map(|claim| format!("{}/{}", part(&claim.namespace), part(&claim.name))).into_iter().collect()
         };
         Informers {
             pods: Informer::builder(client.clone())
@@ -84,6 +95,8 @@ impl Informers {
             resource_quotas: Informer::builder(client.clone()).start(),
             admission_policies: Informer::builder(client.clone()).start(),
             persistent_volume_claims: Informer::builder(client.clone()).start(),
+            persistent_volumes: Informer::builder(client.clone()).index(Self::BY_CLAIM, claim_of).start(),
+            storage_classes: Informer::builder(client.clone()).start(),
             pod_disruption_budgets: Informer::builder(client.clone()).start(),
             replica_sets: Informer::builder(client.clone())
                 .index(Self::BY_OWNER, |rs: &ReplicaSet| owner_of(rs.metadata()))
@@ -112,6 +125,8 @@ impl Informers {
         self.resource_quotas.synced().await;
         self.admission_policies.synced().await;
         self.persistent_volume_claims.synced().await;
+        self.persistent_volumes.synced().await;
+        self.storage_classes.synced().await;
         self.pod_disruption_budgets.synced().await;
         self.replica_sets.synced().await;
         self.deployments.synced().await;

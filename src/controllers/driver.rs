@@ -353,6 +353,7 @@ fn shows(informers: &Informers, awaited: &Awaited) -> bool {
         "replicationcontrollers" => shown(&informers.replication_controllers, awaited),
         "replicasets.apps" => shown(&informers.replica_sets, awaited),
         "deployments.apps" => shown(&informers.deployments, awaited),
+        "persistentvolumes" => shown(&informers.persistent_volumes, awaited),
         "poddisruptionbudgets.policy" => shown(&informers.pod_disruption_budgets, awaited),
         "statefulsets.apps" => shown(&informers.stateful_sets, awaited),
         "daemonsets.apps" => shown(&informers.daemon_sets, awaited),

@@ -22,6 +22,7 @@ pub mod namespace;
 pub mod node_ipam;
 pub mod node_lifecycle;
 pub mod node_zones;
+pub mod persistent_volume;
 pub mod plan;
 pub mod pod_garbage;
 pub mod queue;
@@ -88,6 +89,10 @@ pub static CONTROLLERS: &[Row] = &[
     admission_policy::ROW,
     disruption::ROW,
     disruption::STALE,
+    persistent_volume::claim::ROW,
+    persistent_volume::volume::ROW,
+    persistent_volume::protection::CLAIMS,
+    persistent_volume::protection::VOLUMES,
 ];
 
 /// How the controllers are set up.

@@ -31,6 +31,7 @@ mod resource_quota;
 mod review;
 mod runtime_class;
 mod service_account;
+mod storage_protection;
 mod turns;
 pub(super) mod webhook;
 
@@ -127,6 +128,12 @@ static PLUGINS: &[Plugin] = &[
         name: "DefaultStorageClass",
         concerns: default_storage_class::concerns,
         mutate: Mutate::Now(default_storage_class::mutate),
+        validate: Validate::Nothing,
+    },
+    Plugin {
+        name: "StorageObjectInUseProtection",
+        concerns: storage_protection::concerns,
+        mutate: Mutate::Now(storage_protection::mutate),
         validate: Validate::Nothing,
     },
     Plugin {
@@ -294,6 +301,7 @@ mod tests {
         "Priority",
         "DefaultTolerationSeconds",
         "DefaultStorageClass",
+        "StorageObjectInUseProtection",
         "PersistentVolumeClaimResize",
         "RuntimeClass",
         "CertificateApproval",

@@ -9,6 +9,7 @@ mod endpoint_slice;
 mod garbage;
 mod job;
 mod nodes;
+mod persistent_volume;
 mod queue;
 mod replica_set;
 mod root_ca;

@@ -290,6 +290,10 @@ impl Cluster {
         self.must(request(Verb::Patch, resource, key, Some(patch))).await;
     }
 
+    pub async fn delete(&self, resource: &str, key: &Key) {
+        self.must(request(Verb::Delete, resource, key, None)).await;
+    }
+
     pub async fn evict(&self, pod: &Key) -> Outcome<()> {
         let eviction = json!({ "metadata": { "name": pod.name }, "deleteOptions": { "gracePeriodSeconds": 1 } });
         let mut request = request(Verb::Create, "pods", pod, Some(eviction));

@@ -4,6 +4,7 @@
 //! checked at every change of a Pod; at rest, everything is. A failure names the seed; `SIMULATION_SEED=n` runs it again.
 
 mod budgets;
+mod claims;
 mod cluster;
 mod leaders;
 mod rough;

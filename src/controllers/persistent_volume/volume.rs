@@ -1,0 +1,135 @@
+//! Volumes: available, bound, released when their claim is gone, and what becomes of them then.
+//!
+//! Upstream: `syncVolume` in `pkg/controller/volume/persistentvolume/pv_controller.go`. Nothing here deletes data: that is
+//! for the provisioner that has made the volume.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+
+use super::{
+    super::{
+        Context, Plan, Row, meta,
+        plan::{Guard, Note, Write},
+    },
+    BOUND_BY_CONTROLLER, PROVISIONED_BY, claim_key, claim_ref, uid, volume_name, volume_phase,
+};
+use crate::client::{Informers, Key, Typed, reference};
+
+pub const ROW: Row = Row {
+    name: "persistentvolume-binder",
+    workers: 2,
+    wire: |wires| {
+        let informers = &wires.world.informers.clone();
+        wires.own(&informers.persistent_volumes);
+        wires.on(&informers.persistent_volume_claims, |world, queue, change| {
+            let volumes = world.informers.persistent_volumes.indexed(Informers::BY_CLAIM, &change.key.to_string());
+            volumes.iter().for_each(|volume| queue.add(Key::of(&**volume)));
+            let named = change.old.iter().chain(&change.new).filter_map(|claim| volume_name(claim));
+            named.for_each(|name| queue.add(Key::new("", name)));
+        });
+    },
+    reconcile: |context: &Context<'_>, key: &Key| {
+        let informers = &context.world.informers;
+        let Some(volume) = informers.persistent_volumes.get(key) else { return Plan::default() };
+        let claim = claim_ref(&volume).and_then(|to| informers.persistent_volume_claims.get(&claim_key(to)));
+        plan(&volume, claim.as_deref(), context.now)
+    },
+};
+
+/// What a volume needs; `claim` is what is found under the name that it refers to.
+pub fn plan(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let Some(to) = claim_ref(volume) else {
+        plan.then(phase(volume, "Available", None, now).into_iter().collect());
+        return plan;
+    };
+    let Some(wanted) = uid(to) else {
+        // Reserved for a claim that has not come yet.
+        plan.then(phase(volume, "Available", None, now).into_iter().collect());
+        return plan;
+    };
+    let Some(claim) = claim.filter(|claim| claim.metadata.uid.as_deref() == Some(wanted)) else {
+        let absent = Guard::Absent {
+            resource: PersistentVolumeClaim::resource(),
+            key: claim_key(to),
+            uid: Some(wanted.to_owned()),
+        };
+        released(volume, &absent, now, &mut plan);
+        return plan;
+    };
+    match volume_name(claim) {
+        Some(name) if name == meta::name(&volume.metadata) => {
+            plan.then(phase(volume, "Bound", None, now).into_iter().collect());
+        }
+        // The claim is about to be completed.
+        None => {}
+        Some(_) if meta::annotation(&volume.metadata, PROVISIONED_BY).is_some() && policy(volume) == "Delete" => {
+            // Made for a claim that found another one meanwhile.
+            plan.then(phase(volume, "Released", None, now).into_iter().collect());
+        }
+        Some(_) => plan.then(free(volume).into_iter().collect()),
+    }
+    plan
+}
+
+fn policy(volume: &PersistentVolume) -> &str {
+    let policy = volume.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
+    policy.unwrap_or("Retain")
+}
+
+/// The claim has another volume: a reference of ours goes, of a user's the uid alone.
+fn free(volume: &PersistentVolume) -> Option<Write> {
+    let mut new = volume.clone();
+    let spec = new.spec.get_or_insert_default();
+    match meta::annotation(&volume.metadata, BOUND_BY_CONTROLLER) {
+        Some(_) => {
+            spec.claim_ref = None;
+            new.metadata.annotations.get_or_insert_default().remove(BOUND_BY_CONTROLLER);
+        }
+        None => {
+            if let Some(to) = &mut spec.claim_ref {
+                (to.uid, to.resource_version) = (None, None);
+            }
+        }
+    }
+    Write::change(volume, &new)
+}
+
+/// The claim is gone.
+fn released(volume: &PersistentVolume, absent: &Guard, now: Timestamp, plan: &mut Plan) {
+    if volume_phase(volume) == "Failed" {
+        return;
+    }
+    let failed = |reason: &'static str, why: String| {
+        let note = Note::warning(reference(volume), reason, why.clone());
+        phase(volume, "Failed", Some((reason, why)), now).map(|write| write.done(note))
+    };
+    let write = match (volume_phase(volume), policy(volume)) {
+        ("Released", "Delete") if meta::annotation(&volume.metadata, PROVISIONED_BY).is_none() => {
+            let name = meta::name(&volume.metadata);
+            let why = "no deletable volume plugin matched";
+            failed("VolumeFailedDelete", format!("error getting deleter volume plugin for volume \"{name}\": {why}"))
+        }
+        ("Released", "Recycle") => failed("VolumeFailedRecycle", "No recycler plugin found for the volume!".into()),
+        _ => phase(volume, "Released", None, now),
+    };
+    plan.then(write.into_iter().map(|write| write.guarded(absent.clone())).collect());
+}
+
+/// Sets a volume's phase, and why it is so.
+pub(super) fn phase(
+    volume: &PersistentVolume,
+    phase: &str,
+    why: Option<(&str, String)>,
+    now: Timestamp,
+) -> Option<Write> {
+    if volume_phase(volume) == phase {
+        return None;
+    }
+    let mut new = volume.clone();
+    let status = new.status.get_or_insert_default();
+    status.phase = Some(phase.to_owned());
+    status.last_phase_transition_time = Some(meta::time(now));
+    (status.reason, status.message) = why.map(|(reason, message)| (reason.to_owned(), message)).unzip();
+    Write::status(volume, &new)
+}
