@@ -8,7 +8,7 @@ use k8s_openapi::{
         batch::v1::Job,
         coordination::v1::Lease,
         core::v1::{
-            ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
+            ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
             ResourceQuota, Service, ServiceAccount,
         },
         discovery::v1::EndpointSlice,
@@ -33,6 +33,7 @@ pub struct Informers {
     pub services: Informer<Service>,
     /// Index: [`Informers::BY_SERVICE`].
     pub endpoint_slices: Informer<EndpointSlice>,
+    pub endpoints: Informer<Endpoints>,
     pub namespaces: Informer<Namespace>,
     pub service_accounts: Informer<ServiceAccount>,
     /// The ConfigMaps `kube-root-ca.crt` alone.
@@ -89,6 +90,7 @@ impl Informers {
             nodes: Informer::builder(client.clone()).start(),
             services: Informer::builder(client.clone()).start(),
             endpoint_slices: Informer::builder(client.clone()).index(Self::BY_SERVICE, service_of).start(),
+            endpoints: Informer::builder(client.clone()).start(),
             namespaces: Informer::builder(client.clone()).start(),
             service_accounts: Informer::builder(client.clone()).start(),
             root_cas: Informer::builder(client.clone()).fields(format!("metadata.name={}", root_ca::NAME)).start(),
@@ -119,6 +121,7 @@ impl Informers {
         self.nodes.synced().await;
         self.services.synced().await;
         self.endpoint_slices.synced().await;
+        self.endpoints.synced().await;
         self.namespaces.synced().await;
         self.service_accounts.synced().await;
         self.root_cas.synced().await;

@@ -345,6 +345,7 @@ fn shows(informers: &Informers, awaited: &Awaited) -> bool {
         "pods" => shown(&informers.pods, awaited),
         "nodes" => shown(&informers.nodes, awaited),
         "services" => shown(&informers.services, awaited),
+        "endpoints" => shown(&informers.endpoints, awaited),
         "endpointslices.discovery.k8s.io" => shown(&informers.endpoint_slices, awaited),
         "namespaces" => shown(&informers.namespaces, awaited),
         "validatingadmissionpolicies.admissionregistration.k8s.io" => shown(&informers.admission_policies, awaited),

@@ -16,12 +16,13 @@ use k8s_openapi::{
 };
 
 use super::{
-    Context, Plan, Row, meta,
+    Context, Plan, Row, World, meta,
     plan::{Note, Write},
+    queue::Queue,
 };
 use crate::{
     api::selector::{LabelSelector, Requirement},
-    client::{Informers, Key, reference},
+    client::{Delta, Informers, Key, reference},
 };
 
 /// The most endpoints of a slice.
@@ -43,23 +44,26 @@ pub const ROW: Row = Row {
                 queue.add(Key::new(&change.key.namespace, service.cloned().unwrap_or_default()));
             }
         });
-        wires.on(&informers.pods, |world, queue, change| {
-            let pods: Vec<&Pod> = change.old.iter().chain(&change.new).map(|pod| &**pod).collect();
-            if let [old, new] = pods[..]
-                && same_endpoint(old, new)
-            {
-                return;
-            }
-            for service in world.informers.services.list_namespace(&change.key.namespace) {
-                let Some(selector) = service.spec.as_ref().and_then(selector) else { continue };
-                if pods.iter().any(|pod| meta::matches(&selector, &pod.metadata)) {
-                    queue.add(Key::of(&*service));
-                }
-            }
-        });
+        wires.on(&informers.pods, wake_services);
     },
     reconcile,
 };
+
+/// A Pod's change wakes the Services that select it, if it can change an endpoint.
+pub(super) fn wake_services(world: &Arc<World>, queue: &Queue, change: &Delta<Pod>) {
+    let pods: Vec<&Pod> = change.old.iter().chain(&change.new).map(|pod| &**pod).collect();
+    if let [old, new] = pods[..]
+        && same_endpoint(old, new)
+    {
+        return;
+    }
+    for service in world.informers.services.list_namespace(&change.key.namespace) {
+        let Some(selector) = service.spec.as_ref().and_then(selector) else { continue };
+        if pods.iter().any(|pod| meta::matches(&selector, &pod.metadata)) {
+            queue.add(Key::of(&*service));
+        }
+    }
+}
 
 /// Whether a change of a Pod can change no endpoint.
 fn same_endpoint(old: &Pod, new: &Pod) -> bool {
@@ -78,7 +82,7 @@ fn is_ours(slice: &EndpointSlice) -> bool {
 }
 
 /// The Service's selector; none where somebody else manages the endpoints.
-fn selector(spec: &ServiceSpec) -> Option<LabelSelector> {
+pub(super) fn selector(spec: &ServiceSpec) -> Option<LabelSelector> {
     let map = spec.selector.as_ref().filter(|map| !map.is_empty())?;
     if spec.type_.as_deref() == Some("ExternalName") {
         return None;
@@ -166,7 +170,7 @@ fn endpoints(
 }
 
 /// The Pod's addresses of one family.
-fn addresses(pod: &Pod, family: &str) -> Vec<String> {
+pub(super) fn addresses(pod: &Pod, family: &str) -> Vec<String> {
     let Some(status) = &pod.status else { return Vec::new() };
     let all = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str());
     let mut all: Vec<&str> = all.filter(|ip| !ip.is_empty()).collect();

@@ -13,7 +13,9 @@ pub mod daemon_set;
 pub mod deployment;
 pub mod disruption;
 mod driver;
+pub mod endpoint_mirror;
 pub mod endpoint_slice;
+pub mod endpoints;
 pub mod garbage;
 pub mod history;
 pub mod job;
@@ -21,6 +23,7 @@ pub mod meta;
 pub mod namespace;
 pub mod node_ipam;
 pub mod node_lifecycle;
+pub mod node_ttl;
 pub mod node_zones;
 pub mod persistent_volume;
 pub mod plan;
@@ -74,6 +77,8 @@ pub static CONTROLLERS: &[Row] = &[
     job::ORPHANS,
     ttl_after_finished::ROW,
     endpoint_slice::ROW,
+    endpoints::ROW,
+    endpoint_mirror::ROW,
     namespace::ROW,
     garbage::ROW,
     service_account::ROW,
@@ -81,6 +86,7 @@ pub static CONTROLLERS: &[Row] = &[
     node_ipam::ROW,
     node_lifecycle::ROW,
     node_zones::ROW,
+    node_ttl::ROW,
     taint_eviction::ROW,
     pod_garbage::ORPHANED,
     pod_garbage::UNSCHEDULED,

@@ -6,6 +6,7 @@ mod daemon_set;
 mod deployment;
 mod disruption;
 mod endpoint_slice;
+mod endpoints;
 mod garbage;
 mod job;
 mod nodes;

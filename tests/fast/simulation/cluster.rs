@@ -401,6 +401,15 @@ impl Cluster {
         if served.iter().cloned().collect::<BTreeSet<_>>() != ready || served.len() != ready.len() {
             troubles.push(format!("{key}: {} Pods are ready, {} endpoints", ready.len(), served.len()));
         }
+        let older = self.seen.endpoints.get(key);
+        let subsets = older.iter().flat_map(|endpoints| endpoints.subsets.iter().flatten());
+        let served: BTreeSet<_> = { subsets }
+            .flat_map(|subset| subset.addresses.iter().flatten())
+            .map(|address| address.target_ref.as_ref().and_then(|target| target.uid.clone()))
+            .collect();
+        if served != ready {
+            troubles.push(format!("{key}: {} Pods are ready, {} are in the Endpoints", ready.len(), served.len()));
+        }
     }
 
     /// Nobody outlives its owner, and who is being deleted goes.

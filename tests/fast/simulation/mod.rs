@@ -12,7 +12,10 @@ mod rough;
 use std::time::Duration;
 
 use cluster::{Cluster, Wish};
-use podwright::{client::Key, controllers::meta};
+use podwright::{
+    client::{Informers, Key},
+    controllers::meta,
+};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::json;
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
@@ -298,5 +301,37 @@ fn a_replication_controller_keeps_its_pods() {
         cluster.until("one is left", ready(1)).await;
         let events = cluster.events("a").await;
         assert!(events.iter().any(|event| event.starts_with("SuccessfulDelete: Deleted pod: old-")), "{events:#?}");
+    });
+}
+
+#[test]
+fn the_endpoints_of_a_service_come_and_go_with_it_and_a_users_are_mirrored() {
+    run(async {
+        let mut cluster = Cluster::new(11).await;
+        cluster.add_namespace("a").await;
+        let ports = json!([{ "name": "web", "port": 80 }]);
+        let service = |name: &str, selector: serde_json::Value| json!({ "metadata": { "name": name }, "spec": { "selector": selector, "ports": ports } });
+        cluster.create("services", "a", service("own", json!({ "app": "x" }))).await;
+        cluster.create("services", "a", service("foreign", serde_json::Value::Null)).await;
+        let subsets = json!([{ "addresses": [{ "ip": "192.0.2.1" }], "ports": [{ "name": "web", "port": 8080 }] }]);
+        cluster.create("endpoints", "a", json!({ "metadata": { "name": "foreign" }, "subsets": subsets })).await;
+        let mirrored = |cluster: &Cluster| {
+            let slices = cluster.seen.endpoint_slices.indexed(Informers::BY_SERVICE, "a/foreign");
+            slices.iter().flat_map(|slice| &slice.endpoints).flat_map(|e| e.addresses.clone()).collect::<Vec<_>>()
+        };
+        cluster.until("it is mirrored", |cluster| mirrored(cluster) == ["192.0.2.1"]).await;
+        let own = Key::new("a", "own");
+        cluster.until("the Service has Endpoints", |cluster| cluster.seen.endpoints.get(&own).is_some()).await;
+        let changed = json!({ "subsets": [{ "addresses": [{ "ip": "192.0.2.2" }] }] });
+        cluster.patch("endpoints", &Key::new("a", "foreign"), changed).await;
+        cluster.until("so is a change", |cluster| mirrored(cluster) == ["192.0.2.2"]).await;
+        cluster.delete("endpoints", &own).await;
+        cluster.until("they are made anew", |cluster| cluster.seen.endpoints.get(&own).is_some()).await;
+        cluster.delete("services", &own).await;
+        cluster.until("they go with it", |cluster| cluster.seen.endpoints.get(&own).is_none()).await;
+        cluster.delete("services", &Key::new("a", "foreign")).await;
+        cluster.until("the mirror is empty", |cluster| mirrored(cluster).is_empty()).await;
+        let users = cluster.seen.endpoints.get(&Key::new("a", "foreign"));
+        assert!(users.is_some(), "what a user has written stays");
     });
 }

@@ -1,0 +1,212 @@
+//! Endpoints: the older form of EndpointSlices, one object for each Service with a selector, of its first family and with
+//! at most a thousand addresses.
+//!
+//! Upstream: `pkg/controller/endpoint`.
+
+use std::sync::Arc;
+
+use k8s_openapi::{
+    api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, ObjectReference, Pod, Service},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+use super::{
+    Context, Plan, Row, endpoint_slice, meta,
+    plan::{Guard, Note, Write},
+};
+use crate::client::{Key, Typed, reference};
+
+/// The most addresses of all subsets together.
+const MOST: usize = 1000;
+const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
+const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
+const MANAGER: &str = "endpoint-controller";
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
+pub const ROW: Row = Row {
+    name: "endpoint-controller",
+    workers: 5,
+    wire: |wires| {
+        let informers = &wires.world.informers.clone();
+        wires.own(&informers.services);
+        wires.on(&informers.endpoints, |_, queue, change| {
+            // Others' are none of our business; one that is gone may have been ours.
+            if change.new.as_ref().is_none_or(|endpoints| is_ours(endpoints)) {
+                queue.add(change.key.clone());
+            }
+        });
+        wires.on(&informers.pods, endpoint_slice::wake_services);
+    },
+    reconcile,
+};
+
+fn is_ours(endpoints: &Endpoints) -> bool {
+    endpoints.metadata.labels.as_ref().and_then(|labels| labels.get(MANAGED_BY)).is_some_and(|by| by == MANAGER)
+}
+
+fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
+    let informers = &context.world.informers;
+    let known = informers.endpoints.get(key);
+    let mut gone = Plan::default();
+    let Some(service) = informers.services.get(key) else {
+        let absent = Guard::Absent { resource: Service::resource(), key: key.clone(), uid: None };
+        let ours = known.filter(|endpoints| is_ours(endpoints));
+        gone.then(ours.iter().map(|endpoints| Write::delete(&**endpoints).guarded(absent.clone())).collect());
+        return gone;
+    };
+    let Some(selector) = service.spec.as_ref().and_then(endpoint_slice::selector) else { return gone };
+    if meta::is_terminating(&service.metadata) {
+        return gone;
+    }
+    let mut pods = informers.pods.list_namespace(&key.namespace);
+    pods.retain(|pod| meta::matches(&selector, &pod.metadata));
+    plan(&service, &pods, known.as_deref())
+}
+
+/// What the Endpoints of a Service need, given the Pods that it selects.
+pub fn plan(service: &Service, pods: &[Arc<Pod>], known: Option<&Endpoints>) -> Plan {
+    let mut subsets = subsets(service, pods);
+    let truncated = truncate(&mut subsets);
+    let mut new = known.cloned().unwrap_or_else(|| Endpoints {
+        metadata: ObjectMeta {
+            name: service.metadata.name.clone(),
+            namespace: service.metadata.namespace.clone(),
+            ..ObjectMeta::default()
+        },
+        subsets: None,
+    });
+    let mut labels = service.metadata.labels.clone().unwrap_or_default();
+    labels.remove(HEADLESS);
+    if service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()) == Some("None") {
+        labels.insert(HEADLESS.into(), String::new());
+    }
+    labels.insert(MANAGED_BY.into(), MANAGER.into());
+    new.metadata.labels = Some(labels);
+    match truncated {
+        true => {
+            let annotations = new.metadata.annotations.get_or_insert_default();
+            annotations.insert(OVER_CAPACITY.into(), "truncated".into());
+        }
+        false => {
+            if let Some(annotations) = &mut new.metadata.annotations {
+                annotations.remove(OVER_CAPACITY);
+            }
+        }
+    }
+    new.subsets = (!subsets.is_empty()).then_some(subsets);
+    let write = match known {
+        Some(old) => Write::change(old, &new),
+        None => Some(Write::create(&new)),
+    };
+    let (reason, way) = match known {
+        Some(_) => ("FailedToUpdateEndpoint", "update endpoint"),
+        None => ("FailedToCreateEndpoint", "create endpoint for service"),
+    };
+    let message = format!("Failed to {way} {}: {{}}", Key::of(service));
+    let mut plan = Plan::default();
+    plan.then(
+        write.into_iter().map(|w| w.failed(Note::warning(reference(service), reason, message.clone()))).collect(),
+    );
+    plan
+}
+
+/// Addresses by what is served at them: ports with the same addresses are one subset.
+fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
+    let none = Default::default();
+    let spec = service.spec.as_ref().unwrap_or(&none);
+    let family = spec.ip_families.iter().flatten().next().map_or("IPv4", String::as_str);
+    let all = spec.publish_not_ready_addresses.unwrap_or(false);
+    // By port: the addresses that are ready, and those that are not.
+    type Addresses = (Vec<EndpointAddress>, Vec<EndpointAddress>);
+    let mut by_port: Vec<(Option<EndpointPort>, Addresses)> = Vec::new();
+    for pod in pods.iter().filter(|pod| !meta::is_finished(pod) && (all || !meta::is_terminating(&pod.metadata))) {
+        let Some(ip) = endpoint_slice::addresses(pod, family).into_iter().next() else { continue };
+        let address = address(service, pod, ip);
+        let ports: Vec<Option<EndpointPort>> = match spec.ports.as_deref() {
+            None | Some([]) => vec![None],
+            Some(ports) => {
+                ports.iter().filter_map(|port| endpoint_slice::endpoint_port(port, pod)).map(port).map(Some).collect()
+            }
+        };
+        for port in ports {
+            let known = by_port.iter().position(|(known, _)| *known == port).unwrap_or_else(|| {
+                by_port.push((port, Addresses::default()));
+                by_port.len() - 1
+            });
+            let (ready, not_ready) = &mut by_port[known].1;
+            if all || meta::is_ready(pod) { ready } else { not_ready }.push(address.clone());
+        }
+    }
+    let mut subsets: Vec<EndpointSubset> = Vec::new();
+    for (port, (ready, not_ready)) in by_port {
+        let some = |mut addresses: Vec<EndpointAddress>| {
+            addresses.sort_by(|a, b| a.ip.cmp(&b.ip));
+            Some(addresses).filter(|addresses| !addresses.is_empty())
+        };
+        let (addresses, not_ready_addresses) = (some(ready), some(not_ready));
+        let same = |known: &&mut EndpointSubset| {
+            known.ports.is_some() && known.addresses == addresses && known.not_ready_addresses == not_ready_addresses
+        };
+        match (subsets.iter_mut().find(same), port) {
+            (Some(known), Some(port)) => known.ports.get_or_insert_default().push(port),
+            (_, port) => {
+                subsets.push(EndpointSubset { addresses, not_ready_addresses, ports: port.map(|port| vec![port]) });
+            }
+        }
+    }
+    subsets
+}
+
+fn port(port: k8s_openapi::api::discovery::v1::EndpointPort) -> EndpointPort {
+    EndpointPort {
+        name: port.name.filter(|name| !name.is_empty()),
+        port: port.port.unwrap_or(0),
+        protocol: port.protocol,
+        app_protocol: port.app_protocol,
+    }
+}
+
+fn address(service: &Service, pod: &Pod, ip: String) -> EndpointAddress {
+    let spec = pod.spec.as_ref();
+    let in_domain = spec.and_then(|spec| spec.subdomain.as_deref()) == Some(meta::name(&service.metadata));
+    EndpointAddress {
+        ip,
+        hostname: spec.and_then(|spec| spec.hostname.clone()).filter(|name| in_domain && !name.is_empty()),
+        node_name: meta::node_name(pod).map(str::to_owned),
+        target_ref: Some(ObjectReference {
+            kind: Some("Pod".into()),
+            namespace: pod.metadata.namespace.clone(),
+            name: pod.metadata.name.clone(),
+            uid: pod.metadata.uid.clone(),
+            ..ObjectReference::default()
+        }),
+    }
+}
+
+/// Leaves out what is beyond the limit, first of all what is not ready, from every subset its share; whether there was any.
+fn truncate(subsets: &mut [EndpointSubset]) -> bool {
+    let length = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
+    let ready: usize = subsets.iter().map(|subset| length(&subset.addresses)).sum();
+    let not_ready: usize = subsets.iter().map(|subset| length(&subset.not_ready_addresses)).sum();
+    if ready + not_ready <= MOST {
+        return false;
+    }
+    let cut_ready = ready > MOST;
+    let (most, all) = if cut_ready { (MOST, ready) } else { (MOST - ready, not_ready) };
+    let mut room = most;
+    for subset in subsets {
+        if cut_ready {
+            subset.not_ready_addresses = None;
+        }
+        let list = if cut_ready { &mut subset.addresses } else { &mut subset.not_ready_addresses };
+        let share = (length(list) * most).div_ceil(all).min(room);
+        if let Some(addresses) = list {
+            addresses.truncate(share);
+            room -= addresses.len();
+        }
+        if length(list) == 0 {
+            *list = None;
+        }
+    }
+    true
+}

@@ -1,0 +1,56 @@
+//! The TTL of nodes: for how long an agent may take what it has read of Secrets and ConfigMaps for current; the longer the
+//! larger the cluster is. The steps overlap, so that a cluster at a limit does not go to and fro.
+//!
+//! Upstream: `pkg/controller/ttl`.
+
+use k8s_openapi::api::core::v1::Node;
+
+use super::{Context, Plan, Row, meta, plan::Write};
+use crate::client::Key;
+
+pub const TTL: &str = "node.alpha.kubernetes.io/ttl";
+
+/// From so many nodes, to so many, so many seconds.
+const STEPS: &[(usize, usize, u32)] =
+    &[(0, 100, 0), (90, 500, 15), (450, 1000, 30), (900, 2000, 60), (1800, usize::MAX, 300)];
+
+pub const ROW: Row = Row {
+    name: "ttl-controller",
+    workers: 1,
+    wire: |wires| {
+        let nodes = &wires.world.informers.nodes.clone();
+        wires.on(nodes, |world, queue, change| {
+            let noted = |node: &std::sync::Arc<Node>| meta::annotation(&node.metadata, TTL).map(str::to_owned);
+            if change.old.is_none() || change.old.as_ref().map(noted) != change.new.as_ref().map(noted) {
+                queue.add(change.key.clone());
+            }
+            let number = world.informers.nodes.len();
+            let at_limit = STEPS.iter().any(|step| number + 1 == step.0 || number == step.1.saturating_add(1));
+            if at_limit && (change.old.is_none() || change.new.is_none()) {
+                world.informers.nodes.list().iter().for_each(|node| queue.add(Key::of(&**node)));
+            }
+        });
+    },
+    reconcile: |context: &Context<'_>, key: &Key| {
+        let nodes = &context.world.informers.nodes;
+        nodes.get(key).map_or_else(Plan::default, |node| plan(&node, nodes.len()))
+    },
+};
+
+/// What a node of so many needs.
+pub fn plan(node: &Node, nodes: usize) -> Plan {
+    let noted = meta::annotation(&node.metadata, TTL).and_then(|text| text.parse::<u32>().ok());
+    let mut step = noted.and_then(|ttl| STEPS.iter().position(|step| step.2 == ttl)).unwrap_or(0);
+    // The invariant: the first step begins at nothing, the last one has no end.
+    while nodes > STEPS[step].1 {
+        step += 1;
+    }
+    while nodes < STEPS[step].0 {
+        step -= 1;
+    }
+    let mut new = node.clone();
+    new.metadata.annotations.get_or_insert_default().insert(TTL.into(), STEPS[step].2.to_string());
+    let mut plan = Plan::default();
+    plan.then(Write::change(node, &new).into_iter().collect());
+    plan
+}
