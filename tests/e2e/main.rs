@@ -25,6 +25,7 @@ mod reset;
 mod resize;
 mod security;
 mod services;
+mod sets;
 mod several_nodes;
 mod static_pods;
 mod volumes;

@@ -1,8 +1,8 @@
-//! `rollout history`: the revisions of a Deployment, or the template of one.
+//! `rollout history`: the revisions of a workload, or the template of one.
 
 use std::process::ExitCode;
 
-use super::{deployments, revision, sets};
+use super::{history, revision, template, workloads};
 use crate::{
     api::Object,
     cli::{
@@ -21,47 +21,51 @@ pub struct Args {
     /// Show this revision's Pod template
     #[arg(long, default_value_t = 0)]
     revision: i64,
-    /// Show the revision's ReplicaSet: json, yaml, name
+    /// Show the revisions' objects: json, yaml, name
     #[arg(long, short = 'o', value_name = "FORMAT")]
     output: Option<Format>,
 }
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
-    for (target, deployment) in deployments(&args.selection, session, "history viewer").await? {
-        let sets = sets(session, &deployment).await?;
-        let shown = target::display(target.kind, deployment.name());
+    for (target, workload) in workloads(&args.selection, session, "history viewer").await? {
+        let history = history(session, &target, &workload).await?;
+        let shown = target::display(target.kind, workload.name());
         if let Some(format) = &args.output {
-            let chosen = sets.iter().filter(|set| args.revision == 0 || revision(set) == args.revision);
-            chosen.into_iter().try_for_each(|set| {
-                out!("{}", print::object(format, set)?);
+            let chosen = history.iter().filter(|one| args.revision == 0 || revision(one) == args.revision);
+            chosen.into_iter().try_for_each(|one| {
+                out!("{}", print::object(format, one)?);
                 Ok::<_, Failure>(())
             })?;
             continue;
         }
         if args.revision == 0 {
-            outln!("{shown} \n{}", table(&sets));
+            outln!("{shown} \n{}", table(&history));
             continue;
         }
-        let set = sets.iter().find(|set| revision(set) == args.revision);
-        let set = set.ok_or_else(|| Failure::usage("unable to find the specified revision"))?;
-        outln!("{shown} with revision #{}\n{}", args.revision, pod_template(set));
+        let found = history.iter().find(|one| revision(one) == args.revision);
+        let found = found.ok_or_else(|| Failure::usage("unable to find the specified revision"))?;
+        outln!("{shown} with revision #{}\n{}", args.revision, pod_template(found));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// `REVISION  CHANGE-CAUSE`
-fn table(sets: &[Object]) -> String {
+fn table(history: &[Object]) -> String {
     let mut page = Page::default();
     page.line(0, "REVISION\tCHANGE-CAUSE");
-    for set in sets {
-        let cause = set.annotation("kubernetes.io/change-cause").unwrap_or("<none>");
-        page.line(0, format!("{}\t{cause}", revision(set)));
+    for one in history {
+        let cause = one.annotation("kubernetes.io/change-cause").unwrap_or("<none>");
+        page.line(0, format!("{}\t{cause}", revision(one)));
     }
     page.to_string()
 }
 
-fn pod_template(set: &Object) -> String {
+fn pod_template(revision: &Object) -> String {
     let mut page = Page::default();
-    describe::pod_template(&mut page, &set.0["spec"]["template"]);
+    let template = match revision.at("data") {
+        Some(_) => template(revision),
+        None => revision.0["spec"]["template"].clone(),
+    };
+    describe::pod_template(&mut page, &template);
     page.to_string()
 }

@@ -1,4 +1,4 @@
-//! `rollout`: how a change of a Deployment gets on, what was before, and the way back.
+//! `rollout`: how a change of a workload gets on, what was before, and the way back.
 
 mod history;
 mod status;
@@ -15,7 +15,7 @@ use super::{
     pods::kind_of,
     target::{self, Selection, Target},
 };
-use crate::api::{Kind, Object, Status, Verb, request::PatchType};
+use crate::api::{Kind, Object, Status, Verb, request::PatchType, status::qualified};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -51,17 +51,21 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         Action::Status(args) => status::run(args, session).await,
         Action::History(args) => history::run(args, session).await,
         Action::Undo(args) => undo::run(args, session).await,
-        Action::Restart(which) => change(which, session, "restarted", restart).await,
-        Action::Pause(which) => change(which, session, "paused", |o| pause(o, true)).await,
-        Action::Resume(which) => change(which, session, "resumed", |o| pause(o, false)).await,
+        Action::Restart(which) => change(which, session, ("restarting", "restarted"), ROLLED, restart).await,
+        Action::Pause(which) => change(which, session, ("pausing", "paused"), PAUSED, |o| pause(o, true)).await,
+        Action::Resume(which) => change(which, session, ("resuming", "resumed"), PAUSED, |o| pause(o, false)).await,
     }
 }
 
-/// The objects of each target; only Deployments have rollouts.
-async fn deployments(selection: &Selection, session: &Session, verb: &str) -> Result<Vec<(Target, Object)>, Failure> {
+/// The kinds that have rollouts, and those that can be paused in one.
+const ROLLED: &[&str] = &["Deployment", "StatefulSet", "DaemonSet"];
+const PAUSED: &[&str] = &["Deployment"];
+
+/// The objects of each target, which must be of kinds that have rollouts.
+async fn workloads(selection: &Selection, session: &Session, verb: &str) -> Result<Vec<(Target, Object)>, Failure> {
     let mut found = Vec::new();
     for target in selection.several(false)? {
-        if target.kind.kind != "Deployment" {
+        if !ROLLED.contains(&target.kind.kind) {
             return Err(Failure::usage(format!("no {verb} has been implemented for {}", target.kind.plural)));
         }
         let objects = selection.fetch(&target, session).await?;
@@ -70,16 +74,29 @@ async fn deployments(selection: &Selection, session: &Session, verb: &str) -> Re
     Ok(found)
 }
 
-/// Sends each Deployment the merge patch that `patch` makes of it.
+/// Sends each object of these `kinds` the merge patch that `patch` makes of it.
 async fn change(
     which: Which,
     session: &Session,
-    done: &str,
+    (doing, done): (&str, &str),
+    kinds: &[&str],
     patch: impl Fn(&Object) -> Result<Value, Failure>,
 ) -> Outcome {
     let mut code = ExitCode::SUCCESS;
-    for (target, object) in deployments(&which.selection, session, "rollout").await? {
-        let outcome = match patch(&object) {
+    let mut found = Vec::new();
+    for target in which.selection.several(false)? {
+        let objects = which.selection.fetch(&target, session).await?;
+        found.extend(objects.into_iter().map(|object| (target.clone(), object)));
+    }
+    for (target, object) in found {
+        let patch = match kinds.contains(&target.kind.kind) {
+            true => patch(&object),
+            false => {
+                let kind = qualified(target.kind.plural, target.kind.group);
+                Err(Failure::usage(format!("{kind} \"{}\" {doing} is not supported", object.name())))
+            }
+        };
+        let outcome = match patch {
             Ok(patch) => send(session, target.kind, &object, PatchType::Merge, patch).await.map_err(Failure::from),
             Err(failure) => Err(failure),
         };
@@ -129,24 +146,31 @@ fn pause(deployment: &Object, wanted: bool) -> Result<Value, Failure> {
 
 const REVISION: &str = "deployment.kubernetes.io/revision";
 
-/// The revision of a Deployment or ReplicaSet; 0 without one.
+/// The revision of a Deployment, of one of its ReplicaSets, or that a ControllerRevision keeps; 0 without one.
 fn revision(object: &Object) -> i64 {
-    object.annotation(REVISION).and_then(|text| text.parse().ok()).unwrap_or(0)
+    let annotated = || object.annotation(REVISION).and_then(|text| text.parse().ok());
+    object.at("revision").and_then(Value::as_i64).or_else(annotated).unwrap_or(0)
 }
 
-/// The ReplicaSets of a Deployment, by revision.
-async fn sets(session: &Session, deployment: &Object) -> Result<Vec<Object>, Failure> {
-    let namespace = deployment.namespace().map(str::to_owned);
-    let target = Target { kind: kind_of("replicasets"), namespace, name: None };
-    let (mut sets, _) = Selection::default().list(&target, session).await?;
-    sets.retain(|set| set.controller().is_some_and(|owner| owner.uid == deployment.uid()));
-    sets.sort_by_key(revision);
-    Ok(sets)
+/// The history of a workload, by revision: a Deployment's ReplicaSets, others' ControllerRevisions.
+async fn history(session: &Session, target: &Target, workload: &Object) -> Result<Vec<Object>, Failure> {
+    let plural = if target.kind.kind == "Deployment" { "replicasets" } else { "controllerrevisions" };
+    let namespace = workload.namespace().map(str::to_owned);
+    let all = Target { kind: kind_of(plural), namespace, name: None };
+    let (mut history, _) = Selection::default().list(&all, session).await?;
+    history.retain(|one| one.controller().is_some_and(|owner| owner.uid == workload.uid()));
+    history.sort_by_key(revision);
+    Ok(history)
 }
 
-/// A ReplicaSet's template as its Deployment had it.
-fn template(set: &Object) -> Value {
-    let mut template = set.0["spec"]["template"].clone();
+/// The template of a revision as its workload had it.
+fn template(revision: &Object) -> Value {
+    if let Some(kept) = revision.at("data.spec.template") {
+        let mut template = kept.clone();
+        template.as_object_mut().map(|map| map.shift_remove("$patch"));
+        return template;
+    }
+    let mut template = revision.0["spec"]["template"].clone();
     if let Some(labels) = template["metadata"]["labels"].as_object_mut() {
         labels.shift_remove("pod-template-hash");
     }

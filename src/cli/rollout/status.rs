@@ -4,7 +4,7 @@ use std::{process::ExitCode, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{deployments, revision};
+use super::{revision, workloads};
 use crate::{
     api::Object,
     cli::{
@@ -32,22 +32,71 @@ pub struct Args {
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let deadline = (!args.timeout.is_zero()).then(|| Instant::now() + args.timeout);
-    for (target, object) in deployments(&args.selection, session, "status").await? {
+    for (target, object) in workloads(&args.selection, session, "status").await? {
         let one = Target { name: Some(object.name().to_owned()), ..target };
         follow(&args, &one, session, deadline).await?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// How far a Deployment is: upstream's line, and whether that is all.
-fn progress(deployment: &Object, wanted: i64) -> Result<(String, bool), Failure> {
+/// How far a workload is: upstream's line, and whether that is all.
+fn progress(kind: &str, workload: &Object, wanted: i64) -> Result<(String, bool), Failure> {
+    let strategy = workload.at("spec.updateStrategy.type").and_then(|text| text.as_str());
+    match kind {
+        "Deployment" => deployment(workload, wanted),
+        _ if strategy != Some("RollingUpdate") => {
+            Err(Failure::usage("rollout status is only available for RollingUpdate strategy type"))
+        }
+        "StatefulSet" => Ok(stateful_set(workload)),
+        _ => Ok(daemon_set(workload)),
+    }
+}
+
+fn number(object: &Object, path: &str) -> i64 {
+    object.at(path).and_then(|n| n.as_i64()).unwrap_or(0)
+}
+
+fn stateful_set(set: &Object) -> (String, bool) {
+    let number = |path: &str| number(set, path);
+    let (observed, wanted) = (number("status.observedGeneration"), number("spec.replicas"));
+    let (ready, updated) = (number("status.readyReplicas"), number("status.updatedReplicas"));
+    let beyond = wanted - number("spec.updateStrategy.rollingUpdate.partition");
+    if observed == 0 || set.generation() > observed {
+        ("Waiting for statefulset spec update to be observed...".to_owned(), false)
+    } else if ready < wanted {
+        (format!("Waiting for {} pods to be ready...", wanted - ready), false)
+    } else if updated < beyond {
+        let what = format!("{updated} out of {beyond} new pods have been updated...");
+        (format!("Waiting for partitioned roll out to finish: {what}"), false)
+    } else {
+        (format!("partitioned roll out complete: {updated} new pods have been updated..."), true)
+    }
+}
+
+fn daemon_set(set: &Object) -> (String, bool) {
+    let (name, number) = (set.name(), |path: &str| number(set, path));
+    let (wanted, updated) = (number("status.desiredNumberScheduled"), number("status.updatedNumberScheduled"));
+    let available = number("status.numberAvailable");
+    let waiting = |what: String| (format!("Waiting for daemon set \"{name}\" rollout to finish: {what}..."), false);
+    if set.generation() > number("status.observedGeneration") {
+        ("Waiting for daemon set spec update to be observed...".to_owned(), false)
+    } else if updated < wanted {
+        waiting(format!("{updated} out of {wanted} new pods have been updated"))
+    } else if available < wanted {
+        waiting(format!("{available} of {wanted} updated pods are available"))
+    } else {
+        (format!("daemon set \"{name}\" successfully rolled out"), true)
+    }
+}
+
+fn deployment(deployment: &Object, wanted: i64) -> Result<(String, bool), Failure> {
     let name = deployment.name();
     if wanted > 0 && revision(deployment) != wanted {
         let found = revision(deployment);
         let why = format!("desired revision ({wanted}) is different from the running revision ({found})");
         return Err(Failure::usage(why));
     }
-    let number = |path: &str| deployment.at(path).and_then(|n| n.as_i64()).unwrap_or(0);
+    let number = |path: &str| number(deployment, path);
     if deployment.generation() > number("status.observedGeneration") {
         return Ok(("Waiting for deployment spec update to be observed...".to_owned(), false));
     }
@@ -76,7 +125,7 @@ async fn follow(args: &Args, target: &Target, session: &Session, deadline: Optio
     let mut said = String::new();
     let look = |object: Option<&Object>| {
         let object = object.ok_or_else(|| Failure::usage("object has been deleted"))?;
-        let (line, done) = progress(object, args.revision)?;
+        let (line, done) = progress(target.kind.kind, object, args.revision)?;
         if line != said {
             outln!("{line}");
             said = line;
@@ -118,7 +167,7 @@ mod tests {
             (deployment([3, 3, 3, 3], 2), "deployment \"web\" successfully rolled out".to_owned(), true),
         ];
         for (object, line, done) in stages {
-            assert_eq!(progress(&object, 0).expect("no deadline passed"), (line, done));
+            assert_eq!(progress("Deployment", &object, 0).expect("no deadline passed"), (line, done));
         }
     }
 
@@ -126,7 +175,57 @@ mod tests {
     fn a_passed_deadline_is_an_error() {
         let mut object = deployment([3, 3, 1, 3], 2);
         object.0["status"]["conditions"] = json!([{"type": "Progressing", "reason": "ProgressDeadlineExceeded"}]);
-        let Err(Failure::Client(why)) = progress(&object, 0) else { panic!("no error") };
+        let Err(Failure::Client(why)) = progress("Deployment", &object, 0) else { panic!("no error") };
         assert_eq!(why, "deployment \"web\" exceeded its progress deadline");
+    }
+
+    #[test]
+    fn a_stateful_set_is_told_in_pods() {
+        let set = |ready: i64, updated: i64, partition: i64, observed: i64| {
+            Object(json!({
+                "metadata": {"name": "web", "generation": 2},
+                "spec": {"replicas": 3, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}},
+                "status": {"observedGeneration": observed, "readyReplicas": ready, "updatedReplicas": updated},
+            }))
+        };
+        for (object, line, done) in [
+            (set(3, 3, 0, 1), "Waiting for statefulset spec update to be observed...", false),
+            (set(1, 1, 0, 2), "Waiting for 2 pods to be ready...", false),
+            (
+                set(3, 1, 1, 2),
+                "Waiting for partitioned roll out to finish: 1 out of 2 new pods have been updated...",
+                false,
+            ),
+            (set(3, 2, 1, 2), "partitioned roll out complete: 2 new pods have been updated...", true),
+        ] {
+            assert_eq!(progress("StatefulSet", &object, 0).expect("a stage"), (line.to_owned(), done));
+        }
+        let mut set = set(3, 3, 0, 2);
+        set.0["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
+        let Err(Failure::Client(why)) = progress("StatefulSet", &set, 0) else { panic!("no error") };
+        assert_eq!(why, "rollout status is only available for RollingUpdate strategy type");
+    }
+
+    #[test]
+    fn a_daemon_set_is_told_in_nodes() {
+        let set = |updated: i64, available: i64, observed: i64| {
+            Object(json!({
+                "metadata": {"name": "logs", "generation": 2},
+                "spec": {"updateStrategy": {"type": "RollingUpdate"}},
+                "status": {
+                    "observedGeneration": observed, "desiredNumberScheduled": 3,
+                    "updatedNumberScheduled": updated, "numberAvailable": available,
+                },
+            }))
+        };
+        const ROLLOUT: &str = "Waiting for daemon set \"logs\" rollout to finish:";
+        for (object, line, done) in [
+            (set(3, 3, 1), "Waiting for daemon set spec update to be observed...".to_owned(), false),
+            (set(1, 3, 2), format!("{ROLLOUT} 1 out of 3 new pods have been updated..."), false),
+            (set(3, 2, 2), format!("{ROLLOUT} 2 of 3 updated pods are available..."), false),
+            (set(3, 3, 2), "daemon set \"logs\" successfully rolled out".to_owned(), true),
+        ] {
+            assert_eq!(progress("DaemonSet", &object, 0).expect("a stage"), (line, done));
+        }
     }
 }

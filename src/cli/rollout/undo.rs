@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
-use super::{deployments, is_paused, revision, send, sets, template};
+use super::{history, is_paused, revision, send, template, workloads};
 use crate::{
     api::{Object, request::PatchType},
     cli::{
@@ -34,38 +34,48 @@ const OWN: [&str; 6] = [
 ];
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
-    for (target, deployment) in deployments(&args.selection, session, "rollbacker").await? {
-        let shown = target::display(target.kind, deployment.name());
-        if is_paused(&deployment) {
+    for (target, workload) in workloads(&args.selection, session, "rollbacker").await? {
+        let shown = target::display(target.kind, workload.name());
+        if is_paused(&workload) {
             return Err(Failure::usage(
                 "cannot rollback a paused deployment; resume it first with 'kubectl rollout resume' and try again",
             ));
         }
-        let sets = sets(session, &deployment).await?;
-        let set = choose(&sets, &deployment, args.to_revision)?;
-        if template(set) == deployment.0["spec"]["template"] {
-            outln!("{shown} skipped rollback (current template already matches revision {})", revision(set));
+        let history = history(session, &target, &workload).await?;
+        let is_deployment = target.kind.kind == "Deployment";
+        let none = match is_deployment {
+            true => format!("no rollout history found for deployment \"{}\"", workload.name()),
+            false => "no last revision to roll back to".to_owned(),
+        };
+        let chosen = choose(&history, args.to_revision, none)?;
+        if template(chosen) == workload.0["spec"]["template"] {
+            outln!("{shown} skipped rollback (current template already matches revision {})", revision(chosen));
             continue;
         }
-        let patch = json!([
-            { "op": "replace", "path": "/spec/template", "value": template(set) },
-            { "op": "add", "path": "/metadata/annotations", "value": annotations(&deployment, set) },
-        ]);
-        send(session, target.kind, &deployment, PatchType::Json, patch).await?;
+        match is_deployment {
+            true => {
+                let patch = json!([
+                    { "op": "replace", "path": "/spec/template", "value": template(chosen) },
+                    { "op": "add", "path": "/metadata/annotations", "value": annotations(&workload, chosen) },
+                ]);
+                send(session, target.kind, &workload, PatchType::Json, patch).await?
+            }
+            // What a ControllerRevision keeps is the patch that brings it back.
+            false => send(session, target.kind, &workload, PatchType::Strategic, chosen.0["data"].clone()).await?,
+        };
         outln!("{shown} rolled back");
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The ReplicaSet of the wanted revision; `sets` are in order of theirs.
-fn choose<'a>(sets: &'a [Object], deployment: &Object, wanted: i64) -> Result<&'a Object, Failure> {
+/// The wanted one of revisions in order; `none` says that there is none to go back to.
+fn choose(history: &[Object], wanted: i64, none: String) -> Result<&Object, Failure> {
     if wanted > 0 {
-        let found = sets.iter().find(|set| revision(set) == wanted);
+        let found = history.iter().find(|one| revision(one) == wanted);
         return found.ok_or_else(|| Failure::usage(format!("unable to find specified revision {wanted} in history")));
     }
-    let before = sets.len().checked_sub(2).and_then(|at| sets.get(at));
-    let none = || Failure::usage(format!("no rollout history found for deployment \"{}\"", deployment.name()));
-    before.ok_or_else(none)
+    let before = history.len().checked_sub(2).and_then(|at| history.get(at));
+    before.ok_or_else(|| Failure::usage(none))
 }
 
 /// The revision's annotations, and what is the Deployment's own.
