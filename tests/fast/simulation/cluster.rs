@@ -14,7 +14,7 @@ use podwright::{
         status::qualified,
     },
     client::{Client, Informers, Key, local},
-    controllers::{self, meta},
+    controllers::{self, daemon_set::nodes, meta},
     server::{self, Server},
     store::{Memory, Store},
 };
@@ -590,7 +590,12 @@ impl Hollow {
         let key = Key::of(pod);
         match meta::node_name(pod) {
             None if !alive.is_empty() && !meta::is_terminating(&pod.metadata) => {
-                let node = alive[self.env.below(alive.len() as u64) as usize];
+                // A DaemonSet's Pod is meant for one node, which may not be there yet, or no more.
+                let node = match nodes::target(pod) {
+                    Some(node) if alive.iter().any(|name| *name == node) => node,
+                    Some(_) => return Ok(()),
+                    None => alive[self.env.below(alive.len() as u64) as usize],
+                };
                 let target = json!({ "metadata": { "name": key.name }, "target": { "kind": "Node", "name": node } });
                 let mut bind = request(Verb::Create, "pods", &key, Some(target));
                 bind.subresource = Some("binding".into());

@@ -8,6 +8,7 @@ mod claims;
 mod cluster;
 mod leaders;
 mod rough;
+mod sets;
 
 use std::time::Duration;
 
