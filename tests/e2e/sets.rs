@@ -164,7 +164,8 @@ fn a_daemon_set_has_a_pod_on_every_node() {
     rolled();
     reach("a Pod on each node", &["n1", "n2", "n3"]);
     eventually("they are of the new template", PATIENCE, || {
-        let said = watch(&["logs", "-l", "app=watcher"]);
+        // One that was listed may be gone before its log is read.
+        let said = server.run(&["-n", "watch", "logs", "-l", "app=watcher"]).all();
         ["n1", "n2", "n3"].iter().try_for_each(|node| contains(&said, &format!("watching again over {node}")))
     });
     let history = watch(&["rollout", "history", "daemonset/watcher"]);
@@ -181,5 +182,7 @@ fn a_daemon_set_has_a_pod_on_every_node() {
     });
     assert_eq!(server.field(&["-n", "watch", "daemonset", "watcher"], ".status.desiredNumberScheduled"), "3");
     server.ok(&["delete", "namespace", "watch"]);
+    let untouched: Vec<Machine> = agents.iter().map(|agent| Machine::untouched(agent.dir.path())).collect();
     drop(agents);
+    untouched.iter().for_each(Machine::assert_unchanged);
 }
