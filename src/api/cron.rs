@@ -1,7 +1,7 @@
 //! Schedules of CronJobs: the five fields of cron(5) and its `@` words, as upstream's parser reads them.
 
 use jiff::civil::{Date, Time};
-use jiff::tz::TimeZone;
+use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Timestamp, Zoned};
 
 /// When something happens again and again.
@@ -113,14 +113,29 @@ impl Fields {
         let mut date = after.date();
         while date.year() <= last {
             if self.fits(date)
-                && let Some(found) =
-                    self.times().find_map(|time| at(date, time, zone).filter(|t| *t > after.timestamp()))
+                && let Some(found) = self.first(date, after.timestamp(), zone)
             {
                 return Some(found);
             }
             date = date.tomorrow().ok()?;
         }
         None
+    }
+
+    /// The first time after `after` on a day that fits. An hour that comes twice, because clocks go back, counts twice, as it
+    /// does upstream: what runs every hour goes on doing so.
+    fn first(&self, date: Date, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+        let mut best: Option<Timestamp> = None;
+        for time in self.times() {
+            let (first, again) = at(date, time, zone);
+            let found = [first, again].into_iter().flatten().filter(|at| *at > after);
+            best = found.chain(best).min();
+            // What comes once comes after all that comes twice, if it stands behind that on the clock.
+            if best.is_some() && again.is_none() {
+                break;
+            }
+        }
+        best
     }
 
     /// The times of a day that fits.
@@ -132,21 +147,13 @@ impl Fields {
     }
 }
 
-/// A time of the wall clock that a change to summer time leaves out does not come.
-fn at(date: Date, time: Time, zone: &TimeZone) -> Option<Timestamp> {
+/// When a time of the wall clock comes: not at all where a change to summer time leaves it out, twice where clocks go back.
+fn at(date: Date, time: Time, zone: &TimeZone) -> (Option<Timestamp>, Option<Timestamp>) {
     let ambiguous = zone.to_ambiguous_timestamp(date.to_datetime(time));
-    if ambiguous.offset().is_gap() {
-        return None;
-    }
-    ambiguous.earlier().ok()
-}
-
-trait Gap {
-    fn is_gap(&self) -> bool;
-}
-impl Gap for jiff::tz::AmbiguousOffset {
-    fn is_gap(&self) -> bool {
-        matches!(self, jiff::tz::AmbiguousOffset::Gap { .. })
+    match ambiguous.offset() {
+        AmbiguousOffset::Gap { .. } => (None, None),
+        AmbiguousOffset::Unambiguous { .. } => (ambiguous.compatible().ok(), None),
+        AmbiguousOffset::Fold { .. } => (ambiguous.earlier().ok(), ambiguous.later().ok()),
     }
 }
 
@@ -251,6 +258,17 @@ mod tests {
         assert_eq!(next("30 9 * * *", "2026-07-01T00:00:00Z", "America/New_York"), "2026-07-01T13:30:00Z");
         // 02:30 does not come on the day the clocks go forward.
         assert_eq!(next("30 2 * * *", "2026-03-28T12:00:00Z", "Europe/Berlin"), "2026-03-30T00:30:00Z");
+        // On 25 October the hour from 02:00 comes twice there: from 00:00 and from 01:00 UTC.
+        for (schedule, after, expected) in [
+            ("30 2 * * *", "2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z"),
+            ("30 2 * * *", "2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z"),
+            ("30 2 * * *", "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"),
+            ("*/30 * * * *", "2026-10-25T00:30:00Z", "2026-10-25T01:00:00Z"),
+            ("0,45 * * * *", "2026-10-25T00:00:00Z", "2026-10-25T00:45:00Z"),
+            ("@hourly", "2026-10-25T01:00:00Z", "2026-10-25T02:00:00Z"),
+        ] {
+            assert_eq!(next(schedule, after, "Europe/Berlin"), expected, "{schedule} after {after}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use k8s_openapi::{
     api::{
         admissionregistration::v1::ValidatingAdmissionPolicy,
         apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
-        batch::v1::Job,
+        batch::v1::{CronJob, Job},
         coordination::v1::Lease,
         core::v1::{
             ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
@@ -55,6 +55,7 @@ pub struct Informers {
     pub controller_revisions: Informer<ControllerRevision>,
     /// Index: [`Informers::BY_OWNER`].
     pub jobs: Informer<Job>,
+    pub cron_jobs: Informer<CronJob>,
     /// The Leases of the namespace `kube-node-lease` alone.
     pub leases: Informer<Lease>,
 }
@@ -111,6 +112,7 @@ impl Informers {
                 .index(Self::BY_OWNER, |revision: &ControllerRevision| owner_of(revision.metadata()))
                 .start(),
             jobs: Informer::builder(client.clone()).index(Self::BY_OWNER, |job: &Job| owner_of(job.metadata())).start(),
+            cron_jobs: Informer::builder(client.clone()).start(),
             leases: Informer::builder(client).namespace(NODE_LEASES).start(),
         }
     }
@@ -138,6 +140,7 @@ impl Informers {
         self.daemon_sets.synced().await;
         self.controller_revisions.synced().await;
         self.jobs.synced().await;
+        self.cron_jobs.synced().await;
         self.leases.synced().await;
     }
 }

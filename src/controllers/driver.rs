@@ -361,6 +361,7 @@ fn shows(informers: &Informers, awaited: &Awaited) -> bool {
         "controllerrevisions.apps" => shown(&informers.controller_revisions, awaited),
         "persistentvolumeclaims" => shown(&informers.persistent_volume_claims, awaited),
         "jobs.batch" => shown(&informers.jobs, awaited),
+        "cronjobs.batch" => shown(&informers.cron_jobs, awaited),
         _ => true,
     }
 }

@@ -10,6 +10,7 @@ pub mod admission_policy;
 pub mod catalog;
 pub mod conditions;
 pub mod daemon_set;
+pub mod cron_job;
 pub mod deployment;
 pub mod disruption;
 mod driver;
@@ -76,6 +77,7 @@ pub static CONTROLLERS: &[Row] = &[
     job::ROW,
     job::ORPHANS,
     ttl_after_finished::ROW,
+    cron_job::ROW,
     endpoint_slice::ROW,
     endpoints::ROW,
     endpoint_mirror::ROW,

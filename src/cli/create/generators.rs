@@ -3,7 +3,7 @@
 use base64::Engine;
 use serde_json::{Map, Value, json};
 
-use super::sources::Sources;
+use super::{batch, sources::Sources};
 use crate::api::Object;
 
 #[derive(clap::Subcommand)]
@@ -17,6 +17,11 @@ pub enum Generator {
     /// Make a Deployment
     #[command(visible_alias = "deploy")]
     Deployment(Deployment),
+    /// Make a Job
+    Job(batch::Job),
+    /// Make a CronJob
+    #[command(visible_alias = "cj")]
+    Cronjob(batch::CronJob),
     /// Make a ConfigMap from literals, files and env files
     #[command(visible_alias = "cm")]
     Configmap {
@@ -113,6 +118,8 @@ impl Generator {
             Generator::Namespace { name } => with(named("v1", "Namespace", name), json!({ "spec": {}, "status": {} })),
             Generator::Serviceaccount { name } => named("v1", "ServiceAccount", name),
             Generator::Deployment(args) => deployment(args)?,
+            Generator::Job(args) => args.object(None)?,
+            Generator::Cronjob(args) => args.object(),
             Generator::Configmap { name, sources } => config_map(name, sources)?,
             Generator::Secret { kind } => secret(kind)?,
             Generator::Service { kind } => service(kind)?,
@@ -122,12 +129,12 @@ impl Generator {
 }
 
 /// As upstream's generators: the creation time is there, and null.
-fn named(api_version: &str, kind: &str, name: &str) -> Value {
+pub(super) fn named(api_version: &str, kind: &str, name: &str) -> Value {
     json!({ "apiVersion": api_version, "kind": kind, "metadata": { "creationTimestamp": null, "name": name } })
 }
 
 /// Adds fields to an object.
-fn with(mut object: Value, fields: Value) -> Value {
+pub(super) fn with(mut object: Value, fields: Value) -> Value {
     if let (Value::Object(into), Value::Object(fields)) = (&mut object, fields) {
         into.extend(fields);
     }

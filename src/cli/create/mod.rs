@@ -1,5 +1,6 @@
 //! `create`: makes objects from manifests or from flags; one that exists already is an error.
 
+mod batch;
 mod generators;
 mod sources;
 mod token;
@@ -72,7 +73,15 @@ async fn create(document: Document, args: &Args, session: &Session) -> Result<()
 
 /// Creates what flags describe; shown in a dry run, it names its namespace only where argv does.
 async fn generated(generator: &Generator, writing: &Writing, session: &Session) -> Outcome {
-    let mut object = generator.object().map_err(Failure::usage)?;
+    let source = match generator {
+        Generator::Job(job) => job.source(session).await?,
+        _ => None,
+    };
+    let object = match (generator, &source) {
+        (Generator::Job(job), Some(source)) => job.object(Some(source)).map(Object),
+        (generator, _) => generator.object(),
+    };
+    let mut object = object.map_err(Failure::usage)?;
     // The invariant: generators make kinds of the table.
     let kind = kinds::of(object.api_version(), object.kind()).expect("a kind of the table");
     if kind.namespaced && session.namespace_given {

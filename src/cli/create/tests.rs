@@ -125,3 +125,61 @@ fn data() {
         "#]],
     );
 }
+
+#[test]
+fn jobs() {
+    check(
+        "job pi --image=perl -- perl -v",
+        expect![[r#"
+        apiVersion: batch/v1
+        kind: Job
+        metadata:
+          creationTimestamp: null
+          name: pi
+        spec:
+          template:
+            metadata:
+              creationTimestamp: null
+            spec:
+              containers:
+              - command:
+                - perl
+                - -v
+                image: perl
+                name: pi
+                resources: {}
+              restartPolicy: Never
+        status: {}
+    "#]],
+    );
+    check("job pi", expect!["either --image or --from must be specified"]);
+    check("job pi --image=a --from=cronjob/b", expect!["either --image or --from must be specified"]);
+    check("job pi --from=cronjob/b -- perl", expect!["cannot specify --from and command"]);
+    check(
+        "cronjob often --image=perl --schedule=@hourly --restart=Never",
+        expect![[r#"
+        apiVersion: batch/v1
+        kind: CronJob
+        metadata:
+          creationTimestamp: null
+          name: often
+        spec:
+          jobTemplate:
+            metadata:
+              creationTimestamp: null
+              name: often
+            spec:
+              template:
+                metadata:
+                  creationTimestamp: null
+                spec:
+                  containers:
+                  - image: perl
+                    name: often
+                    resources: {}
+                  restartPolicy: Never
+          schedule: '@hourly'
+        status: {}
+    "#]],
+    );
+}

@@ -1,0 +1,103 @@
+//! `create job` and `create cronjob`: from an image and a command, or a Job of what a CronJob makes.
+
+use serde_json::{Value, json};
+
+use super::generators::{named, with};
+use crate::{
+    api::Object,
+    cli::{Session, error::Failure, target},
+};
+
+/// Tells a CronJob's Jobs that were made by hand.
+const BY_HAND: &str = "cronjob.kubernetes.io/instantiate";
+
+#[derive(clap::Args)]
+pub struct Job {
+    name: String,
+    #[arg(long)]
+    image: Option<String>,
+    /// A CronJob to make a Job of now
+    #[arg(long, value_name = "cronjob/NAME")]
+    from: Option<String>,
+    /// After `--`: the container's command
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(clap::Args)]
+pub struct CronJob {
+    name: String,
+    #[arg(long)]
+    image: String,
+    /// As in crontab: minute, hour, day, month, day of the week
+    #[arg(long)]
+    schedule: String,
+    /// When its containers have ended: OnFailure, Never
+    #[arg(long, default_value = "OnFailure")]
+    restart: String,
+    /// After `--`: the container's command
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+impl Job {
+    /// The CronJob that it is made from, if it is.
+    pub async fn source(&self, session: &Session) -> Result<Option<Object>, Failure> {
+        let Some(from) = &self.from else { return Ok(None) };
+        let (kind, name) = from.split_once('/').unwrap_or(("cronjob", from));
+        let kind = target::kind(kind)?;
+        if kind.kind != "CronJob" {
+            return Err(Failure::usage(format!("from must be an existing cronjob: {from}")));
+        }
+        Ok(Some(session.get(kind, None, name).await?))
+    }
+
+    pub fn object(&self, source: Option<&Object>) -> Result<Value, String> {
+        if self.image.is_some() == self.from.is_some() {
+            return Err("either --image or --from must be specified".to_owned());
+        }
+        if self.from.is_some() && !self.command.is_empty() {
+            return Err("cannot specify --from and command".to_owned());
+        }
+        let mut job = named("batch/v1", "Job", &self.name);
+        let spec = match source {
+            None => spec(&self.name, self.image.as_deref().unwrap_or_default(), &self.command, "Never"),
+            Some(cron) => {
+                let template = &cron.0["spec"]["jobTemplate"];
+                let from = &template["metadata"];
+                let mut annotations = json!({ BY_HAND: "manual" });
+                annotations = with(annotations, from["annotations"].clone());
+                job["metadata"]["annotations"] = annotations;
+                if from["labels"].is_object() {
+                    job["metadata"]["labels"] = from["labels"].clone();
+                }
+                job["metadata"]["ownerReferences"] = json!([{
+                    "apiVersion": "batch/v1", "controller": true, "kind": "CronJob", "name": cron.name(),
+                    "uid": cron.uid(),
+                }]);
+                template["spec"].clone()
+            }
+        };
+        Ok(with(job, json!({ "spec": spec, "status": {} })))
+    }
+}
+
+impl CronJob {
+    pub fn object(&self) -> Value {
+        let metadata = json!({ "creationTimestamp": null, "name": self.name });
+        let template =
+            json!({ "metadata": metadata, "spec": spec(&self.name, &self.image, &self.command, &self.restart) });
+        let spec = json!({ "jobTemplate": template, "schedule": self.schedule });
+        with(named("batch/v1", "CronJob", &self.name), json!({ "spec": spec, "status": {} }))
+    }
+}
+
+/// The spec of a Job with one container, which has its name.
+fn spec(name: &str, image: &str, command: &[String], restart: &str) -> Value {
+    let mut container = json!({ "image": image, "name": name, "resources": {} });
+    if !command.is_empty() {
+        container["command"] = json!(command);
+    }
+    let pod = json!({ "containers": [container], "restartPolicy": restart });
+    json!({ "template": { "metadata": { "creationTimestamp": null }, "spec": pod } })
+}

@@ -1,0 +1,328 @@
+//! CronJobs: Jobs made again and again, when their schedule says so.
+//!
+//! Upstream: `pkg/controller/cronjob/cronjob_controllerv2.go`. What was started is read off the Jobs themselves: each bears
+//! the time that it was scheduled for, in its name and in an annotation. So a crash between a Job's creation and the status
+//! that tells of it neither loses the Job nor makes another.
+
+mod times;
+
+use std::{cmp::Reverse, sync::Arc, time::Duration};
+
+use jiff::{Timestamp, tz::TimeZone};
+use k8s_openapi::{
+    api::{
+        batch::v1::{CronJob, CronJobSpec, CronJobStatus, Job},
+        core::v1::ObjectReference,
+    },
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+
+use super::{
+    Context, Plan, Row, job, meta,
+    plan::{Note, Write},
+};
+use crate::{
+    api::cron::Schedule,
+    client::{Informers, Key, reference},
+};
+
+pub use times::{Missed, most_recent};
+
+const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+/// Clocks differ a little: a Job is started so much late rather than too early to be due.
+const PADDING: Duration = Duration::from_millis(100);
+
+pub const ROW: Row = Row {
+    name: "cronjob-controller",
+    workers: 5,
+    wire: |wires| {
+        let informers = &wires.world.informers.clone();
+        wires.own(&informers.cron_jobs);
+        wires.owner(&informers.jobs, "CronJob");
+    },
+    reconcile: |context: &Context<'_>, key: &Key| {
+        let informers = &context.world.informers;
+        let Some(cron) = informers.cron_jobs.get(key) else { return Plan::default() };
+        let jobs = informers.jobs.indexed(Informers::BY_OWNER, cron.metadata.uid.as_deref().unwrap_or_default());
+        let taken = |name: &str| informers.jobs.get(&Key::new(&key.namespace, name)).is_some();
+        plan(&View { cron: &cron, jobs: &jobs, taken: &taken, local: &TimeZone::system(), now: context.now })
+    },
+};
+
+/// What one reconcile sees.
+pub struct View<'a> {
+    pub cron: &'a CronJob,
+    /// The Jobs that it controls.
+    pub jobs: &'a [Arc<Job>],
+    /// Whether any Job in its namespace has a name.
+    pub taken: &'a dyn Fn(&str) -> bool,
+    /// The zone of schedules that name none.
+    pub local: &'a TimeZone,
+    pub now: Timestamp,
+}
+
+impl View<'_> {
+    fn spec(&self) -> &CronJobSpec {
+        // The invariant: the server accepts no CronJob without a spec.
+        self.cron.spec.as_ref().expect("a CronJob has a spec")
+    }
+
+    fn about(&self) -> ObjectReference {
+        reference(self.cron)
+    }
+
+    /// The name of the Job of a time: the same whoever makes it, so that it is made once.
+    fn name_at(&self, at: Timestamp) -> String {
+        format!("{}-{}", meta::name(&self.cron.metadata), at.as_second().div_euclid(60))
+    }
+
+    /// When a Job of the schedule was due; nothing for others, made by hand from the same template.
+    fn due(&self, job: &Job) -> Option<Timestamp> {
+        let at: Timestamp = meta::annotation(&job.metadata, SCHEDULED)?.parse().ok()?;
+        (self.name_at(at) == meta::name(&job.metadata)).then_some(at)
+    }
+}
+
+/// What a CronJob needs now.
+pub fn plan(view: &View<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let (mut status, mut told) = look(view);
+    let mut deleted = surplus(view);
+    let mut created = None;
+    if !meta::is_terminating(&view.cron.metadata) && view.spec().suspend != Some(true) {
+        match start(view, &status, &mut told) {
+            Start::Never => {}
+            Start::Later(wait) => plan.requeue(wait),
+            Start::Now { at, replaced, wait } => {
+                let active = status.active.get_or_insert_default();
+                active.retain(|known| !replaced.iter().any(|job| job.metadata.uid == known.uid));
+                deleted.extend(replaced);
+                created = Some(create(view, at));
+                plan.requeue(wait);
+            }
+        }
+    }
+    status.active = status.active.filter(|active| !active.is_empty());
+    let mut new = view.cron.clone();
+    new.status = Some(status);
+    if let Some(mut write) = Write::status(view.cron, &new) {
+        write.done = (!told.is_empty()).then(|| told.remove(0));
+        plan.then(vec![write]);
+    }
+    plan.notes.extend(told);
+    plan.then(deleted.into_iter().map(|job| delete(view, job)).collect());
+    plan.then(created.into_iter().collect());
+    plan
+}
+
+/// The status that the Jobs make, and what is news about them.
+fn look(view: &View<'_>) -> (CronJobStatus, Vec<Note>) {
+    let mut status = view.cron.status.clone().unwrap_or_default();
+    let mut told = Vec::new();
+    let mut saw = |job: &Job, finished: &str| {
+        let message = format!("Saw completed job: {}, status: {finished}", meta::name(&job.metadata));
+        told.push(Note::normal(view.about(), "SawCompletedJob", message));
+    };
+    let mut active = status.active.take().unwrap_or_default();
+    let (listed, last) = (active.clone(), status.last_schedule_time.as_ref().map(|time| time.0));
+    for job in view.jobs {
+        let known = listed.iter().any(|known| known.uid == job.metadata.uid);
+        let due = view.due(job);
+        let is_new = !known && due.is_some_and(|due| last.is_none_or(|last| due > last));
+        match job::finished(job) {
+            Some(finished) if known || is_new => saw(job, &finished.type_),
+            None if is_new && !meta::is_terminating(&job.metadata) => active.push(reference(&**job)),
+            _ => {}
+        }
+        status.last_schedule_time = latest(status.last_schedule_time, due.map(Time));
+        status.last_successful_time = latest(status.last_successful_time, succeeded(job));
+    }
+    active.retain(|known| {
+        let job = view.jobs.iter().find(|job| job.metadata.uid == known.uid);
+        if job.is_none() {
+            let message = format!("Active job went missing: {}", known.name.as_deref().unwrap_or_default());
+            told.push(Note::normal(view.about(), "MissingJob", message));
+        }
+        job.is_some_and(|job| !job::is_finished(job))
+    });
+    for job in view.jobs.iter().filter(|job| !job::is_finished(job) && view.due(job).is_none()) {
+        let name = meta::name(&job.metadata);
+        let message = format!("Saw a job that the controller did not create or forgot: {name}");
+        told.push(Note::warning(view.about(), "UnexpectedJob", message));
+    }
+    status.active = Some(active);
+    (status, told)
+}
+
+fn latest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
+    if b.as_ref().map(|time| time.0) > a.as_ref().map(|time| time.0) { b } else { a }
+}
+
+fn succeeded(job: &Job) -> Option<Time> {
+    let done = job::finished(job).filter(|finished| finished.type_ == "Complete");
+    done.and_then(|_| job.status.as_ref()?.completion_time.clone())
+}
+
+/// The oldest finished Jobs beyond what is to be kept.
+fn surplus<'a>(view: &View<'a>) -> Vec<&'a Arc<Job>> {
+    let spec = view.spec();
+    let mut all = Vec::new();
+    for (kind, limit) in [("Complete", spec.successful_jobs_history_limit), ("Failed", spec.failed_jobs_history_limit)]
+    {
+        let Some(limit) = limit.and_then(|limit| usize::try_from(limit).ok()) else { continue };
+        let is_it = |job: &&Arc<Job>| {
+            job::finished(job).is_some_and(|finished| finished.type_ == kind) && !meta::is_terminating(&job.metadata)
+        };
+        let mut finished: Vec<&Arc<Job>> = view.jobs.iter().filter(is_it).collect();
+        // Who never started comes last.
+        finished.sort_by_key(|job| {
+            let started = job.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| Reverse(time.0));
+            (Reverse(started), meta::name(&job.metadata).to_owned())
+        });
+        finished.truncate(finished.len().saturating_sub(limit));
+        all.extend(finished);
+    }
+    all
+}
+
+/// Whether to start a Job.
+enum Start<'a> {
+    /// Not before something changes.
+    Never,
+    Later(Duration),
+    Now {
+        at: Timestamp,
+        replaced: Vec<&'a Arc<Job>>,
+        wait: Duration,
+    },
+}
+
+fn start<'a>(view: &View<'a>, status: &CronJobStatus, told: &mut Vec<Note>) -> Start<'a> {
+    let spec = view.spec();
+    let zone = match spec.time_zone.as_deref().map(|name| (name, TimeZone::get(name))) {
+        None => view.local.clone(),
+        Some((_, Ok(zone))) => zone,
+        Some((name, Err(why))) => {
+            let message = format!("invalid timeZone: {name:?}: {why}");
+            told.push(Note::warning(view.about(), "UnknownTimeZone", message));
+            return Start::Never;
+        }
+    };
+    let schedule = match Schedule::parse(&spec.schedule) {
+        Ok(schedule) => schedule,
+        Err(why) => {
+            let message = format!("unparseable schedule: {:?} : {why}", spec.schedule);
+            told.push(Note::warning(view.about(), "UnparseableSchedule", message));
+            return Start::Never;
+        }
+    };
+    let last = status.last_schedule_time.as_ref().map_or_else(|| meta::created(&view.cron.metadata), |time| time.0);
+    let deadline = spec.starting_deadline_seconds.map(|seconds| Duration::from_secs(seconds.unsigned_abs()));
+    // What is older than the deadline is not started any more, so it is not looked at either.
+    let oldest = deadline.and_then(|deadline| view.now.checked_sub(deadline).ok());
+    let from = oldest.map_or(last, |oldest| oldest.max(last));
+    let (found, missed) = match most_recent(&schedule, &zone, from, view.now) {
+        Ok(found) => found,
+        Err(why) => {
+            let message = format!("invalid schedule: {} : {why}", spec.schedule);
+            told.push(Note::warning(view.about(), "InvalidSchedule", message));
+            return Start::Never;
+        }
+    };
+    let wait = next(&schedule, &zone, last, view.now);
+    let later = wait.map_or(Start::Never, Start::Later);
+    let Some(at) = found else {
+        told.extend(too_late(view, most_recent(&schedule, &zone, last, view.now).ok().and_then(|(found, _)| found)));
+        return later;
+    };
+    if missed == Missed::Many {
+        let why = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
+        told.push(Note::warning(view.about(), "TooManyMissedTimes", why));
+    }
+    decide(view, status, told, at, wait.unwrap_or(Duration::MAX))
+}
+
+/// When the schedule comes next after now. (It counts from `last`: that matters for `@every`.)
+fn next(schedule: &Schedule, zone: &TimeZone, last: Timestamp, now: Timestamp) -> Option<Duration> {
+    let (found, _) = most_recent(schedule, zone, last, now).unwrap_or((Some(now), Missed::None));
+    let at = schedule.next(found.unwrap_or(last), zone)?;
+    meta::until(now, meta::later(at, PADDING))
+}
+
+/// A time that has come, for which nothing was started, and for which it is too late now.
+fn too_late(view: &View<'_>, missed: Option<Timestamp>) -> Option<Note> {
+    let at = missed.filter(|at| !(view.taken)(&view.name_at(*at)))?;
+    let when = at.strftime("%a, %d %b %Y %H:%M:%S +0000");
+    let message = format!("Missed scheduled time to start a job: {when}");
+    Some(Note::warning(view.about(), "MissSchedule", message))
+}
+
+/// What to do about a time that has come.
+fn decide<'a>(
+    view: &View<'a>,
+    status: &CronJobStatus,
+    told: &mut Vec<Note>,
+    at: Timestamp,
+    wait: Duration,
+) -> Start<'a> {
+    if (view.taken)(&view.name_at(at)) {
+        return Start::Later(wait);
+    }
+    let active = status.active.as_deref().unwrap_or_default();
+    let mut replaced = Vec::new();
+    match view.spec().concurrency_policy.as_deref() {
+        Some("Forbid") if !active.is_empty() => {
+            let why = "Not starting job because prior execution is running and concurrency policy is Forbid";
+            told.push(Note::normal(view.about(), "JobAlreadyActive", why));
+            return Start::Later(wait);
+        }
+        Some("Replace") => {
+            let is_active = |job: &&Arc<Job>| active.iter().any(|known| known.uid == job.metadata.uid);
+            replaced.extend(view.jobs.iter().filter(is_active));
+        }
+        _ => {}
+    }
+    Start::Now { at, replaced, wait }
+}
+
+/// The Job of a time.
+fn create(view: &View<'_>, at: Timestamp) -> Write {
+    let template = view.spec().job_template.clone();
+    let from = template.metadata.unwrap_or_default();
+    let mut annotations = from.annotations.unwrap_or_default();
+    annotations.insert(SCHEDULED.to_owned(), rfc3339(at, view.spec().time_zone.as_deref()));
+    let job = Job {
+        metadata: ObjectMeta {
+            name: Some(view.name_at(at)),
+            namespace: view.cron.metadata.namespace.clone(),
+            labels: from.labels,
+            annotations: Some(annotations),
+            owner_references: Some(vec![meta::owner_reference(view.cron)]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec,
+        status: None,
+    };
+    Write::create(&job).done(Note::normal(view.about(), "SuccessfulCreate", "Created job {}")).failed(Note::warning(
+        view.about(),
+        "FailedCreate",
+        "Error creating job: {}",
+    ))
+}
+
+/// A time as its zone tells it; without one that is UTC.
+fn rfc3339(at: Timestamp, zone: Option<&str>) -> String {
+    let zone = zone.and_then(|name| TimeZone::get(name).ok()).unwrap_or(TimeZone::UTC);
+    let zoned = at.to_zoned(zone);
+    let offset = if zoned.offset().is_zero() { "Z" } else { "%:z" };
+    zoned.strftime(&format!("%Y-%m-%dT%H:%M:%S{offset}")).to_string()
+}
+
+/// Deletes a Job with its Pods.
+fn delete(view: &View<'_>, job: &Arc<Job>) -> Write {
+    let mut write = Write::delete(&**job)
+        .done(Note::normal(view.about(), "SuccessfulDelete", format!("Deleted job {}", meta::name(&job.metadata))))
+        .failed(Note::warning(view.about(), "FailedDelete", "Deleted job: {}"));
+    write.request.options.propagation_policy = Some("Background".into());
+    write
+}

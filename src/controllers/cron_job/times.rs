@@ -1,0 +1,58 @@
+//! The last time of a schedule that has come.
+
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
+
+use crate::api::cron::Schedule;
+
+/// How many times have come, roughly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missed {
+    /// One or none.
+    None,
+    Few,
+    /// More than 100.
+    Many,
+}
+
+/// The last time of the schedule after `from` and not after `now`, and how many have come; an error where the schedule
+/// never comes.
+pub fn most_recent(
+    schedule: &Schedule,
+    zone: &TimeZone,
+    from: Timestamp,
+    now: Timestamp,
+) -> Result<(Option<Timestamp>, Missed), String> {
+    let next = |after| schedule.next(after, zone);
+    let Some(first) = next(from) else {
+        // Upstream's words for it.
+        return Err("time difference between two schedules is less than 1 second".into());
+    };
+    if now < first {
+        return Ok((None, Missed::None));
+    }
+    let Some(second) = next(first).filter(|second| *second <= now) else { return Ok((Some(first), Missed::None)) };
+    let gap = second.duration_since(first).as_secs().max(1);
+    // As upstream estimates it: as if all gaps were like the first.
+    let missed = now.duration_since(first).as_secs() / gap + 1;
+    let last = match schedule {
+        Schedule::Every(_) => first + SignedDuration::from_secs((missed - 1) * gap),
+        Schedule::Fields(_) => last_by(now, second, next),
+    };
+    Ok((Some(last), if missed > 100 { Missed::Many } else { Missed::Few }))
+}
+
+/// The last time not after `now`, of which `known` is one: halves what is between them.
+fn last_by(now: Timestamp, known: Timestamp, next: impl Fn(Timestamp) -> Option<Timestamp>) -> Timestamp {
+    // Invariant: `last` is a time not after `now`, and none is from `end` on. Times are whole seconds.
+    let (mut last, mut end) = (known, now.as_second() + 1);
+    while last.as_second() + 1 < end {
+        let middle = last.as_second() + (end - last.as_second()) / 2;
+        // What comes at `middle` itself counts.
+        let before = Timestamp::from_second(middle - 1).unwrap_or(last);
+        match next(before).filter(|at| *at <= now) {
+            Some(at) => last = at,
+            None => end = middle,
+        }
+    }
+    last
+}
