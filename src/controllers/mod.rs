@@ -9,8 +9,8 @@
 pub mod admission_policy;
 pub mod catalog;
 pub mod conditions;
-pub mod daemon_set;
 pub mod cron_job;
+pub mod daemon_set;
 pub mod deployment;
 pub mod disruption;
 mod driver;

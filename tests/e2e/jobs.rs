@@ -122,3 +122,43 @@ fn a_job_is_suspended_resumed_and_deleted() {
     gone(&node);
     assert_eq!(node.terminate().unwrap().code(), Some(0));
 }
+
+#[test]
+fn a_cron_job_makes_jobs() {
+    let node = TestNode::start(&[]);
+    node.import_busybox();
+    node.apply(&manifest("cron-job.yaml"));
+    let made = node.ok(&["-n", "cron", "create", "job", "now", "--from=cronjob/clock"]);
+    assert_eq!(made.trim(), "job.batch/now created");
+    node.wait("condition=complete", &["-n", "cron", "job/now"], PATIENCE);
+    assert_eq!(node.ok(&["-n", "cron", "logs", "job/now"]).lines().last(), Some("tick"));
+    // The next full minute is at most one away.
+    let minute = Duration::from_secs(60) + PATIENCE;
+    let due = eventually("a Job is due", minute, || {
+        let jobs = node.field(&["-n", "cron", "jobs", "-l", "app=clock"], ".items[*].metadata.name");
+        let due = jobs.split(' ').find(|name| name.starts_with("clock-")).map(str::to_owned);
+        due.ok_or(jobs)
+    });
+    let job = format!("job/{due}");
+    node.wait("condition=complete", &["-n", "cron", &job], PATIENCE);
+    let field = |path: &str| node.field(&["-n", "cron", &job], path);
+    let scheduled = field(".metadata.annotations.batch\\.kubernetes\\.io/cronjob-scheduled-timestamp");
+    let at: jiff::Timestamp = scheduled.parse().unwrap();
+    assert_eq!(due, format!("clock-{}", at.as_second() / 60));
+    assert!(!scheduled.ends_with('Z'), "it is told in the zone of the schedule: {scheduled}");
+    assert_eq!(node.ok(&["-n", "cron", "logs", &job]).lines().last(), Some("tick"));
+    let cron = ["-n", "cron", "cronjob/clock"];
+    let done = field(".status.completionTime");
+    node.wait_field(&cron, ".status.lastSuccessfulTime", &done, PATIENCE);
+    assert!(node.field(&cron, ".status.lastScheduleTime").parse::<jiff::Timestamp>().unwrap() >= at);
+    eventually("the CronJob's events", PATIENCE, || {
+        let all = node.ok(&["-n", "cron", "get", "events", "--field-selector", "involvedObject.name=clock"]);
+        let wanted = [format!("Created job {due}"), format!("Saw completed job: {due}, status: Complete")];
+        if wanted.iter().all(|event| all.contains(event)) { Ok(()) } else { Err(all) }
+    });
+    node.ok(&["-n", "cron", "delete", "cronjob", "clock"]);
+    eventually("its Jobs and their Pods go with it", PATIENCE, || {
+        let left = node.ok(&["-n", "cron", "get", "jobs,pods", "-o", "name"]);
+        if left.is_empty() { Ok(()) } else { Err(left) }
+    });
+}

@@ -77,7 +77,7 @@ struct Shared {
 pub struct Cluster {
     env: Env,
     store: Arc<Memory>,
-    client: Client,
+    pub client: Client,
     /// The controllers' way to the server.
     controllers: Client,
     pub seen: Informers,
@@ -161,6 +161,13 @@ impl Cluster {
         if let Some((shutdown, task)) = self.running.take() {
             shutdown.cancel();
             task.await.expect("the controllers end without a panic");
+        }
+    }
+
+    /// Ends the controllers in the middle of whatever they do.
+    pub fn crash_controllers(&mut self) {
+        if let Some((_, task)) = self.running.take() {
+            task.abort();
         }
     }
 
@@ -589,6 +596,7 @@ impl Hollow {
     async fn tend(&self, pod: &Pod, alive: &[&String]) -> Outcome<()> {
         let key = Key::of(pod);
         match meta::node_name(pod) {
+            Some(_) if meta::is_finished(pod) && !meta::is_terminating(&pod.metadata) => Ok(()),
             None if !alive.is_empty() && !meta::is_terminating(&pod.metadata) => {
                 // A DaemonSet's Pod is meant for one node, which may not be there yet, or no more.
                 let node = match nodes::target(pod) {

@@ -6,6 +6,7 @@
 mod budgets;
 mod claims;
 mod cluster;
+mod jobs;
 mod leaders;
 mod rough;
 mod sets;
