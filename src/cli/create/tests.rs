@@ -178,7 +178,7 @@ fn jobs() {
                     name: often
                     resources: {}
                   restartPolicy: Never
-          schedule: '@hourly'
+          schedule: "@hourly"
         status: {}
     "#]],
     );
