@@ -73,7 +73,7 @@ impl Socket {
     pub fn request(&mut self, what: &str, request: Writer) -> Result<()> {
         self.scribe.clone().call(
             "netlink",
-            || what.to_owned(),
+            |a| a.text(what),
             || {
                 let (first, last) = self.send(what, request)?;
                 let mut failure = None;
@@ -99,7 +99,7 @@ impl Socket {
     pub fn dump(&mut self, what: &str, request: Writer) -> Result<Vec<Answer>> {
         self.scribe.clone().call(
             "netlink",
-            || what.to_owned(),
+            |a| a.text(what),
             || {
                 let (_, last) = self.send(what, request)?;
                 let mut answers = Vec::new();
@@ -130,7 +130,7 @@ impl Socket {
     pub fn transaction(&mut self, what: &str, batch: Writer) -> Result<()> {
         self.scribe.clone().call(
             "netlink",
-            || what.to_owned(),
+            |a| a.text(what),
             || {
                 let (first, last) = self.send(what, batch)?;
                 // The kernel acknowledges what asked for it and reports each failure; a refused commit is reported
@@ -277,7 +277,7 @@ pub fn inode(netns: BorrowedFd<'_>) -> Result<u64> {
 pub fn sysctl(scribe: &Scribe, name: &str, value: &str) -> Result<()> {
     let failed = |e| Error::call(format!("write {value} to /proc/sys/{name}"), e);
     let write = || fs::write(format!("/proc/sys/{name}"), value).map_err(failed);
-    scribe.call("sysctl", || format!("{name} = {value}"), write)
+    scribe.call("sysctl", |a| a.text(name).text(" = ").text(value), write)
 }
 
 /// Reads a sysctl of the calling thread's network namespace.
@@ -292,7 +292,7 @@ pub fn read_sysctl(name: &str) -> Result<String> {
 pub fn nft(scribe: &Scribe, arguments: &[&str], script: &str) -> Result<String> {
     scribe.call(
         "nft",
-        || format!("{}: {} lines", arguments.join(" "), script.lines().count()),
+        |a| a.format(format_args!("{}: {} lines", arguments.join(" "), script.lines().count())),
         || {
             let failed = |e| Error::call("spawn nft", e);
             let mut child = Command::new("nft")

@@ -131,7 +131,7 @@ fn make(kernel: &Kernel, path: &Path) -> SysResult<()> {
     while let Some(folder) = missing.pop() {
         kernel.op(
             "mkdir",
-            || folder.display().to_string(),
+            |a| a.path(folder),
             || match fs::create_dir(folder) {
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
                 done => done,

@@ -355,12 +355,27 @@ async fn the_journal_tells_what_was_done_and_why() {
     let id = bed.create_by("c", "true", &[], &scribe.at("spec.containers[0]")).await;
     bed.runtime.start_container(&id, &scribe).await.unwrap();
     bed.runtime.wait_container(&id, Duration::from_secs(5)).await.unwrap();
+    // One that never executes tells of itself too.
+    let dead = bed.create_by("d", "", &[("argv", "/no/such")], &scribe.at("spec.containers[1]")).await;
+    assert!(bed.runtime.start_container(&dead, &scribe).await.is_err());
     scribe.flush();
     let records = podwright_journal::read(&path).unwrap();
+    let of_the_dead = |r: &&podwright_journal::Record| r.role == Role::Init && r.field == "spec.containers[1]";
+    let calls: Vec<&str> = records.iter().filter(of_the_dead).map(|r| r.call.as_str()).collect();
+    assert!(calls.contains(&"pivot_root") && calls.last() == Some(&"seccomp"), "{calls:?}");
     let text: Vec<String> = records.iter().map(|r| format!("{:?} {} {}", r.role, r.call, r.args)).collect();
-    for words in
-        ["Agent clone3 shim", "Shim clone3 net ipc uts pause", "Init pivot_root", "Init execve", "Init fsmount overlay"]
-    {
+    for words in [
+        "Agent clone3 shim",
+        "Shim clone3 net ipc uts pause",
+        "Init fsmount overlay lowerdir+=/",
+        "Init mknodat null CharacterDevice 666 1:3, zero CharacterDevice 666 1:5, ",
+        "Init symlinkat fd -> /proc/self/fd, stdin -> /proc/self/fd/0, ",
+        "Init mount_setattr set 0x",
+        "Init pivot_root",
+        "Init setresuid uid 0, gid 0, groups []",
+        "Init capset CapSets { bounding: ",
+        "Init execve",
+    ] {
         assert!(text.iter().any(|t| t.starts_with(words)), "{words}: {text:#?}");
     }
     assert!(records.iter().all(|r| r.subject == "uid-1" && r.revision == 42), "{records:#?}");

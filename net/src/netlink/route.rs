@@ -57,7 +57,7 @@ impl Route {
         let answer = request(&self.handle);
         let connection = &mut self.connection;
         let act = || drive(connection, answer).map_err(|e| Error::call(what.to_string(), e));
-        self.scribe.call("netlink", || what.to_string(), act)
+        self.scribe.call("netlink", |a| a.format(what), act)
     }
 }
 

@@ -7,15 +7,13 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::Clock;
+use crate::batch::{Batch, Event, decode_all};
 use crate::flusher;
-use crate::record::{Entry, Record, decode_all};
+use crate::record::Record;
 
-/// The newest bytes that are always kept: about 1,400 records. A Pod's start is about 100.
+/// The newest bytes that are always kept: about 3,500 records. A Pod's start is about 140.
 pub const KEPT: u64 = 256 << 10;
-/// Records that wait in memory take no more than this.
-const BATCH: usize = 16 << 10;
-/// The longest record is a little shorter.
-const LONGEST: usize = 1400;
 /// Stays when old records are cut out: a shim of the first layout has this page mapped, and counts in it.
 const PAGE: u64 = 4096;
 
@@ -36,16 +34,9 @@ pub struct Journal {
     pace: Pace,
     /// Who is told that it cannot be opened.
     failed: fn(&Path, &io::Error),
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<Batch>,
     /// Held while writing: what was recorded first is first in the file.
     output: Mutex<Output>,
-}
-
-#[derive(Default)]
-struct Waiting {
-    bytes: Vec<u8>,
-    /// The writing process; 0: not asked for yet.
-    pid: u32,
 }
 
 enum Output {
@@ -95,18 +86,12 @@ impl Journal {
         &self.path
     }
 
-    /// Takes a record; the writing process is filled in.
-    pub fn append(self: &Arc<Journal>, entry: Entry<'_>) {
+    /// Takes a record.
+    pub fn append(self: &Arc<Journal>, event: &Event<'_>) {
         let mut waiting = self.waiting();
-        if waiting.pid == 0 {
-            waiting.pid = std::process::id();
-        }
-        let first = waiting.bytes.is_empty();
-        if first {
-            waiting.bytes.reserve_exact(BATCH);
-        }
-        Entry { pid: waiting.pid, ..entry }.encode(&mut waiting.bytes);
-        let full = waiting.bytes.len() > BATCH - LONGEST;
+        let first = waiting.is_empty();
+        waiting.push(event);
+        let full = waiting.is_full();
         drop(waiting);
         match self.pace {
             _ if full => self.flush(),
@@ -118,16 +103,23 @@ impl Journal {
     /// Writes what waits. A failure loses it: the journal never fails what it records.
     pub fn flush(&self) {
         let mut output = self.output();
-        let bytes = std::mem::take(&mut self.waiting().bytes);
+        let mut batch = std::mem::take(&mut *self.waiting());
         let Output::Open { file, cut } = &mut *output else { return };
-        if !bytes.is_empty() && (&**file).write_all(&bytes).is_ok() && self.pace != Pace::Bare {
-            *cut = bound(file, *cut);
+        if batch.is_empty() {
+            return;
         }
-    }
-
-    /// Opens the file, if that is still to be done.
-    pub fn open(&self) {
-        drop(self.output());
+        let now = Clock::read();
+        let bytes = batch.sealed(std::process::id(), now.wall_ns.wrapping_sub(now.monotonic_ns));
+        let written = (&**file).write_all(bytes).is_ok();
+        match self.pace {
+            // It has one thread, and goes on soon.
+            Pace::Bare => {
+                batch.clear();
+                *self.waiting() = batch;
+            }
+            _ if written => *cut = bound(file, *cut),
+            _ => {}
+        }
     }
 
     /// The file, open.
@@ -149,7 +141,7 @@ impl Journal {
         self.output.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, Batch> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -174,7 +166,7 @@ fn bound(mut file: &File, cut: u64) -> u64 {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        if !self.waiting().bytes.is_empty() {
+        if !self.waiting().is_empty() {
             self.flush();
         }
     }
@@ -216,7 +208,7 @@ mod tests {
 
     fn write(scribe: &Scribe, n: u64) {
         for i in 0..n {
-            scribe.call("op", || i.to_string(), || Ok::<(), io::Error>(())).unwrap();
+            scribe.call("op", |a| a.number(i), || Ok::<(), io::Error>(())).unwrap();
         }
     }
 
@@ -233,7 +225,7 @@ mod tests {
         const COUNT: u64 = 20_000;
         write(&scribe, COUNT);
         let failed: io::Result<()> =
-            scribe.call("open", || "x".into(), || Err(io::Error::from_raw_os_error(libc::ENOENT)));
+            scribe.call("open", |a| a.text("x"), || Err(io::Error::from_raw_os_error(libc::ENOENT)));
         assert!(failed.is_err());
         scribe.flush();
         let records = read(&path).unwrap();
@@ -317,7 +309,7 @@ mod tests {
         let scribe = Scribe::open_until_told(&path, Role::Agent).unwrap();
         let done = [Ok(None), Ok(Some(1)), Err(io::Error::from_raw_os_error(libc::EPERM))];
         for (i, done) in done.into_iter().enumerate() {
-            let _ = scribe.call_if("op", || i.to_string(), || done);
+            let _ = scribe.call_if("op", |a| a.number(i as u64), || done);
         }
         scribe.flush();
         assert_eq!(args(&path), ["1", "2"]);
@@ -328,9 +320,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("j");
         let parent = Scribe::open_until_told(&path, Role::Shim).unwrap();
-        parent.note("parent", || "1".into());
+        parent.note("parent", |a| a.text("1"));
         let child = parent.for_child(Role::Init);
-        child.note("child", || "2".into());
+        child.note("child", |a| a.text("2"));
         assert_eq!(args(&path), Vec::<String>::new());
         child.flush();
         assert_eq!(args(&path), ["2"]);
@@ -367,17 +359,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn damage_costs_only_the_damaged_records(n in 1u64..40, at in 0usize..4000, bytes in prop::collection::vec(any::<u8>(), 1..600)) {
+        fn damage_costs_only_the_damaged_batches(batches in prop::collection::vec(1u64..6, 1..20), at in 0usize..2000, bytes in prop::collection::vec(any::<u8>(), 1..600)) {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("j");
-            write(&Scribe::open_until_told(&path, Role::Agent).unwrap(), n);
+            let scribe = Scribe::open_until_told(&path, Role::Agent).unwrap();
+            let mut ends = Vec::new();
+            for count in batches {
+                write(&scribe, count);
+                scribe.flush();
+                ends.push(path.metadata().unwrap().len());
+            }
             let before = read(&path).unwrap();
-            let end = path.metadata().unwrap().len();
             File::options().write(true).open(&path).unwrap().write_all_at(&bytes, at as u64).unwrap();
             let after = read(&path).unwrap();
-            let ends = before.iter().skip(1).map(|r| r.sequence).chain([end]);
-            for (record, ends) in before.iter().zip(ends) {
-                let hit = (at as u64) < ends && record.sequence < (at + bytes.len()) as u64;
+            for record in &before {
+                let behind = ends.partition_point(|end| *end <= record.sequence);
+                let begin = behind.checked_sub(1).map_or(0, |before| ends[before]);
+                let hit = (at as u64) < ends[behind] && begin < (at + bytes.len()) as u64;
                 prop_assert!(hit || after.contains(record));
             }
             prop_assert!(after.iter().all(|r| before.contains(r)));

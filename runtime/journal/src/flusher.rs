@@ -1,7 +1,7 @@
 //! The thread that writes an agent's records, off the path of what they record. It sleeps while there are none.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::file::Journal;
 
@@ -29,24 +29,21 @@ pub fn flush_soon(journal: Arc<Journal>) {
     if !*RUNNING.get_or_init(run) {
         return journal.flush();
     }
-    waiting().push(journal);
-    MORE.notify_one();
+    let mut journals = waiting();
+    journals.push(journal);
+    let first = journals.len() == 1;
+    drop(journals);
+    // Waking a thread takes longer than recording a dozen operations; with the first it is awake already.
+    if first {
+        MORE.notify_one();
+    }
 }
 
 fn run() {
     loop {
         let none = |journals: &mut Vec<_>| journals.is_empty();
-        let mut journals = MORE.wait_while(waiting(), none).unwrap_or_else(PoisonError::into_inner);
-        let until = Instant::now() + LAPSE;
-        while let Some(left) = until.checked_duration_since(Instant::now()) {
-            // Making a file takes longer than all that is recorded of a start: it is there when the shim opens it.
-            let known = journals.clone();
-            drop(journals);
-            known.iter().for_each(|journal| journal.open());
-            let more = MORE.wait_timeout(waiting(), left);
-            journals = more.map_or_else(|poisoned| poisoned.into_inner().0, |(journals, _)| journals);
-        }
-        drop(journals);
+        drop(MORE.wait_while(waiting(), none));
+        std::thread::sleep(LAPSE);
         flush();
     }
 }

@@ -155,10 +155,11 @@ fn setup(failure: Failure) -> Failure {
 }
 
 fn fail(birth: &Birth<'_>, failure: &Failure) -> ! {
+    // First: whoever learns of it may ask how it came.
+    birth.kernel.scribe.flush();
     let mut message = vec![FAILED];
     let _ = serde_json::to_writer(&mut message, failure);
     let _ = io::send(birth.sync.as_fd(), &message, &[]);
-    birth.kernel.scribe.flush();
     process::exit(1)
 }
 
@@ -212,7 +213,6 @@ fn root_mount(kernel: &Kernel, plan: &ContainerPlan) -> SysResult<OwnedFd> {
 }
 
 fn attach(kernel: &Kernel, root: BorrowedFd<'_>, plan: &MountPlan, bind: Option<OwnedFd>) -> SysResult<()> {
-    let shown = plan.target.display().to_string();
     let mount = match (&plan.what, bind) {
         (MountKind::Fs { fstype, options }, _) => {
             let options: Vec<_> = options.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
@@ -235,7 +235,7 @@ fn attach(kernel: &Kernel, root: BorrowedFd<'_>, plan: &MountPlan, bind: Option<
     };
     let folder = is_folder(mount.as_fd());
     let target = kernel.make_inside(root, &plan.target, folder)?;
-    kernel.attach(mount.as_fd(), target.as_fd(), &shown)
+    kernel.attach(mount.as_fd(), target.as_fd(), &plan.target)
 }
 
 fn is_folder(fd: BorrowedFd<'_>) -> bool {
@@ -279,19 +279,18 @@ fn make_device(kernel: &Kernel, root: BorrowedFd<'_>, plan: &DevicePlan) -> SysR
 /// A path that this kernel or image does not have needs no protection.
 fn read_only(kernel: &Kernel, root: BorrowedFd<'_>, path: &Path) -> SysResult<()> {
     let Some(target) = kernel.find_inside(root, path)? else { return Ok(()) };
-    let tree = kernel.clone_tree_of(target.as_fd(), &path.display().to_string(), true)?;
+    let tree = kernel.clone_tree_of(target.as_fd(), path, true)?;
     kernel.set_attrs(tree.as_fd(), true, mount::ATTR_RDONLY, 0, 0)?;
-    kernel.attach(tree.as_fd(), target.as_fd(), &path.display().to_string())
+    kernel.attach(tree.as_fd(), target.as_fd(), path)
 }
 
 fn mask(kernel: &Kernel, root: BorrowedFd<'_>, path: &Path, null: &OwnedFd) -> SysResult<()> {
     let Some(target) = kernel.find_inside(root, path)? else { return Ok(()) };
-    let shown = path.display().to_string();
     let cover = match is_folder(target.as_fd()) {
         true => kernel.new_fs("tmpfs", &[("size", Some("0")), ("nr_inodes", Some("2"))], mount::ATTR_RDONLY)?,
-        false => kernel.clone_tree_of(null.as_fd(), "/dev/null", false)?,
+        false => kernel.clone_tree_of(null.as_fd(), Path::new("/dev/null"), false)?,
     };
-    kernel.attach(cover.as_fd(), target.as_fd(), &shown)
+    kernel.attach(cover.as_fd(), target.as_fd(), path)
 }
 
 /// Puts stdin, stdout and stderr in place; with a terminal, makes one and returns its master.
@@ -311,13 +310,14 @@ fn connect_stdio(
         if console {
             let here = rustix::fs::open("/", rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC, 0.into());
             if let Ok(root) = here {
-                let target = kernel.make_inside(root.as_fd(), Path::new("/dev/console"), false)?;
-                let tree = kernel.clone_tree_of(slave.as_fd(), "the pty", false)?;
-                kernel.attach(tree.as_fd(), target.as_fd(), "/dev/console")?;
+                let console = Path::new("/dev/console");
+                let target = kernel.make_inside(root.as_fd(), console, false)?;
+                let tree = kernel.clone_tree_of(slave.as_fd(), Path::new("the pty"), false)?;
+                kernel.attach(tree.as_fd(), target.as_fd(), console)?;
             }
         }
         let slave = slave.as_fd();
-        kernel.op("dup2", || "the pty to 0, 1, 2".to_owned(), || (0..3).try_for_each(|n| io::dup_to(slave, n)))?;
+        kernel.op("dup2", |a| a.text("the pty to 0, 1, 2"), || (0..3).try_for_each(|n| io::dup_to(slave, n)))?;
         return Ok(Some(master));
     }
     let put = |(number, fd): (i32, &Option<OwnedFd>)| {
@@ -330,7 +330,7 @@ fn connect_stdio(
         own(fd.as_fd(), plan.uid, Some(plan.gid));
         io::dup_to(fd.as_fd(), number)
     };
-    kernel.op("dup2", || "0, 1, 2".to_owned(), || (0..).zip(stdio).try_for_each(put))?;
+    kernel.op("dup2", |a| a.text("0, 1, 2"), || (0..).zip(stdio).try_for_each(put))?;
     Ok(None)
 }
 
@@ -370,7 +370,7 @@ fn take_identity(kernel: &Kernel, plan: &ProcessPlan, seccomp: &[OwnedFd]) -> Re
         kernel.set_rlimit(resource, soft, hard)?;
     }
     process::umask(plan.umask.unwrap_or(0o022));
-    let enter = || kernel.op("chdir", || plan.cwd.display().to_string(), || std::env::set_current_dir(&plan.cwd));
+    let enter = || kernel.op("chdir", |a| a.path(&plan.cwd), || std::env::set_current_dir(&plan.cwd));
     let entered = enter();
     // Without no_new_privs a filter takes CAP_SYS_ADMIN to load: so it comes first, and must allow what follows.
     if !plan.no_new_privs {

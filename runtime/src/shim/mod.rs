@@ -323,9 +323,8 @@ impl Shim {
         container.ended = Some((ended, now));
         container.drain_until = now + DRAIN_NS;
         let _ = Kernel::new(&container.scribe).write(&container.plan.cgroup.join("cgroup.kill"), "1");
-        container
-            .scribe
-            .note("exit", || format!("{}: code {}, signal {}", container.plan.key, ended.code, ended.signal));
+        let (key, ended) = (&container.plan.key, (ended.code, ended.signal));
+        container.scribe.note("exit", |a| a.format(format_args!("{key}: code {}, signal {}", ended.0, ended.1)));
     }
 
     /// Completes the end of a container: its output all read and written, then its exit record.
@@ -411,7 +410,7 @@ impl Shim {
     fn exec_ended(&mut self, exec: u64, ended: Ended) {
         let Some(at) = self.execs.iter().position(|e| e.exec == exec) else { return };
         let session = self.execs.swap_remove(at);
-        session.scribe.note("exit", || format!("exec {}: code {}", session.pid, ended.code));
+        session.scribe.note("exit", |a| a.format(format_args!("exec {}: code {}", session.pid, ended.code)));
         if session.failure.is_none() {
             self.broadcast(&Message::ExecExited { exec, code: ended.code });
         }

@@ -106,7 +106,7 @@ impl Shim {
         let (ours, theirs) = pair(&kernel)?;
         let (mut stdio, child_stdio) = pipes(&plan)?;
         if let Some(log) = &plan.log {
-            stdio.log = Some(kernel.op("open", || log.path.display().to_string(), || Log::open(log.clone()))?);
+            stdio.log = Some(kernel.op("open", |a| a.path(&log.path), || Log::open(log.clone()))?);
         }
         let join = namespaces_of(&sandbox.plan);
         let birth = Birth {
@@ -164,7 +164,8 @@ impl Shim {
         let Some(sync) = &container.sync else {
             return Err(Failure::new(FailureKind::Conflict, format!("container {key} has ended")));
         };
-        let sent = Kernel::new(&scribe).op("sendmsg", || format!("start {key}"), || io::send(sync.as_fd(), b"g", &[]));
+        let sent =
+            Kernel::new(&scribe).op("sendmsg", |a| a.text("start ").text(key), || io::send(sync.as_fd(), b"g", &[]));
         sent?;
         container.phase = Phase::Starting(asker.peer, asker.id);
         container.started_ns = Some(Clock::read().wall_ns);
@@ -310,7 +311,7 @@ fn namespaces_of(plan: &SandboxPlan) -> u64 {
 
 /// Forks into the PID namespace of another process: only children of ours are affected, and only between these lines.
 fn in_pid_namespace<T>(kernel: &Kernel, target: &OwnedFd, fork: impl FnOnce() -> SysResult<T>) -> SysResult<T> {
-    let own = kernel.op("open", || "/proc/self/ns/pid".to_owned(), || File::open("/proc/self/ns/pid"))?;
+    let own = kernel.op("open", |a| a.text("/proc/self/ns/pid"), || File::open("/proc/self/ns/pid"))?;
     kernel.setns(target.as_fd(), NEWPID, "for the next child")?;
     let forked = fork();
     kernel.setns(own.as_fd(), NEWPID, "own again")?;
@@ -318,15 +319,19 @@ fn in_pid_namespace<T>(kernel: &Kernel, target: &OwnedFd, fork: impl FnOnce() ->
 }
 
 fn open_cgroup(kernel: &Kernel, path: &std::path::Path) -> SysResult<OwnedFd> {
-    kernel.op("open", || path.display().to_string(), || File::open(path)).map(OwnedFd::from)
+    kernel.op("open", |a| a.path(path), || File::open(path)).map(OwnedFd::from)
 }
 
 fn pair(kernel: &Kernel) -> SysResult<(OwnedFd, OwnedFd)> {
-    kernel.op("socketpair", String::new, || {
-        let (ours, theirs) = io::message_pair()?;
-        io::set_nonblocking(ours.as_fd())?;
-        Ok((ours, theirs))
-    })
+    kernel.op(
+        "socketpair",
+        |a| a,
+        || {
+            let (ours, theirs) = io::message_pair()?;
+            io::set_nonblocking(ours.as_fd())?;
+            Ok((ours, theirs))
+        },
+    )
 }
 
 fn null() -> Result<OwnedFd, Failure> {

@@ -40,41 +40,48 @@ struct Attach {
 impl Kernel {
     /// Has the kernel check and keep a program; it stays as long as the descriptor or a cgroup that has it.
     pub fn load_device_program(&self, program: &[Instruction]) -> SysResult<OwnedFd> {
-        let shown = || format!("BPF_PROG_LOAD, CGROUP_DEVICE, {} instructions", program.len());
-        self.op("bpf", shown, || {
-            let attr = Load {
-                prog_type: PROG_TYPE_CGROUP_DEVICE,
-                insn_cnt: program.len() as u32,
-                insns: program.as_ptr() as u64,
-                license: c"Apache-2.0".as_ptr() as u64,
-                log_level: 0,
-                log_size: 0,
-                log_buf: 0,
-                kern_version: 0,
-                prog_flags: 0,
-            };
-            // SAFETY: `attr` is complete and has no padding; the program, an array of `struct bpf_insn`, and the license, which
-            // ends with a NUL, outlive the call. The kernel checks the program.
-            let fd = checked(unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const attr, size_of::<Load>()) })?;
-            // SAFETY: the kernel has just made this descriptor for us (close-on-exec, as all of bpf's).
-            Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-        })
+        self.op(
+            "bpf",
+            |a| a.text("BPF_PROG_LOAD, CGROUP_DEVICE, ").number(program.len() as u64).text(" instructions"),
+            || {
+                let attr = Load {
+                    prog_type: PROG_TYPE_CGROUP_DEVICE,
+                    insn_cnt: program.len() as u32,
+                    insns: program.as_ptr() as u64,
+                    license: c"Apache-2.0".as_ptr() as u64,
+                    log_level: 0,
+                    log_size: 0,
+                    log_buf: 0,
+                    kern_version: 0,
+                    prog_flags: 0,
+                };
+                // SAFETY: `attr` is complete and has no padding; the program, an array of `struct bpf_insn`, and the license, which
+                // ends with a NUL, outlive the call. The kernel checks the program.
+                let fd =
+                    checked(unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const attr, size_of::<Load>()) })?;
+                // SAFETY: the kernel has just made this descriptor for us (close-on-exec, as all of bpf's).
+                Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+            },
+        )
     }
 
     /// Lets a program decide about devices for a cgroup and all below it, until the cgroup is removed.
     pub fn attach_device_program(&self, cgroup: &Path, program: BorrowedFd<'_>) -> SysResult<()> {
-        let shown = || format!("BPF_PROG_ATTACH, CGROUP_DEVICE, {}", cgroup.display());
-        self.op("bpf", shown, || {
-            let folder = std::fs::File::open(cgroup)?;
-            let attr = Attach {
-                target_fd: folder.as_raw_fd() as u32,
-                attach_bpf_fd: program.as_raw_fd() as u32,
-                attach_type: CGROUP_DEVICE,
-                attach_flags: ALLOW_MULTI,
-            };
-            // SAFETY: `attr` is complete and has no padding; both descriptors are open during the call.
-            checked(unsafe { libc::syscall(libc::SYS_bpf, PROG_ATTACH, &raw const attr, size_of::<Attach>()) })
-                .map(drop)
-        })
+        self.op(
+            "bpf",
+            |a| a.text("BPF_PROG_ATTACH, CGROUP_DEVICE, ").path(cgroup),
+            || {
+                let folder = std::fs::File::open(cgroup)?;
+                let attr = Attach {
+                    target_fd: folder.as_raw_fd() as u32,
+                    attach_bpf_fd: program.as_raw_fd() as u32,
+                    attach_type: CGROUP_DEVICE,
+                    attach_flags: ALLOW_MULTI,
+                };
+                // SAFETY: `attr` is complete and has no padding; both descriptors are open during the call.
+                checked(unsafe { libc::syscall(libc::SYS_bpf, PROG_ATTACH, &raw const attr, size_of::<Attach>()) })
+                    .map(drop)
+            },
+        )
     }
 }

@@ -8,6 +8,8 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{self, AtFlags, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, SealFlags};
 
+use podwright_journal::Args;
+
 use super::{Kernel, SysResult};
 
 /// How paths of an image are resolved: `/` and `..` and symlinks stay inside, no /proc magic.
@@ -16,16 +18,12 @@ const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICL
 impl Kernel {
     /// Opens `path` inside `root` as a handle (O_PATH), if there is such a path.
     pub fn find_inside(&self, root: BorrowedFd<'_>, path: &Path) -> SysResult<Option<OwnedFd>> {
-        self.op_if("openat2", || path.display().to_string(), || find_inside(root, relative(path)))
+        self.op_if("openat2", |a| a.path(path), || find_inside(root, relative(path)))
     }
 
     /// Opens a path of the caller's own mount namespace, as a place alone.
     pub fn open_path(&self, path: &Path) -> SysResult<OwnedFd> {
-        self.op(
-            "open",
-            || path.display().to_string(),
-            || Ok(fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?),
-        )
+        self.op("open", |a| a.path(path), || Ok(fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?))
     }
 
     /// Like [`Kernel::find_inside`], but makes it, with its parents, if it is missing: a folder, or an empty file.
@@ -35,29 +33,32 @@ impl Kernel {
             return Ok(found);
         }
         let call = if folder { "mkdirat" } else { "mknodat" };
-        self.op(call, || path.display().to_string(), || found.and_then(|_| create_inside(root, relative(path), folder)))
+        self.op(call, |a| a.path(path), || found.and_then(|_| create_inside(root, relative(path), folder)))
     }
 
     /// Devices, pipes or sockets inside an open folder, with exactly these modes and owners; what is there already stays.
     pub fn mknod_in(&self, folder: BorrowedFd<'_>, nodes: &[Node<'_>]) -> SysResult<()> {
-        self.op("mknodat", || listed(nodes), || nodes.iter().try_for_each(|node| make_node(folder, node)))
+        self.op("mknodat", |a| listed(a, nodes), || nodes.iter().try_for_each(|node| make_node(folder, node)))
     }
 
     /// Symlinks inside an open folder, each a name and its target; what is there already stays.
     pub fn symlink_in(&self, folder: BorrowedFd<'_>, links: &[(&str, &str)]) -> SysResult<()> {
-        let args = || links.iter().map(|(name, target)| format!("{name} -> {target}")).collect::<Vec<_>>().join(", ");
         let make = |(name, target): &(&str, &str)| match fs::symlinkat(*target, folder, *name) {
             Err(rustix::io::Errno::EXIST) => Ok(()),
             done => Ok(done?),
         };
-        self.op("symlinkat", args, || links.iter().try_for_each(make))
+        self.op(
+            "symlinkat",
+            |a| a.list(links, |a, (name, target)| a.text(name).text(" -> ").text(target)),
+            || links.iter().try_for_each(make),
+        )
     }
 
     /// Writes a kernel file (sysctl, cgroup, /proc/self/...).
     pub fn write(&self, path: &Path, text: &str) -> SysResult<()> {
         self.op(
             "write",
-            || format!("{} <- {text}", path.display()),
+            |a| a.path(path).text(" <- ").text(text),
             || {
                 let mut file = File::options().write(true).open(path)?;
                 file.write_all(text.as_bytes())
@@ -67,14 +68,14 @@ impl Kernel {
 
     /// Makes a folder with its parents.
     pub fn mkdir(&self, path: &Path) -> SysResult<()> {
-        self.op("mkdir", || path.display().to_string(), || std::fs::create_dir_all(path))
+        self.op("mkdir", |a| a.path(path), || std::fs::create_dir_all(path))
     }
 
     /// Removes an empty folder (a cgroup); a missing one is fine.
     pub fn rmdir(&self, path: &Path) -> SysResult<()> {
         self.op(
             "rmdir",
-            || path.display().to_string(),
+            |a| a.path(path),
             || match std::fs::remove_dir(path) {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
                 done => done,
@@ -86,7 +87,7 @@ impl Kernel {
     pub fn sealed_memfd(&self, name: &str, bytes: &[u8]) -> SysResult<OwnedFd> {
         self.op(
             "memfd_create",
-            || format!("{name}, {} bytes", bytes.len()),
+            |a| a.text(name).text(", ").number(bytes.len() as u64).text(" bytes"),
             || {
                 let fd = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
                 let mut file = File::from(fd);
@@ -108,12 +109,18 @@ pub struct Node<'a> {
     pub owner: (u32, u32),
 }
 
-fn listed(nodes: &[Node<'_>]) -> String {
-    let shown = |n: &Node<'_>| {
-        let (major, minor) = (fs::major(n.dev), fs::minor(n.dev));
-        format!("{} {:?} {:o} {major}:{minor}", n.name, n.kind, n.mode)
-    };
-    nodes.iter().map(shown).collect::<Vec<_>>().join(", ")
+fn listed<'a>(args: Args<'a>, nodes: &[Node<'_>]) -> Args<'a> {
+    args.list(nodes, |args, node| {
+        let kind = match node.kind {
+            FileType::CharacterDevice => "CharacterDevice",
+            FileType::BlockDevice => "BlockDevice",
+            FileType::Fifo => "Fifo",
+            FileType::Socket => "Socket",
+            _ => "RegularFile",
+        };
+        let args = args.text(node.name).text(" ").text(kind).text(" ").octal(node.mode);
+        args.text(" ").number(fs::major(node.dev)).text(":").number(fs::minor(node.dev))
+    })
 }
 
 fn make_node(folder: BorrowedFd<'_>, node: &Node<'_>) -> Result<(), IoError> {

@@ -14,7 +14,7 @@ pub mod tty;
 use std::fmt;
 use std::io::Error as IoError;
 
-use podwright_journal::Scribe;
+use podwright_journal::{Args, Scribe, Telling};
 
 /// A failed call to the kernel.
 #[derive(Debug)]
@@ -61,21 +61,26 @@ impl Kernel {
     pub(crate) fn op<T>(
         &self,
         call: &'static str,
-        args: impl Fn() -> String,
+        args: impl for<'a> Fn(Args<'a>) -> Args<'a>,
         act: impl FnOnce() -> Result<T, IoError>,
     ) -> SysResult<T> {
-        self.scribe.call(call, &args, act).map_err(|source| SysError { call, args: args(), source })
+        self.scribe.call(call, &args, act).map_err(|source| failed(call, &args, source))
     }
 
     /// [`Kernel::op`] for what may find that there is nothing to do: `None`, and not recorded.
     pub(crate) fn op_if<T>(
         &self,
         call: &'static str,
-        args: impl Fn() -> String,
+        args: impl for<'a> Fn(Args<'a>) -> Args<'a>,
         act: impl FnOnce() -> Result<Option<T>, IoError>,
     ) -> SysResult<Option<T>> {
-        self.scribe.call_if(call, &args, act).map_err(|source| SysError { call, args: args(), source })
+        self.scribe.call_if(call, &args, act).map_err(|source| failed(call, &args, source))
     }
+}
+
+#[cold]
+fn failed(call: &'static str, args: Telling<'_>, source: IoError) -> SysError {
+    SysError { call, args: Args::worded(args), source }
 }
 
 /// The result of a raw system call: errno when it gave -1.

@@ -11,6 +11,8 @@ use std::path::Path;
 use rustix::fs::CWD;
 use rustix::mount::{self, FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
 
+use podwright_journal::Args;
+
 use super::{Kernel, SysResult, checked};
 
 pub const ATTR_RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
@@ -37,19 +39,22 @@ pub type FsOption<'a> = (&'a str, Option<&'a str>);
 impl Kernel {
     /// A new instance of a filesystem, not attached anywhere yet.
     pub fn new_fs(&self, fstype: &str, options: &[FsOption<'_>], attrs: u64) -> SysResult<OwnedFd> {
-        let args = || format!("{fstype}{}", shown(options));
-        self.op("fsmount", args, || {
-            let fs = mount::fsopen(fstype, FsOpenFlags::FSOPEN_CLOEXEC)?;
-            for (key, value) in options {
-                match value {
-                    Some(value) => mount::fsconfig_set_string(fs.as_fd(), *key, *value)?,
-                    None => mount::fsconfig_set_flag(fs.as_fd(), *key)?,
+        self.op(
+            "fsmount",
+            |a| listed(a.text(fstype), options),
+            || {
+                let fs = mount::fsopen(fstype, FsOpenFlags::FSOPEN_CLOEXEC)?;
+                for (key, value) in options {
+                    match value {
+                        Some(value) => mount::fsconfig_set_string(fs.as_fd(), *key, *value)?,
+                        None => mount::fsconfig_set_flag(fs.as_fd(), *key)?,
+                    }
                 }
-            }
-            mount::fsconfig_create(fs.as_fd())?;
-            let attrs = MountAttrFlags::from_bits_retain(attrs as u32);
-            Ok(mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attrs)?)
-        })
+                mount::fsconfig_create(fs.as_fd())?;
+                let attrs = MountAttrFlags::from_bits_retain(attrs as u32);
+                Ok(mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attrs)?)
+            },
+        )
     }
 
     /// An overlay of `layers` (lowest first) below `upper`, detached. `scratch` is an empty folder for the fallback.
@@ -81,7 +86,7 @@ impl Kernel {
         let data = format!("lowerdir={lower},upperdir={},workdir={}", escape(upper), escape(work));
         self.op(
             "mount",
-            || format!("overlay on {}, {data}", scratch.display()),
+            |a| a.text("overlay on ").path(scratch).text(", ").text(&data),
             || {
                 let data = CString::new(data.as_str()).map_err(|_| IoError::from_raw_os_error(libc::EINVAL))?;
                 Ok(mount::mount("overlay", scratch, "overlay", mount::MountFlags::empty(), Some(data.as_c_str()))?)
@@ -97,7 +102,7 @@ impl Kernel {
         let how = if recursive { ", recursive" } else { "" };
         self.op(
             "open_tree",
-            || format!("{}{how}", source.display()),
+            |a| a.path(source).text(how),
             || {
                 let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
                 if recursive {
@@ -109,10 +114,10 @@ impl Kernel {
     }
 
     /// [`Kernel::clone_tree`] of an open file.
-    pub fn clone_tree_of(&self, source: BorrowedFd<'_>, what: &str, recursive: bool) -> SysResult<OwnedFd> {
+    pub fn clone_tree_of(&self, source: BorrowedFd<'_>, what: &Path, recursive: bool) -> SysResult<OwnedFd> {
         self.op(
             "open_tree",
-            || what.to_owned(),
+            |a| a.path(what),
             || {
                 let mut flags =
                     OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
@@ -136,30 +141,35 @@ impl Kernel {
         if set == 0 && clear == 0 && propagation == 0 {
             return Ok(());
         }
-        let args = || format!("set {set:#x}, clear {clear:#x}, propagation {propagation:#x}, recursive {recursive}");
-        self.op("mount_setattr", args, || {
-            let attr = libc::mount_attr { attr_set: set, attr_clr: clear, propagation, userns_fd: 0 };
-            let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
-            // SAFETY: the path is a NUL-terminated empty string, `attr` outlives the call and its size is given.
-            let done = unsafe {
-                libc::syscall(
-                    libc::SYS_mount_setattr,
-                    mount.as_raw_fd(),
-                    c"".as_ptr(),
-                    flags,
-                    &attr,
-                    size_of::<libc::mount_attr>(),
-                )
-            };
-            checked(done).map(drop)
-        })
+        let how = if recursive { ", recursive true" } else { ", recursive false" };
+        let parts = [("set 0x", set), (", clear 0x", clear), (", propagation 0x", propagation)];
+        self.op(
+            "mount_setattr",
+            |a| parts.iter().fold(a, |a, (what, bits)| a.text(what).hex(*bits)).text(how),
+            || {
+                let attr = libc::mount_attr { attr_set: set, attr_clr: clear, propagation, userns_fd: 0 };
+                let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+                // SAFETY: the path is a NUL-terminated empty string, `attr` outlives the call and its size is given.
+                let done = unsafe {
+                    libc::syscall(
+                        libc::SYS_mount_setattr,
+                        mount.as_raw_fd(),
+                        c"".as_ptr(),
+                        flags,
+                        &attr,
+                        size_of::<libc::mount_attr>(),
+                    )
+                };
+                checked(done).map(drop)
+            },
+        )
     }
 
     /// Attaches a detached mount to an opened target.
-    pub fn attach(&self, mount: BorrowedFd<'_>, target: BorrowedFd<'_>, shown: &str) -> SysResult<()> {
+    pub fn attach(&self, mount: BorrowedFd<'_>, target: BorrowedFd<'_>, shown: &Path) -> SysResult<()> {
         self.op(
             "move_mount",
-            || shown.to_owned(),
+            |a| a.path(shown),
             || {
                 let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
                 Ok(mount::move_mount(mount, "", target, "", flags)?)
@@ -171,7 +181,7 @@ impl Kernel {
     pub fn attach_at(&self, mount: BorrowedFd<'_>, target: &Path) -> SysResult<()> {
         self.op(
             "move_mount",
-            || target.display().to_string(),
+            |a| a.path(target),
             || Ok(mount::move_mount(mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?),
         )
     }
@@ -180,7 +190,7 @@ impl Kernel {
     pub fn propagate_root(&self, propagation: u64) -> SysResult<()> {
         self.op(
             "mount",
-            || format!("/, propagation {propagation:#x}, recursive"),
+            |a| a.text("/, propagation 0x").hex(propagation).text(", recursive"),
             || {
                 // SAFETY: only constant strings and flags.
                 let done = unsafe {
@@ -201,7 +211,7 @@ impl Kernel {
     pub fn detach(&self, target: &Path) -> SysResult<()> {
         self.op(
             "umount2",
-            || format!("{}, MNT_DETACH", target.display()),
+            |a| a.path(target).text(", MNT_DETACH"),
             || match mount::unmount(target, mount::UnmountFlags::DETACH | mount::UnmountFlags::NOFOLLOW) {
                 Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
                 Err(e) => Err(e.into()),
@@ -211,23 +221,23 @@ impl Kernel {
 
     /// Makes the mount `root` the caller's `/` and lets go of the old one.
     pub fn pivot_root(&self, root: BorrowedFd<'_>) -> SysResult<()> {
-        self.op("pivot_root", String::new, || {
-            rustix::process::fchdir(root)?;
-            rustix::process::pivot_root(".", ".")?;
-            // The old root is now stacked below us, and `.` is it.
-            mount::unmount(".", mount::UnmountFlags::DETACH)?;
-            Ok(rustix::process::chdir("/")?)
-        })
+        self.op(
+            "pivot_root",
+            |a| a,
+            || {
+                rustix::process::fchdir(root)?;
+                rustix::process::pivot_root(".", ".")?;
+                // The old root is now stacked below us, and `.` is it.
+                mount::unmount(".", mount::UnmountFlags::DETACH)?;
+                Ok(rustix::process::chdir("/")?)
+            },
+        )
     }
 }
 
-fn shown(options: &[FsOption<'_>]) -> String {
-    let mut text = String::new();
-    for (key, value) in options {
-        text.push_str(&match value {
-            Some(value) => format!(" {key}={value}"),
-            None => format!(" {key}"),
-        });
-    }
-    text
+fn listed<'a>(args: Args<'a>, options: &[FsOption<'_>]) -> Args<'a> {
+    options.iter().fold(args, |args, (key, value)| match value {
+        Some(value) => args.text(" ").text(key).text("=").text(value),
+        None => args.text(" ").text(key),
+    })
 }

@@ -6,6 +6,8 @@ use std::io::Error as IoError;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
+use podwright_journal::Args;
+
 use super::{Kernel, SysResult, checked};
 
 pub const NEWNS: u64 = libc::CLONE_NEWNS as u64;
@@ -54,7 +56,7 @@ impl Kernel {
         let mut pidfd: i32 = -1;
         let pid = self.op(
             "clone3",
-            || format!("{}{shown}", namespaces(flags)),
+            |a| namespaces(a, flags).text(shown),
             || {
                 let args = libc::clone_args {
                     flags: flags | libc::CLONE_PIDFD as u64 | if cgroup.is_some() { INTO_CGROUP } else { 0 },
@@ -101,7 +103,7 @@ impl Kernel {
         let mut pidfd: i32 = -1;
         let pid = self.op(
             "clone3",
-            || format!("shim {}", args.join(" ")),
+            |a| args.iter().fold(a.text("shim"), |a, arg| a.text(" ").text(arg)),
             || {
                 let mut stack = vec![0u128; CHILD_STACK / size_of::<u128>()];
                 let clone = libc::clone_args {
@@ -144,7 +146,7 @@ impl Kernel {
     pub fn setns(&self, fd: BorrowedFd<'_>, flags: u64, shown: &str) -> SysResult<()> {
         self.op(
             "setns",
-            || format!("{}{shown}", namespaces(flags)),
+            |a| namespaces(a, flags).text(shown),
             || {
                 // SAFETY: changes only namespaces of the calling thread.
                 checked(unsafe { libc::setns(fd.as_raw_fd(), flags as i32) }.into()).map(drop)
@@ -155,7 +157,7 @@ impl Kernel {
     pub fn unshare(&self, flags: u64) -> SysResult<()> {
         self.op(
             "unshare",
-            || namespaces(flags),
+            |a| namespaces(a, flags),
             || {
                 // SAFETY: changes only namespaces of the calling thread.
                 checked(unsafe { libc::unshare(flags as i32) }.into()).map(drop)
@@ -164,14 +166,14 @@ impl Kernel {
     }
 
     pub fn sethostname(&self, name: &str) -> SysResult<()> {
-        self.op("sethostname", || name.to_owned(), || Ok(rustix::system::sethostname(name.as_bytes())?))
+        self.op("sethostname", |a| a.text(name), || Ok(rustix::system::sethostname(name.as_bytes())?))
     }
 
     /// Sets `lo` up in the caller's network namespace.
     pub fn loopback_up(&self) -> SysResult<()> {
         self.op(
             "ioctl",
-            || "SIOCSIFFLAGS lo up".to_owned(),
+            |a| a.text("SIOCSIFFLAGS lo up"),
             || {
                 let socket =
                     rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
@@ -188,7 +190,7 @@ impl Kernel {
     pub fn set_rlimit(&self, resource: u32, soft: u64, hard: u64) -> SysResult<()> {
         self.op(
             "setrlimit",
-            || format!("{resource}, {soft}, {hard}"),
+            |a| a.number(resource).text(", ").number(soft).text(", ").number(hard),
             || {
                 let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
                 // SAFETY: `limit` outlives the call.
@@ -201,7 +203,10 @@ impl Kernel {
     pub fn set_user(&self, uid: u32, gid: u32, groups: &[u32]) -> SysResult<()> {
         self.op(
             "setresuid",
-            || format!("uid {uid}, gid {gid}, groups {groups:?}"),
+            |a| {
+                let a = a.text("uid ").number(uid).text(", gid ").number(gid).text(", groups [");
+                a.list(groups, |a, group| a.number(*group)).text("]")
+            },
             || {
                 // SAFETY: plain values; `groups` is as long as said. Raw calls: glibc's would signal other threads.
                 unsafe {
@@ -219,7 +224,7 @@ impl Kernel {
     pub fn bound_capabilities(&self, bounding: u64) -> SysResult<()> {
         self.op(
             "prctl",
-            || format!("PR_CAPBSET_DROP all but {bounding:#x}"),
+            |a| a.text("PR_CAPBSET_DROP all but 0x").hex(bounding),
             || {
                 for cap in 0..64 {
                     // SAFETY: plain values.
@@ -241,7 +246,16 @@ impl Kernel {
     pub fn set_capabilities(&self, sets: &CapSets) -> SysResult<()> {
         self.op(
             "capset",
-            || format!("{sets:x?}"),
+            |a| {
+                let all = [
+                    ("CapSets { bounding: ", sets.bounding),
+                    (", effective: ", sets.effective),
+                    (", permitted: ", sets.permitted),
+                    (", inheritable: ", sets.inheritable),
+                    (", ambient: ", sets.ambient),
+                ];
+                all.iter().fold(a, |a, (name, set)| a.text(name).hex(*set)).text(" }")
+            },
             || {
                 #[repr(C)]
                 struct Header {
@@ -267,7 +281,7 @@ impl Kernel {
     pub fn no_new_privs(&self) -> SysResult<()> {
         self.op(
             "prctl",
-            || "PR_SET_NO_NEW_PRIVS".to_owned(),
+            |a| a.text("PR_SET_NO_NEW_PRIVS"),
             || {
                 // SAFETY: plain values.
                 checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into()).map(drop)
@@ -280,7 +294,10 @@ impl Kernel {
         let size = rustix::fs::fstat(program).map_or(0, |s| s.st_size as usize);
         self.op(
             "seccomp",
-            || format!("SECCOMP_SET_MODE_FILTER, {} instructions", size / size_of::<libc::sock_filter>()),
+            |a| {
+                let length = size / size_of::<libc::sock_filter>();
+                a.text("SECCOMP_SET_MODE_FILTER, ").number(length as u64).text(" instructions")
+            },
             || {
                 let mut filters = vec![[0u8; size_of::<libc::sock_filter>()]; size / size_of::<libc::sock_filter>()];
                 let got = rustix::io::pread(program, filters.as_flattened_mut(), 0)?;
@@ -307,7 +324,7 @@ impl Kernel {
             |all: &[CString]| all.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect::<Vec<*const c_char>>();
         let (argv, envp) = (pointers(&args), pointers(&env));
         // A success cannot be recorded afterwards.
-        self.scribe.note("execve", || path.display().to_string());
+        self.scribe.note("execve", |a| a.path(path));
         self.scribe.flush();
         // SAFETY: both arrays end in a null pointer and outlive the call.
         unsafe { libc::execve(path_c.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
@@ -316,7 +333,7 @@ impl Kernel {
 
     /// Executes an open file (a memfd). Returns only on failure.
     pub fn execve_fd(&self, exe: BorrowedFd<'_>, name: &str) -> IoError {
-        self.scribe.note("execveat", || name.to_owned());
+        self.scribe.note("execveat", |a| a.text(name));
         self.scribe.flush();
         let Ok(name) = super::fs::c_string(name) else { return IoError::from_raw_os_error(libc::EINVAL) };
         let argv = [name.as_ptr(), std::ptr::null()];
@@ -333,7 +350,7 @@ impl Kernel {
     pub fn kill(&self, pidfd: BorrowedFd<'_>, signal: i32, shown: &str) -> SysResult<()> {
         self.op(
             "pidfd_send_signal",
-            || format!("{shown}, {signal}"),
+            |a| a.text(shown).text(", ").number(signal as u64),
             || {
                 // SAFETY: plain values and no siginfo.
                 let sent = unsafe {
@@ -545,7 +562,7 @@ pub fn small_heap() {
     }
 }
 
-fn namespaces(flags: u64) -> String {
+fn namespaces(args: Args<'_>, flags: u64) -> Args<'_> {
     const NAMES: [(u64, &str); 6] = [
         (NEWNS, "mnt "),
         (NEWPID, "pid "),
@@ -554,7 +571,7 @@ fn namespaces(flags: u64) -> String {
         (NEWUTS, "uts "),
         (NEWCGROUP, "cgroup "),
     ];
-    NAMES.iter().filter(|(bit, _)| flags & bit != 0).map(|(_, name)| *name).collect()
+    NAMES.iter().filter(|(bit, _)| flags & bit != 0).fold(args, |args, (_, name)| args.text(name))
 }
 
 /// Opens a namespace of a process (of a child of ours: so its number cannot be somebody else's by now).

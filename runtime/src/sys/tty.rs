@@ -11,7 +11,7 @@ impl Kernel {
     pub fn open_pty(&self) -> SysResult<(OwnedFd, OwnedFd)> {
         self.op(
             "openpty",
-            || "/dev/pts/ptmx".to_owned(),
+            |a| a.text("/dev/pts/ptmx"),
             || {
                 let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
                 let master = rustix::fs::open("/dev/pts/ptmx", flags, Mode::empty())?;
@@ -35,7 +35,7 @@ impl Kernel {
 
     /// Makes `tty` the controlling terminal of the caller's (new) session.
     pub fn control_tty(&self, tty: BorrowedFd<'_>) -> SysResult<()> {
-        self.op("ioctl", || "TIOCSCTTY".to_owned(), || Ok(rustix::process::ioctl_tiocsctty(tty)?))
+        self.op("ioctl", |a| a.text("TIOCSCTTY"), || Ok(rustix::process::ioctl_tiocsctty(tty)?))
     }
 }
 

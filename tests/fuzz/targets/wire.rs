@@ -72,7 +72,7 @@ fn journal_seeds() -> Vec<Vec<u8>> {
     let path = folder.path().join("journal");
     let scribe = Scribe::open(&path, Role::Agent).unwrap();
     for call in ["mount", "clone3"] {
-        scribe.note(call, || "/a -> /b".into());
+        scribe.note(call, |a| a.text("/a -> /b"));
     }
     scribe.flush();
     vec![std::fs::read(path).unwrap()]
