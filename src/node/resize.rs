@@ -53,14 +53,14 @@ fn is_resizable(role: Role) -> bool {
 
 /// What a node has given to the containers of a Pod that can be resized, by their names.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Allocation(BTreeMap<String, Option<ResourceRequirements>>);
+pub struct Allocation(Arc<BTreeMap<String, Option<ResourceRequirements>>>);
 
 impl Allocation {
     /// All that the Pod wishes.
     pub fn of(pod: &Pod) -> Allocation {
         let parts = pod.parts();
         let resizable = parts.iter().filter(|p| is_resizable(p.role));
-        Allocation(resizable.map(|p| (p.name().to_owned(), p.container.resources.clone())).collect())
+        Allocation(Arc::new(resizable.map(|p| (p.name().to_owned(), p.container.resources.clone())).collect()))
     }
 
     /// What an earlier agent has told the server of a Pod that nothing else is known of any more; where it has told nothing, all
@@ -70,8 +70,8 @@ impl Allocation {
         let status = pod.status.iter();
         let told = status.flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses)).flatten();
         for ContainerStatus { name, allocated_resources, resources, .. } in told {
-            if let Some(known) = all.0.get_mut(name)
-                && let Some(requests) = allocated_resources
+            if let Some(requests) = allocated_resources
+                && let Some(known) = Arc::make_mut(&mut all.0).get_mut(name)
             {
                 let limits = resources.as_ref().and_then(|r| r.limits.clone());
                 let wish = known.take().unwrap_or_default();

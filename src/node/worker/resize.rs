@@ -9,8 +9,8 @@ use super::{Done, Worker};
 use crate::node::{
     executor::{Resized, Running},
     observed::Step,
-    resize::{self, Allotment, Progress},
-    spec::PodExt,
+    resize::{self, Allotment, Progress, is_behind},
+    spec::{Part, PodExt},
 };
 
 impl Worker {
@@ -81,7 +81,10 @@ impl Worker {
             // Meanwhile something else was allocated.
             return;
         }
+        // Who was not there to be told has ended, and the news of it is on its way.
+        let missed = |part: &Part<'_>| self.seen.containers.get(part.name()).is_some_and(|c| is_behind(part, c));
         match result {
+            Ok(()) if self.pod.parts().iter().any(missed) => progress.step = Step::failed(tries, now),
             Ok(()) => (progress.step, progress.error) = (Step::Done, None),
             Err(why) => {
                 progress.step = Step::failed(tries, now);
