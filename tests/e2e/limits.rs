@@ -254,11 +254,12 @@ spec:
     resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 200m, memory: 64Mi}}
 ";
 
-/// What is written into the cgroups of a Pod and of its containers `a` and `b`: cpu.weight, cpu.max, memory.max.
+/// What is written into the cgroups of a Pod and of its containers `a` and `b`: cpu.weight, cpu.max, memory.max. (What
+/// `inspect` told a moment ago may be past.)
 fn written(node: &TestNode) -> [[String; 3]; 3] {
     let found = inspect(node, "web");
     [pod_cgroup(&found), container_cgroup(&found, "a"), container_cgroup(&found, "b")]
-        .map(|cgroup| ["cpu.weight", "cpu.max", "memory.max"].map(|file| cgroup.file(file).to_owned()))
+        .map(|cgroup| ["cpu.weight", "cpu.max", "memory.max"].map(|file| cgroup.read(file).trim().to_owned()))
 }
 
 #[test]
