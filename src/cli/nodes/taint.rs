@@ -10,6 +10,8 @@ use crate::{
     cli::target::{Selection, Target},
 };
 
+/// How often a change is tried that others get in the way of.
+const ATTEMPTS: usize = 5;
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 #[derive(clap::Args)]
@@ -130,12 +132,26 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         return Err(Failure::usage("at least one resource name must be specified since 'all' parameter is not set"));
     }
     for node in nodes {
-        let (taints, done) = changed(&args, &node, &edits).map_err(Failure::usage)?;
-        let patch = json!({ "spec": { "taints": taints }, "metadata": { "resourceVersion": node.resource_version() } });
-        let node = args.writing.patch(session, kind, &node, PatchType::Merge, patch).await?;
-        args.writing.tell(kind, &node, done)?;
+        change(&args, session, node, &edits).await?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Changes a node's taints and says so. A list is replaced whole: where controllers change the node at the same time, it is
+/// read and changed again.
+async fn change(args: &Args, session: &Session, mut node: Object, edits: &[Edit]) -> Result<(), Failure> {
+    let kind = kind_of("nodes");
+    for left in (0..ATTEMPTS).rev() {
+        let (taints, done) = changed(args, &node, edits).map_err(Failure::usage)?;
+        let patch = json!({ "spec": { "taints": taints }, "metadata": { "resourceVersion": node.resource_version() } });
+        match args.writing.patch(session, kind, &node, PatchType::Merge, patch).await {
+            Err(Failure::Server { status, .. }) if status.is_conflict() && left > 0 => {
+                node = session.get(kind, None, node.name()).await?;
+            }
+            outcome => return args.writing.tell(kind, &outcome?, done),
+        }
+    }
+    Ok(())
 }
 
 fn changed(args: &Args, node: &Object, edits: &[Edit]) -> Result<(Vec<Value>, &'static str), String> {
