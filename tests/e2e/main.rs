@@ -15,6 +15,7 @@ mod host;
 mod images;
 mod jobs;
 mod kubectl;
+mod leader;
 mod limits;
 mod main_path;
 mod names;

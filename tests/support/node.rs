@@ -63,9 +63,10 @@ impl TestNode {
         TestNode::of("up", args)
     }
 
-    /// A control plane alone; it answers when this returns.
+    /// A control plane alone; it answers when this returns. It listens on a port of its own: others run beside it.
     pub fn server(args: &[&str]) -> TestNode {
-        let mut server = TestNode::of("server", args);
+        let own: &[&str] = if args.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
+        let mut server = TestNode::of("server", &[args, own].concat());
         server.spawn();
         server.wait_answering();
         server
