@@ -298,7 +298,12 @@ fn a_resize_is_written_into_the_cgroups_of_the_same_containers() {
     until([row("14", 60_000, 144), row("12", 50_000, 96), row("2", 10_000, 48)]);
     assert_eq!(ids(), before, "they are the same containers, and were not restarted");
     let burstable = pod_cgroup(&inspect(&node, "web")).folder().parent().unwrap().join("cpu.weight");
-    assert_eq!(fs::read_to_string(&burstable).unwrap().trim(), "14", "and the class weighs what they request");
+    eventually("the class weighs what they request", PATIENCE, || {
+        match fs::read_to_string(&burstable).unwrap().trim() {
+            "14" => Ok(()),
+            weight => Err(format!("it weighs {weight}")),
+        }
+    });
 
     // No limit falls below what is used: nothing is written, and that is told.
     patch("{requests: {memory: 8Mi}, limits: {memory: 16Mi}}", "{limits: {cpu: 150m}}");
