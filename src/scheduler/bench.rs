@@ -13,6 +13,7 @@ use super::{
     cluster::Cluster,
     config::Config,
     decide::{Decision, decide},
+    framework::Nomination,
     pod::{PodInfo, node_name},
     profile::Profile,
 };
@@ -32,44 +33,114 @@ fn node(n: usize) -> Value {
     })
 }
 
-/// A Pod that requests a little of everything. With `affinity` it must go to one of two zones and prefers one.
-fn pod(n: usize, affinity: bool) -> Value {
-    let zone = |values: Value| json!([{ "key": "zone", "operator": "In", "values": values }]);
-    let affinity = affinity.then(|| {
-        json!({ "nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution":
-                { "nodeSelectorTerms": [{ "matchExpressions": zone(json!(["z0", "z1"])) }] },
-            "preferredDuringSchedulingIgnoredDuringExecution":
-                [{ "weight": 10, "preference": { "matchExpressions": zone(json!(["z0"])) } }],
-        }})
-    });
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": format!("pod-{n}"), "namespace": "default", "uid": format!("uid-{n}") },
-        "spec": {
-            "affinity": affinity,
-            "containers": [{
-                "name": "c", "image": "i", "resources": { "requests": { "cpu": "100m", "memory": "128Mi" } },
-            }],
-        },
-    })
+/// What Pods ask for; the names are those of upstream's scheduler_perf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    Basic,
+    /// It must go to one of two zones and prefers one.
+    PreferredNodeAffinity,
+    /// Never two of them on one node.
+    RequiredPodAntiAffinity,
+    /// Evenly over zones.
+    TopologySpread,
+    /// All nodes are full of less important ones.
+    Preemption,
 }
 
-/// Decisions per second, without any I/O: each Pod is taken in, decided, and counted on its node.
-pub fn decisions(nodes: usize, pods: usize, affinity: bool) -> Result<f64, Status> {
+impl Workload {
+    pub const ALL: [Workload; 5] = [
+        Workload::Basic,
+        Workload::PreferredNodeAffinity,
+        Workload::RequiredPodAntiAffinity,
+        Workload::TopologySpread,
+        Workload::Preemption,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Workload::Basic => "basic",
+            Workload::PreferredNodeAffinity => "preferred node affinity",
+            Workload::RequiredPodAntiAffinity => "required Pod anti-affinity",
+            Workload::TopologySpread => "topology spread",
+            Workload::Preemption => "preemption",
+        }
+    }
+
+    /// How many Pods are placed, of so many nodes at least one each.
+    fn pods(self, nodes: usize) -> usize {
+        match self {
+            Workload::RequiredPodAntiAffinity => nodes,
+            Workload::Preemption => nodes.min(1_000),
+            _ => 5_000.min(nodes * 50),
+        }
+    }
+
+    /// What it adds to the spec of a Pod.
+    fn spec(self) -> Value {
+        let zone = |values: Value| json!([{ "key": "zone", "operator": "In", "values": values }]);
+        let selector = json!({ "matchLabels": { "color": "green" } });
+        match self {
+            Workload::Basic => json!({}),
+            Workload::PreferredNodeAffinity => json!({ "affinity": { "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution":
+                    { "nodeSelectorTerms": [{ "matchExpressions": zone(json!(["z0", "z1"])) }] },
+                "preferredDuringSchedulingIgnoredDuringExecution":
+                    [{ "weight": 10, "preference": { "matchExpressions": zone(json!(["z0"])) } }],
+            } } }),
+            Workload::RequiredPodAntiAffinity => json!({ "affinity": { "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution":
+                    [{ "labelSelector": selector, "topologyKey": "kubernetes.io/hostname" }],
+            } } }),
+            Workload::TopologySpread => json!({ "topologySpreadConstraints": [{
+                "maxSkew": 5, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector,
+            }] }),
+            Workload::Preemption => json!({ "priority": 10 }),
+        }
+    }
+}
+
+/// A Pod that requests a little of everything, or of CPU so much.
+fn pod(name: &str, cpu: &str, spec: Value) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata":
+            { "name": name, "namespace": "default", "uid": format!("uid-{name}"), "labels": { "color": "green" } },
+        "spec": spec,
+    });
+    let requests = json!({ "cpu": cpu, "memory": "128Mi" });
+    pod["spec"]["containers"] = json!([{ "name": "c", "image": "i", "resources": { "requests": requests } }]);
+    pod
+}
+
+/// Pods per second, without any I/O: each Pod is taken in, decided, and counted on its node. Whoever has to go for it is
+/// gone at once.
+pub fn decisions(nodes: usize, workload: Workload) -> Result<f64, Status> {
     let (env, profile) = (Env::system(), Profile::default());
     let mut cluster = Cluster::default();
+    let read = |pod: Value| serde_json::from_value::<Pod>(pod).map(Arc::new).map_err(Status::internal);
     for n in 0..nodes {
         cluster.set_node(Arc::new(serde_json::from_value::<Node>(node(n)).map_err(Status::internal)?));
+        // Four of them fill a node.
+        for m in 0..if workload == Workload::Preemption { 4 } else { 0 } {
+            let filler = read(pod(&format!("filler-{n}-{m}"), "8", json!({})))?;
+            cluster.set_pod(PodInfo::of(filler), &format!("node-{n:05}"));
+        }
     }
-    let pods = (0..pods).map(|n| serde_json::from_value::<Pod>(pod(n, affinity)).map(Arc::new));
-    let pods: Vec<Arc<Pod>> = pods.collect::<Result<_, _>>().map_err(Status::internal)?;
+    let cpu = if workload == Workload::Preemption { "12" } else { "100m" };
+    let pods = (0..workload.pods(nodes)).map(|n| read(pod(&format!("pod-{n}"), cpu, workload.spec())));
+    let pods: Vec<Arc<Pod>> = pods.collect::<Result<_, _>>()?;
     let start = Instant::now();
     for pod in &pods {
         let pod = PodInfo::of(pod.clone());
-        match decide(&pod, &mut cluster, &profile, &env) {
-            Decision::Bind(choice) => cluster.assume(pod, &choice.node),
-            Decision::Unschedulable { message, .. } => return Err(Status::internal(message)),
+        loop {
+            match decide(&pod, &mut cluster, &profile, &env) {
+                Decision::Bind(choice) => break cluster.assume(pod, &choice.node),
+                Decision::Unschedulable { nomination: Nomination::Preempt { node, victims }, .. } => {
+                    cluster.nominations.set(pod.clone(), &node);
+                    victims.iter().for_each(|(_, uid)| drop(cluster.remove_pod(uid)));
+                }
+                Decision::Unschedulable { message, .. } => return Err(Status::internal(message)),
+            }
         }
     }
     Ok(pods.len() as f64 / start.elapsed().as_secs_f64())
@@ -83,7 +154,8 @@ pub async fn bindings(client: Client, env: Env, nodes: usize, pods: usize) -> Re
         client.update_status(&node).await.map(drop)?;
     }
     for n in 0..pods {
-        let mut pod: Pod = serde_json::from_value(pod(n, false)).map_err(Status::internal)?;
+        let mut pod: Pod =
+            serde_json::from_value(pod(&format!("pod-{n}"), "100m", json!({}))).map_err(Status::internal)?;
         pod.metadata.uid = None;
         client.create(&pod).await?;
     }

@@ -35,11 +35,16 @@ pub struct Choice {
     pub fit: usize,
     pub visited: usize,
     pub nodes: usize,
+    /// What each node came to, in a cluster small enough to read that: `n1: 412`, `n2: node(s) were unschedulable`.
+    pub verdicts: Vec<String>,
 }
+
+/// Of so many nodes at most each one's verdict is told.
+const FEW: usize = 20;
 
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Choice { node, score, fit, visited, nodes } = self;
+        let Choice { node, score, fit, visited, nodes, .. } = self;
         write!(f, "looked at {visited} of {nodes} nodes, {fit} fit, chose {node}")?;
         score.map_or(Ok(()), |score| write!(f, " with score {score}"))
     }
@@ -115,9 +120,10 @@ pub fn decide(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile, env: &Env
     let search = search(pod, cluster, profile);
     cluster.advance(search.visited);
     let nodes: Vec<&NodeInfo> = search.fit.iter().filter_map(|slot| cluster.at(*slot)).collect();
-    if let Some((node, score)) = best(pod, cluster, profile, &nodes, env) {
+    if let Some((node, score, totals)) = best(pod, cluster, profile, &nodes, env) {
+        let verdicts = if cluster.len() <= FEW { search.verdicts(cluster, &nodes, &totals) } else { Vec::new() };
         let (fit, visited) = (search.fit.len(), search.visited);
-        return Decision::Bind(Choice { node: node.name.clone(), score, fit, visited, nodes: cluster.len() });
+        return Decision::Bind(Choice { node: node.name.clone(), score, fit, visited, nodes: cluster.len(), verdicts });
     }
     let mut message = search.message(cluster.len());
     let mut nomination = Nomination::Keep;
@@ -145,6 +151,7 @@ fn nominated(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile) -> Option<
         fit: 1,
         visited: 1,
         nodes: cluster.len(),
+        verdicts: Vec::new(),
     })
 }
 
@@ -228,6 +235,20 @@ impl Search {
         self.rejected.push((slot, plugin, rejection));
     }
 
+    /// In order of the nodes' names; `totals` are the scores of `fit`, none where there was nothing to choose.
+    fn verdicts(&self, cluster: &Cluster, fit: &[&NodeInfo], totals: &[i64]) -> Vec<String> {
+        let scored = |(n, node): (usize, &&NodeInfo)| {
+            let score = totals.get(n).map_or("fits".to_owned(), i64::to_string);
+            format!("{}: {score}", node.name)
+        };
+        let rejected = self.rejected.iter().filter_map(|(slot, _, rejection)| {
+            Some(format!("{}: {}", cluster.at(*slot)?.name, rejection.why.join(", ")))
+        });
+        let mut all: Vec<String> = fit.iter().enumerate().map(scored).chain(rejected).collect();
+        all.sort();
+        all
+    }
+
     fn message(&self, nodes: usize) -> String {
         if nodes == 0 {
             return "no nodes available to schedule pods".into();
@@ -255,22 +276,23 @@ pub fn available(nodes: usize, reasons: &BTreeMap<&str, usize>) -> String {
     format!("0/{nodes} nodes are available: {}.", each.join(", "))
 }
 
-/// The node with the highest sum of weighted scores; one of the best by lot.
+/// The node with the highest sum of weighted scores, one of the best by lot; that sum, and those of all.
 fn best<'a>(
     pod: &PodInfo,
     cluster: &Cluster,
     profile: &Profile,
     nodes: &[&'a NodeInfo],
     env: &Env,
-) -> Option<(&'a NodeInfo, Option<i64>)> {
+) -> Option<(&'a NodeInfo, Option<i64>, Vec<i64>)> {
     if let [only] = nodes {
-        return Some((only, None));
+        return Some((only, None, Vec::new()));
     }
     let totals = scores(pod, cluster, profile, nodes);
     let top = *totals.iter().max()?;
     let mut best = nodes.iter().zip(&totals).filter(|(_, total)| **total == top).map(|(node, _)| *node);
     let lot = env.below(best.clone().count() as u64) as usize;
-    Some((best.nth(lot)?, Some(top)))
+    let node = best.nth(lot)?;
+    Some((node, Some(top), totals))
 }
 
 /// The weighted scores of nodes that fit.

@@ -282,7 +282,8 @@ impl Scheduler {
         match decide::decide(&pod, &mut self.cluster, profile, &self.env) {
             Decision::Bind(choice) => {
                 self.cluster.assume(pod.clone(), &choice.node);
-                let note = format!("{choice}, in {} us", start.elapsed().as_micros());
+                let mut note = format!("{choice}, in {} us", start.elapsed().as_micros());
+                choice.verdicts.iter().for_each(|verdict| note.extend(["; ", verdict.as_str()]));
                 let client = self.client.clone();
                 self.writes.spawn(async move {
                     let outcome = writes::bind(&client, &pod, &choice.node, note).await;

@@ -103,10 +103,10 @@ fn cluster(nodes: impl IntoIterator<Item = Arc<Node>>) -> Cluster {
 #[ignore = "a benchmark"]
 async fn bench() {
     use podwright::{client::local, scheduler::bench, server, store::Memory};
-    for nodes in [100, 1000, 5000] {
-        for (name, affinity) in [("basic", false), ("node affinity", true)] {
-            let speed = bench::decisions(nodes, 5000, affinity).expect("every Pod fits");
-            println!("scheduling {name} {nodes} nodes: {speed:.0} decisions/s");
+    for workload in bench::Workload::ALL {
+        for nodes in [100, 1000, 5000] {
+            let speed = bench::decisions(nodes, workload).expect("every Pod fits");
+            println!("scheduling {} {nodes} nodes: {speed:.0} decisions/s", workload.name());
         }
     }
     for nodes in [100, 1000, 5000] {

@@ -105,12 +105,13 @@ impl Plugin for NodeAffinityArgs {
     fn score(&self, pod: &PodInfo, _: &Cluster, nodes: &[&NodeInfo], points: &mut [i64]) -> bool {
         let all = [affinity(pod), self.added_affinity.as_ref()].into_iter().flatten();
         let all = all.filter_map(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref()).flatten();
-        if all.clone().next().is_none() {
+        let all: Vec<_> = all.filter(|preferred| preferred.weight != 0).collect();
+        if all.is_empty() {
             return false;
         }
         for (node, points) in nodes.iter().zip(&mut *points) {
-            let hits = all.clone().filter(|p| p.weight != 0 && matches(&p.preference, node));
-            *points = hits.map(|p| i64::from(p.weight)).sum();
+            let hits = all.iter().filter(|preferred| matches(&preferred.preference, node));
+            *points = hits.map(|preferred| i64::from(preferred.weight)).sum();
         }
         normalize(points, false);
         true

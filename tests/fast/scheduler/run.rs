@@ -200,6 +200,7 @@ fn a_pod_gets_its_node_at_once_and_its_trace_says_why() {
         let binding = trace["items"].as_array().expect("steps").iter().find(|step| step["subresource"] == "binding");
         let note = binding.expect("a binding")["note"].as_str().unwrap_or_default();
         assert!(note.starts_with("looked at 2 of 2 nodes, 1 fit, chose n1, in "), "{trace:#}");
+        assert!(note.ends_with(" us; n1: fits; n2: node(s) were unschedulable"), "{note}");
         let pod = world.client.get::<Pod>(Some("default"), "p").await.expect("there");
         assert!(!serde_json::to_string(&pod).expect("JSON").contains("looked at"), "the note is not in the object");
         world.stop().await;
