@@ -14,6 +14,7 @@ mod delete;
 mod nodes;
 mod resize;
 mod sessions;
+mod sets;
 mod show;
 
 use std::{
