@@ -20,7 +20,7 @@ pub(super) struct Inner {
     dir: PathBuf,
     pub(super) options: Options,
     /// Held (flock) for as long as the store is open.
-    _lock: File,
+    _lock: Lock,
     /// Key of a name -> what it stands for. The files below `refs/` say the same.
     refs: Mutex<BTreeMap<String, Ref>>,
     /// Digests and chainIDs that work in flight counts on; the collector leaves them alone.
@@ -59,7 +59,16 @@ fn parse_config(id: &str, json: &[u8]) -> Result<ImageConfiguration> {
 }
 
 /// One process at a time: `flock` on `<dir>/lock`, gone with the process.
-fn take_lock(dir: &Path) -> Result<File> {
+struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing alone would not do: a child between its fork and its exec has the file open as well.
+        let _ = self.0.unlock();
+    }
+}
+
+fn take_lock(dir: &Path) -> Result<Lock> {
     let path = dir.join("lock");
     let file = File::options()
         .create(true)
@@ -68,7 +77,7 @@ fn take_lock(dir: &Path) -> Result<File> {
         .open(&path)
         .map_err(|e| ImageError::io("open", &path, e))?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Lock(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Err(ImageError::Locked(dir.display().to_string())),
         Err(e) => Err(ImageError::io("flock", &path, e)),
     }

@@ -14,12 +14,12 @@
 
 mod backup;
 mod index;
+mod lock;
 mod log;
 mod writer;
 
 use std::{
-    fs::{File, TryLockError},
-    io::Read,
+    fs::File,
     ops::ControlFlow,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc},
@@ -32,6 +32,7 @@ use tokio::sync::oneshot;
 
 use self::{
     index::{Index, Selection},
+    lock::Lock,
     log::{Place, State, revision_of},
     writer::{Job, Writer},
 };
@@ -64,7 +65,7 @@ impl Sqlite {
     /// Opens the store in the file `path` (its folder must exist), or makes a new one. Blocks while it reads and checks
     /// the whole file. Opening a backup file is restoring it, but see [`restore`].
     pub fn open(path: &Path) -> Result<Sqlite, Error> {
-        let lock = lock(path)?;
+        let lock = Lock::take(path)?;
         let db = log::connect(path, true, writer::CACHE_KIB)?;
         log::prepare(&db)?;
         sync_folder(path)?;
@@ -388,30 +389,6 @@ impl Drop for Sqlite {
         let _ = self.jobs.send(Job::Close(answer));
         self.join();
     }
-}
-
-/// Takes the lock that keeps a second process (or a second `open`) out; it lasts as long as the file is open. The lock
-/// file stays behind: it also remembers that there has been a store, should its file vanish.
-fn lock(path: &Path) -> Result<File, Error> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let failed = |e: std::io::Error| Error::Io(format!("{}: {e}", Path::new(&name).display()));
-    let mut file = File::options().read(true).write(true).create(true).truncate(false).open(&name).map_err(failed)?;
-    let mut holder = String::new();
-    file.read_to_string(&mut holder).map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let holder = holder.trim();
-            return Err(Error::Io(format!("{} is in use by another process ({holder})", path.display())));
-        }
-        Err(TryLockError::Error(e)) => return Err(failed(e)),
-    }
-    let there = path.metadata().is_ok_and(|file| file.len() > 0);
-    if !there && !holder.is_empty() {
-        return Err(Error::Damaged(format!("{} is missing or empty, though there has been a store", path.display())));
-    }
-    Ok(file)
 }
 
 /// Makes a file's name durable.

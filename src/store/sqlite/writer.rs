@@ -5,8 +5,6 @@
 
 use std::{
     collections::HashMap,
-    fs::File,
-    io::{Seek, Write as _},
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, Sender},
@@ -19,6 +17,7 @@ use tokio::sync::oneshot;
 
 use super::{
     Shared,
+    lock::Lock,
     log::{self, Place, Row, State, revision_of},
 };
 use crate::store::{Change, Compare, Durability, Entry, Error, Outcome, Revision, Txn};
@@ -53,7 +52,7 @@ pub enum Job {
 
 pub struct Writer {
     db: Connection,
-    lock: File,
+    lock: Lock,
     shared: Arc<Shared>,
     queue: Receiver<Job>,
     /// For the helper's report.
@@ -97,7 +96,7 @@ struct Group {
 impl Writer {
     pub fn new(
         db: Connection,
-        lock: File,
+        lock: Lock,
         shared: Arc<Shared>,
         queue: Receiver<Job>,
         jobs: Sender<Job>,
@@ -122,7 +121,7 @@ impl Writer {
     }
 
     pub fn run(mut self) {
-        if let Err(e) = self.lock.rewind().and_then(|()| writeln!(self.lock, "pid {:<10}", std::process::id())) {
+        if let Err(e) = self.lock.note_holder() {
             tracing::warn!("note the store's holder in its lock file: {e}");
         }
         let mut held_back = None;
