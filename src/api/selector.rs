@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1;
 use serde_json::{Map, Value};
 
 use super::kinds::Kind;
@@ -30,6 +31,23 @@ impl LabelSelector {
     pub fn parse(text: &str) -> Result<LabelSelector, Status> {
         let mut parser = Parser { tokens: tokens(text), at: 0 };
         parser.requirements().map(LabelSelector).map_err(Status::bad_request)
+    }
+
+    /// A `metav1.LabelSelector`; an empty one matches everything. `None` where it has no meaning (validation refuses that).
+    pub fn of(selector: &v1::LabelSelector) -> Option<LabelSelector> {
+        let equal = |(key, value): (&String, &String)| Requirement::In(key.clone(), vec![value.clone()]);
+        let mut all: Vec<Requirement> = selector.match_labels.iter().flatten().map(equal).collect();
+        for v1::LabelSelectorRequirement { key, operator, values } in selector.match_expressions.iter().flatten() {
+            let (key, values) = (key.clone(), values.clone().unwrap_or_default());
+            all.push(match operator.as_str() {
+                "In" => Requirement::In(key, values),
+                "NotIn" => Requirement::NotIn(key, values),
+                "Exists" => Requirement::Exists(key),
+                "DoesNotExist" => Requirement::DoesNotExist(key),
+                _ => return None,
+            });
+        }
+        Some(LabelSelector(all))
     }
 
     /// From the JSON of a `metav1.LabelSelector` (`matchLabels`, `matchExpressions`). No selector at all (null) matches

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::core::v1::{Pod, PodCondition},
     apimachinery::pkg::{
-        apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference, Time},
+        apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference, Time},
         util::intstr::IntOrString,
     },
 };
@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::plan::{Guard, Write};
 use crate::{
-    api::selector::{self, Requirement},
+    api::selector,
     client::{Key, Typed},
 };
 
@@ -95,19 +95,7 @@ pub fn share(percent: i64, of: i32, up: bool) -> i32 {
 /// A parsed label selector of an object. An absent or empty one matches nothing: a controller that selected everything
 /// would take over everything.
 pub fn selector(selector: &LabelSelector) -> Option<selector::LabelSelector> {
-    let equal = |(key, value): (&String, &String)| Requirement::In(key.clone(), vec![value.clone()]);
-    let mut all: Vec<Requirement> = selector.match_labels.iter().flatten().map(equal).collect();
-    for LabelSelectorRequirement { key, operator, values } in selector.match_expressions.iter().flatten() {
-        let (key, values) = (key.clone(), values.clone().unwrap_or_default());
-        all.push(match operator.as_str() {
-            "In" => Requirement::In(key, values),
-            "NotIn" => Requirement::NotIn(key, values),
-            "Exists" => Requirement::Exists(key),
-            "DoesNotExist" => Requirement::DoesNotExist(key),
-            _ => return None,
-        });
-    }
-    (!all.is_empty()).then_some(selector::LabelSelector(all))
+    selector::LabelSelector::of(selector).filter(|selector| !selector.0.is_empty())
 }
 
 /// Whether the labels of `meta` match.

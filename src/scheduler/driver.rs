@@ -18,11 +18,10 @@ use super::{
     pod::{self, NAME, PodInfo, is_finished, node_name},
     profile::Profile,
     queue::{self, Queue},
-    term,
     writes::{self, Written},
 };
 use crate::{
-    api::Env,
+    api::{Env, selector::LabelSelector},
     client::{Client, Delta, Informers, Key, Recorder, reference},
 };
 
@@ -149,7 +148,7 @@ impl Scheduler {
             self.cluster.workloads.set_owner(uid, None);
         }
         if let Some(new) = new {
-            let selector = new.spec.as_ref().and_then(|spec| term::selector(&spec.selector));
+            let selector = new.spec.as_ref().and_then(|spec| LabelSelector::of(&spec.selector));
             self.cluster.workloads.set_owner(new.metadata.uid.as_deref().unwrap_or_default(), selector);
         }
     }
@@ -159,7 +158,7 @@ impl Scheduler {
             self.cluster.workloads.set_owner(uid, None);
         }
         if let Some(new) = new {
-            let selector = new.spec.as_ref().and_then(|spec| term::selector(&spec.selector));
+            let selector = new.spec.as_ref().and_then(|spec| LabelSelector::of(&spec.selector));
             self.cluster.workloads.set_owner(new.metadata.uid.as_deref().unwrap_or_default(), selector);
         }
     }

@@ -5,10 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::{
-    api::core::v1::{Pod, PodAffinityTerm, WeightedPodAffinityTerm},
-    apimachinery::pkg::apis::meta::v1,
-};
+use k8s_openapi::api::core::v1::{Pod, PodAffinityTerm, WeightedPodAffinityTerm};
 
 use super::pod::PodInfo;
 use crate::api::selector::{LabelSelector, Requirement};
@@ -112,12 +109,12 @@ fn term(pod: &Pod, term: &PodAffinityTerm) -> Term {
     if namespaces.is_empty() && term.namespace_selector.is_none() {
         namespaces.insert(own);
     }
-    let mut selector = term.label_selector.as_ref().and_then(selector);
+    let mut selector = term.label_selector.as_ref().and_then(LabelSelector::of);
     if let Some(selector) = &mut selector {
         narrow(selector, pod, term.match_label_keys.as_deref(), Requirement::In);
         narrow(selector, pod, term.mismatch_label_keys.as_deref(), Requirement::NotIn);
     }
-    let namespace_selector = term.namespace_selector.as_ref().and_then(self::selector);
+    let namespace_selector = term.namespace_selector.as_ref().and_then(LabelSelector::of);
     Term { who: Who { namespaces, namespace_selector, selector }, key: term.topology_key.clone() }
 }
 
@@ -133,21 +130,4 @@ pub fn narrow(
             selector.0.push(how(key.clone(), vec![value.clone()]));
         }
     }
-}
-
-/// A parsed label selector; an empty one matches everything. None where it has no meaning (validation refuses that).
-pub fn selector(selector: &v1::LabelSelector) -> Option<LabelSelector> {
-    let equal = |(key, value): (&String, &String)| Requirement::In(key.clone(), vec![value.clone()]);
-    let mut all: Vec<Requirement> = selector.match_labels.iter().flatten().map(equal).collect();
-    for v1::LabelSelectorRequirement { key, operator, values } in selector.match_expressions.iter().flatten() {
-        let (key, values) = (key.clone(), values.clone().unwrap_or_default());
-        all.push(match operator.as_str() {
-            "In" => Requirement::In(key, values),
-            "NotIn" => Requirement::NotIn(key, values),
-            "Exists" => Requirement::Exists(key),
-            "DoesNotExist" => Requirement::DoesNotExist(key),
-            _ => return None,
-        });
-    }
-    Some(LabelSelector(all))
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use k8s_openapi::api::{core::v1::Service, policy::v1::PodDisruptionBudget};
 
-use super::{pod::PodInfo, term};
+use super::pod::PodInfo;
 use crate::{
     api::selector::{LabelSelector, Requirement},
     client::Key,
@@ -77,7 +77,7 @@ impl Workloads {
                     key.name.clone(),
                     Budget {
                         // Upstream lets a nil or empty one match nothing here.
-                        selector: selector.and_then(term::selector).filter(|selector| !selector.is_empty()),
+                        selector: selector.and_then(LabelSelector::of).filter(|selector| !selector.is_empty()),
                         allowed: status.map_or(0, |status| status.disruptions_allowed),
                         disrupted: status
                             .and_then(|status| status.disrupted_pods.as_ref())

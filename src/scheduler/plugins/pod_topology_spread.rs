@@ -200,7 +200,7 @@ impl PodTopologySpread {
 
 /// Which Pods a constraint counts.
 fn selector(given: &TopologySpreadConstraint, pod: &PodInfo) -> Option<LabelSelector> {
-    let mut selector = given.label_selector.as_ref().and_then(term::selector)?;
+    let mut selector = given.label_selector.as_ref().and_then(LabelSelector::of)?;
     term::narrow(&mut selector, &pod.pod, given.match_label_keys.as_deref(), Requirement::In);
     Some(selector)
 }
