@@ -6,11 +6,12 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use futures::future::join_all;
+use futures::{FutureExt, future::join_all};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -68,7 +69,12 @@ impl Driver {
                 () = shutdown.cancelled() => return,
                 key = self.queue.get() => key,
             };
-            self.reconcile(&key).await;
+            if let Err(panic) = AssertUnwindSafe(self.reconcile(&key)).catch_unwind().await {
+                let panic =
+                    panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
+                tracing::error!(controller = self.row.name, %key, panic, "a reconcile has panicked");
+                self.queue.add_rate_limited(key.clone());
+            }
             self.queue.done(&key);
         }
     }

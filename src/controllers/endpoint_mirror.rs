@@ -118,6 +118,10 @@ fn wanted(endpoints: &Endpoints, plan: &mut Plan) -> Vec<EndpointSlice> {
                 slices.push(blank(endpoints, family, ports.clone()));
                 slices.len() - 1
             });
+            if slices[at].endpoints.len() >= MOST {
+                skipped += 1;
+                continue;
+            }
             slices[at].endpoints.push(endpoint(address, ready));
         }
         if skipped > 0 {

@@ -52,7 +52,7 @@ pub fn current<K: Typed>(
     let last = revisions.iter().map(|known| known.revision).max().unwrap_or(0);
     let equal = revisions.iter().filter(|known| has(known, wanted.template)).max_by_key(|known| order(known));
     let Some(known) = equal else {
-        let new = create(wanted, last + 1);
+        let new = create(wanted, last.saturating_add(1));
         return match taken(meta::name(&new.metadata)) {
             true => Current::Collision,
             false => {
@@ -64,7 +64,7 @@ pub fn current<K: Typed>(
     let mut new = ControllerRevision::clone(known);
     if known.revision < last {
         // Going back makes an old revision the newest.
-        new.revision = last + 1;
+        new.revision = last.saturating_add(1);
     }
     let write = Write::change(&**known, &new);
     Current::Is(Box::new(new), write)

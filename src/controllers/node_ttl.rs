@@ -3,6 +3,8 @@
 //!
 //! Upstream: `pkg/controller/ttl`.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use k8s_openapi::api::core::v1::Node;
 
 use super::{Context, Plan, Row, meta, plan::Write};
@@ -19,14 +21,19 @@ pub const ROW: Row = Row {
     workers: 1,
     wire: |wires| {
         let nodes = &wires.world.informers.nodes.clone();
-        wires.on(nodes, |world, queue, change| {
+        let last = AtomicUsize::new(0);
+        wires.on(nodes, move |world, queue, change| {
             let noted = |node: &std::sync::Arc<Node>| meta::annotation(&node.metadata, TTL).map(str::to_owned);
             if change.old.is_none() || change.old.as_ref().map(noted) != change.new.as_ref().map(noted) {
                 queue.add(change.key.clone());
             }
+            // Several may have come or gone at once.
             let number = world.informers.nodes.len();
-            let at_limit = STEPS.iter().any(|step| number + 1 == step.0 || number == step.1.saturating_add(1));
-            if at_limit && (change.old.is_none() || change.new.is_none()) {
+            let before = last.swap(number, Ordering::Relaxed);
+            let crossed = |step: &(usize, usize, u32)| {
+                (before < step.0) != (number < step.0) || (before > step.1) != (number > step.1)
+            };
+            if STEPS.iter().any(crossed) {
                 world.informers.nodes.list().iter().for_each(|node| queue.add(Key::of(&**node)));
             }
         });

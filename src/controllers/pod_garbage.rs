@@ -64,6 +64,8 @@ pub const UNSCHEDULED: Row = Row {
     reconcile: |context: &Context<'_>, key: &Key| {
         let pod = context.world.informers.pods.get(key).filter(|pod| is_unscheduled_leftover(pod));
         let mut plan = Plan::default();
+        // Whoever counts its ends, and holds it for that, has to see one.
+        plan.then(pod.iter().filter_map(|pod| failed(pod)).collect());
         plan.then(pod.iter().map(|pod| force(pod)).collect());
         plan
     },
@@ -144,6 +146,16 @@ fn fail(pod: &Pod, message: &str, now: Timestamp) -> Option<Write> {
     status.phase = Some("Failed".into());
     let condition = PodCondition::new("DisruptionTarget", "True", "DeletionByPodGC", message, now);
     conditions::set(status.conditions.get_or_insert_default(), condition);
+    Write::shared_status(pod, &new)
+}
+
+/// The same of a Pod that nobody has disrupted: it never came to a node.
+fn failed(pod: &Pod) -> Option<Write> {
+    if meta::is_finished(pod) {
+        return None;
+    }
+    let mut new = pod.clone();
+    new.status.get_or_insert_default().phase = Some("Failed".into());
     Write::shared_status(pod, &new)
 }
 

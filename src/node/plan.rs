@@ -127,7 +127,9 @@ fn run(plan: &mut Plan, pod: &Pod, seen: &Observed, now: Timestamp) {
     }
     match seen.sandbox.state {
         SandboxState::None if plan.due(seen.sandbox.trouble.map(|t| t.1), now) => plan.act(Action::StartSandbox),
-        SandboxState::Stopped if seen.containers.values().all(Container::is_still) => plan.act(Action::RenewSandbox),
+        SandboxState::Stopped if !seen.resize.busy && seen.containers.values().all(Container::is_still) => {
+            plan.act(Action::RenewSandbox);
+        }
         _ => {}
     }
 
@@ -255,7 +257,9 @@ fn restart_running(plan: &mut Plan, pod: &Pod, part: &Part<'_>, container: &Cont
     let again = if changed || restarts(pod, part, &killed) { ", will be restarted" } else { "" };
     let grace = grace.unwrap_or(pod.grace()).max(1);
     let why = format!("Container {} {what}{again}", part.name());
-    stop(plan, part, container, after(now, grace), why, changed && part.role != Role::Ephemeral);
+    // An init container that ends well in answer to its signal has done its work.
+    let renew = changed && matches!(part.role, Role::Main | Role::Sidecar);
+    stop(plan, part, container, after(now, grace), why, renew);
 }
 
 /// Brings what is allocated to the cgroups, once those have stopped that get it by a restart. Whether starts wait for that.
@@ -321,7 +325,7 @@ fn end(plan: &mut Plan, pod: &Pod, seen: &Observed, order: &Stop, now: Timestamp
         let why = format!("Stopping container {}", part.name());
         stop(plan, part, seen.container(part.name()), deadline, why, false);
     }
-    if !parts.iter().all(is_still) || seen.volumes == Step::Doing {
+    if !parts.iter().all(is_still) || seen.volumes == Step::Doing || seen.resize.busy {
         return;
     }
     match seen.sandbox.state {
@@ -349,6 +353,7 @@ pub fn ended(pod: &Pod, seen: &Observed) -> bool {
         && pod.parts().iter().all(|p| seen.container(p.name()).is_still())
         && matches!(seen.sandbox.state, SandboxState::None | SandboxState::Stopped)
         && seen.volumes != Step::Doing
+        && !seen.resize.busy
 }
 
 /// Stops a container, unless it is being stopped already and no later.

@@ -84,6 +84,8 @@ pub fn failed(seen: &mut Observed, container: &str, restart: u32, trouble: &Trou
     let mut waiting = trouble.failure();
     if trouble.reason == "StartError" {
         waiting = Failure { reason: "RunContainerError".into(), ..waiting };
+        // The new start has been had: from here its end and the back-off count.
+        known.renewing = false;
         let mut new = attempt(String::new(), restart, &known.image, None);
         let message = Some(trouble.message.clone());
         new.exit = Some(Exit { code: 128, reason: "StartError".into(), message, finished_at: now });

@@ -13,6 +13,8 @@ use super::{
 };
 use crate::{api::yaml, client::blame};
 
+/// In seconds: a year.
+const LONGEST_BACKOFF: i64 = 365 * 24 * 3600;
 const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 
 /// How the scheduler is set up.
@@ -140,8 +142,9 @@ pub fn parse(text: &str) -> Result<Config, String> {
     }
     let seconds = |field: &str, value: Option<i64>, default: i64, least: i64| {
         let value = value.unwrap_or(default);
-        let fits = u64::try_from(value).ok().filter(|_| value >= least);
-        fits.map(Duration::from_secs).ok_or_else(|| format!("{field}: {value}: must be at least {least}"))
+        let fits = u64::try_from(value).ok().filter(|_| (least..=LONGEST_BACKOFF).contains(&value));
+        let range = format!("at least {least} and at most {LONGEST_BACKOFF}");
+        fits.map(Duration::from_secs).ok_or_else(|| format!("{field}: {value}: must be {range}"))
     };
     let initial_backoff = seconds("podInitialBackoffSeconds", file.pod_initial_backoff_seconds, 1, 1)?;
     let least = file.pod_initial_backoff_seconds.unwrap_or(1);

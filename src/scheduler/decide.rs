@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    sync::Arc,
 };
 
 use super::{
@@ -224,9 +225,16 @@ pub fn check(pod: &PodInfo, cluster: &Cluster, profile: &Profile, slot: usize) -
     }
 }
 
-/// Whether a node takes a Pod as things are; if not, who turns it away.
-pub fn fits(pod: &PodInfo, cluster: &Cluster, profile: &Profile, node: &NodeInfo) -> Result<(), &'static str> {
-    check(pod, cluster, profile, node.slot).map_or(Ok(()), |(plugin, _)| Err(plugin))
+/// Whether a node takes a Pod as things are, or may once the Pod has made room on it; if not, who turns it away.
+pub fn may_fit(pod: &PodInfo, cluster: &Cluster, profile: &Profile, node: &NodeInfo) -> Result<(), &'static str> {
+    let makes_room = || {
+        let less = |other: &Arc<PodInfo>| other.priority < pod.priority && !other.is_terminating();
+        pod.may_preempt() && node.load.pods().any(less)
+    };
+    match check(pod, cluster, profile, node.slot) {
+        Some((plugin, rejection)) if !(rejection.resolvable && makes_room()) => Err(plugin),
+        _ => Ok(()),
+    }
 }
 
 impl Search {

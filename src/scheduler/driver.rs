@@ -264,7 +264,7 @@ impl Scheduler {
                 profile(pod).map_or(super::framework::Wakes::No, |profile| profile.wakes(plugin, pod, change))
             },
             |pod| match (profile(pod), node) {
-                (Some(profile), Some(node)) => decide::fits(pod, cluster, profile, node).map_err(Some),
+                (Some(profile), Some(node)) => decide::may_fit(pod, cluster, profile, node).map_err(Some),
                 _ => Err(None),
             },
         );

@@ -60,6 +60,11 @@ impl PodInfo {
         self.pod.metadata.deletion_timestamp.is_some()
     }
 
+    /// Whether others may lose their place for it.
+    pub fn may_preempt(&self) -> bool {
+        self.spec().is_none_or(|spec| spec.preemption_policy.as_deref() != Some("Never"))
+    }
+
     /// The scheduler it asks for: the name of a profile.
     pub fn scheduler(&self) -> &str {
         scheduler(&self.pod)

@@ -48,8 +48,14 @@ impl Server {
         self.cache.fresh().await?;
         let pod = self.fetch(&call, &call.key()).await?.ok_or_else(|| call.not_found())?.object;
         check_preconditions(&call, &pod)?;
+        // What is judged goes, and no namesake that has come meanwhile.
+        let preconditions = call.options.preconditions.get_or_insert_with(Preconditions::default);
+        preconditions.uid.get_or_insert_with(|| pod.uid().to_owned());
         if has_ended(&pod) {
-            return self.delete(&call).await.map(|_| true);
+            return match self.delete(&call).await {
+                Err(status) if status.is_conflict() => Ok(false),
+                done => done.map(|_| true),
+            };
         }
         let pending = is_pending(&pod);
         let budgets = if pending { Vec::new() } else { self.budgets_of(&pod)? };

@@ -58,6 +58,8 @@ pub struct Batch {
     whole: usize,
     /// The last record's.
     cause: Option<Arc<Cause>>,
+    /// Of the process; 0 until the first record. Asked for then, because later a filter may forbid the call.
+    pid: u32,
 }
 
 impl Batch {
@@ -76,6 +78,9 @@ impl Batch {
     }
 
     pub fn push(&mut self, event: &Event<'_>) {
+        if self.pid == 0 {
+            self.pid = std::process::id();
+        }
         let out = &mut self.bytes;
         out.truncate(self.whole);
         if out.is_empty() {
@@ -99,10 +104,10 @@ impl Batch {
     }
 
     /// Its bytes, as they are to be written. `ahead`: how many nanoseconds the wall clock is ahead of the monotonic one.
-    pub fn sealed(&mut self, pid: u32, ahead: u64) -> &[u8] {
+    pub fn sealed(&mut self, ahead: u64) -> &[u8] {
         self.bytes.truncate(self.whole);
         let (head, body) = self.bytes.split_at_mut(SUMMED);
-        body[..4].copy_from_slice(&pid.to_le_bytes());
+        body[..4].copy_from_slice(&self.pid.to_le_bytes());
         body[4..12].copy_from_slice(&ahead.to_le_bytes());
         head[..4].copy_from_slice(&MARK);
         head[4..8].copy_from_slice(&(body.len() as u32).to_le_bytes());
@@ -247,7 +252,7 @@ mod tests {
                         error in proptest::option::of(".{0,200}"), subject in "[0-9a-f-]{0,36}", field in ".{0,60}") -> Record {
             let [wall_ns, monotonic_ns, duration_ns] = numbers.map(u64::from);
             let role = Role::from(role).unwrap();
-            Record { sequence: 0, wall_ns, monotonic_ns, duration_ns, revision, pid: 7, role, call, args, error, subject, field }
+            Record { sequence: 0, wall_ns, monotonic_ns, duration_ns, revision, pid: std::process::id(), role, call, args, error, subject, field }
         }
     }
 
@@ -260,14 +265,14 @@ mod tests {
             let args: Telling<'_> = &|a| a.text(args);
             for _ in 0..2 {
                 if batch.is_full() {
-                    all.extend(batch.sealed(7, 1000));
+                    all.extend(batch.sealed(1000));
                     assert!(batch.bytes.len() <= FULL);
                     batch.clear();
                 }
                 batch.push(&Event { role, began, ended: began + duration_ns, call, args, error, cause });
             }
         }
-        all.extend(batch.sealed(7, 1000));
+        all.extend(batch.sealed(1000));
         all
     }
 
@@ -324,8 +329,8 @@ mod tests {
         fn entries_of_noise_are_no_panic(noise in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut bytes = [&[0; HEAD], &noise[..]].concat();
             let whole = bytes.len();
-            let mut batch = Batch { bytes: std::mem::take(&mut bytes), whole, cause: None };
-            let _ = decode_all(batch.sealed(1, 1), 0);
+            let mut batch = Batch { bytes: std::mem::take(&mut bytes), whole, ..Batch::default() };
+            let _ = decode_all(batch.sealed(1), 0);
         }
     }
 
@@ -345,7 +350,7 @@ mod tests {
         }));
         assert!(told.is_err());
         push(&|a| a.text("3"));
-        let args: Vec<String> = decode_all(batch.sealed(1, 1), 0).into_iter().map(|r| r.args).collect();
+        let args: Vec<String> = decode_all(batch.sealed(1), 0).into_iter().map(|r| r.args).collect();
         assert_eq!(args, ["1", "3"]);
     }
 }

@@ -89,6 +89,12 @@ impl Journal {
     /// Takes a record.
     pub fn append(self: &Arc<Journal>, event: &Event<'_>) {
         let mut waiting = self.waiting();
+        // Others may have come in between a batch that is full and its writing: one that is too long nobody could read.
+        while waiting.is_full() {
+            drop(waiting);
+            self.flush();
+            waiting = self.waiting();
+        }
         let first = waiting.is_empty();
         waiting.push(event);
         let full = waiting.is_full();
@@ -109,7 +115,7 @@ impl Journal {
             return;
         }
         let now = Clock::read();
-        let bytes = batch.sealed(std::process::id(), now.wall_ns.wrapping_sub(now.monotonic_ns));
+        let bytes = batch.sealed(now.wall_ns.wrapping_sub(now.monotonic_ns));
         let written = (&**file).write_all(bytes).is_ok();
         match self.pace {
             // It has one thread, and goes on soon.

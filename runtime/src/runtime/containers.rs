@@ -241,7 +241,10 @@ impl Runtime {
     pub async fn remove_container(&self, id: &ContainerId, scribe: &Scribe) -> Result<()> {
         let Some(sandbox) = self.find(&id.sandbox) else { return Ok(()) };
         let _ = sandbox.with_container(id, |c| c.leaving = true);
-        self.stop_container(id, libc::SIGKILL, Duration::ZERO, scribe).await?;
+        if let Err(e) = self.stop_container(id, libc::SIGKILL, Duration::ZERO, scribe).await {
+            let _ = sandbox.with_container(id, |c| c.leaving = false);
+            return Err(e);
+        }
         let _turn = sandbox.turn.lock().await;
         self.clear_container(&sandbox, id, scribe).await
     }

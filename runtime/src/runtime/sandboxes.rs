@@ -207,6 +207,7 @@ impl Runtime {
     pub async fn update_sandbox(&self, id: &str, resources: &Resources, scribe: &Scribe) -> Result<Vec<String>> {
         let sandbox = self.get(id)?;
         let _turn = sandbox.turn.lock().await;
+        self.must_be(&sandbox)?;
         let mut record = sandbox.state().record.clone();
         record.spec.resources = record.spec.resources.with(resources);
         let (kernel, path) = (Kernel::new(scribe), self.0.tree.path(&record.spec.cgroup));
@@ -222,10 +223,19 @@ impl Runtime {
         Ok(unenforced)
     }
 
+    /// Whoever had the turn before may have removed the sandbox: then nothing more is written for it.
+    fn must_be(&self, sandbox: &Arc<Sandbox>) -> Result<()> {
+        match self.find(&sandbox.id) {
+            Some(found) if Arc::ptr_eq(&found, sandbox) => Ok(()),
+            _ => Err(Error::NotFound(format!("sandbox {}", sandbox.id))),
+        }
+    }
+
     /// Notes another annotation with a sandbox, durably.
     pub async fn annotate_sandbox(&self, id: &str, annotation: String) -> Result<()> {
         let sandbox = self.get(id)?;
         let _turn = sandbox.turn.lock().await;
+        self.must_be(&sandbox)?;
         let mut record = sandbox.state().record.clone();
         record.spec.annotation.clone_from(&annotation);
         self.blocking(move |inner| inner.folders.write_sandbox(&record)).await?;

@@ -56,7 +56,7 @@ impl Indexes {
         let mut from = 0;
         let gaps = self.0.iter().chain(std::iter::once(&end)).flat_map(|(first, last)| {
             let gap = from..*first;
-            from = last + 1;
+            from = last.saturating_add(1);
             gap
         });
         gaps.take_while(|index| *index < completions).take(most).collect()

@@ -49,19 +49,21 @@ pub fn record<'a>(view: &View<'a>, tally: &Tally<'a>, ending: Option<Ending>, st
     let mut recorded = Recorded { released: Vec::new(), guard: None };
     let mut indexes = Vec::new();
     let mut new: Vec<&Arc<Pod>> = Vec::new();
+    let known: BTreeSet<String> = ends.failed.iter().chain(&ends.succeeded).cloned().collect();
     for pod in in_order(view) {
-        if indexes.len() + ends.succeeded.len() + ends.failed.len() >= MOST_UNCOUNTED {
-            break;
-        }
         if !may_go(view, tally, ending, pod) {
             continue;
         }
-        recorded.released.push(pod);
         let uid = pods::uid(pod);
-        let known = ends.failed.iter().chain(&ends.succeeded).any(|known| known == uid);
-        if known {
+        if known.contains(uid) {
+            recorded.released.push(pod);
             continue;
         }
+        // The others' turn comes when those that wait have been let go.
+        if indexes.len() + ends.succeeded.len() + ends.failed.len() >= MOST_UNCOUNTED {
+            continue;
+        }
+        recorded.released.push(pod);
         if meta::phase(pod) == "Succeeded" {
             match pods::is_indexed(view.job) {
                 true => indexes.extend(pods::valid_index(view.job, pod)),

@@ -139,7 +139,7 @@ fn unbound(
     let class = classes.iter().find(|class| meta::name(&class.metadata) == name);
     let waits = class.is_some_and(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
     let delayed = waits && meta::annotation(&claim.metadata, SELECTED_NODE).is_none();
-    if let Some(volume) = matching::best(claim, volumes, delayed) {
+    if let Some(volume) = matching::best(claim, volumes, waits) {
         return bind(claim, volume, now);
     }
     let note = |warning: bool, reason: &'static str, message: String| {

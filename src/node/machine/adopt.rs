@@ -138,7 +138,12 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
         let Some(now) = newest.next() else { continue };
         container.backoff = now.labels.get(labels::BACKOFF).map(|l| Backoff::from_label(l)).unwrap_or_default();
         let older = newest.next().map(|c| attempt_of(machine, &c)).or(container.attempt.take());
-        let attempt = attempt_of(machine, &now);
+        let mut attempt = attempt_of(machine, &now);
+        if attempt.exit.is_none() && attempt.resources.is_none() {
+            // An agent that could not resize started it, with what the Pod was admitted with.
+            let part = pod.part(&name);
+            attempt.resources = Some(part.and_then(|p| p.container.resources.clone()).unwrap_or_default());
+        }
         container.image = match attempt.exit {
             None => Image::Ready { name: attempt.image.clone(), id: attempt.image_id.clone() },
             Some(_) => Image::Unknown,

@@ -94,7 +94,7 @@ impl Plugin for DefaultPreemptionArgs {
 
 /// Why a Pod may not cost others their place.
 fn not_eligible(pod: &PodInfo, cluster: &Cluster, search: &Search) -> Option<&'static str> {
-    if pod.spec().and_then(|spec| spec.preemption_policy.as_deref()) == Some("Never") {
+    if !pod.may_preempt() {
         return Some("not eligible due to preemptionPolicy=Never.");
     }
     let node = cluster.node(cluster.nominations.of(&pod.uid)?)?;

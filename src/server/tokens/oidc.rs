@@ -99,6 +99,8 @@ impl Oidc {
         let mut validation = Validation::new(head.alg);
         validation.set_issuer(&[&self.0.config.issuer]);
         validation.set_audience(&[&self.0.config.client_id]);
+        // Without this a token that is for nobody in particular would do.
+        validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         // The clock is ours, see below.
         validation.validate_exp = false;
         let mut why = anyhow!("the issuer has no such key");
@@ -123,10 +125,12 @@ impl Oidc {
         if let Some(known) = self.keys().find(id, now) {
             return Ok(known);
         }
-        self.keys().read_at = Some(now);
-        let set = self.read_keys().await.context("reading the issuer's keys")?.keys;
-        self.keys().set = set;
-        Ok(self.keys().find(id, now).unwrap_or_default())
+        let read = self.read_keys().await.context("reading the issuer's keys");
+        let mut keys = self.keys();
+        // Also after a failure: it is not asked again at once.
+        keys.read_at = Some(now);
+        keys.set = read?.keys;
+        Ok(keys.find(id, now).unwrap_or_default())
     }
 
     fn keys(&self) -> MutexGuard<'_, Keys> {

@@ -3,7 +3,7 @@
 use podwright::{
     api::{Env, pod_resources},
     scheduler::{
-        decide::{Decision, decide, fits, scores},
+        decide::{Decision, check, decide, scores},
         profile::Profile,
     },
 };
@@ -234,7 +234,7 @@ fn ranking(spec: Value, nodes: Vec<Value>, loads: &[(&str, Value)]) -> String {
         cluster.assume(pod(&format!("other-{n}"), load.clone()), node);
     }
     let (pod, profile) = (pod("p", spec), Profile::default());
-    let fit: Vec<_> = cluster.in_turn().filter(|node| fits(&pod, &cluster, &profile, node).is_ok()).collect();
+    let fit: Vec<_> = cluster.in_turn().filter(|node| check(&pod, &cluster, &profile, node.slot).is_none()).collect();
     let mut ranked: Vec<_> =
         scores(&pod, &cluster, &profile, &fit).into_iter().zip(fit.iter().map(|node| node.name.clone())).collect();
     ranked.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::{core::v1::Pod, scheduling::v1::PriorityClass};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    scheduling::v1::PriorityClass,
+};
 use podwright::{
     api::{Env, patch},
     scheduler,
@@ -62,6 +65,27 @@ fn a_more_important_pod_gets_its_room_once_its_victims_are_gone() {
         world.until("high is bound", || world.place("high").is_some()).await;
         world.until("late is bound beside it", || world.place("late").is_some()).await;
         assert_eq!(world.place("mid").as_deref(), Some("n1"));
+        world.stop().await;
+    });
+}
+
+#[test]
+fn a_pod_wakes_when_it_could_make_room_for_itself() {
+    run(|| async {
+        let world = World::new().await;
+        world.node("n1", json!({})).await;
+        classes(&world).await;
+        world.pod("low", important("4", 1)).await;
+        world.until("it is bound", || world.place("low").is_some()).await;
+        let merge = |change| world.client.merge::<Node>(None, "n1", None, change);
+        merge(json!({ "spec": { "unschedulable": true } })).await.expect("n1");
+        world.pod("high", important("4", 10)).await;
+        world.until("it is told", || world.told("high").is_some()).await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        merge(json!({ "spec": { "unschedulable": null } })).await.expect("n1");
+        world.settle().await;
+        let leaves = world.get("low").is_some_and(|p| p.metadata.deletion_timestamp.is_some());
+        assert!(leaves, "the node is full, but not of its equals");
         world.stop().await;
     });
 }

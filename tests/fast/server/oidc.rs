@@ -72,6 +72,9 @@ async fn an_issuers_tokens_are_recognized_by_its_keys() {
     let wrong = [
         forged.sign(issuer, now, json!({})),
         key.sign(issuer, now, json!({"aud": "another"})),
+        key.sign(issuer, now, json!({"aud": null})),
+        key.sign(issuer, now, json!({"aud": 5})),
+        key.sign(issuer, now, json!({"iss": null})),
         key.sign(issuer, now, json!({"iss": "https://evil.example.com"})),
         key.sign(issuer, now, json!({"exp": now - 1})),
         key.sign(issuer, now, json!({"nbf": now + 600})),

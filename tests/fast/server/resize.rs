@@ -49,6 +49,7 @@ const CHANGES: &[(&str, &str, &str)] = &[
     ("containers: [{name: c, resources: {requests: {cpu: 300m}}}]", "spec.containers[0].resources.requests", "Invalid value: \"300m\": must be less than or equal to cpu limit of 200m"),
     ("containers: [{name: c, resources: {requests: {cpu: ~}}}, {name: d, resources: ~}]", "spec.containers[1].resources.requests", "Forbidden: resource requests cannot be removed"),
     ("containers: [{name: c, resources: {limits: {memory: ~}}}]", "spec.containers[0].resources.limits", "Forbidden: resource limits cannot be removed"),
+    ("containers: [{name: c, resources: {limits: {cpu: 0}, requests: {cpu: 0}}}]", "spec.containers[0].resources.limits", "Forbidden: resource limits cannot be removed"),
     ("initContainers: [{name: s, resources: ~}]", "spec.initContainers[0].resources.limits", "Forbidden: resource limits cannot be removed"),
     ("containers: [{name: c, resources: {limits: {ephemeral-storage: 1Gi}}}]", "spec", ONLY),
     ("containers: [{name: d, resources: {limits: {example.com/gpu: 1}}}]", "spec", ONLY),

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::super::{At, Errors, same};
 use super::update::MIRROR;
-use crate::api::{Object, pod};
+use crate::api::{Object, pod, quantity::Quantity};
 
 /// The lists of containers whose resources may change, and what may not be done to them.
 const LISTS: [(&str, &str, &str); 2] = [
@@ -118,10 +118,18 @@ fn removed(new: &At<'_>, old: &At<'_>, errs: &mut Errors) {
         [("requests", "resource requests cannot be removed"), ("limits", "resource limits cannot be removed")]
     {
         let (now, before) = (new.get(field), old.get(field));
-        if before.entries().any(|(resource, _)| now.value.get(resource).is_none()) {
+        // A limit of nothing is none.
+        let nothing = |amount: &Value| field == "limits" && is_zero(amount);
+        let taken = |resource: &str, was: &Value| now.value.get(resource).is_none_or(nothing) && !nothing(was);
+        if before.entries().any(|(resource, was)| taken(resource, was.value)) {
             errs.forbidden(&now.path, why);
         }
     }
+}
+
+fn is_zero(amount: &Value) -> bool {
+    let text = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+    text.parse::<Quantity>().is_ok_and(|amount| amount.is_zero())
 }
 
 /// A container with as much CPU and memory as it had. As upstream has it, claims of devices are not kept: a container that has

@@ -74,6 +74,12 @@ fn at_most_500_uids_wait() {
     let case = Case::new(json!({ "completions": 700, "parallelism": 700 })).pods(all);
     assert_eq!(case.outcome()["uncountedTerminatedPods"]["succeeded"].as_array().unwrap().len(), 500);
     assert_eq!(moves(&case.plan()), (0, 0, 500));
+    // An earlier controller wrote that down, and ended before it let any go.
+    let waiting: Vec<String> = (0..500).map(|n| format!("p{n}")).collect();
+    let all = (0..700).map(|n| ended(&format!("p{n}"), 0, 50));
+    let case = Case::new(json!({ "completions": 700, "parallelism": 700 })).pods(all);
+    let case = case.status(json!({ "uncountedTerminatedPods": { "succeeded": waiting } }));
+    assert_eq!(moves(&case.plan()).2, 500, "those are let go");
 }
 
 #[test]
