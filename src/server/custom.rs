@@ -15,7 +15,7 @@ use super::Server;
 use super::call::Call;
 
 mod cleanup;
-mod convert;
+pub(in crate::server) mod convert;
 mod names;
 
 pub(super) use cleanup::begin;

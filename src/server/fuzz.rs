@@ -3,13 +3,20 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use jsonwebtoken::{Algorithm, Validation};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
+use tokio_util::codec::Framed;
 
 use super::admission::webhook::exchange;
 use super::certificates::check_request;
-use super::rest::streams::spdy::Session;
+use super::custom::convert;
+use super::rest::streams::remote::{Ends, by_websocket};
+use super::rest::streams::{spdy::Session, websocket};
+use super::tokens::oidc;
 use crate::api::Object;
+use crate::api::stream::{Frame, FrameCodec, STDOUT};
 
 /// What a client of SPDY/3.1 sends, up to its end: how many streams it opened, and how many bytes came by them.
 pub async fn spdy(sent: &[u8]) -> (usize, usize) {
@@ -47,6 +54,36 @@ pub async fn spdy(sent: &[u8]) -> (usize, usize) {
     told
 }
 
+/// What a client of an exec sends by WebSocket frames, up to its end: what the node hears of it. The node answers each frame.
+pub async fn websocket(sent: &[u8]) -> Vec<Frame> {
+    let (server, client) = tokio::io::duplex(64 << 10);
+    let (ours, node) = tokio::io::duplex(64 << 10);
+    let (mut answers, mut sender) = tokio::io::split(client);
+    let feed = async {
+        // Rubbish ends the connection early.
+        let _ = sender.write_all(sent).await;
+        let _ = sender.shutdown().await;
+    };
+    let drain = async {
+        let _ = tokio::io::copy(&mut answers, &mut tokio::io::sink()).await;
+    };
+    let serve = async {
+        let ends = Ends { stdin: true, stdout: true, stderr: true, tty: true };
+        by_websocket(websocket::socket(server).await, Framed::new(ours, FrameCodec), ends).await;
+    };
+    let hear = async {
+        let mut node = Framed::new(node, FrameCodec);
+        let mut heard = Vec::new();
+        while let Some(Ok(frame)) = node.next().await {
+            // A session that has ended hears nothing.
+            let _ = node.send(Frame { channel: STDOUT, payload: frame.payload.clone() }).await;
+            heard.push(frame);
+        }
+        heard
+    };
+    tokio::join!(feed, drain, serve, hear).3
+}
+
 /// Whether a request for a certificate, in PEM, is one that may be signed.
 pub fn certificate_request(pem: &str) -> Result<(), String> {
     let spec = json!({"request": STANDARD.encode(pem), "signerName": "kubernetes.io/kube-apiserver-client",
@@ -57,4 +94,18 @@ pub fn certificate_request(pem: &str) -> Result<(), String> {
 /// The `response` of what a webhook answered to the question `u`.
 pub fn webhook_answer(answer: Value, mutating: bool) -> Result<Value, String> {
     exchange::response_of(answer, &json!("admission.k8s.io/v1"), "u", mutating)
+}
+
+/// The objects of what a webhook answered to the question `u`: one Widget in version v2, converted.
+pub fn converted(answer: Value) -> Result<Object, String> {
+    convert::objects_of(answer, "u", "Widget", "example.com/v2", 1).map(|mut objects| objects.remove(0))
+}
+
+/// How many keys an OpenID Connect issuer's document has, and whether one of them has signed a token.
+pub fn issuer_keys(document: &[u8], token: &str) -> Result<(usize, bool), String> {
+    let keys = oidc::published(document).map_err(|why| why.to_string())?.keys;
+    let mut validation = Validation::new(Algorithm::ES256);
+    validation.validate_exp = false;
+    let claims = oidc::claims(token, &keys, None, &validation).map_err(|why| why.to_string())?;
+    Ok((keys.len(), claims.is_some()))
 }

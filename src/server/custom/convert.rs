@@ -244,27 +244,39 @@ impl Server {
             "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": sent},
         });
         let answer = asked(self, &webhook["clientConfig"], &review).await;
-        let mut answer = answer.map_err(|why| failed(format!("{why:#}")))?;
-        let response = answer.get_mut("response").map(Value::take).unwrap_or_default();
-        if response["uid"] != uid {
-            return Err(failed(format!("expected response.uid={uid:?}, got {}", response["uid"])));
-        }
-        if response["result"]["status"] != "Success" {
-            let why = response["result"]["message"].as_str().unwrap_or("no message");
-            return Err(failed(why.to_owned()));
-        }
-        let objects = response["convertedObjects"].as_array().cloned().unwrap_or_default();
-        if objects.len() != sent.len() {
-            return Err(failed(format!("returned {} objects, expected {}", objects.len(), sent.len())));
-        }
-        let wrong = objects.iter().position(|object| object["apiVersion"] != wanted || object["kind"] != row.kind);
-        match wrong {
-            Some(at) => Err(failed(format!(
-                "returned invalid converted object at index {at}: invalid groupVersion (expected {wanted}, received {})",
-                objects[at]["apiVersion"]
-            ))),
-            None => Ok(objects.into_iter().map(Object).collect()),
-        }
+        let answer = answer.map_err(|why| failed(format!("{why:#}")))?;
+        objects_of(answer, &uid, row.kind, wanted, sent.len()).map_err(failed)
+    }
+}
+
+/// The objects of a ConversionReview that answers the question `uid`: as many as were sent, of that kind in the version wanted.
+pub(in crate::server) fn objects_of(
+    mut answer: Value,
+    uid: &str,
+    kind: &str,
+    wanted: &str,
+    sent: usize,
+) -> Result<Vec<Object>, String> {
+    let mut response = answer.get_mut("response").map(Value::take).unwrap_or_default();
+    if response["uid"] != uid {
+        return Err(format!("expected response.uid={uid:?}, got {}", response["uid"]));
+    }
+    if response["result"]["status"] != "Success" {
+        return Err(response["result"]["message"].as_str().unwrap_or("no message").to_owned());
+    }
+    let objects = match response.get_mut("convertedObjects").map(Value::take) {
+        Some(Value::Array(objects)) => objects,
+        _ => Vec::new(),
+    };
+    if objects.len() != sent {
+        return Err(format!("returned {} objects, expected {sent}", objects.len()));
+    }
+    match objects.iter().position(|object| object["apiVersion"] != wanted || object["kind"] != kind) {
+        Some(at) => Err(format!(
+            "returned invalid converted object at index {at}: invalid groupVersion (expected {wanted}, received {})",
+            objects[at]["apiVersion"]
+        )),
+        None => Ok(objects.into_iter().map(Object).collect()),
     }
 }
 

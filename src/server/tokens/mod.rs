@@ -20,7 +20,7 @@ use super::{Server, store_error};
 mod bootstrap;
 mod fixed;
 mod issue;
-mod oidc;
+pub(super) mod oidc;
 mod secret;
 mod verify;
 

@@ -1,6 +1,6 @@
 //! Bearer tokens of an OpenID Connect issuer, as upstream's `--oidc-*` options have them.
 //!
-//! The issuer's keys come from a file, or from the issuer itself; they are read when a token names one that is not known.
+//! The issuer's keys come from a file, or from the issuer itself; they are read when no known one has signed a token.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +12,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{Request, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use jiff::Timestamp;
+use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use rustls_pki_types::pem::PemObject;
@@ -71,7 +72,7 @@ struct Inner {
 
 #[derive(Default)]
 struct Keys {
-    set: Vec<Jwk>,
+    set: Arc<Vec<Jwk>>,
     read_at: Option<Timestamp>,
 }
 
@@ -95,7 +96,6 @@ impl Oidc {
         if !ALGORITHMS.contains(&head.alg) {
             bail!("its algorithm {:?} is not accepted", head.alg);
         }
-        let keys = self.keys_of(head.kid.as_deref(), now).await?;
         let mut validation = Validation::new(head.alg);
         validation.set_issuer(&[&self.0.config.issuer]);
         validation.set_audience(&[&self.0.config.client_id]);
@@ -103,34 +103,31 @@ impl Oidc {
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         // The clock is ours, see below.
         validation.validate_exp = false;
-        let mut why = anyhow!("the issuer has no such key");
-        for key in keys {
-            let verified =
-                DecodingKey::from_jwk(&key).and_then(|key| jsonwebtoken::decode::<Value>(token, &key, &validation));
-            match verified {
-                Ok(decoded) => return self.user_of(&decoded.claims, now),
-                Err(error) => why = error.into(),
+        let signed_by = |keys: &[Jwk]| claims(token, keys, head.kid.as_deref(), &validation);
+        let known = self.keys().set.clone();
+        let claims = match signed_by(&known)? {
+            Some(claims) => claims,
+            None => {
+                self.refresh(now).await?;
+                let keys = self.keys().set.clone();
+                signed_by(&keys)?.ok_or_else(|| anyhow!("none of the issuer's keys has signed it"))?
             }
-        }
-        Err(why)
+        };
+        self.user_of(&claims, now)
     }
 
-    /// The keys of this id, or all where the token names none.
-    async fn keys_of(&self, id: Option<&str>, now: Timestamp) -> anyhow::Result<Vec<Jwk>> {
-        if let Some(known) = self.keys().find(id, now) {
-            return Ok(known);
-        }
+    /// Reads the keys anew, unless that was done just now.
+    async fn refresh(&self, now: Timestamp) -> anyhow::Result<()> {
         let _turn = self.0.asking.lock().await;
-        // Somebody may have asked meanwhile.
-        if let Some(known) = self.keys().find(id, now) {
-            return Ok(known);
+        if self.keys().read_at.is_some_and(|at| now.as_second() - at.as_second() < REFRESH_EVERY) {
+            return Ok(());
         }
         let read = self.read_keys().await.context("reading the issuer's keys");
         let mut keys = self.keys();
         // Also after a failure: it is not asked again at once.
         keys.read_at = Some(now);
-        keys.set = read?.keys;
-        Ok(keys.find(id, now).unwrap_or_default())
+        keys.set = Arc::new(read?.keys);
+        Ok(())
     }
 
     fn keys(&self) -> MutexGuard<'_, Keys> {
@@ -141,7 +138,7 @@ impl Oidc {
         let config = &self.0.config;
         if let Some(path) = &config.jwks_file {
             let text = tokio::fs::read(path).await.with_context(|| format!("reading {}", path.display()))?;
-            return Ok(serde_json::from_slice(&text)?);
+            return published(&text);
         }
         let roots = config.ca_file.as_deref().unwrap_or(Path::new(SYSTEM_ROOTS));
         let url = format!("{}/.well-known/openid-configuration", config.issuer.trim_end_matches('/'));
@@ -150,7 +147,7 @@ impl Oidc {
             bail!("{url} is the document of {}", document["issuer"]);
         }
         let keys = document["jwks_uri"].as_str().ok_or_else(|| anyhow!("{url} names no keys"))?;
-        Ok(serde_json::from_slice(&fetch(keys, roots).await?)?)
+        published(&fetch(keys, roots).await?)
     }
 
     fn user_of(&self, claims: &Value, now: Timestamp) -> anyhow::Result<User> {
@@ -182,14 +179,37 @@ impl Oidc {
     }
 }
 
-impl Keys {
-    /// Those of this id (all where there is none); `None`: it is worth asking for others.
-    fn find(&self, id: Option<&str>, now: Timestamp) -> Option<Vec<Jwk>> {
-        let has_id = |key: &&Jwk| id.is_none() || key.common.key_id.as_deref() == id;
-        let found: Vec<Jwk> = self.set.iter().filter(has_id).cloned().collect();
-        let fresh = self.read_at.is_some_and(|at| now.as_second() - at.as_second() < REFRESH_EVERY);
-        (fresh || !found.is_empty()).then_some(found)
+/// The keys of a document (RFC 7517). Those that this library does not know are none that anyone may sign with.
+pub(in crate::server) fn published(document: &[u8]) -> anyhow::Result<JwkSet> {
+    let document: Value = serde_json::from_slice(document)?;
+    let keys = document["keys"].as_array().ok_or_else(|| anyhow!("it is no set of keys"))?;
+    Ok(JwkSet { keys: keys.iter().filter_map(|key| serde_json::from_value(key.clone()).ok()).collect() })
+}
+
+/// What a token claims, if one of the keys has signed it: one of this id, or any where the token names none. An error: it is
+/// signed, but wrong.
+pub(in crate::server) fn claims(
+    token: &str,
+    keys: &[Jwk],
+    id: Option<&str>,
+    validation: &Validation,
+) -> anyhow::Result<Option<Value>> {
+    for key in keys.iter().filter(|key| id.is_none() || key.common.key_id.as_deref() == id) {
+        let verified =
+            DecodingKey::from_jwk(key).and_then(|key| jsonwebtoken::decode::<Value>(token, &key, validation));
+        match verified {
+            Ok(decoded) => return Ok(Some(decoded.claims)),
+            Err(why) if is_about_claims(why.kind()) => return Err(why.into()),
+            // Another's signature, or a key for other algorithms.
+            Err(_) => {}
+        }
     }
+    Ok(None)
+}
+
+fn is_about_claims(why: &ErrorKind) -> bool {
+    use ErrorKind::{InvalidAudience, InvalidIssuer, InvalidSubject, MissingRequiredClaim};
+    matches!(why, InvalidAudience | InvalidIssuer | InvalidSubject | MissingRequiredClaim(_))
 }
 
 impl std::fmt::Debug for Oidc {

@@ -20,29 +20,37 @@ use super::https::Https;
 
 /// An ES256 key of an issuer, which signs with it and publishes it.
 struct Key {
-    id: &'static str,
+    id: Option<&'static str>,
     pair: KeyPair,
 }
 
 impl Key {
     fn new(id: &'static str) -> Key {
-        Key { id, pair: KeyPair::generate().unwrap() }
+        Key { id: Some(id), pair: KeyPair::generate().unwrap() }
+    }
+
+    fn nameless() -> Key {
+        Key { id: None, pair: KeyPair::generate().unwrap() }
     }
 
     fn published(&self) -> Value {
         // An uncompressed point: 4, x, y.
         let point = self.pair.public_key_raw();
-        json!({
-            "kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": self.id,
+        let mut key = json!({
+            "kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig",
             "x": URL_SAFE_NO_PAD.encode(&point[1..33]), "y": URL_SAFE_NO_PAD.encode(&point[33..]),
-        })
+        });
+        if let Some(id) = self.id {
+            key["kid"] = id.into();
+        }
+        key
     }
 
     /// A token for Ann of the developers, unless changed.
     fn sign(&self, issuer: &str, now: i64, change: Value) -> String {
         let mut claims = json!({"iss": issuer, "aud": "podwright", "sub": "ann", "exp": now + 600, "groups": ["devs"]});
         claims.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-        let head = Header { kid: Some(self.id.into()), ..Header::new(Algorithm::ES256) };
+        let head = Header { kid: self.id.map(str::to_owned), ..Header::new(Algorithm::ES256) };
         jsonwebtoken::encode(&head, &claims, &EncodingKey::from_ec_der(self.pair.serialized_der())).unwrap()
     }
 }
@@ -164,6 +172,21 @@ async fn an_issuer_is_asked_for_its_keys_and_may_change_them() {
     assert_eq!(name(&new).await, ann);
     assert_eq!(name(&old).await, ann);
     assert_eq!(issuer.asked.load(Ordering::Relaxed), 4);
+
+    // Keys need no names; and one that means nothing here spoils none of the others.
+    let nameless = Key::nameless();
+    *issuer.keys.lock().unwrap() =
+        json!({"keys": [{"kty": "OKP", "crv": "X9", "kid": "odd"}, nameless.published(), new.published()]});
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(11)).await;
+    tokio::time::resume();
+    assert_eq!(name(&nameless).await, ann);
+    assert_eq!(name(&new).await, ann);
+    assert_eq!(name(&old).await, Err(401), "the issuer has withdrawn it");
+    let other = Value::from("another");
+    let refused = api.0.authenticate_token(&nameless.sign(&issuer.url, now, json!({"aud": other})), &[]).await;
+    assert_eq!(refused.unwrap_err().code, 401);
+    assert_eq!(issuer.asked.load(Ordering::Relaxed), 6);
 }
 
 #[tokio::test]

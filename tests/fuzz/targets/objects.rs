@@ -4,7 +4,7 @@ use podwright::api::kinds::registry::Registry;
 use podwright::api::managed_fields::{Apply, Managed, Operation, Scope, Set, Who, check};
 use podwright::api::patch::{self, strategic};
 use podwright::api::{FieldValidation, Kind, Object, duplicates, kinds, policy, protobuf, strategy, yaml};
-use podwright::server::fuzz::webhook_answer;
+use podwright::server::fuzz::{converted, webhook_answer};
 use podwright::server::rest::body::{self, Written};
 use serde_json::{Value, json};
 
@@ -80,6 +80,14 @@ pub const TARGETS: &[Target] = &[
             r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":true,"patchType":"JSONPatch","patch":"W10="}}"#,
             r#"{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":false,"status":{"code":403,"message":"no"},"warnings":["w"],"auditAnnotations":{"k":"v"}}}"#,
             "[]",
+        ],
+    ),
+    Target::json(
+        "conversion_answer",
+        conversion,
+        &[
+            r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview","response":{"uid":"u","result":{"status":"Success"},"convertedObjects":[{"apiVersion":"example.com/v2","kind":"Widget","metadata":{"name":"w"},"spec":{"n":1}}]}}"#,
+            r#"{"response":{"uid":"u","result":{"status":"Failed","message":"no"}}}"#,
         ],
     ),
     Target::bytes("protobuf", protobuf_body, protobuf_seeds),
@@ -253,6 +261,12 @@ fn webhook(value: Value) {
         if let Ok(response) = webhook_answer(value.clone(), mutating) {
             assert!(response.is_object() && response["uid"] == json!("u"), "{response}");
         }
+    }
+}
+
+fn conversion(value: Value) {
+    if let Ok(object) = converted(value) {
+        assert_eq!((object.api_version(), object.kind()), ("example.com/v2", "Widget"));
     }
 }
 

@@ -29,6 +29,7 @@ pub const TARGETS: &[Target] = &[
     Target::bytes("token", token, || {
         vec![FIXED.into(), b"eyJhbGciOiJub25lIn0.e30.".to_vec(), b"@".to_vec(), b"@\0\x05a".to_vec()]
     }),
+    Target::text("issuer_keys", issuer_keys, &[ISSUER_KEYS]),
     Target::bytes("certificate", certificate, || vec![PAPERS.certificate.to_vec()]),
     Target::text("certificate_request", certificate_request, &[]),
     Target::bytes("certificate_request_der", certificate_request_der, || vec![PAPERS.request.to_vec()]),
@@ -220,6 +221,22 @@ fn token(bytes: &[u8]) {
         assert!((code == 401) != good, "{code} for {:?}", String::from_utf8_lossy(token));
     });
 }
+
+/// What an OpenID Connect issuer publishes, and a token that none of its keys has signed.
+fn issuer_keys(text: &str) {
+    let [document, token] = parts(text);
+    if let Ok((keys, signed)) = fuzz::issuer_keys(document.as_bytes(), token) {
+        assert!(!signed, "a forged token, with {keys} keys");
+    }
+}
+
+const ISSUER_KEYS: &str = concat!(
+    r#"{"keys":[{"kty":"EC","crv":"P-256","alg":"ES256","use":"sig","kid":"a","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU","y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"},"#,
+    r#"{"kty":"RSA","alg":"RS256","n":"sXchDaQebHnPiGvyDOAT4saGEUetSyo9MKLOoWFsueri","e":"AQAB"},{"kty":"oct","k":"AAAA"}]}"#,
+    "\0",
+    "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJqb2UiLCJleHAiOjEzMDA4MTkzODB9.",
+    "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+);
 
 /// A certificate and a request for one, as a client makes them, in DER.
 struct Papers {

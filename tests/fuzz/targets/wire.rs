@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use bytes::BytesMut;
-use podwright::api::stream::{Frame, FrameCodec};
+use podwright::api::stream::{CLOSE, Frame, FrameCodec, RESIZE, STDIN};
 use podwright::node::probes::grpc;
 use podwright_journal::{Role, Scribe, decode_all};
 use podwright_net::dns::answer::{Reply, Transport, reply};
@@ -31,6 +31,12 @@ pub const TARGETS: &[Target] = &[
     Target::bytes("netlink", netlink, netlink_seeds),
     Target::bytes("grpc_health", grpc_health, || vec![vec![0, 0, 0, 0, 2, 8, 1], vec![0; 5]]),
     Target::bytes("spdy", spdy, spdy_seeds),
+    Target::bytes("websocket", websocket, || {
+        let messages = [&b"\x00hi"[..], b"\x04{\"Width\":80,\"Height\":24}", b"\xff\x00", b"\x02no"];
+        let whole: Vec<u8> = messages.iter().flat_map(|message| masked(0x82, message)).collect();
+        let cut = [masked(0x02, b"\x00a"), masked(0x89, b"ping"), masked(0x80, b"b"), masked(0x88, &[3, 232])].concat();
+        vec![whole, cut, masked(0x81, "\0é".as_bytes())]
+    }),
 ];
 
 fn stream_frames(bytes: &[u8]) {
@@ -167,6 +173,19 @@ fn spdy(bytes: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (streams, length) = runtime.block_on(podwright::server::fuzz::spdy(bytes));
     assert!(streams <= bytes.len() / 18 && length <= bytes.len(), "{streams} streams, {length} bytes");
+}
+
+/// Only the channels that a client may write to reach the node, and no more than was sent.
+fn websocket(bytes: &[u8]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let heard = runtime.block_on(podwright::server::fuzz::websocket(bytes));
+    assert!(heard.iter().all(|frame| matches!(frame.channel, STDIN | RESIZE | CLOSE)));
+    assert!(heard.iter().map(|frame| frame.payload.len() + 1).sum::<usize>() <= bytes.len());
+}
+
+/// A short frame as a client sends it, masked with zeros (RFC 6455, section 5.2).
+fn masked(head: u8, payload: &[u8]) -> Vec<u8> {
+    [&[head, 0x80 | payload.len() as u8, 0, 0, 0, 0][..], payload].concat()
 }
 
 /// A stream with plain headers in stored (uncompressed) blocks, data on it, a ping, a goodbye.

@@ -22,9 +22,9 @@ use crate::api::{Request, Status};
 mod forward;
 mod log;
 mod proxy;
-mod remote;
+pub(in crate::server) mod remote;
 pub(in crate::server) mod spdy;
-mod websocket;
+pub(in crate::server) mod websocket;
 
 /// The caller's end of a session with a node.
 type Frames = Framed<DuplexStream, FrameCodec>;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::Message;
 
@@ -55,15 +56,18 @@ pub async fn serve(server: &Server, request: Request, mut ask: Ask, tty: bool) -
 
 /// Which streams a session has.
 #[derive(Clone, Copy)]
-struct Ends {
-    stdin: bool,
-    stdout: bool,
-    stderr: bool,
-    tty: bool,
+pub(in crate::server) struct Ends {
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+    pub tty: bool,
 }
 
 /// The channels are the frames' own: only the framing differs.
-async fn by_websocket(socket: Socket, frames: Frames, ends: Ends) {
+pub(in crate::server) async fn by_websocket<S>(socket: Socket<S>, frames: Frames, ends: Ends)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let (mut sink, mut source) = socket.split();
     let (mut to_node, mut from_node) = frames.split();
     let upward = async {

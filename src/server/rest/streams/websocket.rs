@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use hyper::header::{self, HeaderMap};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig, frame::coding::CloseCode};
@@ -16,7 +16,7 @@ use crate::server::rest::reply::Reply;
 /// The largest message that is taken in.
 const MAX_MESSAGE: usize = 1 << 20;
 
-pub type Socket = WebSocketStream<Upgraded>;
+pub type Socket<S = Upgraded> = WebSocketStream<S>;
 
 /// The answer that opens a WebSocket with this subprotocol, "" for none.
 pub fn accept(headers: &HeaderMap, protocol: &str) -> Result<Reply, Status> {
@@ -34,7 +34,7 @@ pub fn accept(headers: &HeaderMap, protocol: &str) -> Result<Reply, Status> {
 }
 
 /// The server's end of an upgraded connection.
-pub async fn socket(upgraded: Upgraded) -> Socket {
+pub async fn socket<S: AsyncRead + AsyncWrite + Unpin>(upgraded: S) -> Socket<S> {
     let config = WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
     WebSocketStream::from_raw_socket(upgraded, Role::Server, Some(config)).await
 }
