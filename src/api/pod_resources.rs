@@ -108,10 +108,14 @@ pub fn held(pod: &Pod) -> Amounts {
     sum(pod, |container| held_by(pod, container, request), whole_requests(pod))
 }
 
-/// Whether the Pod's node has said that it cannot ever give it what it requests now.
+/// Whether the Pod's node has said that it cannot ever give it what it requests now: a verdict on an older generation says
+/// nothing of a newer wish.
 pub fn is_infeasible(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|c| c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible"))
+    conditions.iter().any(|c| {
+        let refused = c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible");
+        refused && c.observed_generation >= pod.metadata.generation
+    })
 }
 
 /// What a container holds; `requested` is what it requests.

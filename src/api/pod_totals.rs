@@ -28,7 +28,7 @@ pub fn limits(spec: &Value) -> Amounts {
 }
 
 /// The spec of a Pod with what its containers hold: what they ask for, or more as long as they still have more, or were
-/// promised it. What its node cannot ever give it does not count. Borrowed where that is what the spec says.
+/// promised it. What its node has found that it cannot ever give does not count; what it has not judged yet does. Borrowed where that is what the spec says.
 pub fn held(pod: &Value) -> Cow<'_, Value> {
     let spec = &pod["spec"];
     let list = |of: &'static str| pod["status"][of].as_array().into_iter().flatten();
@@ -36,7 +36,10 @@ pub fn held(pod: &Value) -> Cow<'_, Value> {
     if statuses().all(|status| status["resources"].is_null() && status["allocatedResources"].is_null()) {
         return Cow::Borrowed(spec);
     }
-    let infeasible = list("conditions").any(|c| c["type"] == "PodResizePending" && c["reason"] == "Infeasible");
+    let generation = pod["metadata"]["generation"].as_i64();
+    let infeasible = list("conditions").any(|c| {
+        c["type"] == "PodResizePending" && c["reason"] == "Infeasible" && c["observedGeneration"].as_i64() >= generation
+    });
     let mut spec = spec.clone();
     for list in ["containers", "initContainers"] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {

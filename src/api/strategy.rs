@@ -42,7 +42,7 @@ pub fn prepare_admitted(kind: &Kind, object: &mut Object) {
 }
 
 /// Readies a decoded object to replace `old`: status and what the system owns are the old ones, defaults are filled,
-/// and the generation counts a change of anything but metadata and status.
+/// and the generation counts.
 pub fn prepare_update(kind: &Kind, new: &mut Object, old: &Object) {
     keep_system_metadata(new, old);
     if kind.has_subresource("status") {
@@ -50,6 +50,12 @@ pub fn prepare_update(kind: &Kind, new: &mut Object, old: &Object) {
     }
     kind.default(new);
     (kind.strategy.prepare_update)(new, old);
+    count_generation(kind, new, old);
+}
+
+/// Counts a change of anything but metadata and status, where a kind has generations. Done anew after admission, which may
+/// change an object, or change it back.
+pub fn count_generation(kind: &Kind, new: &mut Object, old: &Object) {
     if kind.strategy.has_generation {
         let generation = old.generation() + i64::from(content_differs(kind, new, old));
         new.set_meta("generation", Value::from(generation));
@@ -78,8 +84,7 @@ pub fn prepare_ephemeral_update(kind: &Kind, new: &mut Object, old: &Object) {
         };
     }
     kind.default(&mut out);
-    let generation = old.generation() + i64::from(content_differs(kind, &out, old));
-    out.set_meta("generation", Value::from(generation));
+    count_generation(kind, &mut out, old);
     out.set_meta("resourceVersion", new.0["metadata"].get("resourceVersion").cloned());
     *new = out;
 }
@@ -103,8 +108,7 @@ pub fn prepare_resize_update(kind: &Kind, new: &mut Object, old: &Object) {
         }
     }
     kind.default(&mut out);
-    let generation = old.generation() + i64::from(content_differs(kind, &out, old));
-    out.set_meta("generation", Value::from(generation));
+    count_generation(kind, &mut out, old);
     out.set_meta("resourceVersion", new.0["metadata"].get("resourceVersion").cloned());
     *new = out;
 }

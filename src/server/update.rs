@@ -99,6 +99,13 @@ impl Server {
         taken: &Taken,
     ) -> Result<Plan, Status> {
         let (mut claims, mut releases) = (Vec::new(), Vec::new());
+        // What admission has changed beyond the part does not count.
+        match part {
+            Part::Whole => strategy::count_generation(call.rules(), &mut new, old),
+            Part::Ephemeral | Part::Resize => prepare(call, part, &mut new, old),
+            Part::Status if strategy::content_differs(call.rules(), &new, old) => prepare(call, part, &mut new, old),
+            Part::Status | Part::Approval | Part::Finalize => {}
+        }
         match part {
             Part::Whole => {
                 may_grant(self, call, &new, Some(old))?;

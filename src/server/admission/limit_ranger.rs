@@ -10,16 +10,18 @@ use crate::api::{Object, Quantity, Status};
 /// Tells what was filled in.
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
-/// Whether it is a write that LimitRanges bear on. (The resources of a Pod's containers do not change by an update.)
+/// Whether it is a write that LimitRanges bear on.
 pub(super) fn concerns(review: &Review<'_>) -> bool {
     match review.operation {
         Operation::Create => review.is_about("Pod") || review.is_about("PersistentVolumeClaim"),
-        Operation::Update => {
-            review.is_about("PersistentVolumeClaim")
-                || (review.call.kind.kind == "Pod" && review.subresource() == "resize")
-        }
+        Operation::Update => review.is_about("PersistentVolumeClaim") || is_resize(review),
         Operation::Delete | Operation::Connect => false,
     }
+}
+
+/// The only update that changes what a Pod's containers ask for.
+fn is_resize(review: &Review<'_>) -> bool {
+    review.call.kind.kind == "Pod" && review.operation == Operation::Update && review.subresource() == "resize"
 }
 
 fn ranges(review: &Review<'_>) -> Vec<Object> {
@@ -32,7 +34,8 @@ fn limits<'a>(range: &'a Object, of_type: &'static str) -> impl Iterator<Item = 
 }
 
 pub(super) fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
-    if review.call.kind.kind != "Pod" || review.operation != Operation::Create {
+    let is_new = review.is_about("Pod") && review.operation == Operation::Create;
+    if !is_new && !is_resize(review) {
         return Ok(());
     }
     for range in ranges(review) {

@@ -10,9 +10,11 @@ use crate::api::{Object, Status, pod_totals};
 const QUOTAS: &str = "resourcequotas";
 
 pub(super) fn charge(review: &Review<'_>, object: &Object) -> Result<Vec<Charge>, Status> {
+    let is_pod = review.call.kind.resource() == "pods";
     let counts = match (review.operation, review.subresource()) {
-        (Operation::Create | Operation::Update, "") => true,
-        (Operation::Update, "resize") => true,
+        (Operation::Create, "") | (Operation::Update, "resize") => true,
+        // Nothing else changes what a Pod takes; as upstream's evaluator has it.
+        (Operation::Update, "") => !is_pod,
         _ => false,
     };
     if !counts {

@@ -71,10 +71,14 @@ fn a_pod_that_is_resized_is_counted_with_all_that_it_may_hold() {
         let container = json!({ "name": "c", "resources": { "requests": quantities(wish) } });
         let mut sidecar = container.clone();
         (sidecar["name"], sidecar["restartPolicy"]) = (json!("s"), json!("Always"));
+        let (reason, judged) = reason.split_once(" of ").unwrap_or((reason, "2"));
+        let condition = json!({ "type": "PodResizePending", "status": "True", "reason": reason,
+            "observedGeneration": judged.parse::<i64>().unwrap() });
         let pod = json!({
+            "metadata": { "generation": 2 },
             "spec": { "containers": [container], "initContainers": [sidecar] },
             "status": { "containerStatuses": [status("c")], "initContainerStatuses": [status("s")],
-                "conditions": [{ "type": "PodResizePending", "status": "True", "reason": reason }] },
+                "conditions": [condition] },
         });
         let pod = serde_json::from_value(pod).unwrap();
         assert_eq!(pod_resources::requests(&pod).cpu, 2 * wish.parse::<i64>().unwrap() * 1000);
@@ -86,6 +90,7 @@ fn a_pod_that_is_resized_is_counted_with_all_that_it_may_hold() {
     assert_eq!(cpu("1", "3", "1", ""), 3);
     assert_eq!(cpu("1", "1", "3", ""), 3);
     assert_eq!(cpu("9", "1", "2", "Infeasible"), 2);
+    assert_eq!(cpu("9", "1", "2", "Infeasible of 1"), 9, "of an older wish");
 }
 
 #[test]

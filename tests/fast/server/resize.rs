@@ -251,8 +251,18 @@ async fn it_is_admitted_as_a_write_of_its_own() {
     // What cannot ever be given is not used.
     got.0["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "500".into();
     assert_eq!(counted(&got)[0], "500");
-    got.0["status"]["conditions"] = json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);
+    let infeasible = |generation: i64| json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible", "observedGeneration": generation}]);
+    got.0["status"]["conditions"] = infeasible(got.generation());
     assert_eq!(counted(&got)[0], "100m");
+    got.0["status"]["conditions"] = infeasible(got.generation() - 1);
+    assert_eq!(counted(&got)[0], "500", "its node has not judged this wish yet");
+
+    // Nor does a verdict on an older wish let a newer one pass.
+    let verdict = json!({"status": {"conditions": infeasible(shrunk.generation())}});
+    let shrunk = object_of(api.sub(Verb::Patch, "pods", "p", "status", verdict).await.unwrap());
+    let refused = ask(json!({"requests": {"cpu": "1100m"}, "limits": {"cpu": "1100m"}})).await.unwrap_err();
+    let why = "exceeded quota: q, requested: requests.cpu=200m, used: requests.cpu=900m, limited: requests.cpu=1";
+    assert_eq!((refused.code, refused.message), (403, format!("pods \"p\" is forbidden: {why}")));
 
     let user = User::new("system:node:n1", ["system:nodes", "system:authenticated"]);
     let asked = Request {
@@ -261,4 +271,20 @@ async fn it_is_admitted_as_a_write_of_its_own() {
         ..request(Verb::Update, "pods", "p", Some(shrunk.0), Options::default())
     };
     assert_eq!(api.0.handle(asked).await.unwrap_err().code, 403, "no node resizes what it runs");
+}
+
+#[tokio::test]
+async fn a_limit_range_fills_in_what_a_resize_leaves_out() {
+    let api = Api::new().await;
+    let mut made = sized("p");
+    made["spec"]["initContainers"].as_array_mut().unwrap().truncate(1);
+    api.create("pods", made).await.unwrap();
+    let range = json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "r"},
+        "spec": {"limits": [{"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"memory": "8Mi"}}]}});
+    api.create("limitranges", range).await.unwrap();
+    let new = resize(&api, "p", json!([{"name": "d", "resources": {"requests": {"cpu": "50m"}}}])).await.unwrap();
+    let filled = json!({"requests": {"cpu": "50m", "memory": "8Mi"}, "limits": {"cpu": "1"}});
+    assert_eq!(new.0["spec"]["containers"][1]["resources"], filled);
+    assert_eq!(new.generation(), 2);
+    assert!(new.0["metadata"]["annotations"].is_null(), "a resize writes resources alone");
 }

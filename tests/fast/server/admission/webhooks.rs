@@ -80,6 +80,31 @@ async fn a_mutating_webhook_is_asked_in_upstreams_form_and_patches() {
 }
 
 #[tokio::test]
+async fn what_a_webhook_changes_counts_as_a_generation_and_stays_within_the_part() {
+    let api = Api::new().await;
+    let labels = json!({"app": "d"});
+    let container = json!({"name": "c", "image": "i:1"});
+    let template = json!({"metadata": {"labels": labels}, "spec": {"containers": [container]}});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "labels": labels},
+        "spec": {"selector": {"matchLabels": labels}, "template": template}});
+    api.create("deployments.apps", deployment).await.unwrap();
+    let hook = Hook::new(|_| patch(json!([{"op": "replace", "path": "/spec/replicas", "value": 3}]))).await;
+    let rules = json!([{"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["UPDATE"],
+        "resources": ["deployments", "deployments/status"]}]);
+    api.mutating("m", &[hook.entry("a.example.com", json!({"rules": rules}))]).await;
+    let status = json!({"status": {"observedGeneration": 1, "replicas": 1}});
+    let told = object_of(api.sub(Verb::Patch, "deployments.apps", "d", "status", status).await.unwrap());
+    assert_eq!((&told.0["spec"]["replicas"], told.generation()), (&json!(1), 1));
+    assert_eq!(told.0["status"]["replicas"], 1);
+    let options = Options { patch_type: Some(PatchType::Merge), ..Options::default() };
+    let body = json!({"metadata": {"labels": {"more": "yes"}}});
+    let changed = api.0.handle(request(Verb::Patch, "deployments.apps", "d", Some(body), options)).await.unwrap();
+    let changed = object_of(changed);
+    assert_eq!((&changed.0["spec"]["replicas"], changed.generation()), (&json!(3), 2));
+    assert_eq!(hook.lines(), ["UPDATE deployments/status d", "UPDATE deployments d"]);
+}
+
+#[tokio::test]
 async fn a_refusal_says_who_refused_and_why() {
     for (status, code, message) in [
         (
