@@ -15,6 +15,7 @@ pub mod duration;
 pub mod env;
 pub mod int_or_string;
 pub mod kinds;
+pub mod level;
 pub mod managed_fields;
 pub mod object;
 pub mod patch;
@@ -41,6 +42,7 @@ pub mod yaml;
 
 pub use env::Env;
 pub use kinds::Kind;
+pub use level::Level;
 pub use object::Object;
 pub use quantity::Quantity;
 pub use request::{FieldValidation, Options, Request, Response, User, Verb, WatchEvent};

@@ -9,10 +9,10 @@ use std::{
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use super::{Client, Typed, blame};
-use crate::api::{Options, Request, Status, request::EventKind};
+use crate::api::{Level, Options, Request, Status, request::EventKind};
 
 /// The name of an object within its kind. Cluster-scoped kinds have an empty namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -89,7 +89,8 @@ struct State<K> {
 
 struct Shared<K> {
     state: RwLock<State<K>>,
-    synced: watch::Sender<bool>,
+    /// 1 when the first complete list has arrived.
+    synced: Level,
     task: Mutex<Option<tokio::task::AbortHandle>>,
 }
 
@@ -152,8 +153,7 @@ impl<K: Typed> InformerBuilder<K> {
             resource_version: String::new(),
             ended: false,
         };
-        let shared =
-            Arc::new(Shared { state: RwLock::new(state), synced: watch::Sender::new(false), task: Mutex::new(None) });
+        let shared = Arc::new(Shared { state: RwLock::new(state), synced: Level::default(), task: Mutex::new(None) });
         let reflector = Reflector {
             client: self.client,
             request: Request {
@@ -238,13 +238,12 @@ impl<K: Typed> Informer<K> {
 
     /// Whether the first complete list has arrived.
     pub fn has_synced(&self) -> bool {
-        *self.0.synced.borrow()
+        self.0.synced.now() > 0
     }
 
     /// Waits for the first complete list.
     pub async fn synced(&self) {
-        // The sender lives in `self`, so waiting cannot fail.
-        self.0.synced.subscribe().wait_for(|synced| *synced).await.ok();
+        self.0.synced.reached(1).await;
     }
 
     /// For a kind that is no more: tells subscribers that all its objects are gone, and nothing after that.
@@ -425,7 +424,7 @@ impl<K: Typed> Reflector<K> {
             state.resource_version = list.resource_version;
         });
         if let Some(shared) = self.shared.upgrade() {
-            shared.synced.send_replace(true);
+            shared.synced.set(1);
         }
         Ok(())
     }

@@ -189,8 +189,9 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
         world.catalog.synced().await;
     };
     tokio::select! {
-        () = synced => {}
+        biased;
         () = shutdown.cancelled() => return,
+        () = synced => {}
     }
     let mut tasks = JoinSet::new();
     for row in CONTROLLERS {

@@ -11,11 +11,10 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWrite
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::watch;
 
 use crate::api::kinds::registry::Registry;
 use crate::api::request::EventKind;
-use crate::api::{Kind, Object, Status, WatchEvent, kinds};
+use crate::api::{Kind, Level, Object, Status, WatchEvent, kinds};
 use crate::store::{Change, Entry, Range, Revision, Store};
 
 use super::encode::{Current, Head};
@@ -39,10 +38,12 @@ pub(super) struct Cache {
     pub kinds: Registry,
     by_segment: HashMap<String, Arc<Shelf>>,
     by_kind: HashMap<usize, Arc<Shelf>>,
+    /// The same in the order of the table of kinds: not in that of a hash, as who is told first acts first.
+    in_order: Vec<Arc<Shelf>>,
     /// The shelves of custom resources, by segment. One stays when its definition goes: what comes later under its
     /// name finds what is still there.
-    custom: RwLock<HashMap<String, Arc<Shelf>>>,
-    revision: watch::Sender<Revision>,
+    custom: RwLock<BTreeMap<String, Arc<Shelf>>>,
+    revision: Level,
 }
 
 /// One kind's part of the cache.
@@ -259,11 +260,11 @@ impl State {
 impl Cache {
     /// Lists everything; the future that comes with it keeps the cache up to date and runs until it is dropped.
     pub async fn open(store: Arc<dyn Store>) -> Result<(Arc<Cache>, impl Future<Output = ()> + Send), Status> {
-        let shelf = |kind: &'static Kind| Arc::new(Shelf::new(kind));
-        let by_kind: HashMap<_, _> = kinds::stored().map(|kind| (row(kind), shelf(kind))).collect();
-        let by_segment = by_kind.values().map(|shelf| (segment_of(shelf.kind), shelf.clone())).collect();
-        let (kinds, custom, revision) = (Registry::default(), RwLock::default(), watch::Sender::new(0));
-        let cache = Arc::new(Cache { store, kinds, by_segment, by_kind, custom, revision });
+        let in_order: Vec<_> = kinds::stored().map(|kind| Arc::new(Shelf::new(kind))).collect();
+        let by_kind = in_order.iter().map(|shelf| (row(shelf.kind), shelf.clone())).collect();
+        let by_segment = in_order.iter().map(|shelf| (segment_of(shelf.kind), shelf.clone())).collect();
+        let (kinds, custom, revision) = Default::default();
+        let cache = Arc::new(Cache { store, kinds, by_segment, by_kind, in_order, custom, revision });
         let from = cache.refill().await?;
         let fed = cache.clone();
         Ok((cache, async move { fed.feed(from).await }))
@@ -279,7 +280,7 @@ impl Cache {
     }
     pub fn shelves(&self) -> Vec<Arc<Shelf>> {
         let custom = self.custom.read().unwrap_or_else(PoisonError::into_inner);
-        self.by_kind.values().chain(custom.values()).cloned().collect()
+        self.in_order.iter().chain(custom.values()).cloned().collect()
     }
     /// Drops the changes up to a revision: nobody resumes from so long ago.
     pub fn forget(&self, upto: Revision) {
@@ -313,7 +314,7 @@ impl Cache {
     }
     /// The revision that all shelves show.
     pub fn revision(&self) -> Revision {
-        *self.revision.borrow()
+        self.revision.now()
     }
 
     /// Whether the cache shows everything that the store has acknowledged.
@@ -331,11 +332,9 @@ impl Cache {
         if self.revision() >= revision {
             return Ok(());
         }
-        let mut reached = self.revision.subscribe();
-        let waited = tokio::time::timeout(PATIENCE, reached.wait_for(|now| *now >= revision)).await;
-        match waited {
-            Ok(Ok(_)) => Ok(()),
-            _ => {
+        match tokio::time::timeout(PATIENCE, self.revision.reached(revision)).await {
+            Ok(()) => Ok(()),
+            Err(_) => {
                 let now = self.revision();
                 let mut status = Status::timeout(format!("Too large resource version: {revision}, current: {now}"));
                 status.details.get_or_insert_default().retry_after_seconds = Some(1);
@@ -362,7 +361,7 @@ impl Cache {
         for shelf in self.shelves() {
             shelf.refill(filled.remove(&Arc::as_ptr(&shelf)).unwrap_or_default(), page.revision);
         }
-        self.revision.send_replace(page.revision);
+        self.revision.set(page.revision);
         Ok(page.revision)
     }
 
@@ -394,7 +393,7 @@ impl Cache {
                 }
             }
             if let Some(last) = batch.last() {
-                self.revision.send_replace(last.revision);
+                self.revision.set(last.revision);
             }
         }
         Err(crate::store::Error::Io("the store ended the watch".into()))

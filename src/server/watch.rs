@@ -1,6 +1,6 @@
 //! The watch verb: selections, watchers found by what they select, and where a watch starts.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ enum Bucket {
 #[derive(Default)]
 pub(super) struct Watchers {
     all: Vec<Watcher>,
-    by_field: HashMap<Box<str>, HashMap<Box<str>, Vec<Watcher>>>,
+    by_field: BTreeMap<Box<str>, HashMap<Box<str>, Vec<Watcher>>>,
     last: u64,
 }
 
@@ -145,7 +145,10 @@ impl Watchers {
     pub fn bookmark(&self, shelf: &Shelf, revision: Revision) {
         let bookmark = bookmark(shelf.kind, revision, false);
         let in_buckets = self.by_field.values().flat_map(HashMap::values).flatten();
-        for watcher in self.all.iter().chain(in_buckets).filter(|w| w.bookmarks) {
+        let mut all: Vec<&Watcher> = self.all.iter().chain(in_buckets).filter(|w| w.bookmarks).collect();
+        // Not in the order of a hash: who is told first acts first.
+        all.sort_unstable_by_key(|watcher| watcher.id);
+        for watcher in all {
             // A watcher without room is busy with news and needs none.
             let _ = watcher.events.try_send(bookmark.clone());
         }
@@ -284,6 +287,7 @@ async fn end_of_watch(
         }
     };
     tokio::select! {
+        biased;
         _ = dropped => return,
         () = events.closed() => {}
         () = up => {}

@@ -166,8 +166,9 @@ impl Store for Sealed {
         tokio::spawn(async move {
             loop {
                 let batch = tokio::select! {
-                    batch = below.recv() => batch,
+                    biased;
                     () = sender.closed() => return,
+                    batch = below.recv() => batch,
                 };
                 let Some(batch) = batch else { return };
                 let opened = batch.and_then(|changes| own.changes(changes));

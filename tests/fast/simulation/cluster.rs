@@ -16,14 +16,14 @@ use podwright::{
     client::{Client, Informers, Key, local},
     controllers::{self, daemon_set::nodes, meta},
     server::{self, Server},
-    store::{Memory, Store},
+    store::Store,
 };
 use rand::{RngExt, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::rough;
+use super::{history::Recorded, rough};
 
 /// A Deployment as it is wished.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ struct Shared {
 
 pub struct Cluster {
     env: Env,
-    store: Arc<Memory>,
+    pub store: Arc<Recorded>,
     pub client: Client,
     /// The controllers' way to the server.
     controllers: Client,
@@ -121,7 +121,7 @@ impl Cluster {
 
     async fn with(seed: u64, way: impl FnOnce(Arc<Server>, Env) -> Client) -> Cluster {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().expect("a time"), seed);
-        let store = Arc::new(Memory::new());
+        let store = Arc::<Recorded>::default();
         let server = Server::open(store.clone(), env.clone(), server::Config::default()).await.expect("a server");
         let controllers = way(server.clone(), env.clone());
         let client = local::client(server, "test");

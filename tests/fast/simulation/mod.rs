@@ -6,9 +6,11 @@
 mod budgets;
 mod claims;
 mod cluster;
+mod history;
 mod jobs;
 mod leaders;
 mod rough;
+mod seeds;
 mod sets;
 
 use std::time::Duration;
@@ -152,7 +154,7 @@ fn an_orphaned_replica_set_is_adopted() {
 #[test]
 fn anything_may_happen_at_any_time() {
     let first: u64 = match std::env::var("SIMULATION_SEED") {
-        Ok(seed) => return random(seed.parse().expect("SIMULATION_SEED is a number"), 30),
+        Ok(seed) => return drop(random(seed.parse().expect("SIMULATION_SEED is a number"), 30)),
         Err(_) => rand::rng().random(),
     };
     for seed in (0..4).map(|n| first.wrapping_add(n) % 1_000_000) {
@@ -160,8 +162,9 @@ fn anything_may_happen_at_any_time() {
     }
 }
 
-fn random(seed: u64, rounds: usize) {
+fn random(seed: u64, rounds: usize) -> Vec<history::Line> {
     println!("SIMULATION_SEED={seed}");
+    let mut lines = Vec::new();
     run(async {
         let mut cluster = Cluster::rough(seed).await;
         let mut rng = StdRng::seed_from_u64(seed);
@@ -176,7 +179,9 @@ fn random(seed: u64, rounds: usize) {
             }
             cluster.rest(REST).await;
         }
+        lines = cluster.store.lines().clone();
     });
+    lines
 }
 
 /// One random event.
