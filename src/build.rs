@@ -13,7 +13,7 @@ use std::{env, fs};
 
 use flate2::{Compression, write::DeflateEncoder};
 use k8s_openapi::schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A type that the program asks for by name; those it refers to come along.
 struct Root {
@@ -81,6 +81,46 @@ fn roots() -> impl AsRef<[Root]> {
     }
 }
 
+/// The schemas of `metrics.k8s.io/v1beta1`, which k8s-openapi does not have.
+fn metrics() -> [(&'static str, Value); 3] {
+    let refer = |name: &str| json!({"$ref": format!("#/$defs/io.k8s.{name}")});
+    let text = |description: &str| json!({"type": "string", "description": description});
+    let usage = json!({
+        "type": "object", "additionalProperties": refer("apimachinery.pkg.api.resource.Quantity"),
+        "description": "The CPU that was used on average, and the memory working set.",
+    });
+    let object = |description: &str, field: &str, schema: &Value| {
+        json!({
+            "type": "object", "description": description, "required": ["timestamp", "window", field],
+            "properties": {
+                "apiVersion": text("APIVersion defines the versioned schema of this representation of an object."),
+                "kind": text("Kind is a string value representing the REST resource this object represents."),
+                "metadata": refer("apimachinery.pkg.apis.meta.v1.ObjectMeta"),
+                "timestamp": {
+                    "type": "string", "format": "date-time",
+                    "description": "The usage was measured in the interval [timestamp-window, timestamp].",
+                },
+                "window": text("The length of the interval."),
+                field: schema,
+            },
+        })
+    };
+    let container = json!({
+        "type": "object", "description": "ContainerMetrics sets resource usage metrics of a container.",
+        "required": ["name", "usage"],
+        "properties": {"name": text("The container's name in the Pod."), "usage": usage},
+    });
+    let containers = json!({
+        "type": "array", "items": refer("metrics.pkg.apis.metrics.v1beta1.ContainerMetrics"),
+        "description": "The running containers, all measured in the same interval.",
+    });
+    [
+        ("ContainerMetrics", container),
+        ("NodeMetrics", object("NodeMetrics sets resource usage metrics of a node.", "usage", &usage)),
+        ("PodMetrics", object("PodMetrics sets resource usage metrics of a pod.", "containers", &containers)),
+    ]
+}
+
 /// Writes `definitions`, every schema compressed by itself, one behind the other, and `definitions.rs`: where each lies,
 /// sorted by name, and the name of each root's.
 fn write_definitions(out: &Path, roots: &impl AsRef<[Root]>) {
@@ -93,6 +133,8 @@ fn write_definitions(out: &Path, roots: &impl AsRef<[Root]>) {
         writeln!(code, "impl Defined for {} {{ const NAME: &'static str = {:?}; }}", root.path, root.name)
             .expect("a String takes it");
     }
+    definitions
+        .extend(metrics().map(|(name, schema)| (format!("io.k8s.metrics.pkg.apis.metrics.v1beta1.{name}"), schema)));
     let mut packed = Vec::new();
     writeln!(code, "static DEFINITIONS: &[(&str, std::ops::Range<u32>)] = &[").expect("a String takes it");
     for (name, definition) in &definitions {

@@ -32,6 +32,32 @@ pub fn parse(text: &str) -> Option<Duration> {
     Some(total)
 }
 
+/// Go's form, as manifests have durations: `0s`, `1.5ms`, `15.02s`, `1m0s`, `2h3m4s`.
+pub fn go(duration: Duration) -> String {
+    let decimal = |nanos: u128, unit: u128| {
+        let (whole, part) = (nanos / unit, nanos % unit);
+        let digits = unit.ilog10() as usize;
+        let fraction = format!(".{part:0digits$}");
+        format!("{whole}{}", fraction.trim_end_matches('0').trim_end_matches('.'))
+    };
+    let nanos = duration.as_nanos();
+    match nanos {
+        0 => "0s".to_owned(),
+        1..1_000 => format!("{nanos}ns"),
+        1_000..1_000_000 => decimal(nanos, 1_000) + "µs",
+        1_000_000..1_000_000_000 => decimal(nanos, 1_000_000) + "ms",
+        _ => {
+            let (minutes, rest) = (nanos / 60_000_000_000, nanos % 60_000_000_000);
+            let seconds = decimal(rest, 1_000_000_000) + "s";
+            match (minutes / 60, minutes % 60) {
+                (0, 0) => seconds,
+                (0, minutes) => format!("{minutes}m{seconds}"),
+                (hours, minutes) => format!("{hours}h{minutes}m{seconds}"),
+            }
+        }
+    }
+}
+
 /// The age column of upstream's tables: `59s`, `4m12s`, `3h`, `2d4h`, `5y`. `seconds` may be negative (clock skew).
 pub fn human(seconds: i64) -> String {
     let (minutes, hours) = (seconds / 60, seconds / 3600);

@@ -38,6 +38,7 @@ mod ip_address;
 pub mod job;
 mod lease;
 mod limit_range;
+mod metrics;
 mod namespace;
 mod network_policy;
 mod node;
@@ -105,7 +106,7 @@ pub enum Storage {
     As(Conversion),
     /// The same for a custom resource.
     Version(&'static Kind),
-    /// Nowhere: what is created is an answer (reviews).
+    /// Nowhere: what is created is an answer (reviews), or what is read is made of what nodes report (metrics).
     Nowhere,
 }
 
@@ -434,6 +435,9 @@ pub static KINDS: &[Kind] = &[
     dynamic_resources::RESOURCE_CLAIM,
     dynamic_resources::RESOURCE_CLAIM_TEMPLATE,
     dynamic_resources::RESOURCE_SLICE,
+    // metrics.k8s.io: behind the core group, whose names its resources have
+    metrics::NODE,
+    metrics::POD,
 ];
 
 /// The rows whose objects are stored: every kind once, whatever its versions.

@@ -17,6 +17,7 @@ pub mod int_or_string;
 pub mod kinds;
 pub mod level;
 pub mod managed_fields;
+pub mod metrics;
 pub mod object;
 pub mod patch;
 pub mod pattern;

@@ -52,6 +52,10 @@ impl Quantity {
     pub fn from_millis(millis: i64) -> Quantity {
         Quantity { nanos: i128::from(millis) * 1_000_000, format: Format::DecimalSi }
     }
+    /// From billionths: nanocores.
+    pub fn from_nanos(nanos: u64) -> Quantity {
+        Quantity { nanos: nanos.into(), format: Format::DecimalSi }
+    }
     /// Whole units (bytes, cores), rounded up, as upstream's `Value()`.
     pub fn value(&self) -> i64 {
         clamp(ceil_div(self.nanos, NANO))

@@ -19,13 +19,14 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use k8s_openapi::{Metadata, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{Metadata, api::core::v1::Node, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::api::{
     Options, Request, Response, Status, Verb, WatchEvent,
+    metrics::Report,
     request::{Body, List, PatchType, Preconditions},
     status::qualified,
 };
@@ -220,6 +221,14 @@ impl Client {
         if let Some(uid) = uid {
             request.options.preconditions.get_or_insert_with(Preconditions::default).uid = Some(uid.to_owned());
         }
+        self.call(request).await.map(drop)
+    }
+
+    /// Tells the server what a node and its Pods use; what is read of it are `api::metrics`.
+    pub async fn report(&self, node: &str, report: &Report) -> Result<(), Status> {
+        let mut request = request::<Node>(Verb::Update, None, Some(node));
+        request.subresource = Some("usage".to_owned());
+        request.body = Some(serde_json::to_value(report).map_err(Status::internal)?);
         self.call(request).await.map(drop)
     }
 

@@ -2,7 +2,8 @@
 //!
 //! A request is resolved ([`call`]) and authorized ([`authorize`]), then its verb's file runs it. A write passes
 //! admission ([`admission`]), decoding, defaulting and validation (`api`), and ends in one store transaction
-//! ([`transact`]). Reads and watches are served from the watch cache ([`cache`]). Faces ([`rpc`], [`rest`]) are codecs onto
+//! ([`transact`]). Reads and watches are served from the watch cache ([`cache`]), those of metrics from what nodes report
+//! ([`usage`]). Faces ([`rpc`], [`rest`]) are codecs onto
 //! [`Server::handle`] and [`Server::watch`]; what goes through there the [`audit`] log tells. [`limits`] say how much may be asked
 //! at once, and [`encryption`] lies between all of it and the store.
 
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::api::kinds::registry::Kinds;
+use crate::api::kinds::{Storage, registry::Kinds};
 use crate::api::request::Body;
 use crate::api::rpc::Session;
 use crate::api::{Env, Object, Request, Response, Status, User, Verb, WatchEvent};
@@ -58,6 +59,7 @@ mod tokens;
 mod trace;
 mod transact;
 mod update;
+mod usage;
 mod versions;
 mod watch;
 mod webhook;
@@ -136,6 +138,7 @@ pub struct Server {
     turns: admission::Turns,
     programs: admission::Programs,
     gates: limits::Gates,
+    usages: usage::Usages,
     tasks: Tasks,
     /// Itself, for what it leaves running.
     me: std::sync::Weak<Server>,
@@ -172,7 +175,7 @@ impl Server {
         let streams = Arc::default();
         let signer = Signer::open(&*store, &env).await?;
         let trace = Trace::default();
-        let (verified, reach, turns, programs) = Default::default();
+        let (verified, reach, turns, programs, usages) = Default::default();
         let gates = limits::Gates::new(&config.limits);
         let server = Arc::new_cyclic(|me| Server {
             store,
@@ -188,6 +191,7 @@ impl Server {
             turns,
             programs,
             gates,
+            usages,
             tasks,
             me: me.clone(),
         });
@@ -257,6 +261,9 @@ impl Server {
         match (call.verb, call.subresource.as_deref()) {
             (Verb::Connect, _) => self.connect(&call).await,
             (_, Some(_)) => self.subresource(call).await,
+            (Verb::Get | Verb::List, None) if matches!(call.kind.storage, Storage::Nowhere) => {
+                self.read_usage(&call).await
+            }
             (Verb::Get, None) => self.get(&call).await,
             (Verb::List, None) => self.list(&call).await,
             (Verb::Create, None) => self.create(call).await,

@@ -16,7 +16,7 @@ use super::{Server, get};
 
 /// Subresources beside those of the kinds table: podwright's own, and proxy, which is the REST face's.
 const OWN: &[(&str, &[&str])] =
-    &[("Pod", &["inspect", "trace", "proxy"]), ("Service", &["proxy"]), ("Node", &["image", "dial", "proxy"])];
+    &[("Pod", &["inspect", "trace", "proxy"]), ("Service", &["proxy"]), ("Node", &["image", "dial", "proxy", "usage"])];
 
 pub(super) fn is_served(kind: &Kind, subresource: &str) -> bool {
     OWN.iter().any(|(of, names)| *of == kind.kind && names.contains(&subresource))
@@ -51,6 +51,7 @@ impl Server {
             ("eviction", Verb::Create) => self.evict(call).await,
             ("token", Verb::Create) => self.issue_token(call).await,
             ("trace", Verb::Get) => self.get_trace(&call).await,
+            ("usage", Verb::Update) => self.take_usage(call).await,
             (_, verb) => Err(call.not_allowed(&format!("{verb:?}").to_lowercase())),
         }
     }

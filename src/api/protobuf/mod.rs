@@ -282,7 +282,8 @@ mod tests {
     #[test]
     fn the_numbers_are_of_fields_that_there_are() {
         let mut seen = std::collections::HashSet::new();
-        for kind in kinds::KINDS {
+        // What can only be read is never received.
+        for kind in kinds::KINDS.iter().filter(|kind| kind.verbs.contains(&crate::api::Verb::Create)) {
             check(&kind.schema(), &kind.schema().name, &mut seen);
         }
         for (_, source) in OTHERS {

@@ -155,12 +155,12 @@ fn lease(node: &str, asked: &Attributes<'_>) -> Decision {
     Decision::Allow
 }
 
-/// Its own Node. `connect` is how an agent gets its sessions.
+/// Its own Node. `connect` is how an agent gets its sessions, `usage` takes its figures.
 fn own_node(node: &str, asked: &Attributes<'_>) -> Decision {
     let other = || format!("node '{node}' cannot {} '{}', only its own Node object", asked.verb, asked.name);
     match (asked.subresource, asked.verb) {
         ("", "create") => Decision::Allow,
-        ("", "update" | "patch" | "get" | "connect") | ("status", "get" | "update" | "patch") => {
+        ("", "update" | "patch" | "get" | "connect") | ("status", "get" | "update" | "patch") | ("usage", "update") => {
             match asked.name == node {
                 true => Decision::Allow,
                 false => Decision::NoOpinion(other()),

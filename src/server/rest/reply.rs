@@ -130,7 +130,11 @@ pub fn warn(reply: &mut Reply, warnings: &[String]) {
 
 /// A list as one JSON object, its items as they are.
 pub fn list(list: &List) -> Bytes {
-    let mut metadata = serde_json::json!({"resourceVersion": list.resource_version});
+    let mut metadata = serde_json::json!({});
+    // What is computed at every read has none.
+    if !list.resource_version.is_empty() {
+        metadata["resourceVersion"] = list.resource_version.as_str().into();
+    }
     if !list.continue_token.is_empty() {
         metadata["continue"] = list.continue_token.as_str().into();
     }

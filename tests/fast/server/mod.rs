@@ -19,6 +19,7 @@ mod resize;
 mod rest;
 mod rpc;
 mod services;
+mod usage;
 mod versions;
 mod who;
 

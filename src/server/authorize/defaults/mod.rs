@@ -107,7 +107,7 @@ fn all() -> Result<Vec<Wanted>, Status> {
             }
         };
         let mut role = wanted("clusterroles", None, name, rest)?;
-        if !into.is_empty() {
+        for into in into.split_whitespace() {
             role.object.0["metadata"]["labels"][format!("{AGGREGATE}{into}")] = "true".into();
         }
         all.push(role);

@@ -31,7 +31,7 @@ pub(super) struct ClusterRole {
     pub name: &'static str,
     /// It gathers the rules of all roles that are labelled to aggregate to this one.
     pub aggregates: &'static str,
-    /// It is labelled to aggregate to this one.
+    /// It is labelled to aggregate to these.
     pub into: &'static str,
     pub grants: &'static [Grant],
     pub bound_to: Option<&'static str>,
@@ -75,6 +75,13 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
     ClusterRole { name: "system:aggregate-to-view", into: "view", grants: VIEW, ..NOBODY },
     ClusterRole { name: "system:aggregate-to-edit", into: "edit", grants: EDIT, ..NOBODY },
     ClusterRole { name: "system:aggregate-to-admin", into: "admin", grants: ADMIN, ..NOBODY },
+    // As metrics-server brings it along.
+    ClusterRole {
+        name: "system:aggregated-metrics-reader",
+        into: "view edit admin",
+        grants: &[on(READ, "metrics.k8s.io", "pods nodes")],
+        ..NOBODY
+    },
     ClusterRole { name: "view", aggregates: "view", into: "edit", ..NOBODY },
     ClusterRole { name: "edit", aggregates: "edit", into: "admin", ..NOBODY },
     ClusterRole { name: "admin", aggregates: "admin", ..NOBODY },

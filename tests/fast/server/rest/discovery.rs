@@ -123,3 +123,36 @@ async fn version_health_and_metrics_are_told() {
         r#"apiserver_request_total{verb="list",group="",version="v1",resource="pods",subresource="",code="200"} 1"#;
     assert!(metrics.contains(counted), "{metrics}");
 }
+
+/// What `kubectl top` looks for.
+#[tokio::test]
+async fn metrics_are_an_api_group_of_their_own() {
+    let rest = Rest::new().await;
+    let groups = rest.get("/apis").await.json();
+    let metrics = find(&groups["groups"], "name", "metrics.k8s.io");
+    assert_eq!(metrics["preferredVersion"]["groupVersion"], "metrics.k8s.io/v1beta1");
+    let resources = rest.get("/apis/metrics.k8s.io/v1beta1").await.json();
+    for (name, kind, namespaced) in [("pods", "PodMetrics", true), ("nodes", "NodeMetrics", false)] {
+        let found = find(&resources["resources"], "name", name);
+        assert_eq!((&found["kind"], &found["namespaced"]), (&json!(kind), &json!(namespaced)));
+        assert_eq!(found["verbs"], json!(["get", "list"]));
+    }
+    // The names alone mean the core group's.
+    let wide = rest.ask("GET /apis", &[("accept", AGGREGATED)], "").await.json();
+    assert_eq!(wide["items"].as_array().unwrap().last().unwrap()["metadata"]["name"], "metrics.k8s.io");
+    let openapi = rest.get("/openapi/v3/apis/metrics.k8s.io/v1beta1").await.json();
+    let schema = &openapi["components"]["schemas"]["io.k8s.metrics.pkg.apis.metrics.v1beta1.PodMetrics"];
+    assert_eq!(schema["x-kubernetes-group-version-kind"][0]["kind"], "PodMetrics");
+    assert_eq!(schema["properties"]["containers"]["type"], "array");
+    let list = rest.get("/apis/metrics.k8s.io/v1beta1/nodes").await.json();
+    assert_eq!(
+        list,
+        json!({"kind": "NodeMetricsList", "apiVersion": "metrics.k8s.io/v1beta1", "metadata": {}, "items": []})
+    );
+    let table = rest
+        .ask("GET /apis/metrics.k8s.io/v1beta1/pods", &[("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")], "")
+        .await;
+    let names: Vec<Value> =
+        table.json()["columnDefinitions"].as_array().unwrap().iter().map(|c| c["name"].clone()).collect();
+    assert_eq!(names, ["Name", "Cpu", "Memory", "Window"]);
+}

@@ -1,0 +1,208 @@
+//! The resource metrics API (`metrics.k8s.io`): the last report of each node, kept in memory alone, and what is read of it.
+//!
+//! A node's agent puts its report to `nodes/<name>/usage`: the node authorizer lets it report itself alone, and of a Pod
+//! only the figures of the node that it is bound to are ever shown. What is too old, or of a node that is gone, is
+//! neither shown nor kept.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::api::metrics::{ContainerUsage, GROUP, NodeUsage, PodUsage, Report};
+use crate::api::request::{Body, List};
+use crate::api::{Kind, Response, Status, Verb, duration, kinds};
+
+use super::cache::Item;
+use super::call::Call;
+use super::create::timestamp;
+use super::watch::Selection;
+use super::{Server, get, list};
+
+/// How long a report is good for: agents report every 15 s.
+const FRESH: SignedDuration = SignedDuration::from_secs(60);
+/// How often what is no good any more is looked for.
+const PURGE_EVERY: SignedDuration = SignedDuration::from_secs(30);
+/// The most containers of one Pod, and the longest name of one (a DNS label).
+const MOST_CONTAINERS: usize = 1024;
+const LONGEST_NAME: usize = 63;
+
+/// The mirror of a static Pod names that one's uid so.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// The last report of each node.
+#[derive(Default)]
+pub(super) struct Usages(RwLock<Kept>);
+
+#[derive(Default)]
+struct Kept {
+    by_node: HashMap<String, Node>,
+    purged: Timestamp,
+}
+
+/// What one node has reported.
+struct Node {
+    /// By the server's clock.
+    received: Timestamp,
+    /// By the node's.
+    time: Timestamp,
+    node: Option<NodeUsage>,
+    /// By namespace and name, as in the Pods' keys.
+    pods: HashMap<String, PodUsage>,
+}
+
+impl Node {
+    fn is_fresh(&self, now: Timestamp) -> bool {
+        now.duration_since(self.received) < FRESH
+    }
+}
+
+impl Usages {
+    fn put(&self, name: &str, node: Node, is_there: impl Fn(&str) -> bool) {
+        let now = node.received;
+        let mut kept = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        kept.by_node.insert(name.to_owned(), node);
+        if now.duration_since(kept.purged) >= PURGE_EVERY {
+            kept.purged = now;
+            kept.by_node.retain(|name, node| node.is_fresh(now) && is_there(name));
+        }
+    }
+
+    /// What is good of a node's last report.
+    fn read<T>(&self, node: &str, now: Timestamp, of: impl FnOnce(&Node) -> Option<T>) -> Option<T> {
+        let kept = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        kept.by_node.get(node).filter(|node| node.is_fresh(now)).and_then(of)
+    }
+}
+
+/// What metrics show of the object that they are of.
+#[derive(Deserialize)]
+struct Described {
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    uid: String,
+    #[serde(default)]
+    labels: Value,
+    #[serde(default)]
+    annotations: Value,
+}
+
+impl Metadata {
+    fn of(item: &Item) -> Option<Metadata> {
+        // What is stored parses.
+        serde_json::from_slice::<Described>(&item.bytes).ok().map(|described| described.metadata)
+    }
+    /// The uid by which the Pod's node knows it.
+    fn node_uid(&self) -> &str {
+        self.annotations[MIRROR].as_str().unwrap_or(&self.uid)
+    }
+}
+
+/// `pods` and `nodes` of the core group: the kinds that metrics are about.
+fn core(plural: &str) -> Result<&'static Kind, Status> {
+    kinds::lookup(plural).ok_or_else(|| Status::internal(format!("no {plural}")))
+}
+
+impl Server {
+    /// Takes a node's report in. Pods that are not bound to the node are left out: it may have heard less than the server.
+    pub(super) async fn take_usage(&self, mut call: Call) -> Result<Response, Status> {
+        let body = call.take_body()?;
+        let report = Report::deserialize(body).map_err(|why| Status::bad_request(format!("usage: {why}")))?;
+        let strange = |c: &ContainerUsage| c.name.is_empty() || c.name.len() > LONGEST_NAME;
+        if let Some(pod) =
+            report.pods.iter().find(|p| p.containers.len() > MOST_CONTAINERS || p.containers.iter().any(strange))
+        {
+            return Err(Status::bad_request(format!("usage: {}/{} has no such containers", pod.namespace, pod.name)));
+        }
+        self.cache.fresh().await?;
+        let name = call.name().to_owned();
+        let pods = core("pods")?;
+        if !self.has_node(&name) {
+            return Err(call.not_found());
+        }
+        let shelf = self.cache.shelf(pods);
+        let own = |pod: &PodUsage| {
+            let item = shelf.get(&pods.key(Some(&pod.namespace), &pod.name));
+            item.is_some_and(|item| item.field(pods, "spec.nodeName") == name)
+        };
+        let kept = report.pods.into_iter().filter(own);
+        let by_name = kept.map(|pod| (format!("{}/{}", pod.namespace, pod.name), pod)).collect();
+        let node = Node { received: self.env.now(), time: report.time, node: report.node, pods: by_name };
+        self.usages.put(&name, node, |node| self.has_node(node));
+        Ok(get::status(Status::success()))
+    }
+
+    /// `get` and `list` of PodMetrics and NodeMetrics.
+    pub(super) async fn read_usage(&self, call: &Call) -> Result<Response, Status> {
+        let subject = core(call.kind.plural)?;
+        self.cache.fresh().await?;
+        if call.verb == Verb::Get {
+            let key = subject.key(call.namespace.as_deref(), call.name());
+            let missing = || Status::not_found(subject.plural, subject.group, call.name());
+            let item = self.cache.shelf(subject).get(&key).ok_or_else(missing)?;
+            let shown = self.metrics_of(call.kind, subject, &item);
+            return shown.map(|bytes| get::object(bytes, false)).ok_or_else(|| no_metrics(call));
+        }
+        let selection = Selection::of(call)?;
+        let shelf = self.cache.shelf(subject);
+        let state = shelf.read();
+        let all: Vec<_> = state.range(&list::prefix(subject, &selection), None).cloned().collect();
+        drop(state);
+        let selected = all.iter().filter(|item| selection.matches(subject, item));
+        let items = selected.filter_map(|item| self.metrics_of(call.kind, subject, item)).collect();
+        let (kind, api_version) = (call.kind.list_kind(), call.kind.api_version());
+        Ok(Response { body: Body::List(List { kind, api_version, items, ..List::default() }), warnings: Vec::new() })
+    }
+
+    fn has_node(&self, name: &str) -> bool {
+        core("nodes").is_ok_and(|nodes| self.cache.shelf(nodes).get(&nodes.key(None, name)).is_some())
+    }
+
+    /// The metrics of one Pod or Node, if there are any.
+    fn metrics_of(&self, kind: &Kind, subject: &Kind, item: &Item) -> Option<Bytes> {
+        let now = self.env.now();
+        let (described, time, window, (field, usage)) = if kind.namespaced {
+            let name = format!("{}/{}", item.namespace(subject), item.name());
+            let reported = |node: &Node| Some((node.time, node.pods.get(&name)?.clone()));
+            let node = item.field(subject, "spec.nodeName");
+            let (time, pod) = self.usages.read(node, now, reported).filter(|_| self.has_node(node))?;
+            // Another Pod of this name may have been there a moment ago.
+            let described = Metadata::of(item).filter(|metadata| metadata.node_uid() == pod.uid)?;
+            let container = |c: &ContainerUsage| json!({"name": c.name, "usage": c.usage.quantities()});
+            (described, time, pod.window_ms, ("containers", pod.containers.iter().map(container).collect::<Value>()))
+        } else {
+            let reported = |node: &Node| Some((node.time, node.node.clone()?));
+            let (time, node) = self.usages.read(item.name(), now, reported)?;
+            (Metadata::of(item)?, time, node.window_ms, ("usage", json!(node.usage.quantities())))
+        };
+        let mut metadata = json!({"name": item.name(), "creationTimestamp": timestamp(now)});
+        if kind.namespaced {
+            metadata["namespace"] = item.namespace(subject).into();
+        }
+        if described.labels.is_object() {
+            metadata["labels"] = described.labels;
+        }
+        let shown = json!({
+            "apiVersion": kind.api_version(), "kind": kind.kind, "metadata": metadata,
+            "timestamp": timestamp(time), "window": duration::go(Duration::from_millis(window)), field: usage,
+        });
+        Some(shown.to_string().into())
+    }
+}
+
+/// There is the object, but nothing is known of it: in metrics-server's words.
+fn no_metrics(call: &Call) -> Status {
+    let (resource, name) = match &call.namespace {
+        Some(namespace) => ("podmetrics", format!("{namespace}/{}", call.name())),
+        None => ("nodemetrics", call.name().to_owned()),
+    };
+    Status::not_found(resource, GROUP, &name)
+}
