@@ -11,6 +11,7 @@ mod api_resources;
 mod apply;
 mod attach;
 mod auth;
+mod autoscale;
 mod backup;
 mod cp;
 mod create;
@@ -108,6 +109,8 @@ pub enum Command {
     Set(set::Args),
     /// Change how many replicas there shall be
     Scale(scale::Args),
+    /// Have the number of replicas follow what Pods use
+    Autoscale(autoscale::Args),
     /// Follow, undo, restart or hold back the rollout of a change
     Rollout(rollout::Args),
     /// Show what containers have said
@@ -188,6 +191,7 @@ impl Command {
             Command::Set(_) => "kubectl-set",
             Command::Rollout(_) => "kubectl-rollout",
             Command::Expose(_) => "kubectl-expose",
+            Command::Autoscale(_) => "kubectl-autoscale",
             Command::Run(_) => "kubectl-run",
             Command::Debug(_) => "kubectl-debug",
             Command::Cordon(_) | Command::Uncordon(_) => "kubectl-cordon",
@@ -218,6 +222,7 @@ async fn dispatch(command: Command, session: &Session) -> Outcome {
         Command::Annotate(args) => label::run(args, session, label::What::Annotations).await,
         Command::Set(args) => set::run(args, session).await,
         Command::Scale(args) => scale::run(args, session).await,
+        Command::Autoscale(args) => autoscale::run(args, session).await,
         Command::Rollout(args) => rollout::run(args, session).await,
         Command::Logs(args) => logs::run(args, session).await,
         Command::Events(args) => events::run(args, session).await,

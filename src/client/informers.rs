@@ -18,7 +18,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use super::{Client, Informer};
+use super::{Autoscaler, Client, Informer};
 use crate::api::root_ca;
 
 /// Where agents keep their heartbeats, one Lease named as its Node.
@@ -56,6 +56,7 @@ pub struct Informers {
     /// Index: [`Informers::BY_OWNER`].
     pub jobs: Informer<Job>,
     pub cron_jobs: Informer<CronJob>,
+    pub horizontal_pod_autoscalers: Informer<Autoscaler>,
     /// The Leases of the namespace `kube-node-lease` alone.
     pub leases: Informer<Lease>,
 }
@@ -113,6 +114,7 @@ impl Informers {
                 .start(),
             jobs: Informer::builder(client.clone()).index(Self::BY_OWNER, |job: &Job| owner_of(job.metadata())).start(),
             cron_jobs: Informer::builder(client.clone()).start(),
+            horizontal_pod_autoscalers: Informer::builder(client.clone()).start(),
             leases: Informer::builder(client).namespace(NODE_LEASES).start(),
         }
     }
@@ -141,6 +143,7 @@ impl Informers {
         self.controller_revisions.synced().await;
         self.jobs.synced().await;
         self.cron_jobs.synced().await;
+        self.horizontal_pod_autoscalers.synced().await;
         self.leases.synced().await;
     }
 }

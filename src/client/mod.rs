@@ -3,6 +3,7 @@
 //! [`Client`] speaks typed `k8s_openapi` objects or raw [`Request`]s; beneath it is a [`Transport`]: [`local`] calls an
 //! API server in the same process, [`rpc`] speaks JSON-RPC over a Unix socket and reconnects by itself.
 
+pub mod autoscaler;
 pub mod blame;
 pub mod definition;
 pub mod elector;
@@ -31,6 +32,7 @@ use crate::api::{
     status::qualified,
 };
 
+pub use autoscaler::Autoscaler;
 pub use definition::Definition;
 pub use events::{Recorder, reference};
 pub use informer::{Delta, Informer, InformerBuilder, Key, Unreadable};

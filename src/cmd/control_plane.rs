@@ -51,6 +51,8 @@ pub struct ControlPlaneArgs {
     /// From which share of nodes that are not ready on, at least three, a zone counts as not well
     #[arg(long, value_name = "SHARE", default_value_t = 0.55)]
     pub unhealthy_zone_threshold: f64,
+    #[command(flatten)]
+    pub autoscaling: AutoscalingArgs,
     /// Let controllers and scheduler act only while they hold the Leases kube-controller-manager and kube-scheduler in
     /// kube-system: for several servers on one store. One server alone need not wait for a Lease, or renew it every two
     /// seconds: the embedded store is of one process, by a lock, so by default nobody is elected
@@ -82,6 +84,38 @@ pub struct ControlPlaneArgs {
     pub oidc: OidcArgs,
     #[command(flatten)]
     pub endpoint: EndpointArgs,
+}
+
+/// How HorizontalPodAutoscalers are looked after; upstream's flags.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AutoscalingArgs {
+    /// How often each HorizontalPodAutoscaler is looked at
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
+    pub horizontal_pod_autoscaler_sync_period: Duration,
+    /// For how long the highest wish for replicas holds, where an autoscaler says nothing of it
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub horizontal_pod_autoscaler_downscale_stabilization: Duration,
+    /// By how much what is used may be off from what shall be used without any change
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    pub horizontal_pod_autoscaler_tolerance: f64,
+    /// For how long after the start of a Pod what it uses of the CPU may be what it takes to come up
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub horizontal_pod_autoscaler_cpu_initialization_period: Duration,
+    /// A Pod that is unready since so soon after its start has never been ready
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub horizontal_pod_autoscaler_initial_readiness_delay: Duration,
+}
+
+impl AutoscalingArgs {
+    fn settings(&self) -> controllers::horizontal_pod_autoscaler::Settings {
+        controllers::horizontal_pod_autoscaler::Settings {
+            sync_period: self.horizontal_pod_autoscaler_sync_period.max(Duration::from_secs(1)),
+            downscale_stabilization: self.horizontal_pod_autoscaler_downscale_stabilization,
+            tolerance: self.horizontal_pod_autoscaler_tolerance,
+            cpu_initialization_period: self.horizontal_pod_autoscaler_cpu_initialization_period,
+            initial_readiness_delay: self.horizontal_pod_autoscaler_initial_readiness_delay,
+        }
+    }
 }
 
 /// An OpenID Connect issuer whose tokens are accepted.
@@ -273,6 +307,7 @@ impl ControlPlane {
             secondary_node_eviction_rate: args.secondary_node_eviction_rate,
             large_cluster_size: args.large_cluster_size_threshold,
             unhealthy_zone_threshold: args.unhealthy_zone_threshold,
+            autoscaling: args.autoscaling.settings(),
             ..controllers::Config::default()
         };
         let identity = match args.leader_elect {

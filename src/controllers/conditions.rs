@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::{
     api::{
         apps::v1::{DeploymentCondition, ReplicaSetCondition},
+        autoscaling::v2::HorizontalPodAutoscalerCondition,
         batch::v1::JobCondition,
         core::v1::{NamespaceCondition, NodeCondition, PodCondition},
     },
@@ -59,6 +60,7 @@ macro_rules! conditions {
 conditions! {
     DeploymentCondition { last_update_time },
     ReplicaSetCondition {},
+    HorizontalPodAutoscalerCondition {},
     JobCondition { last_probe_time },
     NamespaceCondition {},
     NodeCondition {},

@@ -15,7 +15,7 @@ use futures::{FutureExt, future::join_all};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Context, Failure, Row, World,
+    Answers, Context, Failure, Row, World,
     plan::{Batch, Guard, Note, Plan, Write},
     queue::Queue,
 };
@@ -81,8 +81,7 @@ impl Driver {
 
     async fn reconcile(&self, key: &Key) {
         let Some(failure) = self.ready(key) else { return self.queue.add_after(key.clone(), LOOK_AGAIN) };
-        let context = Context { world: &self.world, now: self.env.now(), failure: failure.as_ref() };
-        let plan = (self.row.reconcile)(&context, key);
+        let plan = self.plan(key, failure.as_ref()).await;
         let requeue_after = plan.requeue_after;
         let (awaited, outcome) = self.execute(plan).await;
         let failure = outcome.as_ref().err().and_then(|refusal| refusal.failure.clone());
@@ -105,6 +104,19 @@ impl Driver {
                 tracing::debug!(controller = self.row.name, %key, status = %refusal.status, "a write was refused");
                 self.queue.add_rate_limited(key.clone());
             }
+        }
+    }
+
+    /// What the key needs, once its questions are answered.
+    async fn plan(&self, key: &Key, failure: Option<&Failure>) -> Plan {
+        let mut answers = Answers::default();
+        loop {
+            let context = Context { world: &self.world, now: self.env.now(), failure, answers: &answers };
+            let mut plan = (self.row.reconcile)(&context, key);
+            if plan.questions.is_empty() {
+                return plan;
+            }
+            answers.seek(&self.client, std::mem::take(&mut plan.questions)).await;
         }
     }
 
@@ -368,6 +380,7 @@ fn shows(informers: &Informers, awaited: &Awaited) -> bool {
         "persistentvolumeclaims" => shown(&informers.persistent_volume_claims, awaited),
         "jobs.batch" => shown(&informers.jobs, awaited),
         "cronjobs.batch" => shown(&informers.cron_jobs, awaited),
+        "horizontalpodautoscalers.autoscaling" => shown(&informers.horizontal_pod_autoscalers, awaited),
         _ => true,
     }
 }

@@ -7,6 +7,7 @@
 //! after a restart is what it knew before.
 
 pub mod admission_policy;
+pub mod answers;
 pub mod catalog;
 pub mod conditions;
 pub mod cron_job;
@@ -19,6 +20,7 @@ pub mod endpoint_slice;
 pub mod endpoints;
 pub mod garbage;
 pub mod history;
+pub mod horizontal_pod_autoscaler;
 pub mod job;
 pub mod meta;
 pub mod namespace;
@@ -51,6 +53,7 @@ use crate::{
     api::Env,
     client::{Client, Informers, Key, Recorder},
 };
+pub use answers::Answers;
 pub use catalog::Catalog;
 pub use plan::Plan;
 use wires::Wires;
@@ -97,6 +100,7 @@ pub static CONTROLLERS: &[Row] = &[
     admission_policy::ROW,
     disruption::ROW,
     disruption::STALE,
+    horizontal_pod_autoscaler::ROW,
     persistent_volume::claim::ROW,
     persistent_volume::volume::ROW,
     persistent_volume::protection::CLAIMS,
@@ -129,6 +133,7 @@ pub struct Config {
     pub unhealthy_zone_threshold: f64,
     /// So many terminated Pods are kept.
     pub terminated_pods: usize,
+    pub autoscaling: horizontal_pod_autoscaler::Settings,
     /// The CA that Pods know the server by, in PEM; told to every namespace.
     pub root_ca: Option<String>,
 }
@@ -150,6 +155,7 @@ impl Default for Config {
             large_cluster_size: 50,
             unhealthy_zone_threshold: 0.55,
             terminated_pods: 12_500,
+            autoscaling: Default::default(),
             root_ca: None,
         }
     }
@@ -161,6 +167,7 @@ pub struct World {
     pub catalog: Catalog,
     pub heartbeats: node_lifecycle::Heartbeats,
     pub scales: scales::Scales,
+    pub autoscaling: horizontal_pod_autoscaler::Memory,
     pub config: Config,
 }
 
@@ -170,6 +177,8 @@ pub struct Context<'a> {
     pub now: Timestamp,
     /// Why the key's last plan failed, if the write that failed wanted that reported.
     pub failure: Option<&'a Failure>,
+    /// What the server has said to the key's questions.
+    pub answers: &'a Answers,
 }
 
 /// A failed write: the reason of its event and the server's message.
@@ -182,8 +191,14 @@ pub struct Failure {
 /// Runs all controllers until `shutdown`; returns when every worker has ended.
 pub async fn run(client: Client, env: Env, informers: Informers, config: Config, shutdown: CancellationToken) {
     let catalog = Catalog::start(&client);
-    let world =
-        Arc::new(World { informers, catalog, heartbeats: Default::default(), scales: Default::default(), config });
+    let world = Arc::new(World {
+        informers,
+        catalog,
+        heartbeats: Default::default(),
+        scales: Default::default(),
+        autoscaling: Default::default(),
+        config,
+    });
     let synced = async {
         world.informers.synced().await;
         world.catalog.synced().await;

@@ -16,6 +16,8 @@ use crate::{
 /// What to do, in this order: the batches, then the notes, then (unless woken before) come back.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
+    /// What has to be known first. Nothing else is done: the key is reconciled again at once, with the answers.
+    pub questions: Vec<Request>,
     /// A batch starts when the one before it has succeeded as a whole.
     pub batches: Vec<Batch>,
     /// Events that depend on no write.
@@ -80,6 +82,11 @@ impl Note {
 }
 
 impl Plan {
+    /// Asks the server first.
+    pub fn ask(question: Request) -> Plan {
+        Plan { questions: vec![question], ..Plan::default() }
+    }
+
     /// Appends a batch, unless it is empty.
     pub fn then(&mut self, writes: Vec<Write>) {
         if !writes.is_empty() {

@@ -159,9 +159,9 @@ fn validate(it: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let spec = At::root(&it.0).get("spec");
     let (least, most) = (spec.get("minReplicas"), spec.get("maxReplicas"));
-    let least_allowed = i64::from(!scales_to_zero(&spec));
-    if let Some(n) = least.int().filter(|n| *n < least_allowed) {
-        errs.invalid(&least.path, n, format!("must be greater than or equal to {least_allowed}"));
+    // None at all (HPAScaleToZero) is alpha upstream.
+    if let Some(n) = least.int().filter(|n| *n < 1) {
+        errs.invalid(&least.path, n, "must be greater than or equal to 1");
     }
     let max = most.int().unwrap_or(0);
     if max < 1 {
@@ -178,11 +178,6 @@ fn validate(it: &Object) -> Vec<Cause> {
         rules(&spec.get("behavior").get(direction), &mut errs);
     }
     errs.0
-}
-
-/// Only what the Pods themselves do not report can wake them from nothing.
-fn scales_to_zero(spec: &At<'_>) -> bool {
-    spec.get("metrics").items().any(|m| matches!(m.get("type").str(), "Object" | "External"))
 }
 
 fn reference(target: &At<'_>, errs: &mut Errors) {
@@ -289,6 +284,10 @@ fn rules(rules: &At<'_>, errs: &mut Errors) {
     errs.non_negative(&window);
     if let Some(n) = window.int().filter(|n| *n > MAX_WINDOW) {
         errs.invalid(&window.path, n, format!("must be less than or equal to {MAX_WINDOW}"));
+    }
+    let tolerance = rules.get("tolerance");
+    if tolerance.is_set() && Quantity::from_json(tolerance.value).is_none_or(|q| q.is_negative()) {
+        errs.invalid(&tolerance.path, tolerance.value.clone(), "must be greater or equal to zero");
     }
     let select = rules.get("selectPolicy");
     if select.is_set() {

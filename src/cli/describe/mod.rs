@@ -2,6 +2,7 @@
 //!
 //! What belongs to an object is fetched first ([`related`]); the pages are then pure functions of it, one a kind.
 
+mod autoscaler;
 mod containers;
 mod events;
 mod generic;
@@ -55,6 +56,7 @@ const DESCRIBERS: &[(&str, Describer)] = &[
     ("Secret", small::secret),
     ("ServiceAccount", small::service_account),
     ("Namespace", small::namespace),
+    ("HorizontalPodAutoscaler", autoscaler::describe),
 ];
 
 pub async fn run(args: Args, session: &Session) -> Outcome {

@@ -206,3 +206,72 @@ fn a_deployment() {
     "#]],
     );
 }
+
+#[test]
+fn an_autoscaler() {
+    let target = |name: &str, target: Value| json!({"type": "Resource", "resource": {"name": name, "target": target}});
+    let current = json!({"averageUtilization": 60, "averageValue": "6m"});
+    let policy = json!({"type": "Pods", "value": 4, "periodSeconds": 15});
+    let it = json!({
+        "metadata": {"name": "web", "namespace": "default", "creationTimestamp": "2026-11-20T11:59:00Z"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "minReplicas": 1, "maxReplicas": 10,
+            "metrics": [
+                target("cpu", json!({"type": "Utilization", "averageUtilization": 50})),
+                target("memory", json!({"type": "AverageValue", "averageValue": "64Mi"})),
+                {"type": "ContainerResource", "containerResource": {"name": "cpu", "container": "log",
+                    "target": {"type": "Utilization", "averageUtilization": 80}}},
+                {"type": "Pods", "pods": {"metric": {"name": "qps"}, "target": {"type": "AverageValue", "averageValue": "1k"}}},
+                {"type": "Object", "object": {"metric": {"name": "rps"}, "describedObject": {"kind": "Service", "name": "s"},
+                    "target": {"type": "Value", "value": "10"}}},
+                {"type": "External", "external": {"metric": {"name": "jobs"}, "target": {"type": "AverageValue", "averageValue": "5"}}},
+            ],
+            "behavior": {
+                "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [policy]},
+                "scaleDown": {"selectPolicy": "Disabled", "policies": [policy]},
+            },
+        },
+        "status": {
+            "currentReplicas": 2, "desiredReplicas": 3,
+            "currentMetrics": [{"type": "Resource", "resource": {"name": "cpu", "current": current}}, {"type": ""}],
+            "conditions": [{"type": "AbleToScale", "status": "True", "reason": "ReadyForNewScale", "message": "it is well"}],
+        },
+    });
+    check(
+        "HorizontalPodAutoscaler",
+        it,
+        Related::default(),
+        expect![[r#"
+        Name:                                                                     web
+        Namespace:                                                                default
+        Labels:                                                                   <none>
+        Annotations:                                                              <none>
+        CreationTimestamp:                                                        Fri, 20 Nov 2026 11:59:00 +0000
+        Reference:                                                                Deployment/web
+        Metrics:                                                                  ( current / target )
+          resource cpu on pods  (as a percentage of request):                     60% (6m) / 50%
+          resource memory on pods:                                                <unknown> / 64Mi
+          resource cpu of container "log" on pods  (as a percentage of request):  <unknown> / 80%
+          "qps" on pods:                                                          <unknown> / 1k
+          "rps" on Service/s (target value):                                      <unknown> / 10
+          "jobs" (target average value):                                          <unknown> / 5
+        Min replicas:                                                             1
+        Max replicas:                                                             10
+        Behavior:
+          Scale Up:
+            Stabilization Window: 0 seconds
+            Select Policy: Max
+            Policies:
+              - Type: Pods  Value: 4  Period: 15 seconds
+          Scale Down:
+            Select Policy: Disabled
+            Policies:
+              - Type: Pods  Value: 4  Period: 15 seconds
+        Deployment pods:    2 current / 3 desired
+        Conditions:
+          Type         Status  Reason            Message
+          ----         ------  ------            -------
+          AbleToScale  True    ReadyForNewScale  it is well
+    "#]],
+    );
+}

@@ -6,6 +6,7 @@
 mod access;
 mod any;
 mod apply;
+mod autoscale;
 mod change;
 mod create;
 mod custom;

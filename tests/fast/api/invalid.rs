@@ -149,6 +149,8 @@ const CREATE: &[Case] = &[
     ("hpa", "{spec: {metrics: [{type: Pods, pods: {metric: {name: m}, target: {type: Value, value: 1}}}]}}", "spec.metrics[0].pods.target.averageValue", "Required", "must specify a positive target averageValue"),
     ("hpa", "{spec: {behavior: {scaleUp: {stabilizationWindowSeconds: 4000}}}}", "spec.behavior.scaleUp.stabilizationWindowSeconds", "Invalid", "must be less than or equal to 3600"),
     ("hpa", "{spec: {behavior: {scaleDown: {policies: [{type: Pods, value: 0, periodSeconds: 1}]}}}}", "spec.behavior.scaleDown.policies[0].value", "Invalid", "must be greater than zero"),
+    ("hpa", "{spec: {behavior: {scaleUp: {tolerance: '-0.1'}}}}", "spec.behavior.scaleUp.tolerance", "Invalid", "must be greater or equal to zero"),
+    ("hpa", "{spec: {minReplicas: 0, metrics: [{type: External, external: {metric: {name: m}, target: {type: Value, value: 1}}}]}}", "spec.minReplicas", "Invalid", "must be greater than or equal to 1"),
     ("hpa.v1", "{spec: {targetCPUUtilizationPercentage: 0}}", "spec.metrics[0].resource.target.averageUtilization", "Invalid", "must be greater than 0"),
     ("priorityclass", "{value: 1000000001}", "value", "Forbidden", "maximum allowed value of a user defined priority is 1000000000"),
     ("priorityclass", "{metadata: {name: system-x}}", "metadata.name", "Forbidden", "reserved for system use only"),

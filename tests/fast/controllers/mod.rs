@@ -9,6 +9,7 @@ mod disruption;
 mod endpoint_slice;
 mod endpoints;
 mod garbage;
+mod horizontal_pod_autoscaler;
 mod job;
 mod nodes;
 mod persistent_volume;

@@ -1,0 +1,55 @@
+//! `Autoscaler`: what the autoscaling controller reads and writes of a HorizontalPodAutoscaler (autoscaling/v2).
+
+use k8s_openapi::{
+    Metadata, NamespaceResourceScope, Resource,
+    api::autoscaling::v2::HorizontalPodAutoscalerCondition,
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A HorizontalPodAutoscaler. Its spec stays a tree: one controller reads it, and its types are many.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Autoscaler {
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub spec: Value,
+    #[serde(default)]
+    pub status: AutoscalerStatus,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AutoscalerStatus {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_scale_time: Option<Time>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_replicas: Option<i32>,
+    pub desired_replicas: i32,
+    /// One for each metric of the spec, in their order; `{"type": ""}` for one that has no value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_metrics: Option<Vec<Value>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<HorizontalPodAutoscalerCondition>,
+}
+
+impl Resource for Autoscaler {
+    const API_VERSION: &'static str = "autoscaling/v2";
+    const GROUP: &'static str = "autoscaling";
+    const KIND: &'static str = "HorizontalPodAutoscaler";
+    const VERSION: &'static str = "v2";
+    const URL_PATH_SEGMENT: &'static str = "horizontalpodautoscalers";
+    type Scope = NamespaceResourceScope;
+}
+
+impl Metadata for Autoscaler {
+    type Ty = ObjectMeta;
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}

@@ -1,0 +1,265 @@
+//! What an autoscaler's metrics come to together: the largest wish counts, and while one cannot be had nothing is scaled down.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::{
+    History, Need, Proposal, Scale, Source, Tolerance, View, Wish, of_container, of_pods, propose,
+    samples::Samples,
+    spec::{Goal, Metric},
+    status::Draft,
+};
+use crate::{
+    api::{Quantity, quantity::Format, selector::LabelSelector},
+    client::Key,
+    controllers::meta,
+};
+
+/// How many replicas there shall be, and why; nothing where that cannot be told.
+pub(super) fn measure(
+    view: &View<'_>,
+    scale: &Scale,
+    history: &mut History,
+    draft: &mut Draft,
+) -> Option<(i32, String)> {
+    draft.status.current_metrics = None;
+    let found = selected(view, scale, history, draft).and_then(|pods| largest(view, scale, &pods, draft));
+    let Largest { replicas, metric } = match found {
+        Ok(found) => found,
+        Err(why) => {
+            draft.told("FailedComputeMetricsReplicas", &why);
+            return None;
+        }
+    };
+    let why = match replicas {
+        n if n > scale.replicas => format!("{metric} above target"),
+        n if n < scale.replicas => "All metrics below target".to_owned(),
+        _ => String::new(),
+    };
+    let verdict = history.follow(&Wish {
+        current: scale.replicas,
+        wanted: replicas,
+        min: view.spec.min,
+        max: view.spec.max,
+        behavior: view.spec.behavior.as_ref(),
+        downscale_stabilization: view.settings.downscale_stabilization,
+        now: view.now,
+    });
+    let (reason, message) = verdict.able;
+    draft.set("AbleToScale", "True", reason, message, view.now);
+    let (limited, reason, message) = verdict.limited;
+    draft.set("ScalingLimited", if limited { "True" } else { "False" }, reason, message, view.now);
+    Some((verdict.replicas, why))
+}
+
+/// The Pods that the target selects, if no other autoscaler selects one of them.
+fn selected<'a>(
+    view: &View<'a>,
+    scale: &Scale,
+    history: &mut History,
+    draft: &mut Draft,
+) -> Result<Vec<&'a Pod>, String> {
+    let mut refuse = |event: &'static str, reason: &str, why: String, condition: &str| {
+        draft.told(event, &why);
+        draft.set("ScalingActive", "False", reason, condition, view.now);
+        Err(why)
+    };
+    if scale.selector.is_empty() {
+        let condition = "the HPA target's scale is missing a selector";
+        return refuse("SelectorRequired", "InvalidSelector", "selector is required".into(), condition);
+    }
+    let selector = match LabelSelector::parse(&scale.selector) {
+        Ok(selector) => selector,
+        Err(status) => {
+            let why =
+                format!("couldn't convert selector into a corresponding internal selector object: {}", status.message);
+            return refuse("InvalidSelector", "InvalidSelector", why.clone(), &why);
+        }
+    };
+    let matching = |selector: &LabelSelector| {
+        view.pods.iter().map(|pod| &**pod).filter(|pod| meta::matches(selector, &pod.metadata)).collect::<Vec<_>>()
+    };
+    let pods = matching(&selector);
+    history.selector = Some(selector);
+    let rivals = view.rivals.iter();
+    let rivals = rivals.filter(|(_, theirs)| pods.iter().any(|pod| meta::matches(theirs, &pod.metadata)));
+    let mut all: Vec<String> = rivals.map(|(key, _)| key.to_string()).collect();
+    if !all.is_empty() {
+        all.push(Key::of(view.hpa).to_string());
+        all.sort();
+        let all = all.join(" ");
+        let why = format!("pods by selector {} are controlled by multiple HPAs: [{all}]", scale.selector);
+        return refuse("AmbiguousSelector", "AmbiguousSelector", why.clone(), &why);
+    }
+    Ok(pods)
+}
+
+/// The largest wish of all metrics, and the metric that has it.
+struct Largest {
+    replicas: i32,
+    metric: String,
+}
+
+fn largest(view: &View<'_>, scale: &Scale, pods: &[&Pod], draft: &mut Draft) -> Result<Largest, String> {
+    let mut largest: Option<Largest> = None;
+    let (mut statuses, mut failed) = (Vec::new(), Vec::new());
+    for metric in &view.spec.metrics {
+        match one(view, scale, pods, metric) {
+            Ok(Found { proposal, name, status }) => {
+                statuses.push(status);
+                // Of several that wish for the same the first is named.
+                if largest.as_ref().is_none_or(|largest| proposal.replicas > largest.replicas) {
+                    largest = Some(Largest { replicas: proposal.replicas, metric: name });
+                }
+            }
+            Err(failure) => {
+                statuses.push(json!({ "type": "" }));
+                draft.told(failure.reason, &failure.why);
+                failed.push(failure);
+            }
+        }
+    }
+    draft.status.current_metrics = Some(statuses);
+    let Some(first) = failed.first() else {
+        return largest.map_or(Err(NOTHING.to_owned()), |it| Ok(active(view, draft, it)));
+    };
+    match largest {
+        Some(largest) if largest.replicas >= scale.replicas => Ok(active(view, draft, largest)),
+        _ => {
+            let message = format!("the HPA was unable to compute the replica count: {}", first.why);
+            draft.set("ScalingActive", "False", first.reason, &message, view.now);
+            let (bad, all) = (failed.len(), view.spec.metrics.len());
+            Err(format!("invalid metrics ({bad} invalid out of {all}), first error is: {}{}", first.context, first.why))
+        }
+    }
+}
+
+/// The server gives an autoscaler without metrics one.
+const NOTHING: &str = "there are no metrics";
+
+fn active(view: &View<'_>, draft: &mut Draft, largest: Largest) -> Largest {
+    let message = format!("the HPA was able to successfully calculate a replica count from {}", largest.metric);
+    draft.set("ScalingActive", "True", "ValidMetricFound", &message, view.now);
+    largest
+}
+
+/// What one metric comes to.
+struct Found {
+    proposal: Proposal,
+    name: String,
+    /// Its entry in `status.currentMetrics`.
+    status: Value,
+}
+
+/// Why it comes to nothing.
+struct Failure {
+    /// Of the event and the condition.
+    reason: &'static str,
+    /// What stands before `why` where all metrics are told of.
+    context: String,
+    why: String,
+}
+
+fn one(view: &View<'_>, scale: &Scale, pods: &[&Pod], metric: &Metric) -> Result<Found, Failure> {
+    let custom = |what: String| format!("{what}: unable to fetch metrics from custom metrics API: {CUSTOM}");
+    let namespace = Key::of(view.hpa).namespace;
+    match &metric.source {
+        Source::Resource { name } => {
+            let found = resource(view, scale, pods, metric.goal, name, None, |all| of_pods(all, name));
+            let context = format!("failed to get {name} resource metric value: ");
+            let (proposal, current) =
+                found.map_err(|why| Failure { reason: "FailedGetResourceMetric", context, why })?;
+            let status = json!({ "type": "Resource", "resource": { "name": name, "current": current } });
+            let name = named(name, metric.goal, "resource utilization");
+            Ok(Found { proposal, name, status })
+        }
+        Source::Container { name, container } => {
+            let samples = |all: &[Value]| of_container(all, name, container);
+            let found = resource(view, scale, pods, metric.goal, name, Some(container), samples);
+            let context = format!("failed to get {container} container metric value: ");
+            let (proposal, current) =
+                found.map_err(|why| Failure { reason: "FailedGetContainerResourceMetric", context, why })?;
+            let it = json!({ "name": name, "container": container, "current": current });
+            let status = json!({ "type": "ContainerResource", "containerResource": it });
+            let name = named(name, metric.goal, "container resource utilization");
+            Ok(Found { proposal, name, status })
+        }
+        Source::Pods { metric } => Err(Failure {
+            reason: "FailedGetPodsMetric",
+            context: "failed to get pods metric value: ".into(),
+            why: custom(format!("unable to get metric {metric}")),
+        }),
+        Source::Object { metric, kind, name } => Err(Failure {
+            reason: "FailedGetObjectMetric",
+            context: "failed to get object metric value: ".into(),
+            why: custom(format!("unable to get metric {metric} on {kind} {namespace}/{name}")),
+        }),
+        Source::External { metric, selector } => {
+            let what = format!("unable to get external metric {namespace}/{metric}/{selector}");
+            Err(Failure {
+                reason: "FailedGetExternalMetric",
+                context: format!("failed to get {metric} external metric value: "),
+                why: format!("{what}: unable to fetch metrics from external metrics API: {EXTERNAL}"),
+            })
+        }
+        Source::Unknown(kind) => Err(Failure {
+            reason: "InvalidMetricSourceType",
+            context: String::new(),
+            why: format!("unknown metric source type {kind:?}"),
+        }),
+    }
+}
+
+/// These APIs are served by adapters, and adapters by API aggregation, which this server has not.
+const CUSTOM: &str = "no custom metrics API (custom.metrics.k8s.io) registered";
+const EXTERNAL: &str = "no external metrics API (external.metrics.k8s.io) registered";
+
+fn named(resource: &str, goal: Option<Goal>, what: &str) -> String {
+    match goal {
+        Some(Goal::Utilization(_)) => format!("{resource} {what} (percentage of request)"),
+        _ => format!("{resource} resource"),
+    }
+}
+
+/// What a resource metric comes to, and its `current`.
+fn resource(
+    view: &View<'_>,
+    scale: &Scale,
+    pods: &[&Pod],
+    goal: Option<Goal>,
+    resource: &str,
+    container: Option<&str>,
+    samples: impl Fn(&[Value]) -> Samples,
+) -> Result<(Proposal, Value), String> {
+    let (goal, what) = match goal {
+        Some(goal @ Goal::Utilization(_)) => (goal, "utilization"),
+        Some(goal @ Goal::Average(_)) => (goal, "usage"),
+        _ => {
+            let neither = "neither an average utilization target nor an average value (usage) target was set";
+            return Err(format!("invalid resource metric source: {neither}"));
+        }
+    };
+    let unable = |why: String| format!("failed to get {resource} {what}: {why}");
+    let metrics = view.metrics.as_ref();
+    let metrics = metrics.map_err(|why| unable(format!("unable to get metrics for resource {resource}: {why}")))?;
+    let need = Need {
+        pods,
+        resource,
+        container,
+        current: scale.replicas,
+        goal,
+        tolerance: Tolerance::of(view.spec.behavior.as_ref(), view.settings),
+        settings: view.settings,
+        now: view.now,
+    };
+    let proposal = propose(&need, samples(metrics)).map_err(unable)?;
+    let mut average = Quantity::from_millis(proposal.average);
+    if resource == "memory" {
+        average.format = Format::BinarySi;
+    }
+    let mut current = json!({ "averageValue": average.to_string() });
+    if let Some(percent) = proposal.utilization {
+        current["averageUtilization"] = percent.into();
+    }
+    Ok((proposal, current))
+}

@@ -1,0 +1,328 @@
+//! HorizontalPodAutoscalers: as many replicas of a target as keep what its Pods use near what they shall use.
+//!
+//! Upstream: `pkg/controller/podautoscaler`. Every 15 seconds each autoscaler's target and what its Pods use are asked of the
+//! server, and the target's `scale` is set. Wishes of late are remembered here alone, in [`Memory`]: upstream keeps them in
+//! its memory as well.
+
+mod limits;
+mod measure;
+mod replicas;
+mod samples;
+mod spec;
+mod status;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::{
+    Context, Failure, Plan, Row, meta,
+    plan::{Note, Write},
+};
+use crate::{
+    api::{Options, Request, Status, Verb, request::Body, request::PatchType, selector::LabelSelector},
+    client::{Autoscaler, Key, reference},
+};
+pub use limits::{History, Verdict, Wish};
+pub use replicas::{Need, Proposal, Tolerance, propose};
+pub use samples::{Sample, Samples, of_container, of_pods};
+pub use spec::{Amount, Behavior, Goal, Metric, Policy, Rules, Select, Source, Spec, Target};
+use status::Draft;
+
+/// What upstream's `--horizontal-pod-autoscaler-*` say.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub sync_period: Duration,
+    /// Without a word of its own: how long an autoscaler waits before it scales down.
+    pub downscale_stabilization: Duration,
+    /// A ratio that is off by no more is well.
+    pub tolerance: f64,
+    /// For so long after its start what a Pod uses of the CPU may be what it takes to come up.
+    pub cpu_initialization_period: Duration,
+    /// A Pod that is unready since so soon after its start has never been ready.
+    pub initial_readiness_delay: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            sync_period: Duration::from_secs(15),
+            downscale_stabilization: Duration::from_secs(300),
+            tolerance: 0.1,
+            cpu_initialization_period: Duration::from_secs(300),
+            initial_readiness_delay: Duration::from_secs(30),
+        }
+    }
+}
+
+pub const ROW: Row = Row {
+    name: "horizontal-pod-autoscaler",
+    workers: 5,
+    wire: |wires| {
+        let informer = &wires.world.informers.horizontal_pod_autoscalers.clone();
+        wires.on(informer, |_, queue, change| {
+            // Statuses are written here.
+            let wish = |it: &Arc<Autoscaler>| (it.metadata.uid.clone(), it.metadata.generation);
+            if change.old.as_ref().map(wish) != change.new.as_ref().map(wish) {
+                queue.add(change.key.clone());
+            }
+        });
+    },
+    reconcile,
+};
+
+/// What is remembered of all autoscalers.
+#[derive(Default)]
+pub struct Memory(Mutex<HashMap<Key, History>>);
+
+impl Memory {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, History>> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn of(&self, key: &Key, uid: &str) -> History {
+        let known = self.lock().get(key).filter(|history| history.uid == uid).cloned();
+        known.unwrap_or_else(|| History::of(uid))
+    }
+
+    /// The selectors of the other autoscalers of a namespace.
+    fn rivals(&self, key: &Key) -> Vec<(Key, LabelSelector)> {
+        let all = self.lock();
+        let others = all.iter().filter(|(other, _)| other.namespace == key.namespace && *other != key);
+        others.filter_map(|(other, history)| Some((other.clone(), history.selector.clone()?))).collect()
+    }
+}
+
+/// What one reconcile sees.
+pub struct View<'a> {
+    pub hpa: &'a Autoscaler,
+    pub spec: &'a Spec,
+    /// The target, or why it cannot be had.
+    pub scale: Result<Scale, String>,
+    /// All Pods of its namespace.
+    pub pods: &'a [Arc<Pod>],
+    /// The PodMetrics of the target's Pods, or why there are none.
+    pub metrics: Result<Vec<Value>, String>,
+    /// What the other autoscalers of its namespace select.
+    pub rivals: &'a [(Key, LabelSelector)],
+    pub failure: Option<&'a Failure>,
+    pub settings: &'a Settings,
+    pub now: Timestamp,
+}
+
+/// The target, as its `scale` tells.
+#[derive(Clone, Debug, Default)]
+pub struct Scale {
+    /// Its resource: `deployments.apps`.
+    pub resource: String,
+    /// `spec.replicas`
+    pub replicas: i32,
+    /// `status.selector`
+    pub selector: String,
+}
+
+fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
+    let world = context.world;
+    let Some(hpa) = world.informers.horizontal_pod_autoscalers.get(key) else {
+        world.autoscaling.lock().remove(key);
+        return Plan::default();
+    };
+    let settings = &world.config.autoscaling;
+    let spec = Spec::of(&hpa.spec, settings);
+    // 1. Its target.
+    let section = world.catalog.section(&spec.target.api_version, &spec.target.kind);
+    let resource = resource(&spec.target, section.map(|section| section.resource.clone()));
+    let scale = match resource {
+        Err(why) => Err(why),
+        Ok(resource) => match context.answers.to(scale_request(&resource, key, &spec.target)) {
+            Err(question) => return Plan::ask(question),
+            Ok(Err(status)) => Err(status.message.clone()),
+            Ok(Ok(body)) => scale(resource, body),
+        },
+    };
+    // 2. What the target's Pods use, where that matters.
+    let selector = scale.as_ref().ok().filter(|scale| spec.measures(scale)).map(|scale| scale.selector.clone());
+    let metrics = match selector.map(|selector| context.answers.to(metrics_request(key, selector))) {
+        None => Err("nobody has asked for it".to_owned()),
+        Some(Err(question)) => return Plan::ask(question),
+        Some(Ok(answer)) => metrics(answer),
+    };
+    // 3. What to do.
+    let mut history = world.autoscaling.of(key, hpa.metadata.uid.as_deref().unwrap_or_default());
+    let view = View {
+        hpa: &hpa,
+        spec: &spec,
+        scale,
+        pods: &world.informers.pods.list_namespace(&key.namespace),
+        metrics,
+        rivals: &world.autoscaling.rivals(key),
+        failure: context.failure,
+        settings,
+        now: context.now,
+    };
+    let plan = plan(&view, &mut history);
+    world.autoscaling.lock().insert(key.clone(), history);
+    plan
+}
+
+/// The resource that a target is of.
+fn resource(target: &Target, found: Option<String>) -> Result<String, String> {
+    let (group, version) = target.api_version.split_once('/').unwrap_or(("", &target.api_version));
+    if version.contains('/') {
+        return Err(format!("unexpected GroupVersion string: {}", target.api_version));
+    }
+    found.ok_or_else(|| format!("no matches for kind \"{}\" in group \"{group}\"", target.kind))
+}
+
+fn scale_request(resource: &str, key: &Key, target: &Target) -> Request {
+    Request {
+        verb: Verb::Get,
+        resource: resource.to_owned(),
+        namespace: key.namespace().map(str::to_owned),
+        name: Some(target.name.clone()),
+        subresource: Some("scale".into()),
+        ..Request::default()
+    }
+}
+
+fn scale(resource: String, body: &Body) -> Result<Scale, String> {
+    let Body::Object { bytes, .. } = body else { return Err("the server has answered with no scale".into()) };
+    let scale: Value = serde_json::from_slice(bytes).map_err(|why| why.to_string())?;
+    let replicas = scale["spec"]["replicas"].as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(0);
+    let selector = scale["status"]["selector"].as_str().unwrap_or_default().to_owned();
+    Ok(Scale { resource, replicas, selector })
+}
+
+fn metrics_request(key: &Key, selector: String) -> Request {
+    Request {
+        verb: Verb::List,
+        resource: "pods.metrics.k8s.io".into(),
+        namespace: key.namespace().map(str::to_owned),
+        options: Options { label_selector: Some(selector), ..Options::default() },
+        ..Request::default()
+    }
+}
+
+fn metrics(answer: Result<&Body, &Status>) -> Result<Vec<Value>, String> {
+    let unable = |why: &str| format!("unable to fetch metrics from resource metrics API: {why}");
+    match answer {
+        Err(status) => Err(unable(&status.message)),
+        Ok(Body::List(list)) if list.items.is_empty() => Err("no metrics returned from resource metrics API".into()),
+        Ok(Body::List(list)) => {
+            let items = list.items.iter().map(|item| serde_json::from_slice(item));
+            items.collect::<Result<_, _>>().map_err(|why| unable(&why.to_string()))
+        }
+        Ok(_) => Err(unable("the server has answered with no list")),
+    }
+}
+
+impl Spec {
+    /// Whether what the target's Pods use is looked at.
+    fn measures(&self, scale: &Scale) -> bool {
+        let of_pods = |metric: &Metric| matches!(metric.source, Source::Resource { .. } | Source::Container { .. });
+        self.bound(scale.replicas).is_none() && !scale.selector.is_empty() && self.metrics.iter().any(of_pods)
+    }
+
+    /// What a target comes to without a look at metrics: one of none stays so, and one out of bounds goes to them.
+    fn bound(&self, current: i32) -> Option<Bound> {
+        match current {
+            0 => Some(Bound::Disabled),
+            n if n > self.max => Some(Bound::To(self.max, "Current number of replicas above Spec.MaxReplicas")),
+            n if n < self.min => Some(Bound::To(self.min, "Current number of replicas below Spec.MinReplicas")),
+            _ => None,
+        }
+    }
+}
+
+enum Bound {
+    Disabled,
+    To(i32, &'static str),
+}
+
+/// What an autoscaler needs now.
+pub fn plan(view: &View<'_>, history: &mut History) -> Plan {
+    let mut draft = Draft::of(view.hpa);
+    let mut plan = match &view.scale {
+        Err(why) => {
+            let message = format!("the HPA controller was unable to get the target's current scale: {why}");
+            draft.set("AbleToScale", "False", "FailedGetScale", &message, view.now);
+            draft.told("FailedGetScale", why);
+            Plan::default()
+        }
+        Ok(scale) => decide(view, scale, history, &mut draft),
+    };
+    plan.notes.append(&mut draft.notes);
+    let mut new = view.hpa.clone();
+    new.status = draft.status;
+    let failed = || Note::warning(reference(view.hpa), "FailedUpdateStatus", "{}");
+    plan.then(Write::status(view.hpa, &new).map(|write| write.failed(failed())).into_iter().collect());
+    plan.requeue(view.settings.sync_period);
+    plan
+}
+
+/// How many replicas the target gets.
+fn decide(view: &View<'_>, scale: &Scale, history: &mut History, draft: &mut Draft) -> Plan {
+    let (current, now) = (scale.replicas, view.now);
+    if let Some(failure) = view.failure.filter(|failure| failure.reason == FAILED) {
+        // It has been tried just now, and told; the next time comes with the next look.
+        let message = format!("the HPA controller was unable to update the target scale: {}", failure.message);
+        draft.set("AbleToScale", "False", "FailedUpdateScale", &message, now);
+        draft.count(current, None);
+        history.not_scaled();
+        return Plan::default();
+    }
+    let able = "the HPA controller was able to get the target's current scale";
+    draft.set("AbleToScale", "True", "SucceededGetScale", able, now);
+    history.begin(current, now);
+    let (wanted, why) = match view.spec.bound(current) {
+        Some(Bound::Disabled) => {
+            let why = "scaling is disabled since the replica count of the target is zero";
+            draft.set("ScalingActive", "False", "ScalingDisabled", why, now);
+            (0, String::new())
+        }
+        Some(Bound::To(count, why)) => (count, why.to_owned()),
+        None => match measure::measure(view, scale, history, draft) {
+            Some(found) => found,
+            None => {
+                draft.count(current, None);
+                return Plan::default();
+            }
+        },
+    };
+    draft.count(current, Some(wanted));
+    if wanted == current {
+        return Plan::default();
+    }
+    history.scaled(view.spec.behavior.as_ref(), current, wanted, now);
+    let message = format!("the HPA controller was able to update the target scale to {wanted}");
+    draft.set("AbleToScale", "True", "SucceededRescale", &message, now);
+    draft.status.last_scale_time = Some(meta::time(now));
+    let mut plan = Plan::default();
+    plan.then(vec![rescale(view, scale, wanted, &why)]);
+    plan
+}
+
+/// The reason of the event of a scale that could not be set.
+const FAILED: &str = "FailedRescale";
+
+/// Sets the target's scale, whatever it is now: as upstream does, which tries again when somebody else has changed it.
+fn rescale(view: &View<'_>, scale: &Scale, wanted: i32, why: &str) -> Write {
+    let key = Key::of(view.hpa);
+    let about = reference(view.hpa);
+    let mut request = scale_request(&scale.resource, &key, &view.spec.target);
+    request.verb = Verb::Patch;
+    request.body = Some(json!({ "spec": { "replicas": wanted } }));
+    request.options.patch_type = Some(PatchType::Merge);
+    let text = format!("New size: {wanted}; reason: {why}");
+    Write::new(request).done(Note::normal(about.clone(), "SuccessfulRescale", text.clone())).failed(Note::warning(
+        about,
+        FAILED,
+        format!("{text}; error: {{}}"),
+    ))
+}

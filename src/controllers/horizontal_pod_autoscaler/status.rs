@@ -1,0 +1,48 @@
+//! The status of an autoscaler while it is worked out, and what is told beside it.
+
+use jiff::Timestamp;
+use k8s_openapi::api::{autoscaling::v2::HorizontalPodAutoscalerCondition, core::v1::ObjectReference};
+
+use crate::{
+    client::{Autoscaler, autoscaler::AutoscalerStatus, reference},
+    controllers::{
+        conditions::{self, Condition},
+        plan::Note,
+    },
+};
+
+pub(super) struct Draft {
+    pub status: AutoscalerStatus,
+    pub notes: Vec<Note>,
+    about: ObjectReference,
+    generation: Option<i64>,
+}
+
+impl Draft {
+    pub fn of(hpa: &Autoscaler) -> Draft {
+        Draft {
+            status: hpa.status.clone(),
+            notes: Vec::new(),
+            about: reference(hpa),
+            generation: hpa.metadata.generation,
+        }
+    }
+
+    pub fn set(&mut self, kind: &str, status: &str, reason: &str, message: &str, now: Timestamp) {
+        let condition = HorizontalPodAutoscalerCondition::new(kind, status, reason, message, now);
+        conditions::set(&mut self.status.conditions, condition);
+    }
+
+    pub fn told(&mut self, reason: &'static str, message: &str) {
+        self.notes.push(Note::warning(self.about.clone(), reason, message));
+    }
+
+    /// What there is, and shall be: as it was, if nothing is decided.
+    pub fn count(&mut self, current: i32, desired: Option<i32>) {
+        self.status.observed_generation = self.generation;
+        self.status.current_replicas = Some(current);
+        if let Some(desired) = desired {
+            self.status.desired_replicas = desired;
+        }
+    }
+}
