@@ -2,15 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Mutex, RwLock, Weak},
-    time::Duration,
+    sync::{Arc, Mutex, RwLock},
 };
 
 use bytes::Bytes;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
+use super::reflector::{LocalCopy, Name, Named, Reflector};
 use super::{Client, Typed, blame};
 use crate::api::{Level, Options, Request, Status, request::EventKind};
 
@@ -88,6 +87,8 @@ struct State<K> {
 }
 
 struct Shared<K> {
+    /// Which resource it is of, for messages.
+    resource: String,
     state: RwLock<State<K>>,
     /// 1 when the first complete list has arrived.
     synced: Level,
@@ -153,7 +154,13 @@ impl<K: Typed> InformerBuilder<K> {
             resource_version: String::new(),
             ended: false,
         };
-        let shared = Arc::new(Shared { state: RwLock::new(state), synced: Level::default(), task: Mutex::new(None) });
+        let shared = Arc::new(Shared {
+            resource: self.resource.clone(),
+            state: RwLock::new(state),
+            synced: Level::default(),
+            task: Mutex::new(None),
+        });
+        let copy: Arc<dyn LocalCopy> = shared.clone();
         let reflector = Reflector {
             client: self.client,
             request: Request {
@@ -162,7 +169,7 @@ impl<K: Typed> InformerBuilder<K> {
                 options: self.options,
                 ..Request::default()
             },
-            shared: Arc::downgrade(&shared),
+            copy: Arc::downgrade(&copy),
         };
         let task = tokio::spawn(reflector.run()).abort_handle();
         *shared.task.lock().unwrap_or_else(|p| p.into_inner()) = Some(task);
@@ -356,132 +363,64 @@ impl<K: Typed> State<K> {
     }
 }
 
-/// The loop behind an informer: list, watch from there, list again when the watch is too old.
-struct Reflector<K> {
-    client: Client,
-    request: Request,
-    shared: Weak<Shared<K>>,
-}
-
-/// How a watch ended.
-enum End {
-    /// Go on from the newest revision seen.
-    Resume,
-    /// What was missed is no longer kept: list again.
-    Relist,
-}
-
-/// What every object has, whatever else it holds.
-#[derive(Deserialize)]
-struct Named {
-    metadata: Name,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Name {
-    namespace: String,
-    name: String,
-    uid: String,
-    resource_version: String,
-}
-
-impl<K: Typed> Reflector<K> {
-    async fn run(self) {
-        const FIRST: Duration = Duration::from_millis(50);
-        const MOST: Duration = Duration::from_secs(5);
-        let mut wait = FIRST;
-        let mut listed = false;
-        loop {
-            let outcome = if listed { self.watch().await } else { self.list().await.map(|()| End::Resume) };
-            if self.change(|_| ()).is_none() {
-                return;
-            }
-            match outcome {
-                Ok(End::Resume) => {
-                    listed = true;
-                    wait = FIRST;
-                }
-                Ok(End::Relist) => listed = false,
-                Err(status) => {
-                    tracing::debug!(resource = self.request.resource, %status, "list or watch failed");
-                    listed &= !status.is_gone();
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(MOST);
-                }
-            }
-        }
+impl<K: Typed> LocalCopy for Shared<K> {
+    fn revision(&self) -> Option<String> {
+        self.change(|state| state.resource_version.clone())
     }
 
-    async fn list(&self) -> Result<(), Status> {
-        let list = self.client.collection::<Box<RawValue>>(self.request.clone()).await?;
-        let mut objects = Vec::with_capacity(list.items.len());
-        for item in &list.items {
-            objects.push(self.decode(item.get().as_bytes())?);
-        }
+    fn replace(&self, objects: &[Box<RawValue>], revision: String) -> Result<(), Status> {
+        let objects = objects.iter().map(|object| decode(&self.resource, object.get().as_bytes()));
+        let objects = objects.collect::<Result<_, _>>()?;
         self.change(|state| {
             state.replace(objects);
-            state.resource_version = list.resource_version;
+            state.resource_version = revision;
         });
-        if let Some(shared) = self.shared.upgrade() {
-            shared.synced.set(1);
-        }
+        self.synced.set(1);
         Ok(())
     }
 
-    async fn watch(&self) -> Result<End, Status> {
-        let mut request = self.request.clone();
-        request.options.allow_watch_bookmarks = true;
-        let Some(from) = self.change(|state| state.resource_version.clone()) else { return Ok(End::Resume) };
-        request.options.resource_version = Some(from);
-        let mut events = self.client.watch(request).await?;
-        while let Some(event) = events.recv().await {
-            match event.kind {
-                EventKind::Error => {
-                    let status: Status = serde_json::from_slice(&event.object).map_err(Status::internal)?;
-                    return if status.is_gone() { Ok(End::Relist) } else { Err(status) };
-                }
-                EventKind::Bookmark => {
-                    let at: Named = serde_json::from_slice(&event.object).map_err(Status::internal)?;
-                    self.change(|state| state.resource_version = at.metadata.resource_version);
-                }
-                kind => {
-                    let seen = self.decode(&event.object)?;
-                    self.change(|state| {
-                        state.resource_version = seen.version().1.to_owned();
-                        match kind {
-                            EventKind::Deleted => state.remove(seen.key().clone()),
-                            _ => state.set(seen),
-                        }
-                    });
-                }
-            }
-        }
-        Ok(End::Resume)
+    fn reached(&self, revision: String) {
+        self.change(|state| state.resource_version = revision);
     }
 
-    /// An object; one that this view cannot read is told as such: going on without it beats seeing nothing new of its
-    /// kind ever again.
-    fn decode(&self, bytes: &[u8]) -> Result<Seen<K>, Status> {
-        let why = match serde_json::from_slice::<K>(bytes) {
-            Ok(mut object) => {
-                // Who manages what concerns nobody here, and is often half of an object.
-                object.metadata_mut().managed_fields = None;
-                return Ok(Seen::Readable(Key::of(&object), object));
+    fn changed(&self, kind: EventKind, object: &[u8]) -> Result<(), Status> {
+        let seen = decode(&self.resource, object)?;
+        self.change(|state| {
+            state.resource_version = seen.version().1.to_owned();
+            match kind {
+                EventKind::Deleted => state.remove(seen.key().clone()),
+                _ => state.set(seen),
             }
-            Err(why) => format!("{}: {why}", blame::field(bytes, &why)),
-        };
-        let Name { namespace, name, uid, resource_version } =
-            serde_json::from_slice::<Named>(bytes).map_err(Status::internal)?.metadata;
-        let key = Key::new(namespace, name);
-        tracing::error!(resource = self.request.resource, %key, "an object does not decode: {why}");
-        Ok(Seen::Unreadable(Unreadable { key, uid, resource_version, object: Bytes::copy_from_slice(bytes), why }))
+        });
+        Ok(())
     }
+}
 
-    /// Runs `f` on the state, unless the informer is gone or has ended.
+impl<K: Typed> Shared<K> {
+    /// Runs `f` on the state, unless the informer has ended.
     fn change<T>(&self, f: impl FnOnce(&mut State<K>) -> T) -> Option<T> {
-        let shared = self.shared.upgrade()?;
-        let mut state = shared.state.write().unwrap_or_else(|p| p.into_inner());
+        let mut state = self.state.write().unwrap_or_else(|p| p.into_inner());
         (!state.ended).then(|| f(&mut state))
     }
+}
+
+/// An object; one that this view cannot read is told as such: going on without it beats seeing nothing new of its kind ever
+/// again.
+fn decode<K: Typed>(resource: &str, bytes: &[u8]) -> Result<Seen<K>, Status> {
+    match serde_json::from_slice::<K>(bytes) {
+        Ok(mut object) => {
+            // Who manages what concerns nobody here, and is often half of an object.
+            object.metadata_mut().managed_fields = None;
+            Ok(Seen::Readable(Key::of(&object), object))
+        }
+        Err(why) => unreadable(resource, bytes, &why).map(Seen::Unreadable),
+    }
+}
+
+fn unreadable(resource: &str, bytes: &[u8], why: &serde_json::Error) -> Result<Unreadable, Status> {
+    let why = format!("{}: {why}", blame::field(bytes, why));
+    let Name { namespace, name, uid, resource_version } = Named::read(bytes)?;
+    let key = Key::new(namespace, name);
+    tracing::error!(resource, %key, "an object does not decode: {why}");
+    Ok(Unreadable { key, uid, resource_version, object: Bytes::copy_from_slice(bytes), why })
 }

@@ -13,6 +13,7 @@ mod informers;
 pub mod join;
 pub mod local;
 mod partial;
+mod reflector;
 pub mod rpc;
 pub mod tls;
 

@@ -79,7 +79,8 @@ pub fn has(revision: &ControllerRevision, wanted: &PodTemplateSpec) -> bool {
 pub fn template(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     let mut template = revision.data.as_ref()?.0.get("spec")?.get("template")?.clone();
     template.as_object_mut()?.shift_remove(PATCH);
-    serde_json::from_value(template).ok()
+    // By way of text: for that there is a decoder already.
+    serde_json::from_str(&template.to_string()).ok()
 }
 
 /// From the oldest to the newest.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -10,6 +12,9 @@ use crate::{
     api::Env,
     client::{Delta, Informer, Key, Partial, Typed},
 };
+
+/// What a change of an object of a kind wakes.
+type Wake<K> = Box<dyn Fn(&Arc<World>, &Queue, &Delta<K>) + Send>;
 
 /// What a row's `wire` connects.
 pub struct Wires<'a> {
@@ -27,9 +32,13 @@ impl Wires<'_> {
         informer: &Informer<K>,
         wake: impl Fn(&Arc<World>, &Queue, &Delta<K>) + Send + 'static,
     ) {
-        let mut changes = informer.subscribe();
+        self.follow(informer.subscribe(), Box::new(wake));
+    }
+
+    /// Boxed, so that one task serves all kinds and rows: the program would hold one for each.
+    fn follow<K: Typed>(&mut self, mut changes: UnboundedReceiver<Delta<K>>, wake: Wake<K>) {
         let (queue, world, shutdown) = (self.queue.clone(), self.world.clone(), self.shutdown.clone());
-        self.tasks.spawn(async move {
+        let task = async move {
             loop {
                 let change = tokio::select! {
                     biased;
@@ -41,7 +50,8 @@ impl Wires<'_> {
                     None => return,
                 }
             }
-        });
+        };
+        self.tasks.spawn(task.boxed());
     }
 
     /// Has `wake` called for every change of every object of the kinds that are `wanted`, those too that are defined later.

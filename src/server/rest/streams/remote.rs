@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Frames that may wait for a slow node.
 const BACKLOG: usize = 4;
 
-pub async fn serve(server: &Server, request: Request, mut ask: Ask, tty: bool) -> Result<Reply, Status> {
+pub(super) async fn serve(server: &Server, request: Request, mut ask: Ask, tty: bool) -> Result<Reply, Status> {
     let switch = switch(&ask, WEBSOCKET, SPDY)?;
     let ends = Ends {
         stdin: ask.query.flag("stdin"),

@@ -1,0 +1,110 @@
+//! The loop behind an informer, whatever its kind: list, watch from there, list again when the watch is too old.
+
+use std::{sync::Weak, time::Duration};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::Client;
+use crate::api::{Request, Status, request::EventKind};
+
+/// What a reflector keeps fresh. Its methods do nothing once nobody looks at it any more.
+pub(super) trait LocalCopy: Send + Sync {
+    /// The revision that it shows; `None`: nobody looks at it any more.
+    fn revision(&self) -> Option<String>;
+    /// All objects there are, at a revision.
+    fn replace(&self, objects: &[Box<RawValue>], revision: String) -> Result<(), Status>;
+    /// Nothing has changed up to a revision.
+    fn reached(&self, revision: String);
+    /// An object as it is now, or was when it was deleted.
+    fn changed(&self, kind: EventKind, object: &[u8]) -> Result<(), Status>;
+}
+
+/// What every object has, whatever else it holds.
+#[derive(Deserialize)]
+pub(super) struct Named {
+    metadata: Name,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Name {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub resource_version: String,
+}
+
+impl Named {
+    pub fn read(object: &[u8]) -> Result<Name, Status> {
+        Ok(serde_json::from_slice::<Named>(object).map_err(Status::internal)?.metadata)
+    }
+}
+
+pub(super) struct Reflector {
+    pub client: Client,
+    pub request: Request,
+    pub copy: Weak<dyn LocalCopy>,
+}
+
+/// How a watch ended.
+enum End {
+    /// Go on from the newest revision seen.
+    Resume,
+    /// What was missed is no longer kept: list again.
+    Relist,
+}
+
+impl Reflector {
+    /// Ends when nobody looks at the copy any more.
+    pub async fn run(self) {
+        const FIRST: Duration = Duration::from_millis(50);
+        const MOST: Duration = Duration::from_secs(5);
+        let mut wait = FIRST;
+        let mut listed = false;
+        loop {
+            let outcome = if listed { self.watch().await } else { self.list().await.map(|()| End::Resume) };
+            if self.copy.upgrade().and_then(|copy| copy.revision()).is_none() {
+                return;
+            }
+            match outcome {
+                Ok(End::Resume) => {
+                    listed = true;
+                    wait = FIRST;
+                }
+                Ok(End::Relist) => listed = false,
+                Err(status) => {
+                    tracing::debug!(resource = self.request.resource, %status, "list or watch failed");
+                    listed &= !status.is_gone();
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(MOST);
+                }
+            }
+        }
+    }
+
+    async fn list(&self) -> Result<(), Status> {
+        let list = self.client.collection::<Box<RawValue>>(self.request.clone()).await?;
+        self.copy.upgrade().map_or(Ok(()), |copy| copy.replace(&list.items, list.resource_version))
+    }
+
+    async fn watch(&self) -> Result<End, Status> {
+        let mut request = self.request.clone();
+        request.options.allow_watch_bookmarks = true;
+        let Some(from) = self.copy.upgrade().and_then(|copy| copy.revision()) else { return Ok(End::Resume) };
+        request.options.resource_version = Some(from);
+        let mut events = self.client.watch(request).await?;
+        while let Some(event) = events.recv().await {
+            let Some(copy) = self.copy.upgrade() else { return Ok(End::Resume) };
+            match event.kind {
+                EventKind::Error => {
+                    let status: Status = serde_json::from_slice(&event.object).map_err(Status::internal)?;
+                    return if status.is_gone() { Ok(End::Relist) } else { Err(status) };
+                }
+                EventKind::Bookmark => copy.reached(Named::read(&event.object)?.resource_version),
+                kind => copy.changed(kind, &event.object)?,
+            }
+        }
+        Ok(End::Resume)
+    }
+}
