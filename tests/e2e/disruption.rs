@@ -1,11 +1,8 @@
 //! A node is emptied while a disruption budget holds: Pods go one by one, each when the one before it is replaced.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
-use crate::support::{TestNode, contains, leftovers::Machine, node::busybox_tar};
+use crate::support::{TestNode, contains, leftovers::Machine, node::busybox_tar, readiness};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -32,35 +29,13 @@ fn drain_keeps_to_a_disruption_budget() {
     assert_eq!((on("n1"), on("n2")), (3, 0));
     server.ok(&["uncordon", "n2"]);
 
-    let drained = AtomicBool::new(false);
-    let fewest = std::thread::scope(|threads| {
-        let watch = threads.spawn(|| {
-            let mut fewest = usize::MAX;
-            while !drained.load(Ordering::Relaxed) {
-                // Those that are on their way out are not healthy.
-                let pods = server.ok(&["-n", "budget", "get", "pods", "-o", "json"]);
-                let pods: serde_json::Value = serde_json::from_str(&pods).unwrap();
-                let ready = |pod: &&serde_json::Value| {
-                    let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-                    pod["metadata"]["deletionTimestamp"].is_null()
-                        && conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
-                };
-                fewest = fewest.min(pods["items"].as_array().unwrap().iter().filter(ready).count());
-            }
-            fewest
-        });
-        let answer = server.run(&["drain", "n1", "--timeout=100s"]);
-        drained.store(true, Ordering::Relaxed);
-        assert_eq!(answer.code, 0, "{}", answer.all());
-        contains(
-            &answer.err,
-            "(will retry after 5s): Cannot evict pod as it would violate the pod's disruption budget.",
-        )
-        .unwrap();
-        assert_eq!(answer.out.matches(" evicted").count(), 3, "{}", answer.all());
-        watch.join().unwrap()
-    });
-    assert_eq!(fewest, 2, "one at a time");
+    let drain = || server.run(&["drain", "n1", "--timeout=100s"]);
+    let (answer, seen) = readiness::meanwhile(&server, "budget", "app=web", drain);
+    assert_eq!(answer.code, 0, "{}", answer.all());
+    let refused = "(will retry after 5s): Cannot evict pod as it would violate the pod's disruption budget.";
+    contains(&answer.err, refused).unwrap();
+    assert_eq!(answer.out.matches(" evicted").count(), 3, "{}", answer.all());
+    assert_eq!(*seen.start(), 2, "one at a time");
     server.ok(&["-n", "budget", "rollout", "status", "deployment/web", "--timeout=60s"]);
     assert_eq!((on("n1"), on("n2")), (0, 3));
     server.wait("condition=DisruptionAllowed", &["-n", "budget", "pdb/web"], PATIENCE);

@@ -24,6 +24,7 @@ mod node_loss;
 mod probes;
 mod reset;
 mod resize;
+mod rolling;
 mod scheduling;
 mod security;
 mod services;

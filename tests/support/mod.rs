@@ -7,6 +7,7 @@ pub mod devices;
 pub mod leftovers;
 pub mod netns;
 pub mod node;
+pub mod readiness;
 pub mod registry;
 pub mod talk;
 pub mod tls;

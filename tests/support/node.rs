@@ -177,7 +177,14 @@ impl TestNode {
     /// The network namespace of a Pod that runs.
     #[track_caller]
     pub fn netns_of(&self, pod: &str) -> PathBuf {
-        let found: serde_json::Value = serde_json::from_str(&self.ok(&["inspect", "pod", pod, "-o", "json"])).unwrap();
+        self.netns_in("default", pod)
+    }
+
+    /// The network namespace of a Pod that runs, of any namespace of the API.
+    #[track_caller]
+    pub fn netns_in(&self, namespace: &str, pod: &str) -> PathBuf {
+        let found = self.ok(&["-n", namespace, "inspect", "pod", pod, "-o", "json"]);
+        let found: serde_json::Value = serde_json::from_str(&found).unwrap();
         let pid = &found["containers"][0]["pid"];
         assert!(pid.as_u64().is_some_and(|pid| pid > 0), "{pod} does not run: {found:#}");
         format!("/proc/{pid}/ns/net").into()

@@ -181,7 +181,7 @@ fn kubectls() -> Vec<PathBuf> {
     all.filter(|file| minor(file).is_some()).collect()
 }
 
-fn newest() -> Option<PathBuf> {
+pub fn newest() -> Option<PathBuf> {
     let newest = kubectls().into_iter().max_by_key(|file| minor(file)).filter(|file| minor(file) >= Some(SINCE));
     if newest.is_none() {
         eprintln!("skipped: there is no kubectl 1.{SINCE} or newer here; `./dev test` gets one");
