@@ -6,8 +6,7 @@ use k8s_openapi::{
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What the garbage collector and the namespace controller need of an object: its name, uid, revision, owners,
-/// finalizers and deletion time. Labels, annotations and managed fields are not kept.
+/// What loops over all kinds need of an object: its name, uid, revision, generation, owners, finalizers and deletion time. Labels, annotations and managed fields are not kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Partial {
     pub metadata: ObjectMeta,
@@ -52,6 +51,7 @@ struct Meta {
     namespace: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
+    generation: Option<i64>,
     deletion_timestamp: Option<Time>,
     finalizers: Option<Vec<String>>,
     owner_references: Option<Vec<OwnerReference>>,
@@ -65,6 +65,7 @@ impl<'de> Deserialize<'de> for Partial {
             namespace: meta.namespace,
             uid: meta.uid,
             resource_version: meta.resource_version,
+            generation: meta.generation,
             deletion_timestamp: meta.deletion_timestamp,
             finalizers: meta.finalizers,
             owner_references: meta.owner_references,

@@ -66,7 +66,11 @@ pub const ROW: Row = Row {
                 wake(world, queue, &change.key.namespace);
             }
         });
-        wires.on_sections(scales::are_asked, |world, queue, change| wake(world, queue, &change.key.namespace));
+        wires.on_sections(scales::are_asked, |world, queue, change| {
+            if scales::may_differ(change) {
+                wake(world, queue, &change.key.namespace);
+            }
+        });
     },
     reconcile,
 };

@@ -6,20 +6,15 @@
 //! told by the taints themselves: there is nothing to lose at a restart.
 //! <https://kubernetes.io/docs/concepts/architecture/nodes/#rate-limits-on-eviction>
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Taint};
 
 use super::{
-    Config, Context, Plan, Row, World, meta,
+    Config, Context, Plan, Row, meta,
     node_lifecycle::{self, NOT_READY, UNREACHABLE},
     plan::Write,
-    queue::Queue,
 };
 use crate::client::Key;
 
@@ -27,32 +22,24 @@ const REGION: &str = "topology.kubernetes.io/region";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
 
-/// The key is a zone: its region and its name.
+/// One key for all zones: whether any node at all is ready concerns each of them, and each change of many costs one look at
+/// all nodes, not one for each zone.
 pub const ROW: Row = Row {
     name: "node-controller",
     workers: 1,
     wire: |wires| {
         let nodes = &wires.world.informers.nodes.clone();
-        wires.on(nodes, |world, queue, change| {
+        wires.on(nodes, |_, queue, change| {
             let matters = |node: &Arc<Node>| (zone(node), wanted(node), evicts(node).map(|taint| taint.key.clone()));
-            let (old, new) = (change.old.as_ref().map(matters), change.new.as_ref().map(matters));
-            if old == new {
-                return;
+            if change.old.as_ref().map(matters) != change.new.as_ref().map(matters) {
+                queue.add(Key::new("", "zones"));
             }
-            queue.add(new.or(old).map(|(zone, ..)| zone).unwrap_or_default());
-            wake_others(world, queue);
         });
     },
-    reconcile: |context: &Context<'_>, zone: &Key| {
-        plan(&context.world.informers.nodes.list(), zone, context.now, &context.world.config)
+    reconcile: |context: &Context<'_>, _: &Key| {
+        plan(&context.world.informers.nodes.list(), context.now, &context.world.config)
     },
 };
-
-/// Whether any node at all is ready concerns every zone.
-fn wake_others(world: &World, queue: &Queue) {
-    let zones: BTreeSet<Key> = world.informers.nodes.list().iter().map(|node| zone(node)).collect();
-    zones.into_iter().for_each(|zone| queue.add(zone));
-}
 
 /// The zone that a node is in; nodes that do not say are in one together.
 pub fn zone(node: &Node) -> Key {
@@ -107,40 +94,63 @@ fn interval(state: State, nodes: usize, config: &Config) -> Option<Duration> {
     (rate > 0.0).then(|| Duration::try_from_secs_f64(1.0 / rate).unwrap_or(Duration::MAX))
 }
 
-/// What the nodes of a zone need, given all nodes.
-pub fn plan(nodes: &[Arc<Node>], key: &Key, now: Timestamp, config: &Config) -> Plan {
-    let mut plan = Plan::default();
-    let mut counts: BTreeMap<Key, (usize, usize)> = BTreeMap::new();
-    let counted = |node: &&Arc<Node>| node.metadata.labels.as_ref().is_none_or(|labels| !labels.contains_key(EXCLUDED));
-    for node in nodes.iter().filter(counted) {
-        let (ready, unready) = counts.entry(zone(node)).or_default();
+/// The nodes of a zone.
+#[derive(Default)]
+struct Zone<'a> {
+    /// Those that count for its state.
+    ready: usize,
+    unready: usize,
+    nodes: Vec<&'a Node>,
+}
+
+/// What the nodes of all zones need.
+pub fn plan(nodes: &[Arc<Node>], now: Timestamp, config: &Config) -> Plan {
+    let mut zones: BTreeMap<Key, Zone<'_>> = BTreeMap::new();
+    for node in nodes {
+        let zone = zones.entry(zone(node)).or_default();
+        zone.nodes.push(node);
+        if node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(EXCLUDED)) {
+            continue;
+        }
         let is_ready = node_lifecycle::condition(node, "Ready").is_some_and(|ready| ready.status == "True");
-        *(if is_ready { ready } else { unready }) += 1;
+        *(if is_ready { &mut zone.ready } else { &mut zone.unready }) += 1;
     }
-    let here: Vec<&Arc<Node>> = nodes.iter().filter(|node| zone(node) == *key).collect();
-    let any_ready = counts.values().any(|(ready, _)| *ready > 0);
-    if !any_ready && !counts.is_empty() {
-        let tainted = here.iter().filter(|node| evicts(node).is_some());
+    let mut plan = Plan::default();
+    let counts = |zone: &Zone<'_>| (zone.ready, zone.unready);
+    let (any_ready, any) = zones.values().map(counts).fold((false, false), |(any_ready, any), (ready, unready)| {
+        (any_ready || ready > 0, any || ready + unready > 0)
+    });
+    if any && !any_ready {
+        let tainted = zones.values().flat_map(|zone| &zone.nodes).filter(|node| evicts(node).is_some());
         plan.then(tainted.filter_map(|node| change(node, None, now)).collect());
         return plan;
     }
-    let (ready, unready) = counts.get(key).copied().unwrap_or_default();
-    let Some(interval) = interval(state(ready, unready, config), ready + unready, config) else { return plan };
-    let waits =
-        |node: &&&Arc<Node>| wanted(node).is_some() && evicts(node).is_none() && !meta::is_terminating(&node.metadata);
-    // Who has been silent longest is first.
-    let Some(first) = here.iter().filter(waits).min_by_key(|node| (since(node), meta::name(&node.metadata))) else {
-        return plan;
-    };
-    let last = here.iter().filter_map(|node| evicts(node)?.time_added.as_ref()).map(|time| time.0).max();
-    match last.and_then(|last| meta::until(now, meta::later(last, interval))) {
-        Some(wait) => plan.requeue(wait),
-        None => {
-            plan.then(change(first, wanted(first), now).into_iter().collect());
-            plan.requeue(interval);
-        }
+    let mut writes = Vec::new();
+    for zone in zones.values() {
+        let (write, wait) = next(zone, now, config);
+        writes.extend(write);
+        wait.into_iter().for_each(|wait| plan.requeue(wait));
     }
+    plan.then(writes);
     plan
+}
+
+/// The next node of a zone to lose its Pods, if it is time for that, and when to look at the zone again.
+fn next(zone: &Zone<'_>, now: Timestamp, config: &Config) -> (Option<Write>, Option<Duration>) {
+    let state = state(zone.ready, zone.unready, config);
+    let Some(interval) = interval(state, zone.ready + zone.unready, config) else { return (None, None) };
+    let waits =
+        |node: &&&Node| wanted(node).is_some() && evicts(node).is_none() && !meta::is_terminating(&node.metadata);
+    // Who has been silent longest is first.
+    let Some(first) = zone.nodes.iter().filter(waits).min_by_key(|node| (since(node), meta::name(&node.metadata)))
+    else {
+        return (None, None);
+    };
+    let last = zone.nodes.iter().filter_map(|node| evicts(node)?.time_added.as_ref()).map(|time| time.0).max();
+    match last.and_then(|last| meta::until(now, meta::later(last, interval))) {
+        Some(wait) => (None, Some(wait)),
+        None => (change(first, wanted(first), now), Some(interval)),
+    }
 }
 
 fn since(node: &Node) -> Option<Timestamp> {

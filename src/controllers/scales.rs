@@ -15,7 +15,7 @@ use k8s_openapi::{
 use super::{Plan, World, catalog::Section, meta, plan::Write};
 use crate::{
     api::{Object, Request, Verb, kinds},
-    client::{Key, Typed},
+    client::{Delta, Key, Partial, Typed},
 };
 
 /// So many scales are remembered; then they are asked anew.
@@ -127,6 +127,16 @@ pub fn are_asked(section: &Section) -> bool {
     let known = [Deployment::resource(), ReplicaSet::resource()].contains(&section.resource);
     let scaled = kinds::lookup(&section.resource).is_some_and(|kind| kind.scale.is_some());
     section.namespaced && !known && (section.is_custom() || scaled)
+}
+
+/// Whether a change of such an object can be one of its scale: what is wished for has another generation then, and what
+/// comes, goes or takes another's name has another scale in any case.
+pub fn may_differ(change: &Delta<Partial>) -> bool {
+    let wish = |object: &Arc<Partial>| (object.metadata.uid.clone(), object.metadata.generation);
+    match (&change.old, &change.new) {
+        (Some(old), Some(new)) => wish(old) != wish(new) || new.metadata.generation.is_none(),
+        _ => true,
+    }
 }
 
 /// Asks first, and comes back at once.

@@ -1,11 +1,16 @@
 //! Disruption budgets: what they want, what they allow, and for how long an evicted Pod is awaited.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
 use podwright::{
     api::Request,
-    controllers::{Plan, disruption, plan::Write, scales::Scale},
+    client::{Delta, Key, Partial},
+    controllers::{
+        Plan, disruption,
+        plan::Write,
+        scales::{self, Scale},
+    },
 };
 use serde_json::{Value, json};
 
@@ -98,6 +103,27 @@ fn what_a_budget_wants_and_allows() {
             "{spec}"
         );
         assert_eq!((&status["observedGeneration"], &condition["observedGeneration"]), (&json!(3), &json!(3)));
+    }
+}
+
+/// A status says nothing of what is wished for: it must wake no budget.
+#[test]
+fn only_another_generation_can_be_another_scale() {
+    let known = |uid: &str, generation: Option<i64>, revision: &str| -> Option<Arc<Partial>> {
+        let metadata =
+            json!({ "name": "x", "namespace": "a", "uid": uid, "generation": generation, "resourceVersion": revision });
+        Some(Arc::new(serde_json::from_value(json!({ "metadata": metadata })).unwrap()))
+    };
+    for (why, old, new, expected) in [
+        ("another status", known("u", Some(2), "5"), known("u", Some(2), "6"), false),
+        ("another spec", known("u", Some(2), "5"), known("u", Some(3), "6"), true),
+        ("a namesake", known("u", Some(1), "5"), known("v", Some(1), "9"), true),
+        ("it comes", None, known("u", Some(1), "5"), true),
+        ("it goes", known("u", Some(1), "5"), None, true),
+        ("a kind that does not count", known("u", None, "5"), known("u", None, "6"), true),
+    ] {
+        let change = Delta { key: Key::new("a", "x"), old, new, unreadable: None };
+        assert_eq!(scales::may_differ(&change), expected, "{why}");
     }
 }
 

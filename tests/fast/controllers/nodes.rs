@@ -153,7 +153,7 @@ fn zones_lose_nodes_at_the_rate_that_suits_their_state() {
         ("a zone that is gone as a whole", zone_of("x", 0, 4, &[]), "x-l03", Some(10)),
     ] {
         let nodes = [zone, other.clone()].concat();
-        let plan = node_zones::plan(&nodes, &Key::new("", "x"), at(0), &config);
+        let plan = node_zones::plan(&nodes, at(0), &config);
         let names: Vec<String> = plan.writes().filter_map(|write| write.request.name.clone()).collect();
         assert_eq!(names.join(" "), done, "{why}");
         assert_eq!(plan.requeue_after.map(|wait| wait.as_secs()), again, "{why}");
@@ -169,21 +169,30 @@ fn zones_lose_nodes_at_the_rate_that_suits_their_state() {
 }
 
 #[test]
+fn zones_do_not_wait_for_each_other() {
+    let nodes = [zone_of("x", 5, 2, &[-4]), zone_of("y", 5, 2, &[-7]), zone_of("z", 5, 2, &[])].concat();
+    let plan = node_zones::plan(&nodes, at(0), &Config::default());
+    assert_eq!(lines(&plan), ["patch nodes/z-l01"]);
+    assert_eq!(plan.requeue_after.map(|wait| wait.as_secs()), Some(3), "y is next");
+    let plan = node_zones::plan(&nodes, at(10), &Config::default());
+    assert_eq!(lines(&plan), ["patch nodes/x-l01", "patch nodes/y-l01", "patch nodes/z-l01"]);
+}
+
+#[test]
 fn while_no_node_at_all_is_ready_nobody_is_evicted() {
     let config = Config::default();
     let nodes = [zone_of("x", 0, 2, &[-50, -40]), zone_of("y", 0, 1, &[])].concat();
-    let plan = node_zones::plan(&nodes, &Key::new("", "x"), at(0), &config);
+    let plan = node_zones::plan(&nodes, at(0), &config);
     assert_eq!(lines(&plan), ["patch nodes/x-t0", "patch nodes/x-t1"]);
     assert!(plan.writes().all(|write| write.request.body.as_ref().unwrap()["spec"]["taints"].is_null()));
-    assert!(node_zones::plan(&nodes, &Key::new("", "y"), at(0), &config).is_empty());
     // A node that is to be left out of this does not count.
     let mut excluded = Node::clone(&zone_of("x", 1, 0, &[])[0]);
     excluded.metadata.labels.get_or_insert_default().insert("node.kubernetes.io/exclude-disruption".into(), "".into());
     let nodes = [nodes, vec![Arc::new(excluded)]].concat();
-    assert_eq!(node_zones::plan(&nodes, &Key::new("", "x"), at(0), &config).writes().count(), 2);
+    assert_eq!(node_zones::plan(&nodes, at(0), &config).writes().count(), 2);
     // The rates are arguments.
     let fast = Config { node_eviction_rate: 2.0, unhealthy_zone_threshold: 1.1, ..config };
-    let plan = node_zones::plan(&zone_of("x", 1, 5, &[-1]), &Key::new("", "x"), at(0), &fast);
+    let plan = node_zones::plan(&zone_of("x", 1, 5, &[-1]), at(0), &fast);
     assert_eq!((plan.writes().count(), plan.requeue_after.map(|wait| wait.as_millis())), (1, Some(500)));
 }
 
