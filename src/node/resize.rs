@@ -65,17 +65,29 @@ impl Allocation {
 
     /// What an earlier agent has told the server of a Pod that nothing else is known of any more; where it has told nothing, all
     /// that the Pod wishes.
+    ///
+    /// Of what is allocated the server knows the requests alone. Where those are what the Pod wishes, its whole wish was granted.
+    /// Where not, what its containers had last stands for all of it: limits belong to the requests that they came with.
     pub fn recalled(pod: &Pod) -> Allocation {
         let mut all = Allocation::of(pod);
         let status = pod.status.iter();
         let told = status.flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses)).flatten();
+        let told: Vec<_> = told.filter(|c| c.allocated_resources.is_some() && all.0.contains_key(&c.name)).collect();
+        let granted = |c: &&ContainerStatus| {
+            let requests = |requests: Option<_>| ResourceRequirements { requests, ..ResourceRequirements::default() };
+            let wish = all.0.get(&c.name).and_then(Option::as_ref).and_then(|wish| wish.requests.clone());
+            alike(Some(&requests(wish)), Some(&requests(c.allocated_resources.clone())))
+        };
+        if told.iter().all(granted) {
+            return all;
+        }
         for ContainerStatus { name, allocated_resources, resources, .. } in told {
-            if let Some(requests) = allocated_resources
-                && let Some(known) = Arc::make_mut(&mut all.0).get_mut(name)
-            {
-                let limits = resources.as_ref().and_then(|r| r.limits.clone());
+            // What does not run has what is allocated to it, and one that tells nothing else has that too.
+            let had = resources.clone().unwrap_or_default();
+            let requests = had.requests.or(allocated_resources.clone());
+            if let Some(known) = Arc::make_mut(&mut all.0).get_mut(name) {
                 let wish = known.take().unwrap_or_default();
-                *known = Some(ResourceRequirements { requests: Some(requests.clone()), limits, ..wish });
+                *known = Some(ResourceRequirements { requests, limits: had.limits, ..wish });
             }
         }
         all
