@@ -82,7 +82,7 @@ fn is_ours(slice: &EndpointSlice) -> bool {
 }
 
 /// The Service's selector; none where somebody else manages the endpoints.
-pub(super) fn selector(spec: &ServiceSpec) -> Option<LabelSelector> {
+fn selector(spec: &ServiceSpec) -> Option<LabelSelector> {
     let map = spec.selector.as_ref().filter(|map| !map.is_empty())?;
     if spec.type_.as_deref() == Some("ExternalName") {
         return None;
@@ -90,15 +90,18 @@ pub(super) fn selector(spec: &ServiceSpec) -> Option<LabelSelector> {
     Some(LabelSelector(map.iter().map(|(k, v)| Requirement::In(k.clone(), vec![v.clone()])).collect()))
 }
 
+/// The Pods behind a Service; none where its endpoints are not made here, or no longer.
+pub(super) fn behind(informers: &Informers, service: &Service) -> Option<Vec<Arc<Pod>>> {
+    let selector = service.spec.as_ref().and_then(selector).filter(|_| !meta::is_terminating(&service.metadata))?;
+    let mut pods = informers.pods.list_namespace(meta::namespace(&service.metadata));
+    pods.retain(|pod| meta::matches(&selector, &pod.metadata));
+    Some(pods)
+}
+
 fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let informers = &context.world.informers;
     let Some(service) = informers.services.get(key) else { return Plan::default() };
-    let Some(selector) = service.spec.as_ref().and_then(selector) else { return Plan::default() };
-    if meta::is_terminating(&service.metadata) {
-        return Plan::default();
-    }
-    let mut pods = informers.pods.list_namespace(&key.namespace);
-    pods.retain(|pod| meta::matches(&selector, &pod.metadata));
+    let Some(pods) = behind(informers, &service) else { return Plan::default() };
     let mut slices = informers.endpoint_slices.indexed(Informers::BY_SERVICE, &key.to_string());
     slices.retain(|slice| is_ours(slice) && !meta::is_terminating(&slice.metadata));
     let zone_of = |node: &str| informers.nodes.get(&Key::new("", node)).and_then(|node| zone(&node));
@@ -205,6 +208,23 @@ pub fn endpoint_port(port: &ServicePort, pod: &Pod) -> Option<EndpointPort> {
     })
 }
 
+/// The name under the Service's that a Pod asks for.
+pub(super) fn hostname(service: &Service, pod: &Pod) -> Option<String> {
+    let spec = pod.spec.as_ref().filter(|spec| spec.subdomain == service.metadata.name)?;
+    spec.hostname.clone().filter(|name| !name.is_empty())
+}
+
+/// Who stands behind an address.
+pub(super) fn target(pod: &Pod) -> ObjectReference {
+    ObjectReference {
+        kind: Some("Pod".into()),
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
+}
+
 fn endpoint(
     service: &Service,
     spec: &ServiceSpec,
@@ -215,8 +235,6 @@ fn endpoint(
     let serving = meta::is_ready(pod);
     let terminating = meta::is_terminating(&pod.metadata);
     let ready = spec.publish_not_ready_addresses.unwrap_or(false) || (serving && !terminating);
-    let pod_spec = pod.spec.as_ref();
-    let in_domain = pod_spec.and_then(|s| s.subdomain.as_deref()) == Some(meta::name(&service.metadata));
     Endpoint {
         addresses,
         conditions: Some(EndpointConditions {
@@ -224,15 +242,9 @@ fn endpoint(
             serving: Some(serving),
             terminating: Some(terminating),
         }),
-        hostname: pod_spec.and_then(|s| s.hostname.clone()).filter(|name| in_domain && !name.is_empty()),
+        hostname: hostname(service, pod),
         node_name: meta::node_name(pod).map(str::to_owned),
-        target_ref: Some(ObjectReference {
-            kind: Some("Pod".into()),
-            namespace: pod.metadata.namespace.clone(),
-            name: pod.metadata.name.clone(),
-            uid: pod.metadata.uid.clone(),
-            ..ObjectReference::default()
-        }),
+        target_ref: Some(target(pod)),
         zone: meta::node_name(pod).and_then(zone_of),
         ..Endpoint::default()
     }

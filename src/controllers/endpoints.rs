@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::{
-    api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, ObjectReference, Pod, Service},
+    api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
@@ -54,12 +54,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         gone.then(ours.iter().map(|endpoints| Write::delete(&**endpoints).guarded(absent.clone())).collect());
         return gone;
     };
-    let Some(selector) = service.spec.as_ref().and_then(endpoint_slice::selector) else { return gone };
-    if meta::is_terminating(&service.metadata) {
-        return gone;
-    }
-    let mut pods = informers.pods.list_namespace(&key.namespace);
-    pods.retain(|pod| meta::matches(&selector, &pod.metadata));
+    let Some(pods) = endpoint_slice::behind(informers, &service) else { return gone };
     plan(&service, &pods, known.as_deref())
 }
 
@@ -167,19 +162,11 @@ fn port(port: k8s_openapi::api::discovery::v1::EndpointPort) -> EndpointPort {
 }
 
 fn address(service: &Service, pod: &Pod, ip: String) -> EndpointAddress {
-    let spec = pod.spec.as_ref();
-    let in_domain = spec.and_then(|spec| spec.subdomain.as_deref()) == Some(meta::name(&service.metadata));
     EndpointAddress {
         ip,
-        hostname: spec.and_then(|spec| spec.hostname.clone()).filter(|name| in_domain && !name.is_empty()),
+        hostname: endpoint_slice::hostname(service, pod),
         node_name: meta::node_name(pod).map(str::to_owned),
-        target_ref: Some(ObjectReference {
-            kind: Some("Pod".into()),
-            namespace: pod.metadata.namespace.clone(),
-            name: pod.metadata.name.clone(),
-            uid: pod.metadata.uid.clone(),
-            ..ObjectReference::default()
-        }),
+        target_ref: Some(endpoint_slice::target(pod)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! ControllerRevisions: the history of a Pod template, for StatefulSets and DaemonSets alike.
+//! ControllerRevisions: the history of a Pod template, for StatefulSets and DaemonSets alike; and what belongs to one of these.
 //!
 //! Upstream: `pkg/controller/history`. A revision's data is the strategic merge patch that brings its template back:
 //! `kubectl rollout undo` sends it as it is.
@@ -6,17 +6,24 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::{
-    api::{apps::v1::ControllerRevision, core::v1::PodTemplateSpec},
+    api::{
+        apps::v1::ControllerRevision,
+        core::v1::{Pod, PodTemplateSpec},
+    },
     apimachinery::pkg::{apis::meta::v1::ObjectMeta, runtime::RawExtension},
 };
 use serde_json::json;
 
 use super::{
+    Plan,
     deployment::revision::{hash, without_hash},
     meta,
     plan::Write,
 };
-use crate::client::Typed;
+use crate::{
+    api::selector::LabelSelector,
+    client::{Informers, Typed},
+};
 
 /// The label of a Pod that tells its revision: a StatefulSet's by name, a DaemonSet's by hash.
 pub const REVISION: &str = "controller-revision-hash";
@@ -40,6 +47,38 @@ pub enum Current {
     Is(Box<ControllerRevision>, Option<Write>),
     /// Another object has its name: the next try must be named otherwise.
     Collision,
+}
+
+/// The Pods and the ControllerRevisions that are an owner's own.
+pub struct Belongings {
+    pub pods: Vec<Arc<Pod>>,
+    pub revisions: Vec<Arc<ControllerRevision>>,
+}
+
+/// What belongs to `owner`: what it selects, of which `fits` may leave out Pods. Errors: what has to be written first, for who
+/// belongs here has to be settled before anything is counted.
+pub fn belongings<K: Typed>(
+    informers: &Informers,
+    owner: &K,
+    selector: &LabelSelector,
+    fits: impl Fn(&Pod) -> bool,
+) -> Result<Belongings, Plan> {
+    let meta = owner.metadata();
+    // Its own, and orphans.
+    let owners = [meta.uid.clone().unwrap_or_default(), format!("{}/", meta::namespace(meta))];
+    let pods = owners.iter().flat_map(|owner| informers.pods.indexed(Informers::BY_OWNER, owner));
+    let pods = meta::claim_all(owner, pods, |pod| meta::matches(selector, &pod.metadata) && fits(pod));
+    let revisions = &informers.controller_revisions;
+    let revisions = owners.iter().flat_map(|owner| revisions.indexed(Informers::BY_OWNER, owner));
+    let revisions = meta::claim_all(owner, revisions, |revision| meta::matches(selector, &revision.metadata));
+    match (pods, revisions) {
+        (Ok(pods), Ok(revisions)) => Ok(Belongings { pods, revisions }),
+        (pods, revisions) => {
+            let mut first = Plan::default();
+            first.then(pods.err().into_iter().chain(revisions.err()).flatten().collect());
+            Err(first)
+        }
+    }
 }
 
 /// Finds the revision of the current template, or makes one. `revisions` are the owner's; `taken` tells whether any has

@@ -21,11 +21,11 @@ use k8s_openapi::api::{
 
 use super::{
     Context, Plan, Row,
-    history::{self, Current, Wanted},
+    history::{self, Belongings, Current, Wanted},
     meta,
     plan::{Batch, Note, Write},
 };
-use crate::client::{Delta, Informers, Key, reference};
+use crate::client::{Delta, Key, reference};
 use nodes::Fit;
 
 /// How many Pods have failed in a row on a Pod's node before it.
@@ -95,27 +95,18 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         plan.notes.push(Note::warning(reference(&*set), "SelectingAll", message));
         return plan;
     };
-    let owners = [set.metadata.uid.clone().unwrap_or_default(), format!("{}/", key.namespace)];
-    let pods = owners.iter().flat_map(|owner| informers.pods.indexed(Informers::BY_OWNER, owner));
-    let pods = meta::claim_all(&*set, pods, |pod| meta::matches(&selector, &pod.metadata));
-    let known = &informers.controller_revisions;
-    let revisions = owners.iter().flat_map(|owner| known.indexed(Informers::BY_OWNER, owner));
-    let revisions = meta::claim_all(&*set, revisions, |revision| meta::matches(&selector, &revision.metadata));
-    match (pods, revisions) {
-        (Ok(pods), Ok(revisions)) => self::plan(&Scene {
-            set: &set,
-            revisions: &revisions,
-            taken: &|name| known.get(&Key::new(&key.namespace, name)).is_some(),
-            pods: &pods,
-            nodes: &informers.nodes.list(),
-            now: context.now,
-        }),
-        (pods, revisions) => {
-            // Who belongs here has to be settled before anything is counted.
-            plan.then(pods.err().into_iter().chain(revisions.err()).flatten().collect());
-            plan
-        }
-    }
+    let Belongings { pods, revisions } = match history::belongings(informers, &*set, &selector, |_| true) {
+        Ok(belongings) => belongings,
+        Err(first) => return first,
+    };
+    self::plan(&Scene {
+        set: &set,
+        revisions: &revisions,
+        taken: &|name| informers.controller_revisions.get(&Key::new(&key.namespace, name)).is_some(),
+        pods: &pods,
+        nodes: &informers.nodes.list(),
+        now: context.now,
+    })
 }
 
 /// What a DaemonSet's plan depends on.

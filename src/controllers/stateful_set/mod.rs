@@ -25,13 +25,13 @@ use serde_json::Value;
 
 use super::{
     Context, Plan, Row,
-    history::{self, Current, Wanted},
+    history::{self, Belongings, Current, Wanted},
     meta,
     plan::{Batch, Note, Write},
 };
 use crate::{
     api::int_or_string::{Round, scaled},
-    client::{Informers, Key, reference},
+    client::{Key, reference},
 };
 
 /// The label of a revision that holds its hash.
@@ -74,38 +74,23 @@ fn selector(set: &StatefulSet) -> Option<crate::api::selector::LabelSelector> {
     meta::selector(&set.spec.as_ref()?.selector)
 }
 
-fn belongs(set: &StatefulSet, selector: &crate::api::selector::LabelSelector, pod: &Pod) -> bool {
-    meta::matches(selector, &pod.metadata) && identity::ordinal(set, pod).is_some()
-}
-
 fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let informers = &context.world.informers;
-    let mut plan = Plan::default();
-    let Some(set) = informers.stateful_sets.get(key) else { return plan };
-    let Some(selector) = selector(&set) else { return plan };
-    let uid = set.metadata.uid.as_deref().unwrap_or_default();
-    let orphans = format!("{}/", key.namespace);
-    let pods = [uid, &orphans].into_iter().flat_map(|owner| informers.pods.indexed(Informers::BY_OWNER, owner));
-    let pods = meta::claim_all(&*set, pods, |pod| belongs(&set, &selector, pod));
-    let revisions = [uid, &orphans];
-    let revisions =
-        { revisions.into_iter() }.flat_map(|owner| informers.controller_revisions.indexed(Informers::BY_OWNER, owner));
-    let revisions = meta::claim_all(&*set, revisions, |revision| meta::matches(&selector, &revision.metadata));
-    match (pods, revisions) {
-        (Ok(pods), Ok(revisions)) => self::plan(&Scene {
-            set: &set,
-            revisions: &revisions,
-            taken: &|name| informers.controller_revisions.get(&Key::new(&key.namespace, name)).is_some(),
-            pods: &pods,
-            claim: &|name| informers.persistent_volume_claims.get(&Key::new(&key.namespace, name)),
-            now: context.now,
-        }),
-        (pods, revisions) => {
-            // Who belongs here has to be settled before anything is counted.
-            plan.then(pods.err().into_iter().chain(revisions.err()).flatten().collect());
-            plan
-        }
-    }
+    let Some(set) = informers.stateful_sets.get(key) else { return Plan::default() };
+    let Some(selector) = selector(&set) else { return Plan::default() };
+    let fits = |pod: &Pod| identity::ordinal(&set, pod).is_some();
+    let Belongings { pods, revisions } = match history::belongings(informers, &*set, &selector, fits) {
+        Ok(belongings) => belongings,
+        Err(first) => return first,
+    };
+    self::plan(&Scene {
+        set: &set,
+        revisions: &revisions,
+        taken: &|name| informers.controller_revisions.get(&Key::new(&key.namespace, name)).is_some(),
+        pods: &pods,
+        claim: &|name| informers.persistent_volume_claims.get(&Key::new(&key.namespace, name)),
+        now: context.now,
+    })
 }
 
 /// What a StatefulSet's plan depends on.

@@ -16,6 +16,7 @@ mod persistent_volume;
 mod queue;
 mod replica_set;
 mod root_ca;
+mod sets;
 mod stateful_set;
 
 use std::sync::Arc;

@@ -1,4 +1,7 @@
-//! DaemonSets: which nodes, one Pod each, rolling updates, failures, history.
+//! DaemonSets: a small world of them here, with which nodes get a Pod and what becomes of failed ones; rolling updates and
+//! history beside it.
+
+mod rolling;
 
 use std::sync::Arc;
 
@@ -11,13 +14,16 @@ use podwright::controllers::{
     daemon_set::{
         FAILURES, Scene,
         nodes::{self, Fit},
-        plan, rolling,
+        plan,
     },
     meta,
 };
 use serde_json::{Value, json};
 
-use super::{at, line, lines, merge};
+use super::{
+    at, line, lines, merge,
+    sets::{SmallWorld, revise},
+};
 
 /// A DaemonSet `logs`, changed by a merge patch of its spec.
 fn set(patch: Value) -> DaemonSet {
@@ -38,10 +44,6 @@ fn set(patch: Value) -> DaemonSet {
     });
     merge(&mut set, &json!({ "spec": patch }));
     serde_json::from_value(set).expect("a DaemonSet")
-}
-
-fn rolling(surge: Value, unavailable: Value) -> Value {
-    json!({ "updateStrategy": { "rollingUpdate": { "maxSurge": surge, "maxUnavailable": unavailable } } })
 }
 
 fn node(name: &str, spec: Value) -> Node {
@@ -73,6 +75,53 @@ impl World {
         let mut world = World::new(set, nodes);
         world.reach_rest();
         world
+    }
+
+    fn be(pod: &mut Pod, phase: &str, ready: bool, now: i64) {
+        let condition = json!({
+            "type": "Ready", "status": if ready { "True" } else { "False" }, "lastTransitionTime": at(now).to_string(),
+        });
+        pod.status = Some(serde_json::from_value(json!({ "phase": phase, "conditions": [condition] })).unwrap());
+    }
+
+    /// The Pod of a node that is not going.
+    fn pod(&mut self, node: &str) -> &mut Pod {
+        let on = |pod: &&mut Pod| nodes::target(pod) == Some(node) && pod.metadata.deletion_timestamp.is_none();
+        self.pods.iter_mut().find(on).expect("a Pod on the node")
+    }
+
+    fn images(&self) -> String {
+        let image = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.clone().unwrap();
+        let mut all: Vec<String> =
+            self.pods.iter().map(|pod| format!("{}={}", nodes::target(pod).unwrap(), image(pod))).collect();
+        all.sort();
+        all.join(" ")
+    }
+
+    /// desired, current, ready, updated, available, unavailable, misscheduled
+    fn counts(&self) -> [i32; 7] {
+        let status = self.set.status.clone().unwrap_or_default();
+        [
+            status.desired_number_scheduled,
+            status.current_number_scheduled,
+            status.number_ready,
+            status.updated_number_scheduled.unwrap_or(-1),
+            status.number_available.unwrap_or(-1),
+            status.number_unavailable.unwrap_or(-1),
+            status.number_misscheduled,
+        ]
+    }
+}
+
+impl SmallWorld for World {
+    type Set = DaemonSet;
+
+    fn set(&mut self) -> &mut DaemonSet {
+        &mut self.set
+    }
+
+    fn pods(&self) -> &[Pod] {
+        &self.pods
     }
 
     fn plan(&self) -> Plan {
@@ -116,31 +165,13 @@ impl World {
                     // The server needs no agent to delete what has ended.
                     self.pods.retain(|pod| pod.metadata.deletion_timestamp.is_none() || !meta::is_finished(pod));
                 }
-                ("Create", "controllerrevisions.apps") => self.revisions.push(serde_json::from_value(body).unwrap()),
-                ("Patch", "controllerrevisions.apps") => {
-                    let known = self.revisions.iter_mut().find(|known| known.metadata.name == name);
-                    merge(known.expect("a revision to patch"), &body);
-                }
-                ("Delete", "controllerrevisions.apps") => self.revisions.retain(|known| known.metadata.name != name),
+                (_, "controllerrevisions.apps") => revise(&mut self.revisions, request),
                 ("Patch", "daemonsets.apps") => merge(&mut self.set, &body),
                 other => panic!("unexpected write {other:?}"),
             }
         }
         self.now += 1;
         told
-    }
-
-    fn be(pod: &mut Pod, phase: &str, ready: bool, now: i64) {
-        let condition = json!({
-            "type": "Ready", "status": if ready { "True" } else { "False" }, "lastTransitionTime": at(now).to_string(),
-        });
-        pod.status = Some(serde_json::from_value(json!({ "phase": phase, "conditions": [condition] })).unwrap());
-    }
-
-    /// The Pod of a node that is not going.
-    fn pod(&mut self, node: &str) -> &mut Pod {
-        let on = |pod: &&mut Pod| nodes::target(pod) == Some(node) && pod.metadata.deletion_timestamp.is_none();
-        self.pods.iter_mut().find(on).expect("a Pod on the node")
     }
 
     /// Lets scheduler and nodes do their work: who is to go is gone, everybody else runs; "broken" ones are not ready.
@@ -155,50 +186,6 @@ impl World {
                 World::be(pod, "Running", well, self.now);
             }
         }
-    }
-
-    /// The steps until nothing is left to do.
-    fn reach_rest(&mut self) -> Vec<String> {
-        let mut steps = Vec::new();
-        for _ in 0..100 {
-            if self.plan().is_empty() && self.pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_none()) {
-                return steps;
-            }
-            steps.extend(self.step());
-            self.settle();
-        }
-        panic!("no rest: {steps:?}");
-    }
-
-    fn change(&mut self, spec: Value) {
-        merge(&mut self.set, &json!({ "spec": spec }));
-        *self.set.metadata.generation.as_mut().unwrap() += 1;
-    }
-
-    fn set_image(&mut self, image: &str) {
-        self.change(json!({ "template": { "spec": { "containers": [{ "name": "c", "image": image }] } } }));
-    }
-
-    fn images(&self) -> String {
-        let image = |pod: &Pod| pod.spec.as_ref().unwrap().containers[0].image.clone().unwrap();
-        let mut all: Vec<String> =
-            self.pods.iter().map(|pod| format!("{}={}", nodes::target(pod).unwrap(), image(pod))).collect();
-        all.sort();
-        all.join(" ")
-    }
-
-    /// desired, current, ready, updated, available, unavailable, misscheduled
-    fn counts(&self) -> [i32; 7] {
-        let status = self.set.status.clone().unwrap_or_default();
-        [
-            status.desired_number_scheduled,
-            status.current_number_scheduled,
-            status.number_ready,
-            status.updated_number_scheduled.unwrap_or(-1),
-            status.number_available.unwrap_or(-1),
-            status.number_unavailable.unwrap_or(-1),
-            status.number_misscheduled,
-        ]
     }
 }
 
@@ -382,142 +369,6 @@ fn a_failed_pod_makes_room_for_another_ever_later() {
     assert_eq!(world.step(), [""; 0]);
     world.set_image("v2");
     assert_eq!(world.step(), ["-n1", "+n1"]);
-}
-
-#[test]
-fn percentages_are_of_the_nodes_and_rounded_up() {
-    for (surge, unavailable, nodes, expected) in [
-        (json!(0), json!(1), 10, (0, 1)),
-        (json!(0), json!("25%"), 10, (0, 3)),
-        (json!("10%"), json!(0), 11, (2, 0)),
-        (json!(0), json!("100%"), 7, (0, 7)),
-        (json!(0), json!("0%"), 7, (0, 1)),
-        (json!(2), json!(0), 1, (2, 0)),
-    ] {
-        let set = set(rolling(surge.clone(), unavailable.clone()));
-        assert_eq!(rolling::limits(&set, nodes), Some(expected), "{surge} {unavailable} of {nodes}");
-    }
-    assert_eq!(rolling::limits(&set(json!({ "updateStrategy": { "type": "OnDelete" } })), 9), None);
-}
-
-#[test]
-fn a_rolling_update_takes_these_steps() {
-    for (surge, unavailable, expected) in [
-        (json!(0), json!(1), "-n1 +n1 -n2 +n2 -n3 +n3"),
-        (json!(0), json!(2), "-n1 -n2 +n1 +n2 -n3 +n3"),
-        (json!(0), json!("100%"), "-n1 -n2 -n3 +n1 +n2 +n3"),
-        (json!(1), json!(0), "+n1 -n1 +n2 -n2 +n3 -n3"),
-        (json!("50%"), json!(0), "+n1 +n2 -n1 -n2 +n3 -n3"),
-    ] {
-        let mut world = World::ready(set(rolling(surge.clone(), unavailable.clone())), 3);
-        world.set_image("v2");
-        assert_eq!(world.reach_rest().join(" "), expected, "surge {surge}, unavailable {unavailable}");
-        assert_eq!(world.images(), "n1=v2 n2=v2 n3=v2");
-        assert_eq!(world.counts(), [3, 3, 3, 3, 3, 0, 0]);
-        assert_eq!(world.set.status.as_ref().unwrap().observed_generation, world.set.metadata.generation);
-    }
-}
-
-#[test]
-fn a_rolling_update_keeps_its_limits_while_pods_become_ready_one_by_one() {
-    for (surge, unavailable) in [(json!(0), json!(1)), (json!(0), json!(3)), (json!(1), json!(0)), (json!(3), json!(0))]
-    {
-        let mut world = World::ready(set(rolling(surge.clone(), unavailable.clone())), 7);
-        let (most_beside, most_down) = rolling::limits(&world.set, 7).unwrap();
-        world.set_image("v2");
-        for turn in 0..200 {
-            world.step();
-            let up = |pod: &&Pod| !meta::is_terminating(&pod.metadata) && meta::is_ready(pod);
-            let nodes_up: std::collections::BTreeSet<_> = world.pods.iter().filter(up).map(nodes::target).collect();
-            let down = 7 - nodes_up.len();
-            let beside = world.pods.iter().filter(|pod| !meta::is_terminating(&pod.metadata)).count().saturating_sub(7);
-            assert!(down <= most_down && beside <= most_beside, "{down} down, {beside} beside: {surge} {unavailable}");
-            match turn % 3 {
-                0 => world.settle(),
-                1 => world.pods.retain(|pod| pod.metadata.deletion_timestamp.is_none()),
-                _ => {}
-            }
-        }
-        assert!(!world.images().contains("v1"), "{surge} {unavailable}: it ends");
-    }
-}
-
-#[test]
-fn a_broken_template_stops_at_the_limit_and_can_be_taken_back() {
-    for (settings, images) in [
-        (rolling(json!(0), json!(1)), "n1=broken n2=v1 n3=v1"),
-        (rolling(json!(1), json!(0)), "n1=broken n1=v1 n2=v1 n3=v1"),
-    ] {
-        let mut world = World::ready(set(settings), 3);
-        world.set_image("broken");
-        world.reach_rest();
-        assert_eq!(world.images(), images);
-        world.set_image("v1");
-        world.reach_rest();
-        assert_eq!(world.images(), "n1=v1 n2=v1 n3=v1");
-    }
-}
-
-#[test]
-fn old_pods_that_are_not_available_are_replaced_at_once() {
-    let mut world = World::ready(set(json!({})), 3);
-    let now = world.now;
-    World::be(world.pod("n2"), "Running", false, now);
-    World::be(world.pod("n3"), "Running", false, now);
-    world.set_image("v2");
-    assert_eq!(world.step(), ["-n2", "-n3", "-n1"], "those that are not available do not count");
-}
-
-#[test]
-fn a_new_pod_is_available_after_min_ready_seconds() {
-    let mut world = World::ready(set(json!({ "minReadySeconds": 30 })), 2);
-    world.now += 60;
-    world.reach_rest();
-    assert_eq!(world.counts()[4], 2);
-    world.set_image("v2");
-    assert_eq!(world.step(), ["-n1"]);
-    world.settle();
-    assert_eq!(world.step(), ["+n1"]);
-    world.settle();
-    assert_eq!(world.step(), [""; 0]);
-    assert_eq!(world.counts(), [2, 2, 2, 1, 1, 1, 0]);
-    let wait = world.plan().requeue_after.expect("it comes back").as_secs();
-    assert!((28..=30).contains(&wait), "{wait}");
-    world.now += 30;
-    assert_eq!(world.step(), ["-n2"]);
-}
-
-#[test]
-fn on_delete_leaves_it_to_the_user() {
-    let mut world = World::ready(set(json!({ "updateStrategy": { "type": "OnDelete", "rollingUpdate": null } })), 2);
-    world.set_image("v2");
-    assert_eq!(world.reach_rest(), [""; 0]);
-    assert_eq!(world.counts(), [2, 2, 2, 0, 2, 0, 0]);
-    world.pod("n2").metadata.deletion_timestamp = Some(at(0).into());
-    assert_eq!(world.reach_rest(), ["+n2"]);
-    assert_eq!(world.images(), "n1=v1 n2=v2");
-}
-
-#[test]
-fn history_has_a_limit_and_going_back_makes_the_old_revision_the_newest() {
-    let mut world = World::ready(set(json!({ "revisionHistoryLimit": 1 })), 1);
-    let numbers = |world: &World| world.revisions.iter().map(|known| known.revision).collect::<Vec<_>>();
-    for image in ["v2", "v3"] {
-        world.set_image(image);
-        world.reach_rest();
-    }
-    assert_eq!(numbers(&world), [2, 3]);
-    world.set_image("v2");
-    world.reach_rest();
-    assert_eq!(numbers(&world), [4, 3]);
-    assert_eq!(world.images(), "n1=v2");
-    // With OnDelete the Pod keeps its revision alive, and that counts.
-    world.change(json!({ "updateStrategy": { "type": "OnDelete", "rollingUpdate": null } }));
-    for image in ["v4", "v5"] {
-        world.set_image(image);
-        world.reach_rest();
-    }
-    assert_eq!(numbers(&world), [4, 6]);
 }
 
 #[test]
