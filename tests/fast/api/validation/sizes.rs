@@ -1,0 +1,105 @@
+//! What may not be created because there is too much of it.
+
+use podwright::api::strategy;
+
+use super::{created, report, unmet};
+
+#[test]
+fn what_is_too_large() {
+    let long = |n: usize| "x".repeat(n);
+    let many =
+        |n: usize| (0..n).map(|i| format!("{{addresses: [10.0.{}.{}]}}", i / 250, i % 250 + 1)).collect::<Vec<_>>();
+    let mut wrong = Vec::new();
+    for (base, fragment, field, reason, words) in [
+        (
+            "pod",
+            format!("{{metadata: {{annotations: {{a: {}}}}}}}", long(256 * 1024)),
+            "metadata.annotations",
+            "TooLong",
+            "may not be more than 262144 bytes",
+        ),
+        (
+            "pod",
+            format!("{{metadata: {{labels: {{a: {}}}}}}}", long(64)),
+            "metadata.labels",
+            "Invalid",
+            "must be no more than 63 characters",
+        ),
+        (
+            "pod",
+            format!("{{metadata: {{labels: {{{}: a}}}}}}", long(64)),
+            "metadata.labels",
+            "Invalid",
+            "name part must be no more than 63 characters",
+        ),
+        (
+            "pod",
+            format!("{{metadata: {{name: {}}}}}", long(254)),
+            "metadata.name",
+            "Invalid",
+            "must be no more than 253 characters",
+        ),
+        (
+            "service",
+            format!("{{metadata: {{name: {}}}}}", long(64)),
+            "metadata.name",
+            "Invalid",
+            "must be no more than 63 characters",
+        ),
+        (
+            "configmap",
+            format!("{{data: {{a: {}}}}}", long(1024 * 1024)),
+            "[]",
+            "TooLong",
+            "may not be more than 1048576 bytes",
+        ),
+        (
+            "secret",
+            format!("{{stringData: {{a: {}}}}}", long(1024 * 1024)),
+            "data",
+            "TooLong",
+            "may not be more than 1048576 bytes",
+        ),
+        (
+            "slice",
+            format!("{{endpoints: [{}]}}", many(1001).join(", ")),
+            "endpoints",
+            "TooMany",
+            "must have at most 1000 items",
+        ),
+        (
+            "slice",
+            format!("{{endpoints: [{{addresses: [{}]}}]}}", vec!["10.0.0.1"; 101].join(", ")),
+            "endpoints[0].addresses",
+            "TooMany",
+            "must have at most 100 items",
+        ),
+        (
+            "spec",
+            format!("{{dnsConfig: {{searches: [{}]}}}}", vec!["a"; 33].join(", ")),
+            "spec.dnsConfig.searches",
+            "Invalid",
+            "must not have more than 32 search paths",
+        ),
+        (
+            "spec",
+            format!("{{dnsConfig: {{searches: [{}]}}}}", vec![long(200); 11].join(", ")),
+            "spec.dnsConfig.searches",
+            "Invalid",
+            "must not have more than 2048 characters",
+        ),
+        (
+            "service",
+            "{spec: {clusterIP: 10.0.0.1, clusterIPs: [10.0.0.1, 'fd::1', 10.0.0.2]}}".into(),
+            "spec.clusterIPs",
+            "Invalid",
+            "may only hold up to 2 values",
+        ),
+    ] {
+        let (kind, object) = created(base, &fragment);
+        let outcome = strategy::validate_create(kind, &object);
+        let what = format!("{base} {}", &fragment[..fragment.len().min(80)]);
+        wrong.extend(unmet(outcome, &what, field, reason, words).map(|e| e.chars().take(600).collect::<String>()));
+    }
+    report(wrong);
+}
