@@ -7,9 +7,9 @@ use oci_spec::runtime::{Capability, LinuxDevice, LinuxDeviceType, Mount, PosixRl
 
 use crate::plan::{ContainerPlan, DevicePlan, MountKind, MountPlan, ProcessPlan, RootPlan};
 use crate::spec::{ContainerId, ContainerSpec, PidMode, Rootfs, SandboxSpec};
+use crate::sys::credentials::CapSets;
 use crate::sys::fs::clean;
 use crate::sys::mount::*;
-use crate::sys::process::CapSets;
 use crate::{Error, Result};
 
 /// Where a container's things are on the host.

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::spec::{Exit, LogSpec, PidMode};
-use crate::sys::process::CapSets;
+use crate::sys::credentials::CapSets;
 use crate::{Cause, StartFailure};
 
 pub const VERSION: u8 = 1;

@@ -16,8 +16,9 @@ use crate::StartFailure;
 use crate::plan::{
     ContainerPlan, DevicePlan, ExecPlan, Failure, FailureKind, MountKind, MountPlan, ProcessPlan, SandboxPlan,
 };
+use crate::sys::credentials::CapSets;
 use crate::sys::fs::{Node, clean};
-use crate::sys::{self, Kernel, SysResult, io, mount, process};
+use crate::sys::{self, Kernel, SysResult, io, mount, own, process};
 
 pub const READY: u8 = b'r';
 pub const FAILED: u8 = b'f';
@@ -40,7 +41,7 @@ pub struct Birth<'a> {
 pub fn sandbox(birth: Birth<'_>, plan: &SandboxPlan, net: Option<OwnedFd>, pause: &OwnedFd) -> Infallible {
     let kernel = birth.kernel.clone();
     let prepare = || -> SysResult<()> {
-        process::become_child();
+        own::become_child();
         if let Some(net) = net {
             kernel.setns(net.as_fd(), process::NEWNET, "of the node")?;
         }
@@ -59,7 +60,7 @@ pub fn sandbox(birth: Birth<'_>, plan: &SandboxPlan, net: Option<OwnedFd>, pause
         }
         kernel.bound_capabilities(0)?;
         kernel.set_user(PAUSE_USER, PAUSE_USER, &[])?;
-        kernel.set_capabilities(&process::CapSets::default())?;
+        kernel.set_capabilities(&CapSets::default())?;
         kernel.no_new_privs()
     };
     let failure = match prepare() {
@@ -67,7 +68,7 @@ pub fn sandbox(birth: Birth<'_>, plan: &SandboxPlan, net: Option<OwnedFd>, pause
             for number in 0..3 {
                 let _ = birth.stdio[0].as_ref().map(|null| io::dup_to(null.as_fd(), number));
             }
-            let _ = process::close_on_exec_from(3);
+            let _ = own::close_on_exec_from(3);
             let error = kernel.execve_fd(pause.as_fd(), "pause");
             Failure::new(FailureKind::Kernel, format!("execveat(pause): {error}"))
         }
@@ -92,7 +93,7 @@ fn empty_root(kernel: &Kernel) -> SysResult<()> {
 pub fn container(birth: Birth<'_>, plan: &ContainerPlan, sandbox: Option<(BorrowedFd<'_>, u64)>) -> Infallible {
     let kernel = birth.kernel.clone();
     let prepare = || -> Result<Option<OwnedFd>, Failure> {
-        process::become_child();
+        own::become_child();
         if let Some((pause, namespaces)) = sandbox.filter(|(_, namespaces)| *namespaces != 0) {
             kernel.setns(pause, namespaces, "of pause")?;
         }
@@ -131,7 +132,7 @@ pub fn container(birth: Birth<'_>, plan: &ContainerPlan, sandbox: Option<(Borrow
 pub fn exec(birth: Birth<'_>, plan: &ExecPlan, target: BorrowedFd<'_>) -> Infallible {
     let kernel = birth.kernel.clone();
     let prepare = || -> Result<Option<OwnedFd>, Failure> {
-        process::become_child();
+        own::become_child();
         adjust_oom_score(&kernel, &plan.process);
         let all = process::NEWNS | process::NEWNET | process::NEWIPC | process::NEWUTS | process::NEWCGROUP;
         kernel.setns(target, all, "of the container")?;
@@ -356,7 +357,7 @@ fn execute(kernel: &Kernel, plan: &ProcessPlan, seccomp: &[OwnedFd]) -> Failure 
             match find_executable(&plan.args[0], &env) {
                 Err(failure) => failure,
                 Ok(path) => {
-                    let _ = process::close_on_exec_from(3);
+                    let _ = own::close_on_exec_from(3);
                     let error = kernel.execve(&path, &plan.args, &env);
                     exec_failure(&plan.args[0], &error)
                 }
@@ -369,7 +370,7 @@ fn take_identity(kernel: &Kernel, plan: &ProcessPlan, seccomp: &[OwnedFd]) -> Re
     for &(resource, soft, hard) in &plan.rlimits {
         kernel.set_rlimit(resource, soft, hard)?;
     }
-    process::umask(plan.umask.unwrap_or(0o022));
+    own::umask(plan.umask.unwrap_or(0o022));
     let enter = || kernel.op("chdir", |a| a.path(&plan.cwd), || std::env::set_current_dir(&plan.cwd));
     let entered = enter();
     // Without no_new_privs a filter takes CAP_SYS_ADMIN to load: so it comes first, and must allow what follows.

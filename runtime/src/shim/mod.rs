@@ -20,9 +20,9 @@ use std::process::ExitCode;
 use podwright_journal::{Clock, Role, Scribe};
 
 use crate::plan::{Answer, Failure, FailureKind, Message, SandboxPlan, State};
-use crate::sys::Kernel;
 use crate::sys::io::{self, PollFd};
 use crate::sys::process::{self, Ended};
+use crate::sys::{Kernel, own};
 use container::{Asker, Container, Exec, Phase, Said, listen};
 use peer::Peer;
 use stdio::Part;
@@ -74,11 +74,11 @@ enum Token {
 
 /// The shim's `main`.
 pub fn main() -> ExitCode {
-    process::small_heap();
+    own::small_heap();
     let listener = io::take_stdin();
     let id = std::env::args().nth(1).unwrap_or_default();
     let start = || -> Result<Shim, std::io::Error> {
-        let signals = process::become_shim(&format!("shim:{id}"))?;
+        let signals = own::become_shim(&format!("shim:{id}"))?;
         io::set_nonblocking(listener.as_fd())?;
         // Lowering it takes CAP_SYS_RESOURCE; without it the shim is as likely a victim as any other.
         let _ = std::fs::write("/proc/self/oom_score_adj", "-998");
@@ -378,7 +378,7 @@ impl Shim {
         container.exit = Some(exit.clone());
         let key = container.plan.key.clone();
         self.broadcast(&Message::Exited { key, exit });
-        process::trim_heap();
+        own::trim_heap();
     }
 
     fn exec_said(&mut self, exec: u64) {

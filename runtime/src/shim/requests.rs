@@ -13,7 +13,7 @@ use super::{Sandbox, Shim};
 use crate::plan::{Answer, Call, ContainerPlan, ExecPlan, Failure, FailureKind, Request, SandboxPlan};
 use crate::spec::PidMode;
 use crate::sys::process::{self, NEWIPC, NEWNET, NEWNS, NEWPID, NEWUTS};
-use crate::sys::{self, Kernel, SysResult, io};
+use crate::sys::{self, Kernel, SysResult, io, own};
 
 type Outcome = Result<Option<Answer>, Failure>;
 
@@ -148,7 +148,7 @@ impl Shim {
             Some(free) => self.containers[free] = Some(container),
             None => self.containers.push(Some(container)),
         }
-        process::trim_heap();
+        own::trim_heap();
         Ok(None)
     }
 
@@ -194,7 +194,7 @@ impl Shim {
             return Err(Failure::new(FailureKind::Conflict, format!("container {key} has not ended")));
         }
         self.containers[slot] = None;
-        process::trim_heap();
+        own::trim_heap();
         Ok(Some(Answer::Done))
     }
 

@@ -2,12 +2,14 @@
 //!
 //! Each operation goes through [`Kernel`], which records it in the journal it was given and words its error: the call,
 //! its arguments, the errno. One file per part of the kernel; the plumbing that concerns only our own process (poll,
-//! descriptors of sockets and pipes) is in [`io`] and not recorded.
+//! descriptors of sockets and pipes, signals, the heap) is in [`io`] and [`own`] and not recorded.
 
 pub mod bpf;
+pub mod credentials;
 pub mod fs;
 pub mod io;
 pub mod mount;
+pub mod own;
 pub mod process;
 pub mod tty;
 

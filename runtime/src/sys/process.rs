@@ -1,4 +1,4 @@
-//! Processes: clone3, namespaces, credentials, limits, execve, and how they end.
+//! Processes: clone3, namespaces, execve, and how they end.
 
 use std::convert::Infallible;
 use std::ffi::{CString, c_char};
@@ -30,16 +30,6 @@ pub struct Ended {
     /// 128 + signal after a signal.
     pub code: i32,
     pub signal: i32,
-}
-
-/// The five capability sets as bit masks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct CapSets {
-    pub bounding: u64,
-    pub effective: u64,
-    pub permitted: u64,
-    pub inheritable: u64,
-    pub ambient: u64,
 }
 
 impl Kernel {
@@ -183,132 +173,6 @@ impl Kernel {
                 request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
                 // SAFETY: the request is complete and outlives the call.
                 checked(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &request) }.into()).map(drop)
-            },
-        )
-    }
-
-    pub fn set_rlimit(&self, resource: u32, soft: u64, hard: u64) -> SysResult<()> {
-        self.op(
-            "setrlimit",
-            |a| a.number(resource).text(", ").number(soft).text(", ").number(hard),
-            || {
-                let limit = libc::rlimit64 { rlim_cur: soft, rlim_max: hard };
-                // SAFETY: `limit` outlives the call.
-                checked(unsafe { libc::setrlimit64(resource as _, &limit) }.into()).map(drop)
-            },
-        )
-    }
-
-    /// Becomes another user, keeping capabilities until [`Kernel::set_capabilities`].
-    pub fn set_user(&self, uid: u32, gid: u32, groups: &[u32]) -> SysResult<()> {
-        self.op(
-            "setresuid",
-            |a| {
-                let a = a.text("uid ").number(uid).text(", gid ").number(gid).text(", groups [");
-                a.list(groups, |a, group| a.number(*group)).text("]")
-            },
-            || {
-                // SAFETY: plain values; `groups` is as long as said. Raw calls: glibc's would signal other threads.
-                unsafe {
-                    checked(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0).into())?;
-                    checked(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
-                    checked(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
-                    checked(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
-                }
-                Ok(())
-            },
-        )
-    }
-
-    /// Drops what is not in `bounding` from the bounding set. Needs CAP_SETPCAP, so: before the other sets.
-    pub fn bound_capabilities(&self, bounding: u64) -> SysResult<()> {
-        self.op(
-            "prctl",
-            |a| a.text("PR_CAPBSET_DROP all but 0x").hex(bounding),
-            || {
-                for cap in 0..64 {
-                    // SAFETY: plain values.
-                    let present = unsafe { libc::prctl(libc::PR_CAPBSET_READ, cap, 0, 0, 0) };
-                    if present < 0 {
-                        break;
-                    }
-                    if present == 1 && bounding & (1 << cap) == 0 {
-                        // SAFETY: plain values.
-                        checked(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) }.into())?;
-                    }
-                }
-                Ok(())
-            },
-        )
-    }
-
-    /// Sets effective, permitted, inheritable and ambient at once.
-    pub fn set_capabilities(&self, sets: &CapSets) -> SysResult<()> {
-        self.op(
-            "capset",
-            |a| {
-                let all = [
-                    ("CapSets { bounding: ", sets.bounding),
-                    (", effective: ", sets.effective),
-                    (", permitted: ", sets.permitted),
-                    (", inheritable: ", sets.inheritable),
-                    (", ambient: ", sets.ambient),
-                ];
-                all.iter().fold(a, |a, (name, set)| a.text(name).hex(*set)).text(" }")
-            },
-            || {
-                #[repr(C)]
-                struct Header {
-                    version: u32,
-                    pid: i32,
-                }
-                let header = Header { version: 0x2008_0522, pid: 0 };
-                let half = |shift: u32| [sets.effective, sets.permitted, sets.inheritable].map(|s| (s >> shift) as u32);
-                let data = [half(0), half(32)];
-                // SAFETY: version 3 of the header takes two triples of u32; both outlive the call.
-                unsafe {
-                    checked(libc::syscall(libc::SYS_capset, &header, &data))?;
-                    checked(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0).into())?;
-                    for cap in (0..64).filter(|c| sets.ambient & (1u64 << c) != 0) {
-                        checked(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_RAISE, cap, 0, 0).into())?;
-                    }
-                }
-                Ok(())
-            },
-        )
-    }
-
-    pub fn no_new_privs(&self) -> SysResult<()> {
-        self.op(
-            "prctl",
-            |a| a.text("PR_SET_NO_NEW_PRIVS"),
-            || {
-                // SAFETY: plain values.
-                checked(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }.into()).map(drop)
-            },
-        )
-    }
-
-    /// Loads one compiled filter: a file that holds an array of `struct sock_filter`.
-    pub fn seccomp(&self, program: BorrowedFd<'_>, flags: u32) -> SysResult<()> {
-        let size = rustix::fs::fstat(program).map_or(0, |s| s.st_size as usize);
-        self.op(
-            "seccomp",
-            |a| {
-                let length = size / size_of::<libc::sock_filter>();
-                a.text("SECCOMP_SET_MODE_FILTER, ").number(length as u64).text(" instructions")
-            },
-            || {
-                let mut filters = vec![[0u8; size_of::<libc::sock_filter>()]; size / size_of::<libc::sock_filter>()];
-                let got = rustix::io::pread(program, filters.as_flattened_mut(), 0)?;
-                if got != size {
-                    return Err(IoError::from_raw_os_error(libc::EIO));
-                }
-                let len = u16::try_from(filters.len()).map_err(|_| IoError::from_raw_os_error(libc::E2BIG))?;
-                let filter = libc::sock_fprog { len, filter: filters.as_mut_ptr().cast() };
-                // SAFETY: the kernel copies `len` filters of the same size, wherever they lie, and checks them.
-                checked(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &filter) })
-                    .map(drop)
             },
         )
     }
@@ -492,74 +356,6 @@ fn ended(status: i32) -> Ended {
         return Ended { code: 128 + signal, signal };
     }
     Ended { code: libc::WEXITSTATUS(status), signal: 0 }
-}
-
-/// What the shim does to itself at its start: own session, reaper of orphans, closed to inspection, signals blocked.
-pub fn become_shim(name: &str) -> Result<OwnedFd, IoError> {
-    let name = super::fs::c_string(&name.chars().take(15).collect::<String>())?;
-    // SAFETY: plain values, a NUL-terminated name, and signal sets that outlive the calls.
-    unsafe {
-        libc::setsid();
-        checked(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0).into())?;
-        checked(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0).into())?;
-        libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);
-        libc::umask(0o022);
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, libc::SIGCHLD);
-        checked(libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()).into())?;
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGPIPE, libc::SIGQUIT] {
-            libc::signal(signal, libc::SIG_IGN);
-        }
-        let fd = checked(libc::signalfd(-1, &set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC).into())?;
-        Ok(OwnedFd::from_raw_fd(fd as i32))
-    }
-}
-
-/// Gives a child back what the shim changed for itself: all signals unblocked and default; a session of its own.
-pub fn become_child() {
-    // SAFETY: plain values and a signal set that outlives the call.
-    unsafe {
-        for signal in 1..=64 {
-            libc::signal(signal, libc::SIG_DFL);
-        }
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
-        libc::setsid();
-    }
-}
-
-pub fn umask(mask: u32) {
-    // SAFETY: a plain value.
-    unsafe { libc::umask(mask as libc::mode_t) };
-}
-
-/// Marks every descriptor from `first` on close-on-exec: what we forgot cannot leak into a container.
-pub fn close_on_exec_from(first: u32) -> Result<(), IoError> {
-    // SAFETY: plain values.
-    checked(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) }).map(drop)
-}
-
-/// Gives freed heap pages back to the kernel.
-pub fn trim_heap() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: no arguments that could be wrong.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
-/// Keeps the allocator small: one arena, small top pad.
-pub fn small_heap() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: plain values.
-    unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
-        libc::mallopt(libc::M_TOP_PAD, 16 << 10);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 32 << 10);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 10);
-    }
 }
 
 fn namespaces(args: Args<'_>, flags: u64) -> Args<'_> {
