@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::spec::{CgroupName, Resources, Stats};
 use crate::sys::{Kernel, SysResult, io};
-use crate::{Error, Result, devices};
+use crate::{Error, Result, devices, usage};
 
 /// The controllers that limits need.
 pub const NEEDED: [&str; 3] = ["cpu", "memory", "pids"];
@@ -268,10 +268,11 @@ pub fn stats(cgroup: &Path) -> Stats {
     };
     let memory_current = number("memory.current");
     let inactive = keyed("memory.stat", "inactive_file").unwrap_or(0);
+    let resident = || usage::resident(&procs(cgroup));
     Stats {
         cpu_usage_us: keyed("cpu.stat", "usage_usec"),
         memory_current,
-        memory_working_set: memory_current.map(|m| m.saturating_sub(inactive)),
+        memory_working_set: Some(memory_current.map_or_else(resident, |m| m.saturating_sub(inactive))),
         pids: number("pids.current").or_else(|| Some(procs(cgroup).len() as u64)),
         oom_kills: keyed("memory.events", "oom_kill"),
     }

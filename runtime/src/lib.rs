@@ -29,6 +29,7 @@ pub mod seccomp;
 pub mod shim;
 pub mod spec;
 pub mod sys;
+pub mod usage;
 
 pub use error::{Error, Result, StartFailure};
 pub use podwright_journal::{Cause, Role, Scribe};

@@ -4,6 +4,7 @@ mod containers;
 mod exec;
 mod recovery;
 mod sandboxes;
+mod usage;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -93,6 +94,10 @@ struct Container {
 impl Container {
     fn new(record: ContainerRecord, pid: u32, exit: Option<Exit>) -> Container {
         Container { record, pid, exit: watch::Sender::new(exit), unenforced: Vec::new(), leaving: false }
+    }
+
+    fn is_running(&self) -> bool {
+        self.record.started.is_some() && self.exit.borrow().is_none()
     }
 
     fn status(&self) -> ContainerStatus {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
+use std::time::Instant;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -420,10 +421,38 @@ pub struct Stats {
     pub cpu_usage_us: Option<u64>,
     /// memory.current, bytes.
     pub memory_current: Option<u64>,
-    /// memory.current less inactive file pages, as kubelet counts: bytes.
+    /// memory.current less inactive file pages, as kubelet counts: bytes. Where the controller is missing: what the processes
+    /// have resident.
     pub memory_working_set: Option<u64>,
     pub pids: Option<u64>,
     pub oom_kills: Option<u64>,
+}
+
+/// Counters as they were read at a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    pub at: Instant,
+    /// CPU time used so far.
+    pub cpu_us: u64,
+    /// The working set, in bytes; see [`Stats::memory_working_set`].
+    pub memory: u64,
+}
+
+/// What [`Runtime::usage`](crate::Runtime::usage) gives.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// `None`: `/proc` does not tell.
+    pub machine: Option<Usage>,
+    /// Those that run.
+    pub containers: Vec<RunningUsage>,
+}
+
+/// The usage of a running container.
+#[derive(Clone, Debug)]
+pub struct RunningUsage {
+    pub id: ContainerId,
+    pub labels: Labels,
+    pub usage: Usage,
 }
 
 /// A process as the kernel shows it, for `inspect`.

@@ -11,6 +11,7 @@ use super::{
     backoff::Backoff,
     observed::{Attempt, Exit, Failure, Observed},
     spec::Part,
+    usage::meter::Sample,
 };
 
 /// Why something did not work, with upstream's reason for it.
@@ -166,6 +167,10 @@ pub trait Executor: Send + Sync + 'static {
     async fn run(&self, pod: &Pod, id: &str, command: &[String], timeout: Duration) -> Result<Ran, String>;
     /// A connection from inside the node's network.
     async fn connect(&self, address: std::net::SocketAddr) -> std::io::Result<TcpStream>;
+
+    /// The counters of the node and of all containers that run now. `pods`: those that are bound to the node, as the server
+    /// shows them.
+    async fn usage(&self, pods: &[Arc<Pod>]) -> Sample;
 
     /// What of the Pod's wishes this machine cannot fulfil; said once per Pod.
     fn shortcomings(&self, pod: &Pod) -> Vec<String>;

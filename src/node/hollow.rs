@@ -18,6 +18,7 @@ use super::{
     observed::{Attempt, Exit, Observed},
     spec::{Part, PodExt},
     translate::sandbox_id,
+    usage::{hollow::Pretence, meter::Sample},
 };
 use crate::api::Env;
 
@@ -26,11 +27,12 @@ pub struct Hollow {
     ranges: Vec<IpNet>,
     /// Pod uid -> its addresses.
     addresses: Mutex<HashMap<String, Vec<IpAddr>>>,
+    pretence: Mutex<Pretence>,
 }
 
 impl Hollow {
     pub fn new(env: Env, ranges: Vec<IpNet>) -> Hollow {
-        Hollow { env, ranges, addresses: Mutex::default() }
+        Hollow { env, ranges, addresses: Mutex::default(), pretence: Mutex::default() }
     }
 
     fn allocate(&self, uid: &str) -> Vec<IpAddr> {
@@ -100,6 +102,9 @@ impl Executor for Hollow {
     async fn resize(&self, pod: &Arc<Pod>, _sandbox: u32, containers: Vec<Running>) -> Resized {
         let given = |name: &str| pod.part(name).and_then(|part| part.container.resources.clone()).unwrap_or_default();
         Resized { has: containers.into_iter().map(|c| (c.id, given(&c.container))).collect(), result: Ok(()) }
+    }
+    async fn usage(&self, pods: &[Arc<Pod>]) -> Sample {
+        self.pretence.lock().unwrap_or_else(|p| p.into_inner()).sample(pods, tokio::time::Instant::now())
     }
     async fn stop(
         &self,

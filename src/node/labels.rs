@@ -11,7 +11,10 @@ use super::{
     spec::{Part, PodExt},
 };
 
+pub const NAME: &str = "io.kubernetes.pod.name";
+pub const NAMESPACE: &str = "io.kubernetes.pod.namespace";
 pub const UID: &str = "io.kubernetes.pod.uid";
+pub const CONTAINER: &str = "io.kubernetes.container.name";
 pub const ATTEMPT: &str = "podwright.sandbox.attempt";
 pub const IMAGE: &str = "podwright.container.image";
 pub const IMAGE_ID: &str = "podwright.container.image-id";
@@ -27,8 +30,8 @@ pub const HISTORY: &str = "podwright.sandbox.history";
 
 pub fn of_pod(pod: &Pod, attempt: u32) -> Labels {
     Labels::from([
-        ("io.kubernetes.pod.name".to_owned(), pod.name().to_owned()),
-        ("io.kubernetes.pod.namespace".to_owned(), pod.namespace().to_owned()),
+        (NAME.to_owned(), pod.name().to_owned()),
+        (NAMESPACE.to_owned(), pod.namespace().to_owned()),
         (UID.to_owned(), pod.uid().to_owned()),
         (ATTEMPT.to_owned(), attempt.to_string()),
     ])
@@ -44,7 +47,7 @@ pub fn of_container(pod: &Pod, part: &Part<'_>, order: &StartOrder, layers: &[Pa
     let image = part.container.image.clone().unwrap_or_default();
     let layers: Vec<String> = layers.iter().map(|layer| layer.display().to_string()).collect();
     labels.extend([
-        ("io.kubernetes.container.name".to_owned(), part.name().to_owned()),
+        (CONTAINER.to_owned(), part.name().to_owned()),
         (IMAGE.to_owned(), image),
         (IMAGE_ID.to_owned(), order.image_id.clone()),
         (BACKOFF.to_owned(), backoff),

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Reading order: `spec`, `observed`, `plan`, `worker`, `status`, then `executor` and `machine`; `translate` is the only
-//! place where a manifest becomes runtime words; `sessions` serves logs, exec, attach, port-forward, images, inspect, trace.
+//! place where a manifest becomes runtime words; `sessions` serves logs, exec, attach, port-forward, images, inspect, trace;
+//! `usage` measures what containers use.
 
 pub mod admission;
 pub mod backoff;
@@ -41,6 +42,7 @@ mod stop;
 pub mod translate;
 pub mod unreadable;
 pub mod unsupported;
+pub mod usage;
 pub mod volumes;
 mod worker;
 
@@ -154,6 +156,8 @@ pub struct Shared {
     pub config: Config,
     /// Workers end, leaving everything as it is, when this is cancelled.
     pub stop: CancellationToken,
+    /// For who measures what containers use.
+    pub started: usage::Started,
 }
 
 impl std::fmt::Debug for Shared {
@@ -240,11 +244,13 @@ impl Agent {
                 host: Host { addresses: config.addresses.clone() },
                 config: config.clone(),
                 stop: shutdown.clone(),
+                started: usage::Started::default(),
             });
             tokio::spawn(node.clone().heartbeat());
             node.ready().await;
             let labels = move || nodes.list().first().and_then(|n| n.metadata.labels.clone()).unwrap_or_default();
             objects.synced().await;
+            tokio::spawn(usage::run(shared.clone(), wanted.clone()));
             let pods = pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels));
             pods.run(wanted, Some((objects, machine.clone()))).await;
         };
@@ -296,12 +302,15 @@ impl Agent {
                 host: Host { addresses: config.addresses.clone() },
                 config: config.clone(),
                 stop: shutdown.clone(),
+                started: usage::Started::default(),
             });
             tokio::spawn(node.clone().heartbeat());
             node.ready().await;
             let labels = move || nodes.list().first().and_then(|n| n.metadata.labels.clone()).unwrap_or_default();
+            let wanted = pods_of(&client, &config.name);
+            tokio::spawn(usage::run(shared.clone(), wanted.clone()));
             let pods = pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels));
-            pods.run(pods_of(&client, &config.name), None).await;
+            pods.run(wanted, None).await;
         };
         tokio::select! {
             () = run => {}

@@ -16,6 +16,9 @@ pub const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Of a Pod whose kernel operations are not to be recorded: `off`.
 pub const JOURNAL: &str = "podwright/journal";
 
+/// Of a Pod on a hollow node, what each of its containers is said to use: `cpu=250m,memory=64Mi`.
+pub const USAGE: &str = "podwright/hollow-usage";
+
 /// The part that a container plays in its Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {

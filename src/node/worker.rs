@@ -437,7 +437,11 @@ impl Worker {
         self.spawn(async move {
             let resources = pod.part(&container).and_then(|part| part.container.resources.clone());
             let result = match (pod.part(&container), order) {
-                (Some(part), Ok(order)) => shared.executor.start(&pod, &part, order).await,
+                (Some(part), Ok(order)) => {
+                    let started = shared.executor.start(&pod, &part, order).await;
+                    shared.started.tell();
+                    started
+                }
                 (_, Err(trouble)) => Err(trouble),
                 (None, _) => Err(Trouble::new("CreateContainerError", "the container has left the manifest")),
             };

@@ -11,4 +11,5 @@ mod net_services;
 mod net_world;
 mod runtime;
 mod runtime_more;
+mod runtime_usage;
 mod volumes;

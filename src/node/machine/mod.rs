@@ -5,6 +5,7 @@ pub mod images;
 pub mod leftovers;
 mod messages;
 mod resize;
+mod usage;
 mod weights;
 
 pub use messages::split as split_sandbox;
@@ -40,6 +41,7 @@ use super::{
         files::{self, Names},
         sandbox_id,
     },
+    usage::meter::Sample,
     volumes::Volumes,
 };
 use crate::api::Env;
@@ -342,6 +344,10 @@ impl Executor for Machine {
 
     async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
         self.start_container(pod, part, order).await
+    }
+
+    async fn usage(&self, _pods: &[Arc<Pod>]) -> Sample {
+        usage::sample(self).await
     }
 
     async fn resize(&self, pod: &Arc<Pod>, sandbox: u32, containers: Vec<Running>) -> Resized {

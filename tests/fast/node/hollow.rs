@@ -27,7 +27,7 @@ impl Drop for Cluster {
     }
 }
 
-async fn cluster() -> Cluster {
+pub async fn cluster() -> Cluster {
     cluster_over(|env, ranges| Arc::new(Hollow::new(env, ranges))).await
 }
 

@@ -12,6 +12,7 @@ mod status;
 mod tokens;
 mod translate;
 mod trouble;
+mod usage;
 mod volumes;
 
 use jiff::Timestamp;

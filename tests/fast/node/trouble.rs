@@ -18,6 +18,7 @@ use podwright::{
         executor::{Executor, Found, Happening, PullNews, Pulled, Ran, Resized, Running, StartOrder, Started, Trouble},
         observed::{Attempt, Exit, Observed},
         spec::{Part, PodExt},
+        usage::meter::Sample,
     },
     store::{Store, Txn, Write},
 };
@@ -112,6 +113,9 @@ impl Executor for Fragile {
     async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
         self.note("start", pod);
         self.hollow.start(pod, part, order).await
+    }
+    async fn usage(&self, pods: &[Arc<Pod>]) -> Sample {
+        self.hollow.usage(pods).await
     }
     async fn resize(&self, pod: &Arc<Pod>, sandbox: u32, containers: Vec<Running>) -> Resized {
         self.note("resize", pod);

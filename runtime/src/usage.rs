@@ -1,0 +1,76 @@
+//! What the machine as a whole uses, and what processes have in memory where no controller counts it.
+
+use std::fs;
+use std::time::Instant;
+
+use crate::spec::Usage;
+
+/// The unit of `/proc/stat`: `USER_HZ` is 100 on every architecture that we build for.
+const TICK_US: u64 = 10_000;
+
+/// The machine's CPU time and working set, as `/proc` tells them; `None`: it does not.
+pub fn machine() -> Option<Usage> {
+    let at = Instant::now();
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let cpu_us = busy_ticks(&stat)?.saturating_mul(TICK_US);
+    let memory = working_set(&fs::read_to_string("/proc/meminfo").ok()?)?;
+    Some(Usage { at, cpu_us, memory })
+}
+
+/// What all CPUs together have worked: `/proc/stat`'s user, nice, system, irq and softirq, in ticks. Guests are in user.
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let fields: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
+    [0, 1, 2, 5, 6].iter().map(|at| fields.get(*at)).sum()
+}
+
+/// Memory in use less inactive file pages, in bytes, as kubelet counts it for the machine.
+fn working_set(meminfo: &str) -> Option<u64> {
+    let used = kib(meminfo, "MemTotal")?.saturating_sub(kib(meminfo, "MemFree")?);
+    Some(used.saturating_sub(kib(meminfo, "Inactive(file)").unwrap_or(0)) * 1024)
+}
+
+/// The number of a line `name:  123 kB`.
+fn kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// The bytes that processes have resident, each by itself: pages that several share count several times.
+pub fn resident(pids: &[u32]) -> u64 {
+    let kib = |pid: &u32| kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS");
+    pids.iter().filter_map(kib).sum::<u64>() * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_works_in_five_of_its_ways() {
+        let stat = "cpu  100 20 30 9000 40 5 6 70 80 0\ncpu0 1 1 1 1 1 1 1 1 0 0\nintr 5\n";
+        assert_eq!(busy_ticks(stat), Some(100 + 20 + 30 + 5 + 6));
+        assert_eq!(busy_ticks("cpu0 1 2 3\n"), None);
+        assert_eq!(busy_ticks("cpu  1 2 3\n"), None);
+    }
+
+    #[test]
+    fn file_pages_that_nobody_needs_are_not_in_the_working_set() {
+        let meminfo = "MemTotal:  1000 kB\nMemFree:  300 kB\nMemAvailable: 1 kB\nInactive(file):  200 kB\n";
+        assert_eq!(working_set(meminfo), Some(500 * 1024));
+        assert_eq!(working_set("MemTotal: 10 kB\nMemFree: 4 kB\n"), Some(6 * 1024));
+        assert_eq!(working_set("MemFree: 4 kB\n"), None);
+    }
+
+    #[test]
+    fn processes_that_are_gone_have_nothing() {
+        assert!(resident(&[std::process::id()]) > 100 << 10);
+        assert_eq!(resident(&[0]), 0);
+    }
+
+    #[test]
+    fn this_machine_can_be_measured() {
+        let usage = machine().expect("Linux tells");
+        assert!(usage.cpu_us > 0 && usage.memory > 1 << 20, "{usage:?}");
+    }
+}

@@ -1,0 +1,71 @@
+//! What the node and its containers use: measured every 15 s, told to the server, which shows it as `metrics.k8s.io`.
+//!
+//! ```text
+//!  executor.usage()  --Sample-->  meter.rs (pure)  --Report-->  client.report()
+//! ```
+//!
+//! A container that has just been started is measured at once, and again soon after: so it has figures within ten seconds.
+//! Nothing is kept but the last sample; a report that does not reach the server is forgotten.
+
+pub mod hollow;
+pub mod meter;
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::{sync::Notify, time::Instant};
+
+use super::Shared;
+use crate::client::Informer;
+use meter::Meter;
+
+/// How often everything is measured.
+const PERIOD: Duration = Duration::from_secs(15);
+/// The same as long as something was measured only once; and the shortest time between two samples.
+const SOON: Duration = Duration::from_secs(5);
+/// How long a container that was started is left alone: it would show nothing but its start.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// Tells of containers that have been started.
+#[derive(Debug, Default)]
+pub struct Started(Notify);
+
+impl Started {
+    pub fn tell(&self) {
+        self.0.notify_one();
+    }
+}
+
+/// Measures and reports until the agent ends. `pods`: those that are bound to this node.
+pub async fn run(shared: Arc<Shared>, pods: Informer<Pod>) {
+    tokio::select! {
+        () = report(&shared, &pods) => {}
+        () = shared.stop.cancelled() => {}
+    }
+}
+
+async fn report(shared: &Shared, pods: &Informer<Pod>) {
+    let (node, mut meter) = (&shared.config.name, Meter::default());
+    loop {
+        let last = Instant::now();
+        let sample = shared.executor.usage(&pods.list()).await;
+        let (report, waiting) = meter.take(sample, shared.env.now());
+        if (report.node.is_some() || !report.pods.is_empty())
+            && let Err(status) = shared.client.report(node, &report).await
+        {
+            tracing::debug!(%status, "what the node uses was not told");
+        }
+        let mut next = last + if waiting { SOON } else { PERIOD };
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(next) => break,
+                () = shared.started.0.notified() => next = next.min(sooner(last, Instant::now())),
+            }
+        }
+    }
+}
+
+/// When to measure because of a container that was started just now.
+fn sooner(last: Instant, now: Instant) -> Instant {
+    (last + SOON).max(now + SETTLE)
+}
