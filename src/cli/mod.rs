@@ -46,6 +46,7 @@ mod set;
 mod stream;
 mod target;
 mod terminal;
+mod top;
 mod trace;
 mod version;
 mod wait;
@@ -141,6 +142,8 @@ pub enum Command {
     Drain(nodes::DrainArgs),
     /// Set and remove the taints of nodes
     Taint(nodes::TaintArgs),
+    /// Show what nodes and Pods use of CPU and memory
+    Top(top::Args),
     /// Wait until objects are in a state
     Wait(wait::Args),
     /// Import, load, pull, list and remove images on a node
@@ -173,6 +176,7 @@ impl Command {
                 | Debug(_)
                 | Image(_)
                 | Inspect(_)
+                | Top(_)
                 | Trace(_)
                 | Backup(_)
                 | Version(_)
@@ -238,6 +242,7 @@ async fn dispatch(command: Command, session: &Session) -> Outcome {
         Command::Drain(args) => nodes::drain(args, session).await,
         Command::Taint(args) => nodes::taint(args, session).await,
         Command::Image(args) => image::run(args, session).await,
+        Command::Top(args) => top::run(args, session).await,
         Command::Wait(args) => wait::run(args, session).await,
         Command::Version(args) => version::run(args, session).await,
     }

@@ -18,6 +18,7 @@ mod kubectl;
 mod leader;
 mod limits;
 mod main_path;
+mod metrics;
 mod names;
 mod node;
 mod node_loss;

@@ -17,6 +17,7 @@ mod resize;
 mod sessions;
 mod sets;
 mod show;
+mod top;
 
 use std::{
     path::{Path, PathBuf},
