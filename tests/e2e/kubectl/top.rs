@@ -21,7 +21,7 @@ fn top_tells_what_pods_and_nodes_use() {
         ("kubectl top pods --sort-by=cpu --no-headers | awk '{print $1}'", Is("busy\nidle")),
         ("kubectl top pods -l app=busy --no-headers | awk '{print $1}'", Is("busy")),
         ("kubectl top pods --field-selector metadata.name=idle --no-headers | awk '{print $1}'", Is("idle")),
-        ("kubectl top pods -A --sum --no-headers", Has(&["default     busy", "________"])),
+        ("kubectl top pods -A --sum --no-headers", Has(&["default   busy", "________"])),
         ("kubectl top nodes", Has(&["NAME", "CPU(cores)", "MEMORY(bytes)", "%"])),
         ("kubectl top nodes --no-headers | awk '{print ($2+0 >= 100 && $4+0 > 64)}'", Is("1")),
         ("kubectl top node $(kubectl get nodes -o jsonpath='{.items[0].metadata.name}') --no-headers | wc -l", Is("1")),
