@@ -130,12 +130,28 @@ impl Cluster {
     /// Takes in a Pod that is bound to a node, or its newer form. An assumption about it is settled by this. Returns the
     /// node on which room became free: it was expected elsewhere, or asks for less than it did.
     pub fn set_pod(&mut self, pod: Arc<PodInfo>, node: &str) -> Option<String> {
+        if self.renew(&pod, node) {
+            return None;
+        }
         let before = self.places.get(&pod.uid).map(|place| place.node.clone());
         let old = before.as_deref().and_then(|name| self.load(name)?.pod(&pod.uid).cloned());
         let shrunk = old.is_some_and(|old| !pod.requests.covers(&old.requests));
         self.remove_pod(&pod.uid);
         self.place(pod, node, false);
         before.filter(|before| before != node || shrunk)
+    }
+
+    /// Takes in the newer form of a Pod that stays on its node and counts for all that it did: most of what is told of Pods
+    /// is their status. False: it is to be counted anew.
+    fn renew(&mut self, pod: &Arc<PodInfo>, node: &str) -> bool {
+        let Some(place) = self.places.get_mut(&pod.uid).filter(|place| place.node == node) else { return false };
+        let load = match self.slots.get(node) {
+            Some(&slot) => self.nodes[slot].as_mut().map(|node| &mut node.load),
+            None => self.elsewhere.get_mut(node),
+        };
+        let renewed = load.is_some_and(|load| load.renew(pod));
+        place.assumed &= !renewed;
+        renewed
     }
 
     /// A Pod on a node, by its uid.
@@ -232,7 +248,7 @@ impl Cluster {
     }
 
     fn place(&mut self, pod: Arc<PodInfo>, node: &str, assumed: bool) {
-        self.nominations.remove(&pod.uid);
+        self.nominations.settle(&pod.uid, node);
         self.places.insert(pod.uid.clone(), Place { node: node.to_owned(), assumed });
         match self.slots.get(node) {
             Some(&slot) => {

@@ -7,6 +7,7 @@ use k8s_openapi::api::{
     core::v1::{Namespace, Node, Pod, Service},
     policy::v1::PodDisruptionBudget,
 };
+use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +22,7 @@ use super::{
     writes::{self, Written},
 };
 use crate::{
-    api::{Env, selector::LabelSelector},
+    api::{Env, Status, selector::LabelSelector},
     client::{Client, Delta, Informers, Key, Recorder, reference},
 };
 
@@ -130,7 +131,17 @@ impl Scheduler {
         while let Some(Ok(written)) = self.writes.try_join_next() {
             self.written(written);
         }
+        self.room_given_up();
         self.queue.wake(Instant::now());
+    }
+
+    /// What is no longer kept free for Pods may do for others that had to leave it to them.
+    fn room_given_up(&mut self) {
+        for (pod, node) in self.cluster.nominations.take_given_up() {
+            let (uid, priority) = (pod.uid.clone(), pod.priority);
+            let left_out = |other: &PodInfo| other.priority <= priority && other.uid != uid;
+            self.wake(&[Change::PodRemoved(pod)], Some(&node), left_out);
+        }
     }
 
     fn namespace_changed(&mut self, Delta { key, new, .. }: Delta<Namespace>) {
@@ -242,6 +253,7 @@ impl Scheduler {
             // Room was being made for it before this scheduler started.
             self.cluster.nominations.set(pod.clone(), node);
         }
+        self.cluster.nominations.renew(&pod);
         self.queue.add(pod.clone());
         // Its condition may have been refused because somebody else changed the Pod.
         if let Some(message) = self.queue.parked_for(&pod.key) {
@@ -255,9 +267,15 @@ impl Scheduler {
 
     /// Wakes the Pods that changes may help; `node` is where they happened.
     fn on_changes(&mut self, changes: &[Change], node: Option<&str>) {
+        self.wake(changes, node, |_| true);
+    }
+
+    /// Likewise, of those that `concerned` names.
+    fn wake(&mut self, changes: &[Change], node: Option<&str>, concerned: impl Fn(&PodInfo) -> bool) {
         let node = node.and_then(|node| self.cluster.node(node));
         let (profiles, cluster) = (&self.config.profiles, &self.cluster);
-        let profile = |pod: &PodInfo| profiles.iter().find(|profile| profile.name == pod.scheduler());
+        let profile =
+            |pod: &PodInfo| profiles.iter().find(|profile| profile.name == pod.scheduler()).filter(|_| concerned(pod));
         self.queue.on_changes(
             changes,
             |pod, plugin, change| {
@@ -309,8 +327,8 @@ impl Scheduler {
         let lesser: Vec<Arc<PodInfo>> = lesser.cloned().collect();
         for other in lesser {
             self.cluster.nominations.remove(&other.uid);
-            let message = self.queue.parked_for(&other.key).unwrap_or_default();
-            self.condition(&other, "Unschedulable", &message);
+            self.patch_status(&other.key, writes::displaced(&other.pod));
+            self.queue.reconsider(&other);
         }
         self.cluster.nominations.set(pod.clone(), node);
         for (key, uid) in victims {
@@ -320,19 +338,27 @@ impl Scheduler {
             }
             let message = format!("Preempted by pod {} on node {node}", pod.uid);
             self.recorder.normal(reference(&*victim.pod), "Preempted", message);
-            let (client, now) = (self.client.clone(), self.env.now());
-            let scheduler = pod.scheduler().to_owned();
+            let (client, now, pod) = (self.client.clone(), self.env.now(), pod.clone());
             self.writes.spawn(async move {
-                if let Err(status) = writes::preempt(&client, &victim.pod, &scheduler, now).await {
+                let outcome = writes::preempt(&client, &victim.pod, pod.scheduler(), now).await;
+                if let Err(status) = &outcome {
                     tracing::warn!(%key, %status, "a Pod was not deleted for a more important one");
                 }
-                Written::Other
+                Written::Preempted(pod, outcome)
             });
         }
     }
 
     fn written(&mut self, written: Written) {
-        let Written::Bound(pod, node, outcome) = written else { return };
+        match written {
+            Written::Bound(pod, node, outcome) => self.bound(pod, &node, outcome),
+            // Nobody's leaving will wake it.
+            Written::Preempted(pod, Err(_)) => self.queue.reconsider(&pod),
+            Written::Preempted(_, Ok(())) | Written::Other => {}
+        }
+    }
+
+    fn bound(&mut self, pod: Arc<PodInfo>, node: &str, outcome: Result<(), Status>) {
         match outcome {
             Ok(()) => {
                 let message = format!("Successfully assigned {} to {node}", pod.key);
@@ -357,11 +383,16 @@ impl Scheduler {
     /// Tells in the Pod's status why it has no node, and on which one room is being made for it; unless it says so already.
     fn condition(&mut self, pod: &Arc<PodInfo>, reason: &str, message: &str) {
         let nominated = self.cluster.nominations.of(&pod.uid);
-        let Some(patch) = writes::unscheduled(&pod.pod, reason, message, nominated, self.env.now()) else { return };
-        let (client, key) = (self.client.clone(), pod.key.clone());
+        if let Some(patch) = writes::unscheduled(&pod.pod, reason, message, nominated, self.env.now()) {
+            self.patch_status(&pod.key, patch);
+        }
+    }
+
+    fn patch_status(&mut self, key: &Key, patch: Value) {
+        let (client, key) = (self.client.clone(), key.clone());
         self.writes.spawn(async move {
             if let Err(status) = client.merge::<Pod>(key.namespace(), &key.name, Some("status"), patch).await {
-                tracing::debug!(%key, %status, "the Pod's condition was not written");
+                tracing::debug!(%key, %status, "the Pod's status was not written");
             }
             Written::Other
         });

@@ -87,6 +87,12 @@ impl Load {
         self.assumed.add(&pod.assumed);
     }
 
+    /// Takes in the newer form of a Pod that counts for all that the one here does. False: it does not, or is not here.
+    pub(super) fn renew(&mut self, pod: &Arc<PodInfo>) -> bool {
+        let known = self.pods.get_mut(&pod.uid).filter(|known| known.counts_as(pod));
+        known.map(|known| *known = pod.clone()).is_some()
+    }
+
     pub(super) fn remove(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
         let pod = self.pods.remove(uid)?;
         if self.requested.is_saturated() || self.assumed.is_saturated() {

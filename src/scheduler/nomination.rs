@@ -14,23 +14,49 @@ pub struct Nominations {
     nodes: HashMap<String, String>,
     /// The Pods of each node, by uid.
     pods: HashMap<String, BTreeMap<String, Arc<PodInfo>>>,
+    given_up: Vec<(Arc<PodInfo>, String)>,
 }
 
 impl Nominations {
     pub fn set(&mut self, pod: Arc<PodInfo>, node: &str) {
-        self.remove(&pod.uid);
+        self.settle(&pod.uid, node);
         self.nodes.insert(pod.uid.clone(), node.to_owned());
         self.pods.entry(node.to_owned()).or_default().insert(pod.uid.clone(), pod);
     }
 
-    pub fn remove(&mut self, uid: &str) {
-        let Some(node) = self.nodes.remove(uid) else { return };
-        if let Some(pods) = self.pods.get_mut(&node) {
-            pods.remove(uid);
-            if pods.is_empty() {
-                self.pods.remove(&node);
-            }
+    /// Takes in the newer form of a Pod, if room is being made for it.
+    pub fn renew(&mut self, pod: &Arc<PodInfo>) {
+        let pods = self.nodes.get(&pod.uid).and_then(|node| self.pods.get_mut(node));
+        if let Some(known) = pods.and_then(|pods| pods.get_mut(&pod.uid)) {
+            *known = pod.clone();
         }
+    }
+
+    /// No room is made for the Pod any more: others may take it.
+    pub fn remove(&mut self, uid: &str) {
+        let taken = self.take(uid);
+        self.given_up.extend(taken);
+    }
+
+    /// The Pod takes its room on a node; on any other one it needs none.
+    pub fn settle(&mut self, uid: &str, node: &str) {
+        let taken = self.take(uid).filter(|(_, nominated)| nominated != node);
+        self.given_up.extend(taken);
+    }
+
+    /// The Pods for which no room is made any more, with the node of each, since this was asked last.
+    pub fn take_given_up(&mut self) -> Vec<(Arc<PodInfo>, String)> {
+        std::mem::take(&mut self.given_up)
+    }
+
+    fn take(&mut self, uid: &str) -> Option<(Arc<PodInfo>, String)> {
+        let node = self.nodes.remove(uid)?;
+        let pods = self.pods.get_mut(&node)?;
+        let pod = pods.remove(uid);
+        if pods.is_empty() {
+            self.pods.remove(&node);
+        }
+        Some((pod?, node))
     }
 
     /// The node on which room is being made for a Pod.
@@ -45,5 +71,10 @@ impl Nominations {
     /// Those for which room is being made on a node.
     pub fn on(&self, node: &str) -> impl Iterator<Item = &Arc<PodInfo>> {
         self.pods.get(node).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// Those of a node to which another Pod has to leave their room.
+    pub fn rivals<'a>(&'a self, pod: &'a PodInfo, node: &str) -> impl Iterator<Item = &'a Arc<PodInfo>> {
+        self.on(node).filter(|other| other.priority >= pod.priority && other.uid != pod.uid)
     }
 }

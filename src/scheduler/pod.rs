@@ -60,6 +60,17 @@ impl PodInfo {
         self.pod.metadata.deletion_timestamp.is_some()
     }
 
+    /// Whether everything that is counted of Pods on nodes is the same of another form of this one.
+    pub fn counts_as(&self, other: &PodInfo) -> bool {
+        self.priority == other.priority
+            && self.requests == other.requests
+            && self.assumed == other.assumed
+            && self.ports == other.ports
+            && self.is_terminating() == other.is_terminating()
+            && self.pod.metadata.labels == other.pod.metadata.labels
+            && self.affinity.carried == other.affinity.carried
+    }
+
     /// Whether others may lose their place for it.
     pub fn may_preempt(&self) -> bool {
         self.spec().is_none_or(|spec| spec.preemption_policy.as_deref() != Some("Never"))

@@ -173,6 +173,14 @@ impl Queue {
         }
     }
 
+    /// A parked one is tried again, at once or when its backoff is over.
+    pub fn reconsider(&mut self, pod: &PodInfo) {
+        let waiting = self.pods.get(&pod.key).filter(|waiting| waiting.pod.uid == pod.uid);
+        if waiting.is_some_and(|waiting| matches!(waiting.place, Place::Parked(_))) {
+            self.try_again(&pod.key);
+        }
+    }
+
     /// Why a Pod is parked.
     pub fn parked_for(&self, key: &Key) -> Option<Arc<str>> {
         match &self.pods.get(key)?.place {

@@ -18,6 +18,8 @@ use crate::{
 /// How a write ended.
 pub enum Written {
     Bound(Arc<PodInfo>, String, Result<(), Status>),
+    /// A Pod that had to go for this one.
+    Preempted(Arc<PodInfo>, Result<(), Status>),
     Other,
 }
 
@@ -86,6 +88,11 @@ pub fn unscheduled(pod: &Pod, reason: &str, message: &str, nominated: Option<&st
         "metadata": { "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version },
         "status": status,
     }))
+}
+
+/// The patch of a Pod's status that says that no room is being made for it any more, whatever else it says.
+pub fn displaced(pod: &Pod) -> Value {
+    json!({ "metadata": { "uid": pod.metadata.uid }, "status": { "nominatedNodeName": null } })
 }
 
 /// Deletes a Pod for a more important one, gracefully; its status tells why before it goes.
