@@ -16,6 +16,10 @@ use super::{
 pub const NONE: u32 = u32::MAX;
 /// So many classes are kept; the one that was not asked for the longest goes. Each has a number per node.
 const MOST_CLASSES: usize = 1024;
+/// Likewise of topologies: every Pod names labels as it likes. What is not kept is read anew when it is asked for.
+const MOST_TOPOLOGIES: usize = 128;
+/// So many more values than nodes may be known of a label before those are forgotten that no node has any more.
+const SPARE_VALUES: usize = 64;
 
 /// A node label as numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +35,7 @@ impl Topology {
         self.ids.get(slot).filter(|id| **id != NONE).map(|id| *id as usize)
     }
 
-    /// How many values there are or were.
+    /// How many values there are or were not long ago.
     pub fn len(&self) -> usize {
         self.values.len()
     }
@@ -51,6 +55,27 @@ impl Topology {
                 self.values.insert(value.to_owned(), id);
                 id
             }
+        });
+        if self.values.len() > self.ids.len() + SPARE_VALUES {
+            self.forget_unused();
+        }
+    }
+
+    /// Gives the values that nodes have new ids, and the others none.
+    fn forget_unused(&mut self) {
+        let mut renamed = vec![NONE; self.values.len()];
+        let mut next = 0;
+        for id in self.ids.iter_mut().filter(|id| **id != NONE) {
+            let new = &mut renamed[*id as usize];
+            if *new == NONE {
+                *new = next;
+                next += 1;
+            }
+            *id = *new;
+        }
+        self.values.retain(|_, id| {
+            *id = renamed[*id as usize];
+            *id != NONE
         });
     }
 
@@ -84,6 +109,11 @@ impl Class {
     }
 }
 
+struct Kept {
+    topology: Topology,
+    used: u64,
+}
+
 struct Census {
     /// How many Pods match, by slot; slots beyond the end have none.
     counts: Vec<u32>,
@@ -96,7 +126,7 @@ type Carriers = HashMap<Arc<Carried>, BTreeMap<usize, u32>>;
 /// See the module.
 #[derive(Default)]
 pub struct Index {
-    topologies: HashMap<String, Topology>,
+    topologies: HashMap<String, Kept>,
     classes: HashMap<Class, Census>,
     /// Of required anti-affinity alone: every decision asks.
     repelled: Carriers,
@@ -106,16 +136,28 @@ pub struct Index {
 }
 
 impl Index {
-    pub fn knows_topology(&self, key: &str) -> bool {
-        self.topologies.contains_key(key)
+    /// Whether the label is kept; if so, that is noted as its last use.
+    pub fn knows_topology(&mut self, key: &str) -> bool {
+        self.clock += 1;
+        let kept = self.topologies.get_mut(key);
+        kept.map(|kept| kept.used = self.clock).is_some()
     }
 
     pub fn add_topology(&mut self, key: &str, topology: Topology) {
-        self.topologies.insert(key.to_owned(), topology);
+        if self.topologies.len() >= MOST_TOPOLOGIES {
+            let oldest = self.topologies.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| key.clone());
+            oldest.map(|key| self.topologies.remove(&key));
+        }
+        self.topologies.insert(key.to_owned(), Kept { topology, used: self.clock });
     }
 
     pub fn topology(&self, key: &str) -> Option<&Topology> {
-        self.topologies.get(key)
+        self.topologies.get(key).map(|kept| &kept.topology)
+    }
+
+    /// How many labels are kept.
+    pub fn topologies(&self) -> usize {
+        self.topologies.len()
     }
 
     /// Whether the class is counted; if so, that is noted as its last use.
@@ -143,8 +185,8 @@ impl Index {
     }
 
     pub fn node_labels<'a>(&mut self, slot: usize, label: impl Fn(&str) -> Option<&'a str>) {
-        for (key, topology) in &mut self.topologies {
-            topology.set(slot, label(key));
+        for (key, kept) in &mut self.topologies {
+            kept.topology.set(slot, label(key));
         }
     }
 
