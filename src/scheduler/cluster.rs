@@ -188,14 +188,14 @@ impl Cluster {
         Some(node)
     }
 
-    /// Takes a Pod off a node for the length of a question; `give` puts it back.
-    pub(super) fn take(&mut self, slot: usize, uid: &str) -> Option<Arc<PodInfo>> {
-        let pod = self.nodes.get_mut(slot)?.as_mut()?.load.remove(uid)?;
-        self.index.left(slot, &pod, &self.namespaces);
-        Some(pod)
+    fn take(&mut self, slot: usize, uid: &str) {
+        let Some(Some(node)) = self.nodes.get_mut(slot) else { return };
+        if let Some(pod) = node.load.remove(uid) {
+            self.index.left(slot, &pod, &self.namespaces);
+        }
     }
 
-    pub(super) fn give(&mut self, slot: usize, pod: Arc<PodInfo>) {
+    fn give(&mut self, slot: usize, pod: Arc<PodInfo>) {
         let Some(Some(node)) = self.nodes.get_mut(slot) else { return };
         self.index.came(slot, &pod, &self.namespaces);
         node.load.add(pod);

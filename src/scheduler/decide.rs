@@ -141,13 +141,12 @@ pub fn decide(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile, env: &Env
 }
 
 /// The node on which room was made for the Pod comes first.
-fn nominated(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile) -> Option<Choice> {
-    let name = cluster.nominations.of(&pod.uid)?.to_owned();
-    let node = cluster.node(&name)?;
-    let slot = node.slot;
-    let fits = Filters::of(pod, cluster, profile).ok()?.check(node).is_none();
-    (fits && rivals(pod, cluster, profile, slot).is_none()).then(|| Choice {
-        node: name,
+fn nominated(pod: &PodInfo, cluster: &Cluster, profile: &Profile) -> Option<Choice> {
+    let node = cluster.node(cluster.nominations.of(&pod.uid)?)?;
+    let filters = Filters::of(pod, cluster, profile).ok()?;
+    let fits = filters.check(node).is_none() && rivals(pod, cluster, &filters, node).is_none();
+    fits.then(|| Choice {
+        node: node.name.clone(),
         score: None,
         fit: 1,
         visited: 1,
@@ -161,39 +160,29 @@ fn search(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile) -> Search {
     let mut search = Search::default();
     let wanted = profile.enough(cluster.len());
     let (order, start) = cluster.search_order();
-    let mut candidates = None;
-    while search.fit.is_empty() && search.visited < candidates.unwrap_or(order.len()) {
-        let filters = match Filters::of(pod, cluster, profile) {
-            Ok(filters) => filters,
-            Err((plugin, why)) => {
-                search.refusal = Some(why);
-                search.plugins.insert(plugin);
-                return search;
-            }
-        };
-        let narrowed: Option<Vec<usize>> = filters.only.as_ref().map(|(names, by)| {
-            let slots: Vec<usize> = names.iter().filter_map(|name| cluster.node(name)).map(|node| node.slot).collect();
-            search.plugins.extend(by);
-            search.left_out = Some((cluster.len() - slots.len(), by.clone()));
-            slots
-        });
-        let (order, start) = narrowed.as_deref().map_or((&*order, start), |slots| (slots, 0));
-        candidates = Some(order.len());
-        while search.visited < order.len() && search.fit.len() < wanted {
-            let slot = order[(start + search.visited) % order.len()];
-            search.visited += 1;
-            match cluster.at(slot).map(|node| filters.check(node)) {
-                Some(None) => search.fit.push(slot),
-                Some(Some((plugin, rejection))) => search.reject(slot, plugin, rejection),
-                None => {}
-            }
+    let cluster = &*cluster;
+    let filters = match Filters::of(pod, cluster, profile) {
+        Ok(filters) => filters,
+        Err((plugin, why)) => {
+            search.refusal = Some(why);
+            search.plugins.insert(plugin);
+            return search;
         }
-        drop(filters);
-        for slot in std::mem::take(&mut search.fit) {
-            match rivals(pod, cluster, profile, slot) {
-                None => search.fit.push(slot),
-                Some((plugin, rejection)) => search.reject(slot, plugin, rejection),
-            }
+    };
+    let narrowed: Option<Vec<usize>> = filters.only.as_ref().map(|(names, by)| {
+        let slots: Vec<usize> = names.iter().filter_map(|name| cluster.node(name)).map(|node| node.slot).collect();
+        search.plugins.extend(by);
+        search.left_out = Some((cluster.len() - slots.len(), by.clone()));
+        slots
+    });
+    let (order, start) = narrowed.as_deref().map_or((&*order, start), |slots| (slots, 0));
+    while search.visited < order.len() && search.fit.len() < wanted {
+        let slot = order[(start + search.visited) % order.len()];
+        search.visited += 1;
+        let Some(node) = cluster.at(slot) else { continue };
+        match filters.check(node).or_else(|| rivals(pod, cluster, &filters, node)) {
+            None => search.fit.push(slot),
+            Some((plugin, rejection)) => search.reject(slot, plugin, rejection),
         }
     }
     search
@@ -201,20 +190,17 @@ fn search(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile) -> Search {
 
 /// What is against a node once those for which room is being made there count, too, if they are as important. It has to
 /// fit with and without them: they may end up elsewhere.
-fn rivals(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile, slot: usize) -> Option<(&'static str, Rejection)> {
-    if cluster.nominations.is_empty() {
-        return None;
-    }
-    let name = &cluster.at(slot)?.name;
-    let others = cluster.nominations.on(name).filter(|other| other.priority >= pod.priority && other.uid != pod.uid);
-    let others: Vec<_> = others.cloned().collect();
-    if others.is_empty() {
-        return None;
-    }
-    others.iter().for_each(|other| cluster.give(slot, other.clone()));
-    let found = check(pod, cluster, profile, slot);
-    others.iter().for_each(|other| drop(cluster.take(slot, &other.uid)));
-    found
+fn rivals(
+    pod: &PodInfo,
+    cluster: &Cluster,
+    filters: &Filters<'_>,
+    node: &NodeInfo,
+) -> Option<(&'static str, Rejection)> {
+    let mut others = cluster.nominations.rivals(pod, &node.name).peekable();
+    others.peek()?;
+    let mut supposed = node.clone();
+    others.for_each(|other| supposed.suppose(other));
+    filters.check(&supposed)
 }
 
 /// What is against a node as things are.

@@ -11,6 +11,7 @@ use super::pod::{HostPort, PodInfo};
 use crate::api::pod_resources::{self, Amounts};
 
 /// One node and what is on it.
+#[derive(Clone)]
 pub struct NodeInfo {
     /// Its number in the cluster, the same for as long as it exists.
     pub slot: usize,
@@ -21,8 +22,30 @@ pub struct NodeInfo {
     pub unschedulable: bool,
     pub taints: Vec<Taint>,
     /// The sizes of the images it has, by each of their names.
-    pub images: HashMap<String, i64>,
+    pub images: Arc<HashMap<String, i64>>,
     pub load: Load,
+    /// Nothing, but in a copy of which a question is asked.
+    pub supposed: Supposed,
+}
+
+/// Which Pods a node's load has beside those that the cluster's counts have there, and which it lacks: whoever asks those
+/// counts for more than the node itself has to add this.
+#[derive(Clone, Default)]
+pub struct Supposed {
+    came: Vec<Arc<PodInfo>>,
+    left: Vec<Arc<PodInfo>>,
+}
+
+impl Supposed {
+    /// The sum of something over those that came, less that over those that left.
+    pub fn sum(&self, of: impl Fn(&PodInfo) -> i64) -> i64 {
+        let total = |pods: &[Arc<PodInfo>]| pods.iter().map(|pod| of(pod)).sum::<i64>();
+        total(&self.came) - total(&self.left)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.came.is_empty() && self.left.is_empty()
+    }
 }
 
 impl NodeInfo {
@@ -36,7 +59,7 @@ impl NodeInfo {
         });
         NodeInfo {
             slot,
-            images: images.collect(),
+            images: Arc::new(images.collect()),
             name: node.metadata.name.clone().unwrap_or_default(),
             allocatable,
             max_pods,
@@ -44,6 +67,27 @@ impl NodeInfo {
             taints: spec.and_then(|s| s.taints.clone()).unwrap_or_default(),
             node,
             load,
+            supposed: Supposed::default(),
+        }
+    }
+
+    /// The node with such a Pod on it, for a question.
+    pub fn suppose(&mut self, pod: &Arc<PodInfo>) {
+        let Supposed { came, left } = &mut self.supposed;
+        match left.iter().position(|other| other.uid == pod.uid) {
+            Some(place) => drop(left.swap_remove(place)),
+            None => came.push(pod.clone()),
+        }
+        self.load.add(pod.clone());
+    }
+
+    /// The node without one of its Pods, for a question.
+    pub fn suppose_gone(&mut self, uid: &str) {
+        let Some(pod) = self.load.remove(uid) else { return };
+        let Supposed { came, left } = &mut self.supposed;
+        match came.iter().position(|other| other.uid == uid) {
+            Some(place) => drop(came.swap_remove(place)),
+            None => left.push(pod),
         }
     }
 
@@ -53,7 +97,7 @@ impl NodeInfo {
 }
 
 /// What the Pods of one node take.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Load {
     pub requested: Amounts,
     /// As `requested`, with assumptions for Pods that request nothing; for scores.

@@ -11,7 +11,7 @@ use crate::{
     api::Env,
     scheduler::{
         cluster::Cluster,
-        decide::{Search, available, check},
+        decide::{Filters, Search, available},
         framework::{Nomination, Plugin, Point, PostFilter, Row, args},
         pod::PodInfo,
         profile::Profile,
@@ -22,6 +22,9 @@ pub const ROW: Row = Row { name: "DefaultPreemption", weight: 0, points: &[Point
 
 /// What a condition says of a Pod that was deleted for another one.
 pub const REASON: &str = "PreemptionByScheduler";
+
+/// Why a node is of no use if nobody has to leave it.
+const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
 /// How many nodes are looked at for a choice among them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -125,7 +128,7 @@ impl DefaultPreemptionArgs {
     fn candidates(
         &self,
         pod: &PodInfo,
-        cluster: &mut Cluster,
+        cluster: &Cluster,
         profile: &Profile,
         search: &Search,
         env: &Env,
@@ -139,9 +142,11 @@ impl DefaultPreemptionArgs {
         let share = slots.len() as i64 * self.min_candidate_nodes_percentage / 100;
         let enough = share.max(self.min_candidate_nodes_absolute).clamp(1, slots.len() as i64) as usize;
         let start = env.below(slots.len() as u64) as usize;
+        // Nodes were looked at, so no plugin refused the Pod.
+        let Ok(filters) = Filters::of(pod, cluster, profile) else { return Vec::new() };
         let (mut found, mut harmless) = (Vec::new(), false);
         for n in 0..slots.len() {
-            match select_victims(pod, cluster, profile, slots[(start + n) % slots.len()]) {
+            match select_victims(pod, cluster, &filters, slots[(start + n) % slots.len()]) {
                 Ok(candidate) => {
                     harmless |= candidate.violating == 0;
                     found.push(candidate);
@@ -161,57 +166,44 @@ fn importance(pod: &PodInfo) -> (Reverse<i32>, Timestamp) {
     (Reverse(pod.priority), pod.started.unwrap_or(Timestamp::MAX))
 }
 
-/// The fewest and least important Pods of a node that have to go; or why it is of no use. All less important ones are
-/// taken off, then each is put back if the Pod still fits; those that a budget protects first. The cluster is left as it
-/// was.
+/// The fewest and least important Pods of a node that have to go; or why it is of no use. In a copy of the node all less
+/// important ones are taken off, then each is put back if the Pod still fits; those that a budget protects first.
 fn select_victims(
     pod: &PodInfo,
-    cluster: &mut Cluster,
-    profile: &Profile,
+    cluster: &Cluster,
+    filters: &Filters<'_>,
     slot: usize,
 ) -> Result<Candidate, Vec<super::super::framework::Reason>> {
     let node = cluster.at(slot).ok_or_else(Vec::new)?;
     let mut lesser: Vec<Arc<PodInfo>> =
         node.load.pods().filter(|other| other.priority < pod.priority).cloned().collect();
     if lesser.is_empty() {
-        return Err(vec!["No preemption victims found for incoming pod".into()]);
+        return Err(vec![NO_VICTIMS.into()]);
     }
-    let rivals = cluster.nominations.on(&node.name);
-    let rivals = rivals.filter(|other| other.priority >= pod.priority && other.uid != pod.uid);
-    let rivals: Vec<_> = rivals.cloned().collect();
-    lesser.sort_by_cached_key(|other| (importance(other), other.uid.clone()));
+    lesser.sort_by(|a, b| (importance(a), &a.uid).cmp(&(importance(b), &b.uid)));
+    let mut supposed = node.clone();
     // Those for which room is being made here are as good as there.
-    rivals.iter().for_each(|rival| cluster.give(slot, rival.clone()));
-    lesser.iter().for_each(|other| drop(cluster.take(slot, &other.uid)));
-    let mut outcome = check(pod, cluster, profile, slot).map_or(Ok(()), |(_, rejection)| Err(rejection.why));
-    let (mut victims, mut violating) = (Vec::new(), 0);
-    if outcome.is_ok() {
-        let (protected, free) = by_budgets(cluster, &lesser);
-        let reprieved = |cluster: &mut Cluster, other: &Arc<PodInfo>| {
-            cluster.give(slot, other.clone());
-            let fits = check(pod, cluster, profile, slot).is_none();
-            if !fits {
-                cluster.take(slot, &other.uid);
-            }
-            fits
-        };
-        for (other, is_protected) in protected.iter().map(|o| (o, true)).chain(free.iter().map(|o| (o, false))) {
-            if !reprieved(cluster, other) {
-                violating += usize::from(is_protected);
-                victims.push((*other).clone());
-            }
-        }
-        // Nobody has to go: what was against the node is gone, too, and no longer to be helped this way.
-        if victims.is_empty() {
-            outcome = Err(vec!["No preemption victims found for incoming pod".into()]);
-        }
-        victims.iter().for_each(|victim| cluster.give(slot, victim.clone()));
-    } else {
-        lesser.iter().for_each(|other| cluster.give(slot, other.clone()));
+    cluster.nominations.rivals(pod, &node.name).for_each(|rival| supposed.suppose(rival));
+    lesser.iter().for_each(|other| supposed.suppose_gone(&other.uid));
+    if let Some((_, rejection)) = filters.check(&supposed) {
+        return Err(rejection.why);
     }
-    rivals.iter().for_each(|rival| drop(cluster.take(slot, &rival.uid)));
-    victims.sort_by_cached_key(|victim| importance(victim));
-    outcome.map(|()| Candidate { slot, victims, violating })
+    let (protected, free) = by_budgets(cluster, &lesser);
+    let (mut victims, mut violating) = (Vec::new(), 0);
+    for (other, is_protected) in protected.iter().map(|o| (o, true)).chain(free.iter().map(|o| (o, false))) {
+        supposed.suppose(other);
+        if filters.check(&supposed).is_some() {
+            supposed.suppose_gone(&other.uid);
+            violating += usize::from(is_protected);
+            victims.push(other.clone());
+        }
+    }
+    // Nobody has to go: what was against the node is gone, too, and no longer to be helped this way.
+    if victims.is_empty() {
+        return Err(vec![NO_VICTIMS.into()]);
+    }
+    victims.sort_by_key(|victim| importance(victim));
+    Ok(Candidate { slot, victims, violating })
 }
 
 /// Those whose loss a PodDisruptionBudget does not allow if all before them went, and the others.

@@ -11,7 +11,7 @@ use crate::scheduler::{
     cluster::{Cluster, NodeInfo},
     index::{Class, Topology},
     pod::PodInfo,
-    term::{Feeling, Term, Who},
+    term::{Feeling, Namespaces, Term, Who},
 };
 
 pub const ROW: Row = Row {
@@ -52,21 +52,41 @@ fn class<'a>(terms: impl IntoIterator<Item = &'a Term>) -> Class {
 
 /// How many Pods of a class are at each value of a node label.
 struct Nearby<'c> {
+    namespaces: &'c Namespaces,
+    class: Class,
     topology: Cow<'c, Topology>,
     counts: Vec<i64>,
+    total: i64,
 }
 
 impl<'c> Nearby<'c> {
-    fn of(cluster: &'c Cluster, class: &Class, key: &str) -> Nearby<'c> {
+    fn of(cluster: &'c Cluster, class: Class, key: &str) -> Nearby<'c> {
         let topology = cluster.topology(key);
-        let counts = topology.sums(&cluster.class(class));
-        Nearby { topology, counts }
+        let counts = topology.sums(&cluster.class(&class));
+        Nearby { namespaces: &cluster.namespaces, class, topology, total: counts.iter().sum(), counts }
     }
 
     /// None: the node has no such label.
     fn at(&self, node: &NodeInfo) -> Option<i64> {
-        self.topology.of(node.slot).map(|id| self.counts[id])
+        self.topology.of(node.slot).map(|id| self.counts[id] + self.supposed(node))
     }
+
+    /// Whether there are none, of nodes that have the label.
+    fn is_nowhere(&self, node: &NodeInfo) -> bool {
+        self.total + self.topology.of(node.slot).map_or(0, |_| self.supposed(node)) == 0
+    }
+
+    fn supposed(&self, node: &NodeInfo) -> i64 {
+        node.supposed.sum(|other| self.class.matches(other, self.namespaces).into())
+    }
+}
+
+/// How many of the terms of Pods that are only supposed to be on a node keep a Pod away.
+fn supposed_repelled(pod: &PodInfo, cluster: &Cluster, node: &NodeInfo) -> i64 {
+    node.supposed.sum(|other| {
+        let unwelcome = |term: &&Term| node.label(&term.key).is_some() && term.who.matches(pod, &cluster.namespaces);
+        other.affinity.anti.iter().filter(unwelcome).count() as i64
+    })
 }
 
 /// Numbers at the values of node labels.
@@ -128,29 +148,31 @@ impl Plugin for InterPodAffinityArgs {
                 repelled.add(cluster, &carried.term.key, slots, 1);
             }
         }
-        if repelled.0.is_empty() && affinity.required.is_empty() && affinity.anti.is_empty() {
+        // Those for which room is being made may have something against the Pod, too.
+        let nobody_minds = repelled.0.is_empty() && cluster.nominations.is_empty();
+        if nobody_minds && affinity.required.is_empty() && affinity.anti.is_empty() {
             return PreFilter::Skip;
         }
         let anti: Vec<Nearby<'c>> =
-            affinity.anti.iter().map(|term| Nearby::of(cluster, &class([term]), &term.key)).collect();
+            affinity.anti.iter().map(|term| Nearby::of(cluster, class([term]), &term.key)).collect();
         let wanted = class(&affinity.required);
         let required: Vec<Nearby<'c>> =
-            affinity.required.iter().map(|term| Nearby::of(cluster, &wanted, &term.key)).collect();
+            affinity.required.iter().map(|term| Nearby::of(cluster, wanted.clone(), &term.key)).collect();
         // The first of Pods that want to be near each other has to begin somewhere.
-        let first = required.iter().all(|near| near.counts.iter().all(|count| *count == 0))
-            && affinity.required.iter().all(|term| term.who.matches(pod, &cluster.namespaces));
+        let may_be_first = affinity.required.iter().all(|term| term.who.matches(pod, &cluster.namespaces));
         PreFilter::Check(Box::new(move |node| {
             if !required.is_empty() {
                 let labelled = required.iter().all(|near| near.at(node).is_some());
+                let first = || may_be_first && required.iter().all(|near| near.is_nowhere(node));
                 let near = || required.iter().all(|near| near.at(node).is_some_and(|count| count > 0));
-                if !labelled || !(first || near()) {
+                if !labelled || !(near() || first()) {
                     return Some(Rejection::always("node(s) didn't match pod affinity rules"));
                 }
             }
             if anti.iter().any(|far| far.at(node).is_some_and(|count| count > 0)) {
                 return Some(Rejection::now("node(s) didn't match pod anti-affinity rules"));
             }
-            let unwelcome = repelled.sum(node) > 0;
+            let unwelcome = repelled.sum(node) + supposed_repelled(pod, cluster, node) > 0;
             unwelcome.then(|| Rejection::now("node(s) didn't satisfy existing pods anti-affinity rules"))
         }))
     }

@@ -170,6 +170,15 @@ impl<'c> Spread<'c> {
         Spread { constraints, topologies, classes, counts, all_labels }
     }
 
+    /// By how many the Pods that a constraint counts on this node differ from the cluster's counts.
+    fn supposed(&self, n: usize, pod: &PodInfo, cluster: &Cluster, node: &NodeInfo) -> i64 {
+        let constraint = &self.constraints[n];
+        if node.supposed.is_empty() || !self.has_all_labels(node) || !constraint.looks_at(pod, node) {
+            return 0;
+        }
+        node.supposed.sum(|other| constraint.class.matches(other, &cluster.namespaces).into())
+    }
+
     fn has_all_labels(&self, node: &NodeInfo) -> bool {
         self.topologies.iter().all(|topology| topology.of(node.slot).is_some())
     }
@@ -221,17 +230,14 @@ impl Plugin for PodTopologySpread {
             return PreFilter::Skip;
         }
         let spread = Spread::of(pod, cluster, constraints, true);
-        let fewest = |n: usize| {
-            let domains = || spread.counts[n].iter().flatten();
-            let enough = domains().count() >= spread.constraints[n].min_domains;
-            if enough { domains().copied().min().unwrap_or(0) } else { 0 }
-        };
-        let fewest: Vec<i64> = (0..spread.constraints.len()).map(fewest).collect();
+        let fewest = |(constraint, counts): (&Constraint, &Vec<_>)| Fewest::of(counts, constraint.min_domains);
+        let fewest: Vec<Fewest> = spread.constraints.iter().zip(&spread.counts).map(fewest).collect();
         PreFilter::Check(Box::new(move |node| {
             for (n, constraint) in spread.constraints.iter().enumerate() {
                 let Some(id) = spread.topologies[n].of(node.slot) else { return Some(Rejection::always(MISSING)) };
-                let there = spread.counts[n][id].unwrap_or(0) + i64::from(constraint.counts_itself);
-                if there - fewest[n] > constraint.max_skew {
+                let here = spread.counts[n][id].map(|count| count + spread.supposed(n, pod, cluster, node));
+                let there = here.unwrap_or(0) + i64::from(constraint.counts_itself);
+                if there - fewest[n].with(id, here) > constraint.max_skew {
                     return Some(Rejection::now(SKEWED));
                 }
             }
@@ -289,6 +295,33 @@ impl Plugin for PodTopologySpread {
             Change::PodChanged(old, new) => counted(old) || counted(new),
             _ => false,
         })
+    }
+}
+
+/// The fewest Pods at any value of a label.
+struct Fewest {
+    count: i64,
+    /// Where that is; none: there are not enough values, or none at all, and so it is zero whatever comes.
+    at: Option<usize>,
+    /// At all the other values.
+    elsewhere: i64,
+}
+
+impl Fewest {
+    fn of(counts: &[Option<i64>], min_domains: usize) -> Fewest {
+        let domains = || counts.iter().enumerate().filter_map(|(id, count)| Some((count.as_ref()?, id)));
+        let lowest = domains().min().filter(|_| domains().count() >= min_domains);
+        let Some((count, at)) = lowest else { return Fewest { count: 0, at: None, elsewhere: 0 } };
+        let elsewhere = domains().filter(|(_, id)| *id != at).map(|(count, _)| *count).min().unwrap_or(i64::MAX);
+        Fewest { count: *count, at: Some(at), elsewhere }
+    }
+
+    /// The same if there were so many at one of the values; none: it is a value that does not count.
+    fn with(&self, id: usize, here: Option<i64>) -> i64 {
+        match (self.at, here) {
+            (Some(at), Some(here)) => here.min(if at == id { self.elsewhere } else { self.count }),
+            _ => self.count,
+        }
     }
 }
 

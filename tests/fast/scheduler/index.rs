@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use podwright::scheduler::{cluster::Cluster, pod::PodInfo, profile::Profile};
+use podwright::scheduler::{
+    cluster::Cluster,
+    decide::{Filters, check},
+    pod::PodInfo,
+    profile::Profile,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -16,6 +21,8 @@ enum Op {
     Assume(u8, u8),
     Forget(u8),
     PodGone(u8),
+    /// Its status changes.
+    Status(u8),
     Namespace(bool),
     Ask(u8),
 }
@@ -28,6 +35,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (0u8..10, 0u8..5).prop_map(|(pod, node)| Op::Assume(pod, node)),
         1 => (0u8..10).prop_map(Op::Forget),
         2 => (0u8..10).prop_map(Op::PodGone),
+        2 => (0u8..10).prop_map(Op::Status),
         1 => any::<bool>().prop_map(Op::Namespace),
         3 => (0u8..4).prop_map(Op::Ask),
     ]
@@ -127,6 +135,15 @@ proptest! {
                     model.assumed.remove(&pod);
                     cluster.remove_pod(&format!("uid-p{pod}"));
                 }
+                Op::Status(pod) => if let Some((info, node)) = model.pods.get_mut(&pod) {
+                    let mut changed = (*info.pod).clone();
+                    changed.status.get_or_insert_default().message = Some("news".into());
+                    *info = PodInfo::of(Arc::new(changed));
+                    model.assumed.remove(&pod);
+                    cluster.set_pod(info.clone(), &format!("n{node}"));
+                    prop_assert!(cluster.pod(&info.uid).is_some_and(|known| Arc::ptr_eq(known, info)));
+                    prop_assert!(!cluster.is_assumed(&info.uid));
+                },
                 Op::Namespace(team) => {
                     model.team = team;
                     name_namespace(&mut cluster, team);
@@ -142,7 +159,110 @@ proptest! {
                 let mut anew = model.anew();
                 prop_assert_eq!(verdicts(&asks, &mut cluster, &profile), verdicts(&asks, &mut anew, &profile));
                 prop_assert_eq!(points(&asks, &mut cluster, &profile), points(&asks, &mut anew, &profile));
+                for node in model.nodes.keys() {
+                    suppositions_hold(&asks, &mut cluster, &model, *node)?;
+                }
             }
         }
     }
+}
+
+/// A node is judged the same if Pods are supposed to have come to it, or to have left it, as if they really had.
+fn suppositions_hold(asks: &PodInfo, cluster: &mut Cluster, model: &Model, n: u8) -> Result<(), TestCaseError> {
+    let profile = Profile::default();
+    let name = format!("n{n}");
+    // Room is being made for somebody.
+    let new = kind("new", 1, 1);
+    cluster.nominations.set(new.clone(), &name);
+    let filters = Filters::of(asks, cluster, &profile).map_err(|_| TestCaseError::fail("refused"))?;
+    let mut supposed = cluster.node(&name).ok_or_else(|| TestCaseError::fail("a node is missing"))?.clone();
+    let mut really = model.anew();
+    let agree = |supposed: &_, really: &Cluster| {
+        let really = really.node(&name).and_then(|node| check(asks, really, &profile, node.slot));
+        prop_assert_eq!(filters.check(supposed), really);
+        Ok(())
+    };
+    let there: Vec<_> = model.pods.values().filter(|(_, node)| *node == n).map(|(pod, _)| pod.clone()).collect();
+    for pod in &there {
+        supposed.suppose_gone(&pod.uid);
+        really.remove_pod(&pod.uid);
+        agree(&supposed, &really)?;
+    }
+    supposed.suppose(&new);
+    really.set_pod(new.clone(), &name);
+    agree(&supposed, &really)?;
+    for pod in &there {
+        supposed.suppose(pod);
+        really.set_pod(pod.clone(), &name);
+        agree(&supposed, &really)?;
+    }
+    supposed.suppose_gone(&new.uid);
+    prop_assert!(supposed.supposed.is_empty());
+    drop(filters);
+    cluster.nominations.remove(&new.uid);
+    Ok(())
+}
+
+#[test]
+fn news_of_a_status_alone_is_not_counted_again() {
+    let mut cluster = super::cluster([zoned(1, 1)]);
+    let first = kind("p", 1, 1);
+    cluster.set_pod(first.clone(), "n1");
+    let mut changed = (*first.pod).clone();
+    changed.status.get_or_insert_default().message = Some("news".into());
+    cluster.set_pod(PodInfo::of(Arc::new(changed.clone())), "n1");
+    // Counted anew it would be by the terms of the newer form.
+    let counted = |cluster: &Cluster, pod: &PodInfo| {
+        let mut terms = cluster.index().repelled().map(|(carried, _)| carried);
+        terms.all(|carried| std::ptr::eq(carried, &*pod.affinity.carried[0]))
+    };
+    assert!(counted(&cluster, &first));
+    changed.metadata.labels.get_or_insert_default().insert("app".into(), "2".into());
+    let third = PodInfo::of(Arc::new(changed));
+    cluster.set_pod(third.clone(), "n1");
+    assert!(counted(&cluster, &third));
+}
+
+#[test]
+fn labels_that_pods_name_do_not_pile_up() {
+    let big = |name: &str, labels: Value| {
+        node(name, json!({ "metadata": { "labels": labels }, "status": { "allocatable": { "pods": "2000" } } }))
+    };
+    let mut cluster = super::cluster([big("n1", json!({})), big("n2", json!({}))]);
+    let profile = Profile::default();
+    let named = |n: usize| {
+        let term = json!({ "labelSelector": { "matchLabels": { "app": "a" } }, "topologyKey": format!("key-{n}") });
+        let spec = json!({ "affinity":
+            { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [term] } } });
+        labelled(&format!("p{n}"), json!({ "app": "a" }), json!({ "spec": spec }))
+    };
+    for n in 0..1_000 {
+        cluster.set_pod(named(n), "n1");
+        profile.prepare(&named(n), &mut cluster);
+    }
+    assert!(cluster.index().topologies() <= 128, "{}", cluster.index().topologies());
+    // What is no longer kept is still known.
+    cluster.set_node(big("n1", json!({ "key-0": "x", "key-999": "x" })));
+    cluster.set_node(big("n2", json!({ "key-0": "x", "key-999": "y" })));
+    let unwelcome = |name: &str| format!("{name}: node(s) didn't match pod anti-affinity rules");
+    assert_eq!(verdicts(&named(0), &mut cluster, &profile), [unwelcome("n1"), unwelcome("n2")]);
+    let told = verdicts(&named(999), &mut cluster, &profile);
+    assert_eq!(told, [unwelcome("n1"), "n2: node(s) didn't satisfy existing pods anti-affinity rules".to_owned()]);
+}
+
+#[test]
+fn values_of_nodes_that_are_gone_are_forgotten() {
+    let mut cluster = super::cluster([node("stays", json!({}))]);
+    cluster.prepare_topology("kubernetes.io/hostname");
+    for n in 0..10_000 {
+        cluster.set_node(node(&format!("n{n}"), json!({})));
+        if n > 10 {
+            cluster.remove_node(&format!("n{}", n - 10));
+        }
+    }
+    let topology = cluster.topology("kubernetes.io/hostname");
+    assert!(topology.len() < 200, "{}", topology.len());
+    let ids: std::collections::BTreeSet<_> = cluster.nodes().map(|node| topology.of(node.slot)).collect();
+    assert_eq!(ids.len(), cluster.len(), "each has its own");
+    assert!(ids.iter().all(|id| id.is_some_and(|id| id < topology.len())));
 }

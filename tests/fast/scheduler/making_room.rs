@@ -164,3 +164,133 @@ fn what_others_are_and_do_wakes_those_that_look_at_them() {
         world.stop().await;
     });
 }
+
+fn is_ending(world: &World, pod: &str) -> bool {
+    world.get(pod).is_some_and(|pod| pod.metadata.deletion_timestamp.is_some())
+}
+
+fn nominated(world: &World, pod: &str) -> Option<String> {
+    world.get(pod)?.status.clone()?.nominated_node_name
+}
+
+#[test]
+fn a_victim_that_is_not_deleted_is_tried_again_soon() {
+    run(|| async {
+        let world = World::new().await;
+        world.node("n1", json!({})).await;
+        classes(&world).await;
+        world.pod("low", important("4", 1)).await;
+        world.until("it is bound", || world.place("low").is_some()).await;
+        world.road.lock().expect("no panic").refuse_deletions = 3;
+        let start = Instant::now();
+        world.pod("high", important("4", 10)).await;
+        world.until("low is being deleted", || is_ending(&world, "low")).await;
+        assert_eq!(start.elapsed().as_secs(), 1 + 2 + 4, "after each backoff, not after five minutes");
+        assert_eq!(nominated(&world, "high").as_deref(), Some("n1"));
+        world.stop().await;
+    });
+}
+
+#[test]
+fn room_that_is_no_longer_kept_for_a_pod_is_for_those_that_left_it_to_it() {
+    run(|| async {
+        let world = World::new().await;
+        world.node("n1", json!({})).await;
+        classes(&world).await;
+        world.pod("low", important("3", 1)).await;
+        world.until("it is bound", || world.place("low").is_some()).await;
+        world.pod("high", important("2", 10)).await;
+        world.until("room is being made", || nominated(&world, "high").is_some()).await;
+        // There is room for this one while low ends, but not once high comes.
+        world.pod("late", important("1", 5)).await;
+        world.until("it is told", || world.told("late").is_some()).await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(world.place("late"), None);
+        world.delete("high").await;
+        world.settle().await;
+        assert_eq!(world.place("late").as_deref(), Some("n1"), "nobody is expected any more");
+        world.stop().await;
+    });
+}
+
+#[test]
+fn whoever_is_pushed_aside_looks_elsewhere_at_once_and_is_told_nothing_empty() {
+    run(|| async {
+        let world = World::new().await;
+        world.node("n1", json!({})).await;
+        classes(&world).await;
+        world.pod("low", important("3", 1)).await;
+        world.until("it is bound", || world.place("low").is_some()).await;
+        let mut seen = world.seen.pods.subscribe();
+        world.pod("mid", important("2", 5)).await;
+        world.until("room is being made", || nominated(&world, "mid").is_some()).await;
+        // Now it waits for its backoff.
+        let label = json!({ "metadata": { "labels": { "a": "b" } } });
+        world.client.merge::<Pod>(Some("default"), "mid", None, label).await.expect("labelled");
+        world.settle().await;
+        let start = Instant::now();
+        world.pod("high", important("4", 10)).await;
+        world.until("it is pushed aside", || nominated(&world, "mid").is_none()).await;
+        assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+        assert_eq!(nominated(&world, "high").as_deref(), Some("n1"));
+        while let Ok(change) = seen.try_recv() {
+            let status = change.new.and_then(|pod| pod.status.clone()).unwrap_or_default();
+            let empty = status.conditions.into_iter().flatten().find(|c| c.message.as_deref() == Some(""));
+            assert_eq!(empty, None, "{}", change.key);
+        }
+        // Once parked, it is pushed aside by nobody, but tried when others are.
+        let tries = async || world.events("mid").await.values().sum::<i32>();
+        world.until("tried again", || world.told("mid").is_some_and(|(_, told)| told.contains("preemption"))).await;
+        let before = tries().await;
+        assert!(before >= 2, "{before}");
+        world.stop().await;
+    });
+}
+
+#[test]
+fn a_parked_pod_that_is_pushed_aside_is_tried_again_at_once() {
+    run(|| async {
+        let world = World::new().await;
+        world.node("n1", json!({})).await;
+        classes(&world).await;
+        world.pod("low", important("3", 1)).await;
+        world.until("it is bound", || world.place("low").is_some()).await;
+        world.pod("mid", important("2", 5)).await;
+        world.until("room is being made", || nominated(&world, "mid").is_some()).await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let before: i32 = world.events("mid").await.values().sum();
+        world.pod("high", important("4", 10)).await;
+        world.until("room is being made", || nominated(&world, "high").is_some()).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let after: i32 = world.events("mid").await.values().sum();
+        assert!(after > before, "{before} and {after}");
+        assert_eq!(nominated(&world, "mid"), None);
+        world.stop().await;
+    });
+}
+
+#[test]
+fn room_is_kept_for_a_pod_as_it_is_now() {
+    run(|| async {
+        let world = World::new().await;
+        world.node("n1", json!({})).await;
+        classes(&world).await;
+        let port = json!({ "containers":
+            [{ "name": "c", "image": "i", "ports": [{ "containerPort": 80, "hostPort": 80 }] }] });
+        let on_port = |class: &str| patch::merge(&port, &json!({ "priorityClassName": class }));
+        world.pod("low", on_port("p1")).await;
+        world.until("it is bound", || world.place("low").is_some()).await;
+        world.pod("high", on_port("p10")).await;
+        world.until("room is being made", || nominated(&world, "high").is_some()).await;
+        let label = json!({ "metadata": { "labels": { "app": "loud" } } });
+        world.client.merge::<Pod>(Some("default"), "high", None, label).await.expect("labelled");
+        world.settle().await;
+        let far = json!({ "affinity": { "podAntiAffinity": { "requiredDuringSchedulingIgnoredDuringExecution":
+            [{ "labelSelector": { "matchLabels": { "app": "loud" } }, "topologyKey": "kubernetes.io/hostname" }] } } });
+        world.pod("shy", patch::merge(&far, &json!({ "priorityClassName": "p10" }))).await;
+        world.until("it is told", || world.told("shy").is_some()).await;
+        let (_, told) = world.told("shy").unwrap_or_default();
+        assert!(told.starts_with("0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."), "{told}");
+        world.stop().await;
+    });
+}

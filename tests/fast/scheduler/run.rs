@@ -19,12 +19,14 @@ use serde_json::{Value, json};
 use tokio::{sync::mpsc::Receiver, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-/// How bindings fare on their way to the server.
+/// How bindings and deletions fare on their way to the server.
 #[derive(Default)]
 pub(super) struct Road {
-    /// So many of the next ones are refused.
+    /// So many of the next bindings are refused.
     pub(super) refuse: usize,
-    /// The next one takes so long.
+    /// Likewise of deletions.
+    pub(super) refuse_deletions: usize,
+    /// The next binding takes so long.
     delay: Option<Duration>,
     /// When each one was sent, and of which Pod.
     sent: Vec<(Instant, String)>,
@@ -39,6 +41,13 @@ struct Bumpy {
 #[async_trait]
 impl Transport for Bumpy {
     async fn call(&self, request: Request) -> Result<Response, Status> {
+        if request.verb == Verb::Delete {
+            let mut road = self.road.lock().expect("no panic");
+            if road.refuse_deletions > 0 {
+                road.refuse_deletions -= 1;
+                return Err(Status::internal("no"));
+            }
+        }
         if request.subresource.as_deref() == Some("binding") {
             let (refused, delay) = {
                 let mut road = self.road.lock().expect("no panic");
