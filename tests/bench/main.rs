@@ -12,6 +12,7 @@ mod idle;
 mod podman;
 mod pods;
 mod rest;
+mod rollout;
 mod scheduler;
 mod sizes;
 mod store;
@@ -31,6 +32,7 @@ const BENCHES: &[(&str, fn())] = &[
     ("watchers", rest::watchers),
     ("stored", rest::stored),
     ("scheduler", scheduler::speed),
+    ("rollout", rollout::deployment),
     ("endpoint", dataplane::endpoint),
     ("sizes", sizes::binaries),
 ];
