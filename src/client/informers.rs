@@ -19,7 +19,10 @@ use k8s_openapi::{
 };
 
 use super::{Autoscaler, Client, Informer};
-use crate::api::root_ca;
+use crate::api::{
+    persistent_volume::{claim_class, claim_ref, volume_class, volume_name},
+    root_ca,
+};
 
 /// Where agents keep their heartbeats, one Lease named as its Node.
 pub const NODE_LEASES: &str = "kube-node-lease";
@@ -40,8 +43,9 @@ pub struct Informers {
     pub root_cas: Informer<ConfigMap>,
     pub resource_quotas: Informer<ResourceQuota>,
     pub admission_policies: Informer<ValidatingAdmissionPolicy>,
+    /// Indexes: [`Informers::BY_CLASS`], [`Informers::BY_VOLUME`].
     pub persistent_volume_claims: Informer<PersistentVolumeClaim>,
-    /// Index: [`Informers::BY_CLAIM`].
+    /// Indexes: [`Informers::BY_CLAIM`], [`Informers::BY_CLASS`].
     pub persistent_volumes: Informer<PersistentVolume>,
     pub storage_classes: Informer<StorageClass>,
     pub pod_disruption_budgets: Informer<PodDisruptionBudget>,
@@ -68,6 +72,10 @@ impl Informers {
     pub const BY_OWNER: &str = "owner";
     /// PersistentVolumes by the claim that they refer to: "<namespace>/<name>".
     pub const BY_CLAIM: &str = "claim";
+    /// PersistentVolumes that refer to no claim, and claims that name no volume, by their storage class; "" is none.
+    pub const BY_CLASS: &str = "class";
+    /// Claims by the volume that they name.
+    pub const BY_VOLUME: &str = "volume";
     /// EndpointSlices by "<namespace>/<service>".
     pub const BY_SERVICE: &str = "service";
 
@@ -98,8 +106,20 @@ impl Informers {
             root_cas: Informer::builder(client.clone()).fields(format!("metadata.name={}", root_ca::NAME)).start(),
             resource_quotas: Informer::builder(client.clone()).start(),
             admission_policies: Informer::builder(client.clone()).start(),
-            persistent_volume_claims: Informer::builder(client.clone()).start(),
-            persistent_volumes: Informer::builder(client.clone()).index(Self::BY_CLAIM, claim_of).start(),
+            persistent_volume_claims: Informer::builder(client.clone())
+                .index(Self::BY_CLASS, |claim: &PersistentVolumeClaim| match volume_name(claim) {
+                    None => vec![claim_class(claim).to_owned()],
+                    Some(_) => Vec::new(),
+                })
+                .index(Self::BY_VOLUME, |claim| volume_name(claim).map(str::to_owned).into_iter().collect())
+                .start(),
+            persistent_volumes: Informer::builder(client.clone())
+                .index(Self::BY_CLAIM, claim_of)
+                .index(Self::BY_CLASS, |volume| match claim_ref(volume) {
+                    None => vec![volume_class(volume).to_owned()],
+                    Some(_) => Vec::new(),
+                })
+                .start(),
             storage_classes: Informer::builder(client.clone()).start(),
             pod_disruption_budgets: Informer::builder(client.clone()).start(),
             replica_sets: Informer::builder(client.clone())

@@ -14,8 +14,11 @@ use std::{
 use futures::{FutureExt, future::join_all};
 use tokio_util::sync::CancellationToken;
 
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+
 use super::{
     Answers, Context, Failure, Row, World,
+    persistent_volume::protection,
     plan::{Batch, Guard, Note, Plan, Write},
     queue::Queue,
 };
@@ -235,6 +238,21 @@ impl Driver {
                     None => Ok(()),
                     Some(uid) => Err(Status::conflict(resource, "", uid, "its finalizers are not as they were seen")),
                 }
+            }
+            Guard::Unused { claim } => self.must_be_unused(claim).await,
+        }
+    }
+
+    async fn must_be_unused(&self, claim: &PersistentVolumeClaim) -> Result<(), Status> {
+        let namespace = claim.metadata.namespace.clone();
+        let request = Request { verb: Verb::List, resource: Pod::resource(), namespace, ..Request::default() };
+        let pods = self.client.collection::<Pod>(request).await?.items;
+        match pods.iter().find(|pod| protection::uses(pod, claim)) {
+            None => Ok(()),
+            Some(user) => {
+                let (claim, user) = (Key::of(claim), Key::of(user));
+                let why = format!("the Pod {user} uses it, and is not seen yet");
+                Err(Status::conflict(&PersistentVolumeClaim::resource(), "", &claim.name, why))
             }
         }
     }

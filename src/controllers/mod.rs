@@ -103,6 +103,7 @@ pub static CONTROLLERS: &[Row] = &[
     horizontal_pod_autoscaler::ROW,
     persistent_volume::claim::ROW,
     persistent_volume::volume::ROW,
+    persistent_volume::ephemeral::ROW,
     persistent_volume::protection::CLAIMS,
     persistent_volume::protection::VOLUMES,
 ];

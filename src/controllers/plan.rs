@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -61,6 +61,8 @@ pub enum Guard {
     Childless { uid: String, blocking: bool, namespace: Option<String>, resources: Vec<String> },
     /// In the namespace, all objects of the resource with the uids `held` carry the finalizer; none with the uids `free` does.
     Finalizers { resource: String, namespace: String, finalizer: String, held: Vec<String>, free: Vec<String> },
+    /// No Pod uses the claim.
+    Unused { claim: Box<PersistentVolumeClaim> },
 }
 
 /// An event to be recorded.

@@ -14,7 +14,10 @@ use k8s_openapi::{
 };
 
 use super::{FAILURES, meta};
-use crate::controllers::{history, replica_set, taint_eviction::tolerates};
+use crate::{
+    api::node_selector,
+    controllers::{history, replica_set, taint_eviction::tolerates},
+};
 
 const NAME: &str = "metadata.name";
 const GENERATION: &str = "deprecated.daemonset.template.generation";
@@ -95,32 +98,9 @@ fn selects(spec: &PodSpec, node: &Node) -> bool {
     let selected = spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
     let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
     let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    selected && required.is_none_or(|r| r.node_selector_terms.iter().any(|term| matches(term, labels, node)))
-}
-
-/// Whether all requirements of a term hold. An empty term matches nothing.
-fn matches(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>, node: &Node) -> bool {
-    let expressions = term.match_expressions.as_deref().unwrap_or_default();
-    let fields = term.match_fields.as_deref().unwrap_or_default();
-    let field = |key: &str| (key == NAME).then_some(meta::name(&node.metadata));
-    (!expressions.is_empty() || !fields.is_empty())
-        && expressions.iter().all(|r| holds(r, labels.get(&r.key).map(String::as_str)))
-        && fields.iter().all(|r| holds(r, field(&r.key)))
-}
-
-fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let listed = |value: &str| values.iter().any(|one| one == value);
-    let numbers = || Some((value?.parse::<i64>().ok()?, values.first()?.parse::<i64>().ok()?));
-    match requirement.operator.as_str() {
-        "In" => value.is_some_and(listed),
-        "NotIn" => !value.is_some_and(listed),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => numbers().is_some_and(|(value, bound)| value > bound),
-        "Lt" => numbers().is_some_and(|(value, bound)| value < bound),
-        _ => false,
-    }
+    let label = |key: &str| labels.get(key).map(String::as_str);
+    let name = meta::name(&node.metadata);
+    selected && required.is_none_or(|required| node_selector::any(&required.node_selector_terms, name, label))
 }
 
 /// The node that a Pod is on or is meant for.

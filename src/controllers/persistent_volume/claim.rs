@@ -7,22 +7,25 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
-    core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim},
+    core::v1::{PersistentVolume, PersistentVolumeClaim},
     storage::v1::StorageClass,
 };
 
 use super::{
     super::{Context, Plan, Row, meta, plan::Note, plan::Write},
-    BIND_COMPLETED, BOUND_BY_CONTROLLER, claim_class, claim_phase, claim_ref, matching, refers_to, uid, volume,
-    volume_name,
+    volume,
 };
 use crate::{
-    api::kinds::storage_class::IS_DEFAULT,
-    client::{Key, reference},
+    api::{
+        kinds::storage_class::IS_DEFAULT,
+        persistent_volume::{
+            BIND_COMPLETED, BOUND_BY_CONTROLLER, CLASS, SELECTED_NODE, claim_class, claim_phase, claim_ref, matching,
+            refers_to, taken, uid, volume_class, volume_name,
+        },
+    },
+    client::{Informers, Key, reference},
 };
 
-/// Where the scheduler has found a place for the claim's first Pod.
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// Which provisioner is asked for a volume; the older name first.
 const PROVISIONER: [&str; 2] =
     ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
@@ -34,39 +37,47 @@ pub const ROW: Row = Row {
         let informers = &wires.world.informers.clone();
         wires.own(&informers.persistent_volume_claims);
         wires.on(&informers.persistent_volumes, |world, queue, change| {
+            let claims = &world.informers.persistent_volume_claims;
             let claimed = { change.old.iter().chain(&change.new) }.filter_map(|volume| claim_ref(volume));
             claimed.for_each(|claim| queue.add(super::claim_key(claim)));
-            let free = change.new.as_ref().is_some_and(|volume| claim_ref(volume).is_none());
-            for claim in world.informers.persistent_volume_claims.list() {
-                let named = volume_name(&claim) == Some(&*change.key.name);
-                if named || (free && volume_name(&claim).is_none()) {
-                    queue.add(Key::of(&*claim));
-                }
+            let mut concerned = claims.indexed(Informers::BY_VOLUME, &change.key.name);
+            if let Some(free) = change.new.as_ref().filter(|volume| claim_ref(volume).is_none()) {
+                concerned.extend(claims.indexed(Informers::BY_CLASS, volume_class(free)));
             }
+            concerned.iter().for_each(|claim| queue.add(Key::of(&**claim)));
         });
         wires.on(&informers.storage_classes, |world, queue, change| {
-            let is_default = change.new.as_ref().is_some_and(|class| is_default(class));
-            for claim in world.informers.persistent_volume_claims.list() {
-                let class = claim_class(&claim);
-                let unbound = volume_name(&claim).is_none();
-                if unbound && (class == change.key.name || (class.is_empty() && is_default)) {
-                    queue.add(Key::of(&*claim));
-                }
+            let claims = &world.informers.persistent_volume_claims;
+            let mut concerned = claims.indexed(Informers::BY_CLASS, &change.key.name);
+            if change.new.as_ref().is_some_and(|class| is_default(class)) {
+                concerned.extend(claims.indexed(Informers::BY_CLASS, ""));
             }
+            concerned.iter().for_each(|claim| queue.add(Key::of(&**claim)));
         });
     },
     reconcile: |context: &Context<'_>, key: &Key| {
         let informers = &context.world.informers;
         let Some(claim) = informers.persistent_volume_claims.get(key) else { return Plan::default() };
-        plan(&claim, &informers.persistent_volumes.list(), &informers.storage_classes.list(), context.now)
+        plan(&claim, &candidates(informers, key, &claim), &informers.storage_classes.list(), context.now)
     },
 };
+
+/// The volumes that may be a claim's: the one that it names, or else those that refer to it and the free ones of its class.
+fn candidates(informers: &Informers, key: &Key, claim: &PersistentVolumeClaim) -> Vec<Arc<PersistentVolume>> {
+    let volumes = &informers.persistent_volumes;
+    if let Some(name) = volume_name(claim) {
+        return volumes.get(&Key::new("", name)).into_iter().collect();
+    }
+    let mut all = volumes.indexed(Informers::BY_CLAIM, &key.to_string());
+    all.extend(volumes.indexed(Informers::BY_CLASS, claim_class(claim)));
+    all
+}
 
 fn is_default(class: &StorageClass) -> bool {
     meta::annotation(&class.metadata, IS_DEFAULT) == Some("true")
 }
 
-/// What a claim needs.
+/// What a claim needs; `volumes` are those that may be its own.
 pub fn plan(
     claim: &PersistentVolumeClaim,
     volumes: &[Arc<PersistentVolume>],
@@ -139,7 +150,7 @@ fn unbound(
     let class = classes.iter().find(|class| meta::name(&class.metadata) == name);
     let waits = class.is_some_and(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
     let delayed = waits && meta::annotation(&claim.metadata, SELECTED_NODE).is_none();
-    if let Some(volume) = matching::best(claim, volumes, waits) {
+    if let Some(volume) = best(claim, volumes, waits) {
         return bind(claim, volume, now);
     }
     let note = |warning: bool, reason: &'static str, message: String| {
@@ -184,7 +195,7 @@ fn unbound(
 
 /// A claim from before there was a default class is of that class now; one that wants none says "".
 fn adopted(claim: &PersistentVolumeClaim, classes: &[Arc<StorageClass>]) -> Option<Plan> {
-    if claim.spec.as_ref()?.storage_class_name.is_some() || meta::annotation(&claim.metadata, super::CLASS).is_some() {
+    if claim.spec.as_ref()?.storage_class_name.is_some() || meta::annotation(&claim.metadata, CLASS).is_some() {
         return None;
     }
     let newest = |class: &&Arc<StorageClass>| {
@@ -196,6 +207,18 @@ fn adopted(claim: &PersistentVolumeClaim, classes: &[Arc<StorageClass>]) -> Opti
     let mut plan = Plan::default();
     plan.then(Write::change(claim, &new).into_iter().collect());
     Some(plan)
+}
+
+/// The volume that a claim gets: one that waits for it, or the one with the fewest other access modes and then the smallest
+/// of those that are free. With `delayed` a free one is not chosen: the scheduler knows better where it has to be.
+pub fn best<'a>(
+    claim: &PersistentVolumeClaim,
+    volumes: &'a [Arc<PersistentVolume>],
+    delayed: bool,
+) -> Option<&'a Arc<PersistentVolume>> {
+    let rank = |volume: &&Arc<PersistentVolume>| (matching::modes(volume).len(), matching::waste(volume));
+    let free = || if delayed { None } else { matching::free(claim, volumes).min_by_key(rank) };
+    matching::reserved(claim, volumes).or_else(free)
 }
 
 fn pending(claim: &PersistentVolumeClaim, note: Option<Note>) -> Plan {
@@ -225,17 +248,7 @@ fn lost(claim: &PersistentVolumeClaim, reason: &'static str, message: &str) -> P
 /// The volume refers to the claim; when that is written nobody else gets it. Then the claim names the volume.
 fn bind(claim: &PersistentVolumeClaim, old: &PersistentVolume, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let mut taken = old.clone();
-    let chosen = claim_ref(old).is_none();
-    if claim_ref(old).and_then(uid).is_none() {
-        let mut to: ObjectReference = reference(claim);
-        to.field_path = None;
-        taken.spec.get_or_insert_default().claim_ref = Some(to);
-        if chosen {
-            taken.metadata.annotations.get_or_insert_default().insert(BOUND_BY_CONTROLLER.into(), "yes".into());
-        }
-    }
-    plan.then(Write::change(old, &taken).into_iter().collect());
+    plan.then(Write::change(old, &taken(old, reference(claim))).into_iter().collect());
     plan.then(volume::phase(old, "Bound", None, now).into_iter().collect());
 
     let mut complete = claim.clone();

@@ -7,11 +7,14 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 
-use super::{
-    super::{Context, Plan, Row, meta, plan::Write},
-    volume_phase,
+use super::super::{
+    Context, Plan, Row, meta,
+    plan::{Guard, Write},
 };
-use crate::client::{Key, Typed};
+use crate::{
+    api::persistent_volume::{all_used, is_own, volume_phase},
+    client::{Key, Typed},
+};
 
 pub const CLAIM: &str = "kubernetes.io/pvc-protection";
 pub const VOLUME: &str = "kubernetes.io/pv-protection";
@@ -24,12 +27,12 @@ pub const CLAIMS: Row = Row {
         wires.own(&informers.persistent_volume_claims);
         wires.on(&informers.pods, |world, queue, change| {
             // Only who goes frees anything; one of the same name that comes instead is another one.
-            let gone = change
-                .old
-                .as_ref()
-                .filter(|old| change.new.as_ref().is_none_or(|new| new.metadata.uid != old.metadata.uid));
-            for name in gone.iter().flat_map(|pod| claims(pod)) {
-                let key = Key::new(&change.key.namespace, name);
+            let gone = change.old.as_ref().filter(|old| {
+                let now = change.new.as_ref().filter(|new| new.metadata.uid == old.metadata.uid);
+                now.is_none_or(|now| is_shut_down(now) && !is_shut_down(old))
+            });
+            for used in gone.iter().flat_map(|pod| all_used(pod)) {
+                let key = Key::new(&change.key.namespace, used.name);
                 let claim = world.informers.persistent_volume_claims.get(&key);
                 if claim.is_some_and(|claim| meta::is_terminating(&claim.metadata)) {
                     queue.add(key);
@@ -59,25 +62,31 @@ pub const VOLUMES: Row = Row {
     },
 };
 
-/// The claims that a Pod uses: by name, and those made for its ephemeral volumes.
-fn claims(pod: &Pod) -> Vec<String> {
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    let name = |volume: &k8s_openapi::api::core::v1::Volume| match (&volume.persistent_volume_claim, &volume.ephemeral)
-    {
-        (Some(claim), _) => Some(claim.claim_name.clone()),
-        (None, Some(_)) => Some(format!("{}-{}", meta::name(&pod.metadata), volume.name)),
-        (None, None) => None,
-    };
-    volumes.filter_map(name).collect()
+/// Whether its node is done with a Pod, or it was deleted by force: it only waits for finalizers.
+fn is_shut_down(pod: &Pod) -> bool {
+    meta::is_terminating(&pod.metadata) && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
 
-/// What a claim needs; `pods` are those of its namespace, if it is being deleted.
+/// Whether a Pod needs a claim. No node starts a Pod whose claim is being deleted: one that has no node yet uses nothing. A
+/// Pod that is deleted in the foreground waits for the claims of its ephemeral volumes: once shut down, it uses them no more.
+pub fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let means = |name: &str| name == meta::name(&claim.metadata);
+    meta::node_name(pod).is_some()
+        && all_used(pod)
+            .iter()
+            .any(|used| means(&used.name) && (!used.ephemeral || (!is_shut_down(pod) && is_own(pod, claim).is_ok())))
+}
+
+/// What a claim needs; `pods` are those of its namespace, if it is being deleted. It goes only if the server does not know of
+/// a Pod either that the informers have not shown yet.
 pub fn claim_plan(claim: &PersistentVolumeClaim, pods: &[Arc<Pod>]) -> Plan {
-    // No node starts a Pod whose claim is being deleted: one that has no node yet uses nothing.
-    let uses = |pod: &Arc<Pod>| {
-        meta::node_name(pod).is_some() && claims(pod).iter().any(|name| *name == meta::name(&claim.metadata))
-    };
-    protect(claim, CLAIM, pods.iter().any(uses))
+    let mut plan = protect(claim, CLAIM, pods.iter().any(|pod| uses(pod, claim)));
+    if meta::is_terminating(&claim.metadata) {
+        for write in plan.batches.iter_mut().flat_map(|batch| &mut batch.writes) {
+            write.guards.push(Guard::Unused { claim: Box::new(claim.clone()) });
+        }
+    }
+    plan
 }
 
 pub fn volume_plan(volume: &PersistentVolume) -> Plan {

@@ -11,9 +11,12 @@ use super::{
         Context, Plan, Row, meta,
         plan::{Guard, Note, Write},
     },
-    BOUND_BY_CONTROLLER, PROVISIONED_BY, claim_key, claim_ref, uid, volume_name, volume_phase,
+    PROVISIONED_BY, claim_key,
 };
-use crate::client::{Informers, Key, Typed, reference};
+use crate::{
+    api::persistent_volume::{BOUND_BY_CONTROLLER, claim_ref, uid, volume_name, volume_phase},
+    client::{Informers, Key, Typed, reference},
+};
 
 pub const ROW: Row = Row {
     name: "persistentvolume-binder",
@@ -106,14 +109,30 @@ fn released(volume: &PersistentVolume, absent: &Guard, now: Timestamp, plan: &mu
     };
     let write = match (volume_phase(volume), policy(volume)) {
         ("Released", "Delete") if meta::annotation(&volume.metadata, PROVISIONED_BY).is_none() => {
-            let name = meta::name(&volume.metadata);
-            let why = "no deletable volume plugin matched";
-            failed("VolumeFailedDelete", format!("error getting deleter volume plugin for volume \"{name}\": {why}"))
+            failed("VolumeFailedDelete", undeletable(volume))
         }
         ("Released", "Recycle") => failed("VolumeFailedRecycle", "No recycler plugin found for the volume!".into()),
         _ => phase(volume, "Released", None, now),
     };
     plan.then(write.into_iter().map(|write| write.guarded(absent.clone())).collect());
+}
+
+/// Why a volume that no provisioner has made stays, though its policy is Delete.
+fn undeletable(volume: &PersistentVolume) -> String {
+    match volume.spec.as_ref().and_then(|spec| spec.host_path.as_ref()) {
+        // Upstream has these deleted on the machine of its controllers. Which node's folder is meant, nobody knows.
+        Some(host) if host.path.starts_with("/tmp/") && host.path.len() > "/tmp/".len() => {
+            format!(
+                "host_path deleter cannot delete {} on the nodes: remove it there, then delete the volume",
+                host.path
+            )
+        }
+        Some(host) => format!("host_path deleter only supports /tmp/.+ but received provided {}", host.path),
+        None => {
+            let name = meta::name(&volume.metadata);
+            format!("error getting deleter volume plugin for volume \"{name}\": no deletable volume plugin matched")
+        }
+    }
 }
 
 /// Sets a volume's phase, and why it is so.

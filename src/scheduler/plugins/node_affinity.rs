@@ -3,14 +3,17 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{NodeAffinity as Affinity, NodeSelectorRequirement, NodeSelectorTerm};
+use k8s_openapi::api::core::v1::{NodeAffinity as Affinity, NodeSelectorTerm};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::super::framework::{Change, Filter, Plugin, Point, PreFilter, Rejection, Row, Wakes, args, normalize};
-use crate::scheduler::{
-    cluster::{Cluster, NodeInfo},
-    pod::PodInfo,
+use crate::{
+    api::node_selector,
+    scheduler::{
+        cluster::{Cluster, NodeInfo},
+        pod::PodInfo,
+    },
 };
 
 pub const ROW: Row = Row {
@@ -124,28 +127,5 @@ impl Plugin for NodeAffinityArgs {
 
 /// Whether all requirements of a term hold. An empty term matches nothing.
 pub fn matches(term: &NodeSelectorTerm, node: &NodeInfo) -> bool {
-    let labels = term.match_expressions.as_deref().unwrap_or_default();
-    let fields = term.match_fields.as_deref().unwrap_or_default();
-    let field = |key: &str| (key == "metadata.name").then_some(node.name.as_str());
-    (!labels.is_empty() || !fields.is_empty())
-        && labels.iter().all(|r| holds(r, node.label(&r.key)))
-        && fields.iter().all(|r| holds(r, field(&r.key)))
-}
-
-fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let listed = |v: &str| values.iter().any(|w| w == v);
-    let compared = |ok: fn(&i64, &i64) -> bool| {
-        let parse = |text: &str| text.parse::<i64>().ok();
-        matches!((value.and_then(parse), values.first().and_then(|v| parse(v))), (Some(v), Some(bound)) if ok(&v, &bound))
-    };
-    match requirement.operator.as_str() {
-        "In" => value.is_some_and(listed),
-        "NotIn" => !value.is_some_and(listed),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compared(i64::gt),
-        "Lt" => compared(i64::lt),
-        _ => false,
-    }
+    node_selector::matches(term, &node.name, |key| node.label(key))
 }

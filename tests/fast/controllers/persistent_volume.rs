@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 };
 use podwright::controllers::{
     Plan,
-    persistent_volume::{claim, matching, protection, volume},
+    persistent_volume::{claim, ephemeral, protection, volume},
 };
 use serde_json::{Value, json};
 
@@ -104,15 +104,12 @@ fn a_claim_gets_the_volume_that_suits_it_best() {
         ),
         ("not its namesake's", json!({}), vec![pv("mine", "Bound", to("c", json!("c0")))], ""),
     ] {
-        let best = matching::best(&pvc(claim, Value::Null, "Pending"), &volumes, false);
+        let best = claim::best(&pvc(claim, Value::Null, "Pending"), &volumes, false);
         assert_eq!(best.map_or("", |volume| volume.metadata.name.as_deref().unwrap()), expected, "{why}");
     }
-    assert!(
-        matching::best(&pvc(json!({}), Value::Null, "Pending"), &[fits()], true).is_none(),
-        "the scheduler chooses"
-    );
+    assert!(claim::best(&pvc(json!({}), Value::Null, "Pending"), &[fits()], true).is_none(), "the scheduler chooses");
     let mine = [pv("mine", "Available", to("c", Value::Null))];
-    assert!(matching::best(&pvc(json!({}), Value::Null, "Pending"), &mine, true).is_some(), "it has chosen");
+    assert!(claim::best(&pvc(json!({}), Value::Null, "Pending"), &mine, true).is_some(), "it has chosen");
 }
 
 fn plan(claim: &PersistentVolumeClaim, volumes: &[Arc<PersistentVolume>], classes: &[Arc<StorageClass>]) -> Plan {
@@ -320,7 +317,41 @@ fn what_is_in_use_stays() {
     };
     let by_name = json!({ "name": "v", "persistentVolumeClaim": { "claimName": "c" } });
     let mine = json!(["kubernetes.io/pvc-protection"]);
+    // Whose node is done with it, though finalizers keep it.
+    let shut_down = |owner: &str, volume: Value| -> Arc<Pod> {
+        let mut pod = serde_json::to_value(&*user("c", "n", volume)).unwrap();
+        pod["metadata"]["uid"] = owner.into();
+        pod["metadata"]["deletionTimestamp"] = at(0).to_string().into();
+        pod["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+        object(pod)
+    };
+    let ephemeral = || json!({ "name": "x", "ephemeral": {} });
+    let owned = |owner: &str| {
+        let mut claim = claim(true, mine.clone());
+        claim.metadata.name = Some("c-x".into());
+        claim.metadata.owner_references = Some(vec![
+            serde_json::from_value(
+                json!({ "apiVersion": "v1", "kind": "Pod", "name": "c", "uid": owner, "controller": true }),
+            )
+            .unwrap(),
+        ]);
+        claim
+    };
+    let alive = || {
+        let mut pod = Pod::clone(&user("c", "n", ephemeral()));
+        pod.metadata.uid = Some("u".into());
+        Arc::new(pod)
+    };
     for (why, claim, pods, expected) in [
+        ("its own, by its Pod", owned("u"), vec![alive()], Value::Bool(false)),
+        ("a namesake of what would be a Pod's own", owned("other"), vec![alive()], Value::Null),
+        ("its own, by a Pod that waits for it alone", owned("u"), vec![shut_down("u", ephemeral())], Value::Null),
+        (
+            "by name, by a Pod that waits for finalizers",
+            claim(true, mine.clone()),
+            vec![shut_down("u", by_name.clone())],
+            Value::Bool(false),
+        ),
         ("from before", claim(false, json!(["x"])), vec![], json!(["x", "kubernetes.io/pvc-protection"])),
         ("in use", claim(true, mine.clone()), vec![user("p", "n", by_name.clone())], Value::Bool(false)),
         ("not used", claim(true, mine.clone()), vec![user("p", "n", json!({ "name": "c" }))], Value::Null),
@@ -337,6 +368,10 @@ fn what_is_in_use_stays() {
         let written =
             plan.writes().next().map(|write| write.request.body.as_ref().unwrap()["metadata"]["finalizers"].clone());
         assert_eq!(written.unwrap_or(Value::Bool(false)), expected, "{why}");
+        let asked = |write: &podwright::controllers::plan::Write| matches!(&write.guards[..], [podwright::controllers::plan::Guard::Unused { claim: known }] if **known == claim);
+        if claim.metadata.deletion_timestamp.is_some() {
+            assert!(plan.writes().all(asked), "{why}: the informers may lag behind");
+        }
     }
     let volume = |phase: &str| {
         let mut volume = PersistentVolume::clone(&pv("v", phase, json!({})));
@@ -345,4 +380,63 @@ fn what_is_in_use_stays() {
         protection::volume_plan(&volume).writes().count()
     };
     assert_eq!([volume("Bound"), volume("Released"), volume("Available")], [0, 1, 1]);
+}
+
+#[test]
+fn a_volume_that_nobody_can_delete_says_so() {
+    let told = |source: Value| {
+        let spec = merged(merged(to("c", json!("c1")), json!({ "persistentVolumeReclaimPolicy": "Delete" })), source);
+        let plan = volume::plan(&pv("v", "Released", spec), None, at(0));
+        let note = plan.writes().next().unwrap().done.clone().unwrap();
+        assert_eq!(note.reason, "VolumeFailedDelete");
+        note.message
+    };
+    let host = |path: &str| told(json!({ "hostPath": { "path": path } }));
+    assert_eq!(host("/srv/x"), "host_path deleter only supports /tmp/.+ but received provided /srv/x");
+    assert_eq!(host("/tmp/"), "host_path deleter only supports /tmp/.+ but received provided /tmp/");
+    assert_eq!(
+        host("/tmp/x"),
+        "host_path deleter cannot delete /tmp/x on the nodes: remove it there, then delete the volume"
+    );
+    assert_eq!(
+        told(json!({ "local": { "path": "/mnt/x" } })),
+        "error getting deleter volume plugin for volume \"v\": no deletable volume plugin matched"
+    );
+}
+
+#[test]
+fn an_ephemeral_volume_gets_a_claim_of_its_pod() {
+    let mut user = pod("p", "", Some(0));
+    user["spec"]["volumes"] = json!([
+        { "name": "scratch", "ephemeral": { "volumeClaimTemplate": {
+            "metadata": { "labels": { "a": "b" }, "annotations": { "c": "d" } },
+            "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } } } },
+        { "name": "other", "emptyDir": {} },
+    ]);
+    let user: Arc<Pod> = object(user);
+    let plan = ephemeral::plan(&user, |_| None);
+    assert_eq!(lines(&plan), ["create persistentvolumeclaims/p-scratch"]);
+    let body = bodies(&plan, "persistentvolumeclaims").remove(0);
+    let owner = &body["metadata"]["ownerReferences"][0];
+    assert_eq!(
+        (&owner["kind"], &owner["uid"], &owner["controller"], &owner["blockOwnerDeletion"]),
+        (&json!("Pod"), &json!(user.metadata.uid), &json!(true), &json!(true))
+    );
+    assert_eq!((&body["metadata"]["labels"]["a"], &body["metadata"]["annotations"]["c"]), (&json!("b"), &json!("d")));
+    assert_eq!(body["spec"]["resources"]["requests"]["storage"], "1Gi");
+    // One of that name which is somebody else's is not taken.
+    let other = Arc::new(pvc(json!({}), Value::Null, "Bound"));
+    let plan = ephemeral::plan(&user, |_| Some(other.clone()));
+    assert_eq!(plan.writes().count(), 0);
+    let namespace = user.metadata.namespace.as_deref().unwrap();
+    assert_eq!(
+        (plan.notes[0].reason, plan.notes[0].message.as_str()),
+        (
+            "FailedBinding",
+            &*format!("ephemeral volume scratch: PVC a/c was not created for pod {namespace}/p (pod is not owner)")
+        )
+    );
+    let mut ending = Pod::clone(&user);
+    ending.metadata.deletion_timestamp = Some(at(0).into());
+    assert!(ephemeral::plan(&ending, |_| None).is_empty());
 }

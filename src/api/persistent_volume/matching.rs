@@ -9,22 +9,22 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity as Written,
 };
 
-use super::{claim_class, claim_ref, meta, refers_to, volume_class, volume_phase};
-use crate::api::{Quantity, selector};
+use super::{claim_class, claim_ref, refers_to, volume_class, volume_phase};
+use crate::api::{Quantity, selector::LabelSelector};
 
 fn size(amounts: Option<&std::collections::BTreeMap<String, Written>>) -> Quantity {
     amounts.and_then(|all| all.get("storage")?.0.parse().ok()).unwrap_or_default()
 }
 
-fn capacity(volume: &PersistentVolume) -> Quantity {
+pub fn capacity(volume: &PersistentVolume) -> Quantity {
     size(volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref()))
 }
 
-fn request(claim: &PersistentVolumeClaim) -> Quantity {
+pub fn request(claim: &PersistentVolumeClaim) -> Quantity {
     size(claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref()))
 }
 
-fn modes(volume: &PersistentVolume) -> &[String] {
+pub fn modes(volume: &PersistentVolume) -> &[String] {
     volume.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default()
 }
 
@@ -53,37 +53,45 @@ fn same_attributes(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> 
     volume.unwrap_or_default() == claim.unwrap_or_default()
 }
 
-/// The volume that a claim gets: one that waits for it, or the one with the fewest other access modes and then the smallest
-/// of those that are free. With `delayed` a free one is not chosen yet: the scheduler knows better where it has to be.
-pub fn best<'a>(
+fn is_ending(volume: &PersistentVolume) -> bool {
+    volume.metadata.deletion_timestamp.is_some()
+}
+
+/// The volume that waits for a claim.
+pub fn reserved<'a>(
     claim: &PersistentVolumeClaim,
-    volumes: &'a [Arc<PersistentVolume>],
-    delayed: bool,
+    volumes: impl IntoIterator<Item = &'a Arc<PersistentVolume>>,
 ) -> Option<&'a Arc<PersistentVolume>> {
-    let there = volumes.iter().filter(|volume| !meta::is_terminating(&volume.metadata));
-    let waits = |volume: &&'a Arc<PersistentVolume>| {
+    volumes.into_iter().find(|volume| {
         // Whoever reserved it has chosen its class.
-        refers_to(volume, claim) && matches!(refusal(volume, claim), None | Some("storageClassName does not match"))
-    };
-    if let Some(reserved) = there.clone().find(waits) {
-        return Some(reserved);
-    }
-    let selector = claim.spec.as_ref().and_then(|spec| spec.selector.as_ref()).map(|selector| {
-        let json = serde_json::to_value(selector).unwrap_or_default();
-        selector::LabelSelector::from_json(&json).ok()
-    });
-    let selected = |volume: &PersistentVolume| match &selector {
+        !is_ending(volume)
+            && refers_to(volume, claim)
+            && matches!(refusal(volume, claim), None | Some("storageClassName does not match"))
+    })
+}
+
+/// Those of `volumes` that nobody has and that suit the claim.
+pub fn free<'a>(
+    claim: &PersistentVolumeClaim,
+    volumes: impl IntoIterator<Item = &'a Arc<PersistentVolume>>,
+) -> impl Iterator<Item = &'a Arc<PersistentVolume>> {
+    let selector = claim.spec.as_ref().and_then(|spec| spec.selector.as_ref()).map(LabelSelector::of);
+    let selected = move |volume: &PersistentVolume| match &selector {
         None => true,
-        Some(selector) => selector.as_ref().is_some_and(|selector| meta::matches(selector, &volume.metadata)),
+        Some(selector) => selector.as_ref().is_some_and(|selector| {
+            selector.matches(|key| volume.metadata.labels.as_ref()?.get(key).map(String::as_str))
+        }),
     };
-    let free = there.filter(|volume| {
+    volumes.into_iter().filter(move |volume| {
         claim_ref(volume).is_none()
             && volume_phase(volume) == "Available"
+            && !is_ending(volume)
             && refusal(volume, claim).is_none()
             && selected(volume)
-    });
-    let rank = |volume: &&'a Arc<PersistentVolume>| {
-        (modes(volume).len(), capacity(volume), meta::name(&volume.metadata).to_owned())
-    };
-    if delayed { None } else { free.min_by_key(rank) }
+    })
+}
+
+/// How little of a volume goes to waste: the smallest comes first, and of equals the first by name.
+pub fn waste(volume: &PersistentVolume) -> (Quantity, String) {
+    (capacity(volume), volume.metadata.name.clone().unwrap_or_default())
 }

@@ -1,0 +1,33 @@
+//! Node selectors: which nodes a Pod's affinity, or that of a volume, means.
+
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
+
+/// Whether any of the terms means a node: they are alternatives, and none at all mean no node. `label` looks up its labels.
+pub fn any<'a>(terms: &[NodeSelectorTerm], name: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+    terms.iter().any(|term| matches(term, name, &label))
+}
+
+/// Whether all requirements of a term hold. An empty term means no node.
+pub fn matches<'a>(term: &NodeSelectorTerm, name: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+    let labels = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    let field = |key: &str| (key == "metadata.name").then_some(name);
+    (!labels.is_empty() || !fields.is_empty())
+        && labels.iter().all(|r| holds(r, label(&r.key)))
+        && fields.iter().all(|r| holds(r, field(&r.key)))
+}
+
+fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let listed = |v: &str| values.iter().any(|w| w == v);
+    let numbers = || Some((value?.parse::<i64>().ok()?, values.first()?.parse::<i64>().ok()?));
+    match requirement.operator.as_str() {
+        "In" => value.is_some_and(listed),
+        "NotIn" => !value.is_some_and(listed),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => numbers().is_some_and(|(value, bound)| value > bound),
+        "Lt" => numbers().is_some_and(|(value, bound)| value < bound),
+        _ => false,
+    }
+}

@@ -1,0 +1,133 @@
+//! What claims and volumes say of each other, as the binder, the scheduler and the node read it.
+//!
+//! Upstream: `k8s.io/component-helpers/storage/{volume,ephemeral}`. The reference of a volume to its claim is what counts:
+//! whoever got it written has the volume.
+
+pub mod matching;
+
+use k8s_openapi::{
+    api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, Volume},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+
+use super::node_selector;
+
+/// On a claim: its binding is complete. On either: the binder, not a user, has chosen the other.
+pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+/// On a claim: where the scheduler has found a place for its first Pod, and a volume is to be made.
+pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// The provisioner of classes whose volumes nobody makes.
+pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+/// How a class was named before there was a field.
+pub const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+
+fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+pub fn claim_ref(volume: &PersistentVolume) -> Option<&ObjectReference> {
+    volume.spec.as_ref()?.claim_ref.as_ref()
+}
+
+/// The uid in a reference; none as long as nobody has bound it.
+pub fn uid(reference: &ObjectReference) -> Option<&str> {
+    reference.uid.as_deref().filter(|uid| !uid.is_empty())
+}
+
+/// Whether a volume is, or may become, this claim's alone.
+pub fn refers_to(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    claim_ref(volume).is_some_and(|to| {
+        to.namespace == claim.metadata.namespace
+            && to.name == claim.metadata.name
+            && uid(to).is_none_or(|uid| Some(uid) == claim.metadata.uid.as_deref())
+    })
+}
+
+/// The volume with its reference to the claim that `to` means; whether it was chosen just now is kept on it.
+pub fn taken(volume: &PersistentVolume, mut to: ObjectReference) -> PersistentVolume {
+    let mut taken = volume.clone();
+    if claim_ref(volume).and_then(uid).is_none() {
+        to.field_path = None;
+        if claim_ref(volume).is_none() {
+            taken.metadata.annotations.get_or_insert_default().insert(BOUND_BY_CONTROLLER.into(), "yes".into());
+        }
+        taken.spec.get_or_insert_default().claim_ref = Some(to);
+    }
+    taken
+}
+
+/// The volume that a claim names.
+pub fn volume_name(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())
+}
+
+/// Whether a claim and its volume have found each other, and both are told.
+pub fn is_fully_bound(claim: &PersistentVolumeClaim) -> bool {
+    volume_name(claim).is_some() && annotation(&claim.metadata, BIND_COMPLETED).is_some()
+}
+
+pub fn volume_phase(volume: &PersistentVolume) -> &str {
+    volume.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+pub fn claim_phase(claim: &PersistentVolumeClaim) -> &str {
+    claim.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// The class of a claim; "" is none.
+pub fn claim_class(claim: &PersistentVolumeClaim) -> &str {
+    let spec = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+    annotation(&claim.metadata, CLASS).or(spec).unwrap_or_default()
+}
+
+pub fn volume_class(volume: &PersistentVolume) -> &str {
+    let spec = volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+    annotation(&volume.metadata, CLASS).or(spec).unwrap_or_default()
+}
+
+/// Whether a node reaches a volume: its name, and how to look up its labels.
+pub fn is_reachable<'a>(volume: &PersistentVolume, node: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+    let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
+    let required = affinity.and_then(|affinity| affinity.required.as_ref());
+    required.is_none_or(|required| node_selector::any(&required.node_selector_terms, node, label))
+}
+
+/// A claim that a Pod uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Used {
+    pub name: String,
+    /// Made for this Pod, and to be its own.
+    pub ephemeral: bool,
+}
+
+/// The claim that a volume of a Pod means, if it means one.
+pub fn used(pod: &Pod, volume: &Volume) -> Option<Used> {
+    if let Some(claim) = &volume.persistent_volume_claim {
+        return Some(Used { name: claim.claim_name.clone(), ephemeral: false });
+    }
+    volume.ephemeral.as_ref()?;
+    let name = format!("{}-{}", pod.metadata.name.as_deref().unwrap_or_default(), volume.name);
+    Some(Used { name, ephemeral: true })
+}
+
+/// All claims that a Pod uses, in the order of its volumes.
+pub fn all_used(pod: &Pod) -> Vec<Used> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter_map(|volume| used(pod, volume)).collect()
+}
+
+/// Says, in upstream's words, where the claim of an ephemeral volume is not the Pod's own.
+pub fn is_own(pod: &Pod, claim: &PersistentVolumeClaim) -> Result<(), String> {
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    let mine = owners.any(|owner| owner.controller == Some(true) && Some(&owner.uid) == pod.metadata.uid.as_ref());
+    if mine {
+        return Ok(());
+    }
+    let full = |meta: &ObjectMeta| {
+        let part = |part: &Option<String>| part.clone().unwrap_or_default();
+        format!("{}/{}", part(&meta.namespace), part(&meta.name))
+    };
+    let (claim, pod) = (full(&claim.metadata), full(&pod.metadata));
+    Err(format!("PVC {claim} was not created for pod {pod} (pod is not owner)"))
+}
