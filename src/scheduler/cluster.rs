@@ -12,6 +12,7 @@ use super::{
     index::{Class, Index, Topology},
     nomination::Nominations,
     pod::PodInfo,
+    storage::Storage,
     term::Namespaces,
     workloads::Workloads,
 };
@@ -47,6 +48,7 @@ pub struct Cluster {
     pub namespaces: Namespaces,
     pub nominations: Nominations,
     pub workloads: Workloads,
+    pub storage: Storage,
 }
 
 impl Cluster {

@@ -2,12 +2,14 @@
 //!
 //! A plugin is a file in `plugins/` and a row of [`super::plugins::PLUGINS`]. Its extension points have upstream's names:
 //! PreEnqueue, PreFilter (what is computed once per Pod, as a closure that Filter asks of each node), Filter, PostFilter,
-//! Score (which sees all nodes that fit at once, so PreScore and NormalizeScore are parts of it). QueueSort is the order
-//! of [`super::queue::Queue`]; Reserve is [`Cluster::assume`]; Bind is the driver's write.
+//! Score (which sees all nodes that fit at once, so PreScore and NormalizeScore are parts of it), Reserve and PreBind (what
+//! has to be written, and waited for, before the Pod is bound). QueueSort is the order of [`super::queue::Queue`]; Bind is
+//! the driver's write.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/scheduling-framework/>
 
-use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc, time::Duration};
 
+use k8s_openapi::api::{core::v1::PersistentVolume, storage::v1::StorageClass};
 use serde_json::Value;
 
 use super::{
@@ -16,7 +18,10 @@ use super::{
     pod::PodInfo,
     profile::Profile,
 };
-use crate::api::Env;
+use crate::{
+    api::{Env, Request},
+    client::Key,
+};
 
 /// Why a node is out of the question, in upstream's words.
 pub type Reason = Cow<'static, str>;
@@ -71,7 +76,18 @@ pub enum Nomination {
     /// There is none any more.
     Clear,
     /// Room is to be made by deleting these Pods, the most important one first.
-    Preempt { node: String, victims: Vec<(crate::client::Key, String)> },
+    Preempt { node: String, victims: Vec<(Key, String)> },
+}
+
+/// What is to be done before a Pod is bound to the node that was chosen for it.
+#[derive(Debug)]
+pub struct PreBind {
+    /// Who has it done.
+    pub plugin: &'static str,
+    /// Written in this order, until one is refused.
+    pub writes: Vec<Request>,
+    /// The node is kept for the Pod so long at most until the plugin says that it is ready.
+    pub patience: Duration,
 }
 
 /// What happened in the cluster, as far as it may help a parked Pod.
@@ -91,8 +107,11 @@ pub enum Change {
     PodRemoved(Arc<PodInfo>),
     /// Labels of a namespace.
     Namespace,
-    /// A claim, a volume or a class of storage.
-    Storage,
+    /// A claim is there, or is another.
+    Claim(Key),
+    /// A volume, as it was and is; none: it was not there. Likewise a class of storage.
+    Volume(Option<Arc<PersistentVolume>>, Arc<PersistentVolume>),
+    Class(Option<Arc<StorageClass>>, Arc<StorageClass>),
 }
 
 /// Whether a change may help a Pod.
@@ -137,6 +156,20 @@ pub trait Plugin: Send + Sync {
     fn score(&self, _pod: &PodInfo, _cluster: &Cluster, _nodes: &[&NodeInfo], _points: &mut [i64]) -> bool {
         false
     }
+
+    /// Keeps in the cluster what a Pod needs on the node that was chosen for it, for none else to get it. With something to
+    /// be done first, the Pod is bound once that is written and `is_ready`.
+    fn reserve(&self, _pod: &PodInfo, _node: &str, _: &mut Cluster) -> Result<Option<PreBind>, Reason> {
+        Ok(None)
+    }
+
+    /// Whether what the Pod waits for is there; an error: it will not come.
+    fn is_ready(&self, _pod: &PodInfo, _: &Cluster) -> Result<bool, String> {
+        Ok(true)
+    }
+
+    /// Gives back what was kept for a Pod: it is bound, or will not be.
+    fn unreserve(&self, _pod: &PodInfo, _: &mut Cluster) {}
 
     /// Whether a change may help a Pod that this plugin turned away.
     fn wakes(&self, _pod: &PodInfo, _change: &Change) -> Wakes {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   informers --> Cluster (nodes, what is on them, counts) --\
-//!       \-------> Queue (active, backoff, parked) ----pod----> decide (pure) --> bind,
+//!       \-------> Queue (active, backoff, parked) ----pod----> decide (pure) --> reserve, wait for its volumes, bind,
 //!                   ^                                                            park with the reasons, or
 //!                   \-- a change that may help                                   make room by preemption
 //! ```
@@ -24,6 +24,7 @@ pub mod plugins;
 pub mod pod;
 pub mod profile;
 pub mod queue;
+pub mod storage;
 pub mod term;
 pub mod workloads;
 mod writes;
@@ -49,6 +50,9 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Arc<Con
         informers.replica_sets.synced().await;
         informers.stateful_sets.synced().await;
         informers.pod_disruption_budgets.synced().await;
+        informers.persistent_volume_claims.synced().await;
+        informers.persistent_volumes.synced().await;
+        informers.storage_classes.synced().await;
     };
     if shutdown.run_until_cancelled(synced).await.is_some() {
         driver::Scheduler::new(client, env, &informers, config).run(shutdown).await;

@@ -7,7 +7,10 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
 use super::term::Affinity;
 use crate::{
-    api::pod_resources::{self, Amounts},
+    api::{
+        persistent_volume::{Used, all_used},
+        pod_resources::{self, Amounts},
+    },
     client::Key,
 };
 
@@ -28,6 +31,7 @@ pub struct PodInfo {
     /// As `requests`, with assumptions for containers that request nothing; for scores.
     pub assumed: Amounts,
     pub ports: Vec<HostPort>,
+    pub claims: Vec<Used>,
     pub affinity: Affinity,
     /// When its node took it.
     pub started: Option<Timestamp>,
@@ -42,6 +46,7 @@ impl PodInfo {
             requests: pod_resources::held(&pod),
             assumed: pod_resources::assumed_requests(&pod),
             ports: host_ports(&pod).collect(),
+            claims: all_used(&pod),
             affinity: Affinity::of(&pod),
             started: pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map(|time| time.0),
             pod,
@@ -54,6 +59,11 @@ impl PodInfo {
 
     pub fn label(&self, key: &str) -> Option<&str> {
         self.pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+
+    /// Whether it is bound, and this is known.
+    pub fn has_node(&self) -> bool {
+        node_name(&self.pod).is_some()
     }
 
     pub fn is_terminating(&self) -> bool {

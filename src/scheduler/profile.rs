@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     cluster::Cluster,
     decide::Search,
-    framework::{Change, Plugin, Point, PostFilter, Reason, Row, Wakes},
+    framework::{Change, Plugin, Point, PostFilter, PreBind, Reason, Row, Wakes},
     plugins::PLUGINS,
     pod::{NAME, PodInfo},
 };
@@ -51,6 +51,8 @@ pub struct Profile {
     pre_enqueue: Vec<usize>,
     filters: Vec<usize>,
     post_filters: Vec<usize>,
+    reserves: Vec<usize>,
+    pre_binds: Vec<usize>,
     /// Likewise, with their weights.
     scores: Vec<(usize, i64)>,
 }
@@ -84,8 +86,9 @@ impl Profile {
         let scores: Vec<_> = at(Point::Score)?.into_iter().map(|(row, weight)| (row.name, weight)).collect();
         let (pre_enqueue, filters, post_filters) =
             (names(Point::PreEnqueue)?, names(Point::Filter)?, names(Point::PostFilter)?);
+        let (reserves, pre_binds) = (names(Point::Reserve)?, names(Point::PreBind)?);
         let used = scores.iter().map(|(name, _)| name).chain(&pre_enqueue).chain(&filters).chain(&post_filters);
-        let used: BTreeSet<_> = used.collect();
+        let used: BTreeSet<_> = used.chain(&reserves).chain(&pre_binds).collect();
         let mut plugins = Vec::new();
         for row in PLUGINS {
             let args = plan.args.get(row.name);
@@ -102,6 +105,8 @@ impl Profile {
             pre_enqueue: places(&pre_enqueue),
             filters: places(&filters),
             post_filters: places(&post_filters),
+            reserves: places(&reserves),
+            pre_binds: places(&pre_binds),
             scores: scores.iter().filter_map(|(name, weight)| Some((place(name)?, *weight))).collect(),
             name: plan.name,
             percentage: plan.percentage,
@@ -134,6 +139,41 @@ impl Profile {
     pub fn post_filter(&self, pod: &PodInfo, cluster: &mut Cluster, search: &Search, env: &Env) -> Option<PostFilter> {
         let mut all = self.post_filters.iter().map(|place| self.plugin(*place));
         all.find_map(|(_, plugin)| plugin.post_filter(pod, cluster, self, search, env))
+    }
+
+    /// Keeps what the Pod needs on a node; what is to be done before it is bound there, if anything. An error names the
+    /// plugin, as upstream does.
+    pub fn reserve(&self, pod: &PodInfo, node: &str, cluster: &mut Cluster) -> Result<Option<PreBind>, String> {
+        let mut all: Option<PreBind> = None;
+        for place in &self.reserves {
+            let (name, plugin) = self.plugin(*place);
+            let kept = plugin.reserve(pod, node, cluster);
+            let kept = kept.map_err(|why| format!("running Reserve plugin {name:?}: {why}"))?;
+            let Some(more) = kept.filter(|_| self.pre_binds.contains(place)) else { continue };
+            match &mut all {
+                None => all = Some(more),
+                Some(all) => {
+                    all.writes.extend(more.writes);
+                    all.patience = all.patience.min(more.patience);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether all that a Pod waits for before it is bound is there.
+    pub fn is_ready(&self, pod: &PodInfo, cluster: &Cluster) -> Result<bool, String> {
+        let mut ready = true;
+        for place in &self.pre_binds {
+            let (name, plugin) = self.plugin(*place);
+            let found = plugin.is_ready(pod, cluster);
+            ready &= found.map_err(|why| format!("running PreBind plugin {name:?}: {why}"))?;
+        }
+        Ok(ready)
+    }
+
+    pub fn unreserve(&self, pod: &PodInfo, cluster: &mut Cluster) {
+        self.reserves.iter().for_each(|place| self.plugin(*place).1.unreserve(pod, cluster));
     }
 
     /// With their weights.

@@ -20,7 +20,17 @@ pub enum Written {
     Bound(Arc<PodInfo>, String, Result<(), Status>),
     /// A Pod that had to go for this one.
     Preempted(Arc<PodInfo>, Result<(), Status>),
+    /// What had to be written before the Pod is bound.
+    Before(Arc<PodInfo>, Result<(), Status>),
     Other,
+}
+
+/// Writes what a Pod needs before it is bound, one after the other.
+pub async fn before(client: &Client, writes: Vec<Request>) -> Result<(), Status> {
+    for write in writes {
+        client.call(write).await?;
+    }
+    Ok(())
 }
 
 /// Writes the binding; `note` is what the Pod's trace tells about it.

@@ -10,6 +10,7 @@ mod queue;
 mod run;
 mod scores;
 mod spread;
+mod volumes;
 
 use std::sync::Arc;
 

@@ -1,15 +1,18 @@
 //! The task that owns cluster and queue: takes in what changed, has Pods decided, and sends off what comes of it.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::{
     apps::v1::{ReplicaSet, StatefulSet},
-    core::v1::{Namespace, Node, Pod, Service},
+    core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service},
     policy::v1::PodDisruptionBudget,
+    storage::v1::StorageClass,
 };
 use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
+
+mod bind;
 
 use super::{
     cluster::Cluster,
@@ -22,9 +25,10 @@ use super::{
     writes::{self, Written},
 };
 use crate::{
-    api::{Env, Status, selector::LabelSelector},
+    api::{Env, selector::LabelSelector},
     client::{Client, Delta, Informers, Key, Recorder, reference},
 };
+use bind::Pending;
 
 /// So many bindings and conditions may be on their way at once: enough to fill the store's group commits.
 const MOST_WRITES: usize = 256;
@@ -47,6 +51,11 @@ pub struct Scheduler {
     replica_sets: Changes<ReplicaSet>,
     stateful_sets: Changes<StatefulSet>,
     budgets: Changes<PodDisruptionBudget>,
+    claims: Changes<PersistentVolumeClaim>,
+    volumes: Changes<PersistentVolume>,
+    classes: Changes<StorageClass>,
+    /// Pods whose node is kept for them until what they wait for is there, by uid.
+    pending: BTreeMap<String, Pending>,
     /// Bindings and conditions on their way.
     writes: JoinSet<Written>,
 }
@@ -66,6 +75,10 @@ impl Scheduler {
             replica_sets: informers.replica_sets.subscribe(),
             stateful_sets: informers.stateful_sets.subscribe(),
             budgets: informers.pod_disruption_budgets.subscribe(),
+            claims: informers.persistent_volume_claims.subscribe(),
+            volumes: informers.persistent_volumes.subscribe(),
+            classes: informers.storage_classes.subscribe(),
+            pending: BTreeMap::new(),
             writes: JoinSet::new(),
             config,
         }
@@ -84,7 +97,7 @@ impl Scheduler {
                 tokio::task::yield_now().await;
                 continue;
             }
-            let wake = self.queue.next_wake();
+            let wake = self.queue.next_wake().into_iter().chain(self.next_end_of_patience()).min();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
@@ -93,6 +106,9 @@ impl Scheduler {
                 Some(delta) = self.replica_sets.recv() => self.replica_set_changed(delta),
                 Some(delta) = self.stateful_sets.recv() => self.stateful_set_changed(delta),
                 Some(delta) = self.budgets.recv() => self.budget_changed(delta),
+                Some(delta) = self.classes.recv() => self.class_changed(delta),
+                Some(delta) = self.volumes.recv() => self.volume_changed(delta),
+                Some(delta) = self.claims.recv() => self.claim_changed(delta),
                 Some(delta) = self.nodes.recv() => self.node_changed(delta),
                 Some(delta) = self.pods.recv() => self.pod_changed(delta),
                 Some(Ok(written)) = self.writes.join_next() => self.written(written),
@@ -122,6 +138,15 @@ impl Scheduler {
         while let Ok(delta) = self.budgets.try_recv() {
             self.budget_changed(delta);
         }
+        while let Ok(delta) = self.classes.try_recv() {
+            self.class_changed(delta);
+        }
+        while let Ok(delta) = self.volumes.try_recv() {
+            self.volume_changed(delta);
+        }
+        while let Ok(delta) = self.claims.try_recv() {
+            self.claim_changed(delta);
+        }
         while let Ok(delta) = self.nodes.try_recv() {
             self.node_changed(delta);
         }
@@ -132,6 +157,7 @@ impl Scheduler {
             self.written(written);
         }
         self.room_given_up();
+        self.look_at_pending();
         self.queue.wake(Instant::now());
     }
 
@@ -141,6 +167,28 @@ impl Scheduler {
             let (uid, priority) = (pod.uid.clone(), pod.priority);
             let left_out = |other: &PodInfo| other.priority <= priority && other.uid != uid;
             self.wake(&[Change::PodRemoved(pod)], Some(&node), left_out);
+        }
+    }
+
+    fn class_changed(&mut self, Delta { key, old, new, .. }: Delta<StorageClass>) {
+        self.cluster.storage.set_class(&key.name, new.clone());
+        if let Some(new) = new {
+            self.on_changes(&[Change::Class(old, new)], None);
+        }
+    }
+
+    fn volume_changed(&mut self, Delta { key, old, new, .. }: Delta<PersistentVolume>) {
+        self.cluster.storage.set_volume(&key.name, new.clone());
+        if let Some(new) = new {
+            self.on_changes(&[Change::Volume(old, new)], None);
+        }
+    }
+
+    fn claim_changed(&mut self, Delta { key, new, .. }: Delta<PersistentVolumeClaim>) {
+        let there = new.is_some();
+        self.cluster.storage.set_claim(&key, new);
+        if there {
+            self.on_changes(&[Change::Claim(key)], None);
         }
     }
 
@@ -199,6 +247,7 @@ impl Scheduler {
             self.queue.remove(&key);
             let uid = old.metadata.uid.as_deref().unwrap_or_default();
             self.cluster.nominations.remove(uid);
+            self.stop_waiting(uid);
             let pod = self.cluster.pod(uid).cloned();
             let node = self.cluster.remove_pod(uid);
             if let (Some(pod), Some(node)) = (pod, node) {
@@ -206,6 +255,9 @@ impl Scheduler {
             }
         }
         let Some(pod) = new.filter(|pod| !is_finished(pod)) else { return };
+        if node_name(&pod).is_some() || pod.metadata.deletion_timestamp.is_some() {
+            self.stop_waiting(pod.metadata.uid.as_deref().unwrap_or_default());
+        }
         if let Some(node) = node_name(&pod).map(str::to_owned) {
             self.queue.remove(&key);
             self.pod_is_on(PodInfo::of(pod), &node);
@@ -301,11 +353,11 @@ impl Scheduler {
                 self.cluster.assume(pod.clone(), &choice.node);
                 let mut note = format!("{choice}, in {} us", start.elapsed().as_micros());
                 choice.verdicts.iter().for_each(|verdict| note.extend(["; ", verdict.as_str()]));
-                let client = self.client.clone();
-                self.writes.spawn(async move {
-                    let outcome = writes::bind(&client, &pod, &choice.node, note).await;
-                    Written::Bound(pod, choice.node, outcome)
-                });
+                match profile.reserve(&pod, &choice.node, &mut self.cluster) {
+                    Ok(None) => self.bind(pod, choice.node, note),
+                    Ok(Some(before)) => self.prepare(pod, choice.node, note, before),
+                    Err(why) => self.not_bound(pod, why),
+                }
             }
             Decision::Unschedulable { message, plugins, nomination } => {
                 self.recorder.warning(reference(&*pod.pod), "FailedScheduling", message.clone());
@@ -346,37 +398,6 @@ impl Scheduler {
                 }
                 Written::Preempted(pod, outcome)
             });
-        }
-    }
-
-    fn written(&mut self, written: Written) {
-        match written {
-            Written::Bound(pod, node, outcome) => self.bound(pod, &node, outcome),
-            // Nobody's leaving will wake it.
-            Written::Preempted(pod, Err(_)) => self.queue.reconsider(&pod),
-            Written::Preempted(_, Ok(())) | Written::Other => {}
-        }
-    }
-
-    fn bound(&mut self, pod: Arc<PodInfo>, node: &str, outcome: Result<(), Status>) {
-        match outcome {
-            Ok(()) => {
-                let message = format!("Successfully assigned {} to {node}", pod.key);
-                self.recorder.normal(reference(&*pod.pod), "Scheduled", message);
-                self.queue.done(&pod);
-            }
-            Err(status) => {
-                if status.is_not_found() {
-                    self.queue.done(&pod);
-                } else {
-                    let message = format!("binding rejected: {status}");
-                    self.recorder.warning(reference(&*pod.pod), "FailedScheduling", message);
-                    self.queue.retry(&pod);
-                }
-                if let Some(node) = self.cluster.forget(&pod.uid) {
-                    self.on_changes(&[Change::PodRemoved(pod)], Some(&node));
-                }
-            }
         }
     }
 

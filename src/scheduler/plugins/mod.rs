@@ -15,6 +15,9 @@ mod resource_scores;
 mod resources_fit;
 mod scheduling_gates;
 mod taint_toleration;
+mod volume_binding;
+mod volume_restrictions;
+mod volume_zone;
 
 use super::framework::Row;
 pub use default_preemption::REASON as PREEMPTED;
@@ -30,6 +33,9 @@ pub static PLUGINS: &[Row] = &[
     node_affinity::ROW,
     host_ports::ROW,
     resources_fit::ROW,
+    volume_restrictions::ROW,
+    volume_binding::ROW,
+    volume_zone::ROW,
     pod_topology_spread::ROW,
     inter_pod_affinity::ROW,
     default_preemption::ROW,

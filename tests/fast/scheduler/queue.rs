@@ -7,11 +7,14 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use podwright::scheduler::{
-    framework::{Change, Wakes},
-    pod::PodInfo,
-    profile::Profile,
-    queue::{Queue, node_changes},
+use podwright::{
+    client::Key,
+    scheduler::{
+        framework::{Change, Wakes},
+        pod::PodInfo,
+        profile::Profile,
+        queue::{Queue, node_changes},
+    },
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -203,7 +206,7 @@ fn a_parked_pod_wakes_when_it_is_helped() {
         Change::PodRemoved(pod(9, 0, 0)),
         Change::PodChanged(pod(9, 0, 0), pod(9, 0, 1)),
         Change::Namespace,
-        Change::Storage,
+        Change::Claim(Key::new("default", "c")),
     ];
     // By their names, which is what tells them apart here.
     let name = |change: &Change| format!("{change:?}").split('(').next().unwrap_or_default().to_owned();

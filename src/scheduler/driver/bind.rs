@@ -1,0 +1,132 @@
+//! From the choice of a node to the binding: what has to be written and waited for before it, and what comes of it.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::Scheduler;
+use crate::{
+    client::reference,
+    scheduler::{
+        framework::{Change, PreBind},
+        pod::PodInfo,
+        writes::{self, Written},
+    },
+};
+
+/// A Pod that is bound once what it waits for is there.
+pub(super) struct Pending {
+    pod: Arc<PodInfo>,
+    node: String,
+    /// For its trace.
+    note: String,
+    /// For whose sake it waits.
+    plugin: &'static str,
+    /// What was to be written for it is written.
+    written: bool,
+    until: Instant,
+}
+
+impl Scheduler {
+    pub(super) fn bind(&mut self, pod: Arc<PodInfo>, node: String, note: String) {
+        let client = self.client.clone();
+        self.writes.spawn(async move {
+            let outcome = writes::bind(&client, &pod, &node, note).await;
+            Written::Bound(pod, node, outcome)
+        });
+    }
+
+    /// Has written what the Pod needs before it is bound. Others are decided meanwhile.
+    pub(super) fn prepare(&mut self, pod: Arc<PodInfo>, node: String, note: String, before: PreBind) {
+        let until = Instant::now() + before.patience;
+        let pending = Pending { pod: pod.clone(), node, note, plugin: before.plugin, written: false, until };
+        self.pending.insert(pod.uid.clone(), pending);
+        let client = self.client.clone();
+        self.writes.spawn(async move {
+            let outcome = writes::before(&client, before.writes).await;
+            Written::Before(pod, outcome)
+        });
+    }
+
+    /// When the first of those Pods gives up that wait only for what others do.
+    pub(super) fn next_end_of_patience(&self) -> Option<Instant> {
+        self.pending.values().filter(|pending| pending.written).map(|pending| pending.until).min()
+    }
+
+    /// Binds the Pods that wait no more.
+    pub(super) fn look_at_pending(&mut self) {
+        let mut over: Vec<(String, Result<(), String>)> = Vec::new();
+        for (uid, Pending { pod, plugin, until, .. }) in self.pending.iter().filter(|(_, pending)| pending.written) {
+            let ready = self.profile(pod).map_or(Ok(true), |profile| profile.is_ready(pod, &self.cluster));
+            let late = || format!("running PreBind plugin {plugin:?}: binding volumes: context deadline exceeded");
+            match ready {
+                Ok(true) => over.push((uid.clone(), Ok(()))),
+                Ok(false) if *until <= Instant::now() => over.push((uid.clone(), Err(late()))),
+                Ok(false) => {}
+                Err(why) => over.push((uid.clone(), Err(why))),
+            }
+        }
+        for (uid, outcome) in over {
+            let Some(Pending { pod, node, note, .. }) = self.pending.remove(&uid) else { continue };
+            match outcome {
+                Ok(()) => self.bind(pod, node, note),
+                Err(why) => self.not_bound(pod, why),
+            }
+        }
+    }
+
+    /// A Pod is gone, or has a node: nothing is kept for it.
+    pub(super) fn stop_waiting(&mut self, uid: &str) {
+        if let Some(Pending { pod, .. }) = self.pending.remove(uid) {
+            self.give_back(pod);
+        }
+    }
+
+    fn unreserve(&mut self, pod: &Arc<PodInfo>) {
+        let config = self.config.clone();
+        if let Some(profile) = config.profiles.iter().find(|profile| profile.name == pod.scheduler()) {
+            profile.unreserve(pod, &mut self.cluster);
+        }
+    }
+
+    /// The node was chosen for nothing: others get it, and the Pod is tried again.
+    pub(super) fn not_bound(&mut self, pod: Arc<PodInfo>, message: String) {
+        self.recorder.warning(reference(&*pod.pod), "FailedScheduling", message);
+        self.queue.retry(&pod);
+        self.give_back(pod);
+    }
+
+    fn give_back(&mut self, pod: Arc<PodInfo>) {
+        self.unreserve(&pod);
+        if let Some(node) = self.cluster.forget(&pod.uid) {
+            self.on_changes(&[Change::PodRemoved(pod)], Some(&node));
+        }
+    }
+
+    pub(super) fn written(&mut self, written: Written) {
+        match written {
+            // Nobody's leaving will wake it.
+            Written::Preempted(pod, Err(_)) => self.queue.reconsider(&pod),
+            Written::Preempted(_, Ok(())) | Written::Other => {}
+            Written::Before(pod, Ok(())) => {
+                self.pending.get_mut(&pod.uid).into_iter().for_each(|pending| pending.written = true);
+            }
+            Written::Before(pod, Err(status)) => {
+                if let Some(Pending { plugin, .. }) = self.pending.remove(&pod.uid) {
+                    self.not_bound(pod, format!("running PreBind plugin {plugin:?}: {status}"));
+                }
+            }
+            Written::Bound(pod, node, Ok(())) => {
+                let message = format!("Successfully assigned {} to {node}", pod.key);
+                self.recorder.normal(reference(&*pod.pod), "Scheduled", message);
+                self.unreserve(&pod);
+                self.queue.done(&pod);
+            }
+            Written::Bound(pod, _, Err(status)) if status.is_not_found() => {
+                self.queue.done(&pod);
+                self.give_back(pod);
+            }
+            Written::Bound(pod, _, Err(status)) => self.not_bound(pod, format!("binding rejected: {status}")),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! VolumeZone: a Pod goes to the zone and region that its volumes are labelled with.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+
+use super::{
+    super::framework::{Change, Plugin, Point, PreFilter, Reason, Rejection, Row, Wakes},
+    plain, volume_binding,
+};
+use crate::{
+    api::persistent_volume::{claim_class, volume_name},
+    scheduler::{
+        cluster::{Cluster, NodeInfo},
+        pod::PodInfo,
+    },
+};
+
+pub const ROW: Row =
+    Row { name: "VolumeZone", weight: 0, points: &[Point::PreFilter, Point::Filter], make: plain::<VolumeZone> };
+
+#[derive(Default)]
+struct VolumeZone;
+
+/// The labels that say where something is, with the present name of each.
+const LABELS: [(&str, &str); 4] = [
+    ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+    ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
+    ("topology.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+    ("topology.kubernetes.io/region", "topology.kubernetes.io/region"),
+];
+
+/// A label that a node must have with one of these values, and the label's present name.
+type Place = (&'static str, &'static str, BTreeSet<String>);
+
+/// Where a volume is. Several zones are written `a__b`.
+fn places(volume: &PersistentVolume) -> Vec<Place> {
+    let label = |key: &str| volume.metadata.labels.as_ref()?.get(key);
+    let place = |(key, present): (&'static str, &'static str)| {
+        let values: BTreeSet<String> = label(key)?.split("__").map(|zone| zone.trim().to_owned()).collect();
+        // Upstream ignores a label that names no zone.
+        (!values.contains("")).then_some((key, present, values))
+    };
+    LABELS.into_iter().filter_map(place).collect()
+}
+
+/// Where all volumes of a Pod's claims are; claims that wait for their first Pod have none yet.
+fn all_places(pod: &PodInfo, cluster: &Cluster) -> Result<Vec<Place>, Reason> {
+    let mut all = Vec::new();
+    for used in pod.claims.iter().filter(|used| !used.ephemeral) {
+        let name = &used.name;
+        let claim = cluster.storage.claim(&pod.key.namespace, name);
+        let claim = claim.ok_or_else(|| format!("persistentvolumeclaim {name:?} not found"))?;
+        let Some(volume) = volume_name(claim) else {
+            let class = claim_class(claim);
+            if class.is_empty() {
+                return Err("PersistentVolumeClaim had no pv name and storageClass name".into());
+            }
+            let known = cluster.storage.class_of(claim);
+            let known = known.ok_or_else(|| format!("storageclass.storage.k8s.io {class:?} not found"))?;
+            match known.volume_binding_mode.as_deref() {
+                Some("WaitForFirstConsumer") => continue,
+                Some(_) => return Err("PersistentVolume had no name".into()),
+                None => return Err(format!("VolumeBindingMode not set for StorageClass {class:?}").into()),
+            }
+        };
+        let volume = cluster.storage.volume(volume).ok_or_else(|| format!("persistentvolume {volume:?} not found"))?;
+        all.extend(places(volume));
+    }
+    Ok(all)
+}
+
+fn is_there((key, present, values): &Place, node: &NodeInfo) -> bool {
+    node.label(key).or_else(|| node.label(present)).is_some_and(|value| values.contains(value))
+}
+
+impl Plugin for VolumeZone {
+    fn pre_filter<'c>(&'c self, pod: &'c PodInfo, cluster: &'c Cluster) -> PreFilter<'c> {
+        let all = match all_places(pod, cluster) {
+            Err(why) => return PreFilter::Refuse(why),
+            Ok(all) if all.is_empty() => return PreFilter::Skip,
+            Ok(all) => all,
+        };
+        PreFilter::Check(Box::new(move |node| {
+            // A cluster of one zone need not name it.
+            let placed = LABELS.iter().any(|(key, _)| node.label(key).is_some());
+            let out = placed && !all.iter().all(|place| is_there(place, node));
+            out.then(|| Rejection::always("node(s) had no available volume zone"))
+        }))
+    }
+
+    fn wakes(&self, pod: &PodInfo, change: &Change) -> Wakes {
+        match change {
+            Change::NodeAdded | Change::NodeLabels => Wakes::Here,
+            Change::Claim(key) => Wakes::anywhere(volume_binding::uses(pod, key)),
+            Change::Volume(old, new) => Wakes::anywhere(old.as_ref().is_none_or(|old| places(old) != places(new))),
+            Change::Class(None, new) => {
+                Wakes::anywhere(new.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"))
+            }
+            _ => Wakes::No,
+        }
+    }
+}
