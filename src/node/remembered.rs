@@ -5,7 +5,8 @@ use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod}
 
 use super::{
     observed::{Attempt, Container, Exit, Observed},
-    spec::PodExt,
+    plan,
+    spec::{PodExt, Role},
     status::{CONTAINER_ID, container_id},
 };
 
@@ -41,10 +42,20 @@ pub fn recall(pod: &Pod, now: Timestamp) -> Observed {
     }
     for known in statuses(pod) {
         if let Some(attempt) = last_attempt(known, now) {
-            seen.containers.insert(known.name.clone(), Container { attempt: Some(attempt), ..Container::default() });
+            let renewing = was_renewing(pod, known, &attempt);
+            let container = Container { attempt: Some(attempt), renewing, ..Container::default() };
+            seen.containers.insert(known.name.clone(), container);
         }
     }
     seen
+}
+
+/// Whether a container was to be started again that its restart policy would leave as it ended.
+fn was_renewing(pod: &Pod, known: &ContainerStatus, attempt: &Attempt) -> bool {
+    let waits = known.state.as_ref().is_some_and(|state| state.waiting.is_some());
+    let part = pod.part(&known.name).filter(|part| matches!(part.role, Role::Main | Role::Sidecar));
+    let exit = attempt.exit.as_ref();
+    waits && part.zip(exit).is_some_and(|(part, exit)| !plan::restarts(pod, &part, exit))
 }
 
 fn last_attempt(known: &ContainerStatus, now: Timestamp) -> Option<Attempt> {

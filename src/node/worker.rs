@@ -466,6 +466,9 @@ impl Worker {
         let (shared, pod) = (self.shared.clone(), self.pod.clone());
         let ips = self.seen.sandbox.ips.clone();
         self.spawn(async move {
+            if renew && let Err(why) = shared.executor.renews(&pod, &attempt.id).await {
+                tracing::warn!(pod = %pod.full_name(), container, why, "only this agent knows that it is started anew");
+            }
             let result = stop::stop(&shared, &pod, &container, &attempt.id, &ips, shorter).await;
             Done::Stopped { container, id: attempt.id, result }
         });

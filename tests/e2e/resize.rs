@@ -116,3 +116,50 @@ fn a_running_pod_is_resized_in_place() {
     drop(node);
     untouched.assert_unchanged();
 }
+
+/// It ends well when it is told to, and then only when it is let go.
+const SLOW: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: slow}
+spec:
+  restartPolicy: OnFailure
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sh, -c, 'trap \"touch /tmp/told; until [ -e /tmp/go ]; do sleep 0.1; done; exit 0\" TERM; while :; do sleep 0.1; done']
+    resources: {limits: {memory: 64Mi}}
+    resizePolicy: [{resourceName: memory, restartPolicy: RestartContainer}]
+";
+
+#[test]
+fn a_container_is_started_anew_although_the_agent_dies_before_it_ends() {
+    let mut node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    node.apply(SLOW);
+    node.wait("condition=Ready", &["pod/slow"], PATIENCE);
+    let pod: Value = serde_json::from_str(&node.ok(&["inspect", "pod", "slow", "-o", "json"])).unwrap();
+    let process = std::path::PathBuf::from(format!("/proc/{}", pod["containers"][0]["pid"]));
+    let inside = process.join("root/tmp");
+    let memory = "spec: {containers: [{name: c, resources: {requests: {memory: 80Mi}, limits: {memory: 80Mi}}}]}";
+    node.ok(&["patch", "pod", "slow", "--subresource", "resize", "-p", memory]);
+    eventually("it is told to end", PATIENCE, || match inside.join("told").exists() {
+        true => Ok(()),
+        false => Err(node.ok(&["get", "pod", "slow", "-o", "yaml"])),
+    });
+    node.kill();
+    std::fs::write(inside.join("go"), "").unwrap();
+    eventually("it ends", PATIENCE, || if process.exists() { Err(process.display().to_string()) } else { Ok(()) });
+    node.spawn();
+    node.wait_ready();
+    let container = |what: &str| format!(".status.containerStatuses[0].{what}");
+    node.wait_field(&["pod", "slow"], &container("restartCount"), "1", PATIENCE);
+    node.wait_field(&["pod", "slow"], &container("ready"), "true", PATIENCE);
+    let now = ["resources.limits.memory", "lastState.terminated.exitCode"]
+        .map(|w| node.field(&["pod", "slow"], &container(w)));
+    assert_eq!(now, ["80Mi", "0"]);
+    node.ok(&["delete", "pod", "slow", "--grace-period=1"]);
+    drop(node);
+    untouched.assert_unchanged();
+}

@@ -144,6 +144,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
             let part = pod.part(&name);
             attempt.resources = Some(part.and_then(|p| p.container.resources.clone()).unwrap_or_default());
         }
+        container.renewing = attempt.exit.is_some() && now.labels.contains_key(labels::RENEWS);
         container.image = match attempt.exit {
             None => Image::Ready { name: attempt.image.clone(), id: attempt.image_id.clone() },
             Some(_) => Image::Unknown,
@@ -186,6 +187,8 @@ struct Past {
     message: Option<String>,
     finished: Timestamp,
     backoff: String,
+    #[serde(default)]
+    renewing: bool,
 }
 
 /// The containers' past, to be kept with a new sandbox.
@@ -204,6 +207,7 @@ pub fn history(seen: &Observed) -> String {
             message: exit.message.clone(),
             finished: exit.finished_at,
             backoff: container.backoff.to_label(),
+            renewing: container.renewing,
         };
         Some((name, past))
     });
@@ -214,6 +218,7 @@ fn remembered(label: Option<&String>) -> BTreeMap<String, Container> {
     let past: BTreeMap<String, Past> = label.and_then(|l| serde_json::from_str(l).ok()).unwrap_or_default();
     let container = |past: Past| Container {
         backoff: Backoff::from_label(&past.backoff),
+        renewing: past.renewing,
         attempt: Some(Attempt {
             id: past.id,
             restart: past.restart,

@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
 use podwright_net::Network;
 use podwright_runtime::{
-    ContainerId, Error as RuntimeError, ExecSpec, Resources, Role, Runtime, Scribe, image::ImageStore, oci,
+    ContainerId, Error as RuntimeError, ExecSpec, Labels, Resources, Role, Runtime, Scribe, image::ImageStore, oci,
 };
 use serde::{Deserialize, Serialize};
 use tokio::{net::TcpStream, sync::mpsc};
@@ -352,6 +352,16 @@ impl Executor for Machine {
 
     async fn resize(&self, pod: &Arc<Pod>, sandbox: u32, containers: Vec<Running>) -> Resized {
         resize::resize(self, pod, sandbox, containers).await
+    }
+
+    async fn renews(&self, pod: &Pod, id: &str) -> Result<(), String> {
+        let id: ContainerId = id.parse().map_err(words)?;
+        let note = Labels::from([(labels::RENEWS.to_owned(), "true".to_owned())]);
+        match self.runtime.update_container(&id, &Resources::default(), note, &self.scribe(pod)).await {
+            // What has ended by itself meanwhile is no longer there to be stopped.
+            Ok(_) | Err(RuntimeError::NotFound(_) | RuntimeError::Conflict(_)) => Ok(()),
+            Err(other) => Err(words(other)),
+        }
     }
 
     async fn stop(&self, pod: &Pod, id: &str, signal: Option<&str>, grace: Duration) -> Result<Option<Exit>, String> {

@@ -59,6 +59,17 @@ fn what_ended_for_good_stays_so_while_others_start_again() {
     assert_eq!(second["restartCount"], 2);
 }
 
+/// One that was stopped for other resources or another image, and was waiting for its new start when all was lost.
+#[test]
+fn what_was_to_be_started_anew_is() {
+    let mut anew = ended("a", 0);
+    anew["lastState"] = anew["state"].take();
+    anew["state"] = json!({ "waiting": { "reason": "ContainerCreating" } });
+    let (pod, seen) = remembered("OnFailure", json!([anew, ended("b", 0)]));
+    let actions = plan::plan(&pod, &seen, at(100)).actions;
+    assert!(actions.contains(&Action::Pull("a".into())) && !actions.contains(&Action::Pull("b".into())), "{actions:?}");
+}
+
 #[test]
 fn what_ran_is_lost() {
     let (pod, seen) = remembered("Never", json!([ended("a", 0), running("b")]));

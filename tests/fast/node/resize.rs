@@ -245,6 +245,30 @@ fn what_is_allocated_stands_for_the_wish() {
 }
 
 #[test]
+fn limits_are_recalled_with_the_requests_that_they_came_with() {
+    let wish = pod(two("3", "3Mi"));
+    // What was allocated to `a` and to `b`, and what each of them had, when the node lost all: `(requests, had)` by number.
+    let recalled = |a: (&str, &str), b: (&str, &str)| {
+        let sizes = |n: &str| resources(n, &format!("{n}Mi"));
+        let one = |name: &str, (requests, had): (&str, &str)| {
+            json!({ "name": name, "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "resources": sizes(had), "allocatedResources": sizes(requests).requests })
+        };
+        let mut told = wish.clone();
+        told.status = serde_json::from_value(json!({ "containerStatuses": [one("a", a), one("b", b)] })).unwrap();
+        Allocation::recalled(&told)
+    };
+    let all = |n: &str| Allocation::of(&pod(two(n, &format!("{n}Mi"))));
+    // The wish was granted, and only a part of it had come to the containers.
+    assert_eq!(recalled(("3", "2"), ("3", "3")), all("3"));
+    // It was not, and another one was under way: of that one the limits are not known.
+    assert_eq!(recalled(("2", "1"), ("2", "1")), all("1"));
+    assert_eq!(recalled(("2", "2"), ("2", "2")), all("2"));
+    // A wish is granted as a whole, so not for `b` alone, whose requests are those of the wish by chance.
+    assert_eq!(recalled(("2", "2"), ("3", "2")).overlay(Arc::new(wish.clone())).spec, pod(two("2", "2Mi")).spec);
+}
+
+#[test]
 fn the_status_tells_what_is_allocated_and_what_runs() {
     let pod = pod(two("2", "2Mi"));
     let mut seen = seen("1", "1Mi");
