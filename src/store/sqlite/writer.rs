@@ -3,8 +3,10 @@
 //! In idle moments it sweeps out compacted rows, makes relaxed writes durable, and takes the write-ahead log back into
 //! the file. Of a long log the bulk is copied by a helper thread while writing goes on.
 
+mod group;
+mod sweep;
+
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
         mpsc::{Receiver, RecvTimeoutError, Sender},
@@ -18,9 +20,10 @@ use tokio::sync::oneshot;
 use super::{
     Shared,
     lock::Lock,
-    log::{self, Place, Row, State, revision_of},
+    log::{self, State},
 };
-use crate::store::{Change, Compare, Durability, Entry, Error, Outcome, Revision, Txn};
+use crate::store::{Durability, Error, Outcome, Revision, Txn};
+use group::Group;
 
 pub const CACHE_KIB: u32 = 2048;
 
@@ -37,9 +40,6 @@ const WAL_PAGES_MAX: u64 = 4_000;
 const IDLE: Duration = Duration::from_secs(1);
 /// What of a long log the writer may take back by itself, in the way of commits.
 const WAL_PAGES_QUICK: u64 = 500;
-/// History swept out in one go, in rows read.
-const SWEEP_ROWS: usize = 128;
-
 type Answer<T> = oneshot::Sender<Result<T, Error>>;
 
 pub enum Job {
@@ -82,15 +82,6 @@ enum Sync {
     Now,
     /// Now, with all that was to be there later.
     All,
-}
-
-/// A group commit under way.
-struct Group {
-    state: State,
-    /// Keys changed in the group: where their newest version will stand, and what it is.
-    newest: HashMap<Arc<str>, (Place, Option<Entry>)>,
-    changes: Vec<Change>,
-    bytes: usize,
 }
 
 impl Writer {
@@ -272,8 +263,7 @@ impl Writer {
             true => Sync::All,
         };
         let (outcomes, group) = self.in_transaction(sync, |db, state| {
-            let (newest, changes) = (HashMap::new(), Vec::new());
-            let mut group = Group { state: *state, newest, changes, bytes: 0 };
+            let mut group = Group::new(*state);
             let mut outcomes = Vec::with_capacity(txns.len());
             for txn in txns {
                 outcomes.push(group.apply(&shared, db, txn)?);
@@ -293,68 +283,6 @@ impl Writer {
             self.shared.index_mut().publish(self.state.revision, places, group.changes);
         }
         Ok(outcomes)
-    }
-
-    fn compact(&mut self, keep_from: Revision, answer: Answer<()>) {
-        if keep_from > self.state.revision {
-            let _ = answer.send(Err(Error::Future { asked: keep_from, now: self.state.revision }));
-            return;
-        }
-        let keep_from = {
-            let mut index = self.shared.index_mut();
-            let inside = index.holes.iter().find(|&&(first, last)| first <= keep_from && keep_from < last);
-            let keep_from = inside.map_or(keep_from, |&(_, last)| last);
-            index.oldest = index.oldest.max(keep_from);
-            keep_from
-        };
-        self.sweep_failed = false;
-        self.sweeping.push(answer);
-        let noted = self.in_transaction(Sync::Later, |_, state| {
-            state.oldest = state.oldest.max(keep_from);
-            Ok(())
-        });
-        match noted {
-            Ok(()) if self.sweep_due() => {}
-            done => self.swept(done),
-        }
-    }
-
-    fn sweep_due(&self) -> bool {
-        self.state.swept < log::place(self.state.oldest, 0) && !self.sweep_failed && self.failed.is_none()
-    }
-
-    fn swept(&mut self, done: Result<(), Error>) {
-        for answer in self.sweeping.drain(..) {
-            let _ = answer.send(done.clone());
-        }
-    }
-
-    /// Removes some of the rows that were overwritten before the oldest revision.
-    fn sweep(&mut self) {
-        // A crash repeats it, so it need not be durable.
-        let done = self.in_transaction(Sync::Later, sweep_some);
-        match done {
-            Ok(deleted) => {
-                self.wal_pages += 2 + SWEEP_ROWS as u64 / 4;
-                let mut index = self.shared.index_mut();
-                for (key, place) in deleted {
-                    if index.keys.get(&key) == Some(&-place) {
-                        index.keys.remove(&key);
-                    }
-                }
-                let oldest = index.oldest;
-                index.holes.retain(|&(_, last)| last >= oldest);
-                drop(index);
-                if !self.sweep_due() {
-                    self.swept(Ok(()));
-                }
-            }
-            Err(error) => {
-                tracing::error!("sweep compacted history: {error}");
-                self.sweep_failed = true;
-                self.swept(Err(error));
-            }
-        }
     }
 
     /// Has a helper thread copy the log into the file; it reports with a job.
@@ -397,117 +325,6 @@ impl Writer {
         // A reader may still hold on to the log; it stays then, and is taken in at the next start.
         checkpoint(&self.db, "PASSIVE").map(drop)
     }
-}
-
-impl Group {
-    /// Does one transaction's writes. The outer error spoils the whole group, the inner one is the transaction's own.
-    fn apply(&mut self, shared: &Shared, db: &Connection, txn: Txn) -> Result<Result<Outcome, Error>, Error> {
-        let holds = txn.compares.iter().all(|compare| {
-            let (key, wanted) = compare.parts();
-            self.place(shared, key).map_or(0, revision_of) == wanted
-        });
-        if !holds {
-            let entry = |compare: &Compare| self.entry(shared, db, compare.parts().0);
-            return Ok(txn.compares.iter().map(entry).collect::<Result<_, _>>().map(Outcome::Refused));
-        }
-        let writes = txn.net_writes();
-        if writes.len() > log::MAX_WRITES {
-            return Ok(Err(Error::Io(format!("{} writes in one transaction", writes.len()))));
-        }
-        // All that can fail for this transaction alone comes before the first write.
-        let mut planned = Vec::with_capacity(writes.len());
-        for (key, value) in writes {
-            let before = match self.entry(shared, db, &key) {
-                Ok(before) => before,
-                Err(error) => return Ok(Err(error)),
-            };
-            if before.is_some() || value.is_some() {
-                planned.push((key, value, before));
-            }
-        }
-        if planned.is_empty() {
-            return Ok(Ok(Outcome::Committed(self.state.revision)));
-        }
-        self.state.revision += 1;
-        let count = planned.len();
-        for (change, (key, value, before)) in planned.into_iter().enumerate() {
-            let key: Arc<str> = before.as_ref().map_or_else(|| key.into(), |e| e.key.clone());
-            let row = Row {
-                place: log::place(self.state.revision, change),
-                prior: self.newest_place(shared, &key),
-                created: before.as_ref().map_or(self.state.revision, |e| e.create_revision),
-                last: change + 1 == count,
-                key,
-                value,
-            };
-            self.append(db, row, before)?;
-        }
-        Ok(Ok(Outcome::Committed(self.state.revision)))
-    }
-
-    fn append(&mut self, db: &Connection, row: Row, before: Option<Entry>) -> Result<(), Error> {
-        let checksum = row.checksum();
-        row.insert(db, checksum)?;
-        self.state.add(log::weight(row.place, checksum));
-        self.bytes += row.key.len() + row.value.as_ref().map_or(0, |v| v.len());
-        let now = row.entry();
-        self.newest.insert(row.key.clone(), (row.signed_place(), now.clone()));
-        self.changes.push(Change { key: row.key, revision: self.state.revision, now, before });
-        Ok(())
-    }
-
-    /// Where the newest version stands, or the newest deletion (negative); 0: unknown key.
-    fn newest_place(&self, shared: &Shared, key: &str) -> Place {
-        match self.newest.get(key) {
-            Some(&(place, _)) => place,
-            None => shared.index().keys.get(key).copied().unwrap_or(0),
-        }
-    }
-
-    fn place(&self, shared: &Shared, key: &str) -> Option<Place> {
-        Some(self.newest_place(shared, key)).filter(|&place| place > 0)
-    }
-
-    fn entry(&self, shared: &Shared, db: &Connection, key: &str) -> Result<Option<Entry>, Error> {
-        if let Some((_, entry)) = self.newest.get(key) {
-            return Ok(entry.clone());
-        }
-        let place = shared.index().place(key);
-        place.map_or(Ok(None), |place| Ok(log::resolve(db, place, key)?.entry()))
-    }
-}
-
-/// Looks at the next rows before `oldest`: what they replaced goes, and they themselves if they are deletions. Returns
-/// those deletions.
-fn sweep_some(db: &Connection, state: &mut State) -> Result<Vec<(Arc<str>, Place)>, Error> {
-    let until = log::place(state.oldest, 0);
-    let rows = log::outline(db, state.swept, until, SWEEP_ROWS)?;
-    state.swept = match rows.last() {
-        Some(last) if rows.len() == SWEEP_ROWS => last.place + 1,
-        _ => until,
-    };
-    let mut deletions = Vec::new();
-    for row in rows {
-        if row.prior > 0 {
-            remove(db, state, row.prior)?;
-        }
-        if row.deletion {
-            remove(db, state, row.place)?;
-            deletions.push((row.key, row.place));
-        }
-    }
-    if state.swept == until {
-        log::forget_holes(db, state)?;
-    }
-    Ok(deletions)
-}
-
-fn remove(db: &Connection, state: &mut State, place: Place) -> Result<(), Error> {
-    let Some(weight) = log::delete(db, place)? else {
-        return Err(Error::Damaged(format!("row {place} is missing")));
-    };
-    state.subtract(weight);
-    Ok(())
 }
 
 /// Copies the log into the file as far as readers let it. Returns how many pages are left.
