@@ -159,6 +159,10 @@ fn bound(call: &Call, old: &Object, binding: &Value, node: &str, now: &str) -> R
         }
         None => *conditions = json!([scheduled]),
     }
+    // Where it was to come is told no more (upstream's ClearingNominatedNodeNameAfterBinding).
+    if let Some(status) = pod.0["status"].as_object_mut() {
+        status.shift_remove("nominatedNodeName");
+    }
     strategy::validate_update(call.kind, &pod, &pod)?;
     Ok(Decision::Put(pod))
 }

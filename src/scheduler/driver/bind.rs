@@ -91,7 +91,7 @@ impl Scheduler {
 
     /// The node was chosen for nothing: others get it, and the Pod is tried again.
     pub(super) fn not_bound(&mut self, pod: Arc<PodInfo>, message: String) {
-        self.recorder.warning(reference(&*pod.pod), "FailedScheduling", message);
+        self.recorder.warning(reference(&*pod.pod), "FailedScheduling", super::cut(&message));
         self.queue.retry(&pod);
         self.give_back(pod);
     }

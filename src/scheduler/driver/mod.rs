@@ -360,7 +360,7 @@ impl Scheduler {
                 }
             }
             Decision::Unschedulable { message, plugins, nomination } => {
-                self.recorder.warning(reference(&*pod.pod), "FailedScheduling", message.clone());
+                self.recorder.warning(reference(&*pod.pod), "FailedScheduling", cut(&message));
                 match nomination {
                     Nomination::Keep => {}
                     Nomination::Clear => self.cluster.nominations.remove(&pod.uid),
@@ -418,6 +418,18 @@ impl Scheduler {
             Written::Other
         });
     }
+}
+
+/// A message as an event may have it: upstream cuts off what goes beyond the limit of a note.
+pub(super) fn cut(message: &str) -> String {
+    const LIMIT: usize = 1024;
+    const MORE: &str = " ...";
+    if message.len() <= LIMIT {
+        return message.to_owned();
+    }
+    // The beginning of a text is a boundary.
+    let end = (0..=LIMIT - MORE.len()).rev().find(|end| message.is_char_boundary(*end)).unwrap_or(0);
+    format!("{}{MORE}", &message[..end])
 }
 
 async fn wait_until(moment: Option<Instant>) {

@@ -65,6 +65,7 @@ fn a_more_important_pod_gets_its_room_once_its_victims_are_gone() {
         world.until("high is bound", || world.place("high").is_some()).await;
         world.until("late is bound beside it", || world.place("late").is_some()).await;
         assert_eq!(world.place("mid").as_deref(), Some("n1"));
+        assert_eq!(nominated("high"), None, "it is where it was to come");
         world.stop().await;
     });
 }

@@ -258,6 +258,25 @@ fn a_pod_without_a_node_is_told_why_and_wakes_when_it_helps() {
 }
 
 #[test]
+fn an_event_is_cut_off_where_notes_end() {
+    run(|| async {
+        let world = World::new().await;
+        world.node("n1", json!({})).await;
+        let names: Vec<String> = (10..50).map(|n| format!("example.com/a-resource-of-a-long-name-{n}")).collect();
+        let requests: BTreeMap<&str, &str> = names.iter().map(|name| (name.as_str(), "1")).collect();
+        let resources = json!({ "requests": requests, "limits": requests });
+        world.pod("p", json!({ "containers": [{ "name": "c", "image": "i", "resources": resources }] })).await;
+        world.until("told", || world.told("p").is_some()).await;
+        let (_, whole) = world.told("p").unwrap_or_default();
+        assert!(names.iter().all(|name| whole.contains(&format!("1 Insufficient {name}"))), "{whole}");
+        let events = world.events("p").await;
+        let expected = format!("FailedScheduling {} ...", &whole[..1020]);
+        assert_eq!(events.keys().collect::<Vec<_>>(), [&expected]);
+        world.stop().await;
+    });
+}
+
+#[test]
 fn room_is_free_when_a_pod_is_finished_or_gone_not_while_it_ends() {
     run(|| async {
         let world = World::new().await;

@@ -68,6 +68,19 @@ async fn a_binding_schedules_a_pod_once() {
 }
 
 #[tokio::test]
+async fn a_bound_pod_is_nominated_for_no_node() {
+    let api = Api::new().await;
+    api.create("pods", pod("p")).await.unwrap();
+    let nominated = json!({"status": {"nominatedNodeName": "n2"}});
+    let told = object_of(api.sub(Verb::Patch, "pods", "p", "status", nominated).await.unwrap());
+    assert_eq!(told.0["status"]["nominatedNodeName"], "n2");
+    bind(&api, "p", "n1").await.unwrap();
+    let bound = api.get("pods", "p").await.unwrap();
+    assert_eq!(bound.0["spec"]["nodeName"], "n1");
+    assert_eq!(bound.0["status"].get("nominatedNodeName"), None);
+}
+
+#[tokio::test]
 async fn a_running_pod_is_given_its_grace_and_only_less_later() {
     let api = Api::new().await;
     api.create("pods", pod("early")).await.unwrap();
