@@ -51,9 +51,13 @@ pub const ROW: Row = Row {
                     wake(dependent.object.metadata.uid.as_deref().unwrap_or_default());
                 }
             }
-            // An owner may be waiting for this one to go, or to disown it.
+            // An owner may be waiting for this one to go, or to disown it. One that begins to wait later is woken by that: a
+            // ReplicaSet of thousands is not to be looked through for each Pod that leaves it.
             for owner in old.map(owners).unwrap_or_default() {
-                wake(&owner.uid);
+                if world.catalog.by_uid(&owner.uid).is_some_and(|owner| waits(&owner.object) || orphans(&owner.object))
+                {
+                    wake(&owner.uid);
+                }
             }
         });
     },

@@ -294,6 +294,9 @@ pub fn victims<'a>(
     crowd: &HashMap<String, usize>,
     now: Timestamp,
 ) -> Vec<&'a Arc<Pod>> {
+    if surplus == 0 {
+        return Vec::new();
+    }
     let mut ranked: Vec<&Arc<Pod>> = pods.iter().collect();
     if surplus < ranked.len() {
         ranked.sort_by(|a, b| less_missed(a, b, crowd, now));
@@ -302,7 +305,9 @@ pub fn victims<'a>(
     ranked
 }
 
-/// Upstream's `ActivePodsWithRanks`: who comes first is deleted first.
+/// Upstream's `ActivePodsWithRanks`: who comes first is deleted first. Where that goes straight to uids, for ages that differ
+/// within one order of magnitude, the rest is compared here before them: its order is none (of three Pods, two of one age,
+/// each may come before the next), and sorting by it does not end well.
 pub(super) fn less_missed(a: &Pod, b: &Pod, crowd: &HashMap<String, usize>, now: Timestamp) -> Ordering {
     let rank = |pod: &Pod| meta::node_name(pod).and_then(|node| crowd.get(node)).copied().unwrap_or(0);
     meta::node_name(a)
@@ -312,21 +317,15 @@ pub(super) fn less_missed(a: &Pod, b: &Pod, crowd: &HashMap<String, usize>, now:
         .then_with(|| meta::is_ready(a).cmp(&meta::is_ready(b)))
         .then_with(|| deletion_cost(a).cmp(&deletion_cost(b)))
         .then_with(|| rank(b).cmp(&rank(a)))
-        .then_with(|| younger(a, b, |pod| Some(meta::ready_since(pod)).filter(|_| meta::is_ready(pod)), now))
+        .then_with(|| ready_for(a, now).cmp(&ready_for(b, now)))
         .then_with(|| restarts(b).cmp(&restarts(a)))
-        .then_with(|| younger(a, b, |pod| Some(Some(meta::created(&pod.metadata))), now))
+        .then_with(|| age(Some(meta::created(&a.metadata)), now).cmp(&age(Some(meta::created(&b.metadata)), now)))
         .then_with(|| a.metadata.uid.cmp(&b.metadata.uid))
 }
 
-/// By age since some time: those whose ages differ, but are of one order of magnitude, go in the order of their uids.
-/// Nothing where one has no such time.
-fn younger(a: &Pod, b: &Pod, since: impl Fn(&Pod) -> Option<Option<Timestamp>>, now: Timestamp) -> Ordering {
-    match (since(a), since(b)) {
-        (Some(one), Some(other)) if one != other => {
-            age(one, now).cmp(&age(other, now)).then_with(|| a.metadata.uid.cmp(&b.metadata.uid))
-        }
-        _ => Ordering::Equal,
-    }
+/// For how long a Pod has been ready; of those that are not, all alike.
+fn ready_for(pod: &Pod, now: Timestamp) -> u32 {
+    if meta::is_ready(pod) { age(meta::ready_since(pod), now) } else { 0 }
 }
 
 fn progress(pod: &Pod) -> u8 {

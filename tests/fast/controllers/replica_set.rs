@@ -93,8 +93,9 @@ fn surplus_pods_go_in_this_order() {
             sidecar(pod("z", "n", Some(-500)), 3),
             sidecar(pod("a", "n", Some(-500)), 2),
         ),
-        // Ages of one magnitude that differ: the uid decides, whatever comes behind.
-        ("about as long ready", pod("1", "n", Some(-500)), restarted(pod("2", "n", Some(-490)))),
+        // Ages of one magnitude are as good as one.
+        ("about as long ready", pod("1", "n", Some(-490)), pod("2", "n", Some(-500))),
+        ("restarted more often, ready about as long", restarted(pod("z", "n", Some(-500))), pod("a", "n", Some(-490))),
         ("readiness beats cost", pod("z", "n", None), cost(pod("a", "n", Some(-500)), "-9")),
     ] {
         let crowd = HashMap::from([("crowded".to_owned(), 2), ("n".to_owned(), 1)]);
@@ -103,6 +104,29 @@ fn surplus_pods_go_in_this_order() {
         let expected = if why.starts_with("about") { "1" } else { "z" };
         assert_eq!(victims[0].metadata.name.as_deref(), Some(expected), "{why}");
     }
+}
+
+#[test]
+fn the_order_of_many_pods_of_about_one_age_is_one() {
+    // By upstream's own comparison 0 goes before 1, 1 before 2 and 2 before 0.
+    let restarted = |mut pod: Value, count: usize| {
+        pod["status"]["containerStatuses"] =
+            json!([{ "name": "c", "restartCount": count, "image": "", "imageID": "", "ready": true }]);
+        pod
+    };
+    let one = |n: usize| restarted(pod(&format!("{:03}", n * 37 % 300), "n", Some(-500 + (n % 3) as i64)), n % 5);
+    let all = pods((0..300).map(one).collect());
+    let names = |pods: &[Arc<Pod>], surplus| -> Vec<String> {
+        let victims = replica_set::victims(pods, surplus, &HashMap::new(), at(0));
+        victims.iter().map(|pod| pod.metadata.name.clone().unwrap()).collect()
+    };
+    let first = names(&all, 299);
+    for turn in [1, 100, 299] {
+        let mut turned = all.clone();
+        turned.rotate_left(turn);
+        assert_eq!(names(&turned, 299), first);
+    }
+    assert_eq!(names(&all, 0), [""; 0]);
 }
 
 #[test]
