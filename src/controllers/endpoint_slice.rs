@@ -362,6 +362,8 @@ fn write(slice: &Slice<'_>, keep: bool) -> Option<Write> {
     match slice.old {
         None => Some(Write::create(&slice.new)),
         Some(old) if slice.new.endpoints.is_empty() && !keep => Some(Write::delete(old)),
+        // Of thousands of endpoints most stay as they are: comparing them costs less than writing them out to compare that.
+        Some(old) if *old == slice.new => None,
         Some(old) => Write::change(old, &slice.new),
     }
 }

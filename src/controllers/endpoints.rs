@@ -90,6 +90,7 @@ pub fn plan(service: &Service, pods: &[Arc<Pod>], known: Option<&Endpoints>) -> 
     }
     new.subsets = (!subsets.is_empty()).then_some(subsets);
     let write = match known {
+        Some(old) if *old == new => None,
         Some(old) => Write::change(old, &new),
         None => Some(Write::create(&new)),
     };
