@@ -229,6 +229,8 @@ impl Scheduler {
     fn node_changed(&mut self, delta: Delta<Node>) {
         let Some(node) = delta.new else {
             self.cluster.remove_node(&delta.key.name);
+            let expected: Vec<_> = self.cluster.nominations.on(&delta.key.name).cloned().collect();
+            expected.iter().for_each(|pod| self.displace(pod));
             return self.on_changes(&[Change::NodeRemoved], None);
         };
         let changes = match &delta.old {
@@ -377,11 +379,7 @@ impl Scheduler {
         // Less important ones for which room was being made there have to look again elsewhere.
         let lesser = self.cluster.nominations.on(node).filter(|other| other.priority < pod.priority);
         let lesser: Vec<Arc<PodInfo>> = lesser.cloned().collect();
-        for other in lesser {
-            self.cluster.nominations.remove(&other.uid);
-            self.patch_status(&other.key, writes::displaced(&other.pod));
-            self.queue.reconsider(&other);
-        }
+        lesser.iter().for_each(|other| self.displace(other));
         self.cluster.nominations.set(pod.clone(), node);
         for (key, uid) in victims {
             let Some(victim) = self.cluster.pod(&uid).cloned() else { continue };
@@ -399,6 +397,13 @@ impl Scheduler {
                 Written::Preempted(pod, outcome)
             });
         }
+    }
+
+    /// A Pod does not get the room that was being made for it: it looks elsewhere.
+    fn displace(&mut self, pod: &Arc<PodInfo>) {
+        self.cluster.nominations.remove(&pod.uid);
+        self.patch_status(&pod.key, writes::displaced(&pod.pod));
+        self.queue.reconsider(pod);
     }
 
     /// Tells in the Pod's status why it has no node, and on which one room is being made for it; unless it says so already.

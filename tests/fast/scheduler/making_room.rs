@@ -7,7 +7,7 @@ use k8s_openapi::api::{
     scheduling::v1::PriorityClass,
 };
 use podwright::{
-    api::{Env, patch},
+    api::{Env, Options, patch},
     scheduler,
 };
 use serde_json::json;
@@ -266,6 +266,29 @@ fn a_parked_pod_that_is_pushed_aside_is_tried_again_at_once() {
         let after: i32 = world.events("mid").await.values().sum();
         assert!(after > before, "{before} and {after}");
         assert_eq!(nominated(&world, "mid"), None);
+        world.stop().await;
+    });
+}
+
+#[test]
+fn a_node_that_goes_takes_no_hope_with_it() {
+    run(|| async {
+        let world = World::new().await;
+        world.node("n1", json!({})).await;
+        classes(&world).await;
+        world.pod("low", important("4", 1)).await;
+        world.until("it is bound", || world.place("low").is_some()).await;
+        world.node("n2", json!({})).await;
+        world.pod("mid", important("4", 5)).await;
+        world.until("it is bound", || world.place("mid").is_some()).await;
+        world.pod("high", important("4", 10)).await;
+        world.until("room is being made", || nominated(&world, "high").is_some()).await;
+        assert_eq!(nominated(&world, "high").as_deref(), Some("n1"));
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        world.client.delete::<Node>(None, "n1", None, Options::default()).await.expect("deleted");
+        world.settle().await;
+        assert_eq!(nominated(&world, "high").as_deref(), Some("n2"));
+        assert!(is_ending(&world, "mid"));
         world.stop().await;
     });
 }
