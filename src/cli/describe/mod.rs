@@ -3,6 +3,7 @@
 //! What belongs to an object is fetched first ([`related`]); the pages are then pure functions of it, one a kind.
 
 mod autoscaler;
+mod batch;
 mod containers;
 mod events;
 mod generic;
@@ -11,6 +12,7 @@ mod pod;
 mod related;
 mod service;
 mod small;
+mod storage;
 mod text;
 mod volumes;
 mod workload;
@@ -52,6 +54,14 @@ const DESCRIBERS: &[(&str, Describer)] = &[
     ("Service", service::describe),
     ("Deployment", workload::deployment),
     ("ReplicaSet", workload::replica_set),
+    ("StatefulSet", workload::stateful_set),
+    ("DaemonSet", workload::daemon_set),
+    ("Job", batch::job),
+    ("CronJob", batch::cron_job),
+    ("EndpointSlice", service::endpoint_slice),
+    ("PodDisruptionBudget", small::disruption_budget),
+    ("PersistentVolume", storage::volume),
+    ("PersistentVolumeClaim", storage::claim),
     ("ConfigMap", small::config_map),
     ("Secret", small::secret),
     ("ServiceAccount", small::service_account),

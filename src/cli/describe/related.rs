@@ -1,5 +1,7 @@
 //! What is told about an object beside itself: its events, Pods, ReplicaSets, EndpointSlices, Lease.
 
+use serde_json::Value;
+
 use crate::{
     api::{Kind, Object, selector::LabelSelector},
     cli::{
@@ -14,7 +16,7 @@ use crate::{
 pub struct Related {
     /// None: the page has no such section.
     pub events: Option<Vec<Object>>,
-    /// The Pods on a node, or of a ReplicaSet.
+    /// The Pods on a node, of a set, or that use a claim.
     pub pods: Vec<Object>,
     pub sets: Vec<Object>,
     pub slices: Vec<Object>,
@@ -47,10 +49,14 @@ pub async fn fetch(session: &Session, kind: &Kind, object: &Object, events: bool
             related.sets = list("replicasets", namespace, None, None).await?;
             related.sets.retain(|set| set.controller().is_some_and(|owner| owner.uid == object.uid()));
         }
-        "ReplicaSet" => {
+        "ReplicaSet" | "StatefulSet" | "DaemonSet" => {
             let selector = LabelSelector::from_optional_json(object.at("spec.selector"))?.unwrap_or_default();
             related.pods = pods::select(session, namespace, &selector.to_string()).await?;
             related.pods.retain(|pod| pod.controller().is_some_and(|owner| owner.uid == object.uid()));
+        }
+        "PersistentVolumeClaim" => {
+            related.pods = list("pods", namespace, None, None).await?;
+            related.pods.retain(|pod| uses(pod, object));
         }
         _ => {}
     }
@@ -63,4 +69,16 @@ pub async fn fetch(session: &Session, kind: &Kind, object: &Object, events: bool
         related.events = Some(list("events", namespace, None, Some(field)).await?);
     }
     Ok(related)
+}
+
+/// Whether a Pod mounts a claim, or owns it.
+fn uses(pod: &Object, claim: &Object) -> bool {
+    let mut volumes = list_at(pod, "spec.volumes");
+    let mut owners = list_at(claim, "metadata.ownerReferences");
+    volumes.any(|volume| volume["persistentVolumeClaim"]["claimName"] == claim.name())
+        || owners.any(|owner| owner["kind"] == "Pod" && owner["uid"] == pod.uid())
+}
+
+fn list_at<'a>(object: &'a Object, path: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
+    object.at(path).and_then(Value::as_array).into_iter().flatten()
 }

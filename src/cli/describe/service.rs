@@ -1,4 +1,4 @@
-//! A Service's page.
+//! The pages of Services and EndpointSlices.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -59,5 +59,37 @@ fn endpoints(slices: &[Object], port_name: &str) -> String {
         0 => String::new(),
         n if n > SHOWN => format!("{} + {} more...", all[..SHOWN].join(","), n - SHOWN),
         _ => all.join(","),
+    }
+}
+
+pub fn endpoint_slice(page: &mut Page, slice: &Object, _related: &Related, _now: Timestamp) {
+    let or_unset = |value: &Value| or(value, "<unset>");
+    head_with_labels(page, slice);
+    page.line(0, format!("AddressType:\t{}", text(&slice.0["addressType"])));
+    let (ports, endpoints) = (list(&slice.0["ports"]), list(&slice.0["endpoints"]));
+    if ports.is_empty() {
+        page.line(0, "Ports: <unset>");
+    } else {
+        page.line(0, "Ports:");
+        page.line(1, "Name\tPort\tProtocol");
+        page.line(1, "----\t----\t--------");
+        for port in ports {
+            let [name, number] = ["name", "port"].map(|field| or_unset(&port[field]));
+            page.line(1, format!("{name}\t{number}\t{}", text(&port["protocol"])));
+        }
+    }
+    page.line(0, if endpoints.is_empty() { "Endpoints: <none>" } else { "Endpoints:" });
+    for endpoint in endpoints {
+        let addresses: Vec<String> = list(&endpoint["addresses"]).iter().map(text).collect();
+        page.line(1, format!("- Addresses:\t{}", addresses.join(", ")));
+        page.line(2, "Conditions:");
+        page.line(3, format!("Ready:\t{}", or_unset(&endpoint["conditions"]["ready"])));
+        page.line(2, format!("Hostname:\t{}", or_unset(&endpoint["hostname"])));
+        let target = &endpoint["targetRef"];
+        if target.is_object() {
+            page.line(2, format!("TargetRef:\t{}/{}", text(&target["kind"]), text(&target["name"])));
+        }
+        page.line(2, format!("NodeName:\t{}", or_unset(&endpoint["nodeName"])));
+        page.line(2, format!("Zone:\t{}", or_unset(&endpoint["zone"])));
     }
 }

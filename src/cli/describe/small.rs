@@ -1,4 +1,4 @@
-//! The pages of ConfigMaps, Secrets, ServiceAccounts and Namespaces.
+//! The pages of ConfigMaps, Secrets, ServiceAccounts, Namespaces and PodDisruptionBudgets.
 
 use base64::Engine;
 use jiff::Timestamp;
@@ -6,9 +6,12 @@ use serde_json::Value;
 
 use super::{
     related::Related,
-    text::{annotations, head, head_with_labels, labels, lines, list, text},
+    text::{annotations, head, head_with_labels, labels, lines, list, or, text},
 };
-use crate::{api::Object, cli::page::Page};
+use crate::{
+    api::{Object, columns},
+    cli::page::Page,
+};
 
 fn sorted(map: &Value) -> Vec<(&str, String)> {
     let mut all: Vec<_> = map.as_object().into_iter().flatten().map(|(k, v)| (k.as_str(), text(v))).collect();
@@ -57,4 +60,22 @@ pub fn namespace(page: &mut Page, namespace: &Object, _related: &Related, _now: 
     annotations(page, 0, &namespace.0["metadata"]["annotations"]);
     page.line(0, format!("Status:\t{}", text(&namespace.0["status"]["phase"])));
     page.line(0, "\nNo resource quota.\n\nNo LimitRange resource.");
+}
+
+pub fn disruption_budget(page: &mut Page, budget: &Object, _related: &Related, _now: Timestamp) {
+    let (spec, status) = (&budget.0["spec"], &budget.0["status"]);
+    head(page, budget);
+    page.optional(0, "Min available", &text(&spec["minAvailable"]));
+    page.optional(0, "Max unavailable", &text(&spec["maxUnavailable"]));
+    let selector = spec["selector"].is_object().then(|| columns::selector(budget.at("spec.selector")));
+    page.line(0, format!("Selector:\t{}", selector.as_deref().unwrap_or("<unset>")));
+    page.line(0, "Status:");
+    for (title, field) in [
+        ("Allowed disruptions", "disruptionsAllowed"),
+        ("Current", "currentHealthy"),
+        ("Desired", "desiredHealthy"),
+        ("Total", "expectedPods"),
+    ] {
+        page.line(2, format!("{title}:\t{}", or(&status[field], "0")));
+    }
 }

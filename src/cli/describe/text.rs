@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{api::Object, cli::page::Page};
 
 /// A longer annotation stands on lines of its own, and is cut there.
-const LONG_ANNOTATION: usize = 140;
+pub const LONG: usize = 140;
 const HIDDEN: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 pub fn list(value: &Value) -> &[Value] {
@@ -26,6 +26,11 @@ pub fn text(value: &Value) -> String {
 
 pub fn or(value: &Value, other: &str) -> String {
     Some(text(value)).filter(|t| !t.is_empty()).unwrap_or_else(|| other.to_owned())
+}
+
+/// A list as Go shows it: `[a b]`.
+pub fn bracketed(value: &Value) -> String {
+    format!("[{}]", list(value).iter().map(text).collect::<Vec<_>>().join(" "))
 }
 
 pub fn boolean(value: bool) -> &'static str {
@@ -62,17 +67,18 @@ pub fn annotations(page: &mut Page, level: usize, map: &Value) {
     let mut all = Vec::new();
     for (key, value) in sorted(map).into_iter().filter(|(key, _)| *key != HIDDEN) {
         let value = value.trim_end_matches('\n');
-        if value.len() + key.len() + 2 <= LONG_ANNOTATION && !value.contains('\n') {
+        if value.len() + key.len() + 2 <= LONG && !value.contains('\n') {
             all.push(format!("{key}: {value}"));
             continue;
         }
         all.push(format!("{key}:"));
-        all.extend(value.split('\n').map(|line| format!("  {}", shortened(line, LONG_ANNOTATION - 2))));
+        all.extend(value.split('\n').map(|line| format!("  {}", shortened(line, LONG - 2))));
     }
     lines(page, level, "Annotations", all);
 }
 
-fn shortened(line: &str, length: usize) -> String {
+/// The beginning of a line that is too long.
+pub fn shortened(line: &str, length: usize) -> String {
     if line.chars().count() <= length {
         line.to_owned()
     } else {

@@ -1,10 +1,12 @@
-//! The volumes of a Pod or of a template.
+//! The volumes of a Pod or of a template, and what stands behind any volume.
+
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 use super::{
     containers::Place,
-    text::{list, or, text},
+    text::{LONG, list, or, shortened, text},
 };
 use crate::cli::page::Page;
 
@@ -15,8 +17,16 @@ pub fn section(page: &mut Page, volumes: &Value, place: Place) {
     page.line(0, format!("{}Volumes:", place.title()));
     for volume in list(volumes) {
         page.line(1, format!("{}{}:", place.name(), text(&volume["name"])));
-        fields(volume).into_iter().for_each(|line| page.line(2, line));
+        source(page, volume);
     }
+}
+
+/// What can stand behind a PersistentVolume here.
+pub const SOURCES: &[&str] = &["csi", "hostPath", "local", "nfs"];
+
+/// What stands behind a volume: its one field beside its name.
+pub fn source(page: &mut Page, volume: &Value) {
+    fields(volume).into_iter().for_each(|line| page.line(2, line));
 }
 
 fn optional(source: &Value) -> bool {
@@ -59,19 +69,55 @@ fn fields(volume: &Value) -> Vec<String> {
             let sources = list(&source["sources"]).iter().flat_map(projected);
             std::iter::once(head).chain(sources).collect()
         }
+        "persistentVolumeClaim" => vec![
+            "Type:\tPersistentVolumeClaim (a reference to a PersistentVolumeClaim in the same namespace)".to_owned(),
+            format!("ClaimName:\t{}", field("claimName")),
+            format!("ReadOnly:\t{}", source["readOnly"] == true),
+        ],
+        "local" => vec![
+            "Type:\tLocalVolume (a persistent volume backed by local storage on a node)".to_owned(),
+            format!("Path:\t{}", field("path")),
+        ],
+        "nfs" => vec![
+            "Type:\tNFS (an NFS mount that lasts the lifetime of a pod)".to_owned(),
+            format!("Server:\t{}", field("server")),
+            format!("Path:\t{}", field("path")),
+            format!("ReadOnly:\t{}", source["readOnly"] == true),
+        ],
+        "csi" => csi(source),
         other => vec![format!("Type:\t{other}")],
     }
+}
+
+fn csi(source: &Value) -> Vec<String> {
+    let mut all = vec!["Type:\tCSI (a Container Storage Interface (CSI) volume source)".to_owned()];
+    all.push(format!("Driver:\t{}", text(&source["driver"])));
+    all.push(format!("FSType:\t{}", text(&source["fsType"])));
+    // A Pod's own volume of this kind has no handle.
+    all.extend(source["volumeHandle"].as_str().map(|handle| format!("VolumeHandle:\t{handle}")));
+    all.push(format!("ReadOnly:\t{}", source["readOnly"] == true));
+    let attributes: BTreeMap<_, _> = source["volumeAttributes"].as_object().into_iter().flatten().collect();
+    let mut title = "VolumeAttributes:";
+    for (key, value) in &attributes {
+        let line = shortened(&format!("{key}={}", text(value)), LONG);
+        // kubectl moves the values in as it does their title.
+        all.push(format!("{}\t    {line}", std::mem::take(&mut title)));
+    }
+    if attributes.is_empty() {
+        all.push(format!("{title}\t<none>"));
+    }
+    all
 }
 
 fn projected(source: &Value) -> Vec<String> {
     let (secret, config, token) = (&source["secret"], &source["configMap"], &source["serviceAccountToken"]);
     if secret.is_object() {
         let name = format!("SecretName:\t{}", text(&secret["name"]));
-        return vec![name, format!("SecretOptionalName:\t{}", or(&secret["optional"], "<nil>"))];
+        return vec![name, format!("Optional:\t{}", optional(secret))];
     }
     if config.is_object() {
         let name = format!("ConfigMapName:\t{}", text(&config["name"]));
-        return vec![name, format!("ConfigMapOptional:\t{}", or(&config["optional"], "<nil>"))];
+        return vec![name, format!("Optional:\t{}", optional(config))];
     }
     if token.is_object() {
         return vec![format!("TokenExpirationSeconds:\t{}", or(&token["expirationSeconds"], "3600"))];

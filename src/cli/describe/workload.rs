@@ -1,4 +1,4 @@
-//! The pages of Deployments and ReplicaSets.
+//! The pages of Deployments, ReplicaSets, StatefulSets and DaemonSets.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -7,7 +7,8 @@ use super::{
     containers::{self, Place},
     pod::tolerations,
     related::Related,
-    text::{annotations, controller, head, labels, list, or, text, time},
+    storage,
+    text::{annotations, bracketed, controller, head, labels, list, or, text, time},
     volumes,
 };
 use crate::{
@@ -107,6 +108,13 @@ pub fn replica_set(page: &mut Page, set: &Object, related: &Related, _now: Times
     controller(page, set);
     let (current, desired) = (number(&status["replicas"]), number(&spec["replicas"]));
     page.line(0, format!("Replicas:\t{current} current / {desired} desired"));
+    pods_status(page, related);
+    pod_template(page, &spec["template"]);
+    conditions(page, status);
+}
+
+/// How many of an object's Pods are in which phase.
+fn pods_status(page: &mut Page, related: &Related) {
     let count =
         |phase: &str| related.pods.iter().filter(|pod| or(&pod.0["status"]["phase"], "Pending") == phase).count();
     page.line(
@@ -119,6 +127,60 @@ pub fn replica_set(page: &mut Page, set: &Object, related: &Related, _now: Times
             count("Failed")
         ),
     );
+}
+
+pub fn stateful_set(page: &mut Page, set: &Object, related: &Related, _now: Timestamp) {
+    let (metadata, spec, status) = (&set.0["metadata"], &set.0["spec"], &set.0["status"]);
+    head(page, set);
+    page.line(0, format!("CreationTimestamp:\t{}", time(&metadata["creationTimestamp"])));
+    page.line(0, format!("Selector:\t{}", columns::selector(set.at("spec.selector"))));
+    labels(page, 0, "Labels", &metadata["labels"]);
+    annotations(page, 0, &metadata["annotations"]);
+    let (desired, total) = (number(&spec["replicas"]), number(&status["replicas"]));
+    page.line(0, format!("Replicas:\t{desired} desired | {total} total"));
+    page.line(0, format!("Update Strategy:\t{}", text(&spec["updateStrategy"]["type"])));
+    let rolling = &spec["updateStrategy"]["rollingUpdate"];
+    page.optional(1, "Partition", &text(&rolling["partition"]));
+    if !rolling["partition"].is_null() {
+        page.optional(1, "MaxUnavailable", &text(&rolling["maxUnavailable"]));
+    }
+    pods_status(page, related);
     pod_template(page, &spec["template"]);
-    conditions(page, status);
+    claim_templates(page, list(&spec["volumeClaimTemplates"]));
+}
+
+fn claim_templates(page: &mut Page, templates: &[Value]) {
+    if templates.is_empty() {
+        return page.line(0, "Volume Claims:\t<none>");
+    }
+    page.line(0, "Volume Claims:");
+    for template in templates {
+        let (metadata, spec) = (&template["metadata"], &template["spec"]);
+        page.line(1, format!("Name:\t{}", text(&metadata["name"])));
+        page.line(1, format!("StorageClass:\t{}", storage::class(template)));
+        labels(page, 1, "Labels", &metadata["labels"]);
+        annotations(page, 1, &metadata["annotations"]);
+        page.line(1, format!("Capacity:\t{}", or(&spec["resources"]["requests"]["storage"], "<default>")));
+        page.line(1, format!("Access Modes:\t{}", bracketed(&spec["accessModes"])));
+    }
+}
+
+pub fn daemon_set(page: &mut Page, set: &Object, related: &Related, _now: Timestamp) {
+    let (metadata, status) = (&set.0["metadata"], &set.0["status"]);
+    head(page, set);
+    page.line(0, format!("Selector:\t{}", columns::selector(set.at("spec.selector"))));
+    page.line(0, format!("Node-Selector:\t{}", columns::pairs(set.at("spec.template.spec.nodeSelector"))));
+    labels(page, 0, "Labels", &metadata["labels"]);
+    annotations(page, 0, &metadata["annotations"]);
+    for (title, field) in [
+        ("Desired Number of Nodes Scheduled", "desiredNumberScheduled"),
+        ("Current Number of Nodes Scheduled", "currentNumberScheduled"),
+        ("Number of Nodes Scheduled with Up-to-date Pods", "updatedNumberScheduled"),
+        ("Number of Nodes Scheduled with Available Pods", "numberAvailable"),
+        ("Number of Nodes Misscheduled", "numberMisscheduled"),
+    ] {
+        page.line(0, format!("{title}: {}", number(&status[field])));
+    }
+    pods_status(page, related);
+    pod_template(page, &set.0["spec"]["template"]);
 }

@@ -12,6 +12,7 @@ mod create;
 mod custom;
 mod debug;
 mod delete;
+mod describe;
 mod nodes;
 mod resize;
 mod sessions;
