@@ -6,12 +6,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use futures::{FutureExt, future::join_all};
+use futures::future::join_all;
 use tokio_util::sync::CancellationToken;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -66,20 +65,11 @@ enum Done {
 impl Driver {
     /// One worker.
     pub async fn work(self: Arc<Self>, shutdown: CancellationToken) {
-        loop {
-            let key = tokio::select! {
-                biased;
-                () = shutdown.cancelled() => return,
-                key = self.queue.get() => key,
-            };
-            if let Err(panic) = AssertUnwindSafe(self.reconcile(&key)).catch_unwind().await {
-                let panic =
-                    panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));
-                tracing::error!(controller = self.row.name, %key, panic, "a reconcile has panicked");
-                self.queue.add_rate_limited(key.clone());
-            }
-            self.queue.done(&key);
-        }
+        let reconcile = |key: Key| {
+            let driver = self.clone();
+            async move { driver.reconcile(&key).await }
+        };
+        self.queue.work(self.row.name, &shutdown, reconcile).await;
     }
 
     async fn reconcile(&self, key: &Key) {

@@ -27,13 +27,8 @@ pub const ROW: Row = Row {
             if change.old.is_none() || change.old.as_ref().map(noted) != change.new.as_ref().map(noted) {
                 queue.add(change.key.clone());
             }
-            // Several may have come or gone at once.
             let number = world.informers.nodes.len();
-            let before = last.swap(number, Ordering::Relaxed);
-            let crossed = |step: &(usize, usize, u32)| {
-                (before < step.0) != (number < step.0) || (before > step.1) != (number > step.1)
-            };
-            if STEPS.iter().any(crossed) {
+            if crosses(last.swap(number, Ordering::Relaxed), number) {
                 world.informers.nodes.list().iter().for_each(|node| queue.add(Key::of(&**node)));
             }
         });
@@ -43,6 +38,11 @@ pub const ROW: Row = Row {
         nodes.get(key).map_or_else(Plan::default, |node| plan(&node, nodes.len()))
     },
 };
+
+/// Whether a cluster comes to the end of a step when it grows or shrinks so: several nodes may come or go at once.
+pub fn crosses(before: usize, now: usize) -> bool {
+    STEPS.iter().any(|(from, to, _)| (before < *from) != (now < *from) || (before > *to) != (now > *to))
+}
 
 /// What a node of so many needs.
 pub fn plan(node: &Node, nodes: usize) -> Plan {

@@ -61,13 +61,9 @@ pub const UNSCHEDULED: Row = Row {
             }
         });
     },
-    reconcile: |context: &Context<'_>, key: &Key| {
-        let pod = context.world.informers.pods.get(key).filter(|pod| is_unscheduled_leftover(pod));
-        let mut plan = Plan::default();
-        // Whoever counts its ends, and holds it for that, has to see one.
-        plan.then(pod.iter().filter_map(|pod| failed(pod)).collect());
-        plan.then(pod.iter().map(|pod| force(pod)).collect());
-        plan
+    reconcile: |context: &Context<'_>, key: &Key| match context.world.informers.pods.get(key) {
+        Some(pod) => unscheduled(&pod),
+        None => Plan::default(),
     },
 };
 
@@ -97,6 +93,16 @@ fn is_out_of_service(node: &Node) -> bool {
 
 fn is_unscheduled_leftover(pod: &Pod) -> bool {
     meta::is_terminating(&pod.metadata) && meta::node_name(pod).is_none()
+}
+
+/// Removes a Pod that is being deleted and never came to a node. Whoever counts its ends, and holds it for that, has to see one.
+pub fn unscheduled(pod: &Pod) -> Plan {
+    let mut plan = Plan::default();
+    if is_unscheduled_leftover(pod) {
+        plan.then(failed(pod).into_iter().collect());
+        plan.then(vec![force(pod)]);
+    }
+    plan
 }
 
 /// What to do about the Pods of a node that may be gone.

@@ -5,11 +5,14 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    panic::AssertUnwindSafe,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
+use futures::FutureExt;
 use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
 
 use crate::client::Key;
 
@@ -160,6 +163,28 @@ impl Queue {
             state.ready.push_back(key.clone());
             drop(state);
             self.0.changed.notify_one();
+        }
+    }
+
+    /// One worker: does `work` on one key after the other until `shutdown`. Work that panics is tried again, ever later, and
+    /// keeps nobody else from being worked on.
+    pub async fn work<F>(&self, controller: &str, shutdown: &CancellationToken, work: impl Fn(Key) -> F)
+    where
+        F: Future<Output = ()>,
+    {
+        loop {
+            let key = tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                key = self.get() => key,
+            };
+            if let Err(panic) = AssertUnwindSafe(work(key.clone())).catch_unwind().await {
+                let words = panic.downcast_ref::<&str>().copied();
+                let words = words.or(panic.downcast_ref::<String>().map(String::as_str));
+                tracing::error!(controller, %key, panic = words, "a reconcile has panicked");
+                self.add_rate_limited(key.clone());
+            }
+            self.done(&key);
         }
     }
 

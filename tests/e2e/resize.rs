@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{TestNode, contains, eventually, leftovers::Machine};
+use crate::support::{TestNode, contains, eventually, leftovers::Machine, registry::tree};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -160,6 +160,37 @@ fn a_container_is_started_anew_although_the_agent_dies_before_it_ends() {
         .map(|w| node.field(&["pod", "slow"], &container(w)));
     assert_eq!(now, ["80Mi", "0"]);
     node.ok(&["delete", "pod", "slow", "--grace-period=1"]);
+    drop(node);
+    untouched.assert_unchanged();
+}
+
+/// Nothing is noted of what such a container was started with; it is what its Pod was admitted with.
+#[test]
+fn a_container_of_an_agent_that_could_not_resize_is_resized() {
+    const RESOURCES: &str = "podwright.container.resources";
+    let mut node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    node.apply(PODS);
+    node.wait("condition=Ready", &["pod/web"], PATIENCE);
+    let before = until_resized(&node, "containerStatuses", "c", "cpu", "200m");
+    node.kill();
+    let files = tree(node.dir.path());
+    let record = files.iter().find(|path| path.ends_with("/c/c.0/container.json")).expect("the container's record");
+    let record = node.dir.path().join(record);
+    let read = || -> Value { serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap() };
+    let mut older = read();
+    older["labels"].as_object_mut().unwrap().remove(RESOURCES).expect("it is noted");
+    std::fs::write(&record, older.to_string()).unwrap();
+    node.spawn();
+    node.wait_ready();
+    patch(&node, "spec: {containers: [{name: c, resources: {limits: {cpu: 400m}}}]}");
+    let after = until_resized(&node, "containerStatuses", "c", "cpu", "400m");
+    assert_eq!(after["containerID"], before["containerID"]);
+    // Where nothing limits anything, this tells that its cgroup was told.
+    let noted: Value = serde_json::from_str(read()["labels"][RESOURCES].as_str().unwrap_or("null")).unwrap();
+    assert_eq!(noted["limits"]["cpu"], "400m", "{:#}", read());
+    node.ok(&["delete", "pod", "web"]);
     drop(node);
     untouched.assert_unchanged();
 }

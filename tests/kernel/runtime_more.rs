@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use podwright_runtime::sys::Kernel;
 use podwright_runtime::{
-    ContainerId, ContainerSpec, Network, PidMode, Rootfs, Scribe, all_capabilities, default_devices, oci, seccomp,
+    ContainerId, ContainerSpec, Error, Network, PidMode, Resources, Rootfs, Scribe, all_capabilities, default_devices,
+    oci, seccomp,
 };
 
 use super::runtime::support::{Bed, within};
@@ -356,5 +357,49 @@ async fn an_ephemeral_container_joins_the_processes_of_another() {
     spec.id = ContainerId::new("s", "late", 0);
     let refused = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap_err();
     assert!(refused.to_string().contains("container web.0 is not running"), "{refused}");
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_written_for_a_sandbox_whose_turn_to_go_was_first() {
+    let bed = Bed::new("gone").await;
+    let none = Scribe::none();
+    for _ in 0..5 {
+        bed.sandbox("s").await;
+        let resources = Resources { memory_max: Some(64 << 20), ..Resources::default() };
+        let (removed, updated, noted) = tokio::join!(
+            biased;
+            bed.runtime.remove_sandbox("s", &none),
+            bed.runtime.update_sandbox("s", &resources, &none),
+            bed.runtime.annotate_sandbox("s", "later".to_owned()),
+        );
+        removed.unwrap();
+        assert!(matches!(updated, Err(Error::NotFound(_))), "{updated:?}");
+        assert!(matches!(noted, Err(Error::NotFound(_))), "{noted:?}");
+    }
+    // What was written nonetheless would be found here.
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_filter_may_forbid_to_ask_who_one_is() {
+    let bed = Bed::new("filter").await;
+    let path = bed.path("journal");
+    let scribe = Scribe::open(&path, podwright_journal::Role::Agent).unwrap().about("uid-1", 1);
+    bed.sandbox_by("s", &scribe).await;
+    // It executes nothing, so that all after the filter is done by us: to write what was recorded, and to tell why.
+    let mut spec = bed.container("c", "", &[("argv", "/no/such")]);
+    let filter = serde_json::json!({ "defaultAction": "SCMP_ACT_ALLOW", "architectures": ["SCMP_ARCH_X86_64"],
+        "syscalls": [{ "names": ["getpid", "gettid"], "action": "SCMP_ACT_KILL_PROCESS" }] });
+    let mut linux = spec.oci.linux().clone().unwrap();
+    linux.set_seccomp(Some(serde_json::from_value(filter).unwrap()));
+    spec.oci.set_linux(Some(linux));
+    let id = bed.runtime.create_container(spec, &scribe).await.unwrap().id;
+    let failed = bed.runtime.start_container(&id, &scribe).await.unwrap_err();
+    assert!(matches!(&failed, Error::Start { message, .. } if message.contains("no such file")), "{failed:?}");
+    scribe.flush();
+    let records = podwright_journal::read(&path).unwrap();
+    let last = records.iter().rfind(|record| record.role == podwright_journal::Role::Init);
+    assert_eq!(last.map(|record| record.call.as_str()), Some("seccomp"), "{records:#?}");
     bed.end().await;
 }

@@ -243,6 +243,34 @@ fn what_cannot_be_mirrored_is_told() {
     let plan = endpoint_mirror::plan(Some(&foreign), Some(&endpoints), &[]);
     assert_eq!(body(&plan)["endpoints"].as_array().map(Vec::len), Some(1000));
     assert!(plan.notes[0].message.contains("3 addresses were not mirrored"), "{:?}", plan.notes);
+    // Subsets with the same ports share a slice, which holds no more either.
+    let (first, second) = (json!({ "addresses": many[..600] }), json!({ "addresses": many[600..] }));
+    let endpoints = written(json!({}), json!([first, second]));
+    let plan = endpoint_mirror::plan(Some(&foreign), Some(&endpoints), &[]);
+    let sizes: Vec<usize> = { plan.writes() }
+        .map(|write| write.request.body.as_ref().unwrap()["endpoints"].as_array().map_or(0, Vec::len))
+        .collect();
+    assert_eq!(sizes, [1000]);
+    assert!(plan.notes[0].message.contains("3 addresses were not mirrored"), "{:?}", plan.notes);
+}
+
+#[test]
+fn all_nodes_are_told_when_their_number_comes_to_the_end_of_a_step() {
+    for (before, now, expected) in [
+        (0, 1, false),
+        (50, 60, false),
+        (100, 101, true),
+        (101, 100, true),
+        (95, 120, true),
+        (120, 130, false),
+        (90, 89, true),
+        (89, 90, true),
+        (120, 40, true),
+        (440, 460, true),
+        (5000, 6000, false),
+    ] {
+        assert_eq!(node_ttl::crosses(before, now), expected, "from {before} to {now}");
+    }
 }
 
 #[test]

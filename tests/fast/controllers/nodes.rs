@@ -318,6 +318,29 @@ fn pods_of_a_node_that_is_gone_are_removed_by_force() {
 }
 
 #[test]
+fn a_pod_that_never_came_to_a_node_ends_before_it_goes() {
+    let leftover = |node: &str, phase: &str, deleted: bool| -> Arc<Pod> {
+        let mut pod = pod("p", node, None);
+        pod["status"]["phase"] = phase.into();
+        pod["metadata"]["deletionTimestamp"] = if deleted { at(0).to_string().into() } else { Value::Null };
+        object(pod)
+    };
+    for (node, phase, deleted, expected) in [
+        // Its Job counts it as failed before it lets it go.
+        ("", "Pending", true, vec!["patch pods/p/status", "delete pods/p"]),
+        ("", "Failed", true, vec!["delete pods/p"]),
+        ("", "Pending", false, vec![]),
+        ("n", "Pending", true, vec![]),
+    ] {
+        let plan = pod_garbage::unscheduled(&leftover(node, phase, deleted));
+        assert_eq!(lines(&plan), expected, "on {node:?}, {phase}, deleted: {deleted}");
+        if let [first, _] = plan.batches.as_slice() {
+            assert_eq!(first.writes[0].request.body.as_ref().unwrap()["status"]["phase"], "Failed");
+        }
+    }
+}
+
+#[test]
 fn the_oldest_terminated_pods_beyond_the_threshold_go() {
     let finished = |name: &str, created: i64| -> Arc<Pod> {
         let mut pod = pod(name, "n", None);

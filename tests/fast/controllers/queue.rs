@@ -1,9 +1,10 @@
 //! The work queue's semantics, on a paused clock.
 
-use std::time::Duration;
+use std::{sync::Mutex, time::Duration};
 
 use podwright::{client::Key, controllers::queue::Queue};
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 fn key(name: &str) -> Key {
     Key::new("", name)
@@ -98,4 +99,29 @@ async fn several_workers_share_the_keys() {
     }
     taken.sort();
     assert_eq!(taken, ["0", "1", "2", "3"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_panics_is_tried_again_and_stops_nobody() {
+    let (queue, shutdown, done) = (Queue::new(), CancellationToken::new(), Mutex::new(Vec::new()));
+    queue.add(key("bad"));
+    queue.add(key("good"));
+    let work = |key: Key| {
+        let (done, shutdown) = (&done, &shutdown);
+        async move {
+            let times = {
+                let mut done = done.lock().unwrap();
+                done.push(key.name.to_string());
+                done.iter().filter(|name| **name == *key.name).count()
+            };
+            match times {
+                1..3 if *key.name == *"bad" => panic!("the invariant does not hold"),
+                3.. => shutdown.cancel(),
+                _ => {}
+            }
+        }
+    };
+    queue.work("test", &shutdown, work).await;
+    assert_eq!(*done.lock().unwrap(), ["bad", "good", "bad", "bad"]);
+    assert_eq!(queue.failures(&key("bad")), 2, "ever later");
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use podwright::node::{
     backoff::{Backoff, FIRST, LONGEST},
+    executor::Trouble,
     observed::{Busy, Container, Failure, Intent, Observed, SandboxState, Step, Stop, Unhealthy},
     plan::{Action, Plan, ended as is_over, plan},
-    start::order,
+    start::{self, order},
 };
 use serde_json::json;
 
@@ -296,4 +297,18 @@ fn an_ephemeral_container_needs_the_one_whose_processes_it_shall_see() {
     let target = order(&pod, &waits, "d").expect("the target runs").target;
     assert_eq!(target, Some(("a".to_owned(), waits.container("a").attempt.as_ref().unwrap().restart)));
     assert_eq!(order(&pod, &waits, "a").expect("it has none").target, None);
+}
+
+/// Stopped for another image or other resources, it starts anew at once; a start that fails counts as any other's does.
+#[test]
+fn a_new_start_that_fails_is_backed_off_from() {
+    let pod = pod(two("Always"));
+    let mut renewed = Container { renewing: true, ..ended(0) };
+    renewed.backoff.raise(at(0), at(0));
+    let mut seen = seen(&[("a", renewed), ("b", running())]);
+    assert_eq!(short(&plan(&pod, &seen, at(6))), ["start a"]);
+    let trouble = Trouble::new("StartError", "no such file");
+    start::failed(&mut seen, "a", 1, &trouble, at(7));
+    let next = plan(&pod, &seen, at(8));
+    assert_eq!((short(&next), next.wake), (vec!["back off a".to_owned()], Some(at(17))));
 }

@@ -1,6 +1,13 @@
 //! Evictions: what disruption budgets allow, count down and refuse.
 
-use podwright::api::{Object, Options, Status, Verb};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use podwright::api::{Env, Object, Options, Status, Verb};
+use podwright::server::{Config, Server};
+use podwright::store::{Change, Entry, Error, Memory, Outcome, Page, Range, Revision, Store, Txn, Watch, Write};
 use serde_json::{Value, json};
 
 use super::{Api, pod};
@@ -195,4 +202,71 @@ async fn an_eviction_keeps_to_its_preconditions() {
     let refused = api.sub(Verb::Create, "pods", "p", "eviction", other).await.unwrap_err();
     assert_eq!(refused.message, "name in URL does not match name in Eviction object");
     assert!(api.ask(Verb::Get, "pods", "p", Options::default()).await.is_ok());
+}
+
+/// A store in which something happens between an eviction's look at the Pod `p` and its deletion.
+struct Between {
+    memory: Memory,
+    meanwhile: Mutex<Option<BoxFuture<'static, ()>>>,
+}
+
+#[async_trait]
+impl Store for Between {
+    fn revision(&self) -> Revision {
+        self.memory.revision()
+    }
+    fn oldest(&self) -> Revision {
+        self.memory.oldest()
+    }
+    async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
+        self.memory.get(key).await
+    }
+    async fn list(&self, range: Range) -> Result<Page, Error> {
+        self.memory.list(range).await
+    }
+    async fn commit(&self, txn: Txn) -> Result<Outcome, Error> {
+        let deletes =
+            txn.writes.iter().any(|write| matches!(write, Write::Delete(key) if key.ends_with("/pods/default/p")));
+        let meanwhile = if deletes { self.meanwhile.lock().unwrap().take() } else { None };
+        if let Some(meanwhile) = meanwhile {
+            meanwhile.await;
+        }
+        self.memory.commit(txn).await
+    }
+    async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error> {
+        self.memory.watch(prefix, after).await
+    }
+    async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
+        self.memory.history(prefix, after).await
+    }
+    async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
+        self.memory.compact(keep_from).await
+    }
+    async fn backup(&self, path: &Path) -> Result<(), Error> {
+        self.memory.backup(path).await
+    }
+    async fn close(&self) -> Result<(), Error> {
+        self.memory.close().await
+    }
+}
+
+/// A Pod that has ended is judged; before it goes another one has its name, which a budget protects.
+#[tokio::test]
+async fn a_namesake_that_comes_meanwhile_is_judged_anew() {
+    let store = Arc::new(Between { memory: Memory::new(), meanwhile: Mutex::default() });
+    let api = Api(Server::open(store.clone(), Env::system(), Config::default()).await.unwrap());
+    run(&api, "p", true).await;
+    report(&api, "pods", "p", json!({"phase": "Succeeded"})).await;
+    let inside = Api(api.0.clone());
+    let replace = async move {
+        let at_once = Options { grace_period_seconds: Some(0), ..Options::default() };
+        inside.ask(Verb::Delete, "pods", "p", at_once).await.unwrap();
+        run(&inside, "p", true).await;
+        budget(&inside, "b", json!({"minAvailable": 1}), [1, 1, 0]).await;
+    };
+    *store.meanwhile.lock().unwrap() = Some(Box::pin(replace));
+    assert_eq!(refusal(evict(&api, "p", json!({"gracePeriodSeconds": 0})).await).0, 429);
+    assert!(store.meanwhile.lock().unwrap().is_none(), "it has happened");
+    let kept = api.get("pods", "p").await.unwrap();
+    assert!(!kept.is_terminating() && kept.0["status"]["phase"] == "Running", "{kept:?}");
 }
