@@ -1,8 +1,10 @@
-//! The ConfigMaps, Secrets and Services that this node's Pods refer to, never older than the Pod.
+//! The ConfigMaps, Secrets, claims and Services that this node's Pods refer to, never older than the Pod.
 //!
 //! An agent that may do everything has one informer per kind. One with a node's own identity may read what its Pods refer to
 //! and no more: it reads these one by one, and looks at them again now and then, as a kubelet does whose
 //! `configMapAndSecretChangeDetectionStrategy` is `Cache`.
+//!
+//! Claims and their volumes are read once, when a Pod begins; a claim that is not bound yet, again until it is.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,17 +12,24 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
-use tokio::{sync::mpsc, task::AbortHandle};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service};
+use tokio::{
+    sync::{Notify, mpsc},
+    task::AbortHandle,
+};
 
 use super::{publish::revision, spec::PodExt, translate::env::Sources};
 use crate::{
-    api::Status,
+    api::{Status, persistent_volume::claim_phase},
     client::{Client, Informer, Key, Typed},
 };
 
 /// How often what was read one by one is looked at again.
 const LOOK: Duration = Duration::from_secs(60);
+/// How often claims are looked at that Pods wait for.
+const AWAIT: Duration = Duration::from_secs(1);
+/// So often at most: the Pod tries again by itself, too, if it is still there.
+const PATIENCE: u32 = 120;
 
 pub struct Objects {
     client: Client,
@@ -28,28 +37,44 @@ pub struct Objects {
     informers: Option<(Informer<ConfigMap>, Informer<Secret>)>,
     services: Informer<Service>,
     read: Arc<Read>,
-    looking: Option<AbortHandle>,
+    looking: Vec<AbortHandle>,
 }
 
 /// What was read by name: its version then.
 #[derive(Default)]
 struct Read {
     versions: Mutex<BTreeMap<(bool, Key), String>>,
+    /// Claims that were not bound when a Pod wanted them, and how often they have been looked at since.
+    awaited: Mutex<BTreeMap<Key, u32>>,
+    awaiting: Notify,
     changes: Mutex<Vec<mpsc::UnboundedSender<Changed>>>,
 }
 
-/// Which object has changed: `(is it a Secret, namespace, name)`.
+/// What may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    ConfigMap,
+    Secret,
+    /// It is bound now.
+    Claim,
+}
+
+/// Which object has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
-    pub secret: bool,
+    pub what: What,
     pub key: Key,
+}
+
+impl Read {
+    fn tell(&self, changed: &Changed) {
+        lock(&self.changes).retain(|listener| listener.send(changed.clone()).is_ok());
+    }
 }
 
 impl Drop for Objects {
     fn drop(&mut self) {
-        if let Some(looking) = &self.looking {
-            looking.abort();
-        }
+        self.looking.iter().for_each(AbortHandle::abort);
     }
 }
 
@@ -57,25 +82,24 @@ impl Objects {
     /// Must be called inside a tokio runtime. `by_name`: lists of all are not for this agent.
     pub fn new(client: Client, by_name: bool) -> Objects {
         let read = Arc::<Read>::default();
-        let looking = by_name.then(|| tokio::spawn(look(client.clone(), read.clone())).abort_handle());
+        let mut looking = vec![tokio::spawn(look_at_claims(client.clone(), read.clone())).abort_handle()];
+        looking.extend(by_name.then(|| tokio::spawn(look(client.clone(), read.clone())).abort_handle()));
         let informers =
             (!by_name).then(|| (Informer::builder(client.clone()).start(), Informer::builder(client.clone()).start()));
         Objects { informers, services: Informer::builder(client.clone()).start(), client, read, looking }
     }
 
-    /// Changes of ConfigMaps and Secrets from now on.
+    /// Changes of ConfigMaps, Secrets and claims from now on.
     pub fn changes(&self) -> mpsc::UnboundedReceiver<Changed> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let Some((maps, secrets)) = &self.informers else {
-            lock(&self.read.changes).push(sender);
-            return receiver;
-        };
+        lock(&self.read.changes).push(sender.clone());
+        let Some((maps, secrets)) = &self.informers else { return receiver };
         let (mut maps, mut secrets) = (maps.subscribe(), secrets.subscribe());
         tokio::spawn(async move {
             loop {
                 let changed = tokio::select! {
-                    Some(delta) = maps.recv() => Changed { secret: false, key: delta.key },
-                    Some(delta) = secrets.recv() => Changed { secret: true, key: delta.key },
+                    Some(delta) = maps.recv() => Changed { what: What::ConfigMap, key: delta.key },
+                    Some(delta) = secrets.recv() => Changed { what: What::Secret, key: delta.key },
                     else => return,
                 };
                 if sender.send(changed).is_err() {
@@ -136,6 +160,32 @@ impl Objects {
         }
     }
 
+    /// A claim of the Pod's namespace, as it is now. If it is not bound, `changes` tells when it is.
+    pub async fn claim(&self, pod: &Pod, name: &str) -> Result<PersistentVolumeClaim, String> {
+        let key = Key::new(pod.namespace(), name);
+        let found = self.client.get::<PersistentVolumeClaim>(key.namespace(), name).await;
+        if !found.as_ref().is_ok_and(|claim| claim_phase(claim) == "Bound") {
+            lock(&self.read.awaited).insert(key, 0);
+            self.read.awaiting.notify_one();
+        }
+        found.map_err(|status| {
+            let why = format!("failed to fetch PVC from API server: {}", status.message);
+            format!("error processing PVC {}/{name}: {why}", pod.namespace())
+        })
+    }
+
+    /// A volume as it is now and, where it matters to it, the Node of this name.
+    pub async fn volume(&self, name: &str, node: Option<&str>) -> Result<(PersistentVolume, Option<Node>), String> {
+        let failed = |status: Status| format!("failed to fetch PV {name} from API server: {}", status.message);
+        let volume = self.client.get::<PersistentVolume>(None, name).await.map_err(failed)?;
+        let bounded = volume.spec.as_ref().is_some_and(|spec| spec.node_affinity.is_some());
+        let node = match node.filter(|_| bounded) {
+            Some(node) => Some(self.client.get::<Node>(None, node).await.map_err(failed)?),
+            None => None,
+        };
+        Ok((volume, node))
+    }
+
     /// The Services whose addresses a Pod gets as variables.
     pub fn services_for(&self, pod: &Pod) -> Vec<Arc<Service>> {
         let mut services = self.services.list_namespace(pod.namespace());
@@ -174,8 +224,34 @@ async fn look(client: Client, read: Arc<Read>) {
                 }
                 Err(_) => continue,
             }
-            let changed = Changed { secret, key };
-            lock(&read.changes).retain(|listener| listener.send(changed.clone()).is_ok());
+            let what = if secret { What::Secret } else { What::ConfigMap };
+            read.tell(&Changed { what, key });
+        }
+    }
+}
+
+/// Looks at the claims that Pods wait for, and tells of those that are bound.
+async fn look_at_claims(client: Client, read: Arc<Read>) {
+    loop {
+        if lock(&read.awaited).is_empty() {
+            read.awaiting.notified().await;
+        }
+        tokio::time::sleep(AWAIT).await;
+        let all: Vec<Key> = lock(&read.awaited).keys().cloned().collect();
+        for key in all {
+            let now = client.get::<PersistentVolumeClaim>(key.namespace(), &key.name).await;
+            let bound = now.is_ok_and(|claim| claim_phase(&claim) == "Bound");
+            {
+                let mut awaited = lock(&read.awaited);
+                let Some(looks) = awaited.get_mut(&key) else { continue };
+                *looks += 1;
+                if bound || *looks >= PATIENCE {
+                    awaited.remove(&key);
+                }
+            }
+            if bound {
+                read.tell(&Changed { what: What::Claim, key });
+            }
         }
     }
 }

@@ -18,7 +18,7 @@ use super::{
     events,
     executor::{Found, Happening},
     machine::Machine,
-    objects::{Changed, Objects, references},
+    objects::{Changed, Objects, What, references},
     observed::{Intent, Observed, Stop},
     remembered,
     resize::{Allocation, Allotment},
@@ -27,7 +27,10 @@ use super::{
     unreadable,
     worker::{self, Ended, Handle, News},
 };
-use crate::client::{Delta, Informer, Key, Unreadable};
+use crate::{
+    api::persistent_volume::all_used,
+    client::{Delta, Informer, Key, Unreadable},
+};
 
 /// How often tokens are looked after, and mirror Pods that could not be made are tried again.
 const UPKEEP: Duration = Duration::from_secs(30);
@@ -349,5 +352,9 @@ fn concerns(pod: &Pod, changed: &Changed) -> bool {
         return false;
     }
     let (maps, secrets) = references(pod);
-    if changed.secret { secrets.contains(&changed.key.name) } else { maps.contains(&changed.key.name) }
+    match changed.what {
+        What::ConfigMap => maps.contains(&changed.key.name),
+        What::Secret => secrets.contains(&changed.key.name),
+        What::Claim => all_used(pod).iter().any(|used| used.name == changed.key.name),
+    }
 }

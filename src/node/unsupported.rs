@@ -16,9 +16,6 @@ const POD: &[Rule<Pod>] = &[
     ("spec.securityContext.appArmorProfile", |p| {
         context(p, |c| c.app_armor_profile.as_ref().is_some_and(|a| a.type_ != "Unconfined"))
     }),
-    ("spec.securityContext.fsGroupChangePolicy", |p| {
-        context(p, |c| c.fs_group_change_policy.as_deref() == Some("OnRootMismatch"))
-    }),
     ("spec.securityContext.windowsOptions", |p| context(p, |c| c.windows_options.is_some())),
 ];
 
@@ -27,7 +24,6 @@ fn context(pod: &Pod, f: impl Fn(&k8s_openapi::api::core::v1::PodSecurityContext
 }
 
 const CONTAINER: &[Rule<Container>] = &[
-    ("volumeDevices", |c| c.volume_devices.as_ref().is_some_and(|v| !v.is_empty())),
     ("resources.claims", |c| c.resources.as_ref().is_some_and(|r| r.claims.as_ref().is_some_and(|c| !c.is_empty()))),
     ("resources.limits.ephemeral-storage", |c| limit(c, "ephemeral-storage")),
     ("resources.limits.hugepages", |c| limit(c, "hugepages-")),

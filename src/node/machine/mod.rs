@@ -210,6 +210,7 @@ impl Machine {
         let env = env(pod, &part.container, &sources, &self.facts(&order.ips))?;
         let mut mounts = self.managed_files(pod, part, &order).map_err(|e| Trouble::new("CreateContainerError", e))?;
         mounts.extend(self.volumes.mounts(pod, part, &env)?);
+        let devices = self.volumes.devices(pod, part)?;
         let hostname = files::hostname(pod, &self.names.domain);
         let mut spec = translate::container(Context {
             pod,
@@ -218,6 +219,7 @@ impl Machine {
             image: &image,
             env,
             mounts,
+            devices,
             hostname: &hostname,
             log: self.log(pod, part.name(), order.restart),
             memory: self.facts.memory,

@@ -41,6 +41,19 @@ impl Mounted {
     }
 }
 
+/// A device of the host that a container shall have, as the host has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Where the container finds it.
+    pub path: String,
+    /// `st_rdev`.
+    pub number: u64,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub read_only: bool,
+}
+
 /// What a translation needs beside the manifest.
 pub struct Context<'a> {
     pub pod: &'a Pod,
@@ -51,6 +64,8 @@ pub struct Context<'a> {
     pub env: env::Env,
     /// Volumes and managed files, in the manifest's order.
     pub mounts: Vec<Mounted>,
+    /// Volumes that are block devices.
+    pub devices: Vec<Device>,
     pub hostname: &'a str,
     pub log: PathBuf,
     /// The node's memory in bytes.
@@ -161,7 +176,8 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
         "linux": {
             "maskedPaths": masked,
             "readonlyPaths": read_only,
-            "resources": { "devices": devices(container) },
+            "devices": context.devices.iter().map(block_device).collect::<Vec<_>>(),
+            "resources": { "devices": allowed(container, &context.devices)? },
             "seccomp": seccomp,
             "rootfsPropagation": propagation(&context.mounts),
         },
@@ -183,6 +199,27 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
         labels: labels::of_container(pod, part, order, &image.layers),
         annotation: String::new(),
     })
+}
+
+fn block_device(device: &Device) -> Value {
+    let (major, minor) = (rustix::fs::major(device.number), rustix::fs::minor(device.number));
+    json!({
+        "path": device.path, "type": "b", "major": major, "minor": minor,
+        "fileMode": device.mode, "uid": device.uid, "gid": device.gid,
+    })
+}
+
+/// The rules of a container's devices: the usual ones, and leave for those that it is given.
+fn allowed(container: &Container, given: &[Device]) -> Result<Vec<oci::LinuxDeviceCgroup>, Trouble> {
+    let mut rules = devices(container);
+    for device in given {
+        let rule = json!({
+            "allow": true, "type": "b", "access": if device.read_only { "rm" } else { "rwm" },
+            "major": rustix::fs::major(device.number), "minor": rustix::fs::minor(device.number),
+        });
+        rules.push(serde_json::from_value(rule).map_err(create_error)?);
+    }
+    Ok(rules)
 }
 
 /// What a container may do to the host's devices.

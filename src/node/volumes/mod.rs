@@ -1,13 +1,15 @@
 //! Volumes: from `spec.volumes` to folders on the host, and from `volumeMounts` to bind mounts.
 //!
 //! ```text
-//!   <state>/pods/<uid>/volumes/<name>                 emptyDir, configMap
+//!   <state>/pods/<uid>/volumes/<name>                 emptyDir, configMap; of a claim a link to where its volume is
 //!   <run>/volumes/<uid>/<name>                        secret, projected, downwardAPI: one tmpfs a node
 //!   <state>/pods/<uid>/subpaths/<container>/<index>   what a subPath resolved to, bound there
 //! ```
 
 pub mod atomic;
+pub mod claims;
 mod host_path;
+pub mod ownership;
 pub mod payload;
 mod subpath;
 mod tokens;
@@ -15,9 +17,9 @@ mod tokens;
 use std::{
     collections::BTreeSet,
     fs, io,
-    os::unix::fs::{PermissionsExt, chown},
+    os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume, VolumeMount};
@@ -29,12 +31,12 @@ use super::{
     qos,
     spec::{Part, PodExt},
     translate::{
-        Mounted,
+        Device, Mounted,
         env::{Env, Facts, Sources},
         expand,
     },
 };
-use crate::api::Env as World;
+use crate::api::{Env as World, persistent_volume};
 use atomic::{File, Payload};
 pub use tokens::Tokens;
 
@@ -46,6 +48,8 @@ pub struct Volumes {
     objects: Arc<Objects>,
     tokens: Tokens,
     world: World,
+    /// Held while a Pod takes a volume that may be for one alone.
+    taking: Mutex<()>,
 }
 
 fn mount_error(volume: &str, why: impl std::fmt::Display) -> Trouble {
@@ -63,7 +67,7 @@ impl Volumes {
     ) -> io::Result<Volumes> {
         fs::create_dir_all(&pods)?;
         mounts::keep_in_memory(&memory)?;
-        Ok(Volumes { pods, memory, objects, tokens, world })
+        Ok(Volumes { pods, memory, objects, tokens, world, taking: Mutex::default() })
     }
 
     pub fn folder(&self, pod: &Pod) -> PathBuf {
@@ -83,15 +87,78 @@ impl Volumes {
         if volume.secret.is_some() || volume.projected.is_some() || volume.downward_api.is_some() {
             return self.memory.join(pod.uid()).join(&volume.name);
         }
-        self.folder(pod).join("volumes").join(&volume.name)
+        let own = self.folder(pod).join("volumes").join(&volume.name);
+        fs::read_link(&own).unwrap_or(own)
     }
 
     /// Makes all volumes of the Pod. What exists already stays as it is.
     pub async fn prepare(&self, pod: &Arc<Pod>, facts: &Facts) -> Result<(), Trouble> {
         for volume in pod.spec().volumes.iter().flatten() {
-            self.prepare_one(pod, volume, facts).await.map_err(|why| mount_error(&volume.name, why))?;
+            match persistent_volume::used(pod, volume) {
+                Some(used) => self.prepare_claim(pod, volume, &used).await?,
+                None => self.prepare_one(pod, volume, facts).await.map_err(|why| mount_error(&volume.name, why))?,
+            }
         }
         Ok(())
+    }
+
+    /// Makes the link to where the volume of a claim is.
+    ///
+    /// 1. see that the claim has one, 2. see what it is here, 3. see that it is there, 4. give it to the Pod's group, 5. link.
+    async fn prepare_claim(&self, pod: &Pod, volume: &Volume, used: &persistent_volume::Used) -> Result<(), Trouble> {
+        let link = self.folder(pod).join("volumes").join(&volume.name);
+        if fs::read_link(&link).is_ok() {
+            return Ok(());
+        }
+        let unprocessed = |why: String| claims::unprocessed(&volume.name, why);
+        let claim = self.objects.claim(pod, &used.name).await.map_err(unprocessed)?;
+        let name = claims::bound(pod, used, &claim).map_err(unprocessed)?;
+        let (found, node) = self.objects.volume(name, pod.spec().node_name.as_deref()).await.map_err(unprocessed)?;
+        let place = claims::place(pod, volume, &claim, &found, node.as_ref())?;
+        place.check()?;
+        let failed = |why: io::Error| mount_error(&place.volume, format!("{}: {why}", place.path.display()));
+        self.own(pod, volume, &place).await.map_err(failed)?;
+        // What a panic left behind is sound: a link is made at once or not at all.
+        let _taking = self.taking.lock().unwrap_or_else(|p| p.into_inner());
+        if place.alone && claims::is_taken(&self.pods, &self.folder(pod), &place.path) {
+            let why = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+            return Err(unprocessed(why.to_owned()));
+        }
+        fs::create_dir_all(link.parent().unwrap_or(&link)).and_then(|()| symlink(&place.path, &link)).map_err(failed)
+    }
+
+    /// Gives a volume to the group that the Pod names. Paths of the host stay as they are.
+    async fn own(&self, pod: &Pod, volume: &Volume, place: &claims::Place) -> io::Result<()> {
+        let Some(group) = fs_group(pod).filter(|_| place.kind == claims::Kind::Local && !place.block) else {
+            return Ok(());
+        };
+        let context = pod.spec().security_context.as_ref();
+        let on_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
+        let (path, read_only) = (place.path.clone(), is_read_only(volume));
+        let given = tokio::task::spawn_blocking(move || ownership::give(&path, group, read_only, on_mismatch));
+        given.await.map_err(io::Error::other)?
+    }
+
+    /// The devices of one container that are volumes of the Pod.
+    pub fn devices(&self, pod: &Pod, part: &Part<'_>) -> Result<Vec<Device>, Trouble> {
+        let mut devices = Vec::new();
+        for wanted in part.container.volume_devices.iter().flatten() {
+            let volume = pod.spec().volumes.iter().flatten().find(|volume| volume.name == wanted.name);
+            let found = volume.map(|volume| (fs::metadata(self.path(pod, volume)), is_read_only(volume)));
+            let Some((Ok(found), read_only)) = found else {
+                let why = format!("cannot find volume \"{}\" to map into container \"{}\"", wanted.name, part.name());
+                return Err(Trouble::new("CreateContainerConfigError", why));
+            };
+            devices.push(Device {
+                path: wanted.device_path.clone(),
+                number: found.rdev(),
+                mode: found.mode() & 0o7777,
+                uid: found.uid(),
+                gid: found.gid(),
+                read_only,
+            });
+        }
+        Ok(devices)
     }
 
     async fn prepare_one(&self, pod: &Arc<Pod>, volume: &Volume, facts: &Facts) -> Result<(), String> {
@@ -201,6 +268,13 @@ impl Volumes {
             }
         };
         mounts::below(&self.folder(pod)).into_iter().rev().for_each(&mut unmount);
+        for entry in fs::read_dir(self.folder(pod).join("volumes")).into_iter().flatten().flatten() {
+            // Of a claim: whoever waits for its volume may have it now.
+            if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
+                fs::remove_file(entry.path())
+                    .unwrap_or_else(|e| errors.push(format!("{}: {e}", entry.path().display())));
+            }
+        }
         if let Err(e) = remove_dir(&self.memory.join(pod.uid())) {
             errors.push(e);
         }
@@ -246,6 +320,11 @@ fn remove_dir(path: &Path) -> Result<(), String> {
 
 fn fs_group(pod: &Pod) -> Option<u32> {
     pod.spec().security_context.as_ref().and_then(|c| c.fs_group).and_then(|g| u32::try_from(g).ok())
+}
+
+/// Whether a Pod uses its claim for reading alone.
+fn is_read_only(volume: &Volume) -> bool {
+    volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.read_only == Some(true))
 }
 
 /// The user that all containers run as, where the manifest says so for each.
@@ -310,7 +389,7 @@ fn options(mount: &VolumeMount, volume: &Volume) -> Vec<String> {
         || volume.secret.is_some()
         || volume.projected.is_some()
         || volume.downward_api.is_some();
-    let read_only = managed || mount.read_only == Some(true);
+    let read_only = managed || is_read_only(volume) || mount.read_only == Some(true);
     let recursive = matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible"));
     let mode = match (read_only, recursive) {
         (true, true) => "rro",

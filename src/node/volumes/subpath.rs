@@ -29,8 +29,9 @@ pub fn open_beneath(volume: &Path, sub: &str) -> io::Result<OwnedFd> {
     }
 }
 
-/// Makes the folders of `sub`, each by a descriptor of its parent.
+/// Makes the folders of `sub`, each by a descriptor of its parent, as open to its users as the volume itself.
 fn make(root: &OwnedFd, sub: &Path) -> io::Result<OwnedFd> {
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(root)?.st_mode & 0o7777);
     let mut done = PathBuf::new();
     let mut parent = root.try_clone()?;
     for part in sub.components() {
@@ -40,11 +41,15 @@ fn make(root: &OwnedFd, sub: &Path) -> io::Result<OwnedFd> {
         done.push(part);
         let opened = match openat2(root, &done, FLAGS, Mode::empty(), BENEATH) {
             Err(rustix::io::Errno::NOENT) => {
-                match mkdirat(&parent, part.as_os_str(), Mode::from_raw_mode(0o755)) {
-                    Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-                    Err(e) => return Err(e.into()),
+                let made = match mkdirat(&parent, part.as_os_str(), Mode::from_raw_mode(0o700)) {
+                    Err(rustix::io::Errno::EXIST) => false,
+                    other => other.map(|()| true)?,
+                };
+                let folder = openat2(root, &done, FLAGS, Mode::empty(), BENEATH)?;
+                if made {
+                    rustix::fs::chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), mode)?;
                 }
-                openat2(root, &done, FLAGS, Mode::empty(), BENEATH)?
+                folder
             }
             other => other?,
         };

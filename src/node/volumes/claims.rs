@@ -1,0 +1,181 @@
+//! Claims: what the PersistentVolume of a Pod's claim is on this node, and whether the Pod may have it.
+//!
+//! Upstream: `getPVCExtractPV`, `getPVSpec` and `createVolumeSpec` of the kubelet's volume manager, and its plugins
+//! `local` and `host_path`.
+
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+
+use super::host_path;
+use crate::{
+    api::persistent_volume::{Used, claim_phase, claim_ref, is_own, is_reachable, uid, volume_name},
+    node::{executor::Trouble, spec::PodExt},
+};
+
+/// What a volume is on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The PersistentVolume's name.
+    pub volume: String,
+    pub path: PathBuf,
+    pub kind: Kind,
+    /// To be a device of the containers, not a folder.
+    pub block: bool,
+    /// One Pod alone may have it.
+    pub alone: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// With the type that `path` has to be of.
+    HostPath(String),
+    Local,
+}
+
+/// What keeps a Pod from getting as far as to mount its volume.
+pub fn unprocessed(volume: &str, why: impl std::fmt::Display) -> Trouble {
+    let message = format!(
+        "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], \
+         failed to process volumes=[{volume}]: {why}"
+    );
+    Trouble::new("FailedMount", message)
+}
+
+/// The name of the PersistentVolume that a claim is bound to, or why the Pod has to wait.
+pub fn bound<'c>(pod: &Pod, used: &Used, claim: &'c PersistentVolumeClaim) -> Result<&'c str, String> {
+    let error = |why: &str| Err(format!("error processing PVC {}/{}: {why}", pod.namespace(), used.name));
+    if used.ephemeral {
+        is_own(pod, claim)?;
+    }
+    // Nobody is to begin to use what is about to go.
+    if claim.metadata.deletion_timestamp.is_some() {
+        return error("PVC is being deleted");
+    }
+    if claim_phase(claim) != "Bound" {
+        return error("PVC is not bound");
+    }
+    volume_name(claim).map_or_else(|| error("PVC has empty pvc.Spec.VolumeName"), Ok)
+}
+
+/// Whether any container wants a Pod's volume as a folder, and whether any wants it as a device.
+fn wanted(pod: &Pod, name: &str) -> (bool, bool) {
+    let parts = pod.parts();
+    let mut mounts = parts.iter().flat_map(|part| part.container.volume_mounts.iter().flatten());
+    let mut devices = parts.iter().flat_map(|part| part.container.volume_devices.iter().flatten());
+    (mounts.any(|mount| mount.name == name), devices.any(|device| device.name == name))
+}
+
+/// What the volume of a claim is here, by what its manifest says; nothing has been looked at on the machine yet.
+pub fn place(
+    pod: &Pod,
+    volume: &Volume,
+    claim: &PersistentVolumeClaim,
+    found: &PersistentVolume,
+    node: Option<&Node>,
+) -> Result<Place, Trouble> {
+    let name = found.metadata.name.clone().unwrap_or_default();
+    let refused = |why: String| Err(unprocessed(&volume.name, why));
+    let Some(to) = claim_ref(found).filter(|to| uid(to).is_some()) else {
+        let why = "it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim";
+        return refused(format!("found PV object {name} but {why}"));
+    };
+    let (theirs, ours) = (uid(to).unwrap_or_default(), claim.metadata.uid.as_deref().unwrap_or_default());
+    if theirs != ours {
+        let why = format!("its pv.Spec.ClaimRef.UID {theirs} does not point to claim.UID {ours}");
+        return refused(format!("found PV object {name} but {why}"));
+    }
+    let spec = found.spec.clone().unwrap_or_default();
+    let block = spec.volume_mode.as_deref() == Some("Block");
+    match (block, wanted(pod, &volume.name)) {
+        (true, (true, _)) => {
+            return refused(format!("volume {} has volumeMode Block, but is specified in volumeMounts", volume.name));
+        }
+        (false, (_, true)) => {
+            return refused(format!(
+                "volume {} has volumeMode Filesystem, but is specified in volumeDevices",
+                volume.name
+            ));
+        }
+        _ => {}
+    }
+    let labels = node.and_then(|node| node.metadata.labels.as_ref());
+    let node_name = node.and_then(|node| node.metadata.name.as_deref()).unwrap_or_default();
+    if !is_reachable(found, node_name, |key| labels?.get(key).map(String::as_str)) {
+        let why = "MountVolume.NodeAffinity check failed for volume";
+        return Err(Trouble::new("FailedMount", format!("{why} {name:?} : no matching NodeSelectorTerms")));
+    }
+    let (path, kind) = match (spec.host_path, spec.local) {
+        (Some(host), _) => (host.path, Kind::HostPath(host.type_.unwrap_or_default())),
+        (None, Some(local)) => (local.path, Kind::Local),
+        (None, None) => return refused(format!("this node does not mount volumes of the kind {}", source(found))),
+    };
+    let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
+    let alone = modes.iter().any(|mode| mode == "ReadWriteOncePod");
+    Ok(Place { volume: name, path: PathBuf::from(path), kind, block, alone })
+}
+
+/// The field of a volume that says what it is: `nfs`, `csi`, ...
+fn source(volume: &PersistentVolume) -> String {
+    const OTHERS: [&str; 8] = [
+        "accessModes",
+        "capacity",
+        "claimRef",
+        "mountOptions",
+        "nodeAffinity",
+        "persistentVolumeReclaimPolicy",
+        "storageClassName",
+        "volumeMode",
+    ];
+    let spec = serde_json::to_value(&volume.spec).unwrap_or_default();
+    let fields = spec.as_object().into_iter().flatten();
+    let mut kinds = fields.filter(|(name, value)| !OTHERS.contains(&name.as_str()) && value.is_object());
+    kinds.next().map_or_else(|| "none".to_owned(), |(name, _)| name.clone())
+}
+
+impl Place {
+    /// Looks whether what is at the path can be mounted.
+    pub fn check(&self) -> Result<(), Trouble> {
+        let (path, name) = (self.path.display(), &self.volume);
+        let failed = |stage: &str, why: String| {
+            Err(Trouble::new("FailedMount", format!("MountVolume.{stage} failed for volume {name:?} : {why}")))
+        };
+        if let Kind::HostPath(kind) = &self.kind {
+            if let Err(why) = host_path::check(&self.path, kind) {
+                return failed("SetUp", why);
+            }
+        }
+        // Where nothing is said of a folder of the host, none needs to be there: it is made, as container runtimes do.
+        let found = std::fs::metadata(&self.path);
+        if self.kind == Kind::HostPath(String::new()) && !self.block && found.is_err() {
+            return std::fs::create_dir_all(&self.path).or_else(|e| failed("SetUp", format!("mkdir {path}: {e}")));
+        }
+        let kind = match found {
+            Ok(found) => found.file_type(),
+            Err(_) => return failed("NewMounter initialization", format!("path \"{path}\" does not exist")),
+        };
+        match (self.block, &self.kind) {
+            (true, _) if is_block_device(kind) => Ok(()),
+            (true, _) => failed("MapVolume", format!("{path} is not a block device")),
+            (false, Kind::Local) if !kind.is_dir() => {
+                let why = format!("{path} is not a directory; this node makes no file systems on devices");
+                failed("MountDevice", why)
+            }
+            (false, _) => Ok(()),
+        }
+    }
+}
+
+fn is_block_device(kind: std::fs::FileType) -> bool {
+    std::os::unix::fs::FileTypeExt::is_block_device(&kind)
+}
+
+/// Whether a Pod other than that of the folder `own` has the volume at `place`: the links of all Pods are below `root`.
+pub fn is_taken(root: &Path, own: &Path, place: &Path) -> bool {
+    let entries = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut links = entries(root.to_owned())
+        .filter(|pod| pod.path() != own)
+        .flat_map(|pod| entries(pod.path().join("volumes")))
+        .filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    links.any(|target| target == place)
+}
