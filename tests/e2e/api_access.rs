@@ -149,7 +149,7 @@ fn a_pod_of_a_node_of_its_own_reaches_a_server_elsewhere() {
     drop(agent);
 }
 
-const TOKEN: &str = "
+pub const TOKEN: &str = "
 apiVersion: v1
 kind: Secret
 metadata: {name: bootstrap-token-abcdef, namespace: kube-system}

@@ -32,4 +32,5 @@ mod services;
 mod sets;
 mod several_nodes;
 mod static_pods;
+mod storage;
 mod volumes;

@@ -1,0 +1,258 @@
+//! PersistentVolumes under real Pods: what survives them, where they pull them, who may share them, and devices.
+
+use std::{fs, path::Path, process::Command, time::Duration};
+
+use crate::support::{TestNode, contains, eventually, leftovers::Machine, node::busybox_tar};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_stateful_set_comes_back_to_its_claims_where_its_volumes_are() {
+    let server = TestNode::server(&[]);
+    let names = ["n1", "n2"];
+    let _agents = names.map(|name| TestNode::agent(&server, name));
+    for name in names {
+        server.ok(&["image", "--node", name, "import", busybox_tar().to_str().unwrap(), "localhost/busybox:1"]);
+    }
+    let disks = tempfile::tempdir().unwrap();
+    let manifest = include_str!("../../manifests/persistent-volume.yaml");
+    server.apply(&manifest.replace("/tmp/podwright-disks", disks.path().to_str().unwrap()));
+    let why = "0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind.";
+    eventually(why, PATIENCE, || contains(&server.ok(&["-n", "storage", "events", "--for", "pod/journal-0"]), why));
+    let waiting = server.ok(&["-n", "storage", "events", "--for", "pvc/data-journal-0"]);
+    contains(&waiting, "waiting for first consumer to be created before binding").unwrap();
+    // Of two nodes one reaches the volumes.
+    server.ok(&["label", "node", "n2", "disk=here"]);
+    server.ok(&["-n", "storage", "rollout", "status", "statefulset/journal", "--timeout=60s"]);
+    assert_eq!(server.field(&["-n", "storage", "pods"], ".items[*].spec.nodeName"), "n2 n2");
+    assert_eq!(server.field(&["-n", "storage", "pvc"], ".items[*].status.phase"), "Bound Bound");
+    let starts = || server.run(&["-n", "storage", "exec", "journal-0", "--", "cat", "/data/starts"]).out;
+    assert_eq!(starts(), "journal-0 has started\n");
+    let claim = ["-n", "storage", "pvc", "data-journal-0"];
+    let volume = server.field(&claim, ".spec.volumeName");
+    let uid = server.field(&["-n", "storage", "pod", "journal-0"], ".metadata.uid");
+    server.ok(&["-n", "storage", "delete", "pod", "journal-0"]);
+    eventually("it comes back to what it wrote", PATIENCE, || match starts() {
+        text if text == "journal-0 has started\n".repeat(2) => Ok(()),
+        text => Err(text),
+    });
+    assert_ne!(server.field(&["-n", "storage", "pod", "journal-0"], ".metadata.uid"), uid);
+    assert_eq!(server.field(&claim, ".spec.volumeName"), volume);
+    // A claim in use stays; what was written stays without claims.
+    server.ok(&["-n", "storage", "delete", "pvc", "data-journal-0", "--wait=false"]);
+    assert!(!server.field(&claim, ".metadata.deletionTimestamp").is_empty());
+    server.ok(&["-n", "storage", "delete", "statefulset", "journal"]);
+    eventually("the claim goes with its last Pod", PATIENCE, || {
+        match server.run(&["-n", "storage", "get", "pvc"]).out {
+            left if left.contains("data-journal-1") && !left.contains("data-journal-0") => Ok(()),
+            left => Err(left),
+        }
+    });
+    server.wait_field(&["pv", &volume], ".status.phase", "Released", PATIENCE);
+    let kept = disks.path().join(volume.trim_start_matches("disk-")).join("starts");
+    assert_eq!(fs::read_to_string(kept).unwrap().lines().count(), 2);
+}
+
+/// Claims on local volumes of the only node, and Pods that use them.
+fn local(folder: &Path) -> String {
+    let at = folder.display();
+    let volume = |name: &str, kind: &str, mode: &str| {
+        format!(
+            "
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: {name}}}
+spec:
+  storageClassName: ''
+  capacity: {{storage: 1Gi}}
+  accessModes: [{kind}]
+  volumeMode: {mode}
+  claimRef: {{namespace: default, name: {name}}}
+  local: {{path: '{at}/{name}'}}
+  nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [{{key: kubernetes.io/hostname, operator: In, values: [n1]}}]}}]}}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: {name}}}
+spec:
+  storageClassName: ''
+  accessModes: [{kind}]
+  volumeMode: {mode}
+  resources: {{requests: {{storage: 1Gi}}}}
+---"
+        )
+    };
+    let pod = |name: &str, claim: &str, more: &str, uses: &str| {
+        format!(
+            "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  terminationGracePeriodSeconds: 0
+  securityContext: {{runAsUser: 1000, fsGroup: 4242}}
+  containers: [{{name: c, image: 'localhost/busybox:1', command: [sleep, '1000'], {uses}}}]
+  volumes: [{{name: v, persistentVolumeClaim: {{claimName: {claim}{more}}}}}]
+---"
+        )
+    };
+    let mount = "volumeMounts: [{name: v, mountPath: /v}]";
+    [
+        volume("shared", "ReadWriteOnce", "Filesystem"),
+        volume("alone", "ReadWriteOncePod", "Filesystem"),
+        volume("disk", "ReadWriteOnce", "Block"),
+        pod("writer", "shared", "", mount),
+        pod("reader", "shared", ", readOnly: true", mount),
+        pod("below", "shared", "", "volumeMounts: [{name: v, mountPath: /v, subPath: deep/er}]"),
+        pod("first", "alone", "", mount),
+        pod("device", "disk", "", "securityContext: {runAsUser: 0}, volumeDevices: [{name: v, devicePath: /dev/mine}]"),
+        pod("mistaken", "disk", "", mount),
+    ]
+    .concat()
+}
+
+/// A file as a block device, for as long as it lives.
+struct Loop(String);
+
+impl Loop {
+    fn of(file: &Path) -> Loop {
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(file).output().expect("util-linux is there");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        Loop(String::from_utf8_lossy(&made.stdout).trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        Command::new("losetup").args(["--detach", &self.0]).status().ok();
+    }
+}
+
+#[test]
+fn local_volumes_are_mounted_and_mapped_as_their_claims_say() {
+    let mut node = TestNode::start(&["--node-name", "n1"]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    let folder = tempfile::tempdir().unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), [b"the disk".as_slice(), &[0; 65536 - 8]].concat()).unwrap();
+    let disk = Loop::of(file.path());
+    std::os::unix::fs::symlink(&disk.0, folder.path().join("disk")).unwrap();
+    for name in ["shared", "alone"] {
+        fs::create_dir(folder.path().join(name)).unwrap();
+    }
+    fs::write(folder.path().join("shared/old"), "old").unwrap();
+    node.apply(&local(folder.path()));
+    for name in ["writer", "reader", "below", "first", "device"] {
+        node.wait("condition=Ready", &[&format!("pod/{name}")], PATIENCE);
+    }
+    let inside = |node: &TestNode, pod: &str, script: &str| node.run(&["exec", pod, "--", "sh", "-c", script]);
+    // The Pods' group may write what was root's, and what is made belongs to it.
+    assert_eq!(
+        inside(&node, "writer", "echo new >> /v/old && touch /v/fresh && stat -c %g /v/old /v/fresh").out,
+        "4242\n4242\n"
+    );
+    assert_eq!(inside(&node, "reader", "cat /v/old").out, "oldnew\n");
+    contains(&inside(&node, "reader", "touch /v/x").err, "Read-only file system").unwrap();
+    inside(&node, "below", "echo word > /v/file");
+    assert_eq!(fs::read_to_string(folder.path().join("shared/deep/er/file")).unwrap(), "word\n");
+    assert_eq!(inside(&node, "device", "test -b /dev/mine && head -c 8 /dev/mine").out, "the disk");
+    inside(&node, "device", "printf 'is mine.' | dd of=/dev/mine conv=notrunc,fsync");
+    assert_eq!(&fs::read(file.path()).unwrap()[..8], b"is mine.");
+    let told = |node: &TestNode, pod: &str, why: &str| {
+        eventually(why, PATIENCE, || contains(&node.ok(&["events", "--for", &format!("pod/{pod}")]), why));
+    };
+    told(&node, "mistaken", "volume v has volumeMode Block, but is specified in volumeMounts");
+    // One Pod alone; where the scheduler has no say, the node looks to it.
+    let second = "
+apiVersion: v1
+kind: Pod
+metadata: {name: second}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '1000'], volumeMounts: [{name: v, mountPath: /v}]}]
+  volumes: [{name: v, persistentVolumeClaim: {claimName: alone}}]
+";
+    node.apply(second);
+    told(
+        &node,
+        "second",
+        "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
+    );
+    let forced = second.replace("name: second", "name: forced").replace("spec:", "spec:\n  nodeName: n1");
+    node.apply(&forced);
+    told(&node, "forced", "volume uses the ReadWriteOncePod access mode and is already in use by another pod");
+    // What is mounted stays with the Pod when its agent is another.
+    node.kill();
+    node.spawn();
+    node.wait_ready();
+    eventually("the new agent finds it", PATIENCE, || match inside(&node, "writer", "cat /v/old") {
+        found if found.out == "oldnew\n" => Ok(()),
+        other => Err(other.all()),
+    });
+    node.ok(&["delete", "pod", "second", "first"]);
+    node.wait("condition=Ready", &["pod/forced"], PATIENCE);
+    node.ok(&["delete", "pods", "--all"]);
+    assert_eq!(
+        fs::read_to_string(folder.path().join("shared/old")).unwrap(),
+        "oldnew\n",
+        "a Pod takes nothing with it"
+    );
+    drop(node);
+    drop(disk);
+    untouched.assert_unchanged();
+}
+
+const WAITING: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: early}
+spec:
+  nodeName: member
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '1000'], volumeMounts: [{name: v, mountPath: /v}]}]
+  volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {
+    storageClassName: '', accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}}]
+";
+
+/// A node with an identity of its own, which may read its Pods' claims and volumes one by one.
+#[test]
+fn a_pod_waits_on_its_node_for_the_claim_of_its_own() {
+    let server = TestNode::server(&["--listen", "127.0.0.1:0"]);
+    server.apply(crate::api_access::TOKEN);
+    let mut agent = TestNode::joining(&server, "member", "abcdef.0123456789abcdef");
+    agent.spawn();
+    eventually("the node is ready", PATIENCE, || {
+        let answer = server.run(&["wait", "--for=condition=Ready", "node/member", "--timeout=1s"]);
+        if answer.code == 0 { Ok(()) } else { Err(answer.all() + &agent.log()) }
+    });
+    server.ok(&["image", "--node", "member", "import", busybox_tar().to_str().unwrap(), "localhost/busybox:1"]);
+    server.apply(WAITING);
+    let told = "Unable to attach or mount volumes: unmounted volumes=[v], unattached volumes=[], \
+                failed to process volumes=[v]: error processing PVC default/early-v: PVC is not bound";
+    eventually(told, PATIENCE, || contains(&server.ok(&["events", "--for", "pod/early"]), told));
+    let folder = tempfile::tempdir().unwrap();
+    server.apply(&format!(
+        "
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: late}}
+spec:
+  capacity: {{storage: 1Gi}}
+  accessModes: [ReadWriteOnce]
+  persistentVolumeReclaimPolicy: Delete
+  local: {{path: '{}'}}
+  nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [
+    {{key: kubernetes.io/hostname, operator: In, values: [member]}}]}}]}}}}
+",
+        folder.path().display()
+    ));
+    server.wait("condition=Ready", &["pod/early"], PATIENCE);
+    // Deleted in the foreground the Pod waits for its claim, and the claim not for the Pod.
+    server.ok(&["delete", "pod", "early", "--cascade=foreground"]);
+    assert_eq!(server.run(&["get", "pvc", "early-v"]).code, 1, "it goes with its Pod");
+    eventually("nobody can delete it", PATIENCE, || {
+        contains(&server.ok(&["events", "--for", "pv/late"]), "no deletable volume plugin matched")
+    });
+    server.wait_field(&["pv", "late"], ".status.phase", "Failed", PATIENCE);
+}
