@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
-    core::v1::{PersistentVolume, PersistentVolumeClaim},
+    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::StorageClass,
 };
 use podwright::{
@@ -13,7 +13,7 @@ use podwright::{
         cluster::Cluster,
         config,
         decide::{Decision, decide},
-        framework::{Change, Wakes},
+        framework::{Change, Nomination, Wakes},
         pod::PodInfo,
         profile::Profile,
     },
@@ -250,6 +250,18 @@ fn claims_that_no_node_helps() {
     cluster.set_pod(super::volumes::user("other", &["c"]), "n3");
     let why = "3 node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
     assert_eq!(refusal(&mut cluster, &user), format!("0/3 nodes are available: {why}."));
+    // A more important one takes it over.
+    let important = {
+        let mut pod = Pod::clone(&user.pod);
+        pod.spec.get_or_insert_default().priority = Some(9);
+        PodInfo::of(Arc::new(pod))
+    };
+    match decide(&important, &mut cluster, &Profile::default(), &Env::system()) {
+        Decision::Unschedulable { nomination: Nomination::Preempt { node, victims }, .. } => {
+            assert_eq!((node.as_str(), victims[0].1.as_str()), ("n3", "uid-other"));
+        }
+        other => panic!("{other:?}"),
+    }
     cluster.remove_pod("uid-other");
     assert!(matches!(decide(&user, &mut cluster, &Profile::default(), &Env::system()), Decision::Bind(_)));
 }
