@@ -22,7 +22,6 @@ pub(super) fn measure(
     history: &mut History,
     draft: &mut Draft,
 ) -> Option<(i32, String)> {
-    draft.status.current_metrics = None;
     let found = selected(view, scale, history, draft).and_then(|pods| largest(view, scale, &pods, draft));
     let Largest { replicas, metric } = match found {
         Ok(found) => found,

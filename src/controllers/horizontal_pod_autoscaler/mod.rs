@@ -280,6 +280,8 @@ fn decide(view: &View<'_>, scale: &Scale, history: &mut History, draft: &mut Dra
     let able = "the HPA controller was able to get the target's current scale";
     draft.set("AbleToScale", "True", "SucceededGetScale", able, now);
     history.begin(current, now);
+    // What was measured before does not stand for now.
+    draft.status.current_metrics = None;
     let (wanted, why) = match view.spec.bound(current) {
         Some(Bound::Disabled) => {
             let why = "scaling is disabled since the replica count of the target is zero";

@@ -177,6 +177,7 @@ fn bounds_come_before_all_metrics() {
     ] {
         let mut case = Case::of(replicas, &[900], json!({ "minReplicas": 2 }));
         case.metrics = Err("nobody has asked for it".into());
+        case.hpa["status"]["currentMetrics"] = json!([{ "type": "" }]);
         let ran = case.runs();
         assert_eq!((ran.to, ran.why.as_deref()), (to, why), "{replicas}");
         assert_eq!(ran.status["currentMetrics"], Value::Null);
