@@ -12,7 +12,7 @@
 //! client.report(node, &Report { .. }).await?                      // what an agent does, and a test
 //! ```
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -126,13 +126,6 @@ pub struct NodeMetrics {
     pub timestamp: Time,
     pub window: String,
     pub usage: ResourceList,
-}
-
-impl PodMetrics {
-    /// [`PodMetrics::window`] as a time; zero where it is none.
-    pub fn window(&self) -> Duration {
-        super::duration::parse(&self.window).unwrap_or_default()
-    }
 }
 
 macro_rules! resource {

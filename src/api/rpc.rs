@@ -3,7 +3,8 @@
 //! Methods take one object of named parameters. `get`, `list`, `create`, `update`, `patch`, `apply`, `delete`,
 //! `deletecollection` and `connect` take the fields of [`Request`](super::Request) but `verb`; `watch` takes the same and
 //! is a subscription (`watch`, `watchEvent`, `unwatch`) of [`Event`]s. An error's `code` is the HTTP code of the `Status`
-//! in its `data`. `node.sessions` is the subscription by which a node learns what it shall dial back for.
+//! in its `data`. `node.sessions` is the subscription by which a node learns what it shall dial back for; `update` of its
+//! subresource `usage` is how it tells what it uses (`metrics::Report`).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};

@@ -145,6 +145,18 @@ fn every_kind_has_a_row() {
 }
 
 #[test]
+fn metrics_are_summed_over_containers() {
+    let version = "metrics.k8s.io/v1beta1";
+    let usage = json!({"cpu": "1500u", "memory": "1Mi"});
+    let containers = json!([{"name": "a", "usage": usage}, {"name": "b", "usage": usage}]);
+    let pod = json!({"apiVersion": version, "kind": "PodMetrics", "metadata": {"name": "p"}, "window": "15s",
+        "containers": containers});
+    assert_eq!(row(pod), ["p", "3m", "2Mi", "15s"]);
+    let node = json!({"apiVersion": version, "kind": "NodeMetrics", "metadata": {"name": "n"}, "window": "15s", "usage": usage});
+    assert_eq!(row(node), ["n", "1500u", "1Mi", "15s"]);
+}
+
+#[test]
 fn services_and_their_like() {
     let meta = json!({"name": "a", "creationTimestamp": "2026-01-01T00:59:50Z"});
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"type": "NodePort",

@@ -175,6 +175,42 @@ fn percentages() {
     assert_eq!(scaled(&json!("-5%"), 7, Round::Up), None);
 }
 
+/// As Go's `time.Duration.String` writes them.
+#[test]
+fn durations_are_written_as_go_writes_them() {
+    for (nanos, text) in [
+        (0, "0s"),
+        (1, "1ns"),
+        (1_100, "1.1µs"),
+        (2_200_000, "2.2ms"),
+        (999_999_999, "999.999999ms"),
+        (1_000_000_000, "1s"),
+        (15_020_000_000, "15.02s"),
+        (60_000_000_000, "1m0s"),
+        (245_300_000_000, "4m5.3s"),
+        (3_600_000_000_000, "1h0m0s"),
+        (90_061_000_000_001, "25h1m1.000000001s"),
+    ] {
+        let duration = std::time::Duration::from_nanos(nanos);
+        assert_eq!(duration::go(duration), text);
+        assert_eq!(duration::parse(text).map(|d| d.as_micros()), Some(duration.as_micros()), "{text}");
+    }
+}
+
+#[test]
+fn usage_is_written_as_metrics_server_writes_it() {
+    for (nanocores, memory, cpu, bytes) in [
+        (0, 0, "0", "0"),
+        (1, 1000, "1n", "1k"),
+        (156_340, 11_304_960, "156340n", "11040Ki"),
+        (2_000_000, 1 << 20, "2m", "1Mi"),
+        (3_000_000_000, u64::MAX, "3", "9223372036854775807"),
+    ] {
+        let list = podwright::api::metrics::Usage { nanocores, memory }.quantities();
+        assert_eq!((list["cpu"].0.as_str(), list["memory"].0.as_str()), (cpu, bytes));
+    }
+}
+
 #[test]
 fn durations() {
     for (text, millis) in [("0", 0), ("1.5s", 1500), ("1h2m3s", 3_723_000), ("250ms", 250), ("1m30s", 90_000)] {
