@@ -4,6 +4,7 @@ mod limits;
 mod plan;
 mod replicas;
 mod samples;
+mod targets;
 
 use podwright::controllers::horizontal_pod_autoscaler::{Settings, Spec};
 use serde_json::{Value, json};
