@@ -4,6 +4,7 @@
 mod support;
 
 mod api_access;
+mod autoscale;
 mod bad_input;
 mod chaos;
 mod clients;
