@@ -32,6 +32,5 @@ fn autoscalers_are_made_and_shown() {
                 "New size: 2; reason: Current number of replicas below Spec.MinReplicas",
             ]),
         ),
-        ("kubectl get hpa.v1.autoscaling web -o jsonpath='{.spec.targetCPUUtilizationPercentage}'", Is("70")),
     ]);
 }
