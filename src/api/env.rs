@@ -12,8 +12,16 @@ use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 pub struct Env(Arc<Inner>);
 
 struct Inner {
-    simulated: Option<(Timestamp, tokio::time::Instant)>,
+    simulated: Option<Simulated>,
     rng: Mutex<StdRng>,
+}
+
+/// A clock of the simulation's own.
+struct Simulated {
+    start: Timestamp,
+    from: tokio::time::Instant,
+    /// By how much it was set since then.
+    set: Mutex<SignedDuration>,
 }
 
 impl Env {
@@ -26,19 +34,29 @@ impl Env {
     /// Must be called inside a tokio runtime.
     pub fn simulated(start: Timestamp, seed: u64) -> Env {
         Env(Arc::new(Inner {
-            simulated: Some((start, tokio::time::Instant::now())),
+            simulated: Some(Simulated { start, from: tokio::time::Instant::now(), set: Mutex::default() }),
             rng: Mutex::new(StdRng::seed_from_u64(seed)),
         }))
     }
 
     /// The time of day, in full precision.
     pub fn now(&self) -> Timestamp {
-        match self.0.simulated {
+        match &self.0.simulated {
             None => Timestamp::now(),
-            Some((start, from)) => {
+            Some(Simulated { start, from, set }) => {
                 let passed = SignedDuration::try_from(from.elapsed()).unwrap_or(SignedDuration::ZERO);
-                start.checked_add(passed).unwrap_or(start)
+                let set = *set.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                start.checked_add(passed.saturating_add(set)).unwrap_or(*start)
             }
+        }
+    }
+
+    /// Sets a simulated clock, forward or back, as an administrator or NTP sets a machine's: the time of day alone, nobody
+    /// waits longer or shorter for it. The machine's own clock is not ours to set.
+    pub fn set_clock(&self, by: SignedDuration) {
+        if let Some(simulated) = &self.0.simulated {
+            let mut set = simulated.set.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            *set = set.saturating_add(by);
         }
     }
 

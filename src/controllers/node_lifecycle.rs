@@ -10,6 +10,7 @@ use std::{
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, Pod, Taint};
+use tokio::time::Instant;
 
 use super::{
     Config, Context, Plan, Row,
@@ -28,17 +29,15 @@ pub const ROW: Row = Row {
     workers: 4,
     wire: |wires| {
         let informers = &wires.world.informers.clone();
-        let env = wires.env.clone();
         wires.on(&informers.leases, move |world, queue, change| {
             let key = Key::new("", &change.key.name);
-            world.heartbeats.hear(&key.name, env.now());
+            world.heartbeats.hear(&key.name);
             // A beat of a node that is well changes nothing: its timer is set anew when it fires.
             let silent = |node: Arc<Node>| condition(&node, "Ready").is_none_or(|ready| ready.status == "Unknown");
             if world.informers.nodes.get(&key).is_none_or(silent) {
                 queue.add(key);
             }
         });
-        let env = wires.env.clone();
         wires.on(&informers.nodes, move |world, queue, change| {
             let said = |node: &Node| node.status.as_ref().and_then(|status| status.conditions.clone());
             match &change.new {
@@ -46,7 +45,7 @@ pub const ROW: Row = Row {
                 Some(node) if change.old.as_ref().is_none_or(|old| said(old) != said(node)) => {
                     let silenced = condition(node, "Ready").is_none_or(|ready| ready.status == "Unknown");
                     if !silenced || change.old.is_none() {
-                        world.heartbeats.hear(&change.key.name, env.now());
+                        world.heartbeats.hear(&change.key.name);
                     }
                 }
                 Some(_) => {}
@@ -66,21 +65,23 @@ pub const ROW: Row = Row {
     reconcile,
 };
 
-/// When each node was heard last, by our own clock. After a restart every node gets its full grace again.
+/// When each node was heard last, by our own clock, the one that nobody sets: silence is how much time has passed, whatever
+/// the time of day is said to be. After a restart every node gets its full grace again.
 #[derive(Default)]
-pub struct Heartbeats(Mutex<HashMap<String, Timestamp>>);
+pub struct Heartbeats(Mutex<HashMap<String, Instant>>);
 
 impl Heartbeats {
-    fn hear(&self, node: &str, now: Timestamp) {
-        self.lock().insert(node.to_owned(), now);
+    fn hear(&self, node: &str) {
+        self.lock().insert(node.to_owned(), Instant::now());
     }
     fn forget(&self, node: &str) {
         self.lock().remove(node);
     }
-    fn last(&self, node: &str) -> Option<Timestamp> {
-        self.lock().get(node).copied()
+    /// As the time of day that it would be by the clock which shows `now`.
+    fn last(&self, node: &str, now: Timestamp) -> Option<Timestamp> {
+        self.lock().get(node).and_then(|heard| now.checked_sub(heard.elapsed()).ok())
     }
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Timestamp>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
@@ -88,7 +89,7 @@ impl Heartbeats {
 fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let world = context.world;
     let Some(node) = world.informers.nodes.get(key) else { return Plan::default() };
-    let heard = world.heartbeats.last(&key.name).unwrap_or(context.now);
+    let heard = world.heartbeats.last(&key.name, context.now).unwrap_or(context.now);
     let pods = if is_unready(&node) { world.informers.pods.indexed(Informers::BY_NODE, &key.name) } else { Vec::new() };
     plan(&node, &pods, heard, context.now, &world.config)
 }
