@@ -9,6 +9,7 @@ mod defaults;
 mod fuzz;
 mod invalid;
 mod kinds_table;
+mod level;
 mod managed_fields;
 mod manifests;
 mod patch;

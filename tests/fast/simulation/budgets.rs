@@ -6,11 +6,7 @@ use podwright::{client::Key, controllers::meta};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::json;
 
-use super::{
-    REST,
-    cluster::{Cluster, Wish},
-    run,
-};
+use super::{REST, cluster::Cluster, first_seed, run, wishes::Wish};
 
 fn healthy(cluster: &Cluster) -> usize {
     let pods = cluster.seen.pods.list();
@@ -52,10 +48,7 @@ async fn evict_for_a_while(cluster: &mut Cluster, rng: &mut StdRng, least: usize
 
 #[test]
 fn evictions_never_violate_a_budget() {
-    let first: u64 = match std::env::var("SIMULATION_SEED") {
-        Ok(seed) => seed.parse().expect("SIMULATION_SEED is a number"),
-        Err(_) => rand::rng().random_range(0..1_000_000),
-    };
+    let first = first_seed();
     for (seed, spec, least) in [
         (first, json!({ "minAvailable": 4 }), 4),
         (first + 1, json!({ "maxUnavailable": 2 }), 4),

@@ -6,7 +6,7 @@ use podwright::client::Key;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::json;
 
-use super::{cluster::Cluster, run};
+use super::{cluster::Cluster, first_seed, run};
 
 fn claim(name: &str, gigabytes: u32) -> serde_json::Value {
     json!({ "metadata": { "name": name }, "spec": {
@@ -34,11 +34,7 @@ fn bound(cluster: &Cluster) -> BTreeMap<String, String> {
 
 #[test]
 fn every_volume_has_one_claim() {
-    let seed: u64 = match std::env::var("SIMULATION_SEED") {
-        Ok(seed) => seed.parse().expect("SIMULATION_SEED is a number"),
-        Err(_) => rand::rng().random_range(0..1_000_000),
-    };
-    println!("SIMULATION_SEED={seed}");
+    let seed = first_seed();
     run(async {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut cluster = Cluster::rough(seed).await;

@@ -1,4 +1,4 @@
-//! What happened, in order: a store that notes every write.
+//! What happened, in order: a store that notes each of its writes, and has it judged at once.
 
 use std::{
     path::Path,
@@ -6,13 +6,31 @@ use std::{
 };
 
 use async_trait::async_trait;
-use podwright::store::{Change, Error, Memory, Outcome, Page, Range, Revision, Store, Txn, Watch};
+use podwright::{
+    api::Env,
+    store::{Change, Entry, Error, Memory, Outcome, Page, Range, Revision, Store, Txn, Watch},
+};
+
+use super::{
+    invariants,
+    world::{Step, World},
+};
 
 /// A store in memory that remembers each of its writes.
-#[derive(Default)]
 pub struct Recorded {
     memory: Memory,
-    lines: Mutex<Vec<Line>>,
+    env: Env,
+    seen: Mutex<Seen>,
+}
+
+/// What is known of a run.
+#[derive(Default)]
+pub struct Seen {
+    /// All writes, in order.
+    pub lines: Vec<Line>,
+    pub world: World,
+    /// What has been wrong since somebody looked.
+    pub violations: Vec<String>,
 }
 
 /// One write: two runs of one seed have the same ones.
@@ -31,20 +49,32 @@ impl std::fmt::Display for Line {
 }
 
 impl Recorded {
-    pub fn lines(&self) -> MutexGuard<'_, Vec<Line>> {
-        self.lines.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    pub fn new(env: Env) -> Recorded {
+        Recorded { memory: Memory::new(), env, seen: Mutex::default() }
     }
 
-    fn note(&self, changes: &[Change]) {
-        let line = |change: &Change| {
-            let bytes = change.now.as_ref().map(|entry| &entry.value);
-            Line {
-                key: change.key.clone(),
-                revision: change.revision,
-                text: bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()),
-            }
-        };
-        self.lines().extend(changes.iter().map(line));
+    pub fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Something has happened outside of the store.
+    pub fn step(&self, step: Step) {
+        let now = self.env.now();
+        let seen = &mut *self.seen();
+        seen.world.now = now;
+        seen.world.remember(&step);
+        seen.violations.extend(invariants::after(&seen.world, &step));
+    }
+
+    fn note(&self, change: &Change) {
+        let now = self.env.now();
+        let seen = &mut *self.seen();
+        let bytes = change.now.as_ref().map(|entry| &entry.value);
+        let text = bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        seen.lines.push(Line { key: change.key.clone(), revision: change.revision, text });
+        seen.world.now = now;
+        let step = seen.world.write(&change.key, bytes.map(|bytes| bytes.as_ref()));
+        seen.violations.extend(invariants::after(&seen.world, &step));
     }
 }
 
@@ -56,7 +86,7 @@ impl Store for Recorded {
     fn oldest(&self) -> Revision {
         self.memory.oldest()
     }
-    async fn get(&self, key: &str) -> Result<Option<podwright::store::Entry>, Error> {
+    async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
         self.memory.get(key).await
     }
     async fn list(&self, range: Range) -> Result<Page, Error> {
@@ -66,7 +96,7 @@ impl Store for Recorded {
         let before = self.memory.revision();
         let outcome = self.memory.commit(txn).await?;
         if self.memory.revision() > before {
-            self.note(&self.memory.history("", before).await?.0);
+            self.memory.history("", before).await?.0.iter().for_each(|change| self.note(change));
         }
         Ok(outcome)
     }

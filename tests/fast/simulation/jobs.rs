@@ -17,7 +17,7 @@ use podwright::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 
-use super::{cluster::Cluster, run};
+use super::{cluster::Cluster, first_seed, run};
 
 /// What Pods of a Job did while it counted on them.
 #[derive(Default)]
@@ -117,10 +117,7 @@ async fn run_job(cluster: &mut Cluster, rng: &mut StdRng, spec: Value, suspends:
 
 #[test]
 fn each_end_is_counted_once() {
-    let first: u64 = match std::env::var("SIMULATION_SEED") {
-        Ok(seed) => seed.parse().expect("SIMULATION_SEED is a number"),
-        Err(_) => rand::rng().random_range(0..1_000_000),
-    };
+    let first = first_seed();
     let template = json!({ "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "v1" }] } });
     let plain = json!({ "completions": 12, "parallelism": 4, "backoffLimit": 1000, "template": template });
     let mut indexed = plain.clone();

@@ -1,308 +1,157 @@
-//! Two sets of controllers and schedulers, each with an API server of its own, on one store: never do two act at once.
+//! Two control planes, each with an API server of its own, on one store: never do two act at once.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use async_trait::async_trait;
-use k8s_openapi::api::{
-    coordination::v1::Lease,
-    core::v1::{ConfigMap, Pod},
-};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::ConfigMap};
 use podwright::{
-    api::{Env, Options, Request, Response, Status, Verb, WatchEvent, rpc::Session},
+    api::{Options, Request, Response, Status, WatchEvent, rpc::Session},
     client::{
-        Client, Informers, Stream, Transport,
+        Client, Key, Stream, Transport,
         elector::{Election, NAMESPACE, Times},
-        local,
     },
-    controllers, scheduler,
-    server::{self, Server},
-    store::Memory,
+    controllers::meta,
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
-use tokio::{sync::mpsc::Receiver, task::JoinHandle, time::Instant};
+use tokio::{sync::mpsc::Receiver, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::run;
+use super::{
+    REST,
+    cluster::Cluster,
+    first_seed,
+    planes::{PARTS, Setup},
+    run,
+    wishes::Wish,
+};
 
-const PARTS: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
-
-/// What is seen of all sets.
-#[derive(Default)]
-struct Log {
-    violations: Vec<String>,
-    /// Which set's part has written something.
-    acted: BTreeSet<(String, &'static str)>,
+/// A cluster with two control planes and a Deployment.
+async fn cluster(seed: u64) -> (Cluster, Key) {
+    let mut cluster = Cluster::with(seed, Setup::Elected).await;
+    cluster.add_node("n1").await;
+    cluster.add_namespace("a").await;
+    let key = Key::new("a", "web");
+    cluster.deploy(&key, Wish::new(0, "v1")).await;
+    (cluster, key)
 }
 
-/// One set's way to its server, for one part of it. Cut off, calls fail after a while; what it watches still comes through,
-/// so that it has every reason to act.
-struct Way {
-    client: Client,
-    set: String,
-    part: &'static str,
-    cut: Arc<AtomicBool>,
-    log: Arc<Mutex<Log>>,
+async fn scale(cluster: &mut Cluster, key: &Key, replicas: i32) {
+    cluster.change(key, |wish| wish.replicas = replicas).await;
 }
 
-#[async_trait]
-impl Transport for Way {
-    async fn call(&self, request: Request) -> Result<Response, Status> {
-        if self.cut.load(Ordering::Relaxed) {
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            return Err(Status::unavailable("cut off"));
-        }
-        let reads = matches!(request.verb, Verb::Get | Verb::List);
-        let own = request.resource == "leases.coordination.k8s.io" && request.namespace.as_deref() == Some(NAMESPACE);
-        if !reads && !own && request.resource != "events" {
-            let lease = self.client.get::<Lease>(Some(NAMESPACE), self.part).await?;
-            let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
-            let mut log = self.log.lock().expect("no panic");
-            log.acted.insert((self.set.clone(), self.part));
-            if holder != self.set {
-                let told = format!("{} of {} writes while {holder:?} leads: {request:?}", self.part, self.set);
-                log.violations.push(told);
-            }
-        }
-        self.client.call(request).await
-    }
-    async fn watch(&self, request: Request) -> Result<Receiver<WatchEvent>, Status> {
-        self.client.watch(request).await
-    }
-    async fn dial(&self, _: &str) -> Result<Stream, Status> {
-        Err(Status::bad_request("no streams here"))
-    }
-    async fn sessions(&self, _: &str) -> Result<Receiver<Session>, Status> {
-        Err(Status::bad_request("no sessions here"))
-    }
+async fn lease(cluster: &Cluster, part: &str) -> k8s_openapi::api::coordination::v1::LeaseSpec {
+    let lease = cluster.client.get::<Lease>(Some(NAMESPACE), part).await.ok();
+    lease.and_then(|lease| lease.spec).unwrap_or_default()
 }
 
-/// A server with its controllers and its scheduler.
-struct Set {
-    name: String,
-    server: Arc<Server>,
-    env: Env,
-    cut: Arc<AtomicBool>,
-    log: Arc<Mutex<Log>>,
-    /// How many of each part's loops run, in all sets.
-    running: Arc<[AtomicUsize; 2]>,
-    tasks: Option<(CancellationToken, Vec<JoinHandle<()>>)>,
-}
-
-impl Set {
-    fn client(&self, part: &'static str) -> Client {
-        let (set, cut, log) = (self.name.clone(), self.cut.clone(), self.log.clone());
-        let way = Way { client: local::client(self.server.clone(), part), set, part, cut, log };
-        Client::new(Arc::new(way), part)
-    }
-
-    fn start(&mut self) {
-        let stop = CancellationToken::new();
-        let tasks = PARTS.iter().enumerate().map(|(index, part)| {
-            let (env, running) = (self.env.clone(), self.running.clone());
-            let election = Election {
-                client: self.client(part),
-                env: env.clone(),
-                name: part,
-                identity: self.name.clone(),
-                times: Times::default(),
-            };
-            let log = self.log.clone();
-            let lead = move |client: Client, stop: CancellationToken| {
-                let (env, running, log) = (env.clone(), running.clone(), log.clone());
-                async move {
-                    if running[index].fetch_add(1, Ordering::Relaxed) > 0 {
-                        log.lock().expect("no panic").violations.push(format!("two {} run", PARTS[index]));
-                    }
-                    let informers = Informers::start(client.clone());
-                    match index {
-                        0 => controllers::run(client, env, informers, controllers::Config::default(), stop).await,
-                        _ => scheduler::run(client, env, informers, Arc::default(), stop).await,
-                    }
-                    running[index].fetch_sub(1, Ordering::Relaxed);
-                }
-            };
-            tokio::spawn(election.run(stop.clone(), lead))
-        });
-        self.tasks = Some((stop.clone(), tasks.collect()));
-    }
-
-    async fn stop(&mut self) {
-        let Some((stop, tasks)) = self.tasks.take() else { return };
-        stop.cancel();
-        for task in tasks {
-            task.await.expect("it ends in order");
-        }
-    }
-}
-
-/// Two sets on one store, and a client beside them.
-async fn sets(seed: u64) -> (Vec<Set>, Client, Arc<Mutex<Log>>) {
-    let env = Env::simulated("2026-01-01T00:00:00Z".parse().expect("a time"), seed);
-    let store = Arc::new(Memory::new());
-    let (log, running) = (Arc::<Mutex<Log>>::default(), Arc::<[AtomicUsize; 2]>::default());
-    let mut sets = Vec::new();
-    for name in ["one", "two"] {
-        let server = Server::open(store.clone(), env.clone(), server::Config::default()).await.expect("a server");
-        let (env, log, running) = (env.clone(), log.clone(), running.clone());
-        sets.push(Set { name: name.into(), server, env, cut: Arc::default(), log, running, tasks: None });
-    }
-    let client = local::client(sets[0].server.clone(), "test");
-    (sets, client, log)
-}
-
-async fn until(what: &str, limit: Duration, holds: impl AsyncFn() -> bool) -> Duration {
+/// Waits until a plane leads in both parts; how long that took.
+async fn until_leads(cluster: &Cluster, name: &str, limit: Duration) -> Duration {
     let begun = Instant::now();
-    while !holds().await {
-        assert!(begun.elapsed() < limit, "not within {limit:?}: {what}");
+    while !leads(cluster, name).await {
+        assert!(begun.elapsed() < limit, "{name} does not lead after {limit:?}");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     begun.elapsed()
 }
 
-async fn holder(client: &Client, part: &str) -> String {
-    let lease = client.get::<Lease>(Some(NAMESPACE), part).await.ok();
-    lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default()
+async fn leads(cluster: &Cluster, name: &str) -> bool {
+    for part in PARTS {
+        let holder = lease(cluster, part).await.holder_identity.unwrap_or_default();
+        if !(holder == name || holder.starts_with(&format!("{name}-"))) {
+            return false;
+        }
+    }
+    true
+}
+
+async fn until_placed(cluster: &Cluster, number: usize) {
+    let placed = |cluster: &Cluster| {
+        let pods = cluster.seen.pods.list();
+        pods.iter().filter(|pod| meta::is_active(pod) && meta::node_name(pod).is_some()).count() == number
+    };
+    cluster.until("the Pods are placed", placed).await;
 }
 
 fn object<K: serde::de::DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).expect("the test's object decodes")
 }
 
-/// The names of the Pods that are placed, and how many are not. Those that were deleted are taken away as a node would.
-async fn pods(client: &Client) -> (usize, usize) {
-    let pods = client.list::<Pod>(Some("default"), Options::default()).await.expect("the Pods").items;
-    let mut counts = (0, 0);
-    for pod in pods {
-        match (pod.metadata.deletion_timestamp, pod.spec.and_then(|spec| spec.node_name)) {
-            (Some(_), _) => {
-                let now = Options { grace_period_seconds: Some(0), ..Options::default() };
-                let name = pod.metadata.name.unwrap_or_default();
-                client.delete::<Pod>(Some("default"), &name, None, now).await.ok();
-            }
-            (None, Some(_)) => counts.0 += 1,
-            (None, None) => counts.1 += 1,
-        }
-    }
-    counts
-}
-
-async fn scale(client: &Client, replicas: usize) {
-    let patch = json!({ "spec": { "replicas": replicas } });
-    client
-        .merge::<k8s_openapi::api::apps::v1::Deployment>(Some("default"), "web", None, patch)
-        .await
-        .expect("the Deployment is scaled");
-}
-
-async fn furnish(client: &Client) {
-    let node = json!({ "metadata": { "name": "n1" }, "status": { "allocatable": { "pods": "500" } } });
-    client.create(&object::<k8s_openapi::api::core::v1::Node>(node)).await.expect("a node");
-    let deployment = json!({ "metadata": { "name": "web", "namespace": "default" }, "spec": {
-        "replicas": 0, "selector": { "matchLabels": { "app": "web" } },
-        "template": { "metadata": { "labels": { "app": "web" } }, "spec": {
-            "tolerations": [{ "operator": "Exists" }], "containers": [{ "name": "c", "image": "c:1" }],
-        } },
-    } });
-    client.create(&object::<k8s_openapi::api::apps::v1::Deployment>(deployment)).await.expect("a Deployment");
-}
-
 #[test]
 fn two_servers_on_one_store_never_act_twice() {
-    let seed: u64 = match std::env::var("SIMULATION_SEED") {
-        Ok(seed) => seed.parse().expect("SIMULATION_SEED is a number"),
-        Err(_) => rand::rng().random_range(0..1_000_000),
-    };
-    println!("SIMULATION_SEED={seed}");
+    let seed = first_seed();
     run(async {
         let mut rng = StdRng::seed_from_u64(seed);
-        let (mut sets, client, log) = sets(seed).await;
-        sets.iter_mut().for_each(Set::start);
-        furnish(&client).await;
-        let mut transitions: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-        for round in 0..60 {
-            scale(&client, rng.random_range(0..10)).await;
-            let index = rng.random_range(0..2);
+        let (mut cluster, key) = cluster(seed).await;
+        for _ in 0..60 {
+            scale(&mut cluster, &key, rng.random_range(0..10)).await;
+            let plane = rng.random_range(0..2);
             match rng.random_range(0..6) {
                 0 | 1 => {
-                    sets[index].cut.store(true, Ordering::Relaxed);
+                    cluster.planes[plane].cut(true);
                     tokio::time::sleep(Duration::from_millis(rng.random_range(0..40_000))).await;
-                    scale(&client, rng.random_range(0..10)).await;
+                    scale(&mut cluster, &key, rng.random_range(0..10)).await;
                     tokio::time::sleep(Duration::from_millis(rng.random_range(0..20_000))).await;
-                    sets[index].cut.store(false, Ordering::Relaxed);
+                    cluster.planes[plane].cut(false);
                 }
                 2 => {
-                    sets[index].stop().await;
-                    sets[index].start();
+                    cluster.planes[plane].stop().await;
+                    cluster.planes[plane].start();
                 }
                 _ => tokio::time::sleep(Duration::from_millis(rng.random_range(0..5000))).await,
             }
-            pods(&client).await;
-            for part in PARTS {
-                transitions.entry(part).or_default().insert(holder(&client, part).await);
-            }
-            let violations = std::mem::take(&mut log.lock().expect("no panic").violations);
-            assert!(violations.is_empty(), "round {round}: {violations:#?}");
+            let violations = cluster.store.seen().violations.clone();
+            assert!(violations.is_empty(), "{violations:#?}");
         }
-        scale(&client, 7).await;
-        until("7 Pods are placed", Duration::from_secs(120), async || pods(&client).await == (7, 0)).await;
-        assert_eq!(log.lock().expect("no panic").acted.len(), 4, "both sets have had their turns: {transitions:?}");
-        for set in &mut sets {
-            set.stop().await;
-        }
-        assert_eq!([0, 1].map(|part| sets[0].running[part].load(Ordering::Relaxed)), [0, 0]);
+        scale(&mut cluster, &key, 7).await;
+        cluster.rest(REST).await;
+        cluster.stop_controllers().await;
+        let seen = cluster.store.seen();
+        let acted: BTreeSet<_> = seen.world.past.acted.iter().map(|(part, plane)| (*part, &plane[..3])).collect();
+        assert_eq!(acted.len(), 4, "both planes have had their turns: {acted:?}");
+        assert!(seen.world.past.leading.is_empty(), "{:?}", seen.world.past.leading);
     });
 }
 
 #[test]
 fn who_ends_in_order_hands_over_at_once_and_who_is_cut_off_is_waited_for() {
     run(async {
-        let (mut sets, client, log) = sets(7).await;
-        furnish(&client).await;
-        sets[0].start();
-        let leads =
-            async |name: &str| [holder(&client, PARTS[0]).await, holder(&client, PARTS[1]).await] == [name, name];
+        let (mut cluster, key) = cluster(7).await;
+        cluster.stop_controllers().await;
+        assert!(leads(&cluster, "").await, "it is released");
+        cluster.planes[0].start();
         // Nobody has to be waited for.
-        let took = until("the first one leads", Duration::from_secs(9), async || leads("one").await).await;
-        assert!(took < Duration::from_secs(1), "{took:?}");
-        scale(&client, 3).await;
-        until("3 Pods are placed", Duration::from_secs(60), async || pods(&client).await == (3, 0)).await;
-        sets[1].start();
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        assert!(leads("one").await, "it renews");
-        let before = client.get::<Lease>(Some(NAMESPACE), PARTS[0]).await.expect("the Lease").spec.expect("a spec");
-        assert_eq!((before.lease_duration_seconds, before.lease_transitions), (Some(15), Some(0)));
-
-        sets[0].stop().await;
-        assert!(leads("").await || leads("two").await, "it is released");
-        let took = until("the second one leads", Duration::from_secs(30), async || leads("two").await).await;
+        let took = until_leads(&cluster, "one", Duration::from_secs(9)).await;
         assert!(took < Duration::from_secs(5), "{took:?}");
-        let after = client.get::<Lease>(Some(NAMESPACE), PARTS[0]).await.expect("the Lease").spec.expect("a spec");
-        assert_eq!(after.lease_transitions, Some(1));
+        scale(&mut cluster, &key, 3).await;
+        until_placed(&cluster, 3).await;
+        cluster.planes[1].start();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(leads(&cluster, "one").await, "it renews");
+        let before = lease(&cluster, PARTS[0]).await;
+        assert_eq!(before.lease_duration_seconds, Some(15));
+
+        cluster.planes[0].stop().await;
+        let took = until_leads(&cluster, "two", Duration::from_secs(30)).await;
+        assert!(took < Duration::from_secs(6), "{took:?}");
+        let after = lease(&cluster, PARTS[0]).await;
+        assert_eq!(after.lease_transitions, before.lease_transitions.map(|n| n + 1));
         assert!(after.acquire_time > before.acquire_time);
 
-        sets[0].start();
-        sets[1].cut.store(true, Ordering::Relaxed);
-        let took = until("the first one leads again", Duration::from_secs(60), async || leads("one").await).await;
-        assert!((10..25).contains(&took.as_secs()), "{took:?}");
-        assert_eq!(
-            [0, 1].map(|part| sets[0].running[part].load(Ordering::Relaxed)),
-            [1, 1],
-            "the loser's loops have ended"
-        );
-        scale(&client, 5).await;
-        until("5 Pods are placed", Duration::from_secs(60), async || pods(&client).await == (5, 0)).await;
-        for set in &mut sets {
-            set.stop().await;
-        }
-        assert!(log.lock().expect("no panic").violations.is_empty());
+        cluster.planes[0].start();
+        cluster.planes[1].cut(true);
+        let took = until_leads(&cluster, "one", Duration::from_secs(60)).await;
+        assert!((10..30).contains(&took.as_secs()), "{took:?}");
+        let leading: Vec<_> = cluster.store.seen().world.past.leading.values().cloned().collect();
+        assert_eq!(leading, ["one-3", "one-3"], "the loser's loops have ended");
+        scale(&mut cluster, &key, 5).await;
+        until_placed(&cluster, 5).await;
+        cluster.stop_controllers().await;
+        assert!(cluster.store.seen().violations.is_empty());
     });
 }
 
@@ -310,7 +159,9 @@ fn who_ends_in_order_hands_over_at_once_and_who_is_cut_off_is_waited_for() {
 #[test]
 fn a_leader_whose_lease_is_over_writes_no_more() {
     run(async {
-        let (sets, client, _) = sets(8).await;
+        // Controllers without an election: the Lease is free.
+        let cluster = Cluster::new(8).await;
+        let client = cluster.client.clone();
         let refused = Arc::<Mutex<Vec<(u64, String)>>>::default();
         let begun = Instant::now();
         let told = refused.clone();
@@ -326,7 +177,7 @@ fn a_leader_whose_lease_is_over_writes_no_more() {
                 }
             }
         };
-        let (env, times) = (sets[0].env.clone(), Times::default());
+        let (env, times) = (cluster.env.clone(), Times::default());
         // The Lease alone is cut off.
         let election =
             Election { client: OnlyLeases::of(&client, begun), env, name: PARTS[0], identity: "one".into(), times };

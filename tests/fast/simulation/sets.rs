@@ -14,16 +14,11 @@ use podwright::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 
-use super::{cluster::Cluster, run};
+use super::{cluster::Cluster, first_seed, run};
 
-fn seeds() -> Vec<u64> {
-    match std::env::var("SIMULATION_SEED") {
-        Ok(seed) => vec![seed.parse().expect("SIMULATION_SEED is a number")],
-        Err(_) => {
-            let first = rand::rng().random_range(0..1_000_000);
-            vec![first, first + 1]
-        }
-    }
+fn seeds() -> [u64; 2] {
+    let first = first_seed();
+    [first, first + 1]
 }
 
 fn template(app: &str, image: &str) -> Value {

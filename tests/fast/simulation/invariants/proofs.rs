@@ -1,0 +1,346 @@
+//! Each row of the table can fail: a history that breaks it, told by hand.
+
+use k8s_openapi::api::core::v1::Pod;
+use podwright::client::Key;
+use serde_json::{Value, json};
+
+use super::{
+    super::world::{Step, World},
+    INVARIANTS, Invariant, after, at_rest,
+};
+
+/// A history as it is told.
+#[derive(Default)]
+struct Told {
+    world: World,
+    found: Vec<String>,
+}
+
+impl Told {
+    /// An object is written; the namespace is `a`, the uid follows from the name.
+    fn put(&mut self, resource: &str, name: &str, object: Value) {
+        let mut whole =
+            json!({ "metadata": { "name": name, "namespace": "a", "uid": format!("{name}-uid"), "generation": 1 } });
+        merge(&mut whole, object);
+        let bytes = serde_json::to_vec(&whole).expect("JSON");
+        self.write(resource, name, Some(&bytes));
+    }
+
+    fn gone(&mut self, resource: &str, name: &str) {
+        self.write(resource, name, None);
+    }
+
+    fn write(&mut self, resource: &str, name: &str, bytes: Option<&[u8]>) {
+        let step = self.world.write(&format!("/registry/{resource}/a/{name}"), bytes);
+        self.found.extend(after(&self.world, &step));
+    }
+
+    fn step(&mut self, step: Step) {
+        self.world.remember(&step);
+        self.found.extend(after(&self.world, &step));
+    }
+
+    /// A workload with so many replicas.
+    fn workload(&mut self, resource: &str, name: &str, spec: Value) {
+        let template = json!({ "spec": { "containers": [{ "name": "c", "image": "v1" }] } });
+        let mut whole = json!({ "selector": { "matchLabels": { "app": name } }, "template": template });
+        merge(&mut whole, spec);
+        self.put(resource, name, json!({ "spec": whole }));
+    }
+
+    /// A Deployment of three and its ReplicaSets.
+    fn deployment(&mut self, strategy: Value) {
+        self.workload("deployments.apps", "web", json!({ "replicas": 3, "strategy": strategy }));
+        for set in ["old", "new"] {
+            let spec = json!({ "replicas": 0, "selector": {} });
+            self.put("replicasets.apps", set, json!({ "metadata": owned("Deployment", "web"), "spec": spec }));
+        }
+    }
+
+    /// A Pod that is ready, on n1.
+    fn pod(&mut self, name: &str, kind: &str, owner: &str, more: Value) {
+        let mut pod = json!({
+            "metadata": owned(kind, owner),
+            "spec": { "nodeName": "n1", "containers": [{ "name": "c", "image": "v1" }] },
+            "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] },
+        });
+        merge(&mut pod, more);
+        self.put("pods", name, pod);
+    }
+
+    fn cron_job(&mut self, spec: Value) {
+        self.world.now = "2026-01-01T00:05:10Z".parse().expect("a time");
+        let template = json!({ "spec": { "template": { "spec": { "containers": [] } } } });
+        let mut whole = json!({ "schedule": "*/5 * * * *", "jobTemplate": template });
+        merge(&mut whole, spec);
+        let made = json!({ "creationTimestamp": "2026-01-01T00:00:30Z" });
+        self.put("cronjobs.batch", "tick", json!({ "metadata": made, "spec": whole }));
+    }
+
+    fn cron(&mut self, name: &str, at: &str) {
+        let mut metadata = owned("CronJob", "tick");
+        metadata["annotations"] = json!({ "batch.kubernetes.io/cronjob-scheduled-timestamp": at });
+        let spec = json!({ "template": { "spec": { "containers": [] } } });
+        self.put("jobs.batch", name, json!({ "metadata": metadata, "spec": spec }));
+    }
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            from.into_iter().for_each(|(key, value)| merge(into.entry(key).or_insert(Value::Null), value));
+        }
+        (into, from) => *into = from,
+    }
+}
+
+fn owned(kind: &str, name: &str) -> Value {
+    let owner =
+        json!({ "apiVersion": "v1", "kind": kind, "name": name, "uid": format!("{name}-uid"), "controller": true });
+    json!({ "ownerReferences": [owner] })
+}
+
+fn rolling(surge: i32, unavailable: i32) -> Value {
+    json!({ "type": "RollingUpdate", "rollingUpdate": { "maxSurge": surge, "maxUnavailable": unavailable } })
+}
+
+fn unready() -> Value {
+    json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } })
+}
+
+fn going() -> Value {
+    json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:05:00Z" } })
+}
+
+fn finished(end: &str) -> Value {
+    json!({ "status": { "conditions": [{ "type": end, "status": "True" }] } })
+}
+
+const FIVE: &str = "2026-01-01T00:05:00Z";
+const HELD: &str = "batch.kubernetes.io/job-tracking";
+
+/// How each row is broken, by its name.
+const PROOFS: &[(&str, fn(&mut Told))] = &[
+    ("a Deployment never has more than maxSurge Pods too many", |told| {
+        told.deployment(rolling(1, 0));
+        ["p1", "p2", "p3", "p4", "p5"].iter().for_each(|name| told.pod(name, "ReplicaSet", "new", json!({})));
+    }),
+    ("a Deployment never has more than maxUnavailable Pods too few", |told| {
+        told.deployment(rolling(1, 1));
+        ["p1", "p2", "p3"].iter().for_each(|name| told.pod(name, "ReplicaSet", "new", json!({})));
+        told.step(Step::Rest);
+        let template = json!({ "spec": { "containers": [{ "name": "c", "image": "v2" }] } });
+        let spec = json!({ "replicas": 3, "selector": {}, "template": template, "strategy": rolling(1, 1) });
+        told.put("deployments.apps", "web", json!({ "metadata": { "generation": 2 }, "spec": spec }));
+        told.pod("p1", "ReplicaSet", "new", unready());
+        assert_eq!(told.found, [""; 0], "one may be missing");
+        told.pod("p2", "ReplicaSet", "new", unready());
+    }),
+    ("Recreate has no Pods of two kinds at once", |told| {
+        told.deployment(json!({ "type": "Recreate" }));
+        let hash = |hash: &str| json!({ "metadata": { "labels": { "pod-template-hash": hash } } });
+        told.pod("p1", "ReplicaSet", "old", hash("old"));
+        told.pod("p2", "ReplicaSet", "new", hash("new"));
+    }),
+    ("a Deployment is as wished", |told| told.deployment(rolling(1, 0))),
+    ("old ReplicaSets are forgotten", |told| {
+        told.deployment(rolling(1, 0));
+        let spec = json!({ "replicas": 0, "revisionHistoryLimit": 1, "strategy": rolling(1, 0) });
+        told.workload("deployments.apps", "web", spec);
+        let spec = json!({ "replicas": 0, "selector": {} });
+        told.put("replicasets.apps", "older", json!({ "metadata": owned("Deployment", "web"), "spec": spec }));
+    }),
+    ("a ReplicationController is as wished", |told| {
+        told.put("replicationcontrollers", "old", json!({ "spec": { "replicas": 1 } }));
+    }),
+    ("a StatefulSet keeps its order", |told| {
+        told.workload("statefulsets.apps", "db", json!({ "replicas": 2, "serviceName": "db" }));
+        told.pod("db-0", "StatefulSet", "db", unready());
+        told.pod("db-1", "StatefulSet", "db", json!({}));
+    }),
+    ("a Pod's containers run once", |told| {
+        for (uid, node) in [("1", "n1"), ("2", "n2")] {
+            told.step(Step::Runs { pod: Key::new("a", "db-0"), uid: uid.into(), node: node.into() });
+        }
+    }),
+    ("a StatefulSet's Pod has its claims", |told| {
+        let claims = json!([{ "metadata": { "name": "data" } }]);
+        let spec = json!({ "replicas": 1, "serviceName": "db", "volumeClaimTemplates": claims });
+        told.workload("statefulsets.apps", "db", spec);
+        told.pod("db-0", "StatefulSet", "db", json!({}));
+    }),
+    ("a claim stays if it shall be kept", |told| {
+        told.write_namespace();
+        let claims = json!([{ "metadata": { "name": "data" } }]);
+        let spec = json!({ "replicas": 0, "serviceName": "db", "volumeClaimTemplates": claims });
+        told.workload("statefulsets.apps", "db", spec);
+        told.put("persistentvolumeclaims", "data-db-0", json!({}));
+        told.gone("persistentvolumeclaims", "data-db-0");
+    }),
+    ("a StatefulSet is as wished", |told| {
+        told.workload("statefulsets.apps", "db", json!({ "replicas": 1, "serviceName": "db" }));
+    }),
+    ("claims that shall go are gone", |told| {
+        let claims = json!([{ "metadata": { "name": "data" } }]);
+        let policy = json!({ "whenScaled": "Delete" });
+        let mut spec = json!({ "replicas": 0, "serviceName": "db", "volumeClaimTemplates": claims });
+        spec["persistentVolumeClaimRetentionPolicy"] = policy;
+        told.workload("statefulsets.apps", "db", spec);
+        told.put("persistentvolumeclaims", "data-db-0", json!({}));
+    }),
+    ("a DaemonSet has one Pod a node", |told| {
+        told.workload("daemonsets.apps", "logs", json!({}));
+        let affinity = json!({ "nodeAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [
+            { "matchFields": [{ "key": "metadata.name", "operator": "In", "values": ["n1"] }] },
+        ] } } });
+        let spec = json!({ "spec": { "affinity": affinity } });
+        ["p1", "p2"].iter().for_each(|name| told.pod(name, "DaemonSet", "logs", spec.clone()));
+    }),
+    ("a DaemonSet is on every node", |told| {
+        told.put_node("n1", json!({}));
+        told.workload("daemonsets.apps", "logs", json!({}));
+    }),
+    ("a Job never runs more Pods than its parallelism", |told| {
+        told.workload("jobs.batch", "work", json!({ "parallelism": 1 }));
+        ["p1", "p2"].iter().for_each(|name| told.pod(name, "Job", "work", json!({})));
+    }),
+    ("an index is worked on once at a time", |told| {
+        told.workload("jobs.batch", "work", json!({ "parallelism": 2 }));
+        let index = json!({ "metadata": { "annotations": { "batch.kubernetes.io/job-completion-index": "0" } } });
+        ["p1", "p2"].iter().for_each(|name| told.pod(name, "Job", "work", index.clone()));
+    }),
+    ("a Job counts what has happened, and never less", |told| {
+        told.workload("jobs.batch", "work", json!({ "parallelism": 2 }));
+        let end = json!({ "metadata": { "finalizers": [HELD] }, "status": { "phase": "Succeeded" } });
+        told.pod("p1", "Job", "work", end);
+        let counted = |count: i32| {
+            let template = json!({ "spec": { "containers": [] } });
+            json!({ "spec": { "template": template }, "status": { "succeeded": count } })
+        };
+        told.put("jobs.batch", "work", counted(1));
+        assert_eq!(told.found, [""; 0], "it has happened");
+        told.put("jobs.batch", "work", counted(2));
+    }),
+    ("a finished Job's Pods are let go", |told| {
+        told.pod("p1", "Job", "work", json!({ "metadata": { "finalizers": [HELD] } }));
+    }),
+    ("a CronJob starts one Job for one time", |told| {
+        told.cron_job(json!({}));
+        told.cron("tick-1", FIVE);
+        told.cron("tick-2", FIVE);
+    }),
+    ("a CronJob starts when it is due", |told| {
+        told.cron_job(json!({}));
+        told.cron("tick-1", "2026-01-01T00:04:00Z");
+    }),
+    ("Forbid never has two Jobs", |told| {
+        told.cron_job(json!({ "concurrencyPolicy": "Forbid" }));
+        told.cron("tick-1", "2026-01-01T00:00:00Z");
+        told.cron("tick-2", FIVE);
+    }),
+    ("Replace lets the old one go first", |told| {
+        told.cron_job(json!({ "concurrencyPolicy": "Replace" }));
+        told.cron("tick-1", "2026-01-01T00:00:00Z");
+        told.cron("tick-2", FIVE);
+    }),
+    ("a suspended CronJob starts nothing", |told| {
+        told.cron_job(json!({ "suspend": true }));
+        told.world.now = "2026-01-01T00:10:10Z".parse().expect("a time");
+        told.cron("tick-1", "2026-01-01T00:10:00Z");
+    }),
+    ("a CronJob keeps no more history than it shall", |told| {
+        told.cron_job(json!({ "successfulJobsHistoryLimit": 0 }));
+        told.cron("tick-1", FIVE);
+        let mut done = finished("Complete");
+        done["metadata"] = owned("CronJob", "tick");
+        told.put("jobs.batch", "tick-1", done);
+    }),
+    ("an eviction never violates a budget", |told| {
+        let spec = json!({ "minAvailable": 1, "selector": { "matchLabels": { "app": "x" } } });
+        told.put("poddisruptionbudgets.policy", "x", json!({ "spec": spec }));
+        let labels = json!({ "metadata": { "labels": { "app": "x" } } });
+        told.pod("p1", "ReplicaSet", "new", labels.clone());
+        let mut evicted = going();
+        merge(&mut evicted, labels);
+        let target = json!({ "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI" });
+        evicted["status"] = json!({ "conditions": [{ "type": "Ready", "status": "True" }, target] });
+        told.pod("p1", "ReplicaSet", "new", evicted);
+    }),
+    ("a Pod stays on its node", |told| {
+        told.pod("p1", "ReplicaSet", "new", json!({}));
+        told.pod("p1", "ReplicaSet", "new", json!({ "spec": { "nodeName": "n2" } }));
+    }),
+    ("a node has room for what it is given", |told| {
+        told.put_node("n1", json!({ "status": { "allocatable": { "cpu": "1", "pods": "10" } } }));
+        let asks = json!([{ "name": "c", "image": "v1", "resources": { "requests": { "cpu": "600m" } } }]);
+        let spec = json!({ "spec": { "containers": asks } });
+        ["p1", "p2"].iter().for_each(|name| told.pod(name, "ReplicaSet", "new", spec.clone()));
+    }),
+    ("who does not lead does not write", |told| {
+        told.step(Step::Writes { part: "kube-scheduler", plane: "one-1".into() });
+    }),
+    ("of each part one runs", |told| {
+        ["one-1", "two-1"]
+            .iter()
+            .for_each(|plane| told.step(Step::Leads { part: "kube-scheduler", plane: (*plane).into() }));
+    }),
+    ("a node has what is its own", |told| {
+        told.put_node("n1", json!({ "spec": { "podCIDR": "10.244.0.0/24" } }));
+        told.put_node("n2", json!({ "spec": { "podCIDR": "10.244.0.0/24" } }));
+    }),
+    ("nobody outlives its owners", |told| told.pod("p1", "ReplicaSet", "new", json!({}))),
+    ("who is deleted goes", |told| told.put("configmaps", "m", going())),
+    ("a namespace goes with all that is in it", |told| told.put("configmaps", "m", json!({}))),
+    ("addresses are Services'", |told| told.write_range("serviceips/10.96.0.7")),
+    ("ready Pods are endpoints", |told| {
+        told.put("services", "web", json!({ "spec": { "selector": { "app": "x" } } }));
+        told.pod("p1", "ReplicaSet", "new", json!({ "metadata": { "labels": { "app": "x" } } }));
+    }),
+];
+
+impl Told {
+    fn write_namespace(&mut self) {
+        let bytes = br#"{"metadata":{"name":"a","uid":"a-uid"}}"#;
+        self.world.write("/registry/namespaces/a", Some(bytes));
+    }
+
+    fn write_range(&mut self, range: &str) {
+        self.world.write(&format!("/registry/ranges/{range}"), Some(b"\"a/web\""));
+    }
+
+    fn put_node(&mut self, name: &str, object: Value) {
+        let mut whole = json!({ "metadata": { "name": name, "uid": format!("{name}-uid") } });
+        merge(&mut whole, object);
+        let bytes = serde_json::to_vec(&whole).expect("JSON");
+        self.world.write(&format!("/registry/nodes/{name}"), Some(&bytes));
+    }
+}
+
+#[test]
+fn each_row_can_fail() {
+    let broken = |row: &&Invariant| {
+        let (_, breaks) = PROOFS.iter().find(|(name, _)| *name == row.name)?;
+        let mut told = Told::default();
+        breaks(&mut told);
+        told.found.extend(at_rest(&told.world));
+        let wanted = format!("{}: ", row.name);
+        told.found.iter().find(|found| found.starts_with(&wanted)).cloned()
+    };
+    let unproven: Vec<_> = INVARIANTS.iter().filter(|row| broken(row).is_none()).map(|row| row.name).collect();
+    assert_eq!(unproven, [""; 0]);
+}
+
+/// The Pods that the histories tell of are well, but for what is said of them.
+#[test]
+fn a_history_without_a_fault_breaks_nothing() {
+    let mut told = Told::default();
+    told.deployment(rolling(1, 0));
+    ["p1", "p2", "p3", "p4"].iter().for_each(|name| told.pod(name, "ReplicaSet", "new", json!({})));
+    assert_eq!(told.found, [""; 0]);
+    let ready = told
+        .world
+        .pods
+        .all()
+        .filter(|(_, pod): &(_, &std::sync::Arc<Pod>)| podwright::controllers::meta::is_ready(pod));
+    assert_eq!(ready.count(), 4);
+}
