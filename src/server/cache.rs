@@ -367,8 +367,15 @@ impl Cache {
 
     async fn feed(&self, mut from: Revision) {
         loop {
-            if let Err(why) = self.follow(from).await {
-                tracing::warn!("the watch cache lost the store's changes and starts over: {why}");
+            match self.follow(from).await {
+                // Too slow, for a moment. The store's history has what was missed: to start over would end all watches, and
+                // those who watch would all look there, or list, just when there is most to do.
+                Err(crate::store::Error::Lagged) => {
+                    from = self.revision();
+                    continue;
+                }
+                Err(why) => tracing::warn!("the watch cache lost the store's changes and starts over: {why}"),
+                Ok(()) => {}
             }
             from = loop {
                 match self.refill().await {

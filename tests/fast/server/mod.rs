@@ -10,6 +10,7 @@ mod endpoints;
 mod evictions;
 mod https;
 mod join;
+mod lag;
 mod nodes;
 mod oidc;
 mod pods;

@@ -1,0 +1,80 @@
+//! A watch cache that was too slow for the store's changes, for a moment: nobody who watches notices.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use podwright::api::request::EventKind;
+use podwright::api::{Env, Object, Options};
+use podwright::server::{Config, Server};
+use podwright::store::{Change, Entry, Error, Memory, Outcome, Page, Range, Revision, Store, Txn, Watch};
+
+use super::{Api, config_map};
+
+/// A store that loses the next batch of changes when it is told to, and cuts the watch off that should have had it.
+#[derive(Default)]
+struct Hasty {
+    memory: Memory,
+    cut: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Store for Hasty {
+    fn revision(&self) -> Revision {
+        self.memory.revision()
+    }
+    fn oldest(&self) -> Revision {
+        self.memory.oldest()
+    }
+    async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
+        self.memory.get(key).await
+    }
+    async fn list(&self, range: Range) -> Result<Page, Error> {
+        self.memory.list(range).await
+    }
+    async fn commit(&self, txn: Txn) -> Result<Outcome, Error> {
+        self.memory.commit(txn).await
+    }
+    async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error> {
+        let mut all = self.memory.watch(prefix, after).await?;
+        let (sender, watch) = tokio::sync::mpsc::channel(16);
+        let cut = self.cut.clone();
+        tokio::spawn(async move {
+            while let Some(batch) = all.recv().await {
+                let lost = cut.swap(false, Ordering::SeqCst);
+                if sender.send(if lost { Err(Error::Lagged) } else { batch }).await.is_err() || lost {
+                    return;
+                }
+            }
+        });
+        Ok(watch)
+    }
+    async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
+        self.memory.history(prefix, after).await
+    }
+    async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
+        self.memory.compact(keep_from).await
+    }
+    async fn backup(&self, path: &Path) -> Result<(), Error> {
+        self.memory.backup(path).await
+    }
+    async fn close(&self) -> Result<(), Error> {
+        self.memory.close().await
+    }
+}
+
+#[tokio::test]
+async fn what_the_cache_missed_is_told_all_the_same() {
+    let store = Arc::new(Hasty::default());
+    let api = Api(Server::open(store.clone(), Env::system(), Config::default()).await.unwrap());
+    let mut watch = api.watch("configmaps", Options::default()).await.unwrap();
+    for n in 0..6 {
+        store.cut.store(n % 2 == 1, Ordering::SeqCst);
+        api.create("configmaps", config_map(&format!("m{n}"))).await.unwrap();
+        let event = watch.recv().await.expect("the watch goes on");
+        assert_eq!(event.kind, EventKind::Added);
+        assert_eq!(Object::from_slice(&event.object).unwrap().name(), format!("m{n}"));
+        assert!(!store.cut.load(Ordering::SeqCst), "it was cut off");
+    }
+}
