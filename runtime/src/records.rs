@@ -13,7 +13,6 @@
 //! A process crash loses nothing that was written; only exits must survive a power loss, the rest does not run after one.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -21,6 +20,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::spec::{ContainerId, Exit, Labels, LogSpec, SandboxSpec};
 use crate::sys::fs::write_durably;
+use crate::sys::tree::remove_all;
 use crate::{Config, Error, Result};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -173,10 +173,7 @@ fn write(path: &Path, record: &impl Serialize) -> Result<()> {
 
 /// Removes a folder with all in it; a missing one is fine.
 pub fn remove_folder(path: &Path) -> Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(e) if e.kind() != ErrorKind::NotFound => Err(at(path)(e)),
-        _ => Ok(()),
-    }
+    remove_all(path).map_err(at(path))
 }
 
 pub fn at(path: &Path) -> impl FnOnce(std::io::Error) -> Error {

@@ -35,7 +35,7 @@ pub const GROUP: &str = "metrics.k8s.io";
 
 /// What a node and the containers on it use, as its agent puts it to `nodes/<name>/usage`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 pub struct Report {
     /// When it was measured, by the node's clock.
     pub time: Timestamp,

@@ -109,12 +109,13 @@ pub fn held(pod: &Pod) -> Amounts {
 }
 
 /// Whether the Pod's node has said that it cannot ever give it what it requests now: a verdict on an older generation says
-/// nothing of a newer wish.
+/// nothing of a newer wish. (Deletion counts as a generation too, and leaves the wish as it was.)
 pub fn is_infeasible(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|c| {
         let refused = c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible");
-        refused && c.observed_generation >= pod.metadata.generation
+        let judged = c.observed_generation >= pod.metadata.generation || pod.metadata.deletion_timestamp.is_some();
+        refused && judged
     })
 }
 

@@ -37,8 +37,10 @@ pub fn held(pod: &Value) -> Cow<'_, Value> {
         return Cow::Borrowed(spec);
     }
     let generation = pod["metadata"]["generation"].as_i64();
+    let ends = !pod["metadata"]["deletionTimestamp"].is_null();
     let infeasible = list("conditions").any(|c| {
-        c["type"] == "PodResizePending" && c["reason"] == "Infeasible" && c["observedGeneration"].as_i64() >= generation
+        let judged = ends || c["observedGeneration"].as_i64() >= generation;
+        judged && c["type"] == "PodResizePending" && c["reason"] == "Infeasible"
     });
     let mut spec = spec.clone();
     for list in ["containers", "initContainers"] {

@@ -92,7 +92,7 @@ impl Common {
     }
 
     /// Sorts as `--sort-by` says, else by name.
-    fn sort<T>(&self, all: &mut [T], name: impl Fn(&T) -> String, usage: impl Fn(&T) -> Used) {
+    fn sort<T, N: Ord>(&self, all: &mut [T], name: impl Fn(&T) -> N, usage: impl Fn(&T) -> Used) {
         match self.sort_by.as_deref() {
             Some("cpu") => all.sort_by_key(|one| Reverse(usage(one).cpu)),
             Some(_) => all.sort_by_key(|one| Reverse(usage(one).memory)),
@@ -214,9 +214,8 @@ async fn pods(args: PodArgs, session: &Session) -> Result<(), Failure> {
 }
 
 /// Namespace and name, in the order in which they sort.
-fn full_name(metrics: &PodMetrics) -> String {
-    let part = |part: &Option<String>| part.clone().unwrap_or_default();
-    format!("{}/{}", part(&metrics.metadata.namespace), part(&metrics.metadata.name))
+fn full_name(metrics: &PodMetrics) -> (Option<String>, Option<String>) {
+    (metrics.metadata.namespace.clone(), metrics.metadata.name.clone())
 }
 
 impl PodArgs {

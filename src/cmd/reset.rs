@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use ipnet::IpNet;
 use podwright_net::{Network, NetworkConfig};
-use podwright_runtime::{Runtime, Scribe};
+use podwright_runtime::{Runtime, Scribe, sys::tree::remove_all};
 
 use super::{
     node::{NodeArgs, name, shim},
@@ -146,11 +146,8 @@ fn folders(paths: &Paths) -> Vec<anyhow::Error> {
                 continue;
             }
         }
-        match std::fs::remove_dir_all(folder) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                errors.push(anyhow::Error::from(e).context(format!("removing {}", folder.display())));
-            }
-            _ => {}
+        if let Err(e) = remove_all(folder) {
+            errors.push(anyhow::Error::from(e).context(format!("removing {}", folder.display())));
         }
     }
     errors

@@ -96,6 +96,10 @@ impl Driver {
             Err(refusal) => {
                 tracing::debug!(controller = self.row.name, %key, status = %refusal.status, "a write was refused");
                 self.queue.add_rate_limited(key.clone());
+                // What is due for another reason does not wait for that.
+                if let Some(delay) = requeue_after.filter(|delay| !delay.is_zero()) {
+                    self.queue.add_after(key.clone(), delay);
+                }
             }
         }
     }

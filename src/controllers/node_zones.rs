@@ -30,7 +30,10 @@ pub const ROW: Row = Row {
     wire: |wires| {
         let nodes = &wires.world.informers.nodes.clone();
         wires.on(nodes, |_, queue, change| {
-            let matters = |node: &Arc<Node>| (zone(node), wanted(node), evicts(node).map(|taint| taint.key.clone()));
+            let matters = |node: &Arc<Node>| {
+                let taint = evicts(node).map(|taint| taint.key.clone());
+                (zone(node), wanted(node), taint, is_ready(node), is_excluded(node))
+            };
             if change.old.as_ref().map(matters) != change.new.as_ref().map(matters) {
                 queue.add(Key::new("", "zones"));
             }
@@ -72,6 +75,15 @@ pub enum State {
     Full,
 }
 
+/// Whether a node does not count in its zone.
+fn is_excluded(node: &Node) -> bool {
+    node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(EXCLUDED))
+}
+
+fn is_ready(node: &Node) -> bool {
+    node_lifecycle::condition(node, "Ready").is_some_and(|ready| ready.status == "True")
+}
+
 /// Upstream's `ComputeZoneState`.
 pub fn state(ready: usize, unready: usize, config: &Config) -> State {
     match () {
@@ -109,11 +121,10 @@ pub fn plan(nodes: &[Arc<Node>], now: Timestamp, config: &Config) -> Plan {
     for node in nodes {
         let zone = zones.entry(zone(node)).or_default();
         zone.nodes.push(node);
-        if node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(EXCLUDED)) {
+        if is_excluded(node) {
             continue;
         }
-        let is_ready = node_lifecycle::condition(node, "Ready").is_some_and(|ready| ready.status == "True");
-        *(if is_ready { &mut zone.ready } else { &mut zone.unready }) += 1;
+        *(if is_ready(node) { &mut zone.ready } else { &mut zone.unready }) += 1;
     }
     let mut plan = Plan::default();
     let counts = |zone: &Zone<'_>| (zone.ready, zone.unready);

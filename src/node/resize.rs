@@ -72,7 +72,9 @@ impl Allocation {
         let mut all = Allocation::of(pod);
         let status = pod.status.iter();
         let told = status.flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses)).flatten();
-        let told: Vec<_> = told.filter(|c| c.allocated_resources.is_some() && all.0.contains_key(&c.name)).collect();
+        // One that was given nothing has resources all the same.
+        let is_told = |c: &&ContainerStatus| c.allocated_resources.is_some() || c.resources.is_some();
+        let told: Vec<_> = told.filter(|c| is_told(c) && all.0.contains_key(&c.name)).collect();
         let granted = |c: &&ContainerStatus| {
             let requests = |requests: Option<_>| ResourceRequirements { requests, ..ResourceRequirements::default() };
             let wish = all.0.get(&c.name).and_then(Option::as_ref).and_then(|wish| wish.requests.clone());

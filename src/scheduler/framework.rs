@@ -164,7 +164,7 @@ pub trait Plugin: Send + Sync {
     }
 
     /// Whether what the Pod waits for is there; an error: it will not come.
-    fn is_ready(&self, _pod: &PodInfo, _: &Cluster) -> Result<bool, String> {
+    fn is_ready(&self, _pod: &PodInfo, _: &NodeInfo, _: &Cluster) -> Result<bool, String> {
         Ok(true)
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use super::{
-    cluster::Cluster,
+    cluster::{Cluster, NodeInfo},
     decide::Search,
     framework::{Change, Plugin, Point, PostFilter, PreBind, Reason, Row, Wakes},
     plugins::PLUGINS,
@@ -162,11 +162,11 @@ impl Profile {
     }
 
     /// Whether all that a Pod waits for before it is bound is there.
-    pub fn is_ready(&self, pod: &PodInfo, cluster: &Cluster) -> Result<bool, String> {
+    pub fn is_ready(&self, pod: &PodInfo, node: &NodeInfo, cluster: &Cluster) -> Result<bool, String> {
         let mut ready = true;
         for place in &self.pre_binds {
             let (name, plugin) = self.plugin(*place);
-            let found = plugin.is_ready(pod, cluster);
+            let found = plugin.is_ready(pod, node, cluster);
             ready &= found.map_err(|why| format!("running PreBind plugin {name:?}: {why}"))?;
         }
         Ok(ready)

@@ -30,6 +30,10 @@ const PURGE_EVERY: SignedDuration = SignedDuration::from_secs(30);
 /// The most containers of one Pod, and the longest name of one (a DNS label).
 const MOST_CONTAINERS: usize = 1024;
 const LONGEST_NAME: usize = 63;
+/// What clients read as a duration.
+const LONGEST_WINDOW_MS: u64 = 3_600_000;
+/// How far a node's clock may be off for its times to be told.
+const MOST_SKEW: SignedDuration = SignedDuration::from_hours(1);
 
 /// The mirror of a static Pod names that one's uid so.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -122,6 +126,10 @@ impl Server {
         {
             return Err(Status::bad_request(format!("usage: {}/{} has no such containers", pod.namespace, pod.name)));
         }
+        let windows = report.pods.iter().map(|pod| pod.window_ms).chain(report.node.iter().map(|node| node.window_ms));
+        if let Some(long) = windows.max().filter(|window| *window > LONGEST_WINDOW_MS) {
+            return Err(Status::bad_request(format!("usage: windowMs: {long}: must be at most {LONGEST_WINDOW_MS}")));
+        }
         self.cache.fresh().await?;
         let name = call.name().to_owned();
         let pods = core("pods")?;
@@ -135,7 +143,14 @@ impl Server {
         };
         let kept = report.pods.into_iter().filter(own);
         let by_name = kept.map(|pod| (format!("{}/{}", pod.namespace, pod.name), pod)).collect();
-        let node = Node { received: self.env.now(), time: report.time, node: report.node, pods: by_name };
+        if call.options.dry_run {
+            return Ok(get::status(Status::success()));
+        }
+        let now = self.env.now();
+        // A node whose clock is far off has measured just now.
+        let is_near = now.duration_since(report.time).abs() < MOST_SKEW;
+        let time = if is_near { report.time } else { now };
+        let node = Node { received: now, time, node: report.node, pods: by_name };
         self.usages.put(&name, node, |node| self.has_node(node));
         Ok(get::status(Status::success()))
     }

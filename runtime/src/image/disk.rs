@@ -14,6 +14,7 @@ use super::digest::{self, chain_ids, hex_of, sha256};
 use super::pull::Pulls;
 use super::unpack::{Unpacked, unpack};
 use super::{Image, ImageError, Options, Removed, Result};
+use crate::sys::tree::remove_all;
 
 /// The open store, shared by its clones and by the work that it does.
 pub(super) struct Inner {
@@ -103,7 +104,7 @@ fn read_dir(dir: &Path) -> Result<Vec<PathBuf>> {
 
 fn remove_any(path: &Path) -> Result<()> {
     let is_dir = fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
-    let removed = if is_dir { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    let removed = if is_dir { remove_all(path) } else { fs::remove_file(path) };
     match removed {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(ImageError::io("remove", path, e)),
         _ => Ok(()),

@@ -11,6 +11,7 @@ pub mod io;
 pub mod mount;
 pub mod own;
 pub mod process;
+pub mod tree;
 pub mod tty;
 
 use std::fmt;

@@ -28,7 +28,7 @@ use super::{
     page::Page,
     target::{Selection, Target},
 };
-use crate::api::{Object, Status};
+use crate::api::{Kind, Object, Status};
 
 pub use self::{
     events::{seen, when},
@@ -85,7 +85,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         for object in objects {
             let related = related::fetch(session, target.kind, &object, args.show_events).await?;
             let separator = if std::mem::take(&mut first) { "" } else { "\n\n" };
-            out!("{separator}{}", page(target.kind.kind, &object, &related, Timestamp::now()));
+            out!("{separator}{}", page(own_page(target.kind), &object, &related, Timestamp::now()));
         }
     }
     if found == 0 {
@@ -105,6 +105,11 @@ async fn fetch(selection: &Selection, target: &Target, session: &Session) -> Res
     let (mut objects, _) = selection.list(target, session).await?;
     objects.retain(|object| object.name().starts_with(missing.1.as_str()));
     if objects.is_empty() { Err(missing.0) } else { Ok(objects) }
+}
+
+/// The kind whose page shows an object: none where a kind that somebody has defined is a namesake of one of ours.
+fn own_page(kind: &Kind) -> &str {
+    if kind.is_custom() { "" } else { kind.kind }
 }
 
 fn page(kind: &str, object: &Object, related: &Related, now: Timestamp) -> Page {

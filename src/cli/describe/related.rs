@@ -6,6 +6,7 @@ use crate::{
     api::{Kind, Object, selector::LabelSelector},
     cli::{
         Session,
+        describe::own_page,
         error::Failure,
         pods::{self, kind_of},
         target::{Selection, Target},
@@ -36,7 +37,7 @@ pub async fn fetch(session: &Session, kind: &Kind, object: &Object, events: bool
         let target = Target { kind: kind_of(of), namespace: namespace.map(str::to_owned), name: None };
         Ok::<_, Failure>(selection.list(&target, session).await?.0)
     };
-    match kind.kind {
+    match own_page(kind) {
         "Node" => {
             related.pods = list("pods", None, None, Some(format!("spec.nodeName={}", object.name()))).await?;
             related.lease = session.get(kind_of("leases"), Some("kube-node-lease"), object.name()).await.ok();

@@ -68,7 +68,9 @@ pub const ROW: Row = Row {
         let informer = &wires.world.informers.horizontal_pod_autoscalers.clone();
         wires.on(informer, |_, queue, change| {
             // Statuses are written here.
-            let wish = |it: &Arc<Autoscaler>| (it.metadata.uid.clone(), it.metadata.generation);
+            fn wish(it: &Arc<Autoscaler>) -> (Option<&str>, &Value) {
+                (it.metadata.uid.as_deref(), &it.spec)
+            }
             if change.old.as_ref().map(wish) != change.new.as_ref().map(wish) {
                 queue.add(change.key.clone());
             }

@@ -30,13 +30,13 @@ pub const ROW: Row = Row {
                 queue.add(change.key.clone());
             }
         });
-        wires.on(&informers.persistent_volume_claims, |_, queue, change| {
-            // Only the loss of a claim calls for anything.
-            if change.new.is_none()
-                && let Some(owner) = change.old.as_ref().and_then(|claim| meta::controller(&claim.metadata))
-                && owner.kind == "Pod"
-            {
-                queue.add(Key::new(&change.key.namespace, &owner.name));
+        wires.on(&informers.persistent_volume_claims, |world, queue, change| {
+            // Only the loss of a claim calls for anything: also of one that only stood in the way.
+            if change.new.is_none() {
+                let pods = world.informers.pods.list_namespace(&change.key.namespace);
+                let is_it = |used: &pv::Used| used.ephemeral && used.name == change.key.name;
+                let waits = |pod: &&Arc<Pod>| pv::all_used(pod).iter().any(is_it);
+                pods.iter().filter(waits).for_each(|pod| queue.add(Key::of(&**pod)));
             }
         });
     },

@@ -121,8 +121,8 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
             ips: if connected { ips } else { Vec::new() },
             trouble: None,
         },
-        // Making what is there already costs little, and finishes what was half made.
-        volumes: Step::Undone,
+        // Making what is there already costs little, and finishes what was half made. What has ended releases them.
+        volumes: Step::Failed { tries: 0, retry_at: sandbox.created },
         start_time: Some(sandbox.created),
         containers: remembered(sandbox.spec.labels.get(labels::HISTORY)),
         ..Observed::default()

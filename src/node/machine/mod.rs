@@ -24,6 +24,7 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright_net::Network;
 use podwright_runtime::{
     ContainerId, Error as RuntimeError, ExecSpec, Labels, Resources, Role, Runtime, Scribe, image::ImageStore, oci,
+    sys::tree::remove_all,
 };
 use serde::{Deserialize, Serialize};
 use tokio::{net::TcpStream, sync::mpsc};
@@ -467,10 +468,7 @@ fn all(results: impl IntoIterator<Item = Result<(), String>>) -> Result<(), Stri
 }
 
 fn remove_dir(path: PathBuf) -> Result<(), String> {
-    match std::fs::remove_dir_all(&path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(format!("remove {}: {e}", path.display())),
-        _ => Ok(()),
-    }
+    remove_all(&path).map_err(|e| format!("remove {}: {e}", path.display()))
 }
 
 /// `SIGTERM`, `TERM` or `15`; what is none of these is SIGTERM.

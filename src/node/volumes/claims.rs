@@ -166,7 +166,7 @@ impl Place {
     }
 }
 
-fn is_block_device(kind: std::fs::FileType) -> bool {
+pub fn is_block_device(kind: std::fs::FileType) -> bool {
     std::os::unix::fs::FileTypeExt::is_block_device(&kind)
 }
 

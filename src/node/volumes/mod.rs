@@ -23,6 +23,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume, VolumeMount};
+use podwright_runtime::sys::tree::remove_all;
 
 use super::{
     executor::Trouble,
@@ -107,7 +108,7 @@ impl Volumes {
     /// 1. see that the claim has one, 2. see what it is here, 3. see that it is there, 4. give it to the Pod's group, 5. link.
     async fn prepare_claim(&self, pod: &Pod, volume: &Volume, used: &persistent_volume::Used) -> Result<(), Trouble> {
         let link = self.folder(pod).join("volumes").join(&volume.name);
-        if fs::read_link(&link).is_ok() {
+        if fs::metadata(&link).is_ok() {
             return Ok(());
         }
         let unprocessed = |why: String| claims::unprocessed(&volume.name, why);
@@ -117,25 +118,34 @@ impl Volumes {
         let place = claims::place(pod, volume, &claim, &found, node.as_ref())?;
         place.check()?;
         let failed = |why: io::Error| mount_error(&place.volume, format!("{}: {why}", place.path.display()));
-        self.own(pod, volume, &place).await.map_err(failed)?;
+        let is_taken = || match claims::is_taken(&self.pods, &self.folder(pod), &place.path) {
+            true if place.alone => {
+                let why = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+                Err(unprocessed(why.to_owned()))
+            }
+            taken => Ok(taken),
+        };
+        // As upstream: whoever has it first says whose it is, unless for reading alone.
+        if !is_taken()? && !is_read_only(volume) {
+            self.own(pod, &place).await.map_err(failed)?;
+        }
         // What a panic left behind is sound: a link is made at once or not at all.
         let _taking = self.taking.lock().unwrap_or_else(|p| p.into_inner());
-        if place.alone && claims::is_taken(&self.pods, &self.folder(pod), &place.path) {
-            let why = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
-            return Err(unprocessed(why.to_owned()));
-        }
+        is_taken()?;
+        // One to what is not there any more, as after a boot, is made anew.
+        fs::remove_file(&link).ok();
         fs::create_dir_all(link.parent().unwrap_or(&link)).and_then(|()| symlink(&place.path, &link)).map_err(failed)
     }
 
     /// Gives a volume to the group that the Pod names. Paths of the host stay as they are.
-    async fn own(&self, pod: &Pod, volume: &Volume, place: &claims::Place) -> io::Result<()> {
+    async fn own(&self, pod: &Pod, place: &claims::Place) -> io::Result<()> {
         let Some(group) = fs_group(pod).filter(|_| place.kind == claims::Kind::Local && !place.block) else {
             return Ok(());
         };
         let context = pod.spec().security_context.as_ref();
         let on_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
-        let (path, read_only) = (place.path.clone(), is_read_only(volume));
-        let given = tokio::task::spawn_blocking(move || ownership::give(&path, group, read_only, on_mismatch));
+        let path = place.path.clone();
+        let given = tokio::task::spawn_blocking(move || ownership::give(&path, group, on_mismatch));
         given.await.map_err(io::Error::other)?
     }
 
@@ -145,7 +155,8 @@ impl Volumes {
         for wanted in part.container.volume_devices.iter().flatten() {
             let volume = pod.spec().volumes.iter().flatten().find(|volume| volume.name == wanted.name);
             let found = volume.map(|volume| (fs::metadata(self.path(pod, volume)), is_read_only(volume)));
-            let Some((Ok(found), read_only)) = found else {
+            let found = found.and_then(|(found, read_only)| Some((found.ok()?, read_only)));
+            let Some((found, read_only)) = found.filter(|(found, _)| claims::is_block_device(found.file_type())) else {
                 let why = format!("cannot find volume \"{}\" to map into container \"{}\"", wanted.name, part.name());
                 return Err(Trouble::new("CreateContainerConfigError", why));
             };
@@ -312,10 +323,7 @@ impl Volumes {
 }
 
 fn remove_dir(path: &Path) -> Result<(), String> {
-    match fs::remove_dir_all(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(format!("remove {}: {e}", path.display())),
-        _ => Ok(()),
-    }
+    remove_all(path).map_err(|e| format!("remove {}: {e}", path.display()))
 }
 
 fn fs_group(pod: &Pod) -> Option<u32> {

@@ -5,7 +5,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd},
     path::Path,
 };
 
@@ -14,50 +14,75 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Stat, chmod, ch
 const HOLD: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const LIST: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const SETGID: u32 = 0o2000;
+/// Each level costs two descriptors, of which this process may have a thousand; a container may nest as it likes.
+const DEEPEST: usize = 256;
 
-/// Gives all of the folder `root` to a group, for reading and, unless `read_only`, writing; new files in its folders will be
-/// the group's as well. With `on_mismatch` only where the folder itself is not so already.
-pub fn give(root: &Path, group: u32, read_only: bool, on_mismatch: bool) -> io::Result<()> {
+/// Gives all of the folder `root` to a group, for reading and writing; new files in its folders will be the group's as well.
+/// With `on_mismatch` only where the folder itself is not so already.
+pub fn give(root: &Path, group: u32, on_mismatch: bool) -> io::Result<()> {
     // The way to the volume may be a link; what is in it may not.
     let root = openat(CWD, root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let stat = fstat(&root)?;
-    let right = stat.st_gid == group && stat.st_mode & wanted(&stat, read_only) == wanted(&stat, read_only);
+    let right = stat.st_gid == group && stat.st_mode & wanted(&stat) == wanted(&stat);
     if on_mismatch && right {
         return Ok(());
     }
-    give_all(root.as_fd(), &stat, group, read_only)
+    give_all(root, stat, group)
 }
 
 /// The bits of its mode that a file or folder needs.
-fn wanted(stat: &Stat, read_only: bool) -> u32 {
-    let files = if read_only { 0o440 } else { 0o660 };
-    if FileType::from_raw_mode(stat.st_mode).is_dir() { files | SETGID | 0o110 } else { files }
+fn wanted(stat: &Stat) -> u32 {
+    if FileType::from_raw_mode(stat.st_mode).is_dir() { 0o660 | SETGID | 0o110 } else { 0o660 }
 }
 
-fn give_all(held: BorrowedFd<'_>, stat: &Stat, group: u32, read_only: bool) -> io::Result<()> {
-    let kind = FileType::from_raw_mode(stat.st_mode);
-    // The content first: the folder itself tells that all is done.
-    if kind.is_dir() {
-        let listed = openat(held, ".", LIST, Mode::empty())?;
-        for entry in Dir::read_from(&listed)? {
-            let entry = entry?;
-            if matches!(entry.file_name().to_bytes(), b"." | b"..") {
-                continue;
+/// A folder whose content is being given.
+struct Level {
+    held: OwnedFd,
+    stat: Stat,
+    left: Dir,
+}
+
+/// The content of a folder first: the folder itself tells that all is done.
+fn give_all(root: OwnedFd, stat: Stat, group: u32) -> io::Result<()> {
+    let mut levels: Vec<Level> = Vec::new();
+    let mut next = Some((root, stat));
+    loop {
+        if let Some((held, stat)) = next.take() {
+            if !FileType::from_raw_mode(stat.st_mode).is_dir() {
+                give_one(&held, &stat, group)?;
+            } else if levels.len() == DEEPEST {
+                return Err(io::Error::other(format!("folders are nested deeper than {DEEPEST}")));
+            } else {
+                let left = Dir::new(openat(&held, ".", LIST, Mode::empty())?)?;
+                levels.push(Level { held, stat, left });
             }
-            let child: OwnedFd = match openat(held, entry.file_name(), HOLD, Mode::empty()) {
+        }
+        let Some(level) = levels.last_mut() else { return Ok(()) };
+        match level.left.next().transpose()? {
+            Some(entry) if matches!(entry.file_name().to_bytes(), b"." | b"..") => {}
+            Some(entry) => match openat(&level.held, entry.file_name(), HOLD, Mode::empty()) {
                 // Somebody has removed it.
-                Err(rustix::io::Errno::NOENT) => continue,
-                other => other?,
-            };
-            let stat = fstat(&child)?;
-            give_all(child.as_fd(), &stat, group, read_only)?;
+                Err(rustix::io::Errno::NOENT) => {}
+                child => {
+                    let child = child?;
+                    let stat = fstat(&child)?;
+                    next = Some((child, stat));
+                }
+            },
+            None => {
+                give_one(&level.held, &level.stat, group)?;
+                levels.pop();
+            }
         }
     }
+}
+
+fn give_one(held: &OwnedFd, stat: &Stat, group: u32) -> io::Result<()> {
     chownat(held, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
-    if kind.is_symlink() {
+    if FileType::from_raw_mode(stat.st_mode).is_symlink() {
         return Ok(());
     }
-    let mode = (stat.st_mode & 0o7777) | wanted(stat, read_only);
+    let mode = (stat.st_mode & 0o7777) | wanted(stat);
     chmod(format!("/proc/self/fd/{}", held.as_raw_fd()), Mode::from_raw_mode(mode))?;
     Ok(())
 }

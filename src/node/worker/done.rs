@@ -59,8 +59,8 @@ impl Worker {
                 match result {
                     Ok(Some(exit)) => self.exited(&container, &id, exit),
                     Ok(None) => self.exited(&container, &id, Exit::unknown(now)),
-                    // It may still run: the plan will stop it again.
-                    Err(_) => {}
+                    // It may still run: the plan will stop it again, for as good a reason as it has then.
+                    Err(_) => self.seen.container_mut(&container).renewing = false,
                 }
                 self.seen.container_mut(&container).busy = Busy::Idle;
             }

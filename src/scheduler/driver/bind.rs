@@ -1,6 +1,6 @@
 //! From the choice of a node to the binding: what has to be written and waited for before it, and what comes of it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -13,6 +13,9 @@ use crate::{
         writes::{self, Written},
     },
 };
+
+/// Whatever a profile says: clocks have an end.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A Pod that is bound once what it waits for is there.
 pub(super) struct Pending {
@@ -38,7 +41,7 @@ impl Scheduler {
 
     /// Has written what the Pod needs before it is bound. Others are decided meanwhile.
     pub(super) fn prepare(&mut self, pod: Arc<PodInfo>, node: String, note: String, before: PreBind) {
-        let until = Instant::now() + before.patience;
+        let until = Instant::now() + before.patience.min(LONGEST);
         let pending = Pending { pod: pod.clone(), node, note, plugin: before.plugin, written: false, until };
         self.pending.insert(pod.uid.clone(), pending);
         let client = self.client.clone();
@@ -56,8 +59,15 @@ impl Scheduler {
     /// Binds the Pods that wait no more.
     pub(super) fn look_at_pending(&mut self) {
         let mut over: Vec<(String, Result<(), String>)> = Vec::new();
-        for (uid, Pending { pod, plugin, until, .. }) in self.pending.iter().filter(|(_, pending)| pending.written) {
-            let ready = self.profile(pod).map_or(Ok(true), |profile| profile.is_ready(pod, &self.cluster));
+        for (uid, Pending { pod, node, plugin, until, .. }) in
+            self.pending.iter().filter(|(_, pending)| pending.written)
+        {
+            let ready = match self.cluster.node(node) {
+                Some(found) => {
+                    self.profile(pod).map_or(Ok(true), |profile| profile.is_ready(pod, found, &self.cluster))
+                }
+                None => Err(format!("running PreBind plugin {plugin:?}: node {node:?} not found")),
+            };
             let late = || format!("running PreBind plugin {plugin:?}: binding volumes: context deadline exceeded");
             match ready {
                 Ok(true) => over.push((uid.clone(), Ok(()))),

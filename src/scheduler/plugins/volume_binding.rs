@@ -275,8 +275,18 @@ impl Plugin for VolumeBindingArgs {
         Ok(Some(PreBind { plugin: ROW.name, writes, patience }))
     }
 
-    fn is_ready(&self, pod: &PodInfo, cluster: &Cluster) -> Result<bool, String> {
-        cluster.storage.is_kept(&pod.uid).map_err(|why| format!("binding volumes: {why}"))
+    fn is_ready(&self, pod: &PodInfo, node: &NodeInfo, cluster: &Cluster) -> Result<bool, String> {
+        let kept = cluster.storage.is_kept(&pod.uid).map_err(|why| format!("binding volumes: {why}"))?;
+        let Some(wishes) = Wishes::of(pod, &cluster.storage).ok().flatten().filter(|_| kept) else { return Ok(kept) };
+        // Who binds them may have chosen others than were promised.
+        let far = |volume: &&Arc<PersistentVolume>| !is_reachable(volume, &node.name, |key| node.label(key));
+        match wishes.bound.iter().find(far) {
+            Some(volume) => {
+                let name = volume.metadata.name.as_deref().unwrap_or_default();
+                Err(format!("binding volumes: pv {name:?} node affinity doesn't match node {:?}", node.name))
+            }
+            None => Ok(true),
+        }
     }
 
     fn unreserve(&self, pod: &PodInfo, cluster: &mut Cluster) {

@@ -45,16 +45,22 @@ pub(super) fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status
                 into.extend(limit[field].as_object().into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
             }
         }
-        fill(pod, &defaults);
+        if !is_new {
+            // Nothing else may be resized.
+            defaults.iter_mut().for_each(|all| all.retain(|resource, _| matches!(resource.as_str(), "cpu" | "memory")));
+        }
+        fill(pod, &defaults, |container| is_new || container["restartPolicy"] == "Always");
     }
     Ok(())
 }
 
-/// Fills the default requests and limits into every container, and notes it in an annotation.
-fn fill(pod: &mut Object, defaults: &[Map<String, Value>; 2]) {
+/// Fills the default requests and limits into every container, and those init containers that are to have them, and notes it in
+/// an annotation.
+fn fill(pod: &mut Object, defaults: &[Map<String, Value>; 2], has: impl Fn(&Value) -> bool) {
     let mut told: Vec<String> = Vec::new();
     for (list, called) in [("containers", "container"), ("initContainers", "init container")] {
-        for container in pod.0["spec"].get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+        let all = pod.0["spec"].get_mut(list).and_then(Value::as_array_mut);
+        for container in all.into_iter().flatten().filter(|container| list == "containers" || has(container)) {
             let name = container["name"].as_str().unwrap_or("").to_owned();
             for (defaults, field) in defaults.iter().zip(["requests", "limits"]) {
                 let missing = |resource: &str| container["resources"][field].get(resource).is_none();

@@ -19,13 +19,14 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use crate::api::User;
 
 /// Where Debian keeps the certificates that everyone trusts.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// How often the keys are asked for at most, and how long that may take.
-const REFRESH_EVERY: i64 = 10;
+const REFRESH_EVERY: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_DOCUMENT: usize = 1 << 20;
 /// Symmetric ones are not for strangers.
@@ -73,7 +74,7 @@ struct Inner {
 #[derive(Default)]
 struct Keys {
     set: Arc<Vec<Jwk>>,
-    read_at: Option<Timestamp>,
+    read_at: Option<Instant>,
 }
 
 impl Oidc {
@@ -108,7 +109,7 @@ impl Oidc {
         let claims = match signed_by(&known)? {
             Some(claims) => claims,
             None => {
-                self.refresh(now).await?;
+                self.refresh().await?;
                 let keys = self.keys().set.clone();
                 signed_by(&keys)?.ok_or_else(|| anyhow!("none of the issuer's keys has signed it"))?
             }
@@ -117,15 +118,15 @@ impl Oidc {
     }
 
     /// Reads the keys anew, unless that was done just now.
-    async fn refresh(&self, now: Timestamp) -> anyhow::Result<()> {
+    async fn refresh(&self) -> anyhow::Result<()> {
         let _turn = self.0.asking.lock().await;
-        if self.keys().read_at.is_some_and(|at| now.as_second() - at.as_second() < REFRESH_EVERY) {
+        if self.keys().read_at.is_some_and(|at| at.elapsed() < REFRESH_EVERY) {
             return Ok(());
         }
         let read = self.read_keys().await.context("reading the issuer's keys");
         let mut keys = self.keys();
-        // Also after a failure: it is not asked again at once.
-        keys.read_at = Some(now);
+        // Also after a failure, which may have taken long: it is not asked again at once.
+        keys.read_at = Some(Instant::now());
         keys.set = Arc::new(read?.keys);
         Ok(())
     }

@@ -284,7 +284,7 @@ fn a_volume_is_promised_once() {
     );
     assert_eq!(body["metadata"]["annotations"]["pv.kubernetes.io/bound-by-controller"], "yes");
     assert_eq!(before.patience, Duration::from_secs(600));
-    assert_eq!(profile.is_ready(&first, &cluster), Ok(false));
+    assert_eq!(is_ready(&profile, &first, "n1", &cluster), Ok(false));
     let other = profile.reserve(&second, "n1", &mut cluster).expect("it fits").expect("something to write");
     assert_eq!(other.writes[0].name.as_deref(), Some("a-large"));
     // What is given back can be promised again.
@@ -302,13 +302,19 @@ fn a_volume_is_promised_once() {
     let to = json!({ "metadata": { "resourceVersion": "2" },
         "spec": { "claimRef": { "namespace": "default", "name": "d", "uid": "uid-d" } } });
     put(&mut cluster, pv("fits", "n1", to));
-    assert_eq!(profile.is_ready(&second, &cluster), Ok(false));
+    assert_eq!(is_ready(&profile, &second, "n1", &cluster), Ok(false));
     put(&mut cluster, pvc("d", bound("fits")));
-    assert_eq!(profile.is_ready(&second, &cluster), Ok(true));
+    assert_eq!(is_ready(&profile, &second, "n1", &cluster), Ok(true));
+    let far = is_ready(&profile, &second, "n2", &cluster).unwrap_err();
+    assert!(far.ends_with("binding volumes: pv \"fits\" node affinity doesn't match node \"n2\""), "{far}");
     // The binder has undone it.
     put(&mut cluster, pv("fits", "n1", json!({ "metadata": { "resourceVersion": "3" } })));
     let why = "running PreBind plugin \"VolumeBinding\": binding volumes: ClaimRef got reset for pv \"fits\"";
-    assert_eq!(profile.is_ready(&second, &cluster), Err(why.into()));
+    assert_eq!(is_ready(&profile, &second, "n1", &cluster), Err(why.into()));
+}
+
+fn is_ready(profile: &Profile, pod: &PodInfo, node: &str, cluster: &Cluster) -> Result<bool, String> {
+    profile.is_ready(pod, cluster.node(node).expect("it is there"), cluster)
 }
 
 /// A volume that has yet to be made: the claim says where, until whoever makes it says that it cannot.
@@ -319,10 +325,10 @@ fn a_claim_says_where_its_volume_is_to_be_made() {
     let before = profile.reserve(&user, "n2", &mut cluster).expect("it fits").expect("something to write");
     let body = before.writes[0].body.clone().expect("a patch");
     assert_eq!(body["metadata"]["annotations"]["volume.kubernetes.io/selected-node"], "n2");
-    assert_eq!(profile.is_ready(&user, &cluster), Ok(false), "not seen yet");
+    assert_eq!(is_ready(&profile, &user, "n2", &cluster), Ok(false), "not seen yet");
     put(&mut cluster, pvc("c", json!({ "metadata": { "resourceVersion": "2", "annotations": { "x": "y" } } })));
     let why = "running PreBind plugin \"VolumeBinding\": binding volumes: provisioning failed for PVC \"c\"";
-    assert_eq!(profile.is_ready(&user, &cluster), Err(why.into()));
+    assert_eq!(is_ready(&profile, &user, "n2", &cluster), Err(why.into()));
 }
 
 #[test]

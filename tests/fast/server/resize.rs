@@ -256,6 +256,8 @@ async fn it_is_admitted_as_a_write_of_its_own() {
     assert_eq!(counted(&got)[0], "100m");
     got.0["status"]["conditions"] = infeasible(got.generation() - 1);
     assert_eq!(counted(&got)[0], "500", "its node has not judged this wish yet");
+    got.set_meta("deletionTimestamp", Value::from("2026-01-01T00:00:00Z"));
+    assert_eq!(counted(&got)[0], "100m", "to be deleted is no new wish");
 
     // Nor does a verdict on an older wish let a newer one pass.
     let verdict = json!({"status": {"conditions": infeasible(shrunk.generation())}});
@@ -277,10 +279,11 @@ async fn it_is_admitted_as_a_write_of_its_own() {
 async fn a_limit_range_fills_in_what_a_resize_leaves_out() {
     let api = Api::new().await;
     let mut made = sized("p");
-    made["spec"]["initContainers"].as_array_mut().unwrap().truncate(1);
+    made["spec"]["initContainers"][1]["resources"] = json!({});
     api.create("pods", made).await.unwrap();
     let range = json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "r"},
-        "spec": {"limits": [{"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"memory": "8Mi"}}]}});
+        "spec": {"limits": [{"type": "Container", "default": {"cpu": "1", "ephemeral-storage": "1Gi"},
+            "defaultRequest": {"memory": "8Mi"}}]}});
     api.create("limitranges", range).await.unwrap();
     let new = resize(&api, "p", json!([{"name": "d", "resources": {"requests": {"cpu": "50m"}}}])).await.unwrap();
     let filled = json!({"requests": {"cpu": "50m", "memory": "8Mi"}, "limits": {"cpu": "1"}});

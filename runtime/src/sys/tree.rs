@@ -1,0 +1,129 @@
+//! Folders with all in them, whatever a container has made there.
+
+use std::ffi::{CStr, CString};
+use std::io::{Error as IoError, ErrorKind, Result as IoResult};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::io::Errno;
+
+const LIST: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// So often a folder is looked at again that somebody else still fills.
+const ROUNDS: usize = 100;
+
+/// Removes a folder with all in it; a missing one is fine.
+///
+/// A container may nest folders as deep as its disk holds. So none is gone into: a folder within a folder is first brought up
+/// below `path` itself, and two descriptors and one frame of the stack are enough. (`std::fs::remove_dir_all` takes one of each
+/// for every level.)
+pub fn remove_all(path: &Path) -> IoResult<()> {
+    let root = match openat(CWD, path, LIST, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
+    let mut brought_up = 0;
+    for _ in 0..ROUNDS {
+        let mut left = names(&root)?;
+        while let Some(name) = left.pop() {
+            remove(&root, &name, &mut left, &mut brought_up)?;
+        }
+        match std::fs::remove_dir(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => {}
+            done => return done,
+        }
+    }
+    Err(IoError::from(ErrorKind::DirectoryNotEmpty))
+}
+
+/// Removes an entry of `root`; the folders in it become entries of `root`, and are `left`.
+fn remove(root: &OwnedFd, name: &CStr, left: &mut Vec<CString>, brought_up: &mut u64) -> IoResult<()> {
+    if is_removed(root, name)? {
+        return Ok(());
+    }
+    let folder = match openat(root, name, LIST, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
+    for inner in names(&folder)? {
+        if is_removed(&folder, &inner)? {
+            continue;
+        }
+        loop {
+            *brought_up += 1;
+            let above = CString::new(format!(".removed-{brought_up}"))?;
+            // No entry that was here before: a folder cannot take the place of a file, nor of a folder that is not empty.
+            match renameat(&folder, &inner, root, &above) {
+                Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => continue,
+                Err(Errno::NOENT) => {}
+                moved => {
+                    moved?;
+                    left.push(above);
+                }
+            }
+            break;
+        }
+    }
+    // One that somebody has filled meanwhile is seen in the next round.
+    is_removed(root, name).map(drop)
+}
+
+/// Removes a file, or an empty folder; says whether it is gone.
+fn is_removed(of: &OwnedFd, name: &CStr) -> IoResult<bool> {
+    let removed = match unlinkat(of, name, AtFlags::empty()) {
+        Err(Errno::ISDIR | Errno::PERM) => unlinkat(of, name, AtFlags::REMOVEDIR),
+        other => other,
+    };
+    match removed {
+        Ok(()) | Err(Errno::NOENT) => Ok(true),
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn names(folder: &OwnedFd) -> IoResult<Vec<CString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(folder)? {
+        let name = entry?.file_name().to_owned();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn no_folder_is_too_deep() {
+        let root = tempfile::tempdir().unwrap();
+        let top = root.path().join("top");
+        std::fs::create_dir(&top).unwrap();
+        std::fs::write(top.join(".removed-1"), "a name that is taken").unwrap();
+        std::os::unix::fs::symlink(root.path(), top.join("elsewhere")).unwrap();
+        let mut at = openat(CWD, &top, LIST, Mode::empty()).unwrap();
+        for level in 0..20_000 {
+            rustix::fs::mkdirat(&at, "d", Mode::RWXU).unwrap();
+            if level % 1000 == 0 {
+                rustix::fs::mkdirat(&at, OsStr::from_bytes(b"\xff"), Mode::RWXU).unwrap();
+                rustix::fs::symlinkat("/", &at, "link").unwrap();
+            }
+            at = openat(&at, "d", LIST, Mode::empty()).unwrap();
+        }
+        let small = std::thread::Builder::new().stack_size(128 << 10);
+        let removed = small.spawn(move || remove_all(&top)).unwrap().join().unwrap();
+        if removed.is_err() {
+            // Its own removal would go too deep.
+            std::mem::forget(root);
+            return removed.unwrap();
+        }
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0, "and nothing but that");
+        remove_all(&root.path().join("missing")).unwrap();
+    }
+}
