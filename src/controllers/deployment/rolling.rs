@@ -132,8 +132,13 @@ fn shrink(rollout: &mut Rollout<'_>, mut room: i32, part: impl Fn(&Set) -> i32) 
     }
 }
 
-/// Whether the Deployment's replicas have changed since its ReplicaSets were sized.
+/// Whether the Deployment's replicas have changed since its ReplicaSets were sized, and that is to be done first. A Recreate
+/// has no proportions to keep: it waits for the old Pods to be gone, and then makes as many new ones as are wanted. (Upstream
+/// scales first here too; where the strategy was changed halfway it waits for ever, or does not wait at all.)
 pub fn is_scaling(rollout: &Rollout<'_>) -> bool {
+    if is_recreate(rollout.deployment) {
+        return false;
+    }
     let wanted = replicas(rollout.deployment);
     let sized = rollout.sets().filter(|set| set.size() > 0).filter_map(|set| noted(&set.old, DESIRED));
     { sized }.any(|desired| desired != wanted)

@@ -394,6 +394,24 @@ fn scaling_in_a_rollout_keeps_the_proportions() {
     }
 }
 
+/// Found by the simulation: nothing was sized any more, for ever.
+#[test]
+fn recreate_and_other_replicas_in_the_midst_of_a_rolling_update_come_to_an_end() {
+    for (image, sizes) in [("a", [6, 0]), ("b", [0, 6])] {
+        let mut world = World::new(deployment("a", 10, "3", "2"));
+        world.reach_rest();
+        world.set_image("b");
+        for _ in 0..3 {
+            world.step();
+            world.settle(0);
+        }
+        world.set_image(image);
+        world.change(json!({ "spec": { "replicas": 6, "strategy": { "type": "Recreate", "rollingUpdate": null } } }));
+        world.reach_rest();
+        assert_eq!(world.sets.iter().map(replica_set::replicas).collect::<Vec<_>>(), sizes, "{image}");
+    }
+}
+
 #[test]
 fn a_paused_deployment_scales_but_does_not_roll() {
     let mut world = World::new(deployment("a", 2, "1", "0"));
