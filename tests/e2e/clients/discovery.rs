@@ -83,6 +83,12 @@ fn what_discovery_tells_is_whole_and_served() {
                 let list = api.list(&Default::default()).await;
                 let list = list.unwrap_or_else(|why| panic!("{} {}: {why}", resource.api_version, resource.plural));
                 assert_eq!(list.types.kind, format!("{}List", resource.kind));
+                // What nodes use is measured anew all the time: as upstream's metrics-server, nobody is told of that.
+                if group.name() == "metrics.k8s.io" {
+                    assert!(!able.supports_operation(verbs::WATCH), "{}", resource.plural);
+                    listed += 1;
+                    continue;
+                }
                 assert!(able.supports_operation(verbs::WATCH), "{}", resource.plural);
                 // What is there comes as a stream too, up to the bookmark that ends it.
                 let events = watcher(api, watcher::Config::default().streaming_lists());
