@@ -87,7 +87,6 @@ impl View<'_> {
 pub fn plan(view: &View<'_>) -> Plan {
     let mut plan = Plan::default();
     let (mut status, mut told) = look(view);
-    let mut deleted = surplus(view);
     let mut created = None;
     if !meta::is_terminating(&view.cron.metadata) && view.spec().suspend != Some(true) {
         match start(view, &status, &mut told) {
@@ -96,7 +95,8 @@ pub fn plan(view: &View<'_>) -> Plan {
             Start::Now { at, replaced, wait } => {
                 let active = status.active.get_or_insert_default();
                 active.retain(|known| !replaced.iter().any(|job| job.metadata.uid == known.uid));
-                deleted.extend(replaced);
+                // Before the status forgets them: what fails in between is done again.
+                plan.then(replaced.into_iter().map(|job| delete(view, job)).collect());
                 created = Some(create(view, at));
                 plan.requeue(wait);
             }
@@ -110,7 +110,7 @@ pub fn plan(view: &View<'_>) -> Plan {
         plan.then(vec![write]);
     }
     plan.notes.extend(told);
-    plan.then(deleted.into_iter().map(|job| delete(view, job)).collect());
+    plan.then(surplus(view).into_iter().map(|job| delete(view, job)).collect());
     plan.then(created.into_iter().collect());
     plan
 }

@@ -174,9 +174,9 @@ fn one_job_at_a_time_or_several() {
     assert_eq!((case("Forbid").events(), case("Forbid").wait()), (told.map(str::to_owned).into(), Some(3000.1)));
     let replaced = case("Replace");
     let expected =
-        ["patch cronjobs.batch/report/status".to_owned(), format!("delete jobs.batch/{old}: Deleted job {old}"), new];
+        [format!("delete jobs.batch/{old}: Deleted job {old}"), "patch cronjobs.batch/report/status".to_owned(), new];
     assert_eq!(lines(&replaced.plan()), expected);
-    assert_eq!(replaced.plan().batches.len(), 3, "it is gone before the other begins");
+    assert_eq!(replaced.plan().batches.len(), 3, "it is gone before it is forgotten, and that before the other begins");
     assert_eq!(replaced.outcome()["active"], Value::Null);
     // When the other has finished, the one that had to wait is started.
     let mut waited = case("Forbid");
