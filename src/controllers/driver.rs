@@ -160,7 +160,7 @@ impl Driver {
     }
 
     async fn write(&self, write: Write) -> Result<Done, Refusal> {
-        let Write { request, guards, done, failed } = write;
+        let Write { request, guards, done, failed, never_passes } = write;
         let checks = join_all(guards.iter().map(|guard| self.check(guard))).await;
         let outcome = match checks.into_iter().collect::<Result<(), Status>>() {
             Ok(()) => self.client.call(request.clone()).await,
@@ -184,7 +184,7 @@ impl Driver {
             Err(status) if request.verb == Verb::Create && is_ending(&status) => Ok(Done::Nothing),
             Err(status) => {
                 let passing = status.is_conflict() || status.is_already_exists() || status.is_not_found();
-                let note = failed.filter(|_| !passing);
+                let note = failed.filter(|_| never_passes || !passing);
                 let failure = note.as_ref().map(|n| Failure { reason: n.reason, message: status.message.clone() });
                 if let Some(note) = note {
                     self.tell(note, &status.message);

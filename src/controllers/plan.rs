@@ -43,6 +43,8 @@ pub struct Write {
     pub done: Option<Note>,
     /// Told after failure; `{}` in the message is the error. The reason and the error are given to the next reconcile.
     pub failed: Option<Note>,
+    /// Whether a conflict, a namesake or that nothing is there is a failure to tell of; else such passes, and is decided anew.
+    pub never_passes: bool,
 }
 
 /// A fact that a cache may not know yet, asked of the server right before a write.
@@ -121,7 +123,7 @@ impl Plan {
 
 impl Write {
     pub fn new(request: Request) -> Write {
-        Write { request, guards: Vec::new(), done: None, failed: None }
+        Write { request, guards: Vec::new(), done: None, failed: None, never_passes: false }
     }
 
     pub fn create<K: Typed>(object: &K) -> Write {
@@ -208,6 +210,10 @@ impl Write {
     }
     pub fn failed(mut self, note: Note) -> Write {
         self.failed = Some(note);
+        self
+    }
+    pub fn never_passes(mut self) -> Write {
+        self.never_passes = true;
         self
     }
 }

@@ -23,7 +23,7 @@ pub const KIND: Kind = Kind {
         column("REPLICAS", |o, _| number(o, "status.currentReplicas").to_string()),
         AGE,
     ],
-    strategy: Strategy { default, prepare_create, validate, validate_status, ..Strategy::PLAIN },
+    strategy: Strategy { default, prepare_create, validate, validate_status, has_generation: true, ..Strategy::PLAIN },
     ..Kind::of::<k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler>("horizontalpodautoscaler")
 };
 

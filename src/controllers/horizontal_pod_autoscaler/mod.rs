@@ -6,16 +6,13 @@
 
 mod limits;
 mod measure;
+mod memory;
 mod replicas;
 mod samples;
 mod spec;
 mod status;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -30,6 +27,7 @@ use crate::{
     client::{Autoscaler, Key, reference},
 };
 pub use limits::{History, Verdict, Wish};
+pub use memory::Memory;
 pub use replicas::{Need, Proposal, Tolerance, propose};
 pub use samples::{Sample, Samples, of_container, of_pods};
 pub use spec::{Amount, Behavior, Goal, Metric, Policy, Rules, Select, Source, Spec, Target};
@@ -79,28 +77,6 @@ pub const ROW: Row = Row {
     reconcile,
 };
 
-/// What is remembered of all autoscalers.
-#[derive(Default)]
-pub struct Memory(Mutex<HashMap<Key, History>>);
-
-impl Memory {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, History>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn of(&self, key: &Key, uid: &str) -> History {
-        let known = self.lock().get(key).filter(|history| history.uid == uid).cloned();
-        known.unwrap_or_else(|| History::of(uid))
-    }
-
-    /// The selectors of the other autoscalers of a namespace.
-    fn rivals(&self, key: &Key) -> Vec<(Key, LabelSelector)> {
-        let all = self.lock();
-        let others = all.iter().filter(|(other, _)| other.namespace == key.namespace && *other != key);
-        others.filter_map(|(other, history)| Some((other.clone(), history.selector.clone()?))).collect()
-    }
-}
-
 /// What one reconcile sees.
 pub struct View<'a> {
     pub hpa: &'a Autoscaler,
@@ -132,7 +108,7 @@ pub struct Scale {
 fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let world = context.world;
     let Some(hpa) = world.informers.horizontal_pod_autoscalers.get(key) else {
-        world.autoscaling.lock().remove(key);
+        world.autoscaling.forget(key);
         return Plan::default();
     };
     let settings = &world.config.autoscaling;
@@ -169,7 +145,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
         now: context.now,
     };
     let plan = plan(&view, &mut history);
-    world.autoscaling.lock().insert(key.clone(), history);
+    world.autoscaling.keep(key, history);
     plan
 }
 
@@ -250,6 +226,10 @@ enum Bound {
 /// What an autoscaler needs now.
 pub fn plan(view: &View<'_>, history: &mut History) -> Plan {
     let mut draft = Draft::of(view.hpa);
+    // What has failed was no step, even if there is no target left to look at.
+    if refused(view).is_some() {
+        history.not_scaled();
+    }
     let mut plan = match &view.scale {
         Err(why) => {
             let message = format!("the HPA controller was unable to get the target's current scale: {why}");
@@ -271,14 +251,6 @@ pub fn plan(view: &View<'_>, history: &mut History) -> Plan {
 /// How many replicas the target gets.
 fn decide(view: &View<'_>, scale: &Scale, history: &mut History, draft: &mut Draft) -> Plan {
     let (current, now) = (scale.replicas, view.now);
-    if let Some(failure) = view.failure.filter(|failure| failure.reason == FAILED) {
-        // It has been tried just now, and told; the next time comes with the next look.
-        let message = format!("the HPA controller was unable to update the target scale: {}", failure.message);
-        draft.set("AbleToScale", "False", "FailedUpdateScale", &message, now);
-        draft.count(current, None);
-        history.not_scaled();
-        return Plan::default();
-    }
     let able = "the HPA controller was able to get the target's current scale";
     draft.set("AbleToScale", "True", "SucceededGetScale", able, now);
     history.begin(current, now);
@@ -299,6 +271,13 @@ fn decide(view: &View<'_>, scale: &Scale, history: &mut History, draft: &mut Dra
             }
         },
     };
+    if let Some(failure) = refused(view).filter(|_| wanted != current) {
+        // It has been tried just now, and told; the next time comes with the next look.
+        let message = format!("the HPA controller was unable to update the target scale: {}", failure.message);
+        draft.set("AbleToScale", "False", "FailedUpdateScale", &message, now);
+        draft.count(current, None);
+        return Plan::default();
+    }
     draft.count(current, Some(wanted));
     if wanted == current {
         return Plan::default();
@@ -315,7 +294,13 @@ fn decide(view: &View<'_>, scale: &Scale, history: &mut History, draft: &mut Dra
 /// The reason of the event of a scale that could not be set.
 const FAILED: &str = "FailedRescale";
 
-/// Sets the target's scale, whatever it is now: as upstream does, which tries again when somebody else has changed it.
+/// Why the scale that was tried just now could not be set.
+fn refused<'a>(view: &View<'a>) -> Option<&'a Failure> {
+    view.failure.filter(|failure| failure.reason == FAILED)
+}
+
+/// Sets the target's scale, whatever it is now: as upstream does, which tries again when somebody else has changed it. So no
+/// refusal passes by itself.
 fn rescale(view: &View<'_>, scale: &Scale, wanted: i32, why: &str) -> Write {
     let key = Key::of(view.hpa);
     let about = reference(view.hpa);
@@ -324,9 +309,8 @@ fn rescale(view: &View<'_>, scale: &Scale, wanted: i32, why: &str) -> Write {
     request.body = Some(json!({ "spec": { "replicas": wanted } }));
     request.options.patch_type = Some(PatchType::Merge);
     let text = format!("New size: {wanted}; reason: {why}");
-    Write::new(request).done(Note::normal(about.clone(), "SuccessfulRescale", text.clone())).failed(Note::warning(
-        about,
-        FAILED,
-        format!("{text}; error: {{}}"),
-    ))
+    Write::new(request)
+        .done(Note::normal(about.clone(), "SuccessfulRescale", text.clone()))
+        .failed(Note::warning(about, FAILED, format!("{text}; error: {{}}")))
+        .never_passes()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::Settings;
-use crate::api::{Quantity, selector::LabelSelector};
+use crate::api::{Quantity, columns};
 
 /// `spec`
 #[derive(Clone, Debug)]
@@ -43,8 +43,8 @@ pub enum Source {
     Pods { metric: String },
     /// What custom.metrics.k8s.io would tell of one object.
     Object { metric: String, kind: String, name: String },
-    /// What external.metrics.k8s.io would tell.
-    External { metric: String, selector: LabelSelector },
+    /// What external.metrics.k8s.io would tell; the selector as it is shown.
+    External { metric: String, selector: String },
     /// What nobody knows; validation lets none of it in.
     Unknown(String),
 }
@@ -139,10 +139,7 @@ impl Metric {
                 let object = &it["describedObject"];
                 Source::Object { metric: name, kind: text(&object["kind"]), name: text(&object["name"]) }
             }
-            _ => {
-                let selector = LabelSelector::from_json(&it["metric"]["selector"]).unwrap_or_default();
-                Source::External { metric: name, selector }
-            }
+            _ => Source::External { metric: name, selector: columns::selector(it["metric"].get("selector")) },
         };
         Metric { source, goal: Goal::of(&it["target"]) }
     }

@@ -2,6 +2,7 @@
 
 mod limits;
 mod plan;
+mod refusals;
 mod replicas;
 mod samples;
 mod targets;

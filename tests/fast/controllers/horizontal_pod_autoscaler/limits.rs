@@ -112,6 +112,8 @@ fn a_window_of_its_own_for_each_direction() {
         (60, 7, 6, "ScaleUpStabilized"),
         (75, 2, 6, "ScaleDownStabilized"),
         (90, 2, 6, "ScaleDownStabilized"),
+        // What is too old for the way up still counts for the way down.
+        (140, 2, 6, "ScaleDownStabilized"),
         (164, 2, 6, "ScaleDownStabilized"),
         // The 9 of 45 and the 8 of 15 are forgotten; the 7 of 60 would be more than there are.
         (180, 2, 2, "ReadyForNewScale"),
@@ -169,6 +171,26 @@ fn policies_bound_a_whole_period() {
     let mut story = Story::of(9, (1, 100), behavior);
     assert_eq!(story.scale(15, 50).0, 13);
     assert_eq!(story.scale(30, 1).0, 6);
+}
+
+#[test]
+fn each_policy_has_a_period_of_its_own() {
+    let mut story = Story::of(3, (1, 100), up("Max", &[("Pods", 4, 60), ("Pods", 3, 15)]));
+    let steps: Vec<i32> = [15, 20, 30, 45].map(|second| story.scale(second, 50).0).into();
+    assert_eq!(steps, [7, 7, 10, 13]);
+}
+
+#[test]
+fn new_policies_turn_nothing_back() {
+    let behavior = |behavior| read(json!({ "behavior": behavior })).behavior;
+    let mut story = Story::of(3, (1, 100), up("Max", &[("Pods", 6, 60)]));
+    assert_eq!(story.scale(15, 50).0, 9);
+    story.behavior = behavior(up("Max", &[("Pods", 4, 60)]));
+    assert_eq!(story.scale(30, 50), (9, "ScaleUpLimit"), "not to the 7 that it would have come to");
+    let mut story = Story::of(80, (1, 100), down("Max", &[("Pods", 10, 60)]));
+    assert_eq!(story.scale(15, 1).0, 70);
+    story.behavior = behavior(down("Max", &[("Pods", 5, 60)]));
+    assert_eq!(story.scale(30, 1), (70, "ScaleDownLimit"), "nor to 75");
 }
 
 #[test]

@@ -19,20 +19,20 @@ use super::{
 };
 
 /// An autoscaler `web`, its target, and what each of its Pods uses of the CPU in millicores.
-struct Case {
+pub(super) struct Case {
     hpa: Value,
-    scale: Result<Scale, String>,
+    pub(super) scale: Result<Scale, String>,
     metrics: Result<Vec<Value>, String>,
     pods: usize,
     rivals: Vec<(Key, LabelSelector)>,
-    failure: Option<Failure>,
+    pub(super) failure: Option<Failure>,
     history: History,
-    now: i64,
+    pub(super) now: i64,
 }
 
 impl Case {
     /// A target of so many replicas.
-    fn of(replicas: i32, used: &[i64], more: Value) -> Case {
+    pub(super) fn of(replicas: i32, used: &[i64], more: Value) -> Case {
         let metadata = json!({ "name": "web", "namespace": "a", "uid": "hpa", "generation": 3 });
         let one = |(at, used): (usize, &i64)| {
             let usage = json!({ "cpu": format!("{used}m"), "memory": "48Mi" });
@@ -72,7 +72,7 @@ impl Case {
     }
 
     /// What it does, with its status as written; it is seen that it comes back in 15 seconds.
-    fn runs(&mut self) -> Ran {
+    pub(super) fn runs(&mut self) -> Ran {
         let plan = self.plan();
         assert_eq!(plan.requeue_after.map(|wait| wait.as_secs()), Some(15));
         for write in plan.writes().filter(|write| write.request.subresource.as_deref() == Some("status")) {
@@ -89,18 +89,18 @@ impl Case {
     }
 }
 
-struct Ran {
+pub(super) struct Ran {
     /// What the target is set to.
-    to: Option<i64>,
+    pub(super) to: Option<i64>,
     why: Option<String>,
-    status: Value,
+    pub(super) status: Value,
     events: Vec<String>,
     lines: Vec<String>,
 }
 
 impl Ran {
     /// `True ValidMetricFound: ...`
-    fn condition(&self, kind: &str) -> String {
+    pub(super) fn condition(&self, kind: &str) -> String {
         let all = self.status["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
         let found = all.iter().find(|condition| condition["type"] == kind);
         let text = |field: &str| found.map(|it| it[field].as_str().unwrap_or_default().to_owned()).unwrap_or_default();
@@ -208,21 +208,6 @@ fn a_target_that_cannot_be_had() {
 }
 
 #[test]
-fn a_scale_that_could_not_be_set() {
-    let mut case = Case::of(3, &[900; 3], json!({}));
-    assert_eq!(case.runs().to, Some(6));
-    case.failure = Some(Failure { reason: "FailedRescale", message: "it is forbidden".into() });
-    let ran = case.runs();
-    assert_eq!((ran.to, &ran.status["currentReplicas"]), (None, &json!(3)));
-    assert_eq!(
-        ran.condition("AbleToScale"),
-        "False FailedUpdateScale: the HPA controller was unable to update the target scale: it is forbidden"
-    );
-    case.failure = None;
-    assert_eq!(case.runs().to, Some(6), "it is tried again with the next look");
-}
-
-#[test]
 fn selectors_that_say_nothing_or_too_much() {
     let rival = (Key::new("a", "other"), LabelSelector::parse("app in (web,x)").unwrap());
     let stranger = (Key::new("a", "stranger"), LabelSelector::parse("app=x").unwrap());
@@ -281,6 +266,16 @@ fn of_several_metrics_the_largest_wish_counts() {
 }
 
 #[test]
+fn of_metrics_that_wish_for_the_same_the_first_is_named() {
+    for (first, second) in [("cpu", "memory"), ("memory", "cpu")] {
+        let metrics = [first, second].map(|name| metric(name, 50));
+        let ran = Case::of(3, &[750; 3], json!({ "metrics": metrics })).runs();
+        let why = format!("New size: 5; reason: {first} resource utilization (percentage of request) above target");
+        assert_eq!(ran.why, Some(why));
+    }
+}
+
+#[test]
 fn without_one_metric_it_does_not_become_less() {
     let external = json!({ "type": "External", "external": {
         "metric": { "name": "jobs", "selector": { "matchLabels": { "queue": "q" } } }, "target": { "type": "Value", "value": "30" } } });
@@ -310,6 +305,20 @@ fn without_one_metric_it_does_not_become_less() {
     );
     let first = format!("first error is: failed to get jobs external metric value: {missing}");
     assert_eq!(ran.events[1], format!("FailedComputeMetricsReplicas: invalid metrics (1 invalid out of 2), {first}"));
+}
+
+#[test]
+fn the_selector_of_an_external_metric_is_told() {
+    let expression = json!({ "key": "tier", "operator": "NotIn", "values": ["b", "a"] });
+    let both = json!({ "matchLabels": { "queue": "q" }, "matchExpressions": [expression] });
+    for (selector, shown) in [(json!(null), "<none>"), (json!({}), "<none>"), (both, "queue=q,tier notin (a,b)")] {
+        let target = json!({ "type": "Value", "value": "30" });
+        let metric = json!({ "name": "jobs", "selector": selector });
+        let external = json!({ "type": "External", "external": { "metric": metric, "target": target } });
+        let ran = Case::of(3, &[500; 3], json!({ "metrics": [external] })).runs();
+        let told = format!("FailedGetExternalMetric: unable to get external metric a/jobs/{shown}: ");
+        assert!(ran.events[0].starts_with(&told), "{}", ran.events[0]);
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 /// A server with controllers and one node that runs nothing: what its Pods are is told by hand.
-struct World {
+pub(super) struct World {
     server: Arc<Server>,
     client: Client,
     stop: CancellationToken,
@@ -31,13 +31,16 @@ impl Drop for World {
 
 impl World {
     async fn start() -> World {
+        World::with(controllers::Config::default(), |client| client).await
+    }
+
+    /// Controllers of a configuration, that reach the server by `way`.
+    pub(super) async fn with(config: controllers::Config, way: impl FnOnce(Client) -> Client) -> World {
         let server = Server::open(Arc::new(Memory::new()), Env::system(), Config::default()).await.unwrap();
         let client = local::client(server.clone(), "test");
         let stop = CancellationToken::new();
         let informers = Informers::start(client.clone());
-        let running =
-            controllers::run(client.clone(), Env::system(), informers, controllers::Config::default(), stop.clone());
-        tokio::spawn(running);
+        tokio::spawn(controllers::run(way(client.clone()), Env::system(), informers, config, stop.clone()));
         let world = World { server, client, stop };
         world.create("nodes", "", json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" } })).await;
         world
@@ -48,7 +51,7 @@ impl World {
         answer.map(|response| response.body)
     }
 
-    async fn create(&self, resource: &str, namespace: &str, body: Value) {
+    pub(super) async fn create(&self, resource: &str, namespace: &str, body: Value) {
         let namespace = Some(namespace.to_owned()).filter(|namespace| !namespace.is_empty());
         let request = Request {
             verb: Verb::Create,
@@ -60,7 +63,7 @@ impl World {
         self.ask(request).await.unwrap();
     }
 
-    async fn get(&self, resource: &str, name: &str) -> Object {
+    pub(super) async fn get(&self, resource: &str, name: &str) -> Object {
         let request = Request { name: Some(name.into()), ..of(Verb::Get, resource) };
         match self.ask(request).await.unwrap() {
             Body::Object { bytes, .. } => Object::from_slice(&bytes).unwrap(),
@@ -68,7 +71,7 @@ impl World {
         }
     }
 
-    async fn patch(&self, resource: &str, name: &str, subresource: &str, patch: Value) {
+    pub(super) async fn patch(&self, resource: &str, name: &str, subresource: &str, patch: Value) {
         let options = Options { patch_type: Some(PatchType::Merge), ..Options::default() };
         let subresource = Some(subresource.to_owned());
         let request = of(Verb::Patch, resource);
@@ -77,7 +80,11 @@ impl World {
             .unwrap();
     }
 
-    async fn list(&self, resource: &str, selector: &str) -> Vec<Object> {
+    pub(super) async fn delete(&self, resource: &str, name: &str) {
+        self.ask(Request { name: Some(name.into()), ..of(Verb::Delete, resource) }).await.unwrap();
+    }
+
+    pub(super) async fn list(&self, resource: &str, selector: &str) -> Vec<Object> {
         let options = Options { label_selector: Some(selector.into()), ..Options::default() };
         match self.ask(Request { options, ..of(Verb::List, resource) }).await.unwrap() {
             Body::List(list) => list.items.iter().map(|bytes| Object::from_slice(bytes).unwrap()).collect(),
@@ -86,7 +93,7 @@ impl World {
     }
 
     /// Has the only Pod of an application run for an hour.
-    async fn runs(&self, app: &str) -> Object {
+    pub(super) async fn runs(&self, app: &str) -> Object {
         let pod = loop {
             match self.list("pods", &format!("app={app}")).await.pop() {
                 Some(pod) => break pod,
@@ -98,6 +105,22 @@ impl World {
         let status = json!({ "phase": "Running", "startTime": ago(3600), "conditions": [ready] });
         self.patch("pods", pod.name(), "status", json!({ "status": status })).await;
         pod
+    }
+
+    /// Has the node tell that each of these Pods uses 120m.
+    pub(super) async fn report(&self, pods: &[Object]) {
+        let used = |pod: &Object| PodUsage {
+            namespace: "default".into(),
+            name: pod.name().to_owned(),
+            uid: pod.uid().to_owned(),
+            window_ms: 15_000,
+            containers: vec![ContainerUsage {
+                name: "c".into(),
+                usage: Usage { nanocores: 120_000_000, memory: 1 << 20 },
+            }],
+        };
+        let report = Report { time: Env::system().now(), node: None, pods: pods.iter().map(used).collect() };
+        self.client.report("n1", &report).await.unwrap();
     }
 }
 
@@ -114,7 +137,7 @@ const TARGETS: &[(&str, &str, &str)] = &[
     ("herds.example.com", "example.com/v1", "Herd"),
 ];
 
-fn target(api_version: &str, kind: &str) -> Value {
+pub(super) fn target(api_version: &str, kind: &str) -> Value {
     let app = kind.to_lowercase();
     let container = json!({ "name": "c", "image": "i:1", "resources": { "requests": { "cpu": "100m" } } });
     let pod = json!({ "nodeName": "n1", "containers": [container] });
@@ -150,7 +173,7 @@ fn herds() -> Value {
     })
 }
 
-fn autoscaler(name: &str, api_version: &str, kind: &str, metric: Value) -> Value {
+pub(super) fn autoscaler(name: &str, api_version: &str, kind: &str, metric: Value) -> Value {
     let reference = json!({ "apiVersion": api_version, "kind": kind, "name": kind.to_lowercase() });
     json!({
         "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": { "name": name },
@@ -158,7 +181,7 @@ fn autoscaler(name: &str, api_version: &str, kind: &str, metric: Value) -> Value
     })
 }
 
-async fn until(what: &str, mut holds: impl AsyncFnMut() -> Result<(), String>) {
+pub(super) async fn until(what: &str, mut holds: impl AsyncFnMut() -> Result<(), String>) {
     let mut last = String::new();
     for _ in 0..1500 {
         match holds().await {
@@ -190,19 +213,9 @@ async fn whatever_has_a_scale_is_scaled() {
             world.create("pods", "default", sheep).await;
         }
         let pod = world.runs(&app).await;
-        used.push(PodUsage {
-            namespace: "default".into(),
-            name: pod.name().to_owned(),
-            uid: pod.uid().to_owned(),
-            window_ms: 15_000,
-            containers: vec![ContainerUsage {
-                name: "c".into(),
-                usage: Usage { nanocores: 120_000_000, memory: 1 << 20 },
-            }],
-        });
+        used.push(pod);
     }
-    let report = Report { time: Env::system().now(), node: None, pods: used };
-    world.client.report("n1", &report).await.unwrap();
+    world.report(&used).await;
     // 120m of 100m are 120 %, of 80 % that is half as much again.
     let metric = json!({ "type": "Resource", "resource": {
         "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 80 } } });
@@ -224,7 +237,7 @@ async fn whatever_has_a_scale_is_scaled() {
         .await;
         let hpa = world.get("horizontalpodautoscalers.autoscaling", &app).await;
         assert_eq!(hpa.0["status"]["currentMetrics"][0]["resource"]["current"]["averageUtilization"], 120);
-        assert_eq!(hpa.0["status"]["observedGeneration"], hpa.0["metadata"]["generation"]);
+        assert_eq!((&hpa.0["metadata"]["generation"], &hpa.0["status"]["observedGeneration"]), (&json!(1), &json!(1)));
     }
     until("it is told", async || {
         let all = world.list("events", "").await;
