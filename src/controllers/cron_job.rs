@@ -5,6 +5,7 @@
 //! that tells of it neither loses the Job nor makes another.
 
 mod times;
+mod unseen;
 
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
@@ -43,7 +44,11 @@ pub const ROW: Row = Row {
     reconcile: |context: &Context<'_>, key: &Key| {
         let informers = &context.world.informers;
         let Some(cron) = informers.cron_jobs.get(key) else { return Plan::default() };
-        let jobs = informers.jobs.indexed(Informers::BY_OWNER, cron.metadata.uid.as_deref().unwrap_or_default());
+        let mut jobs = informers.jobs.indexed(Informers::BY_OWNER, cron.metadata.uid.as_deref().unwrap_or_default());
+        match unseen::jobs(&cron, &jobs, context.answers) {
+            Ok(unseen) => jobs.extend(unseen),
+            Err(plan) => return plan,
+        }
         let taken = |name: &str| informers.jobs.get(&Key::new(&key.namespace, name)).is_some();
         plan(&View { cron: &cron, jobs: &jobs, taken: &taken, local: &TimeZone::system(), now: context.now })
     },
@@ -52,7 +57,7 @@ pub const ROW: Row = Row {
 /// What one reconcile sees.
 pub struct View<'a> {
     pub cron: &'a CronJob,
-    /// The Jobs that it controls.
+    /// The Jobs that it controls. One that its status tells of is missing among them only if the server has none such.
     pub jobs: &'a [Arc<Job>],
     /// Whether any Job in its namespace has a name.
     pub taken: &'a dyn Fn(&str) -> bool,

@@ -1,5 +1,7 @@
 //! CronJobs: when Jobs are started and what becomes of them. The cases are upstream's documented ones.
 
+mod unseen;
+
 use std::sync::Arc;
 
 use jiff::{Timestamp, tz::TimeZone};

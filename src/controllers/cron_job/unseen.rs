@@ -1,0 +1,55 @@
+//! Jobs that a CronJob's status tells of and no informer shows: the server is asked before any is given up for lost.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::{
+    batch::v1::{CronJob, Job},
+    core::v1::ObjectReference,
+};
+
+use crate::{
+    api::{Request, Verb, request::Body},
+    client::{Key, Typed},
+    controllers::{Answers, Plan, meta},
+};
+
+/// When the server is asked again after it had no answer.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The Jobs beyond `seen` that the server has; what to do first, while it is not known which.
+pub(super) fn jobs(cron: &CronJob, seen: &[Arc<Job>], answers: &Answers) -> Result<Vec<Arc<Job>>, Plan> {
+    let active = cron.status.iter().flat_map(|status| status.active.iter().flatten());
+    let unseen = active.filter(|known| !seen.iter().any(|job| job.metadata.uid == known.uid));
+    let (mut found, mut questions) = (Vec::new(), Vec::new());
+    for known in unseen {
+        match answers.to(request(cron, known)) {
+            Err(question) => questions.push(question),
+            Ok(Ok(body)) => found.extend(job(body).filter(|job| is_it(cron, known, job)).map(Arc::new)),
+            Ok(Err(status)) if status.is_not_found() => {}
+            Ok(Err(_)) => return Err(Plan { requeue_after: Some(AGAIN), ..Plan::default() }),
+        }
+    }
+    if questions.is_empty() { Ok(found) } else { Err(Plan { questions, ..Plan::default() }) }
+}
+
+fn request(cron: &CronJob, known: &ObjectReference) -> Request {
+    Request {
+        verb: Verb::Get,
+        resource: Job::resource(),
+        namespace: Key::of(cron).namespace().map(str::to_owned),
+        name: known.name.clone(),
+        ..Request::default()
+    }
+}
+
+fn job(body: &Body) -> Option<Job> {
+    match body {
+        Body::Object { bytes, .. } => serde_json::from_slice(bytes).ok(),
+        _ => None,
+    }
+}
+
+/// A namesake is another Job, and one that was taken away from the CronJob is none of its own.
+fn is_it(cron: &CronJob, known: &ObjectReference, job: &Job) -> bool {
+    job.metadata.uid == known.uid && meta::is_controlled_by(&job.metadata, &cron.metadata.uid)
+}
