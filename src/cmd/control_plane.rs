@@ -361,12 +361,13 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Ends the loops, then the listener, and closes the store. Carries on past what fails.
+    /// Ends the loops, then the listener and the server, and closes the store. Carries on past what fails.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.stop_loops.cancel();
         while self.loops.join_next().await.is_some() {}
         self.stop_listener.cancel();
         let served = self.listener.await;
+        self.server.stop().await;
         let closed = self.store.close().await;
         served.context("the listener")?.context("the listener")?;
         closed.context("closing the store")

@@ -8,10 +8,9 @@
 //! at once, and [`encryption`] lies between all of it and the store.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 use crate::api::kinds::{Storage, registry::Kinds};
 use crate::api::request::Body;
@@ -55,6 +54,7 @@ mod review;
 pub mod rpc;
 mod streams;
 mod subresources;
+mod tasks;
 mod tokens;
 mod trace;
 mod transact;
@@ -139,27 +139,9 @@ pub struct Server {
     programs: admission::Programs,
     gates: limits::Gates,
     usages: usage::Usages,
-    tasks: Tasks,
+    tasks: tasks::Tasks,
     /// Itself, for what it leaves running.
     me: std::sync::Weak<Server>,
-}
-
-/// The server's own loops; they end with it.
-#[derive(Default)]
-struct Tasks(Mutex<Vec<AbortOnDrop>>);
-
-impl Tasks {
-    fn add(&self, task: JoinHandle<()>) {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(AbortOnDrop(task));
-    }
-}
-
-struct AbortOnDrop(JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 impl Server {
@@ -169,7 +151,7 @@ impl Server {
             config.encryption.clone().map(|rules| Arc::new(encryption::Sealed::over(store.clone(), rules, &env)));
         let store = sealed.clone().map_or(store, |sealed| sealed as Arc<dyn Store>);
         let (cache, feed) = Cache::open(store.clone()).await?;
-        let tasks = Tasks::default();
+        let tasks = tasks::Tasks::default();
         tasks.add(tokio::spawn(feed));
         let authorizer = Arc::new(Authorizer::new(&cache));
         let streams = Arc::default();
@@ -205,6 +187,11 @@ impl Server {
         server.start_endpoints();
         server.start_definitions();
         Ok(server)
+    }
+
+    /// Ends the server's own loops. From then on nothing but its callers looks into the store: it may be closed.
+    pub async fn stop(&self) {
+        self.tasks.end().await;
     }
 
     /// Everything but watch.

@@ -342,3 +342,13 @@ fn what_is_deleted_takes_its_own_along() {
     drop(node);
     untouched.assert_unchanged();
 }
+
+/// What is ended on purpose has nothing to complain of.
+#[test]
+fn whoever_is_told_to_end_ends_without_an_error() {
+    for mut it in [TestNode::server(&[]), TestNode::start(&[])] {
+        assert!(it.terminate().is_some_and(|status| status.success()), "{}", it.log());
+        let log = it.log();
+        assert!(!log.contains("ERROR") && !log.contains("the watch cache"), "{log}");
+    }
+}
