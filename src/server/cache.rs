@@ -20,16 +20,17 @@ use crate::store::{Change, Entry, Range, Revision, Store};
 use super::encode::{Current, Head};
 use super::extract::{Extractor, Labels};
 use super::store_error;
-use super::watch::{Selection, Watchers};
+use super::watch::{BACKLOG, Selection, Watchers};
 
 /// Where all objects live.
 const ROOT: &str = "/registry/";
 const DEFINITIONS: &str = "/registry/customresourcedefinitions.apiextensions.k8s.io/";
 /// How long a read waits for the cache to come up to a revision.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// A kind's window is cut at so many events, or bytes of them.
-const WINDOW_EVENTS: usize = 16 * 1024;
-const WINDOW_BYTES: usize = 8 << 20;
+/// A kind's window is cut at so many events, or bytes of them: who was cut off as too slow has a whole backlog to read first,
+/// and shall find what follows it here, of objects as large as Pods too. (What is older than five minutes goes in any case.)
+const WINDOW_EVENTS: usize = 2 * BACKLOG;
+const WINDOW_BYTES: usize = 32 << 20;
 
 /// All shelves, and the revision that they have reached together.
 pub(super) struct Cache {

@@ -19,7 +19,7 @@ use super::call::Call;
 use super::{Server, Watch};
 
 /// How many events a watcher may be behind before it is cut off.
-const BACKLOG: usize = 8 * 1024;
+pub(super) const BACKLOG: usize = 8 * 1024;
 
 /// Who would have to be told so many older changes fares better with a new list.
 const MOST_OLDER: usize = 16 * 1024;

@@ -1,14 +1,15 @@
-//! A watch cache that was too slow for the store's changes, for a moment: nobody who watches notices.
+//! Who is too slow for the store's changes, for a moment: the watch cache, and watchers. Nobody starts over.
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use podwright::api::request::EventKind;
 use podwright::api::{Env, Object, Options};
 use podwright::server::{Config, Server};
 use podwright::store::{Change, Entry, Error, Memory, Outcome, Page, Range, Revision, Store, Txn, Watch};
+use serde_json::json;
 
 use super::{Api, config_map};
 
@@ -17,6 +18,8 @@ use super::{Api, config_map};
 struct Hasty {
     memory: Memory,
     cut: Arc<AtomicBool>,
+    /// How often it was asked for its history.
+    asked: AtomicUsize,
 }
 
 #[async_trait]
@@ -51,6 +54,7 @@ impl Store for Hasty {
         Ok(watch)
     }
     async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         self.memory.history(prefix, after).await
     }
     async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
@@ -77,4 +81,24 @@ async fn what_the_cache_missed_is_told_all_the_same() {
         assert_eq!(Object::from_slice(&event.object).unwrap().name(), format!("m{n}"));
         assert!(!store.cut.load(Ordering::SeqCst), "it was cut off");
     }
+}
+
+/// As much as a watcher's whole backlog of Pods.
+#[tokio::test]
+async fn who_comes_back_from_a_backlog_finds_what_followed_in_memory() {
+    const CHANGES: usize = 28;
+    let store = Arc::new(Hasty::default());
+    let api = Api(Server::open(store.clone(), Env::system(), Config::default()).await.unwrap());
+    let first = api.create("configmaps", config_map("a")).await.unwrap();
+    let filler = "x".repeat(1_000_000);
+    for n in 0..CHANGES {
+        api.patch("configmaps", "a", json!({"data": {"n": n.to_string(), "filler": filler}})).await.unwrap();
+    }
+    let from = Options { resource_version: Some(first.resource_version().into()), ..Options::default() };
+    let mut watch = api.watch("configmaps", from).await.unwrap();
+    for n in 0..CHANGES {
+        let event = watch.recv().await.expect("the watch goes on");
+        assert_eq!(Object::from_slice(&event.object).unwrap().0["data"]["n"], n.to_string());
+    }
+    assert_eq!(store.asked.load(Ordering::SeqCst), 0, "the store was asked for its history");
 }
