@@ -38,7 +38,8 @@ pub fn node_changes(old: &Node, new: &Node) -> Vec<Change> {
 /// Where a waiting Pod is.
 enum Place {
     Active(Rank),
-    Backoff(Instant),
+    /// With a turn it is tried earlier if nobody is active.
+    Backoff(Instant, Option<Turn>),
     Parked(Parked),
     /// It is being decided, or its binding is being written.
     InFlight,
@@ -54,9 +55,21 @@ struct Parked {
 /// Higher priority first, then first come, first served.
 type Rank = (Reverse<i32>, u64, Key);
 
+/// Whose backoff ends in an earlier second first, then by rank: whoever has failed more often waits longer.
+type Turn = (u64, Rank);
+
+/// What happened to a Pod while it may not be tried.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Held {
+    Nothing,
+    /// A change may help it.
+    Helped,
+}
+
 struct Waiting {
     pod: Arc<PodInfo>,
     place: Place,
+    held: Option<Held>,
     attempts: u32,
     last_try: Instant,
     /// When it last was put in line.
@@ -73,7 +86,10 @@ pub struct Queue {
     parked: BTreeSet<(u64, Key)>,
     /// When each Pod in backoff or parked is due.
     due: BTreeSet<(Instant, Key)>,
+    /// The ones in backoff that no error put there.
+    eager: BTreeSet<Turn>,
     arrivals: u64,
+    began: Instant,
 }
 
 impl Default for Queue {
@@ -93,7 +109,9 @@ impl Queue {
             active: BTreeSet::new(),
             parked: BTreeSet::new(),
             due: BTreeSet::new(),
+            eager: BTreeSet::new(),
             arrivals: 0,
+            began: Instant::now(),
         }
     }
 
@@ -115,7 +133,8 @@ impl Queue {
 
     fn add_new(&mut self, pod: Arc<PodInfo>) {
         let key = pod.key.clone();
-        let waiting = Waiting { pod, place: Place::InFlight, attempts: 0, last_try: Instant::now(), arrival: 0 };
+        let waiting =
+            Waiting { pod, place: Place::InFlight, held: None, attempts: 0, last_try: Instant::now(), arrival: 0 };
         self.pods.insert(key.clone(), waiting);
         self.activate(&key);
     }
@@ -137,13 +156,17 @@ impl Queue {
         self.pods.is_empty()
     }
 
-    pub fn has_active(&self) -> bool {
-        !self.active.is_empty()
+    /// Whether there is one whose turn it is.
+    pub fn has_next(&self) -> bool {
+        !self.active.is_empty() || !self.eager.is_empty()
     }
 
-    /// The Pod whose turn it is. It is in flight until `done`, `park` or `retry`.
+    /// The Pod whose turn it is: if nobody is active, one whose backoff is not over. That keeps Pods that fail from being in
+    /// the way of others, and nobody else is there (upstream's `SchedulerPopFromBackoffQ`). After an error it is sat out, to
+    /// spare whoever fails. It is in flight until `done`, `park` or `retry`.
     pub fn pop(&mut self) -> Option<Arc<PodInfo>> {
-        let (.., key) = self.active.pop_first()?;
+        let (.., key) = self.active.first().or_else(|| Some(&self.eager.first()?.1)).cloned()?;
+        self.unplace(&key);
         let waiting = self.pods.get_mut(&key)?;
         waiting.attempts = waiting.attempts.saturating_add(1);
         waiting.last_try = Instant::now();
@@ -169,15 +192,32 @@ impl Queue {
     /// Its binding failed: tried again after its backoff.
     pub fn retry(&mut self, pod: &PodInfo) {
         if self.is_in_flight(pod) {
+            self.after_backoff(&pod.key, true);
+        }
+    }
+
+    /// A parked one is tried again.
+    pub fn reconsider(&mut self, pod: &PodInfo) {
+        if self.is_parked(pod) {
             self.try_again(&pod.key);
         }
     }
 
-    /// A parked one is tried again, at once or when its backoff is over.
-    pub fn reconsider(&mut self, pod: &PodInfo) {
-        let waiting = self.pods.get(&pod.key).filter(|waiting| waiting.pod.uid == pod.uid);
-        if waiting.is_some_and(|waiting| matches!(waiting.place, Place::Parked(_))) {
-            self.try_again(&pod.key);
+    /// Once it is parked it stays so until it is let go, as what is being done for it is not seen yet.
+    pub fn hold(&mut self, pod: &PodInfo) {
+        if let Some(waiting) = self.pods.get_mut(&pod.key).filter(|waiting| waiting.pod.uid == pod.uid) {
+            waiting.held = Some(Held::Nothing);
+        }
+    }
+
+    /// It is tried again if that has `failed`, after its backoff, or if a change would have helped it meanwhile.
+    pub fn let_go(&mut self, pod: &PodInfo, failed: bool) {
+        let waiting = self.pods.get_mut(&pod.key).filter(|waiting| waiting.pod.uid == pod.uid);
+        let held = waiting.and_then(|waiting| waiting.held.take());
+        match held.filter(|_| self.is_parked(pod)) {
+            Some(_) if failed => self.after_backoff(&pod.key, true),
+            Some(Held::Helped) => self.try_again(&pod.key),
+            _ => {}
         }
     }
 
@@ -240,17 +280,35 @@ impl Queue {
         self.pods.get(&pod.key).is_some_and(|w| w.pod.uid == pod.uid && matches!(w.place, Place::InFlight))
     }
 
-    /// At once, or when its backoff is over.
+    fn is_parked(&self, pod: &PodInfo) -> bool {
+        self.pods.get(&pod.key).is_some_and(|w| w.pod.uid == pod.uid && matches!(w.place, Place::Parked(_)))
+    }
+
+    /// In its turn, unless it is held.
     fn try_again(&mut self, key: &Key) {
-        let Some(until) = self.pods.get(key).map(|waiting| self.backoff_end(waiting)) else { return };
-        if until <= Instant::now() { self.activate(key) } else { self.set(key, Place::Backoff(until)) }
+        match self.pods.get_mut(key).and_then(|waiting| waiting.held.as_mut()) {
+            Some(held) => *held = Held::Helped,
+            None => self.after_backoff(key, false),
+        }
+    }
+
+    /// After an error not before its backoff is over.
+    fn after_backoff(&mut self, key: &Key, error: bool) {
+        let Some(waiting) = self.pods.get(key) else { return };
+        let until = self.backoff_end(waiting);
+        if until <= Instant::now() {
+            return self.activate(key);
+        }
+        let rank = (priority_sort::rank(&waiting.pod), waiting.arrival, key.clone());
+        let second = until.duration_since(self.began).as_secs();
+        self.set(key, Place::Backoff(until, (!error).then_some((second, rank))));
     }
 
     fn activate(&mut self, key: &Key) {
         self.unplace(key);
         let Some(waiting) = self.pods.get_mut(key) else { return };
         self.arrivals += 1;
-        (waiting.arrival, waiting.place) = (self.arrivals, Place::InFlight);
+        (waiting.arrival, waiting.place, waiting.held) = (self.arrivals, Place::InFlight, None);
         let rank = (priority_sort::rank(&waiting.pod), self.arrivals, key.clone());
         self.set(key, Place::Active(rank));
     }
@@ -260,7 +318,10 @@ impl Queue {
         let Some(waiting) = self.pods.get_mut(key) else { return };
         match &place {
             Place::Active(rank) => drop(self.active.insert(rank.clone())),
-            Place::Backoff(at) => drop(self.due.insert((*at, key.clone()))),
+            Place::Backoff(at, turn) => {
+                self.due.insert((*at, key.clone()));
+                self.eager.extend(turn.clone());
+            }
             Place::Parked(parked) => {
                 self.due.insert((parked.until, key.clone()));
                 self.parked.insert((waiting.arrival, key.clone()));
@@ -275,7 +336,12 @@ impl Queue {
         let Some(waiting) = self.pods.get(key) else { return };
         match &waiting.place {
             Place::Active(rank) => drop(self.active.remove(rank)),
-            Place::Backoff(at) => drop(self.due.remove(&(*at, key.clone()))),
+            Place::Backoff(at, turn) => {
+                self.due.remove(&(*at, key.clone()));
+                if let Some(turn) = turn {
+                    self.eager.remove(turn);
+                }
+            }
             Place::Parked(parked) => {
                 self.due.remove(&(parked.until, key.clone()));
                 self.parked.remove(&(waiting.arrival, key.clone()));

@@ -18,8 +18,12 @@ use crate::{
 /// How a write ended.
 pub enum Written {
     Bound(Arc<PodInfo>, String, Result<(), Status>),
-    /// A Pod that had to go for this one.
-    Preempted(Arc<PodInfo>, Result<(), Status>),
+    /// A Pod, by its uid, that had to go for another one.
+    Preempted {
+        by: Arc<PodInfo>,
+        victim: String,
+        outcome: Result<(), Status>,
+    },
     /// What had to be written before the Pod is bound.
     Before(Arc<PodInfo>, Result<(), Status>),
     Other,

@@ -115,9 +115,8 @@ impl Scheduler {
 
     pub(super) fn written(&mut self, written: Written) {
         match written {
-            // Nobody's leaving will wake it.
-            Written::Preempted(pod, Err(_)) => self.queue.reconsider(&pod),
-            Written::Preempted(_, Ok(())) | Written::Other => {}
+            Written::Preempted { by, victim, outcome: Err(_) } => self.not_preempted(&by, &victim),
+            Written::Preempted { .. } | Written::Other => {}
             Written::Before(pod, Ok(())) => {
                 self.pending.get_mut(&pod.uid).into_iter().for_each(|pending| pending.written = true);
             }

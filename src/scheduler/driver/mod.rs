@@ -13,6 +13,7 @@ use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 mod bind;
+mod preempt;
 
 use super::{
     cluster::Cluster,
@@ -29,6 +30,7 @@ use crate::{
     client::{Client, Delta, Informers, Key, Recorder, reference},
 };
 use bind::Pending;
+use preempt::Preempting;
 
 /// So many bindings and conditions may be on their way at once: enough to fill the store's group commits.
 const MOST_WRITES: usize = 256;
@@ -56,6 +58,7 @@ pub struct Scheduler {
     classes: Changes<StorageClass>,
     /// Pods whose node is kept for them until what they wait for is there, by uid.
     pending: BTreeMap<String, Pending>,
+    preempting: Preempting,
     /// Bindings and conditions on their way.
     writes: JoinSet<Written>,
 }
@@ -79,6 +82,7 @@ impl Scheduler {
             volumes: informers.persistent_volumes.subscribe(),
             classes: informers.storage_classes.subscribe(),
             pending: BTreeMap::new(),
+            preempting: Preempting::default(),
             writes: JoinSet::new(),
             config,
         }
@@ -89,7 +93,7 @@ impl Scheduler {
             // What is known goes first, all of it: a decision on old news is a wasted one, or a wrong one.
             self.catch_up();
             let mut turns = 0;
-            while turns < TURNS && self.writes.len() < MOST_WRITES && self.queue.has_active() {
+            while turns < TURNS && self.writes.len() < MOST_WRITES && self.queue.has_next() {
                 self.schedule_one();
                 turns += 1;
             }
@@ -250,6 +254,7 @@ impl Scheduler {
             let uid = old.metadata.uid.as_deref().unwrap_or_default();
             self.cluster.nominations.remove(uid);
             self.stop_waiting(uid);
+            self.leaves(uid);
             let pod = self.cluster.pod(uid).cloned();
             let node = self.cluster.remove_pod(uid);
             if let (Some(pod), Some(node)) = (pod, node) {
@@ -259,6 +264,9 @@ impl Scheduler {
         let Some(pod) = new.filter(|pod| !is_finished(pod)) else { return };
         if node_name(&pod).is_some() || pod.metadata.deletion_timestamp.is_some() {
             self.stop_waiting(pod.metadata.uid.as_deref().unwrap_or_default());
+        }
+        if pod.metadata.deletion_timestamp.is_some() {
+            self.leaves(pod.metadata.uid.as_deref().unwrap_or_default());
         }
         if let Some(node) = node_name(&pod).map(str::to_owned) {
             self.queue.remove(&key);
@@ -372,38 +380,6 @@ impl Scheduler {
                 self.queue.park(&pod, plugins, &message);
             }
         }
-    }
-
-    /// Makes room for a Pod on a node; it waits there for its victims to be gone.
-    fn preempt(&mut self, pod: &Arc<PodInfo>, node: &str, victims: Vec<(Key, String)>) {
-        // Less important ones for which room was being made there have to look again elsewhere.
-        let lesser = self.cluster.nominations.on(node).filter(|other| other.priority < pod.priority);
-        let lesser: Vec<Arc<PodInfo>> = lesser.cloned().collect();
-        lesser.iter().for_each(|other| self.displace(other));
-        self.cluster.nominations.set(pod.clone(), node);
-        for (key, uid) in victims {
-            let Some(victim) = self.cluster.pod(&uid).cloned() else { continue };
-            if victim.is_terminating() {
-                continue;
-            }
-            let message = format!("Preempted by pod {} on node {node}", pod.uid);
-            self.recorder.normal(reference(&*victim.pod), "Preempted", message);
-            let (client, now, pod) = (self.client.clone(), self.env.now(), pod.clone());
-            self.writes.spawn(async move {
-                let outcome = writes::preempt(&client, &victim.pod, pod.scheduler(), now).await;
-                if let Err(status) = &outcome {
-                    tracing::warn!(%key, %status, "a Pod was not deleted for a more important one");
-                }
-                Written::Preempted(pod, outcome)
-            });
-        }
-    }
-
-    /// A Pod does not get the room that was being made for it: it looks elsewhere.
-    fn displace(&mut self, pod: &Arc<PodInfo>) {
-        self.cluster.nominations.remove(&pod.uid);
-        self.patch_status(&pod.key, writes::displaced(&pod.pod));
-        self.queue.reconsider(pod);
     }
 
     /// Tells in the Pod's status why it has no node, and on which one room is being made for it; unless it says so already.

@@ -175,6 +175,39 @@ fn nominated(world: &World, pod: &str) -> Option<String> {
 }
 
 #[test]
+fn nobody_else_has_to_go_while_a_victim_is_being_deleted() {
+    run(|| async {
+        let world = World::new().await;
+        classes(&world).await;
+        for (node, pod, priority) in [("n1", "dear", 2), ("n2", "cheap", 1)] {
+            world.node(node, json!({})).await;
+            world.pod(pod, important("4", priority)).await;
+            world.until("it is bound", || world.place(pod).is_some()).await;
+        }
+        let cordon = |yes: Option<bool>| {
+            world.client.merge::<Node>(None, "n2", None, json!({ "spec": { "unschedulable": yes } }))
+        };
+        cordon(Some(true)).await.expect("n2");
+        world.settle().await;
+        world.road.lock().expect("no panic").delay_deletion = Some(Duration::from_secs(3));
+        world.pod("high", important("4", 10)).await;
+        world.until("room is being made", || nominated(&world, "high").is_some()).await;
+        assert_eq!(nominated(&world, "high").as_deref(), Some("n1"));
+        // Now there is a better node, but somebody is to go already.
+        cordon(None).await.expect("n2");
+        world.until("dear is being deleted", || is_ending(&world, "dear")).await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!((is_ending(&world, "cheap"), nominated(&world, "high").as_deref()), (false, Some("n1")));
+        let start = Instant::now();
+        world.delete("dear").await;
+        world.until("high is bound", || world.place("high").is_some()).await;
+        assert_eq!(world.place("high").as_deref(), Some("n1"));
+        assert!(start.elapsed() < Duration::from_millis(50), "{:?}", start.elapsed());
+        world.stop().await;
+    });
+}
+
+#[test]
 fn a_victim_that_is_not_deleted_is_tried_again_soon() {
     run(|| async {
         let world = World::new().await;
@@ -225,7 +258,7 @@ fn whoever_is_pushed_aside_looks_elsewhere_at_once_and_is_told_nothing_empty() {
         let mut seen = world.seen.pods.subscribe();
         world.pod("mid", important("2", 5)).await;
         world.until("room is being made", || nominated(&world, "mid").is_some()).await;
-        // Now it waits for its backoff.
+        // It is tried again, for nothing.
         let label = json!({ "metadata": { "labels": { "a": "b" } } });
         world.client.merge::<Pod>(Some("default"), "mid", None, label).await.expect("labelled");
         world.settle().await;

@@ -186,9 +186,63 @@ fn backoff_doubles_up_to_ten_seconds() {
             let due = queue.next_wake().expect("in backoff");
             assert_eq!(due - Instant::now(), Duration::from_secs(expected));
             queue.wake(due - Duration::from_millis(1));
-            assert!(!queue.has_active());
+            assert!(!queue.has_next());
             advance(Duration::from_secs(expected)).await;
             queue.wake(Instant::now());
+        }
+    });
+}
+
+#[test]
+fn a_pod_in_backoff_is_tried_when_nobody_else_is_there() {
+    paused(async {
+        let mut queue = Queue::default();
+        let fails = |queue: &mut Queue, n: u8| {
+            let pod = queue.pop().expect("its turn");
+            assert_eq!(pod.key.name, format!("p{n}"));
+            queue.park(&pod, plugins(), "no");
+        };
+        // The first one fails twice, the others once.
+        queue.add(pod(2, 0, 0));
+        fails(&mut queue, 2);
+        changed(&mut queue, Change::NodeAdded, true);
+        fails(&mut queue, 2);
+        for n in [0, 1] {
+            queue.add(pod(n, 0, 0));
+            fails(&mut queue, n);
+        }
+        changed(&mut queue, Change::NodeAdded, true);
+        queue.add(pod(3, 0, 0));
+        let order: Vec<String> = std::iter::from_fn(|| queue.pop()).map(|pod| pod.key.name.clone()).collect();
+        assert_eq!(order, ["p3", "p1", "p0", "p2"], "the active one, the more important of equals, who failed more");
+        assert_eq!(queue.next_wake(), None, "nobody is in backoff any more");
+        let out = pod(1, 0, 0);
+        queue.retry(&out);
+        assert!(!queue.has_next(), "after an error it is sat out");
+        assert_eq!(queue.next_wake(), Some(Instant::now() + Duration::from_secs(2)));
+    });
+}
+
+#[test]
+fn a_pod_that_is_held_is_tried_once_it_is_let_go() {
+    // Whether a change helps it meanwhile, whether what it is held for fails; then whether it is tried, and when it is due.
+    let table = [(false, false, false, 300), (true, false, true, 1), (false, true, false, 1), (true, true, false, 1)];
+    paused(async move {
+        for (helped, failed, tried, due) in table {
+            let mut queue = Queue::default();
+            queue.add(pod(1, 0, 0));
+            let out = queue.pop().expect("active");
+            queue.hold(&out);
+            queue.park(&out, plugins(), "no");
+            if helped {
+                changed(&mut queue, Change::NodeAdded, true);
+                queue.reconsider(&out);
+                queue.add(pod(1, 0, 1));
+            }
+            assert!(!queue.has_next(), "it is held");
+            queue.let_go(&out, failed);
+            assert_eq!(queue.has_next(), tried, "{helped} {failed}");
+            assert_eq!(queue.next_wake(), Some(Instant::now() + Duration::from_secs(due)), "{helped} {failed}");
         }
     });
 }
@@ -229,7 +283,7 @@ fn a_parked_pod_wakes_when_it_is_helped() {
                     advance(Duration::from_secs(2)).await;
                     changed(&mut queue, change.clone(), fits);
                     let helps = fits && helpers.contains(&name(change).as_str());
-                    assert_eq!(queue.has_active(), helps, "{plugin} {change:?} {fits}");
+                    assert_eq!(queue.has_next(), helps, "{plugin} {change:?} {fits}");
                 }
             }
         }
@@ -267,7 +321,7 @@ fn what_happens_elsewhere_may_help_pods_that_look_at_others() {
         queue.park(&out, ["InterPodAffinity"].into(), "no");
         advance(Duration::from_secs(2)).await;
         changed(&mut queue, Change::PodRemoved(pod(1, 0, 1)), false);
-        assert!(queue.has_active(), "where it happened does not matter");
+        assert!(queue.has_next(), "where it happened does not matter");
     });
 }
 
@@ -281,14 +335,14 @@ fn a_pod_that_one_plugin_after_the_other_turns_away_is_not_forgotten() {
         advance(Duration::from_secs(2)).await;
         // The node is uncordoned, but its taint is still there; then that goes, too.
         changed(&mut queue, Change::NodeUnschedulable, false);
-        assert!(!queue.has_active());
+        assert!(!queue.has_next());
         changed(&mut queue, Change::NodeTaints, true);
-        assert!(queue.has_active());
+        assert!(queue.has_next());
     });
 }
 
 #[test]
-fn a_parked_pod_that_is_changed_is_tried_again_after_its_backoff() {
+fn a_parked_pod_that_is_changed_is_tried_again() {
     paused(async {
         let mut queue = Queue::default();
         queue.add(pod(1, 0, 0));
@@ -299,8 +353,9 @@ fn a_parked_pod_that_is_changed_is_tried_again_after_its_backoff() {
         assert_eq!(queue.next_wake(), Some(Instant::now() + Duration::from_secs(300)), "nothing has changed");
         queue.add(pod(1, 0, 1));
         assert_eq!(queue.next_wake(), Some(Instant::now() + Duration::from_secs(1)));
+        assert!(queue.pop().is_some());
         queue.add(pod(1, 1, 1));
-        assert!(queue.has_active(), "another Pod of that name does not wait for the first one's failures");
+        assert!(queue.has_next(), "another Pod of that name does not wait for the first one's failures");
     });
 }
 

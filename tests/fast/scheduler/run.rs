@@ -26,6 +26,8 @@ pub(super) struct Road {
     pub(super) refuse: usize,
     /// Likewise of deletions.
     pub(super) refuse_deletions: usize,
+    /// The next deletion takes so long.
+    pub(super) delay_deletion: Option<Duration>,
     /// The next binding takes so long.
     delay: Option<Duration>,
     /// When each one was sent, and of which Pod.
@@ -42,9 +44,16 @@ struct Bumpy {
 impl Transport for Bumpy {
     async fn call(&self, request: Request) -> Result<Response, Status> {
         if request.verb == Verb::Delete {
-            let mut road = self.road.lock().expect("no panic");
-            if road.refuse_deletions > 0 {
-                road.refuse_deletions -= 1;
+            let (refused, delay) = {
+                let mut road = self.road.lock().expect("no panic");
+                let refused = road.refuse_deletions > 0;
+                road.refuse_deletions -= usize::from(refused);
+                (refused, road.delay_deletion.take())
+            };
+            if let Some(delay) = delay {
+                tokio::time::sleep(delay).await;
+            }
+            if refused {
                 return Err(Status::internal("no"));
             }
         }
@@ -253,6 +262,23 @@ fn a_pod_without_a_node_is_told_why_and_wakes_when_it_helps() {
         let events = world.events("p").await;
         assert_eq!(events.get(&format!("FailedScheduling {message}")), Some(&1), "{events:#?}");
         assert_eq!(events.len(), 3, "{events:#?}");
+        world.stop().await;
+    });
+}
+
+#[test]
+fn a_pod_that_comes_before_its_node_need_not_sit_out_its_backoff() {
+    run(|| async {
+        let world = World::new().await;
+        world.pod("p", cpu("1")).await;
+        world.until("told", || world.told("p").is_some()).await;
+        for (n, cpu) in ["10m", "20m", "30m"].iter().enumerate() {
+            world.node(&format!("small{n}"), json!({ "status": { "allocatable": { "cpu": cpu } } })).await;
+        }
+        let start = Instant::now();
+        world.node("n1", json!({})).await;
+        world.until("bound", || world.place("p").is_some()).await;
+        assert!(start.elapsed() < Duration::from_millis(50), "{:?}", start.elapsed());
         world.stop().await;
     });
 }
