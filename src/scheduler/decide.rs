@@ -293,7 +293,7 @@ fn best<'a>(
 pub fn scores(pod: &PodInfo, cluster: &Cluster, profile: &Profile, nodes: &[&NodeInfo]) -> Vec<i64> {
     let mut totals = vec![0i64; nodes.len()];
     let mut points = vec![0i64; nodes.len()];
-    for (plugin, weight) in profile.scores() {
+    for (_, plugin, weight) in profile.scores() {
         points.fill(0);
         if plugin.score(pod, cluster, nodes, &mut points) {
             totals.iter_mut().zip(&points).for_each(|(total, points)| *total += points * weight);

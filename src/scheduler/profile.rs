@@ -16,6 +16,7 @@ use crate::api::Env;
 /// A plugin as a profile names it.
 pub struct Named {
     pub name: String,
+    /// None or 0: 1.
     pub weight: Option<i64>,
 }
 
@@ -176,9 +177,12 @@ impl Profile {
         self.reserves.iter().for_each(|place| self.plugin(*place).1.unreserve(pod, cluster));
     }
 
-    /// With their weights.
-    pub fn scores(&self) -> impl Iterator<Item = (&dyn Plugin, i64)> {
-        self.scores.iter().map(|(place, weight)| (self.plugin(*place).1, *weight))
+    /// With their names and weights.
+    pub fn scores(&self) -> impl Iterator<Item = (&'static str, &dyn Plugin, i64)> {
+        self.scores.iter().map(|(place, weight)| {
+            let (name, plugin) = self.plugin(*place);
+            (name, plugin, *weight)
+        })
     }
 
     /// Whether a change may help a Pod that the plugin of this name turned away.
@@ -206,8 +210,9 @@ fn row(name: &str) -> Option<&'static Row> {
     PLUGINS.iter().find(|row| row.name == name)
 }
 
-/// The row of a plugin that is to be enabled, and its weight.
-fn enabled(set: &Set, n: usize) -> Result<(&'static Row, Option<i64>), String> {
+/// The row of a plugin that is to be enabled, and its weight. As upstream: whoever names a plugin says its weight, too, and
+/// none is 1.
+fn enabled(set: &Set, n: usize) -> Result<(&'static Row, i64), String> {
     let Named { name, weight } = &set.enabled[n];
     let path = format!("{}.enabled[{n}]", set.path);
     let row = row(name).ok_or_else(|| format!("{path}.name: Invalid value: {name:?}: there is no such plugin"))?;
@@ -218,14 +223,13 @@ fn enabled(set: &Set, n: usize) -> Result<(&'static Row, Option<i64>), String> {
         Some(weight) if !(0..=i64::from(i32::MAX)).contains(weight) => {
             Err(format!("{path}.weight: Invalid value: {weight}"))
         }
-        // As upstream: no weight is the plugin's own.
-        weight => Ok((row, weight.filter(|weight| *weight > 0))),
+        weight => Ok((row, weight.filter(|weight| *weight > 0).unwrap_or(1))),
     }
 }
 
-/// The plugins that are enabled wherever they have a say, in order, with weights that the profile sets.
-fn everywhere(set: Option<&Set>) -> Result<Vec<(&'static Row, Option<i64>)>, String> {
-    let mut all: Vec<_> = PLUGINS.iter().map(|row| (row, None)).collect();
+/// The plugins that are enabled wherever they have a say, in order, with their weights.
+fn everywhere(set: Option<&Set>) -> Result<Vec<(&'static Row, i64)>, String> {
+    let mut all: Vec<_> = PLUGINS.iter().map(|row| (row, row.weight)).collect();
     let Some(set) = set else { return Ok(all) };
     all.retain(|(row, _)| !set.disabled.contains("*") && !set.disabled.contains(row.name));
     for n in 0..set.enabled.len() {
@@ -242,7 +246,7 @@ fn everywhere(set: Option<&Set>) -> Result<Vec<(&'static Row, Option<i64>)>, Str
 /// ones that are enabled everywhere, then its others.
 fn at_point(
     point: Point,
-    everywhere: &[(&'static Row, Option<i64>)],
+    everywhere: &[(&'static Row, i64)],
     own: Option<&(Point, Set)>,
 ) -> Result<Vec<(&'static Row, i64)>, String> {
     let has = |row: &Row| row.points.contains(&point);
@@ -250,17 +254,15 @@ fn at_point(
     let disabled = |name: &str| own.is_some_and(|(_, set)| set.disabled.contains("*") || set.disabled.contains(name));
     for n in 0..own.map_or(0, |(_, set)| set.enabled.len()) {
         let Some((_, set)) = own else { continue };
-        let (row, weight) = enabled(set, n)?;
+        let entry @ (row, _) = enabled(set, n)?;
         if !has(row) {
             let path = format!("{}.enabled[{n}].name", set.path);
             return Err(format!("{path}: Invalid value: {:?}: it does not have this extension point", row.name));
         }
         named.insert(row.name);
         let known = everywhere.iter().any(|(known, _)| known.name == row.name);
-        let entry = (row, weight.unwrap_or(row.weight));
         if known && !disabled(row.name) { first.push(entry) } else { last.push(entry) }
     }
     let middle = everywhere.iter().filter(|(row, _)| has(row) && !named.contains(row.name) && !disabled(row.name));
-    let middle = middle.map(|(row, weight)| (*row, weight.unwrap_or(row.weight)));
-    Ok(first.into_iter().chain(middle).chain(last).collect())
+    Ok(first.into_iter().chain(middle.copied()).chain(last).collect())
 }

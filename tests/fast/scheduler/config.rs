@@ -1,6 +1,6 @@
 //! `KubeSchedulerConfiguration`: what is set up by it, and how it is told what is wrong.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use podwright::api::Env;
 use podwright::scheduler::{
@@ -63,7 +63,7 @@ profiles:
     assert_eq!((config.profiles[0].enough(1000), config.profiles[1].enough(1000)), (500, 1000));
     let filters: Vec<&str> = config.profiles[1].filters().map(|(name, _)| name).collect();
     assert!(filters.contains(&"NodeResourcesFit") && !filters.contains(&"PodTopologySpread"), "{filters:?}");
-    let weights: Vec<i64> = config.profiles[1].scores().map(|(_, weight)| weight).collect();
+    let weights: Vec<i64> = config.profiles[1].scores().map(|(_, _, weight)| weight).collect();
     // TaintToleration, NodeAffinity, NodeResourcesFit, InterPodAffinity, NodeResourcesBalancedAllocation.
     assert_eq!(weights, [7, 2, 1, 2, 1]);
     // Without preemption nothing is said of it.
@@ -73,6 +73,33 @@ profiles:
     assert_eq!(message, "0/1 nodes are available: 1 node(s) were unschedulable.");
     let plain = parse(HEAD).expect("nothing said is upstream's defaults");
     assert_eq!((plain.profiles.len(), plain.profiles[0].name.as_str()), (1, "default-scheduler"));
+}
+
+#[test]
+fn a_plugin_that_is_named_without_a_weight_weighs_one() {
+    // Of TaintToleration, NodeAffinity and NodeResourcesFit, which weigh 3, 2 and 1 by default.
+    let table = [
+        ("{}", [3, 2, 1]),
+        ("{multiPoint: {enabled: [{name: NodeAffinity}]}}", [3, 1, 1]),
+        ("{multiPoint: {enabled: [{name: NodeAffinity, weight: 0}]}}", [3, 1, 1]),
+        ("{multiPoint: {enabled: [{name: NodeAffinity, weight: 5}]}}", [3, 5, 1]),
+        ("{score: {disabled: [{name: TaintToleration}], enabled: [{name: TaintToleration}]}}", [1, 2, 1]),
+        (
+            "{multiPoint: {enabled: [{name: NodeAffinity, weight: 5}]}, score: {enabled: [{name: NodeAffinity}]}}",
+            [3, 1, 1],
+        ),
+        (
+            "{multiPoint: {enabled: [{name: NodeAffinity}]}, score: {enabled: [{name: NodeAffinity, weight: 4}]}}",
+            [3, 4, 1],
+        ),
+    ];
+    for (plugins, expected) in table {
+        let config = parse(&format!("{HEAD}profiles: [{{plugins: {plugins}}}]\n")).expect("valid");
+        let weights: BTreeMap<&str, i64> =
+            config.profiles[0].scores().map(|(name, _, weight)| (name, weight)).collect();
+        let found = ["TaintToleration", "NodeAffinity", "NodeResourcesFit"].map(|name| weights[name]);
+        assert_eq!(found, expected, "{plugins}");
+    }
 }
 
 #[test]
