@@ -114,6 +114,15 @@ pub enum Change {
     Class(Option<Arc<StorageClass>>, Arc<StorageClass>),
 }
 
+impl Change {
+    /// Whether a Pod may be in want of another node if this happens where room is being made for it: the node may be out of
+    /// the question now, or what became free there may have been taken.
+    pub fn may_end_hopes(&self) -> bool {
+        use Change::{NodeAllocatable, NodeLabels, NodeTaints, NodeUnschedulable, PodRemoved};
+        matches!(self, NodeAllocatable | NodeLabels | NodeTaints | NodeUnschedulable | PodRemoved(_))
+    }
+}
+
 /// Whether a change may help a Pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wakes {

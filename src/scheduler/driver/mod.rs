@@ -329,6 +329,9 @@ impl Scheduler {
 
     /// Wakes the Pods that changes may help; `node` is where they happened.
     fn on_changes(&mut self, changes: &[Change], node: Option<&str>) {
+        if let Some(node) = node.filter(|_| changes.iter().any(Change::may_end_hopes)) {
+            self.cluster.nominations.on(node).for_each(|pod| self.queue.reconsider(pod));
+        }
         self.wake(changes, node, |_| true);
     }
 

@@ -327,6 +327,61 @@ fn a_node_that_goes_takes_no_hope_with_it() {
 }
 
 #[test]
+fn a_pod_whose_node_will_not_do_any_more_gets_room_on_another_one() {
+    let taint = json!([{ "key": "a", "effect": "NoSchedule" }]);
+    let table = [
+        json!({ "spec": { "unschedulable": true } }),
+        json!({ "spec": { "taints": taint } }),
+        json!({ "status": { "allocatable": { "cpu": "3" } } }),
+    ];
+    for change in table {
+        run(|| async move {
+            let world = World::new().await;
+            classes(&world).await;
+            for (node, pod, priority) in [("n1", "cheap", 1), ("n2", "dear", 2)] {
+                world.node(node, json!({})).await;
+                world.pod(pod, important("4", priority)).await;
+                world.until("it is bound", || world.place(pod).is_some()).await;
+            }
+            world.pod("high", important("4", 10)).await;
+            world.until("cheap is being deleted", || is_ending(&world, "cheap")).await;
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            assert_eq!((nominated(&world, "high").as_deref(), is_ending(&world, "dear")), (Some("n1"), false));
+            let subresource = change.get("status").map(|_| "status");
+            world.client.merge::<Node>(None, "n1", subresource, change.clone()).await.expect("changed");
+            world.settle().await;
+            assert!(is_ending(&world, "dear"), "{change}");
+            assert_eq!(nominated(&world, "high").as_deref(), Some("n2"), "{change}");
+            world.stop().await;
+        });
+    }
+}
+
+#[test]
+fn a_pod_whose_room_is_taken_by_another_one_gets_it_elsewhere() {
+    run(|| async {
+        let world = World::new().await;
+        classes(&world).await;
+        for (node, pod, priority) in [("n1", "cheap", 1), ("n2", "dear", 2)] {
+            world.node(node, json!({})).await;
+            world.pod(pod, important("4", priority)).await;
+            world.until("it is bound", || world.place(pod).is_some()).await;
+        }
+        world.pod("high", important("4", 10)).await;
+        world.until("cheap is being deleted", || is_ending(&world, "cheap")).await;
+        // Somebody who asks no scheduler, as a static Pod's mirror.
+        world.pod("static", patch::merge(&important("4", 10), &json!({ "nodeName": "n1" }))).await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert!(!is_ending(&world, "dear"));
+        world.delete("cheap").await;
+        world.settle().await;
+        assert!(is_ending(&world, "dear"));
+        assert_eq!(nominated(&world, "high").as_deref(), Some("n2"));
+        world.stop().await;
+    });
+}
+
+#[test]
 fn room_is_kept_for_a_pod_as_it_is_now() {
     run(|| async {
         let world = World::new().await;
