@@ -35,6 +35,13 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// The profile of a `schedulerName`; none: its Pods are another scheduler's.
+    pub fn profile(&self, name: &str) -> Option<&Profile> {
+        self.profiles.iter().find(|profile| profile.name == name)
+    }
+}
+
 /// What has a meaning for a process of its own alone is read, and means nothing here.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

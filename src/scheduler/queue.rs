@@ -48,7 +48,6 @@ enum Place {
 /// No node fits.
 struct Parked {
     plugins: BTreeSet<&'static str>,
-    message: Arc<str>,
     until: Instant,
 }
 
@@ -70,8 +69,11 @@ struct Waiting {
     pod: Arc<PodInfo>,
     place: Place,
     held: Option<Held>,
+    /// Why its last try failed, as a condition's reason and message.
+    failure: Option<(&'static str, Arc<str>)>,
     attempts: u32,
-    last_try: Instant,
+    /// When its last try ended.
+    tried: Instant,
     /// When it last was put in line.
     arrival: u64,
 }
@@ -133,8 +135,15 @@ impl Queue {
 
     fn add_new(&mut self, pod: Arc<PodInfo>) {
         let key = pod.key.clone();
-        let waiting =
-            Waiting { pod, place: Place::InFlight, held: None, attempts: 0, last_try: Instant::now(), arrival: 0 };
+        let waiting = Waiting {
+            pod,
+            place: Place::InFlight,
+            held: None,
+            failure: None,
+            attempts: 0,
+            tried: Instant::now(),
+            arrival: 0,
+        };
         self.pods.insert(key.clone(), waiting);
         self.activate(&key);
     }
@@ -169,8 +178,7 @@ impl Queue {
         self.unplace(&key);
         let waiting = self.pods.get_mut(&key)?;
         waiting.attempts = waiting.attempts.saturating_add(1);
-        waiting.last_try = Instant::now();
-        waiting.place = Place::InFlight;
+        (waiting.place, waiting.failure) = (Place::InFlight, None);
         Some(waiting.pod.clone())
     }
 
@@ -185,13 +193,15 @@ impl Queue {
     pub fn park(&mut self, pod: &PodInfo, plugins: BTreeSet<&'static str>, message: &str) {
         if self.is_in_flight(pod) {
             let until = Instant::now() + MAX_PARKED;
-            self.set(&pod.key, Place::Parked(Parked { plugins, message: message.into(), until }));
+            self.failed(&pod.key, "Unschedulable", message);
+            self.set(&pod.key, Place::Parked(Parked { plugins, until }));
         }
     }
 
-    /// Its binding failed: tried again after its backoff.
-    pub fn retry(&mut self, pod: &PodInfo) {
+    /// Its binding failed, as `message` says: tried again after its backoff.
+    pub fn retry(&mut self, pod: &PodInfo, message: &str) {
         if self.is_in_flight(pod) {
+            self.failed(&pod.key, "SchedulerError", message);
             self.after_backoff(&pod.key, true);
         }
     }
@@ -221,12 +231,11 @@ impl Queue {
         }
     }
 
-    /// Why a Pod is parked.
-    pub fn parked_for(&self, key: &Key) -> Option<Arc<str>> {
-        match &self.pods.get(key)?.place {
-            Place::Parked(parked) => Some(parked.message.clone()),
-            _ => None,
-        }
+    /// A Pod whose last try failed, and why, as a condition's reason and message.
+    pub fn why(&self, key: &Key) -> Option<(Arc<PodInfo>, &'static str, Arc<str>)> {
+        let waiting = self.pods.get(key)?;
+        let (reason, message) = waiting.failure.clone()?;
+        Some((waiting.pod.clone(), reason, message))
     }
 
     /// Moves the parked Pods that changes help: those for which a plugin that turned them away says so (`wakes`) and, where
@@ -278,6 +287,14 @@ impl Queue {
 
     fn is_in_flight(&self, pod: &PodInfo) -> bool {
         self.pods.get(&pod.key).is_some_and(|w| w.pod.uid == pod.uid && matches!(w.place, Place::InFlight))
+    }
+
+    /// Its backoff begins.
+    fn failed(&mut self, key: &Key, reason: &'static str, message: &str) {
+        if let Some(waiting) = self.pods.get_mut(key) {
+            waiting.failure = Some((reason, message.into()));
+            waiting.tried = Instant::now();
+        }
     }
 
     fn is_parked(&self, pod: &PodInfo) -> bool {
@@ -353,9 +370,9 @@ impl Queue {
     /// After the first failure the first backoff, twice as long after each further one, up to the longest.
     fn backoff_end(&self, waiting: &Waiting) -> Instant {
         if waiting.attempts == 0 {
-            return waiting.last_try;
+            return waiting.tried;
         }
         let doublings = (waiting.attempts - 1).min(20);
-        waiting.last_try + self.first_backoff.saturating_mul(2u32.pow(doublings)).min(self.max_backoff)
+        waiting.tried + self.first_backoff.saturating_mul(2u32.pow(doublings)).min(self.max_backoff)
     }
 }

@@ -5,13 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::Scheduler;
-use crate::{
-    client::reference,
-    scheduler::{
-        framework::{Change, PreBind},
-        pod::PodInfo,
-        writes::{self, Written},
-    },
+use crate::scheduler::{
+    framework::{Change, PreBind},
+    pod::PodInfo,
+    writes::{self, Written},
 };
 
 /// Whatever a profile says: clocks have an end.
@@ -94,15 +91,16 @@ impl Scheduler {
 
     fn unreserve(&mut self, pod: &Arc<PodInfo>) {
         let config = self.config.clone();
-        if let Some(profile) = config.profiles.iter().find(|profile| profile.name == pod.scheduler()) {
+        if let Some(profile) = config.profile(pod.scheduler()) {
             profile.unreserve(pod, &mut self.cluster);
         }
     }
 
     /// The node was chosen for nothing: others get it, and the Pod is tried again.
     pub(super) fn not_bound(&mut self, pod: Arc<PodInfo>, message: String) {
-        self.recorder.warning(reference(&*pod.pod), "FailedScheduling", super::cut(&message));
-        self.queue.retry(&pod);
+        self.warn(&pod, &message);
+        self.queue.retry(&pod, &message);
+        self.explain(&pod.key);
         self.give_back(pod);
     }
 
@@ -127,7 +125,7 @@ impl Scheduler {
             }
             Written::Bound(pod, node, Ok(())) => {
                 let message = format!("Successfully assigned {} to {node}", pod.key);
-                self.recorder.normal(reference(&*pod.pod), "Scheduled", message);
+                self.tell(&pod, &pod, "Scheduled", message);
                 self.unreserve(&pod);
                 self.queue.done(&pod);
             }

@@ -20,7 +20,7 @@ use super::{
     config::Config,
     decide::{self, Decision},
     framework::{Change, Nomination},
-    pod::{self, NAME, PodInfo, is_finished, node_name},
+    pod::{PodInfo, is_finished, node_name},
     profile::Profile,
     queue::{self, Queue},
     writes::{self, Written},
@@ -43,7 +43,8 @@ pub struct Scheduler {
     client: Client,
     env: Env,
     config: Arc<Config>,
-    recorder: Recorder,
+    /// One for each profile, by its name: an event says which scheduler it is of.
+    recorders: BTreeMap<String, Recorder>,
     cluster: Cluster,
     queue: Queue,
     nodes: Changes<Node>,
@@ -65,8 +66,10 @@ pub struct Scheduler {
 
 impl Scheduler {
     pub fn new(client: Client, env: Env, informers: &Informers, config: Arc<Config>) -> Scheduler {
+        let recorder = |name: &String| Recorder::new(client.clone(), env.clone(), name, None);
+        let recorders = config.profiles.iter().map(|profile| (profile.name.clone(), recorder(&profile.name))).collect();
         Scheduler {
-            recorder: Recorder::new(client.clone(), env.clone(), NAME, None),
+            recorders,
             client,
             env,
             cluster: Cluster::default(),
@@ -318,13 +321,11 @@ impl Scheduler {
         self.cluster.nominations.renew(&pod);
         self.queue.add(pod.clone());
         // Its condition may have been refused because somebody else changed the Pod.
-        if let Some(message) = self.queue.parked_for(&pod.key) {
-            self.condition(&pod, "Unschedulable", &message);
-        }
+        self.explain(&pod.key);
     }
 
     fn profile(&self, pod: &PodInfo) -> Option<&Profile> {
-        self.config.profiles.iter().find(|profile| profile.name == pod::scheduler(&pod.pod))
+        self.config.profile(pod.scheduler())
     }
 
     /// Wakes the Pods that changes may help; `node` is where they happened.
@@ -338,9 +339,8 @@ impl Scheduler {
     /// Likewise, of those that `concerned` names.
     fn wake(&mut self, changes: &[Change], node: Option<&str>, concerned: impl Fn(&PodInfo) -> bool) {
         let node = node.and_then(|node| self.cluster.node(node));
-        let (profiles, cluster) = (&self.config.profiles, &self.cluster);
-        let profile =
-            |pod: &PodInfo| profiles.iter().find(|profile| profile.name == pod.scheduler()).filter(|_| concerned(pod));
+        let (config, cluster) = (&self.config, &self.cluster);
+        let profile = |pod: &PodInfo| config.profile(pod.scheduler()).filter(|_| concerned(pod));
         self.queue.on_changes(
             changes,
             |pod, plugin, change| {
@@ -356,7 +356,7 @@ impl Scheduler {
     fn schedule_one(&mut self) {
         let Some(pod) = self.queue.pop() else { return };
         let config = self.config.clone();
-        let Some(profile) = config.profiles.iter().find(|profile| profile.name == pod.scheduler()) else {
+        let Some(profile) = config.profile(pod.scheduler()) else {
             // Pods of other schedulers are not put in line.
             return self.queue.done(&pod);
         };
@@ -373,15 +373,36 @@ impl Scheduler {
                 }
             }
             Decision::Unschedulable { message, plugins, nomination } => {
-                self.recorder.warning(reference(&*pod.pod), "FailedScheduling", cut(&message));
+                self.warn(&pod, &message);
                 match nomination {
                     Nomination::Keep => {}
                     Nomination::Clear => self.cluster.nominations.remove(&pod.uid),
                     Nomination::Preempt { node, victims } => self.preempt(&pod, &node, victims),
                 }
-                self.condition(&pod, "Unschedulable", &message);
                 self.queue.park(&pod, plugins, &message);
+                self.explain(&pod.key);
             }
+        }
+    }
+
+    /// Tells about a Pod, as the scheduler that the Pod `by` asks for.
+    fn tell(&self, by: &PodInfo, about: &PodInfo, reason: &str, message: String) {
+        if let Some(recorder) = self.recorders.get(by.scheduler()) {
+            recorder.normal(reference(&*about.pod), reason, message);
+        }
+    }
+
+    /// Likewise, of a Pod that has no node.
+    fn warn(&self, pod: &PodInfo, message: &str) {
+        if let Some(recorder) = self.recorders.get(pod.scheduler()) {
+            recorder.warning(reference(&*pod.pod), "FailedScheduling", cut(message));
+        }
+    }
+
+    /// Tells in its status why a Pod in the queue has no node.
+    fn explain(&mut self, key: &Key) {
+        if let Some((pod, reason, message)) = self.queue.why(key) {
+            self.condition(&pod, reason, &message);
         }
     }
 
@@ -405,7 +426,7 @@ impl Scheduler {
 }
 
 /// A message as an event may have it: upstream cuts off what goes beyond the limit of a note.
-pub(super) fn cut(message: &str) -> String {
+fn cut(message: &str) -> String {
     const LIMIT: usize = 1024;
     const MORE: &str = " ...";
     if message.len() <= LIMIT {

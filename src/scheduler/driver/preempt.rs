@@ -7,7 +7,7 @@ use std::{
 
 use super::Scheduler;
 use crate::{
-    client::{Key, reference},
+    client::Key,
     scheduler::{
         pod::PodInfo,
         writes::{self, Written},
@@ -67,7 +67,7 @@ impl Scheduler {
                 continue;
             }
             let message = format!("Preempted by pod {} on node {node}", pod.uid);
-            self.recorder.normal(reference(&*victim.pod), "Preempted", message);
+            self.tell(pod, &victim, "Preempted", message);
             self.queue.hold(pod);
             self.preempting.begin(pod, &uid);
             let (client, now, pod) = (self.client.clone(), self.env.now(), pod.clone());

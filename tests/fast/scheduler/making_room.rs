@@ -140,6 +140,11 @@ fn each_profile_decides_about_its_own_pods() {
         world.until("bound", || world.place("again").is_some()).await;
         assert_eq!(start.elapsed().as_secs(), 3);
         assert_eq!((world.place("shy"), world.place("other"), world.told("other")), (None, None, None));
+        let by = async |pod: &str| world.reporters(pod).await.into_iter().collect::<Vec<_>>();
+        let told = |reason: &str, by: &str| (reason.to_owned(), by.to_owned());
+        assert_eq!(by("bold").await, [told("Scheduled", "brave")]);
+        assert_eq!(by("again").await, [told("FailedScheduling", "brave"), told("Scheduled", "brave")]);
+        assert_eq!(by("shy").await, [told("FailedScheduling", "default-scheduler")]);
         world.stop().await;
     });
 }

@@ -137,7 +137,7 @@ proptest! {
                     }
                     Op::Pop => drop(model.pop(&mut queue)),
                     Op::Park(nth) => if let Some(pod) = model.back(nth) { queue.park(&pod, plugins(), "no") },
-                    Op::Retry(nth) => if let Some(pod) = model.back(nth) { queue.retry(&pod) },
+                    Op::Retry(nth) => if let Some(pod) = model.back(nth) { queue.retry(&pod, "no") },
                     Op::Done(nth) => if let Some(pod) = model.back(nth) {
                         if model.waiting.get(&pod.key.name) == Some(&pod.uid) {
                             model.waiting.remove(&pod.key.name);
@@ -182,7 +182,7 @@ fn backoff_doubles_up_to_ten_seconds() {
         queue.add(pod(1, 0, 0));
         for expected in [1, 2, 4, 8, 10, 10] {
             let pod = queue.pop().expect("due");
-            queue.retry(&pod);
+            queue.retry(&pod, "no");
             let due = queue.next_wake().expect("in backoff");
             assert_eq!(due - Instant::now(), Duration::from_secs(expected));
             queue.wake(due - Duration::from_millis(1));
@@ -217,7 +217,7 @@ fn a_pod_in_backoff_is_tried_when_nobody_else_is_there() {
         assert_eq!(order, ["p3", "p1", "p0", "p2"], "the active one, the more important of equals, who failed more");
         assert_eq!(queue.next_wake(), None, "nobody is in backoff any more");
         let out = pod(1, 0, 0);
-        queue.retry(&out);
+        queue.retry(&out, "no");
         assert!(!queue.has_next(), "after an error it is sat out");
         assert_eq!(queue.next_wake(), Some(Instant::now() + Duration::from_secs(2)));
     });
@@ -348,7 +348,8 @@ fn a_parked_pod_that_is_changed_is_tried_again() {
         queue.add(pod(1, 0, 0));
         let first = queue.pop().expect("active");
         queue.park(&first, plugins(), "0/1 nodes");
-        assert_eq!(queue.parked_for(&first.key).as_deref(), Some("0/1 nodes"));
+        let (_, reason, message) = queue.why(&first.key).expect("it is told why");
+        assert_eq!((reason, &*message), ("Unschedulable", "0/1 nodes"));
         queue.add(pod(1, 0, 0));
         assert_eq!(queue.next_wake(), Some(Instant::now() + Duration::from_secs(300)), "nothing has changed");
         queue.add(pod(1, 0, 1));

@@ -1,7 +1,7 @@
 //! The whole loop against an API server on the memory store, on a paused clock.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -171,16 +171,28 @@ impl World {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 
-    /// How often each message was told about a Pod.
-    pub(super) async fn events(&self, pod: &str) -> BTreeMap<String, i32> {
+    async fn events_about(&self, pod: &str) -> impl Iterator<Item = Event> {
         self.settle().await;
         let events = self.client.list::<Event>(Some("default"), Options::default()).await.expect("a list").items;
-        let about = events.into_iter().filter(|event| event.involved_object.name.as_deref() == Some(pod));
-        about
-            .map(|e| {
-                (format!("{} {}", e.reason.unwrap_or_default(), e.message.unwrap_or_default()), e.count.unwrap_or(0))
-            })
-            .collect()
+        events.into_iter().filter(move |event| event.involved_object.name.as_deref() == Some(pod))
+    }
+
+    /// How often each message was told about a Pod.
+    pub(super) async fn events(&self, pod: &str) -> BTreeMap<String, i32> {
+        let told = |e: Event| {
+            (format!("{} {}", e.reason.unwrap_or_default(), e.message.unwrap_or_default()), e.count.unwrap_or(0))
+        };
+        self.events_about(pod).await.map(told).collect()
+    }
+
+    /// What was told about a Pod, and by whom.
+    pub(super) async fn reporters(&self, pod: &str) -> BTreeSet<(String, String)> {
+        let by = |e: Event| {
+            let source = e.source.and_then(|source| source.component);
+            assert_eq!(e.reporting_component, source);
+            (e.reason.unwrap_or_default(), source.unwrap_or_default())
+        };
+        self.events_about(pod).await.map(by).collect()
     }
 
     pub(super) async fn stop(self) {
@@ -356,6 +368,30 @@ fn a_refused_binding_is_tried_again_with_backoff_and_its_room_is_free_meanwhile(
         world.pod("r", cpu("4")).await;
         world.settle().await;
         assert_eq!(world.place("r").as_deref(), Some("n1"), "q waits for its backoff, r need not");
+        world.stop().await;
+    });
+}
+
+#[test]
+fn a_binding_that_fails_is_told_in_the_status() {
+    run(|| async {
+        let world = World::new().await;
+        world.pod("p", cpu("4")).await;
+        world.until("told", || world.told("p").is_some()).await;
+        {
+            let mut road = world.road.lock().expect("no panic");
+            (road.refuse, road.delay) = (1, Some(Duration::from_secs(5)));
+        }
+        world.node("n1", json!({})).await;
+        // Somebody else changes it while it is being bound.
+        world.status("p", json!({ "conditions": [{ "type": "example.com/a", "status": "True" }] })).await;
+        let why = ("SchedulerError".to_owned(), "binding rejected: Internal error occurred: no".to_owned());
+        world.until("told anew", || world.told("p") == Some(why.clone())).await;
+        assert_eq!(world.place("p"), None);
+        world.until("bound", || world.place("p").is_some()).await;
+        let conditions = world.get("p").and_then(|pod| pod.status.clone()?.conditions).unwrap_or_default();
+        let scheduled = conditions.iter().find(|c| c.type_ == "PodScheduled").expect("the condition");
+        assert_eq!((scheduled.status.as_str(), scheduled.reason.as_deref()), ("True", None));
         world.stop().await;
     });
 }
