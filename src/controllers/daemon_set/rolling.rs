@@ -70,8 +70,11 @@ fn replace<'a>(daemons: &Daemons<'a>, wanted: &[&'a str], most: usize, steps: &m
     for node in wanted {
         match pair(daemons, daemons.on(node)) {
             Some((None, Some(old))) if daemons.is_available(old) => candidates.push(old),
-            // It is of no use: nothing is lost.
-            Some((None, Some(old))) => steps.delete.push(old),
+            // It is of no use: nothing is lost. But it is down, as much as a new one that is.
+            Some((None, Some(old))) => {
+                down += 1;
+                steps.delete.push(old);
+            }
             Some((Some(new), None)) if daemons.is_available(new) => {}
             _ => down += 1,
         }

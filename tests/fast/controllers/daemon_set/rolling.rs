@@ -91,7 +91,22 @@ fn old_pods_that_are_not_available_are_replaced_at_once() {
     World::be(world.pod("n2"), "Running", false, now);
     World::be(world.pod("n3"), "Running", false, now);
     world.set_image("v2");
-    assert_eq!(world.step(), ["-n2", "-n3", "-n1"], "those that are not available do not count");
+    assert_eq!(world.step(), ["-n2", "-n3"], "they are down already, and all that may be");
+    world.settle();
+    assert_eq!(world.reach_rest(), ["+n2", "+n3", "-n1", "+n1"]);
+}
+
+/// Upstream's issue 123232: each bad template took one more node.
+#[test]
+fn one_broken_template_after_another_takes_no_more_nodes_than_the_first() {
+    let mut world = World::ready(set(strategy(json!(0), json!(1))), 3);
+    world.set_image("broken");
+    world.reach_rest();
+    for attempt in 2..5 {
+        world.change(json!({ "template": { "metadata": { "annotations": { "attempt": attempt.to_string() } } } }));
+        assert_eq!(world.reach_rest(), ["-n1", "+n1"], "attempt {attempt}");
+        assert_eq!(world.images(), "n1=broken n2=v1 n3=v1");
+    }
 }
 
 #[test]
