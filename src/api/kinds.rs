@@ -18,7 +18,7 @@ use super::status::{Cause, Status};
 mod certificate_signing_request;
 mod config_map;
 mod controller_revision;
-mod cron_job;
+pub mod cron_job;
 mod csi_driver;
 mod csi_node;
 mod csi_storage_capacity;
@@ -144,6 +144,8 @@ pub struct Strategy {
     pub identify: fn(&mut Object),
     /// Carries over what an updater may not change, new then old. `status` is the old one already.
     pub prepare_update: fn(&mut Object, &Object),
+    /// Notes about a change what has to be known later: new, then old, then the time. The change has been admitted already.
+    pub stamp: fn(&mut Object, &Object, &str),
     /// The rules for the object by itself, beside those of metadata that hold for every kind.
     pub validate: fn(&Object) -> Vec<Cause>,
     /// The rules for a new object alone; `validate` runs too.
@@ -169,6 +171,7 @@ impl Strategy {
         prepare_create: |_| {},
         identify: |_| {},
         prepare_update: |_, _| {},
+        stamp: |_, _, _| {},
         validate: |_| Vec::new(),
         validate_create: |_| Vec::new(),
         validate_update: |_, _| Vec::new(),

@@ -2,7 +2,8 @@
 //!
 //! Upstream: `pkg/controller/cronjob/cronjob_controllerv2.go`. What was started is read off the Jobs themselves: each bears
 //! the time that it was scheduled for, in its name and in an annotation. So a crash between a Job's creation and the status
-//! that tells of it neither loses the Job nor makes another.
+//! that tells of it neither loses the Job nor makes another. Times that a schedule names of before it was there are left out:
+//! the server notes when it was changed.
 
 mod times;
 mod unseen;
@@ -23,7 +24,7 @@ use super::{
     plan::{Note, Write},
 };
 use crate::{
-    api::cron::Schedule,
+    api::{cron::Schedule, kinds::cron_job::SCHEDULED_SINCE},
     client::{Informers, Key, reference},
 };
 
@@ -221,7 +222,7 @@ fn start<'a>(view: &View<'a>, status: &CronJobStatus, told: &mut Vec<Note>) -> S
             return Start::Never;
         }
     };
-    let last = status.last_schedule_time.as_ref().map_or_else(|| meta::created(&view.cron.metadata), |time| time.0);
+    let last = since(view, status);
     let deadline = spec.starting_deadline_seconds.map(|seconds| Duration::from_secs(seconds.unsigned_abs()));
     // What is older than the deadline is not started any more, so it is not looked at either.
     let oldest = deadline.and_then(|deadline| view.now.checked_sub(deadline).ok());
@@ -245,6 +246,13 @@ fn start<'a>(view: &View<'a>, status: &CronJobStatus, told: &mut Vec<Note>) -> S
         told.push(Note::warning(view.about(), "TooManyMissedTimes", why));
     }
     decide(view, status, told, at, wait.unwrap_or(Duration::MAX))
+}
+
+/// The time up to which the schedule has been seen to, or was another one.
+fn since(view: &View<'_>, status: &CronJobStatus) -> Timestamp {
+    let last = status.last_schedule_time.as_ref().map_or_else(|| meta::created(&view.cron.metadata), |time| time.0);
+    let changed = meta::annotation(&view.cron.metadata, SCHEDULED_SINCE).and_then(|text| text.parse().ok());
+    changed.map_or(last, |changed: Timestamp| changed.max(last))
 }
 
 /// When the schedule comes next after now. (It counts from `last`: that matters for `@every`.)

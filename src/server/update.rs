@@ -101,7 +101,10 @@ impl Server {
         let (mut claims, mut releases) = (Vec::new(), Vec::new());
         // What admission has changed beyond the part does not count.
         match part {
-            Part::Whole => strategy::count_generation(call.rules(), &mut new, old),
+            Part::Whole => {
+                strategy::count_generation(call.rules(), &mut new, old);
+                (call.rules().strategy.stamp)(&mut new, old, &self.timestamp());
+            }
             Part::Ephemeral | Part::Resize => prepare(call, part, &mut new, old),
             Part::Status if strategy::content_differs(call.rules(), &new, old) => prepare(call, part, &mut new, old),
             Part::Status | Part::Approval | Part::Finalize => {}

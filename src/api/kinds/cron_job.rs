@@ -6,7 +6,7 @@ use super::{Kind, Strategy, job};
 use crate::api::columns::{AGE, NAME, age, column, joined, selector, text_or, wide, yes};
 use crate::api::cron::Schedule;
 use crate::api::defaults::{fill, made};
-use crate::api::validation::{At, Errors, job as rules, names};
+use crate::api::validation::{At, Errors, job as rules, names, same};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
@@ -27,9 +27,20 @@ pub const KIND: Kind = Kind {
         wide("IMAGES", |o, _| containers(o, "image")),
         wide("SELECTOR", |o, _| selector(o.at("spec.jobTemplate.spec.selector"))),
     ],
-    strategy: Strategy { default, prepare_create, validate, validate_create, has_generation: true, ..Strategy::PLAIN },
+    strategy: Strategy {
+        default,
+        prepare_create,
+        stamp,
+        validate,
+        validate_create,
+        has_generation: true,
+        ..Strategy::PLAIN
+    },
     ..Kind::of::<k8s_openapi::api::batch::v1::CronJob>("cronjob")
 };
+
+/// When the schedule or its zone was changed last: what it says of times before that was never wished for.
+pub const SCHEDULED_SINCE: &str = "podwright/scheduled-since";
 
 fn containers(job: &Object, field: &'static str) -> String {
     joined(job.at("spec.jobTemplate.spec.template.spec.containers"), move |c| c[field].as_str())
@@ -47,6 +58,18 @@ fn default(cron: &mut Object) {
 
 fn prepare_create(cron: &mut Object) {
     cron.0["status"] = json!({});
+}
+
+fn stamp(new: &mut Object, old: &Object, now: &str) {
+    let differs = |field: &str| !same(&new.0["spec"][field], &old.0["spec"][field]);
+    let since = match differs("schedule") || differs("timeZone") {
+        true => Some(now),
+        // Nobody's manifest has it, so it would go with any replacement.
+        false => old.annotation(SCHEDULED_SINCE),
+    };
+    if let Some(since) = since {
+        made(new.metadata_mut(), "annotations").insert(SCHEDULED_SINCE.into(), since.into());
+    }
 }
 
 fn validate(cron: &Object) -> Vec<Cause> {

@@ -146,6 +146,22 @@ fn a_job_is_started_when_its_time_has_come() {
     }
 }
 
+/// A daily schedule that is changed at 15:00 to an earlier time of the day: its time of today was never wished for.
+#[test]
+fn a_schedule_that_was_changed_counts_from_then_on() {
+    let case = |now: &str| {
+        let mut case = Case::new("0 3 * * *", json!({}), now);
+        case.cron["metadata"]["annotations"] = json!({ "podwright/scheduled-since": time("15:00:00").to_string() });
+        case
+    };
+    assert_eq!((case("15:00:01").created(), case("15:00:01").wait()), (vec![], Some(12.0 * 3600.0 - 1.0 + 0.1)));
+    assert_eq!(case("15:00:01").last("02:00:00").created(), [""; 0]);
+    assert_eq!(case("15:00:01").events(), [""; 0], "nor is it missed");
+    let mut hourly = case("15:59:00");
+    hourly.cron["spec"]["schedule"] = "30 * * * *".into();
+    assert_eq!(hourly.created(), [name_at("15:30:00")], "what comes after the change does come");
+}
+
 #[test]
 fn a_job_is_made_of_the_template() {
     let zone = json!({ "timeZone": "America/New_York" });

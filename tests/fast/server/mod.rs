@@ -3,6 +3,7 @@
 mod admission;
 mod apply;
 mod audit;
+mod cron_jobs;
 mod custom;
 mod durable;
 mod encryption;
