@@ -264,10 +264,9 @@ fn recreate(scene: &Scene<'_>, rollout: &mut Rollout<'_>) -> Step {
         set.resize(0, deployment);
         down = true;
     }
-    let gone = |pod: &Arc<Pod>| meta::is_finished(pod);
-    let gone = |set: &Set| {
-        set.old.status.as_ref().is_none_or(|status| status.replicas == 0) && (scene.pods_of)(&set.old).iter().all(gone)
-    };
+    // No Pod to be seen is not enough: a ReplicaSet that has not heard yet that it shall have none may be making some.
+    let gone =
+        |set: &Set| set.occupied() == Some(0) && (scene.pods_of)(&set.old).iter().all(|pod| meta::is_finished(pod));
     if down || !rollout.old.iter().all(gone) {
         return Step::Done;
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::{
     api::{
-        apps::v1::{Deployment, ReplicaSet},
+        apps::v1::{Deployment, ReplicaSet, ReplicaSetStatus},
         core::v1::Pod,
     },
     apimachinery::pkg::util::intstr::IntOrString,
@@ -366,6 +366,21 @@ fn recreate_waits_for_the_old_pods_to_be_gone() {
     world.settle(0);
     assert_eq!(world.step(), [""; 0], "an old Pod is still there");
     world.pods.clear();
+    assert!(world.step()[0].ends_with("from 0 to 3"));
+}
+
+#[test]
+fn recreate_waits_for_old_replica_sets_to_hear_that_they_shall_have_no_pods() {
+    let mut world = World::new(deployment("a", 3, "", ""));
+    world.step();
+    // Its controller is slow: it begins with three Pods, of which none is to be seen yet.
+    world.set_image("b");
+    assert!(world.step()[0].ends_with("from 3 to 0"));
+    assert_eq!(world.step(), [""; 0], "it has observed nothing at all");
+    world.sets[0].metadata.generation = Some(2);
+    world.sets[0].status = Some(ReplicaSetStatus { observed_generation: Some(1), ..ReplicaSetStatus::default() });
+    assert_eq!(world.step(), [""; 0], "it has observed what it was to have before");
+    world.sets[0].status.as_mut().unwrap().observed_generation = Some(2);
     assert!(world.step()[0].ends_with("from 0 to 3"));
 }
 
