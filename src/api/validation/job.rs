@@ -2,13 +2,20 @@
 
 use serde_json::Value;
 
-use super::{At, Errors, names, pod, same};
+use super::{At, Errors, job_indexes, names, pod, same};
 use crate::api::Object;
 use crate::api::kinds::job::{NAME_LABELS, UID_LABELS};
 use crate::api::selector::LabelSelector;
 
 const MODES: &[&str] = &["Indexed", "NonIndexed"];
-const MAX_PARALLELISM_INDEXED: i64 = 100_000;
+
+/// What bounds the texts of indexes in an indexed Job's status.
+const MAX_PARALLELISM: i64 = 100_000;
+const MAX_FAILED_INDEXES: i64 = 100_000;
+/// With a limit for each index and more completions than this, failed and completed indexes may alternate: there less is
+/// allowed of either.
+const MANY_COMPLETIONS: i64 = 100_000;
+const MAX_OF_MANY: i64 = 10_000;
 
 /// All rules of a Job's spec but those of its selector.
 pub fn spec(spec: &At<'_>, errs: &mut Errors) {
@@ -40,7 +47,6 @@ pub fn spec(spec: &At<'_>, errs: &mut Errors) {
     }
     completion_mode(spec, errs);
     failure_policy(spec, errs);
-    success_policy(&spec.get("successPolicy"), errs);
     replacement_policy(spec, errs);
     pod::template(&spec.get("template"), errs);
     restart_policy(spec, errs);
@@ -53,20 +59,7 @@ fn completion_mode(spec: &At<'_>, errs: &mut Errors) {
         errs.not_supported(&mode.path, mode.str(), MODES);
     }
     if mode.str() == "Indexed" {
-        if !spec.get("completions").is_set() {
-            errs.required(spec.path("completions"), "when completion mode is Indexed");
-        }
-        let parallelism = spec.get("parallelism");
-        if let Some(n) = parallelism.int().filter(|n| *n > MAX_PARALLELISM_INDEXED) {
-            let why = "must be less than or equal to 100000 when completion mode is Indexed";
-            errs.invalid(&parallelism.path, n, why);
-        }
-        let failed = spec.get("maxFailedIndexes");
-        if let (Some(n), Some(all)) = (failed.int(), spec.get("completions").int())
-            && n > all
-        {
-            errs.invalid(&failed.path, n, "must be less than or equal to completions");
-        }
+        indexed(spec, errs);
         return;
     }
     for field in ["backoffLimitPerIndex", "maxFailedIndexes"] {
@@ -78,6 +71,39 @@ fn completion_mode(spec: &At<'_>, errs: &mut Errors) {
     let success = spec.get("successPolicy");
     if success.is_set() {
         errs.invalid(&success.path, success.value.clone(), "requires indexed completion mode");
+    }
+}
+
+fn indexed(spec: &At<'_>, errs: &mut Errors) {
+    let (completions, limit) = (spec.get("completions"), spec.get("backoffLimitPerIndex"));
+    let (parallelism, failed) = (spec.get("parallelism"), spec.get("maxFailedIndexes"));
+    if !completions.is_set() {
+        errs.required(&completions.path, "when completion mode is Indexed");
+    }
+    at_most(&parallelism, MAX_PARALLELISM, &format!("{MAX_PARALLELISM} when completion mode is Indexed"), errs);
+    if let Some(all) = completions.int() {
+        at_most(&failed, all, "completions", errs);
+    }
+    at_most(&failed, MAX_FAILED_INDEXES, &MAX_FAILED_INDEXES.to_string(), errs);
+    if limit.is_set() && completions.int().is_some_and(|n| n > MANY_COMPLETIONS) {
+        if !failed.is_set() {
+            errs.required(&failed.path, &format!("must be specified when completions is above {MANY_COMPLETIONS}"));
+        }
+        let words = format!(
+            "{MAX_OF_MANY} when completions are above {MANY_COMPLETIONS} and used with backoff limit per index"
+        );
+        at_most(&parallelism, MAX_OF_MANY, &words, errs);
+        at_most(&failed, MAX_OF_MANY, &words, errs);
+    }
+    let success = spec.get("successPolicy");
+    if success.is_set() {
+        job_indexes::success_policy(&success, completions.int(), errs);
+    }
+}
+
+fn at_most(number: &At<'_>, most: i64, words: &str, errs: &mut Errors) {
+    if let Some(n) = number.int().filter(|n| *n > most) {
+        errs.invalid(&number.path, n, format!("must be less than or equal to {words}"));
     }
 }
 
@@ -168,25 +194,6 @@ fn pod_conditions(conditions: &At<'_>, errs: &mut Errors) {
         let name = condition.get("type");
         errs.invalid_each(&name.path, name.str(), names::qualified_name(name.str()));
         errs.one_of(&condition.get("status"), &["False", "True", "Unknown"]);
-    }
-}
-
-fn success_policy(policy: &At<'_>, errs: &mut Errors) {
-    if !policy.is_set() {
-        return;
-    }
-    let rules = policy.get("rules");
-    if rules.is_empty() {
-        errs.required(&rules.path, "at least one rules must be specified when the successPolicy is specified");
-    } else if rules.len() > MAX_RULES {
-        errs.too_many(&rules.path, rules.len(), MAX_RULES);
-    }
-    for rule in rules.items() {
-        let (count, indexes) = (rule.get("succeededCount"), rule.get("succeededIndexes"));
-        if !count.is_set() && !indexes.is_set() {
-            errs.required(&rule.path, "at least one of succeededCount or succeededIndexes must be specified");
-        }
-        errs.non_negative(&count);
     }
 }
 

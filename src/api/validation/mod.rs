@@ -9,6 +9,7 @@ use super::Cause;
 
 pub mod admission;
 pub mod job;
+mod job_indexes;
 pub mod metadata;
 pub mod names;
 pub mod pod;

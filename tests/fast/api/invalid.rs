@@ -55,6 +55,23 @@ const CREATE: &[Case] = &[
     ("job", "{spec: {completionMode: Indexed, completions: 1, maxFailedIndexes: 1}}", "spec.backoffLimitPerIndex", "Required", "when maxFailedIndexes is specified"),
     ("job", "{spec: {successPolicy: {rules: [{succeededCount: 1}]}}}", "spec.successPolicy", "Invalid", "requires indexed completion mode"),
     ("job", "{spec: {completionMode: Indexed, completions: 1, successPolicy: {rules: [{}]}}}", "spec.successPolicy.rules[0]", "Required", "at least one of succeededCount or succeededIndexes must be specified"),
+    ("job", "{spec: {completionMode: Indexed, completions: 1, successPolicy: {rules: []}}}", "spec.successPolicy.rules", "Required", "at least one rules must be specified when the successPolicy is specified"),
+    ("job", "{spec: {completionMode: Indexed, completions: 5, successPolicy: {rules: [{succeededIndexes: invalid-format}]}}}", "spec.successPolicy.rules[0].succeededIndexes", "Invalid", "error parsing succeededIndexes: cannot convert string to integer for index: \"invalid\""),
+    ("job", "{spec: {completionMode: Indexed, completions: 5, successPolicy: {rules: [{succeededIndexes: '0-x'}]}}}", "spec.successPolicy.rules[0].succeededIndexes", "Invalid", "cannot convert string to integer for index: \"x\""),
+    ("job", "{spec: {completionMode: Indexed, completions: 5, successPolicy: {rules: [{succeededIndexes: '7'}]}}}", "spec.successPolicy.rules[0].succeededIndexes", "Invalid", "error parsing succeededIndexes: too large index: \"7\""),
+    ("job", "{spec: {completionMode: Indexed, completions: 5, successPolicy: {rules: [{succeededIndexes: '3-5'}]}}}", "spec.successPolicy.rules[0].succeededIndexes", "Invalid", "too large index: \"5\""),
+    ("job", "{spec: {completionMode: Indexed, completions: 5, successPolicy: {rules: [{succeededIndexes: '0-1-2'}]}}}", "spec.successPolicy.rules[0].succeededIndexes", "Invalid", "the fragment \"0-1-2\" violates the requirement that an index interval can have at most two parts"),
+    ("job", "{spec: {completionMode: Indexed, completions: 5, successPolicy: {rules: [{succeededIndexes: '3,1'}]}}}", "spec.successPolicy.rules[0].succeededIndexes", "Invalid", "non-increasing order, previous: 3, current: 1"),
+    ("job", "{spec: {completionMode: Indexed, completions: 5, successPolicy: {rules: [{succeededIndexes: '0-2,2'}]}}}", "spec.successPolicy.rules[0].succeededIndexes", "Invalid", "non-increasing order, previous: 2, current: 2"),
+    ("job", "{spec: {completionMode: Indexed, completions: 5, successPolicy: {rules: [{succeededIndexes: '2-2'}]}}}", "spec.successPolicy.rules[0].succeededIndexes", "Invalid", "non-increasing order, previous: 2, current: 2"),
+    ("job", "{spec: {completionMode: Indexed, completions: 5, successPolicy: {rules: [{succeededCount: -1}]}}}", "spec.successPolicy.rules[0].succeededCount", "Invalid", "must be greater than or equal to 0"),
+    ("job", "{spec: {completionMode: Indexed, completions: 5, successPolicy: {rules: [{succeededCount: 6}]}}}", "spec.successPolicy.rules[0].succeededCount", "Invalid", "must be less than or equal to 5 (the number of specified completions)"),
+    ("job", "{spec: {completionMode: Indexed, completions: 5, successPolicy: {rules: [{succeededCount: 4, succeededIndexes: '0-2'}]}}}", "spec.successPolicy.rules[0].succeededCount", "Invalid", "must be less than or equal to 3 (the number of indexes in the specified succeededIndexes field)"),
+    ("job", "{spec: {completionMode: Indexed, completions: 5, backoffLimitPerIndex: 1, maxFailedIndexes: 6}}", "spec.maxFailedIndexes", "Invalid", "must be less than or equal to completions"),
+    ("job", "{spec: {completionMode: Indexed, completions: 200000, backoffLimitPerIndex: 1, maxFailedIndexes: 100001}}", "spec.maxFailedIndexes", "Invalid", "must be less than or equal to 100000"),
+    ("job", "{spec: {completionMode: Indexed, completions: 100001, backoffLimitPerIndex: 1}}", "spec.maxFailedIndexes", "Required", "must be specified when completions is above 100000"),
+    ("job", "{spec: {completionMode: Indexed, completions: 100001, backoffLimitPerIndex: 1, maxFailedIndexes: 10001}}", "spec.maxFailedIndexes", "Invalid", "must be less than or equal to 10000 when completions are above 100000 and used with backoff limit per index"),
+    ("job", "{spec: {completionMode: Indexed, completions: 100001, backoffLimitPerIndex: 1, maxFailedIndexes: 1, parallelism: 10001}}", "spec.parallelism", "Invalid", "must be less than or equal to 10000 when completions are above 100000 and used with backoff limit per index"),
     ("job", "{spec: {podReplacementPolicy: X}}", "spec.podReplacementPolicy", "NotSupported", "\"Failed\", \"TerminatingOrFailed\""),
     ("job", "{spec: {podFailurePolicy: {rules: [{action: X, onExitCodes: {operator: In, values: [1]}}]}}}", "spec.podFailurePolicy.rules[0].action", "NotSupported", "\"Count\", \"FailIndex\", \"FailJob\", \"Ignore\""),
     ("job", "{spec: {podFailurePolicy: {rules: [{action: FailJob}]}}}", "spec.podFailurePolicy.rules[0]", "Invalid", "specifying one of OnExitCodes and OnPodConditions is required"),
@@ -311,6 +328,27 @@ fn what_may_not_be_changed() {
         wrong.extend(unmet(outcome, &format!("{base} {change}"), field, reason, words));
     }
     report(wrong);
+}
+
+#[test]
+fn success_policies_that_can_be_met_are_valid() {
+    let job = |rule: &str| {
+        let spec = format!("{{completionMode: Indexed, completions: 5, successPolicy: {{rules: [{{{rule}}}]}}}}");
+        created("job", &format!("{{spec: {spec}}}"))
+    };
+    for rule in [
+        "succeededIndexes: '0'",
+        "succeededIndexes: '0-2,4'",
+        "succeededIndexes: '1,2,4', succeededCount: 3",
+        "succeededIndexes: ''",
+        "succeededCount: 5",
+    ] {
+        let (kind, object) = job(rule);
+        strategy::validate_create(kind, &object).unwrap_or_else(|e| panic!("{rule}: {e}"));
+    }
+    let (kind, object) = job(&format!("succeededIndexes: '{}0'", "0".repeat(64 * 1024)));
+    let field = "spec.successPolicy.rules[0].succeededIndexes";
+    report(unmet(strategy::validate_create(kind, &object), "long", field, "TooLong", "65536").into_iter().collect());
 }
 
 #[rustfmt::skip]

@@ -1,0 +1,87 @@
+//! Sets of completion indexes in their text form (`0-2,5`), and the success policy, which is told by them.
+
+use super::{At, Errors};
+
+/// A text of indexes may be as long as this.
+const LONGEST: usize = 64 * 1024;
+const MAX_RULES: usize = 20;
+
+/// How many indexes a text names, all below `completions`; or what is wrong with it, in upstream's words.
+pub fn count(text: &str, completions: i64) -> Result<i64, String> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    let (mut total, mut before) = (0, None);
+    for part in text.split(',') {
+        let (first, last) = interval(part, completions)?;
+        if let Some(before) = before.filter(|before| *before >= first) {
+            return Err(non_increasing(before, first));
+        }
+        total += last - first + 1;
+        before = Some(last);
+    }
+    Ok(total)
+}
+
+/// `5` or `0-2`
+fn interval(part: &str, completions: i64) -> Result<(i64, i64), String> {
+    let index = |text: &str| match text.parse::<i64>() {
+        Err(_) => Err(format!("cannot convert string to integer for index: {text:?}")),
+        Ok(index) if index >= completions => Err(format!("too large index: {text:?}")),
+        Ok(index) => Ok(index),
+    };
+    let Some((first, last)) = part.split_once('-') else {
+        let only = index(part)?;
+        return Ok((only, only));
+    };
+    if last.contains('-') {
+        let rule = "violates the requirement that an index interval can have at most two parts separated by '-'";
+        return Err(format!("the fragment {part:?} {rule}"));
+    }
+    let (first, last) = (index(first)?, index(last)?);
+    if first >= last { Err(non_increasing(first, last)) } else { Ok((first, last)) }
+}
+
+fn non_increasing(before: i64, now: i64) -> String {
+    format!("non-increasing order, previous: {before}, current: {now}")
+}
+
+/// The rules of an indexed Job's success policy.
+pub fn success_policy(policy: &At<'_>, completions: Option<i64>, errs: &mut Errors) {
+    let rules = policy.get("rules");
+    if rules.is_empty() {
+        errs.required(&rules.path, "at least one rules must be specified when the successPolicy is specified");
+    } else if rules.len() > MAX_RULES {
+        errs.too_many(&rules.path, rules.len(), MAX_RULES);
+    }
+    for rule in rules.items() {
+        success_rule(&rule, completions, errs);
+    }
+}
+
+fn success_rule(rule: &At<'_>, completions: Option<i64>, errs: &mut Errors) {
+    let (wanted, indexes) = (rule.get("succeededCount"), rule.get("succeededIndexes"));
+    if !wanted.is_set() && !indexes.is_set() {
+        errs.required(&rule.path, "at least one of succeededCount or succeededIndexes must be specified");
+    }
+    errs.non_negative(&wanted);
+    if indexes.len() > LONGEST {
+        errs.too_long(&indexes.path, LONGEST);
+    }
+    // Without completions an indexed Job is refused anyway.
+    let Some(completions) = completions else { return };
+    let named = count(indexes.str(), completions);
+    if let Err(why) = &named {
+        errs.invalid(&indexes.path, indexes.value.clone(), format!("error parsing succeededIndexes: {why}"));
+    }
+    let Some(n) = wanted.int() else { return };
+    let mut at_most = |most: i64, of: &str| {
+        if n > most {
+            errs.invalid(&wanted.path, n, format!("must be less than or equal to {most} (the number of {of})"));
+        }
+    };
+    at_most(completions, "specified completions");
+    if indexes.is_set() {
+        at_most(named.unwrap_or(0), "indexes in the specified succeededIndexes field");
+    }
+}
