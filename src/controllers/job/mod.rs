@@ -184,9 +184,9 @@ fn put_together(
         }
     }
     plan.notes.extend(told);
-    let mut released = recorded.released;
-    released.extend(work.dismissed.iter().copied().filter(|pod| pods::is_tracked(pod)));
-    plan.then(released.iter().map(|pod| pods::release(pod)).collect());
+    let released = recorded.released.iter().map(|pod| pods::release(pod));
+    let dismissed = work.dismissed.iter().filter(|pod| pods::is_tracked(pod)).map(|pod| pods::dismiss(pod));
+    plan.then(released.chain(dismissed).collect());
     let doomed = work.dismissed.iter().chain(&work.deleted);
     plan.then(doomed.map(|pod| pods::delete(view.job, pod)).collect());
     if !work.created.is_empty() {

@@ -39,7 +39,7 @@ pub const ORPHANS: Row = Row {
         if let Some(pod) = informers.pods.get(key).filter(|pod| pods::is_tracked(pod))
             && let Some(guard) = left(&pod, owner(informers, &pod).as_deref())
         {
-            let mut write = pods::release(&pod);
+            let mut write = pods::dismiss(&pod);
             write.guards.extend(guard);
             plan.then(vec![write]);
         }

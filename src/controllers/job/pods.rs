@@ -21,7 +21,10 @@ use super::{
     indexes::Indexes,
     policy::{self, Verdict},
 };
-use crate::client::{Key, reference};
+use crate::{
+    api::request::PatchType,
+    client::{Key, reference},
+};
 
 /// Holds a Pod until its end has been counted.
 pub const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
@@ -221,12 +224,21 @@ pub fn delete(job: &Job, pod: &Arc<Pod>) -> Write {
         .failed(Note::warning(reference(job), "FailedDelete", "Error deleting: {}"))
 }
 
-/// Takes the finalizer off exactly this state of the Pod: one that has gone on since is looked at again first.
+/// Takes the finalizer off a Pod whose end is recorded, whatever else becomes of the Pod meanwhile.
 pub fn release(pod: &Pod) -> Write {
-    let patch = json!({ "metadata": {
-        "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version, "finalizers": others(pod),
-    }});
-    Write::merge::<Pod>(&Key::of(pod), patch)
+    let finalizers = json!({ "uid": pod.metadata.uid, "$deleteFromPrimitiveList/finalizers": [FINALIZER] });
+    let mut write = Write::merge::<Pod>(&Key::of(pod), json!({ "metadata": finalizers }));
+    write.request.options.patch_type = Some(PatchType::Strategic);
+    write
+}
+
+/// Takes it off exactly this state of the Pod: one that has gone on since, and may have ended, is looked at again first.
+pub fn dismiss(pod: &Pod) -> Write {
+    let mut write = release(pod);
+    if let Some(patch) = &mut write.request.body {
+        patch["metadata"]["resourceVersion"] = pod.metadata.resource_version.clone().into();
+    }
+    write
 }
 
 /// The Pod's other finalizers; null where there are none.

@@ -1,6 +1,9 @@
 //! Each end is counted exactly once, in steps that may each be the last before a crash.
 
-use podwright::controllers::plan::Guard;
+use podwright::{
+    api::{kinds, patch::strategic, request::PatchType},
+    controllers::plan::Guard,
+};
 use serde_json::{Value, json};
 
 use super::*;
@@ -27,8 +30,8 @@ fn an_end_is_counted_in_three_steps() {
     assert_eq!(lines(&first.plan())[..3], expected);
     assert_eq!(first.plan().batches[0].writes.len(), 1, "the status is written before anything else begins");
     let release = first.plan().batches[1].writes[0].request.body.clone().unwrap();
-    assert_eq!(release["metadata"]["finalizers"], Value::Null);
-    assert_eq!(release["metadata"]["resourceVersion"], "70", "exactly this state of the Pod");
+    assert_eq!(release["metadata"]["$deleteFromPrimitiveList/finalizers"], json!([job::FINALIZER]));
+    assert_eq!(release["metadata"]["resourceVersion"], Value::Null, "its agent may go on reporting: that is recorded");
     // A crash after the first step: they are not recorded again, and let go.
     let status = json!({ "uncountedTerminatedPods": pending, "ready": 0, "terminating": 0 });
     let second = job().status(status.clone()).pods([yes(), no()]);
@@ -46,9 +49,12 @@ fn an_end_is_counted_in_three_steps() {
 fn other_finalizers_stay() {
     let mut pod = ended("x", 0, 90);
     pod["metadata"]["finalizers"] = json!(["example.com/mine", job::FINALIZER]);
-    let plan = job().pods([pod]).plan();
-    let release = plan.writes().find(|write| write.request.resource == "pods").unwrap().request.body.clone().unwrap();
-    assert_eq!(release["metadata"]["finalizers"], json!(["example.com/mine"]));
+    let plan = job().pods([pod.clone()]).plan();
+    let release = &plan.writes().find(|write| write.request.resource == "pods").unwrap().request;
+    assert_eq!(release.options.patch_type, Some(PatchType::Strategic));
+    let schema = kinds::lookup("pods").expect("a kind").schema();
+    let released = strategic::merge(&schema, &pod, release.body.as_ref().unwrap()).expect("a patch");
+    assert_eq!(released["metadata"]["finalizers"], json!(["example.com/mine"]));
 }
 
 #[test]
@@ -101,6 +107,8 @@ fn dismissed_pods_have_not_failed() {
     let case = Case::new(spec.clone()).pods([pod("x", "Running"), pod("y", "Pending")]);
     let expected = ["patch pods/y", "delete pods/y: Deleted pod: y"];
     assert_eq!(lines(&case.plan()), expected, "first nothing holds it, then it goes");
+    let dismissal = case.plan().writes().next().unwrap().request.body.clone().unwrap();
+    assert_eq!(dismissal["metadata"]["resourceVersion"], "70", "had it ended meanwhile, that would count");
     // While it goes, and when it has ended by a signal.
     for pod in [pod("y", "Running"), ended("y", 143, 95)] {
         let case = Case::new(spec.clone()).pods([released(deleted(pod, 90))]);
