@@ -1,7 +1,8 @@
 //! How long a Job waits before it replaces a failed Pod.
 //!
 //! Upstream (`pkg/controller/job/backoff_utils.go`) keeps a record in memory and loses it when it restarts. Here the wait
-//! follows from the Pods that are there: failed ones stay until their Job goes.
+//! follows from the Pods that are there: failed ones stay until their Job goes. Where somebody else removes them, the status
+//! tells how many there were.
 
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
@@ -37,16 +38,17 @@ fn containers_finished(pod: &Pod) -> Option<Timestamp> {
     ends.collect::<Option<Vec<Timestamp>>>()?.into_iter().max()
 }
 
-/// The wait after the failures since the last success.
+/// The wait after the failures since the last success, of which it is known that there were at least so many.
 pub fn wait<'a>(
     succeeded: impl Iterator<Item = &'a Arc<Pod>>,
     failed: impl Iterator<Item = &'a Arc<Pod>>,
+    at_least: i32,
     now: Timestamp,
 ) -> Option<Duration> {
     let success = succeeded.map(|pod| finished_at(pod)).max();
     let since = failed.map(|pod| finished_at(pod)).filter(|at| success.is_none_or(|success| *at > success));
     let (failures, last) = since.fold((0, Timestamp::MIN), |(n, last), at| (n + 1, last.max(at)));
-    after(failures, last, now)
+    after(at_least.max(failures), last, now)
 }
 
 /// What is left at `now` of the wait after so many failures, the last of them at `last`.

@@ -103,7 +103,9 @@ fn wait(view: &View<'_>, tally: &Tally<'_>) -> Option<Duration> {
     let own = || view.pods.iter().filter(counts);
     let succeeded = own().filter(|pod| meta::phase(pod) == "Succeeded");
     let failed = own().filter(|pod| pods::is_failed(view.job, pod));
-    backoff::wait(succeeded, failed, view.now)
+    // As long as none has succeeded, all that have failed have done so since.
+    let at_least = if tally.succeeded == 0 { tally.failed } else { 0 };
+    backoff::wait(succeeded, failed, at_least, view.now)
 }
 
 /// The first indexes that have neither ended nor an active Pod.

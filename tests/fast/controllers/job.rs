@@ -250,6 +250,13 @@ fn another_try_waits_for_longer_each_time() {
 }
 
 #[test]
+    // Two of three were removed by somebody: the third is not the first.
+    let left = |status: Value| {
+        let case = Case::new(json!({ "completions": 5 })).status(status).pods([released(ended("f", 1, 95))]);
+        case.plan().requeue_after.map(|wait| wait.as_secs())
+    };
+    assert_eq!(left(json!({ "failed": 3 })), Some(35));
+    assert_eq!(left(json!({ "failed": 3, "succeeded": 1 })), Some(5), "there nobody knows which came before");
 fn a_pod_that_is_being_deleted_is_replaced_at_once_or_later() {
     for (policy, expected) in [("TerminatingOrFailed", 1), ("Failed", 0)] {
         let mut case = Case::new(json!({ "completions": 1, "podReplacementPolicy": policy }));
