@@ -9,6 +9,7 @@
 pub mod admission_policy;
 pub mod answers;
 pub mod catalog;
+pub mod clock;
 pub mod conditions;
 pub mod cron_job;
 pub mod daemon_set;
@@ -209,7 +210,7 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
         () = shutdown.cancelled() => return,
         () = synced => {}
     }
-    let mut tasks = JoinSet::new();
+    let (mut tasks, mut queues) = (JoinSet::new(), Vec::new());
     for row in CONTROLLERS {
         let client = client.named(row.name);
         let recorder = Recorder::new(client.clone(), env.clone(), row.name, None);
@@ -232,7 +233,9 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
         for _ in 0..row.workers {
             tasks.spawn(driver.clone().work(shutdown.clone()));
         }
+        queues.push(driver.queue.clone());
     }
+    tasks.spawn(clock::watch(env, queues, shutdown));
     while let Some(ended) = tasks.join_next().await {
         if let Err(why) = ended {
             tracing::error!(%why, "a part of a controller has failed");

@@ -116,6 +116,17 @@ impl Queue {
         self.add_after(key, delay);
     }
 
+    /// Wants all keys now that were to be worked on later.
+    pub fn hurry(&self) {
+        let mut state = self.state();
+        for (_, key) in std::mem::take(&mut state.later) {
+            state.add(key);
+        }
+        state.due.clear();
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
     /// Ends the history of failures of `key`.
     pub fn forget(&self, key: &Key) {
         self.state().failures.remove(key);
