@@ -10,6 +10,7 @@ mod pods;
 pub mod policy;
 mod record;
 mod tally;
+pub mod wake;
 mod work;
 
 use std::{sync::Arc, time::Duration};
@@ -39,25 +40,7 @@ pub use tally::View;
 /// Upstream's name of itself in `spec.managedBy`.
 const MANAGER: &str = "kubernetes.io/job-controller";
 
-pub const ROW: Row = Row {
-    name: "job-controller",
-    workers: 5,
-    wire: |wires| {
-        let informers = &wires.world.informers.clone();
-        wires.own(&informers.jobs);
-        wires.owner(&informers.pods, "Job");
-        wires.on(&informers.pods, |world, queue, change| {
-            // An orphan may be adopted by whoever selects it.
-            let Some(pod) = change.new.as_ref().filter(|pod| meta::controller(&pod.metadata).is_none()) else { return };
-            for job in world.informers.jobs.list_namespace(&change.key.namespace) {
-                if selector(&job).is_some_and(|selector| meta::matches(&selector, &pod.metadata)) {
-                    queue.add(Key::of(&*job));
-                }
-            }
-        });
-    },
-    reconcile,
-};
+pub const ROW: Row = Row { name: "job-controller", workers: 5, wire: wake::wire, reconcile };
 
 fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let informers = &context.world.informers;

@@ -8,9 +8,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
-use podwright::controllers::{
-    Failure, Plan,
-    job::{self, View},
+use podwright::{
+    client::{Delta, Key},
+    controllers::{
+        Failure, Plan,
+        job::{self, View, wake},
+    },
 };
 use serde_json::{Value, json};
 
@@ -247,9 +250,6 @@ fn another_try_waits_for_longer_each_time() {
     let pods = [released(ended("f", 1, 0)), released(ended("s", 0, 5)), released(ended("g", 1, 95))];
     let case = Case::new(spec()).status(json!({ "failed": 2, "succeeded": 1 })).pods(pods);
     assert_eq!(case.plan().requeue_after.map(|wait| wait.as_secs()), Some(5), "one failure since");
-}
-
-#[test]
     // Two of three were removed by somebody: the third is not the first.
     let left = |status: Value| {
         let case = Case::new(json!({ "completions": 5 })).status(status).pods([released(ended("f", 1, 95))]);
@@ -257,6 +257,9 @@ fn another_try_waits_for_longer_each_time() {
     };
     assert_eq!(left(json!({ "failed": 3 })), Some(35));
     assert_eq!(left(json!({ "failed": 3, "succeeded": 1 })), Some(5), "there nobody knows which came before");
+}
+
+#[test]
 fn a_pod_that_is_being_deleted_is_replaced_at_once_or_later() {
     for (policy, expected) in [("TerminatingOrFailed", 1), ("Failed", 0)] {
         let mut case = Case::new(json!({ "completions": 1, "podReplacementPolicy": policy }));
@@ -278,4 +281,45 @@ fn a_failed_creation_is_no_reason_to_say_nothing() {
     case.failure = Some(Failure { reason: "FailedCreate", message: "no".into() });
     assert_eq!(lines(&case.plan())[0], "patch jobs.batch/work/status");
     assert_eq!(case.outcome()["active"], 1);
+}
+
+#[test]
+fn what_only_moves_counts_may_wait() {
+    let change = |old: Value, new: Value| Delta {
+        key: Key::new("a", "x"),
+        old: Some(object(old)),
+        new: Some(object(new)),
+        unreadable: None,
+    };
+    let with = |mut pod: Value, path: &str, value: Value| {
+        *pod.pointer_mut(path).expect("it is there") = value;
+        pod
+    };
+    let ready = |status: &str| {
+        let mut pod = pod("x", "Running");
+        pod["status"]["conditions"] = json!([{ "type": "Ready", "status": status }]);
+        pod
+    };
+    let restarted = |count: i32| {
+        let mut pod = pod("x", "Running");
+        pod["status"]["containerStatuses"] =
+            json!([{ "name": "c", "image": "", "imageID": "", "ready": true, "restartCount": count }]);
+        pod
+    };
+    for (why, old, new, urgent) in [
+        ("it starts", pod("x", "Pending"), pod("x", "Running"), false),
+        ("it is ready", ready("False"), ready("True"), false),
+        ("it has succeeded", pod("x", "Running"), ended("x", 0, 90), true),
+        ("it is being deleted", pod("x", "Running"), deleted(pod("x", "Running"), 90), true),
+        ("it has gone on to end", deleted(pod("x", "Running"), 90), deleted(ended("x", 1, 95), 90), true),
+        ("a container was restarted", restarted(1), restarted(2), true),
+        ("it is somebody else's", pod("x", "Running"), with(pod("x", "Running"), "/metadata/labels", json!({})), true),
+        ("another index", indexed(pod("x", "Running"), 1), indexed(pod("x", "Running"), 2), true),
+        ("nothing holds it", pod("x", "Running"), released(pod("x", "Running")), true),
+    ] {
+        assert_eq!(wake::is_urgent(&change(old, new)), urgent, "{why}");
+    }
+    let (one, none) = (change(pod("x", "Pending"), pod("x", "Pending")), || None);
+    assert!(wake::is_urgent(&Delta { old: none(), ..one.clone() }), "it is there");
+    assert!(wake::is_urgent(&Delta { new: none(), ..one }), "it is gone");
 }

@@ -156,3 +156,43 @@ fn each_end_is_counted_once() {
         });
     }
 }
+
+#[test]
+fn the_status_of_a_job_is_not_written_for_each_pod_that_starts() {
+    run(async {
+        let mut cluster = Cluster::new(first_seed()).await;
+        cluster.add_node("n1").await;
+        cluster.add_namespace("a").await;
+        let mut changes = cluster.seen.jobs.subscribe();
+        let template = json!({ "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "v1" }] } });
+        let spec = json!({ "completions": 60, "parallelism": 60, "template": template });
+        let start = tokio::time::Instant::now();
+        cluster.create("jobs.batch", "a", json!({ "metadata": { "name": "work" }, "spec": spec })).await;
+        let ready = |cluster: &Cluster| cluster.seen.jobs.get(&Key::new("a", "work"))?.status.as_ref()?.ready;
+        cluster.until("all are ready", |cluster| ready(cluster) == Some(60)).await;
+        let mut writes = 0;
+        while changes.try_recv().is_ok() {
+            writes += 1;
+        }
+        let seconds = start.elapsed().as_secs();
+        println!("{writes} writes in {seconds} s");
+        assert!(writes <= seconds + 5, "{writes} writes in {seconds} s");
+    });
+}
+
+#[test]
+fn a_job_is_due_soon_after_the_clock_was_set() {
+    run(async {
+        let mut cluster = Cluster::new(first_seed()).await;
+        cluster.add_namespace("a").await;
+        let template = json!({ "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "v1" }] } });
+        let cron = json!({ "schedule": "0 3 * * *", "jobTemplate": { "spec": { "template": template } } });
+        cluster.create("cronjobs.batch", "a", json!({ "metadata": { "name": "daily" }, "spec": cron })).await;
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(cluster.seen.jobs.list_namespace("a").len(), 0);
+        // A board that has no clock of its own hears the time.
+        cluster.env.set_clock(jiff::SignedDuration::from_hours(10));
+        tokio::time::sleep(Duration::from_secs(35)).await;
+        assert_eq!(cluster.seen.jobs.list_namespace("a").len(), 1);
+    });
+}

@@ -1,0 +1,48 @@
+//! What wakes a Job: itself and its Pods; at once where there may be something to do, else a little later.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{
+    super::{meta, wires::Wires},
+    restarts, selector,
+};
+use crate::client::{Delta, Key};
+
+/// How long changes are gathered that do no more than move the counts of Pods in a status: as long as upstream waits with
+/// all. A Job of thousands of Pods would write its status, and everybody who follows Jobs read it, for each that starts.
+pub const GATHER: Duration = Duration::from_secs(1);
+
+pub fn wire(wires: &mut Wires<'_>) {
+    let informers = &wires.world.informers.clone();
+    wires.own(&informers.jobs);
+    wires.on(&informers.pods, |_, queue, change| {
+        let later = if is_urgent(change) { Duration::ZERO } else { GATHER };
+        for pod in change.old.iter().chain(&change.new) {
+            if let Some(owner) = meta::controller(&pod.metadata).filter(|owner| owner.kind == "Job") {
+                queue.add_after(Key::new(&change.key.namespace, &owner.name), later);
+            }
+        }
+    });
+    wires.on(&informers.pods, |world, queue, change| {
+        // An orphan may be adopted by whoever selects it.
+        let Some(pod) = change.new.as_ref().filter(|pod| meta::controller(&pod.metadata).is_none()) else { return };
+        for job in world.informers.jobs.list_namespace(&change.key.namespace) {
+            if selector(&job).is_some_and(|selector| meta::matches(&selector, &pod.metadata)) {
+                queue.add(Key::of(&*job));
+            }
+        }
+    });
+}
+
+/// Whether a change of a Pod may call for more than other counts: it is anything but a step of an active Pod's start.
+pub fn is_urgent(change: &Delta<Pod>) -> bool {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
+    let belongs = |pod: &Arc<Pod>| {
+        let meta = pod.metadata.clone();
+        (meta.uid, meta.labels, meta.annotations, meta.finalizers, meta.owner_references)
+    };
+    let tries = |pod: &Arc<Pod>| restarts(std::slice::from_ref(pod));
+    !meta::is_active(old) || !meta::is_active(new) || belongs(old) != belongs(new) || tries(old) != tries(new)
+}
