@@ -15,6 +15,8 @@ use crate::controllers::{plan::Write, replica_set};
 
 pub const REVISION: &str = "deployment.kubernetes.io/revision";
 const HISTORY: &str = "deployment.kubernetes.io/revision-history";
+/// As upstream bounds it, in characters: some 400 numbers. All annotations of an object together may not exceed 256 KiB.
+const LONGEST_HISTORY: usize = 2000;
 pub const HASH: &str = "pod-template-hash";
 /// Annotations of a Deployment that mean the Deployment alone.
 const OWN: &[&str] = &[
@@ -72,13 +74,23 @@ pub fn annotate(deployment: &Deployment, set: &mut ReplicaSet, next: i64) {
         && let Some(before) = annotations.insert(REVISION.into(), next.to_string())
     {
         let history = annotations.entry(HISTORY.into()).or_default();
-        *history = if history.is_empty() { before } else { format!("{history},{before}") };
+        *history = lengthened(history, &before);
     }
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.min_ready_seconds);
     let spec = set.spec.get_or_insert_default();
     if spec.min_ready_seconds.unwrap_or(0) != wanted.unwrap_or(0) {
         spec.min_ready_seconds = wanted;
     }
+}
+
+/// A history with one more number: without its oldest ones where it would be too long.
+fn lengthened(history: &str, number: &str) -> String {
+    let mut long = if history.is_empty() { number.to_owned() } else { format!("{history},{number}") };
+    while long.len() > LONGEST_HISTORY {
+        let Some((_, rest)) = long.split_once(',') else { break };
+        long = rest.to_owned();
+    }
+    long
 }
 
 fn inherit(deployment: &Deployment, annotations: &mut BTreeMap<String, String>) {

@@ -462,6 +462,21 @@ fn going_back_makes_the_old_replica_set_the_newest_revision() {
 }
 
 #[test]
+fn a_history_of_revisions_forgets_the_oldest() {
+    let deployment = deployment("a", 1, "1", "0");
+    let mut set = ReplicaSet::default();
+    let history = |set: &ReplicaSet| set.metadata.annotations.as_ref().unwrap().get(HISTORY).cloned().unwrap();
+    const HISTORY: &str = "deployment.kubernetes.io/revision-history";
+    (1..=3).for_each(|next| revision::annotate(&deployment, &mut set, next));
+    assert_eq!(history(&set), "1,2");
+    (4..5000).for_each(|next| revision::annotate(&deployment, &mut set, next));
+    let all = history(&set);
+    assert!((1990..=2000).contains(&all.len()), "{}", all.len());
+    let numbers: Vec<i64> = all.split(',').map(|number| number.parse().expect("a number")).collect();
+    assert_eq!((numbers.len(), numbers[0], numbers[399]), (400, 4599, 4998));
+}
+
+#[test]
 fn the_oldest_revisions_beyond_the_limit_are_forgotten() {
     let mut world = World::new(deployment("0", 1, "1", "0"));
     for image in ["0", "1", "2", "3", "4"] {
