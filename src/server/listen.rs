@@ -27,6 +27,7 @@ use crate::api::{Status, rpc};
 
 use super::audit::Facts;
 use super::limits::{Doorman, Pass};
+use super::linger::Lingering;
 use super::rest::authenticate::Peer;
 use super::rest::origin::{self, Source};
 use super::rest::reply::{self, Reply};
@@ -206,23 +207,29 @@ where
     let rpc = house.endpoint.service(house.stop.clone());
     let (stop, peer) = (house.stop.clone(), Arc::new(peer));
     let headers = house.server.config.limits.headers;
-    let asked = Arc::new(AtomicBool::new(false));
+    let (asked, handed_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let greeting = greeting(headers, asked.clone());
+    let io = TokioIo::new(Lingering::new(stream, handed_over.clone()));
     let service = service_fn(move |mut request: HttpRequest<Incoming>| {
         asked.store(true, Ordering::Relaxed);
         if let Some(from) = from {
             request.extensions_mut().insert(from);
         }
         let (house, rpc, peer) = (house.clone(), rpc.clone(), peer.clone());
-        let reply: BoxFuture<'static, Reply> = Box::pin(route(house, rpc, peer, request));
-        async move { Ok::<_, std::convert::Infallible>(reply.await) }
+        let (reply, handed_over): (BoxFuture<'static, Reply>, _) =
+            (Box::pin(route(house, rpc, peer, request)), handed_over.clone());
+        async move {
+            let reply = reply.await;
+            handed_over.fetch_or(reply.status() == StatusCode::SWITCHING_PROTOCOLS, Ordering::Relaxed);
+            Ok::<_, std::convert::Infallible>(reply)
+        }
     });
     let http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
     let mut http = if is_h2 { http.http2_only() } else { http.http1_only() };
     http.http1().timer(TokioTimer::new()).header_read_timeout(headers).max_buf_size(HEADERS as usize);
     http.http2().timer(TokioTimer::new()).keep_alive_interval(Some(KEEP_ALIVE)).max_concurrent_streams(STREAMS);
     http.http2().max_header_list_size(HEADERS);
-    let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let connection = http.serve_connection_with_upgrades(io, service);
     tokio::pin!(connection);
     let ended = tokio::select! {
         ended = &mut connection => ended,

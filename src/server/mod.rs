@@ -44,6 +44,7 @@ mod get;
 mod housekeeping;
 mod impersonate;
 mod limits;
+mod linger;
 mod list;
 pub mod listen;
 mod notes;

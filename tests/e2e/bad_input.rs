@@ -195,6 +195,26 @@ fn a_flood_of_rubbish_leaves_no_memory_behind() {
     });
 }
 
+/// Who is refused while he is still sending may go on for a moment, and not for long.
+#[test]
+fn who_is_answered_early_may_finish_what_he_says() {
+    const LARGEST: usize = 3 << 20;
+    let server = Server::start();
+    let length = LARGEST + 1;
+    let head = format!("POST {MAPS} HTTP/1.1\r\nHost: x\r\n{JSON}Content-Length: {length}\r\n\r\n");
+    let mut stream = tls::dial(&server.address, &server.admin);
+    stream.write_all(head.as_bytes()).and_then(|()| stream.flush()).unwrap();
+    let mut code = [0; 12];
+    stream.read_exact(&mut code).unwrap();
+    assert_eq!(code, *b"HTTP/1.1 413", "{}", String::from_utf8_lossy(&code));
+    let piece = vec![b' '; 64 << 10];
+    let all = (0..length / piece.len()).try_for_each(|_| stream.write_all(&piece).and_then(|()| stream.flush()));
+    all.expect("it goes on taking what was announced");
+    stream.read_to_end(&mut Vec::new()).expect("the answer has an end");
+    let endless = (0..1024).try_for_each(|_| stream.write_all(&piece).and_then(|()| stream.flush()));
+    assert!(endless.is_err(), "it takes in 64 MiB after its last word");
+}
+
 /// Bodies that are begun and not ended: what lies in memory has a limit, and whoever comes later is told.
 #[test]
 fn bodies_that_wait_take_so_much_memory_and_no_more() {
@@ -211,11 +231,17 @@ fn bodies_that_wait_take_so_much_memory_and_no_more() {
         let _ = stream.flush();
         waiting.push(stream);
     }
+    // It may still be reading what was sent. Whoever is refused hears it, though he has not said all.
+    eventually("there is no more room", PATIENCE, || {
+        match server.answers(&format!("POST {MAPS}"), JSON, &vec![b' '; 2 << 20]) {
+            (429, _) => Ok(()),
+            (400, told) => Err(told),
+            (code, told) => panic!("{code}: {told:?}"),
+        }
+    });
     let most = server.rss();
     assert!(most < before + 450, "{before} MiB before, {most} MiB with {CLIENTS} bodies of 3 MiB on their way");
     assert_eq!(server.answers("GET /healthz", "", b"").0, 200, "who sends no body is served");
-    let told = server.answers(&format!("POST {MAPS}"), JSON, &vec![b' '; 2 << 20]);
-    assert_eq!(told.0, 429, "{}", told.1);
     drop(waiting);
     eventually("there is room again", PATIENCE, || {
         let (code, told) = server.answers(&format!("POST {MAPS}"), JSON, b"{");
