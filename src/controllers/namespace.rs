@@ -1,6 +1,7 @@
-//! Namespaces: one that is being deleted is emptied kind by kind, then let go.
+//! Namespaces: one that is being deleted is emptied, of its Pods first, then let go.
 //!
-//! Upstream: `pkg/controller/namespace/deletion/namespaced_resources_deleter.go`.
+//! Upstream: `pkg/controller/namespace/deletion/namespaced_resources_deleter.go`. As long as there is a Pod, all else stays: its
+//! NetworkPolicies hold and its Secrets and ConfigMaps can be read until its end (KEP-5080, ordered namespace deletion).
 
 use std::collections::BTreeMap;
 
@@ -20,6 +21,7 @@ use crate::{
 };
 
 const FINALIZER: &str = "kubernetes";
+const PODS: &str = "pods";
 
 pub const ROW: Row = Row {
     name: "namespace-controller",
@@ -104,17 +106,29 @@ pub fn plan(namespace: &Namespace, contents: Vec<Remains>, defined: Option<Guard
         plan.then(vec![write]);
         return plan;
     }
+    // What it is about now, and is told of: the Pods as long as there are some.
+    let due = contents.iter().find(|remains| remains.resource == PODS && remains.count > 0);
+    let due = due.map_or(contents.as_slice(), std::slice::from_ref);
     if ours {
-        let untouched = contents.iter().filter(|remains| remains.untouched > 0);
-        plan.then(untouched.map(|remains| clear(name, &remains.resource)).collect());
+        let untouched = due.iter().filter(|remains| remains.untouched > 0);
+        plan.then(untouched.map(|remains| clear_in_turn(name, &remains.resource)).collect());
     }
     let mut new = namespace.clone();
     let conditions = new.status.get_or_insert_default().conditions.get_or_insert_default();
-    for condition in told(&contents, now) {
+    for condition in told(due, now) {
         conditions::set(conditions, condition);
     }
     plan.then(Write::status(namespace, &new).into_iter().collect());
     plan
+}
+
+/// Deletes all objects of one kind, all but Pods only when there is no Pod left, seen or not.
+fn clear_in_turn(namespace: &str, resource: &str) -> Write {
+    let write = clear(namespace, resource);
+    match resource {
+        PODS => write,
+        _ => write.guarded(Guard::Empty { namespace: namespace.to_owned(), resources: vec![PODS.to_owned()] }),
+    }
 }
 
 /// Deletes all objects of one kind in the namespace.
@@ -131,11 +145,14 @@ fn clear(namespace: &str, resource: &str) -> Write {
 
 /// The conditions that tell how far it is.
 fn told(contents: &[Remains], now: Timestamp) -> Vec<NamespaceCondition> {
-    let remaining: Vec<String> = contents
+    // Upstream writes the resource, a dot, and the group: the core group's have a dot at their end.
+    let dotted = |resource: &str| if resource.contains('.') { resource.to_owned() } else { format!("{resource}.") };
+    let mut remaining: Vec<String> = contents
         .iter()
         .filter(|remains| remains.count > 0)
-        .map(|remains| format!("{} has {} resource instances", remains.resource, remains.count))
+        .map(|remains| format!("{} has {} resource instances", dotted(&remains.resource), remains.count))
         .collect();
+    remaining.sort_unstable();
     let mut finalizers: BTreeMap<&str, usize> = BTreeMap::new();
     for (finalizer, count) in contents.iter().flat_map(|remains| &remains.finalizers) {
         *finalizers.entry(finalizer).or_default() += count;

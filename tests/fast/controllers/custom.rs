@@ -193,6 +193,36 @@ async fn a_namespace_takes_custom_resources_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_namespace_loses_its_pods_first() {
+    let world = World::start().await;
+    world.create("namespaces", "", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}})).await;
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "finalizers": ["example.com/wait"]},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    world.create("pods", "lab", pod).await;
+    world.create("configmaps", "lab", config_map("m", json!([]))).await;
+    world.ask(Verb::Delete, "namespaces", "", "lab", None, Options::default()).await.unwrap();
+    let get = |resource, namespace, name| world.ask(Verb::Get, resource, namespace, name, None, Options::default());
+    let mut told = Value::Null;
+    for _ in 0..1000 {
+        told = get("namespaces", "", "lab").await.unwrap().0["status"]["conditions"].take();
+        if told.as_array().is_some_and(|all| !all.is_empty()) && get("pods", "lab", "p").await.unwrap().is_terminating()
+        {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let messages: Vec<&str> = told.as_array().into_iter().flatten().filter_map(|c| c["message"].as_str()).collect();
+    assert!(messages.contains(&"Some resources are remaining: pods. has 1 resource instances"), "{messages:?}");
+    assert!(get("pods", "lab", "p").await.unwrap().is_terminating());
+    assert!(!get("configmaps", "lab", "m").await.unwrap().is_terminating(), "it can still be read");
+    let merge = Options { patch_type: Some(podwright::api::request::PatchType::Merge), ..Options::default() };
+    let release = json!({"metadata": {"finalizers": null}});
+    world.ask(Verb::Patch, "pods", "lab", "p", Some(release), merge).await.unwrap();
+    world.until_gone("namespaces", "", "lab").await;
+    world.until_gone("configmaps", "lab", "m").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policies_are_checked_against_what_is_defined_even_after_them() {
     let world = World::start().await;
     let rules = json!([{"apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["owners"]}]);

@@ -7,6 +7,7 @@ use podwright::{
     api::request::Verb,
     client::Key,
     controllers::{
+        Plan,
         catalog::Item,
         garbage::{Owner, plan},
         namespace::{self, Remains},
@@ -130,33 +131,38 @@ fn what_is_being_deleted_already_is_left_alone() {
     assert!(plan(&item("p", extra), &[gone("o")], &[], vec![]).is_empty());
 }
 
-#[test]
-fn a_namespace_is_emptied_then_let_go() {
-    let ns: std::sync::Arc<Namespace> = object(json!({
+/// A namespace that is being deleted.
+fn ending() -> std::sync::Arc<Namespace> {
+    object(json!({
         "apiVersion": "v1", "kind": "Namespace",
         "metadata": { "name": "a", "uid": "a", "deletionTimestamp": at(0).to_string() },
         "spec": { "finalizers": ["kubernetes"] }, "status": { "phase": "Terminating" },
-    }));
-    let left = |resource: &str, count, untouched, finalizers: &[(&str, usize)]| Remains {
-        resource: resource.into(),
-        count,
-        untouched,
-        finalizers: finalizers.iter().map(|(name, n)| (name.to_string(), *n)).collect::<BTreeMap<_, _>>(),
-    };
-    let full = namespace::plan(
-        &ns,
-        vec![left("pods", 3, 2, &[("a/b", 1)]), left("secrets", 1, 0, &[]), left("x", 0, 0, &[])],
-        None,
-        at(0),
-    );
-    assert_eq!(lines(&full), ["deletecollection pods/", "patch namespaces/a/status"]);
-    let status = full.writes().last().unwrap().request.body.clone().unwrap();
-    let told: Vec<&str> =
-        status["status"]["conditions"].as_array().unwrap().iter().filter_map(|c| c["message"].as_str()).collect();
-    assert!(
-        told.contains(&"Some resources are remaining: pods has 3 resource instances, secrets has 1 resource instances")
-    );
-    assert!(told.contains(&"Some content in the namespace has finalizers remaining: a/b in 1 resource instances"));
+    }))
+}
+
+fn left(resource: &str, count: usize, untouched: usize, finalizers: &[(&str, usize)]) -> Remains {
+    let finalizers = finalizers.iter().map(|(name, n)| (name.to_string(), *n)).collect::<BTreeMap<_, _>>();
+    Remains { resource: resource.into(), count, untouched, finalizers }
+}
+
+/// What the conditions say that a plan writes.
+fn told(plan: &Plan) -> Vec<String> {
+    let status = plan.writes().last().unwrap().request.body.clone().unwrap();
+    let all = status["status"]["conditions"].as_array().unwrap();
+    all.iter().filter_map(|c| c["message"].as_str()).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_namespace_is_emptied_then_let_go() {
+    let ns = ending();
+    let contents = vec![left("x.example.com", 2, 1, &[("a/b", 1)]), left("secrets", 1, 0, &[]), left("pods", 0, 0, &[])];
+    let full = namespace::plan(&ns, contents, None, at(0));
+    assert_eq!(lines(&full), ["deletecollection x.example.com/", "patch namespaces/a/status"]);
+    let remaining =
+        "Some resources are remaining: secrets. has 1 resource instances, x.example.com has 2 resource instances";
+    assert!(told(&full).iter().any(|message| message == remaining), "{:?}", told(&full));
+    let held = "Some content in the namespace has finalizers remaining: a/b in 1 resource instances";
+    assert!(told(&full).iter().any(|message| message == held), "{:?}", told(&full));
 
     let defined = Guard::Defined { resources: vec!["x".into()] };
     let empty = namespace::plan(&ns, vec![left("pods", 0, 0, &[])], Some(defined.clone()), at(0));
@@ -165,4 +171,27 @@ fn a_namespace_is_emptied_then_let_go() {
     assert_eq!(write.request.body.as_ref().unwrap()["spec"]["finalizers"], json!([]));
     let guard = Guard::Empty { namespace: "a".into(), resources: vec!["pods".into(), "events".into()] };
     assert_eq!(write.guards, [defined, guard], "the server is asked whether it is really empty");
+}
+
+#[test]
+fn all_else_in_a_namespace_stays_until_its_pods_are_gone() {
+    let ns = ending();
+    let others = || vec![left("networkpolicies.networking.k8s.io", 1, 1, &[]), left("secrets", 1, 1, &[("a/c", 1)])];
+    for (untouched, expected) in [
+        (2, &["deletecollection pods/", "patch namespaces/a/status"][..]),
+        (0, &["patch namespaces/a/status"]),
+    ] {
+        let contents = [others(), vec![left("pods", 3, untouched, &[("a/b", 1)])]].concat();
+        let plan = namespace::plan(&ns, contents, None, at(0));
+        assert_eq!(lines(&plan), expected, "{untouched} not being deleted yet");
+        let told = told(&plan);
+        assert_eq!(told[3], "Some resources are remaining: pods. has 3 resource instances");
+        assert_eq!(told[4], "Some content in the namespace has finalizers remaining: a/b in 1 resource instances");
+    }
+    let plan = namespace::plan(&ns, [others(), vec![left("pods", 0, 0, &[])]].concat(), None, at(0));
+    assert_eq!(lines(&plan)[..2], ["deletecollection networkpolicies.networking.k8s.io/", "deletecollection secrets/"]);
+    let unseen = Guard::Empty { namespace: "a".into(), resources: vec!["pods".into()] };
+    for write in plan.writes().filter(|write| write.request.verb == Verb::DeleteCollection) {
+        assert_eq!(write.guards, std::slice::from_ref(&unseen), "a Pod may not be seen yet");
+    }
 }
