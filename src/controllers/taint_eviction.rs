@@ -1,6 +1,7 @@
 //! Taint eviction: Pods leave a node whose NoExecute taints they do not tolerate, at once or when their time is up.
 //!
-//! Upstream: `pkg/controller/tainteviction`. The time runs from when the taint was added, so a restart changes nothing.
+//! Upstream: `pkg/controller/tainteviction`. The time runs from when the taint was added, so a restart changes nothing: admission
+//! sees to it that each such taint says when that was.
 //! Which nodes get such a taint, and how fast, is decided zone by zone in `node_zones`.
 
 use std::time::Duration;

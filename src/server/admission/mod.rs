@@ -32,6 +32,7 @@ mod review;
 mod runtime_class;
 mod service_account;
 mod storage_protection;
+mod taint_times;
 mod turns;
 pub(super) mod webhook;
 
@@ -105,6 +106,12 @@ static PLUGINS: &[Plugin] = &[
         concerns: node_restriction::concerns,
         mutate: Mutate::Now(node_restriction::may_write),
         validate: Validate::Now(node_restriction::may_delete),
+    },
+    Plugin {
+        name: "NodeTaintTimeAdded",
+        concerns: taint_times::concerns,
+        mutate: Mutate::Now(taint_times::mutate),
+        validate: Validate::Nothing,
     },
     Plugin {
         name: "PodSecurity",
@@ -291,12 +298,13 @@ pub(super) async fn admit(
 mod tests {
     use super::PLUGINS;
 
-    /// Upstream's `AllOrderedPlugins`.
+    /// Upstream's `AllOrderedPlugins`, and where upstream has TaintNodesByCondition one of our own.
     const UPSTREAM: &[&str] = &[
         "NamespaceLifecycle",
         "LimitRanger",
         "ServiceAccount",
         "NodeRestriction",
+        "NodeTaintTimeAdded",
         "PodSecurity",
         "Priority",
         "DefaultTolerationSeconds",

@@ -17,6 +17,7 @@ mod persistent_volume;
 mod queue;
 mod replica_set;
 mod root_ca;
+mod running;
 mod sets;
 mod stateful_set;
 

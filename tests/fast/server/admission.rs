@@ -8,6 +8,7 @@ mod pod_security;
 mod policies;
 mod priority;
 mod quotas;
+mod taints;
 mod webhooks;
 
 use podwright::api::{Object, Options, Request, Response, Status, Verb};

@@ -1,0 +1,27 @@
+//! NodeTaintTimeAdded: a node's NoExecute taint says since when it is there, whoever put it there.
+//!
+//! A Pod that tolerates it for a while is told by that when to go, by a controller that may have been started only just now.
+//! Upstream's 1.35 leaves taints of people and agents without a time and counts from when its controller saw them; a plugin
+//! that does as this one is proposed there (kubernetes/kubernetes#141453).
+
+use serde_json::Value;
+
+use super::{Operation, Review};
+use crate::api::{Object, Status};
+
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    review.is("Node", Operation::Create) || review.is("Node", Operation::Update)
+}
+
+pub(super) fn mutate(review: &Review<'_>, node: &mut Object) -> Result<(), Status> {
+    let old = review.old.and_then(|old| old.at("spec.taints")).and_then(Value::as_array);
+    let Some(taints) = node.0["spec"]["taints"].as_array_mut() else { return Ok(()) };
+    for taint in taints.iter_mut().filter(|taint| taint["effect"] == "NoExecute" && taint["timeAdded"].is_null()) {
+        // Who writes a list that he has had from elsewhere begins nobody's time anew.
+        let same = |known: &&Value| known["key"] == taint["key"] && known["effect"] == taint["effect"];
+        let known =
+            old.into_iter().flatten().find(same).map(|known| &known["timeAdded"]).filter(|time| !time.is_null());
+        taint["timeAdded"] = known.cloned().unwrap_or_else(|| review.server.timestamp().into());
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Controllers that run beside a server, by a clock that moves on when nobody has anything to do.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Event;
+use podwright::api::{Env, Object, Options, Request, Status, User, Verb, request::Body, request::PatchType};
+use podwright::client::{Client, Informers, local};
+use podwright::controllers;
+use podwright::server::{Config, Server};
+use podwright::store::Memory;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::at;
+
+struct World {
+    server: Arc<Server>,
+    env: Env,
+    client: Client,
+}
+
+impl World {
+    async fn new() -> World {
+        let env = Env::simulated(at(0), 1);
+        let server = Server::open(Arc::new(Memory::new()), env.clone(), Config::default()).await.unwrap();
+        let client = local::client(server.clone(), "controllers");
+        World { server, env, client }
+    }
+
+    /// Runs controllers that know nothing yet, until they are stopped.
+    fn start(&self) -> CancellationToken {
+        let stop = CancellationToken::new();
+        let (client, env, stopped) = (self.client.clone(), self.env.clone(), stop.clone());
+        tokio::spawn(async move {
+            let informers = Informers::start(client.clone());
+            controllers::run(client, env, informers, controllers::Config::default(), stopped).await;
+        });
+        stop
+    }
+
+    async fn ask(&self, verb: Verb, resource: &str, key: (&str, &str), body: Option<Value>) -> Result<Object, Status> {
+        self.ask_with(verb, resource, key, body, Options::default()).await
+    }
+
+    async fn ask_with(
+        &self,
+        verb: Verb,
+        resource: &str,
+        (namespace, name): (&str, &str),
+        body: Option<Value>,
+        options: Options,
+    ) -> Result<Object, Status> {
+        let given = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
+        let options = Options { patch_type: Some(PatchType::Merge), ..options };
+        let user = User::system("test");
+        let (namespace, name) = (given(namespace), given(name));
+        let request =
+            Request { verb, resource: resource.into(), namespace, name, body, options, user, ..Request::default() };
+        match self.server.handle(request).await?.body {
+            Body::Object { bytes, .. } => Object::from_slice(&bytes),
+            _ => Ok(Object(Value::Null)),
+        }
+    }
+
+    async fn create(&self, resource: &str, namespace: &str, body: Value) -> Object {
+        self.ask(Verb::Create, resource, (namespace, ""), Some(body)).await.unwrap()
+    }
+
+    async fn delete(&self, resource: &str, key: (&str, &str), policy: &str) {
+        let options = Options { propagation_policy: Some(policy.into()), ..Options::default() };
+        self.ask_with(Verb::Delete, resource, key, None, options).await.unwrap();
+    }
+
+    /// Waits until an object is so; `None` is told of what is gone.
+    async fn until(&self, resource: &str, key: (&str, &str), is_so: impl Fn(Option<&Object>) -> bool) {
+        let mut last = None;
+        for _ in 0..12_000 {
+            last = self.ask(Verb::Get, resource, key, None).await.ok();
+            if is_so(last.as_ref()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{resource} {key:?} stays {last:?}");
+    }
+
+    /// Seconds since the beginning.
+    fn seconds(&self) -> f64 {
+        self.env.now().duration_since(at(0)).as_secs_f64()
+    }
+}
+
+fn map(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})
+}
+
+/// How a ConfigMap is named as an owner.
+fn owner(of: &Object) -> Value {
+    json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": of.name(), "uid": of.uid(), "blockOwnerDeletion": true}])
+}
+
+fn pod(name: &str, spec: Value) -> Value {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    json_patch::merge(&mut pod["spec"], &spec);
+    pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taint_of_a_persons_is_tolerated_so_long_whoever_counts() {
+    let world = World::new().await;
+    let first = world.start();
+    world.create("nodes", "", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})).await;
+    let tolerations =
+        json!([{"key": "maintenance", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}]);
+    world.create("pods", "default", pod("p", json!({"nodeName": "n", "tolerations": tolerations}))).await;
+    let taints = json!({"spec": {"taints": [{"key": "maintenance", "effect": "NoExecute"}]}});
+    world.ask(Verb::Patch, "nodes", ("", "n"), Some(taints)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    first.cancel();
+    world.start();
+    world.until("pods", ("default", "p"), |pod| pod.is_none_or(Object::is_terminating)).await;
+    assert!((29.0..35.0).contains(&world.seconds()), "after {} s", world.seconds());
+}
