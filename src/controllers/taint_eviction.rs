@@ -81,12 +81,10 @@ pub fn plan(pod: &Pod, taints: &[Taint], now: Timestamp) -> Plan {
 pub fn leaves_at(tolerations: &[Toleration], taints: &[Taint], now: Timestamp) -> Option<Timestamp> {
     let mut leaves: Option<Timestamp> = None;
     for taint in taints {
-        let mut fitting = tolerations.iter().filter(|toleration| tolerates(toleration, taint)).peekable();
-        if fitting.peek().is_none() {
-            return Some(now);
-        }
+        // As upstream, of several for one taint the first counts.
+        let Some(first) = tolerations.iter().find(|toleration| tolerates(toleration, taint)) else { return Some(now) };
         let since = taint.time_added.as_ref().map_or(now, |time| time.0);
-        if let Some(seconds) = fitting.filter_map(|toleration| toleration.toleration_seconds).min() {
+        if let Some(seconds) = first.toleration_seconds {
             let at = meta::later(since, Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
             leaves = Some(leaves.map_or(at, |other| other.min(at)));
         }
