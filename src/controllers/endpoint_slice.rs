@@ -20,10 +20,7 @@ use super::{
     plan::{Note, Write},
     queue::Queue,
 };
-use crate::{
-    api::selector::{LabelSelector, Requirement},
-    client::{Delta, Informers, Key, reference},
-};
+use crate::client::{Delta, Informers, Key, reference};
 
 /// The most endpoints of a slice.
 const MOST: usize = 100;
@@ -51,15 +48,20 @@ pub const ROW: Row = Row {
 
 /// A Pod's change wakes the Services that select it, if it can change an endpoint.
 pub(super) fn wake_services(world: &Arc<World>, queue: &Queue, change: &Delta<Pod>) {
-    let pods: Vec<&Pod> = change.old.iter().chain(&change.new).map(|pod| &**pod).collect();
-    if let [old, new] = pods[..]
+    let pods: Vec<Arc<Pod>> = change.old.iter().chain(&change.new).cloned().collect();
+    if let [old, new] = pods.as_slice()
         && same_endpoint(old, new)
     {
         return;
     }
-    for service in world.informers.services.list_namespace(&change.key.namespace) {
+    wake_selecting(world, queue, &change.key.namespace, &pods);
+}
+
+/// Wakes the Services of a namespace that select any of its `pods`.
+fn wake_selecting(world: &World, queue: &Queue, namespace: &str, pods: &[Arc<Pod>]) {
+    for service in world.informers.services.list_namespace(namespace) {
         let Some(selector) = service.spec.as_ref().and_then(selector) else { continue };
-        if pods.iter().any(|pod| meta::matches(&selector, &pod.metadata)) {
+        if pods.iter().any(|pod| selects(selector, pod)) {
             queue.add(Key::of(&*service));
         }
     }
@@ -82,19 +84,21 @@ fn is_ours(slice: &EndpointSlice) -> bool {
 }
 
 /// The Service's selector; none where somebody else manages the endpoints.
-fn selector(spec: &ServiceSpec) -> Option<LabelSelector> {
-    let map = spec.selector.as_ref().filter(|map| !map.is_empty())?;
-    if spec.type_.as_deref() == Some("ExternalName") {
-        return None;
-    }
-    Some(LabelSelector(map.iter().map(|(k, v)| Requirement::In(k.clone(), vec![v.clone()])).collect()))
+fn selector(spec: &ServiceSpec) -> Option<&BTreeMap<String, String>> {
+    spec.selector.as_ref().filter(|map| !map.is_empty() && spec.type_.as_deref() != Some("ExternalName"))
+}
+
+/// Whether a Pod has all these labels. Each Pod's change asks it of each Service of the namespace: nothing is made for it.
+fn selects(selector: &BTreeMap<String, String>, pod: &Pod) -> bool {
+    let Some(labels) = &pod.metadata.labels else { return false };
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
 /// The Pods behind a Service; none where its endpoints are not made here, or no longer.
 pub(super) fn behind(informers: &Informers, service: &Service) -> Option<Vec<Arc<Pod>>> {
     let selector = service.spec.as_ref().and_then(selector).filter(|_| !meta::is_terminating(&service.metadata))?;
     let mut pods = informers.pods.list_namespace(meta::namespace(&service.metadata));
-    pods.retain(|pod| meta::matches(&selector, &pod.metadata));
+    pods.retain(|pod| selects(selector, pod));
     Some(pods)
 }
 
