@@ -42,6 +42,17 @@ pub const ROW: Row = Row {
             }
         });
         wires.on(&informers.pods, wake_services);
+        wires.on(&informers.nodes, |world, queue, change| {
+            let facts = |node: &Option<Arc<Node>>| node.as_ref().map(|node| zone(node));
+            if facts(&change.old) == facts(&change.new) {
+                return;
+            }
+            let mut pods: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
+            for pod in world.informers.pods.indexed(Informers::BY_NODE, &change.key.name) {
+                pods.entry(meta::namespace(&pod.metadata).to_owned()).or_default().push(pod);
+            }
+            pods.iter().for_each(|(namespace, pods)| wake_selecting(world, queue, namespace, pods));
+        });
     },
     reconcile,
 };
@@ -108,20 +119,19 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let Some(pods) = behind(informers, &service) else { return Plan::default() };
     let mut slices = informers.endpoint_slices.indexed(Informers::BY_SERVICE, &key.to_string());
     slices.retain(|slice| is_ours(slice) && !meta::is_terminating(&slice.metadata));
-    let zone_of = |node: &str| informers.nodes.get(&Key::new("", node)).and_then(|node| zone(&node));
-    plan(&service, &pods, &slices, zone_of)
+    plan(&service, &pods, &slices, |name| informers.nodes.get(&Key::new("", name)))
 }
 
 fn zone(node: &Node) -> Option<String> {
     node.metadata.labels.as_ref()?.get("topology.kubernetes.io/zone").cloned()
 }
 
-/// What a Service's slices need, given the Pods that it selects and the slices that are ours.
+/// What a Service's slices need, given the Pods that it selects, the slices that are ours, and the nodes that are known.
 pub fn plan(
     service: &Service,
     pods: &[Arc<Pod>],
     slices: &[Arc<EndpointSlice>],
-    zone_of: impl Fn(&str) -> Option<String>,
+    node_of: impl Fn(&str) -> Option<Arc<Node>>,
 ) -> Plan {
     let none = ServiceSpec::default();
     let spec = service.spec.as_ref().unwrap_or(&none);
@@ -136,7 +146,7 @@ pub fn plan(
     for family in &families {
         let old: Vec<&EndpointSlice> =
             slices.iter().map(|slice| &**slice).filter(|slice| slice.address_type == *family).collect();
-        let wanted = endpoints(service, spec, pods, family, &zone_of);
+        let wanted = endpoints(service, spec, pods, family, &node_of);
         writes.extend(slice_up(service, family, wanted, &old));
     }
     let note = Note::warning(
@@ -157,7 +167,7 @@ fn endpoints(
     spec: &ServiceSpec,
     pods: &[Arc<Pod>],
     family: &str,
-    zone_of: impl Fn(&str) -> Option<String>,
+    node_of: impl Fn(&str) -> Option<Arc<Node>>,
 ) -> Wanted {
     let mut wanted: Wanted = Vec::new();
     for pod in pods.iter().filter(|pod| !meta::is_finished(pod)) {
@@ -165,9 +175,14 @@ fn endpoints(
         if addresses.is_empty() {
             continue;
         }
+        let node = meta::node_name(pod).and_then(&node_of);
+        // Nobody can say how a Pod is whose node is no more; it is removed soon.
+        if node.is_none() && spec.publish_not_ready_addresses != Some(true) {
+            continue;
+        }
         let ports: Vec<EndpointPort> =
             spec.ports.iter().flatten().filter_map(|port| endpoint_port(port, pod)).collect();
-        let endpoint = endpoint(service, spec, pod, addresses, &zone_of);
+        let endpoint = endpoint(service, spec, pod, addresses, node.as_deref());
         match wanted.iter_mut().find(|(known, _)| *known == ports) {
             Some((_, endpoints)) => endpoints.push(endpoint),
             None => wanted.push((ports, vec![endpoint])),
@@ -229,13 +244,7 @@ pub(super) fn target(pod: &Pod) -> ObjectReference {
     }
 }
 
-fn endpoint(
-    service: &Service,
-    spec: &ServiceSpec,
-    pod: &Pod,
-    addresses: Vec<String>,
-    zone_of: impl Fn(&str) -> Option<String>,
-) -> Endpoint {
+fn endpoint(service: &Service, spec: &ServiceSpec, pod: &Pod, addresses: Vec<String>, node: Option<&Node>) -> Endpoint {
     let serving = meta::is_ready(pod);
     let terminating = meta::is_terminating(&pod.metadata);
     let ready = spec.publish_not_ready_addresses.unwrap_or(false) || (serving && !terminating);
@@ -249,7 +258,7 @@ fn endpoint(
         hostname: hostname(service, pod),
         node_name: meta::node_name(pod).map(str::to_owned),
         target_ref: Some(target(pod)),
-        zone: meta::node_name(pod).and_then(zone_of),
+        zone: node.and_then(zone),
         ..Endpoint::default()
     }
 }

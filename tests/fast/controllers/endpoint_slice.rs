@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::{core::v1::Pod, core::v1::Service, discovery::v1::EndpointSlice};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod, Service},
+    discovery::v1::EndpointSlice,
+};
 use podwright::controllers::{Plan, endpoint_slice};
 use serde_json::{Value, json};
 
@@ -21,7 +24,13 @@ fn service(spec: Value) -> Arc<Service> {
 }
 
 fn plan(service: &Service, pods: &[Arc<Pod>], slices: &[Arc<EndpointSlice>]) -> Plan {
-    endpoint_slice::plan(service, pods, slices, |node| Some(format!("zone-of-{node}")))
+    endpoint_slice::plan(service, pods, slices, |name| Some(node(name)))
+}
+
+/// A node in a zone of its own.
+fn node(name: &str) -> Arc<Node> {
+    let labels = json!({ "topology.kubernetes.io/zone": format!("zone-of-{name}") });
+    object(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": labels } }))
 }
 
 /// The slices after a plan was carried out.
@@ -117,6 +126,19 @@ fn pods_without_address_or_life_are_left_out() {
     let slices = done(&plan(&service(json!({})), &[object(finished), object(homeless)], &[]), &[]);
     assert_eq!(sizes(&slices), [0], "one empty slice");
     assert!(plan(&service(json!({})), &[], &slices).is_empty());
+}
+
+#[test]
+fn a_pod_whose_node_is_no_more_is_left_out() {
+    let pods: Vec<Arc<Pod>> = vec![object(pod("p", "n", Some(0))), object(pod("q", "gone", Some(0)))];
+    let node_of = |name: &str| (name == "n").then(|| node(name));
+    for (publish, expected) in [(false, &["uid-p"][..]), (true, &["uid-p", "uid-q"])] {
+        let service = service(json!({ "publishNotReadyAddresses": publish }));
+        let slices = done(&endpoint_slice::plan(&service, &pods, &[], node_of), &[]);
+        let found: Vec<&str> =
+            slices[0].endpoints.iter().map(|e| e.target_ref.as_ref().unwrap().uid.as_deref().unwrap()).collect();
+        assert_eq!(found, expected, "publishNotReadyAddresses: {publish}");
+    }
 }
 
 #[test]
