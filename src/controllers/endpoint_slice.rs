@@ -1,6 +1,7 @@
 //! EndpointSlices: which Pods stand behind a Service, at most a hundred of them a slice.
 //!
-//! Upstream: `staging/src/k8s.io/endpointslice/reconciler.go`. Services without a selector are left alone.
+//! Upstream: `staging/src/k8s.io/endpointslice/reconciler.go`. Services without a selector are left alone. Slices of a Service
+//! that is no more are not taken over by a namesake: the garbage collector would take them away from under it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,7 +13,10 @@ use k8s_openapi::{
         core::v1::{Node, ObjectReference, Pod, Service, ServicePort, ServiceSpec},
         discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
     },
-    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
+    apimachinery::pkg::{
+        apis::meta::v1::{ObjectMeta, OwnerReference},
+        util::intstr::IntOrString,
+    },
 };
 
 use super::{
@@ -126,6 +130,13 @@ fn zone(node: &Node) -> Option<String> {
     node.metadata.labels.as_ref()?.get("topology.kubernetes.io/zone").cloned()
 }
 
+fn is_owned(slice: &EndpointSlice, service: &Service) -> bool {
+    let is_it = |owner: &OwnerReference| {
+        Some(&owner.uid) == service.metadata.uid.as_ref() && owner.kind == "Service" && owner.api_version == "v1"
+    };
+    slice.metadata.owner_references.iter().flatten().any(is_it)
+}
+
 /// What a Service's slices need, given the Pods that it selects, the slices that are ours, and the nodes that are known.
 pub fn plan(
     service: &Service,
@@ -139,13 +150,14 @@ pub fn plan(
         Some(families) if !families.is_empty() => families.clone(),
         _ => vec!["IPv4".to_owned()],
     };
+    let (slices, foreign): (Vec<&EndpointSlice>, Vec<&EndpointSlice>) =
+        slices.iter().map(|slice| &**slice).partition(|slice| is_owned(slice, service));
     let mut writes = Vec::new();
     for slice in slices.iter().filter(|slice| !families.contains(&slice.address_type)) {
-        writes.push(Write::delete(&**slice));
+        writes.push(Write::delete(*slice));
     }
     for family in &families {
-        let old: Vec<&EndpointSlice> =
-            slices.iter().map(|slice| &**slice).filter(|slice| slice.address_type == *family).collect();
+        let old: Vec<&EndpointSlice> = slices.iter().copied().filter(|slice| slice.address_type == *family).collect();
         let wanted = endpoints(service, spec, pods, family, &node_of);
         writes.extend(slice_up(service, family, wanted, &old));
     }
@@ -154,8 +166,11 @@ pub fn plan(
         "FailedToUpdateEndpointSlices",
         format!("Error updating Endpoint Slices for Service {}: {{}}", Key::of(service)),
     );
+    let told = |writes: Vec<Write>| writes.into_iter().map(|write| write.failed(note.clone())).collect();
     let mut plan = Plan::default();
-    plan.then(writes.into_iter().map(|write| write.failed(note.clone())).collect());
+    plan.then(told(writes));
+    // Who is behind the Service is said in its own slices before the others go.
+    plan.then(told(foreign.into_iter().map(Write::delete).collect()));
     plan
 }
 

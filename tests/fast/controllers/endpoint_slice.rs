@@ -142,6 +142,22 @@ fn a_pod_whose_node_is_no_more_is_left_out() {
 }
 
 #[test]
+fn a_service_takes_over_no_slices_of_an_earlier_one() {
+    let old = service(json!({}));
+    let pods: Vec<Arc<Pod>> = vec![object(pod("p", "n", Some(0)))];
+    let slices = done(&plan(&old, &pods, &[]), &[]);
+    let mut new = Service::clone(&old);
+    new.metadata.uid = Some("later".into());
+    let plan = plan(&new, &pods, &slices);
+    let slice = "endpointslices.discovery.k8s.io";
+    assert_eq!(lines(&plan), [format!("create {slice}/s-"), format!("delete {slice}/s-0")]);
+    assert_eq!(plan.batches.len(), 2, "its own come first");
+    let after = done(&plan, &slices);
+    assert_eq!(after[0].metadata.owner_references.as_ref().unwrap()[0].uid, "later");
+    assert_eq!(sizes(&after), [1]);
+}
+
+#[test]
 fn hostnames_are_those_of_pods_in_the_services_domain() {
     let mut inside = pod("i", "n", Some(0));
     inside["spec"]["hostname"] = "db-0".into();
