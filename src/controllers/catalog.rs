@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::sync::mpsc;
 
 use crate::{
@@ -38,6 +39,8 @@ struct Shared {
 /// The objects of one kind.
 pub struct Section {
     pub group: String,
+    /// As objects of the kind are named to others; of a definition's versions the first that is served.
+    pub api_version: String,
     pub kind: String,
     pub namespaced: bool,
     /// The resource's name in requests: `pods`, `deployments.apps`.
@@ -58,7 +61,7 @@ impl Section {
     const BY_UID: &str = "uid";
     const BY_OWNER: &str = "owner";
 
-    fn start(client: &Client, group: &str, kind: &str, namespaced: bool, resource: String) -> Section {
+    fn start(client: &Client, api_version: String, kind: &str, namespaced: bool, resource: String) -> Section {
         let uid = |o: &Partial| o.metadata.uid.iter().cloned().collect();
         let owners = |o: &Partial| o.metadata.owner_references.iter().flatten().map(|r| r.uid.clone()).collect();
         let objects = Informer::<Partial>::builder(client.clone())
@@ -66,7 +69,8 @@ impl Section {
             .index(Self::BY_UID, uid)
             .index(Self::BY_OWNER, owners)
             .start();
-        Section { group: group.into(), kind: kind.into(), namespaced, resource, objects, definition: None }
+        let group = api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
+        Section { group, api_version, kind: kind.into(), namespaced, resource, objects, definition: None }
     }
 }
 
@@ -86,8 +90,9 @@ impl Catalog {
     /// Starts the informers. Must be called inside a tokio runtime.
     pub fn start(client: &Client) -> Catalog {
         let followed = kinds::stored().filter(|kind| !IGNORED.contains(&kind.plural));
-        let section =
-            |kind: &kinds::Kind| Section::start(client, kind.group, kind.kind, kind.namespaced, kind.resource());
+        let section = |kind: &kinds::Kind| {
+            Section::start(client, kind.api_version(), kind.kind, kind.namespaced, kind.resource())
+        };
         let sections = followed.map(|kind| Arc::new(section(kind))).collect();
         let catalog = Catalog(Arc::new(Shared {
             client: client.clone(),
@@ -152,6 +157,22 @@ impl Catalog {
         })
     }
 
+    /// How events name an object.
+    pub fn reference(&self, item: &Item) -> ObjectReference {
+        let sections = self.sections();
+        let section = sections.iter().find(|section| section.resource == item.resource);
+        let meta = &item.object.metadata;
+        ObjectReference {
+            api_version: section.map(|section| section.api_version.clone()),
+            kind: section.map(|section| section.kind.clone()),
+            name: meta.name.clone(),
+            namespace: meta.namespace.clone(),
+            uid: meta.uid.clone(),
+            resource_version: meta.resource_version.clone(),
+            field_path: None,
+        }
+    }
+
     /// The resources of which the catalog may not show yet what was written before `revision`, also those whose first list
     /// is on its way. Dependents of a namespaced owner are namespaced.
     pub fn behind(&self, revision: u64, namespaced: bool) -> Vec<String> {
@@ -203,8 +224,9 @@ impl Shared {
             return;
         }
         let resource = definition.resource();
-        let (group, kind) = (&definition.group, &definition.kind);
-        let section = Section::start(&self.client, group, kind, definition.namespaced, resource);
+        let version = definition.served.first().map_or("v1", |version| version.name.as_str());
+        let api_version = format!("{}/{version}", definition.group);
+        let section = Section::start(&self.client, api_version, &definition.kind, definition.namespaced, resource);
         let section = Arc::new(Section { definition: Some(key), ..section });
         self.change(|sections| sections.push(section.clone()));
         followers.retain(|follower| follower.send(section.clone()).is_ok());

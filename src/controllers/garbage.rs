@@ -12,7 +12,7 @@ use super::{
     Catalog, Context, Plan, Row,
     catalog::{Item, Section},
     meta,
-    plan::{Guard, Write},
+    plan::{Guard, Note, Write},
 };
 use crate::client::{Key, Partial};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -92,10 +92,33 @@ fn orphans(object: &Partial) -> bool {
 fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let catalog = &context.world.catalog;
     let Some(item) = catalog.by_uid(&key.name) else { return Plan::default() };
-    let owners: Vec<Owner> = owners(&item.object).iter().map(|owner| judge(catalog, &item, owner)).collect();
+    let judged: Vec<Owner> = owners(&item.object).iter().map(|owner| judge(catalog, &item, owner)).collect();
     // In this order: what is not behind now shows all of its dependents a moment later.
     let all = unseen(catalog, &item.object);
-    plan(&item, &owners, &catalog.dependents(&key.name), all)
+    let mut plan = plan(&item, &judged, &catalog.dependents(&key.name), all);
+    plan.notes = misplaced(catalog, &item, &judged);
+    plan
+}
+
+/// What is told of owners that exist, in a namespace where they own nothing of this one.
+fn misplaced(catalog: &Catalog, item: &Item, judged: &[Owner]) -> Vec<Note> {
+    let meta = &item.object.metadata;
+    let suspect = |judged: &Owner| matches!(judged, Owner::Gone { .. }) || meta.namespace.is_none();
+    let suspects = owners(&item.object).iter().zip(judged).filter(|(_, judged)| suspect(judged));
+    let elsewhere = suspects.filter(|(owner, _)| {
+        let found = catalog.by_uid(&owner.uid);
+        found.and_then(|found| found.object.metadata.namespace.clone()).is_some_and(|at| at != meta::namespace(meta))
+    });
+    let told = elsewhere.map(|(owner, _)| {
+        let OwnerReference { api_version, kind, name, uid, .. } = owner;
+        let namespace = meta::namespace(meta);
+        let message = format!(
+            "ownerRef [{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}] does not exist in \
+             namespace {namespace:?}"
+        );
+        Note::warning(catalog.reference(item), "OwnerRefInvalidNamespace", message)
+    });
+    told.collect()
 }
 
 /// What the server must be asked before an object goes that was to wait for its dependents. What was written before the
@@ -120,7 +143,7 @@ pub fn plan(item: &Item, owners: &[Owner], dependents: &[Item], all: Vec<Guard>)
         object if orphans(object) => orphan(item, dependents, all),
         object if waits(object) => wait(item, dependents, all),
         object if meta::is_terminating(&object.metadata) => Plan::default(),
-        _ => collect(item, owners, !dependents.is_empty()),
+        _ => collect(item, owners, dependents),
     }
 }
 
@@ -155,7 +178,7 @@ fn judge(catalog: &Catalog, item: &Item, owner: &OwnerReference) -> Owner {
 }
 
 /// What an object needs, given its owners. Nothing, as long as it has none or one that stays.
-fn collect(item: &Item, owners: &[Owner], has_dependents: bool) -> Plan {
+fn collect(item: &Item, owners: &[Owner], dependents: &[Item]) -> Plan {
     let mut plan = Plan::default();
     let lost: Vec<&str> = owners
         .iter()
@@ -167,14 +190,15 @@ fn collect(item: &Item, owners: &[Owner], has_dependents: bool) -> Plan {
     if lost.is_empty() {
         return plan;
     }
-    let waiting = owners.iter().any(|owner| matches!(owner, Owner::Waiting { .. }));
+    let awaited = owners.iter().any(|owner| matches!(owner, Owner::Waiting { .. })) && !dependents.is_empty();
     let mut write = if lost.len() < owners.len() {
         disown(item, &lost)
+    } else if awaited && blocks(&item.object) && dependents.iter().any(|dependent| waits(&dependent.object)) {
+        // What hangs on it waits, maybe for it: nobody of such a circle would ever go. When that is seen it is deleted.
+        unblock(item)
     } else {
         let mut write = remove(item);
-        // What waits for this object waits for all that hangs on it.
-        let policy = if waiting && has_dependents { "Foreground" } else { "Background" };
-        write.request.options.propagation_policy = Some(policy.into());
+        write.request.options.propagation_policy = Some(policy(&item.object, awaited).into());
         write
     };
     write.guards = owners
@@ -186,6 +210,22 @@ fn collect(item: &Item, owners: &[Owner], has_dependents: bool) -> Plan {
         .collect();
     plan.then(vec![write]);
     plan
+}
+
+/// How an object is deleted: what waits for it waits for all that hangs on it; else as its own finalizers wish.
+fn policy(object: &Partial, awaited: bool) -> &'static str {
+    let wishes = |finalizer: &str| object.metadata.finalizers.iter().flatten().any(|f| f == finalizer);
+    match awaited {
+        true => "Foreground",
+        false if wishes(ORPHAN) => "Orphan",
+        false if wishes(FOREGROUND) => "Foreground",
+        false => "Background",
+    }
+}
+
+/// Whether the deletion of some owner has to wait for it.
+fn blocks(object: &Partial) -> bool {
+    owners(object).iter().any(|owner| owner.block_owner_deletion == Some(true))
 }
 
 /// A foreground deletion ends when no dependent blocks it any more.
@@ -220,6 +260,13 @@ fn remove(item: &Item) -> Write {
 fn disown(item: &Item, lost: &[&str]) -> Write {
     let rest: Vec<&OwnerReference> = owners(&item.object).iter().filter(|o| !lost.contains(&o.uid.as_str())).collect();
     edit(item, "ownerReferences", json!(rest))
+}
+
+/// Lets its owners go before it.
+fn unblock(item: &Item) -> Write {
+    let mut all = owners(&item.object).to_vec();
+    all.iter_mut().for_each(|owner| owner.block_owner_deletion = Some(false));
+    edit(item, "ownerReferences", json!(all))
 }
 
 fn drop_finalizer(item: &Item, finalizer: &str, guards: Vec<Guard>) -> Write {

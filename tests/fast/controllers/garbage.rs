@@ -84,6 +84,50 @@ fn what_is_waited_for_waits_for_its_own_dependents() {
 }
 
 #[test]
+fn a_circle_that_waits_for_itself_is_opened() {
+    let policy = |plan: &Plan| plan.writes().next().unwrap().request.options.propagation_policy.clone();
+    let mut first = deleting("foregroundDeletion");
+    json_patch::merge(&mut first, &owned_by(&["b"]));
+    let first = item("a", first);
+    let second = plan(&item("b", owned_by(&["a", "c"])), &[waiting("a"), gone("c")], &[first.clone()], vec![]);
+    assert_eq!(lines(&second), ["patch pods/b"]);
+    let body = second.writes().next().unwrap().request.body.clone().unwrap();
+    let references = body["metadata"]["ownerReferences"].as_array().unwrap();
+    assert_eq!(references.len(), 2);
+    assert!(references.iter().all(|reference| reference["blockOwnerDeletion"] == false), "{references:?}");
+
+    let mut lax = owned_by(&["a"]);
+    lax["ownerReferences"][0]["blockOwnerDeletion"] = false.into();
+    let then = plan(&item("b", lax), &[waiting("a")], &[first], vec![]);
+    assert_eq!(
+        (lines(&then).as_slice(), policy(&then).as_deref()),
+        (&["delete pods/b".to_owned()][..], Some("Foreground"))
+    );
+}
+
+#[test]
+fn what_has_lost_its_owner_goes_as_its_own_finalizers_wish() {
+    let with = |finalizers: Value| {
+        let mut extra = owned_by(&["o"]);
+        extra["finalizers"] = finalizers;
+        item("p", extra)
+    };
+    for (finalizers, owner, dependents, expected) in [
+        (json!(["other"]), gone("o"), 1, "Background"),
+        (json!(["other", "orphan"]), gone("o"), 1, "Orphan"),
+        (json!(["foregroundDeletion"]), gone("o"), 1, "Foreground"),
+        (json!(["orphan", "foregroundDeletion"]), gone("o"), 1, "Orphan"),
+        (json!(["orphan"]), waiting("o"), 0, "Orphan"),
+        (json!(["orphan"]), waiting("o"), 1, "Foreground"),
+    ] {
+        let hanging = vec![item("l", owned_by(&["p"])); dependents];
+        let plan = plan(&with(finalizers.clone()), &[owner.clone()], &hanging, vec![]);
+        let policy = plan.writes().next().unwrap().request.options.propagation_policy.clone();
+        assert_eq!(policy.as_deref(), Some(expected), "{finalizers} {owner:?}");
+    }
+}
+
+#[test]
 fn a_foreground_deletion_ends_with_the_last_blocking_dependent() {
     let owner = item("o", deleting("foregroundDeletion"));
     assert!(plan(&owner, &[], &[item("p", owned_by(&["o"]))], vec![]).is_empty());
@@ -155,7 +199,8 @@ fn told(plan: &Plan) -> Vec<String> {
 #[test]
 fn a_namespace_is_emptied_then_let_go() {
     let ns = ending();
-    let contents = vec![left("x.example.com", 2, 1, &[("a/b", 1)]), left("secrets", 1, 0, &[]), left("pods", 0, 0, &[])];
+    let contents =
+        vec![left("x.example.com", 2, 1, &[("a/b", 1)]), left("secrets", 1, 0, &[]), left("pods", 0, 0, &[])];
     let full = namespace::plan(&ns, contents, None, at(0));
     assert_eq!(lines(&full), ["deletecollection x.example.com/", "patch namespaces/a/status"]);
     let remaining =
@@ -177,10 +222,9 @@ fn a_namespace_is_emptied_then_let_go() {
 fn all_else_in_a_namespace_stays_until_its_pods_are_gone() {
     let ns = ending();
     let others = || vec![left("networkpolicies.networking.k8s.io", 1, 1, &[]), left("secrets", 1, 1, &[("a/c", 1)])];
-    for (untouched, expected) in [
-        (2, &["deletecollection pods/", "patch namespaces/a/status"][..]),
-        (0, &["patch namespaces/a/status"]),
-    ] {
+    for (untouched, expected) in
+        [(2, &["deletecollection pods/", "patch namespaces/a/status"][..]), (0, &["patch namespaces/a/status"])]
+    {
         let contents = [others(), vec![left("pods", 3, untouched, &[("a/b", 1)])]].concat();
         let plan = namespace::plan(&ns, contents, None, at(0));
         assert_eq!(lines(&plan), expected, "{untouched} not being deleted yet");

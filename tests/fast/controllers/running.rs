@@ -122,3 +122,60 @@ async fn a_taint_of_a_persons_is_tolerated_so_long_whoever_counts() {
     world.until("pods", ("default", "p"), |pod| pod.is_none_or(Object::is_terminating)).await;
     assert!((29.0..35.0).contains(&world.seconds()), "after {} s", world.seconds());
 }
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_own_each_other_go_in_the_foreground() {
+    let world = World::new().await;
+    world.start();
+    let first = world.create("configmaps", "default", map("a")).await;
+    let mut second = map("b");
+    second["metadata"]["ownerReferences"] = owner(&first);
+    let second = world.create("configmaps", "default", second).await;
+    let closed = json!({"metadata": {"ownerReferences": owner(&second)}});
+    world.ask(Verb::Patch, "configmaps", ("default", "a"), Some(closed)).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    world.delete("configmaps", ("default", "a"), "Foreground").await;
+    world.until("configmaps", ("default", "a"), |map| map.is_none()).await;
+    world.until("configmaps", ("default", "b"), |map| map.is_none()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_in_another_namespace_is_told_of() {
+    let world = World::new().await;
+    world.start();
+    world.create("namespaces", "", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}})).await;
+    let far = world.create("configmaps", "lab", map("far")).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut near = map("near");
+    near["metadata"]["ownerReferences"] = owner(&far);
+    world.create("configmaps", "default", near).await;
+    let mut role =
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "wide"}});
+    role["metadata"]["ownerReferences"] = owner(&far);
+    world.create("clusterroles", "", role).await;
+    world.until("configmaps", ("default", "near"), |map| map.is_none()).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    world.until("clusterroles", ("", "wide"), |role| role.is_some()).await;
+    let events = world.client.list::<Event>(Some("default"), Options::default()).await.unwrap();
+    let mut told: Vec<String> = events
+        .items
+        .iter()
+        .filter(|event| event.reason.as_deref() == Some("OwnerRefInvalidNamespace"))
+        .map(|event| {
+            let about = &event.involved_object;
+            let text = |text: &Option<String>| text.clone().unwrap_or_default();
+            format!("{} {}: {}", text(&event.type_), text(&about.kind), text(&event.message))
+        })
+        .collect();
+    told.sort();
+    told.dedup();
+    let message = |namespace: &str| {
+        let uid = far.uid();
+        format!(
+            "ownerRef [v1/ConfigMap, namespace: {namespace}, name: far, uid: {uid}] does not exist in namespace {namespace:?}"
+        )
+    };
+    let expected =
+        [format!("Warning ClusterRole: {}", message("")), format!("Warning ConfigMap: {}", message("default"))];
+    assert_eq!(told, expected);
+}
