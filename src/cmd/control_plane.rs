@@ -37,7 +37,7 @@ pub struct ControlPlaneArgs {
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16", value_name = "CIDR")]
     pub service_cidr: Vec<IpNet>,
     /// How long a node may be silent before it counts as lost: several times the 10 seconds between its heartbeats
-    #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "50s", value_parser = duration)]
     pub node_monitor_grace_period: Duration,
     /// How many nodes of a zone begin to lose their Pods each second, when they are not ready
     #[arg(long, value_name = "RATE", default_value_t = 0.1)]

@@ -149,7 +149,7 @@ impl Default for Config {
             service_cidrs: vec![cidr("10.96.0.0/16")],
             node_mask_v4: 24,
             node_mask_v6: 64,
-            node_monitor_grace: Duration::from_secs(40),
+            node_monitor_grace: Duration::from_secs(50),
             node_startup_grace: Duration::from_secs(60),
             node_gone_quarantine: Duration::from_secs(40),
             node_eviction_rate: 0.1,

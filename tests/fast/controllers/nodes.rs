@@ -29,8 +29,8 @@ fn a_silent_node_is_unknown_after_its_grace() {
     let node = node("n", "True", json!({}));
     let soon = node_lifecycle::plan(&node, &[], at(0), at(30), &config);
     assert!(soon.is_empty());
-    assert_eq!(soon.requeue_after.map(|wait| wait.as_secs()), Some(10));
-    let late = node_lifecycle::plan(&node, &[], at(0), at(40), &config);
+    assert_eq!(soon.requeue_after.map(|wait| wait.as_secs()), Some(20));
+    let late = node_lifecycle::plan(&node, &[], at(0), at(50), &config);
     assert_eq!(lines(&late), ["patch nodes/n/status: Node n status is now: NodeNotReady"]);
     let body = late.writes().next().unwrap().request.body.clone().unwrap();
     let told: Vec<(&str, &str, &str)> = body["status"]["conditions"]

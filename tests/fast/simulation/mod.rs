@@ -30,7 +30,7 @@ use std::time::Duration;
 use rand::RngExt;
 use tracing_subscriber::{filter::Targets, layer::SubscriberExt, util::SubscriberInitExt};
 
-/// How long a cluster may take to come to rest: an eviction takes its 300 s of tolerance after 40 s of silence.
+/// How long a cluster may take to come to rest: an eviction takes its 300 s of tolerance after 50 s of silence.
 const REST: Duration = Duration::from_secs(1800);
 /// How long runs are begun, where nobody says how many.
 const SECONDS: Duration = Duration::from_secs(40);
