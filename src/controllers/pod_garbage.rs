@@ -108,19 +108,20 @@ pub fn unscheduled(pod: &Pod) -> Plan {
 /// What to do about the Pods of a node that may be gone.
 pub fn orphaned(key: &Key, node: Option<&Node>, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     let mut plan = Plan::default();
-    let (message, doomed): (_, Vec<&Arc<Pod>>) = match node {
-        None => ("PodGC: node no longer exists", pods.iter().collect()),
+    let doomed: Vec<&Arc<Pod>> = match node {
+        None => pods.iter().collect(),
         Some(node) if is_out_of_service(node) && !is_ready(node) => {
-            let leaving = pods.iter().filter(|pod| meta::is_terminating(&pod.metadata));
-            ("PodGC: node is out of service", leaving.collect())
+            pods.iter().filter(|pod| meta::is_terminating(&pod.metadata)).collect()
         }
         Some(_) => return plan,
     };
+    // Who was being deleted anyway was not disrupted by that of his node.
+    let end = |pod: &Pod| if node.is_none() { disrupted(pod, now) } else { failed(pod) };
     let guard = |write: Write| match node {
         None => write.guarded(Guard::Absent { resource: Node::resource(), key: key.clone(), uid: None }),
         Some(_) => write,
     };
-    plan.then(doomed.iter().filter_map(|pod| fail(pod, message, now)).map(guard).collect());
+    plan.then(doomed.iter().filter_map(|pod| end(pod)).map(guard).collect());
     plan.then(doomed.iter().map(|pod| guard(force(pod))).collect());
     plan
 }
@@ -130,32 +131,38 @@ fn is_ready(node: &Node) -> bool {
     conditions::find(conditions, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
-/// The oldest Pods beyond the threshold.
+/// The Pods beyond the threshold: first those that were evicted, then the oldest. Those on their way already count.
 pub fn terminated(pods: &[Arc<Pod>], threshold: usize) -> Plan {
-    let mut finished: Vec<&Arc<Pod>> =
-        pods.iter().filter(|pod| meta::is_finished(pod) && !meta::is_terminating(&pod.metadata)).collect();
+    let mut finished: Vec<&Arc<Pod>> = pods.iter().filter(|pod| meta::is_finished(pod)).collect();
     let surplus = finished.len().saturating_sub(threshold);
-    finished.sort_by_cached_key(|pod| (meta::created(&pod.metadata), Key::of(&***pod)));
+    finished.sort_by_cached_key(|pod| (!is_evicted(pod), meta::created(&pod.metadata), Key::of(&***pod)));
     finished.truncate(surplus);
     let mut plan = Plan::default();
     plan.then(finished.into_iter().map(|pod| force(pod)).collect());
     plan
 }
 
+/// Whether its node put it out for want of something.
+fn is_evicted(pod: &Pod) -> bool {
+    let reason = pod.status.as_ref().and_then(|status| status.reason.as_deref());
+    meta::phase(pod) == "Failed" && reason == Some("Evicted")
+}
+
 /// Nobody else is left to report the Pod's end.
-fn fail(pod: &Pod, message: &str, now: Timestamp) -> Option<Write> {
+fn disrupted(pod: &Pod, now: Timestamp) -> Option<Write> {
     if meta::is_finished(pod) {
         return None;
     }
     let mut new = pod.clone();
     let status = new.status.get_or_insert_default();
     status.phase = Some("Failed".into());
+    let message = "PodGC: node no longer exists";
     let condition = PodCondition::new("DisruptionTarget", "True", "DeletionByPodGC", message, now);
     conditions::set(status.conditions.get_or_insert_default(), condition);
     Write::shared_status(pod, &new)
 }
 
-/// The same of a Pod that nobody has disrupted: it never came to a node.
+/// The same of a Pod that nobody has disrupted: it never came to a node, or was being deleted anyway.
 fn failed(pod: &Pod) -> Option<Write> {
     if meta::is_finished(pod) {
         return None;

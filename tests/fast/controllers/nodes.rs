@@ -10,7 +10,7 @@ use podwright::{
 };
 use serde_json::{Value, json};
 
-use super::{at, lines, object, pod};
+use super::{at, lines, merge, object, pod};
 
 fn node(name: &str, ready: &str, spec: Value) -> Arc<Node> {
     let conditions = match ready {
@@ -324,9 +324,30 @@ fn a_pod_that_never_came_to_a_node_ends_before_it_goes() {
     let leftover = |node: &str, phase: &str, deleted: bool| -> Arc<Pod> {
         let mut pod = pod("p", node, None);
         pod["status"]["phase"] = phase.into();
+    let status = &plan.writes().next().unwrap().request.body.as_ref().unwrap()["status"];
+    assert_eq!(
+        (&status["phase"], status["conditions"][1]["type"].as_str()),
+        (&json!("Failed"), Some("DisruptionTarget"))
+    );
         pod["metadata"]["deletionTimestamp"] = if deleted { at(0).to_string().into() } else { Value::Null };
         object(pod)
     };
+#[test]
+fn who_is_deleted_on_a_node_that_is_out_of_service_was_not_disrupted() {
+    let mut leaving = pod("p", "n", Some(0));
+    leaving["metadata"]["deletionTimestamp"] = at(0).to_string().into();
+    let pods: Vec<Arc<Pod>> = vec![object(leaving), object(pod("q", "n", Some(0)))];
+    let taints = json!({ "taints": [{ "key": "node.kubernetes.io/out-of-service", "effect": "NoExecute" }] });
+    for (ready, expected) in [("Unknown", &["patch pods/p/status", "delete pods/p"][..]), ("True", &[])] {
+        let node = node("n", ready, taints.clone());
+        let plan = pod_garbage::orphaned(&Key::new("", "n"), Some(&node), &pods, at(0));
+        assert_eq!(lines(&plan), expected, "ready: {ready}");
+        for write in plan.writes().filter(|write| write.request.body.is_some()) {
+            assert_eq!(write.request.body.as_ref().unwrap()["status"], json!({ "phase": "Failed" }));
+        }
+    }
+}
+
     for (node, phase, deleted, expected) in [
         // Its Job counts it as failed before it lets it go.
         ("", "Pending", true, vec!["patch pods/p/status", "delete pods/p"]),
@@ -354,3 +375,13 @@ fn the_oldest_terminated_pods_beyond_the_threshold_go() {
     assert_eq!(lines(&pod_garbage::terminated(&pods, 1)), ["delete pods/a", "delete pods/b"]);
     assert!(pod_garbage::terminated(&pods, 3).is_empty());
 }
+    let with = |pod: &Arc<Pod>, patch: Value| {
+        let mut pod = Pod::clone(pod);
+        merge(&mut pod, &patch);
+        Arc::new(pod)
+    };
+    let evicted = with(&finished("e", 9), json!({ "status": { "phase": "Failed", "reason": "Evicted" } }));
+    let leaving = with(&finished("l", 8), json!({ "metadata": { "deletionTimestamp": at(9).to_string() } }));
+    let pods = [&pods[..], &[leaving, evicted]].concat();
+    assert_eq!(lines(&pod_garbage::terminated(&pods, 4)), ["delete pods/e"], "before all that are older");
+    assert_eq!(lines(&pod_garbage::terminated(&pods, 3)), ["delete pods/e", "delete pods/a"]);
