@@ -54,10 +54,10 @@ pub const ROW: Row = Row {
             queue.add(change.key.clone());
         });
         wires.on(&informers.pods, |world, queue, change| {
-            // A Pod that says it is ready on a node that is not.
+            // A Pod that says it is ready on a node of which nothing is heard.
             let Some(pod) = change.new.as_ref().filter(|pod| meta::is_ready(pod)) else { return };
             let key = Key::new("", meta::node_name(pod).unwrap_or_default());
-            if world.informers.nodes.get(&key).is_some_and(|node| is_unready(&node)) {
+            if world.informers.nodes.get(&key).is_some_and(|node| is_silent(&node)) {
                 queue.add(key);
             }
         });
@@ -90,7 +90,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let world = context.world;
     let Some(node) = world.informers.nodes.get(key) else { return Plan::default() };
     let heard = world.heartbeats.last(&key.name, context.now).unwrap_or(context.now);
-    let pods = if is_unready(&node) { world.informers.pods.indexed(Informers::BY_NODE, &key.name) } else { Vec::new() };
+    let pods = if is_silent(&node) { world.informers.pods.indexed(Informers::BY_NODE, &key.name) } else { Vec::new() };
     plan(&node, &pods, heard, context.now, &world.config)
 }
 
@@ -98,11 +98,13 @@ pub(super) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondit
     conditions::find(node.status.as_ref()?.conditions.as_deref()?, kind)
 }
 
-fn is_unready(node: &Node) -> bool {
-    condition(node, "Ready").is_some_and(|ready| ready.status != "True")
+/// Whether nobody knows how it is. An agent that says that its node is not ready speaks for its Pods as well: two who both
+/// wrote their conditions would never come to an end.
+fn is_silent(node: &Node) -> bool {
+    condition(node, "Ready").is_some_and(|ready| ready.status == "Unknown")
 }
 
-/// What a node needs that was `heard` last then; `pods` are its Pods when it is not ready.
+/// What a node needs that was `heard` last then; `pods` are its Pods when nobody knows how it is.
 pub fn plan(node: &Node, pods: &[Arc<Pod>], heard: Timestamp, now: Timestamp, config: &Config) -> Plan {
     let mut plan = Plan::default();
     if meta::is_terminating(&node.metadata) {
@@ -123,7 +125,9 @@ pub fn plan(node: &Node, pods: &[Arc<Pod>], heard: Timestamp, now: Timestamp, co
         // The taints follow when the conditions are seen to be written.
         return plan;
     }
-    plan.then(pods.iter().filter(|pod| meta::is_ready(pod)).filter_map(|pod| mark(pod, now)).collect());
+    if is_silent(node) {
+        plan.then(pods.iter().filter(|pod| meta::is_ready(pod)).filter_map(|pod| mark(pod, now)).collect());
+    }
     let mut tainted = node.clone();
     let old = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     let taints = taints(node, old, now);
@@ -154,7 +158,7 @@ fn silence(status: &mut NodeStatus, now: Timestamp) {
     }
 }
 
-/// Pods of a node that is not ready are not ready either, so that Services leave them out.
+/// Pods of a node of which nothing is heard are not ready, so that Services leave them out.
 fn mark(pod: &Arc<Pod>, now: Timestamp) -> Option<Write> {
     let mut new = Pod::clone(pod);
     let ready = new.status.as_mut()?.conditions.as_mut()?.iter_mut().find(|c| c.type_ == "Ready")?;

@@ -197,7 +197,7 @@ fn while_no_node_at_all_is_ready_nobody_is_evicted() {
 }
 
 #[test]
-fn pods_of_an_unready_node_are_not_ready() {
+fn pods_of_a_silent_node_are_not_ready() {
     let taints = json!({ "taints": [
         { "key": "node.kubernetes.io/unreachable", "effect": "NoSchedule" },
         { "key": "node.kubernetes.io/unreachable", "effect": "NoExecute" },
@@ -211,6 +211,14 @@ fn pods_of_an_unready_node_are_not_ready() {
     known.status = serde_json::from_value(patch["status"].clone()).unwrap();
     let plan = node_lifecycle::plan(&known, &pods, at(0), at(100), &Config::default());
     assert_eq!(lines(&plan), ["patch pods/p/status: Node is not ready", "patch nodes/n"]);
+}
+
+#[test]
+fn an_agent_that_says_that_its_node_is_not_ready_speaks_for_its_pods() {
+    let taints = json!({ "taints": [{ "key": "node.kubernetes.io/not-ready", "effect": "NoSchedule" }] });
+    let pods: Vec<Arc<Pod>> = vec![object(pod("p", "n", Some(0)))];
+    let plan = node_lifecycle::plan(&node("n", "False", taints), &pods, at(0), at(1), &Config::default());
+    assert_eq!(lines(&plan), [""; 0]);
 }
 
 fn toleration(value: Value) -> Toleration {
@@ -316,22 +324,14 @@ fn pods_of_a_node_that_is_gone_are_removed_by_force() {
     let guard = Guard::Absent { resource: "nodes".into(), key: key.clone(), uid: None };
     assert!(plan.writes().all(|write| write.guards == [guard.clone()]), "it may have come back");
     assert_eq!(plan.writes().last().unwrap().request.options.grace_period_seconds, Some(0));
-    assert!(pod_garbage::orphaned(&key, Some(&node("n", "Unknown", json!({}))), &pods, at(0)).is_empty());
-}
-
-#[test]
-fn a_pod_that_never_came_to_a_node_ends_before_it_goes() {
-    let leftover = |node: &str, phase: &str, deleted: bool| -> Arc<Pod> {
-        let mut pod = pod("p", node, None);
-        pod["status"]["phase"] = phase.into();
     let status = &plan.writes().next().unwrap().request.body.as_ref().unwrap()["status"];
     assert_eq!(
         (&status["phase"], status["conditions"][1]["type"].as_str()),
         (&json!("Failed"), Some("DisruptionTarget"))
     );
-        pod["metadata"]["deletionTimestamp"] = if deleted { at(0).to_string().into() } else { Value::Null };
-        object(pod)
-    };
+    assert!(pod_garbage::orphaned(&key, Some(&node("n", "Unknown", json!({}))), &pods, at(0)).is_empty());
+}
+
 #[test]
 fn who_is_deleted_on_a_node_that_is_out_of_service_was_not_disrupted() {
     let mut leaving = pod("p", "n", Some(0));
@@ -348,6 +348,14 @@ fn who_is_deleted_on_a_node_that_is_out_of_service_was_not_disrupted() {
     }
 }
 
+#[test]
+fn a_pod_that_never_came_to_a_node_ends_before_it_goes() {
+    let leftover = |node: &str, phase: &str, deleted: bool| -> Arc<Pod> {
+        let mut pod = pod("p", node, None);
+        pod["status"]["phase"] = phase.into();
+        pod["metadata"]["deletionTimestamp"] = if deleted { at(0).to_string().into() } else { Value::Null };
+        object(pod)
+    };
     for (node, phase, deleted, expected) in [
         // Its Job counts it as failed before it lets it go.
         ("", "Pending", true, vec!["patch pods/p/status", "delete pods/p"]),
@@ -374,7 +382,6 @@ fn the_oldest_terminated_pods_beyond_the_threshold_go() {
     let pods = [finished("c", 3), finished("a", 1), object(pod("r", "n", Some(0))), finished("b", 2)];
     assert_eq!(lines(&pod_garbage::terminated(&pods, 1)), ["delete pods/a", "delete pods/b"]);
     assert!(pod_garbage::terminated(&pods, 3).is_empty());
-}
     let with = |pod: &Arc<Pod>, patch: Value| {
         let mut pod = Pod::clone(pod);
         merge(&mut pod, &patch);
@@ -385,3 +392,4 @@ fn the_oldest_terminated_pods_beyond_the_threshold_go() {
     let pods = [&pods[..], &[leaving, evicted]].concat();
     assert_eq!(lines(&pod_garbage::terminated(&pods, 4)), ["delete pods/e"], "before all that are older");
     assert_eq!(lines(&pod_garbage::terminated(&pods, 3)), ["delete pods/e", "delete pods/a"]);
+}
