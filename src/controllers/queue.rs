@@ -104,6 +104,12 @@ impl Queue {
         self.0.changed.notify_one();
     }
 
+    /// Whether `key` is going to be worked on within `delay` as it is.
+    pub fn is_due_within(&self, key: &Key, delay: Duration) -> bool {
+        let state = self.state();
+        state.dirty.contains(key) || state.due.get(key).is_some_and(|when| when.duration_since(Instant::now()) <= delay)
+    }
+
     /// Wants `key` worked on again after a failure: later each time, and all failing keys together at a bounded rate.
     pub fn add_rate_limited(&self, key: Key) {
         let delay = {

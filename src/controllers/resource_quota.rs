@@ -16,6 +16,11 @@ use crate::{
     client::{Key, Typed},
 };
 
+/// For each Pod of a namespace its quotas rest so long before they are counted anew, up to `MOST`: while a large one is emptied
+/// they are not counted for each Pod that goes, and those of a small one hardly wait.
+const REST: Duration = Duration::from_micros(100);
+const MOST: Duration = Duration::from_secs(2);
+
 /// What no change tells: a Pod that outstays its deletion.
 const AGAIN: Duration = Duration::from_secs(300);
 
@@ -65,9 +70,15 @@ fn holding(pod: &Pod) -> Vec<(Option<&ResourceRequirements>, Option<&BTreeMap<St
 
 /// Has the quotas of a namespace counted anew.
 fn wake(world: &World, queue: &Queue, namespace: &str) {
-    for quota in world.informers.resource_quotas.list_namespace(namespace) {
-        queue.add(Key::of(&*quota));
+    let quotas = world.informers.resource_quotas.list_namespace(namespace);
+    let mut keys: Vec<Key> = quotas.iter().map(|quota| Key::of(&**quota)).collect();
+    keys.retain(|key| !queue.is_due_within(key, MOST));
+    if keys.is_empty() {
+        return;
     }
+    let pods = world.informers.pods.list_namespace(namespace).len();
+    let rest = REST.saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX)).min(MOST);
+    keys.into_iter().for_each(|key| queue.add_after(key, rest));
 }
 
 fn reconcile(context: &Context<'_>, key: &Key) -> Plan {

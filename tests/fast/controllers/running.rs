@@ -124,6 +124,43 @@ async fn a_taint_of_a_persons_is_tolerated_so_long_whoever_counts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn quotas_are_not_counted_for_each_pod_that_goes() {
+    const PODS: usize = 300;
+    let world = World::new().await;
+    world.start();
+    let quota = json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {"pods": "1000"}}});
+    world.create("resourcequotas", "default", quota).await;
+    let used = |number: usize| {
+        move |quota: Option<&Object>| quota.unwrap().0["status"]["used"]["pods"] == number.to_string().as_str()
+    };
+    let key = ("default", "q");
+    world.until("resourcequotas", key, used(0)).await;
+    for n in 0..PODS {
+        world.create("pods", "default", pod(&format!("p{n}"), json!({}))).await;
+    }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    world.until("resourcequotas", key, used(PODS)).await;
+    let informers = Informers::start(world.client.clone());
+    informers.synced().await;
+    let mut changes = informers.resource_quotas.subscribe();
+    changes.recv().await.expect("the quota as it is");
+    for n in 0..PODS {
+        world.delete("pods", ("default", &format!("p{n}")), "Background").await;
+        // Everybody else has his turns, and no time passes.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+    world.until("resourcequotas", key, used(0)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut counts = 0;
+    while changes.try_recv().is_ok() {
+        counts += 1;
+    }
+    assert!((1..10).contains(&counts), "counted {counts} times for {PODS} Pods");
+}
+
+#[tokio::test(start_paused = true)]
 async fn objects_that_own_each_other_go_in_the_foreground() {
     let world = World::new().await;
     world.start();
