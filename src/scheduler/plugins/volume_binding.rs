@@ -1,7 +1,11 @@
 //! VolumeBinding: a Pod goes where its volumes are, or where there are some for its claims, which it then gets.
 //! <https://kubernetes.io/docs/concepts/storage/storage-classes/#volume-binding-mode>
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::{
     core::v1::{PersistentVolume, PersistentVolumeClaim},
@@ -122,12 +126,13 @@ impl Wishes {
         if pod.claims.is_empty() {
             return Ok(None);
         }
-        let mut claims = Vec::new();
+        // Several volumes of a Pod may name one claim, which gets one volume all the same.
+        let mut claims = BTreeMap::new();
         for used in &pod.claims {
-            claims.push(usable(pod, used, storage)?);
+            claims.insert(&used.name, usable(pod, used, storage)?);
         }
         let mut wishes = Wishes::default();
-        for claim in claims {
+        for claim in claims.into_values() {
             match volume_name(claim) {
                 Some(name) if is_fully_bound(claim) => match storage.volume(name) {
                     Some(volume) => wishes.bound.push(volume.clone()),

@@ -1,100 +1,21 @@
-//! Claims and their volumes: which nodes they leave a Pod, what it gets there, what it waits for, and what wakes it.
+//! Which nodes claims leave a Pod, and what is promised to it on one: pure.
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::api::{
-    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
-    storage::v1::StorageClass,
-};
+use k8s_openapi::api::core::v1::Pod;
 use podwright::{
     api::{Env, patch},
-    client::Key,
     scheduler::{
         cluster::Cluster,
-        config,
         decide::{Decision, decide},
-        framework::{Change, Nomination, Wakes},
+        framework::Nomination,
         pod::PodInfo,
         profile::Profile,
     },
 };
 use serde_json::{Value, json};
 
-use super::{
-    cluster, node, pod,
-    run::{World, run},
-    verdicts,
-};
-
-/// A free local volume of 10Gi of the class "local" on a node, with `changes` merged in.
-fn pv(name: &str, on: &str, changes: Value) -> Value {
-    let terms =
-        json!([{ "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": [on] }] }]);
-    let base = json!({
-        "apiVersion": "v1", "kind": "PersistentVolume",
-        "metadata": { "name": name, "resourceVersion": "1", "labels": {} },
-        "spec": {
-            "capacity": { "storage": "10Gi" }, "accessModes": ["ReadWriteOnce"], "storageClassName": "local",
-            "local": { "path": "/mnt/disk" }, "nodeAffinity": { "required": { "nodeSelectorTerms": terms } },
-        },
-        "status": { "phase": "Available" },
-    });
-    patch::merge(&base, &changes)
-}
-
-/// A claim of 5Gi of the class "local", with `changes` merged in.
-fn pvc(name: &str, changes: Value) -> Value {
-    let base = json!({
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-        "metadata": { "name": name, "namespace": "default", "uid": format!("uid-{name}"), "resourceVersion": "1" },
-        "spec": {
-            "accessModes": ["ReadWriteOnce"], "storageClassName": "local", "resources": { "requests": { "storage": "5Gi" } },
-        },
-        "status": { "phase": "Pending" },
-    });
-    patch::merge(&base, &changes)
-}
-
-/// What a claim that is bound to a volume has more.
-fn bound(volume: &str) -> Value {
-    json!({
-        "metadata": { "annotations": { "pv.kubernetes.io/bind-completed": "yes" } },
-        "spec": { "volumeName": volume }, "status": { "phase": "Bound" },
-    })
-}
-
-fn class(name: &str, provisioner: &str, mode: &str) -> Value {
-    json!({ "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": { "name": name },
-        "provisioner": provisioner, "volumeBindingMode": mode })
-}
-
-fn object<K: serde::de::DeserializeOwned>(value: Value) -> Arc<K> {
-    Arc::new(serde_json::from_value(value).expect("an object"))
-}
-
-fn put(cluster: &mut Cluster, value: Value) {
-    let name = value["metadata"]["name"].as_str().expect("a name").to_owned();
-    match value["kind"].as_str() {
-        Some("PersistentVolume") => cluster.storage.set_volume(&name, Some(object(value))),
-        Some("StorageClass") => cluster.storage.set_class(&name, Some(object(value))),
-        _ => cluster.storage.set_claim(&Key::new("default", name), Some(object(value))),
-    }
-}
-
-/// Three nodes, the class "local" whose claims wait for a Pod, and these objects.
-fn world(objects: Vec<Value>) -> Cluster {
-    let zone = |name: &str| json!({ "metadata": { "labels": { "topology.kubernetes.io/zone": name } } });
-    let mut cluster = cluster([node("n1", zone("a")), node("n2", zone("b")), node("n3", json!({}))]);
-    put(&mut cluster, class("local", "kubernetes.io/no-provisioner", "WaitForFirstConsumer"));
-    objects.into_iter().for_each(|object| put(&mut cluster, object));
-    cluster
-}
-
-/// A Pod that uses these claims.
-fn user(name: &str, claims: &[&str]) -> Arc<PodInfo> {
-    let volume = |claim: &&str| json!({ "name": claim, "persistentVolumeClaim": { "claimName": claim } });
-    pod(name, json!({ "volumes": claims.iter().map(volume).collect::<Vec<_>>() }))
-}
+use super::{super::verdicts, bound, class, pod, put, pv, pvc, user, world};
 
 const AFFINITY: &str = "node(s) had volume node affinity conflict";
 const NONE_FREE: &str = "node(s) didn't find available persistent volumes to bind";
@@ -146,6 +67,12 @@ fn nodes_that_claims_leave_to_a_pod() {
             vec![pvc("c", json!({})), pvc("d", json!({})), pv("v", "n2", json!({})), pv("w", "n1", json!({}))],
             &["c", "d"],
             all(NONE_FREE),
+        ),
+        (
+            "one claim by two names",
+            vec![pvc("c", json!({})), pv("v", "n2", json!({}))],
+            &["c", "c"],
+            but(&["n2"], NONE_FREE),
         ),
         (
             "the larger claim gets the larger one",
@@ -247,7 +174,7 @@ fn claims_that_no_node_helps() {
     let volume = pv("v", "", json!({ "spec": { "nodeAffinity": null } }));
     let mut cluster = world(vec![pvc("c", patch::merge(&bound("v"), &only_one())), volume]);
     assert!(matches!(decide(&user, &mut cluster, &Profile::default(), &Env::system()), Decision::Bind(_)));
-    cluster.set_pod(super::volumes::user("other", &["c"]), "n3");
+    cluster.set_pod(super::user("other", &["c"]), "n3");
     let why = "3 node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
     assert_eq!(refusal(&mut cluster, &user), format!("0/3 nodes are available: {why}."));
     // A more important one takes it over.
@@ -317,6 +244,22 @@ fn is_ready(profile: &Profile, pod: &PodInfo, node: &str, cluster: &Cluster) -> 
     profile.is_ready(pod, cluster.node(node).expect("it is there"), cluster)
 }
 
+/// A claim that two volumes of a Pod name gets one volume, which is written once.
+#[test]
+fn a_claim_of_two_volumes_of_a_pod_gets_one() {
+    let mut cluster = world(vec![pvc("c", json!({})), pv("v", "n1", json!({})), pv("w", "n1", json!({}))]);
+    let (profile, twice) = (Profile::default(), user("p", &["c", "c"]));
+    let before = profile.reserve(&twice, "n1", &mut cluster).expect("it fits").expect("something to write");
+    let written: Vec<_> = before.writes.iter().map(|write| write.name.as_deref().unwrap_or_default()).collect();
+    assert_eq!(written, ["v"]);
+    // What is promised twice cannot be kept twice.
+    let to = json!({ "metadata": { "resourceVersion": "2" },
+        "spec": { "claimRef": { "namespace": "default", "name": "c", "uid": "uid-c" } } });
+    put(&mut cluster, pv("v", "n1", to));
+    put(&mut cluster, pvc("c", bound("v")));
+    assert_eq!(is_ready(&profile, &twice, "n1", &cluster), Ok(true));
+}
+
 /// A volume that has yet to be made: the claim says where, until whoever makes it says that it cannot.
 #[test]
 fn a_claim_says_where_its_volume_is_to_be_made() {
@@ -329,139 +272,4 @@ fn a_claim_says_where_its_volume_is_to_be_made() {
     put(&mut cluster, pvc("c", json!({ "metadata": { "resourceVersion": "2", "annotations": { "x": "y" } } })));
     let why = "running PreBind plugin \"VolumeBinding\": binding volumes: provisioning failed for PVC \"c\"";
     assert_eq!(is_ready(&profile, &user, "n2", &cluster), Err(why.into()));
-}
-
-#[test]
-fn what_wakes_a_pod_that_waits_for_volumes() {
-    let profile = Profile::default();
-    let user = user("p", &["c"]);
-    let volume = |value: Value| -> Arc<PersistentVolume> { object(value) };
-    let free = volume(pv("v", "n1", json!({})));
-    let taken = volume(pv("v", "n1", json!({ "status": { "phase": "Bound" } })));
-    let zoned = volume(pv("v", "n1", json!({ "metadata": { "labels": { "topology.kubernetes.io/zone": "a" } } })));
-    let made = |mode: &str| object(class("x", "p", mode));
-    let holder = super::volumes::user("holder", &["c"]);
-    let on_node = pod(
-        "holder",
-        json!({ "nodeName": "n1", "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": "c" } }] }),
-    );
-    for (plugin, change, expected) in [
-        ("VolumeBinding", Change::Claim(Key::new("default", "c")), Wakes::Anywhere),
-        ("VolumeBinding", Change::Claim(Key::new("default", "d")), Wakes::No),
-        ("VolumeBinding", Change::Claim(Key::new("other", "c")), Wakes::No),
-        ("VolumeBinding", Change::Volume(None, taken.clone()), Wakes::Anywhere),
-        ("VolumeBinding", Change::Volume(Some(taken.clone()), free.clone()), Wakes::Anywhere),
-        ("VolumeBinding", Change::Volume(Some(free.clone()), taken.clone()), Wakes::No),
-        ("VolumeBinding", Change::Class(None, made("Immediate")), Wakes::Anywhere),
-        ("VolumeBinding", Change::Class(Some(made("Immediate")), made("Immediate")), Wakes::No),
-        ("VolumeBinding", Change::NodeLabels, Wakes::Here),
-        ("VolumeBinding", Change::NodeTaints, Wakes::No),
-        ("VolumeBinding", Change::PodRemoved(holder.clone()), Wakes::Anywhere),
-        ("VolumeBinding", Change::PodRemoved(on_node.clone()), Wakes::No),
-        ("VolumeZone", Change::Volume(Some(free.clone()), taken), Wakes::No),
-        ("VolumeZone", Change::Volume(Some(free), zoned), Wakes::Anywhere),
-        ("VolumeZone", Change::Class(None, made("Immediate")), Wakes::No),
-        ("VolumeZone", Change::Class(None, made("WaitForFirstConsumer")), Wakes::Anywhere),
-        ("VolumeZone", Change::Claim(Key::new("default", "c")), Wakes::Anywhere),
-        ("VolumeZone", Change::NodeAdded, Wakes::Here),
-        ("VolumeRestrictions", Change::PodRemoved(on_node), Wakes::Anywhere),
-        ("VolumeRestrictions", Change::PodRemoved(super::volumes::user("other", &["d"])), Wakes::No),
-        ("VolumeRestrictions", Change::Claim(Key::new("default", "c")), Wakes::Anywhere),
-    ] {
-        assert_eq!(profile.wakes(plugin, &user, &change), expected, "{plugin} {change:?}");
-    }
-}
-
-fn with_timeout(seconds: i64) -> Result<config::Config, String> {
-    let file = json!({
-        "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
-        "profiles": [{ "pluginConfig": [{ "name": "VolumeBinding", "args": { "bindTimeoutSeconds": seconds } }] }],
-    });
-    config::parse(&file.to_string())
-}
-
-#[test]
-fn the_configuration_knows_the_plugins() {
-    assert!(with_timeout(0).is_ok());
-    let wrong = with_timeout(-1).err().expect("refused");
-    assert!(
-        wrong.ends_with("bindTimeoutSeconds: invalid BindTimeoutSeconds, should not be a negative value"),
-        "{wrong}"
-    );
-    let file = json!({
-        "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
-        "profiles": [{ "plugins": {
-            "filter": { "disabled": [{ "name": "VolumeZone" }] }, "reserve": { "disabled": [{ "name": "VolumeBinding" }] } } }],
-    });
-    assert!(config::parse(&file.to_string()).is_ok());
-}
-
-/// Creates an object as a user would, and tells how it is.
-async fn create<K: podwright::client::Typed>(world: &World, mut value: Value) {
-    let status = json!({ "status": value["status"].take() });
-    value["metadata"]["resourceVersion"].take();
-    value["metadata"]["uid"].take();
-    let made = world.client.create(&*object::<K>(value)).await.expect("created");
-    let (namespace, name) = (made.metadata().namespace.clone(), made.metadata().name.clone().expect("a name"));
-    world.client.merge::<K>(namespace.as_deref(), &name, Some("status"), status).await.expect("status");
-    world.settle().await;
-}
-
-/// A Pod that waits for its volumes keeps its node, and nobody else waiting; when they do not come, it tries again.
-#[test]
-fn a_pod_is_bound_once_its_claims_are() {
-    run(|| async {
-        let world = World::with(with_timeout(30).expect("valid")).await;
-        world.node("n1", json!({})).await;
-        world.node("n2", json!({})).await;
-        let class: Arc<StorageClass> = object(class("local", "kubernetes.io/no-provisioner", "WaitForFirstConsumer"));
-        world.client.create(&*class).await.expect("created");
-        create::<PersistentVolumeClaim>(&world, pvc("c", json!({}))).await;
-        let claims =
-            |claim: &str| json!({ "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": claim } }] });
-        world.pod("p", claims("c")).await;
-        world.pod("early", claims("none")).await;
-        let waits = |pod: &str, why: &str| world.told(pod).is_some_and(|(_, message)| message.contains(why));
-        world.until("nothing is free", || waits("p", "2 node(s) didn't find available persistent volumes")).await;
-        world.until("no claim", || waits("early", "persistentvolumeclaim \"none\" not found")).await;
-        create::<PersistentVolume>(&world, pv("v", "n2", json!({}))).await;
-        let claim_of = || {
-            let volume = world.seen.persistent_volumes.get(&Key::new("", "v"))?;
-            volume.spec.as_ref()?.claim_ref.as_ref()?.name.clone()
-        };
-        world.until("the volume is the claim's", || claim_of().as_deref() == Some("c")).await;
-        // Others are not kept waiting, and the node is kept for the Pod.
-        world.pod("other", json!({})).await;
-        world.until("another is bound", || world.place("other").is_some()).await;
-        assert_eq!(world.place("p"), None);
-        tokio::time::sleep(Duration::from_secs(20)).await;
-        assert_eq!(world.place("p"), None);
-        tokio::time::sleep(Duration::from_secs(11)).await;
-        let late =
-            "FailedScheduling running PreBind plugin \"VolumeBinding\": binding volumes: context deadline exceeded";
-        assert!(world.events("p").await.contains_key(late), "{:?}", world.events("p").await);
-        // The binder is back.
-        let done = json!({ "metadata": { "annotations": { "pv.kubernetes.io/bind-completed": "yes" } },
-            "spec": { "volumeName": "v" } });
-        world.client.merge::<PersistentVolumeClaim>(Some("default"), "c", None, done).await.expect("bound");
-        world.until("bound where the volume is", || world.place("p").is_some()).await;
-        assert_eq!(world.place("p").as_deref(), Some("n2"));
-        // One that goes while it waits keeps nothing.
-        create::<PersistentVolumeClaim>(&world, pvc("d", json!({}))).await;
-        world.pod("q", claims("d")).await;
-        create::<PersistentVolume>(
-            &world,
-            pv("w", "n1", json!({ "spec": { "claimRef": { "namespace": "default", "name": "d" } } })),
-        )
-        .await;
-        let uid = || {
-            let volume = world.seen.persistent_volumes.get(&Key::new("", "w"))?;
-            volume.spec.as_ref()?.claim_ref.as_ref()?.uid.clone()
-        };
-        world.until("its reference is complete", || uid().is_some()).await;
-        world.delete("q").await;
-        world.until("gone", || world.get("q").is_none()).await;
-        world.settle().await;
-        world.stop().await;
-    });
 }
