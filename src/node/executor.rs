@@ -160,8 +160,8 @@ pub trait Executor: Send + Sync + 'static {
     async fn start(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble>;
     /// Brings the resources of `pod` to its own cgroup and to those of `containers`, in place; remembered for a later agent.
     async fn resize(&self, pod: &Arc<Pod>, sandbox: u32, containers: Vec<Running>) -> Resized;
-    /// Remembers for a later agent that a container is about to be stopped to be started anew, whatever its restart policy.
-    async fn renews(&self, _pod: &Pod, _id: &str) -> Result<(), String> {
+    /// Remembers for a later agent whether a container is stopped to be started anew, whatever its restart policy.
+    async fn renews(&self, _pod: &Pod, _id: &str, _yes: bool) -> Result<(), String> {
         Ok(())
     }
     /// Signals, waits for `grace`, kills. `None`: it was not there any more.

@@ -23,7 +23,7 @@ pub const LAYERS: &str = "podwright.container.layers";
 /// What its cgroup was told of CPU and memory, as `resources` in JSON.
 pub const RESOURCES: &str = "podwright.container.resources";
 pub const BACKOFF: &str = "podwright.container.backoff";
-/// Present where the container is stopped to be started anew, whatever its restart policy.
+/// `true` where the container is stopped to be started anew, whatever its restart policy.
 pub const RENEWS: &str = "podwright.container.renews";
 /// Present where a log stands in for a termination message.
 pub const FALLBACK: &str = "podwright.container.message-from-log";

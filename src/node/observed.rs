@@ -122,7 +122,7 @@ pub struct Container {
     pub ready: bool,
     /// It must be restarted.
     pub unhealthy: Option<Unhealthy>,
-    /// It was stopped to be started anew, whatever its restart policy.
+    /// It is stopped to be started anew, whatever its restart policy; noted with it, for a later agent.
     pub renewing: bool,
 }
 

@@ -26,6 +26,8 @@ pub enum Action {
     Pull(String),
     Start(String),
     Stop(StopContainer),
+    /// Takes back that a running container is stopped to be started anew: nothing asks for that any more.
+    Keep(String),
     /// Brings what is allocated to the Pod's cgroup and to those of these running containers.
     Resize(Vec<String>),
     /// All containers have what is allocated to them.
@@ -250,6 +252,9 @@ fn restart_running(plan: &mut Plan, pod: &Pod, part: &Part<'_>, container: &Cont
         None if must_restart(part, container) => {
             let why = format!("Container {} resize requires restart", part.name());
             return stop(plan, part, container, after(now, pod.grace().max(1)), why, true);
+        }
+        None if container.renewing && container.busy == Busy::Idle => {
+            return plan.act(Action::Keep(part.name().to_owned()));
         }
         None => return,
     };

@@ -1,5 +1,6 @@
 //! One worker per Pod: it takes news, plans, acts, and tells the server; the newest wish wins.
 
+mod containers;
 mod done;
 mod news;
 mod resize;
@@ -16,14 +17,15 @@ use super::{
     Shared,
     backoff::Backoff,
     executor::{Pulled, Resized, Started, Trouble},
-    observed::{Attempt, Busy, Exit, Failure, Image, Intent, Observed, SandboxState, Step, Stop},
-    plan::{self, Action, StopContainer},
+    observed::{Busy, Exit, Failure, Intent, Observed, SandboxState, Step, Stop},
+    plan::{self, Action},
     probes::{self, Kind, Probes},
     publish::{Publisher, Standing},
     resize::{Allocation, Allotment, carried_over},
     spec::PodExt,
-    start, stop,
 };
+
+pub use containers::attempt;
 
 /// What a worker is told.
 #[derive(Debug)]
@@ -88,6 +90,8 @@ pub enum Done {
         id: String,
         result: Result<Option<Exit>, String>,
     },
+    /// Whether a container is started anew.
+    Noted,
     Removed(Result<(), String>),
     Written(Box<Result<Pod, crate::api::Status>>),
     Deleted(Result<(), crate::api::Status>),
@@ -378,6 +382,7 @@ impl Worker {
             Action::Pull(container) => self.pull(container),
             Action::Start(container) => self.start(container, now),
             Action::Stop(order) => self.stop(order),
+            Action::Keep(container) => self.keep(&container),
             Action::BackOff { container, message } => {
                 let words = format!("Back-off restarting failed container {container} in pod {}", pod.full_name());
                 self.warning(Some(&container), "BackOff", words);
@@ -407,88 +412,4 @@ impl Worker {
         self.publisher.volume_tries = step.failures();
         *step = Step::Doing;
     }
-
-    fn pull(&mut self, container: String) {
-        let (shared, pod, me) = (self.shared.clone(), self.pod.clone(), self.me.clone());
-        self.seen.container_mut(&container).busy = Busy::Pulling;
-        let name = container.clone();
-        let pull = self.spawn(async move {
-            let news = |_| {
-                me.send(News::Done(Done::Pulling { container: name.clone() })).ok();
-            };
-            let result = match pod.part(&name) {
-                Some(part) => shared.executor.pull(&pod, &part, &news).await,
-                None => Err(Trouble::new("ErrImagePull", "the container has left the manifest")),
-            };
-            Done::Pulled { container: name.clone(), result }
-        });
-        self.pulls.insert(container, pull);
-    }
-
-    fn start(&mut self, container: String, now: Timestamp) {
-        let seen = self.seen.container_mut(&container);
-        seen.busy = Busy::Starting;
-        if let Some(exit) = seen.attempt.as_ref().and_then(|a| a.exit.as_ref()).filter(|_| !seen.renewing) {
-            seen.backoff.raise(exit.finished_at, now);
-        }
-        let order = start::order(&self.pod, &self.seen, &container);
-        let restart = self.seen.container(&container).next_restart();
-        let (shared, pod) = (self.shared.clone(), self.pod.clone());
-        self.spawn(async move {
-            let resources = pod.part(&container).and_then(|part| part.container.resources.clone());
-            let result = match (pod.part(&container), order) {
-                (Some(part), Ok(order)) => {
-                    let started = shared.executor.start(&pod, &part, order).await;
-                    shared.started.tell();
-                    started
-                }
-                (_, Err(trouble)) => Err(trouble),
-                (None, _) => Err(Trouble::new("CreateContainerError", "the container has left the manifest")),
-            };
-            Done::Started { container, restart, resources, result }
-        });
-    }
-
-    fn stop(&mut self, order: StopContainer) {
-        let StopContainer { container, deadline, why, renew } = order;
-        let seen = self.seen.container_mut(&container);
-        seen.renewing |= renew;
-        let Some(attempt) = seen.attempt.clone() else { return };
-        seen.busy = Busy::Stopping { deadline };
-        if let Some(running) = self.stops.get(&container) {
-            running.send_replace(deadline);
-            return;
-        }
-        self.normal(Some(&container), "Killing", why);
-        self.probes.stop(&container, true);
-        let (deadline, shorter) = tokio::sync::watch::channel(deadline);
-        self.stops.insert(container.clone(), deadline);
-        let (shared, pod) = (self.shared.clone(), self.pod.clone());
-        let ips = self.seen.sandbox.ips.clone();
-        self.spawn(async move {
-            if renew && let Err(why) = shared.executor.renews(&pod, &attempt.id).await {
-                tracing::warn!(pod = %pod.full_name(), container, why, "only this agent knows that it is started anew");
-            }
-            let result = stop::stop(&shared, &pod, &container, &attempt.id, &ips, shorter).await;
-            Done::Stopped { container, id: attempt.id, result }
-        });
-    }
-}
-
-/// A fresh attempt, before anything is known of it.
-pub fn attempt(id: String, restart: u32, image: &Image, started_at: Option<Timestamp>) -> Attempt {
-    let Image::Ready { name, id: image_id } = image else {
-        return Attempt {
-            id,
-            restart,
-            image: String::new(),
-            image_id: String::new(),
-            started_at,
-            exit: None,
-            current: true,
-            resources: None,
-        };
-    };
-    let (image, image_id) = (name.clone(), image_id.clone());
-    Attempt { id, restart, image, image_id, started_at, exit: None, current: true, resources: None }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{TestNode, contains, eventually, leftovers::Machine, registry::tree};
+use crate::support::{TestNode, contains, eventually, leftovers::Machine, node::busybox_tar, registry::tree};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -193,4 +193,49 @@ fn a_container_of_an_agent_that_could_not_resize_is_resized() {
     node.ok(&["delete", "pod", "web"]);
     drop(node);
     untouched.assert_unchanged();
+}
+
+/// What was to start anew, and has not ended when its resize is taken back, is as it was: also for an agent after the next.
+#[test]
+fn a_container_whose_resize_is_taken_back_ends_when_it_ends() {
+    let server = TestNode::server(&[]);
+    let mut agent = TestNode::agent(&server, "n1");
+    server.ok(&["image", "--node", "n1", "import", busybox_tar().to_str().unwrap(), "localhost/busybox:1"]);
+    server.apply(SLOW);
+    server.wait("condition=Ready", &["pod/slow"], PATIENCE);
+    let pod: Value = serde_json::from_str(&server.ok(&["inspect", "pod", "slow", "-o", "json"])).unwrap();
+    let process = std::path::PathBuf::from(format!("/proc/{}", pod["containers"][0]["pid"]));
+    let inside = process.join("root/tmp");
+    let resize = |memory: &str| {
+        let resources = format!("{{requests: {{memory: {memory}}}, limits: {{memory: {memory}}}}}");
+        let patch = format!("spec: {{containers: [{{name: c, resources: {resources}}}]}}");
+        server.ok(&["patch", "pod", "slow", "--subresource", "resize", "-p", &patch]);
+    };
+    let noted = |agent: &TestNode| {
+        let files = tree(agent.dir.path());
+        let record = files.iter().find(|path| path.ends_with("/c/c.0/container.json")).expect("the container's record");
+        let record = std::fs::read(agent.dir.path().join(record)).unwrap();
+        let record: Value = serde_json::from_slice(&record).unwrap();
+        record["labels"]["podwright.container.renews"].as_str().unwrap_or("").to_owned()
+    };
+    resize("80Mi");
+    eventually("it is told to end", PATIENCE, || match inside.join("told").exists() {
+        true => Ok(()),
+        false => Err(server.ok(&["get", "pod", "slow", "-o", "yaml"])),
+    });
+    assert_eq!(noted(&agent), "true");
+    agent.kill();
+    resize("64Mi");
+    agent.spawn();
+    eventually("nothing is noted any more", PATIENCE, || match noted(&agent) {
+        note if note == "true" => Err(agent.log()),
+        _ => Ok(()),
+    });
+    agent.kill();
+    std::fs::write(inside.join("go"), "").unwrap();
+    eventually("it ends", PATIENCE, || if process.exists() { Err(process.display().to_string()) } else { Ok(()) });
+    agent.spawn();
+    server.wait_field(&["pod", "slow"], ".status.phase", "Succeeded", PATIENCE);
+    assert_eq!(server.field(&["pod", "slow"], ".status.containerStatuses[0].restartCount"), "0");
+    server.ok(&["delete", "pod", "slow", "--grace-period=1"]);
 }

@@ -144,7 +144,7 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
             let part = pod.part(&name);
             attempt.resources = Some(part.and_then(|p| p.container.resources.clone()).unwrap_or_default());
         }
-        container.renewing = attempt.exit.is_some() && now.labels.contains_key(labels::RENEWS);
+        container.renewing = now.labels.get(labels::RENEWS).is_some_and(|yes| yes == "true");
         container.image = match attempt.exit {
             None => Image::Ready { name: attempt.image.clone(), id: attempt.image_id.clone() },
             Some(_) => Image::Unknown,

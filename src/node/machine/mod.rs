@@ -357,9 +357,9 @@ impl Executor for Machine {
         resize::resize(self, pod, sandbox, containers).await
     }
 
-    async fn renews(&self, pod: &Pod, id: &str) -> Result<(), String> {
+    async fn renews(&self, pod: &Pod, id: &str, yes: bool) -> Result<(), String> {
         let id: ContainerId = id.parse().map_err(words)?;
-        let note = Labels::from([(labels::RENEWS.to_owned(), "true".to_owned())]);
+        let note = Labels::from([(labels::RENEWS.to_owned(), yes.to_string())]);
         match self.runtime.update_container(&id, &Resources::default(), note, &self.scribe(pod)).await {
             // What has ended by itself meanwhile is no longer there to be stopped.
             Ok(_) | Err(RuntimeError::NotFound(_) | RuntimeError::Conflict(_)) => Ok(()),

@@ -59,11 +59,12 @@ impl Worker {
                 match result {
                     Ok(Some(exit)) => self.exited(&container, &id, exit),
                     Ok(None) => self.exited(&container, &id, Exit::unknown(now)),
-                    // It may still run: the plan will stop it again, for as good a reason as it has then.
-                    Err(_) => self.seen.container_mut(&container).renewing = false,
+                    // It may still run: the plan will stop it again, for as good a reason as it has then, or keep it.
+                    Err(_) => {}
                 }
                 self.seen.container_mut(&container).busy = Busy::Idle;
             }
+            Done::Noted => {}
             Done::Removed(Ok(())) => self.seen.removal = Step::Done,
             Done::Removed(Err(why)) => {
                 tracing::warn!(pod = %self.pod.full_name(), why, "removing a Pod did not succeed entirely");

@@ -7,6 +7,7 @@ mod probes;
 mod publish;
 mod remembered;
 mod resize;
+mod resizing;
 mod static_pods;
 mod status;
 mod tokens;

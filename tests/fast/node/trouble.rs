@@ -4,7 +4,10 @@ use std::{
     collections::BTreeMap,
     io,
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -34,12 +37,20 @@ struct Fragile {
     panics: Mutex<BTreeMap<&'static str, u32>>,
     diary: Mutex<Vec<String>>,
     found: Mutex<Vec<Found>>,
+    /// No container can be stopped.
+    is_stuck: AtomicBool,
 }
 
 impl Fragile {
     fn new(env: Env, ranges: Vec<IpNet>) -> Fragile {
         let hollow = Hollow::new(env, ranges);
-        Fragile { hollow, panics: Mutex::default(), diary: Mutex::default(), found: Mutex::default() }
+        Fragile {
+            hollow,
+            panics: Mutex::default(),
+            diary: Mutex::default(),
+            found: Mutex::default(),
+            is_stuck: AtomicBool::default(),
+        }
     }
 
     fn note(&self, what: &'static str, pod: &Pod) {
@@ -121,7 +132,14 @@ impl Executor for Fragile {
         self.note("resize", pod);
         self.hollow.resize(pod, sandbox, containers).await
     }
+    async fn renews(&self, pod: &Pod, _id: &str, yes: bool) -> Result<(), String> {
+        self.note(if yes { "renews" } else { "keeps" }, pod);
+        Ok(())
+    }
     async fn stop(&self, pod: &Pod, id: &str, signal: Option<&str>, grace: Duration) -> Result<Option<Exit>, String> {
+        if self.is_stuck.load(Ordering::Relaxed) {
+            return Err("it cannot be stopped".to_owned());
+        }
         self.hollow.stop(pod, id, signal, grace).await
     }
     async fn forget(&self, pod: &Pod, attempt: &Attempt) {
@@ -189,6 +207,30 @@ async fn a_pod_that_is_deleted_while_its_worker_is_broken_goes_away() {
     let now = Options { grace_period_seconds: Some(0), ..Options::default() };
     cluster.client.delete::<Pod>(Some("default"), "web", None, now).await.unwrap();
     until("all of it is removed", || async { machine.did("remove web") > 0 }).await;
+}
+
+/// What is noted with a container for a later agent is true also when a stop fails and its reason goes away.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_cannot_be_stopped_is_kept_when_its_resize_is_taken_back() {
+    let (cluster, machine) = fragile(|m| m.is_stuck.store(true, Ordering::Relaxed)).await;
+    let mut slow = spec();
+    slow["restartPolicy"] = "OnFailure".into();
+    slow["containers"][0]["resources"] = json!({ "requests": { "cpu": "1" } });
+    slow["containers"][0]["resizePolicy"] = json!([{ "resourceName": "cpu", "restartPolicy": "RestartContainer" }]);
+    cluster.create("web", slow).await;
+    cluster.until_phase("web", "Running").await;
+    cluster.resize("web", json!({ "requests": { "cpu": "2" } })).await;
+    until("it shall start anew", || async { machine.did("renews web") > 0 }).await;
+    assert_eq!(machine.did("keeps web"), 0);
+    cluster.resize("web", json!({ "requests": { "cpu": "1" } })).await;
+    until("it shall go on", || async { machine.did("keeps web") > 0 }).await;
+    // It ends for another reason then.
+    let told = machine.did("renews web");
+    let now = Options { grace_period_seconds: Some(0), ..Options::default() };
+    machine.is_stuck.store(false, Ordering::Relaxed);
+    cluster.client.delete::<Pod>(Some("default"), "web", None, now).await.unwrap();
+    until("the Pod is gone", || async { cluster.get("web").await.is_none() }).await;
+    assert_eq!((machine.did("renews web"), machine.did("keeps web")), (told, 1));
 }
 
 impl Cluster {
