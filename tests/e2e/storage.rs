@@ -203,6 +203,50 @@ spec:
     untouched.assert_unchanged();
 }
 
+const BRIEF: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: brief}
+spec:
+  restartPolicy: Never
+  nodeName: n1
+  containers:
+  - name: c
+    image: localhost/busybox:1
+    command: [sh, -c, 'until [ -e /v/go ]; do sleep 0.1; done']
+    volumeMounts: [{name: v, mountPath: /v}]
+  volumes: [{name: v, persistentVolumeClaim: {claimName: alone}}]
+";
+
+/// A Pod that has ended lets go of its volumes, also when no agent was there to see it end.
+#[test]
+fn a_volume_of_a_pod_that_ended_without_an_agent_is_free() {
+    let mut node = TestNode::start(&["--node-name", "n1"]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("alone")).unwrap();
+    let all = local(folder.path());
+    let only: Vec<&str> = all.split("---").filter(|part| part.contains("metadata: {name: alone}")).collect();
+    node.apply(&only.join("---"));
+    node.apply(BRIEF);
+    node.wait("condition=Ready", &["pod/brief"], PATIENCE);
+    let pod: serde_json::Value = serde_json::from_str(&node.ok(&["inspect", "pod", "brief", "-o", "json"])).unwrap();
+    let process = format!("/proc/{}", pod["containers"][0]["pid"]);
+    node.kill();
+    fs::write(folder.path().join("alone/go"), "").unwrap();
+    eventually("it ends", PATIENCE, || if Path::new(&process).exists() { Err(process.clone()) } else { Ok(()) });
+    node.spawn();
+    node.wait_ready();
+    node.wait_field(&["pod", "brief"], ".status.phase", "Succeeded", PATIENCE);
+    fs::remove_file(folder.path().join("alone/go")).unwrap();
+    node.apply(&BRIEF.replace("name: brief", "name: next"));
+    node.wait("condition=Ready", &["pod/next"], PATIENCE);
+    node.ok(&["delete", "pods", "--all", "--grace-period=0", "--force"]);
+    drop(node);
+    untouched.assert_unchanged();
+}
+
 const WAITING: &str = "
 apiVersion: v1
 kind: Pod

@@ -3,7 +3,7 @@
 //! Upstream: `getPVCExtractPV`, `getPVSpec` and `createVolumeSpec` of the kubelet's volume manager, and its plugins
 //! `local` and `host_path`.
 
-use std::path::{Path, PathBuf};
+use std::{os::unix::fs::FileTypeExt, path::PathBuf};
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 
@@ -136,46 +136,36 @@ fn source(volume: &PersistentVolume) -> String {
 impl Place {
     /// Looks whether what is at the path can be mounted.
     pub fn check(&self) -> Result<(), Trouble> {
-        let (path, name) = (self.path.display(), &self.volume);
-        let failed = |stage: &str, why: String| {
-            Err(Trouble::new("FailedMount", format!("MountVolume.{stage} failed for volume {name:?} : {why}")))
-        };
+        let path = self.path.display();
         if let Kind::HostPath(kind) = &self.kind {
-            if let Err(why) = host_path::check(&self.path, kind) {
-                return failed("SetUp", why);
-            }
+            host_path::check(&self.path, kind).map_err(|why| self.failed("MountVolume.SetUp", why))?;
         }
         // Where nothing is said of a folder of the host, none needs to be there: it is made, as container runtimes do.
         let found = std::fs::metadata(&self.path);
         if self.kind == Kind::HostPath(String::new()) && !self.block && found.is_err() {
-            return std::fs::create_dir_all(&self.path).or_else(|e| failed("SetUp", format!("mkdir {path}: {e}")));
+            let made = std::fs::create_dir_all(&self.path);
+            return made.map_err(|e| self.failed("MountVolume.SetUp", format!("mkdir {path}: {e}")));
         }
-        let kind = match found {
-            Ok(found) => found.file_type(),
-            Err(_) => return failed("NewMounter initialization", format!("path \"{path}\" does not exist")),
+        let Ok(found) = found else {
+            let stage = if self.block { "MapVolume.MapBlockVolume" } else { "MountVolume.NewMounter initialization" };
+            return Err(self.failed(stage, format!("path \"{path}\" does not exist")));
         };
+        let kind = found.file_type();
         match (self.block, &self.kind) {
-            (true, _) if is_block_device(kind) => Ok(()),
-            (true, _) => failed("MapVolume", format!("{path} is not a block device")),
+            (true, _) if !kind.is_block_device() => {
+                Err(self.failed("MapVolume.MapBlockVolume", format!("{path} is not a block device")))
+            }
             (false, Kind::Local) if !kind.is_dir() => {
                 let why = format!("{path} is not a directory; this node makes no file systems on devices");
-                failed("MountDevice", why)
+                Err(self.failed("MountVolume.MountDevice", why))
             }
-            (false, _) => Ok(()),
+            _ => Ok(()),
         }
     }
-}
 
-pub fn is_block_device(kind: std::fs::FileType) -> bool {
-    std::os::unix::fs::FileTypeExt::is_block_device(&kind)
-}
-
-/// Whether a Pod other than that of the folder `own` has the volume at `place`: the links of all Pods are below `root`.
-pub fn is_taken(root: &Path, own: &Path, place: &Path) -> bool {
-    let entries = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut links = entries(root.to_owned())
-        .filter(|pod| pod.path() != own)
-        .flat_map(|pod| entries(pod.path().join("volumes")))
-        .filter_map(|entry| std::fs::read_link(entry.path()).ok());
-    links.any(|target| target == place)
+    /// As upstream tells of what did not go well with a volume.
+    pub fn failed(&self, stage: &str, why: impl std::fmt::Display) -> Trouble {
+        let reason = if self.block { "FailedMapVolume" } else { "FailedMount" };
+        Trouble::new(reason, format!("{stage} failed for volume {:?} : {why}", self.volume))
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   <state>/pods/<uid>/volumes/<name>                 emptyDir, configMap; of a claim a link to where its volume is
+//!   <state>/pods/<uid>/taken/<PersistentVolume>       another link there: the volume is in use by the Pod
 //!   <run>/volumes/<uid>/<name>                        secret, projected, downwardAPI: one tmpfs a node
 //!   <state>/pods/<uid>/subpaths/<container>/<index>   what a subPath resolved to, bound there
 //! ```
@@ -9,20 +10,22 @@
 pub mod atomic;
 pub mod claims;
 mod host_path;
+mod mounting;
 pub mod ownership;
 pub mod payload;
 mod subpath;
+mod taking;
 mod tokens;
 
 use std::{
     collections::BTreeSet,
     fs, io,
-    os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
+    os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
 
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume, VolumeMount};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use podwright_runtime::sys::tree::remove_all;
 
 use super::{
@@ -30,12 +33,8 @@ use super::{
     mounts,
     objects::Objects,
     qos,
-    spec::{Part, PodExt},
-    translate::{
-        Device, Mounted,
-        env::{Env, Facts, Sources},
-        expand,
-    },
+    spec::PodExt,
+    translate::env::{Facts, Sources},
 };
 use crate::api::{Env as World, persistent_volume};
 use atomic::{File, Payload};
@@ -101,75 +100,6 @@ impl Volumes {
             }
         }
         Ok(())
-    }
-
-    /// Makes the link to where the volume of a claim is.
-    ///
-    /// 1. see that the claim has one, 2. see what it is here, 3. see that it is there, 4. give it to the Pod's group, 5. link.
-    async fn prepare_claim(&self, pod: &Pod, volume: &Volume, used: &persistent_volume::Used) -> Result<(), Trouble> {
-        let link = self.folder(pod).join("volumes").join(&volume.name);
-        if fs::metadata(&link).is_ok() {
-            return Ok(());
-        }
-        let unprocessed = |why: String| claims::unprocessed(&volume.name, why);
-        let claim = self.objects.claim(pod, &used.name).await.map_err(unprocessed)?;
-        let name = claims::bound(pod, used, &claim).map_err(unprocessed)?;
-        let (found, node) = self.objects.volume(name, pod.spec().node_name.as_deref()).await.map_err(unprocessed)?;
-        let place = claims::place(pod, volume, &claim, &found, node.as_ref())?;
-        place.check()?;
-        let failed = |why: io::Error| mount_error(&place.volume, format!("{}: {why}", place.path.display()));
-        let is_taken = || match claims::is_taken(&self.pods, &self.folder(pod), &place.path) {
-            true if place.alone => {
-                let why = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
-                Err(unprocessed(why.to_owned()))
-            }
-            taken => Ok(taken),
-        };
-        // As upstream: whoever has it first says whose it is, unless for reading alone.
-        if !is_taken()? && !is_read_only(volume) {
-            self.own(pod, &place).await.map_err(failed)?;
-        }
-        // What a panic left behind is sound: a link is made at once or not at all.
-        let _taking = self.taking.lock().unwrap_or_else(|p| p.into_inner());
-        is_taken()?;
-        // One to what is not there any more, as after a boot, is made anew.
-        fs::remove_file(&link).ok();
-        fs::create_dir_all(link.parent().unwrap_or(&link)).and_then(|()| symlink(&place.path, &link)).map_err(failed)
-    }
-
-    /// Gives a volume to the group that the Pod names. Paths of the host stay as they are.
-    async fn own(&self, pod: &Pod, place: &claims::Place) -> io::Result<()> {
-        let Some(group) = fs_group(pod).filter(|_| place.kind == claims::Kind::Local && !place.block) else {
-            return Ok(());
-        };
-        let context = pod.spec().security_context.as_ref();
-        let on_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
-        let path = place.path.clone();
-        let given = tokio::task::spawn_blocking(move || ownership::give(&path, group, on_mismatch));
-        given.await.map_err(io::Error::other)?
-    }
-
-    /// The devices of one container that are volumes of the Pod.
-    pub fn devices(&self, pod: &Pod, part: &Part<'_>) -> Result<Vec<Device>, Trouble> {
-        let mut devices = Vec::new();
-        for wanted in part.container.volume_devices.iter().flatten() {
-            let volume = pod.spec().volumes.iter().flatten().find(|volume| volume.name == wanted.name);
-            let found = volume.map(|volume| (fs::metadata(self.path(pod, volume)), is_read_only(volume)));
-            let found = found.and_then(|(found, read_only)| Some((found.ok()?, read_only)));
-            let Some((found, read_only)) = found.filter(|(found, _)| claims::is_block_device(found.file_type())) else {
-                let why = format!("cannot find volume \"{}\" to map into container \"{}\"", wanted.name, part.name());
-                return Err(Trouble::new("CreateContainerConfigError", why));
-            };
-            devices.push(Device {
-                path: wanted.device_path.clone(),
-                number: found.rdev(),
-                mode: found.mode() & 0o7777,
-                uid: found.uid(),
-                gid: found.gid(),
-                read_only,
-            });
-        }
-        Ok(devices)
     }
 
     async fn prepare_one(&self, pod: &Arc<Pod>, volume: &Volume, facts: &Facts) -> Result<(), String> {
@@ -242,34 +172,6 @@ impl Volumes {
         Ok(Some(all))
     }
 
-    /// The bind mounts of one container, in the manifest's order. `env` is for `subPathExpr`.
-    pub fn mounts(&self, pod: &Pod, part: &Part<'_>, env: &Env) -> Result<Vec<Mounted>, Trouble> {
-        let mut mounts = Vec::new();
-        for (index, mount) in part.container.volume_mounts.iter().flatten().enumerate() {
-            let find = |v: &&Volume| v.name == mount.name;
-            let Some(volume) = pod.spec().volumes.iter().flatten().find(find) else {
-                let why = format!("cannot find volume \"{}\" to mount into container \"{}\"", mount.name, part.name());
-                return Err(Trouble::new("CreateContainerConfigError", why));
-            };
-            let mut source = self.path(pod, volume);
-            if let Some(sub) = sub_path(mount, env)? {
-                let target = self.folder(pod).join("subpaths").join(part.name()).join(index.to_string());
-                let bound = subpath::open_beneath(&source, &sub).and_then(|held| subpath::bind(&held, &target));
-                bound.map_err(|e| {
-                    let why = format!(
-                        "failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {e}",
-                        mount.name,
-                        part.name()
-                    );
-                    Trouble::new("CreateContainerConfigError", why)
-                })?;
-                source = target;
-            }
-            mounts.push(Mounted { source, destination: absolute(&mount.mount_path), options: options(mount, volume) });
-        }
-        Ok(mounts)
-    }
-
     /// Takes away what is mounted for the Pod; its folders stay. All errors, in words.
     pub fn release(&self, pod: &Pod) -> Result<(), String> {
         let mut errors = Vec::new();
@@ -279,13 +181,7 @@ impl Volumes {
             }
         };
         mounts::below(&self.folder(pod)).into_iter().rev().for_each(&mut unmount);
-        for entry in fs::read_dir(self.folder(pod).join("volumes")).into_iter().flatten().flatten() {
-            // Of a claim: whoever waits for its volume may have it now.
-            if entry.file_type().is_ok_and(|kind| kind.is_symlink()) {
-                fs::remove_file(entry.path())
-                    .unwrap_or_else(|e| errors.push(format!("{}: {e}", entry.path().display())));
-            }
-        }
+        errors.extend(self.let_go(pod));
         if let Err(e) = remove_dir(&self.memory.join(pod.uid())) {
             errors.push(e);
         }
@@ -370,44 +266,4 @@ fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Op
         mode |= 0o2000;
     }
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
-}
-
-fn sub_path(mount: &VolumeMount, env: &Env) -> Result<Option<String>, Trouble> {
-    if let Some(expression) = mount.sub_path_expr.as_deref().filter(|s| !s.is_empty()) {
-        let missing = std::cell::Cell::new(false);
-        let expanded = expand(expression, |name| {
-            missing.set(missing.get() || env.get(name).is_none());
-            env.get(name).map(str::to_owned)
-        });
-        return match missing.get() {
-            true => Err(Trouble::new("CreateContainerConfigError", format!("missing value for \"{expression}\""))),
-            false => Ok(Some(expanded)),
-        };
-    }
-    Ok(mount.sub_path.clone().filter(|s| !s.is_empty()))
-}
-
-/// A mount path without a leading slash is meant from the root.
-fn absolute(path: &str) -> String {
-    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
-}
-
-fn options(mount: &VolumeMount, volume: &Volume) -> Vec<String> {
-    let managed = volume.config_map.is_some()
-        || volume.secret.is_some()
-        || volume.projected.is_some()
-        || volume.downward_api.is_some();
-    let read_only = managed || is_read_only(volume) || mount.read_only == Some(true);
-    let recursive = matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible"));
-    let mode = match (read_only, recursive) {
-        (true, true) => "rro",
-        (true, false) => "ro",
-        (false, _) => "rw",
-    };
-    let propagation = match mount.mount_propagation.as_deref() {
-        Some("HostToContainer") => "rslave",
-        Some("Bidirectional") => "rshared",
-        _ => "rprivate",
-    };
-    ["rbind", propagation, mode].map(str::to_owned).to_vec()
 }

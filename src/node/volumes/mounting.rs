@@ -1,0 +1,108 @@
+//! From `volumeMounts` to bind mounts, and from `volumeDevices` to devices.
+
+use std::{
+    fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+};
+
+use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
+
+use super::{Volumes, is_read_only, subpath};
+use crate::node::{
+    executor::Trouble,
+    spec::{Part, PodExt},
+    translate::{Device, Mounted, env::Env, expand},
+};
+
+impl Volumes {
+    /// The devices of one container that are volumes of the Pod.
+    pub fn devices(&self, pod: &Pod, part: &Part<'_>) -> Result<Vec<Device>, Trouble> {
+        let mut devices = Vec::new();
+        for wanted in part.container.volume_devices.iter().flatten() {
+            let volume = pod.spec().volumes.iter().flatten().find(|volume| volume.name == wanted.name);
+            let found = volume.map(|volume| (fs::metadata(self.path(pod, volume)), is_read_only(volume)));
+            let found = found.and_then(|(found, read_only)| Some((found.ok()?, read_only)));
+            let Some((found, read_only)) = found.filter(|(found, _)| found.file_type().is_block_device()) else {
+                let why = format!("cannot find volume \"{}\" to map into container \"{}\"", wanted.name, part.name());
+                return Err(Trouble::new("CreateContainerConfigError", why));
+            };
+            devices.push(Device {
+                path: wanted.device_path.clone(),
+                number: found.rdev(),
+                mode: found.mode() & 0o7777,
+                uid: found.uid(),
+                gid: found.gid(),
+                read_only,
+            });
+        }
+        Ok(devices)
+    }
+
+    /// The bind mounts of one container, in the manifest's order. `env` is for `subPathExpr`.
+    pub fn mounts(&self, pod: &Pod, part: &Part<'_>, env: &Env) -> Result<Vec<Mounted>, Trouble> {
+        let mut mounts = Vec::new();
+        for (index, mount) in part.container.volume_mounts.iter().flatten().enumerate() {
+            let find = |v: &&Volume| v.name == mount.name;
+            let Some(volume) = pod.spec().volumes.iter().flatten().find(find) else {
+                let why = format!("cannot find volume \"{}\" to mount into container \"{}\"", mount.name, part.name());
+                return Err(Trouble::new("CreateContainerConfigError", why));
+            };
+            let mut source = self.path(pod, volume);
+            if let Some(sub) = sub_path(mount, env)? {
+                let target = self.folder(pod).join("subpaths").join(part.name()).join(index.to_string());
+                let bound = subpath::open_beneath(&source, &sub).and_then(|held| subpath::bind(&held, &target));
+                bound.map_err(|e| {
+                    let why = format!(
+                        "failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {e}",
+                        mount.name,
+                        part.name()
+                    );
+                    Trouble::new("CreateContainerConfigError", why)
+                })?;
+                source = target;
+            }
+            mounts.push(Mounted { source, destination: absolute(&mount.mount_path), options: options(mount, volume) });
+        }
+        Ok(mounts)
+    }
+}
+
+fn sub_path(mount: &VolumeMount, env: &Env) -> Result<Option<String>, Trouble> {
+    if let Some(expression) = mount.sub_path_expr.as_deref().filter(|s| !s.is_empty()) {
+        let missing = std::cell::Cell::new(false);
+        let expanded = expand(expression, |name| {
+            missing.set(missing.get() || env.get(name).is_none());
+            env.get(name).map(str::to_owned)
+        });
+        return match missing.get() {
+            true => Err(Trouble::new("CreateContainerConfigError", format!("missing value for \"{expression}\""))),
+            false => Ok(Some(expanded)),
+        };
+    }
+    Ok(mount.sub_path.clone().filter(|s| !s.is_empty()))
+}
+
+/// A mount path without a leading slash is meant from the root.
+fn absolute(path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+}
+
+fn options(mount: &VolumeMount, volume: &Volume) -> Vec<String> {
+    let managed = volume.config_map.is_some()
+        || volume.secret.is_some()
+        || volume.projected.is_some()
+        || volume.downward_api.is_some();
+    let read_only = managed || is_read_only(volume) || mount.read_only == Some(true);
+    let recursive = matches!(mount.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible"));
+    let mode = match (read_only, recursive) {
+        (true, true) => "rro",
+        (true, false) => "ro",
+        (false, _) => "rw",
+    };
+    let propagation = match mount.mount_propagation.as_deref() {
+        Some("HostToContainer") => "rslave",
+        Some("Bidirectional") => "rshared",
+        _ => "rprivate",
+    };
+    ["rbind", propagation, mode].map(str::to_owned).to_vec()
+}

@@ -1,0 +1,114 @@
+//! Who has which PersistentVolume: links below the Pods' folders, by which other Pods, and later agents, know that it is taken.
+//!
+//! Upstream: that a volume is for one Pod alone is a matter of its name (`IsVolumeMountedElsewhere` of the kubelet's volume
+//! manager), whose its files are of what is mounted (`SetUpAt` of the plugin `local`): two volumes may be one folder.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::unix::fs::{MetadataExt, symlink},
+    path::{Path, PathBuf},
+};
+
+use k8s_openapi::api::core::v1::{Pod, Volume};
+
+use super::{
+    Volumes,
+    claims::{self, Place},
+    fs_group, is_read_only, mount_error, ownership,
+};
+use crate::{
+    api::persistent_volume::Used,
+    node::{executor::Trouble, spec::PodExt},
+};
+
+impl Volumes {
+    /// Makes the links to where the volume of a claim is.
+    ///
+    /// 1. see that the claim has one, 2. see what it is here, 3. see that it is there, 4. give it to the Pod's group, 5. take it.
+    pub(super) async fn prepare_claim(&self, pod: &Pod, volume: &Volume, used: &Used) -> Result<(), Trouble> {
+        let link = self.folder(pod).join("volumes").join(&volume.name);
+        if fs::metadata(&link).is_ok() {
+            return Ok(());
+        }
+        // What it led to is gone, as after a boot: whatever comes in its place is another volume to look at.
+        fs::remove_file(&link).ok();
+        let unprocessed = |why: String| claims::unprocessed(&volume.name, why);
+        let claim = self.objects.claim(pod, &used.name).await.map_err(unprocessed)?;
+        let name = claims::bound(pod, used, &claim).map_err(unprocessed)?;
+        let (found, node) = self.objects.volume(name, pod.spec().node_name.as_deref()).await.map_err(unprocessed)?;
+        let place = claims::place(pod, volume, &claim, &found, node.as_ref())?;
+        place.check()?;
+        self.must_be_free(pod, &place)?;
+        let failed = |why: io::Error| mount_error(&place.volume, format!("{}: {why}", place.path.display()));
+        // As upstream: whoever has it first says whose it is, unless for reading alone.
+        if !is_read_only(volume) && !self.others(pod).any(|(_, at)| is_same(&at, &place.path)) {
+            own(pod, &place).await.map_err(failed)?;
+        }
+        // What a panic left behind is sound: a link is made at once or not at all.
+        let _taking = self.taking.lock().unwrap_or_else(|p| p.into_inner());
+        self.must_be_free(pod, &place)?;
+        let taken = self.taken(pod).join(&place.volume);
+        [taken, link].iter().try_for_each(|link| lead(link, &place.path)).map_err(failed)
+    }
+
+    fn taken(&self, pod: &Pod) -> PathBuf {
+        self.folder(pod).join("taken")
+    }
+
+    /// What other Pods have: the names of PersistentVolumes, and where these are.
+    fn others(&self, pod: &Pod) -> impl Iterator<Item = (OsString, PathBuf)> {
+        let own = self.folder(pod);
+        entries(&self.pods)
+            .filter(move |other| other.path() != own)
+            .flat_map(|other| entries(&other.path().join("taken")))
+            .filter_map(|link| Some((link.file_name(), fs::read_link(link.path()).ok()?)))
+    }
+
+    fn must_be_free(&self, pod: &Pod, place: &Place) -> Result<(), Trouble> {
+        if place.alone && self.others(pod).any(|(name, _)| name == *place.volume) {
+            let stage = if place.block { "MapVolume.SetUpDevice" } else { "MountVolume.SetUp" };
+            let why = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+            return Err(place.failed(stage, why));
+        }
+        Ok(())
+    }
+
+    /// Leaves the volumes of the Pod's claims to whoever waits for them. All errors, in words.
+    pub(super) fn let_go(&self, pod: &Pod) -> Vec<String> {
+        let folders = [self.folder(pod).join("volumes"), self.taken(pod)];
+        let all = folders.iter().flat_map(|folder| entries(folder));
+        let links = all.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
+        let failed = |path: PathBuf| Some(format!("{}: {}", path.display(), fs::remove_file(&path).err()?));
+        links.filter_map(|link| failed(link.path())).collect()
+    }
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = fs::DirEntry> + use<> {
+    fs::read_dir(folder).into_iter().flatten().flatten()
+}
+
+/// Whether two paths lead to one folder or device.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let id = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    a == b || id(a).is_some_and(|a| Some(a) == id(b))
+}
+
+/// Makes a link, in the place of one that there may be.
+fn lead(link: &Path, to: &Path) -> io::Result<()> {
+    fs::remove_file(link).ok();
+    fs::create_dir_all(link.parent().unwrap_or(link))?;
+    symlink(to, link)
+}
+
+/// Gives a volume to the group that the Pod names. Paths of the host stay as they are.
+async fn own(pod: &Pod, place: &Place) -> io::Result<()> {
+    let Some(group) = fs_group(pod).filter(|_| place.kind == claims::Kind::Local && !place.block) else {
+        return Ok(());
+    };
+    let context = pod.spec().security_context.as_ref();
+    let on_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
+    let path = place.path.clone();
+    let given = tokio::task::spawn_blocking(move || ownership::give(&path, group, on_mismatch));
+    given.await.map_err(io::Error::other)?
+}
