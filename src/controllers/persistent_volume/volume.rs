@@ -112,6 +112,10 @@ fn released(volume: &PersistentVolume, absent: &Guard, now: Timestamp, plan: &mu
             failed("VolumeFailedDelete", undeletable(volume))
         }
         ("Released", "Recycle") => failed("VolumeFailedRecycle", "No recycler plugin found for the volume!".into()),
+        ("Released", "Retain" | "Delete") => None,
+        ("Released", _) => {
+            failed("VolumeUnknownReclaimPolicy", "Volume has unrecognized PersistentVolumeReclaimPolicy".into())
+        }
         _ => phase(volume, "Released", None, now),
     };
     plan.then(write.into_iter().map(|write| write.guarded(absent.clone())).collect());

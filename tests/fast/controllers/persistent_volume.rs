@@ -276,6 +276,7 @@ fn a_volume_follows_its_claim() {
         ("nobody can delete it", "Released", with("Delete"), None, "Failed"),
         ("nobody can clean it", "Released", with("Recycle"), None, "Failed"),
         ("nothing more is tried", "Failed", with("Delete"), None, ""),
+        ("nobody knows what to do", "Released", with("Shred"), None, "Failed"),
     ] {
         let plan = volume::plan(&pv("v", phase, spec), claim, at(0));
         let written = plan.writes().next().map(|write| write.request.body.clone().unwrap()["status"]["phase"].clone());
@@ -384,12 +385,19 @@ fn what_is_in_use_stays() {
 
 #[test]
 fn a_volume_that_nobody_can_delete_says_so() {
-    let told = |source: Value| {
-        let spec = merged(merged(to("c", json!("c1")), json!({ "persistentVolumeReclaimPolicy": "Delete" })), source);
+    let note = |policy: &str, source: Value| {
+        let spec = merged(merged(to("c", json!("c1")), json!({ "persistentVolumeReclaimPolicy": policy })), source);
         let plan = volume::plan(&pv("v", "Released", spec), None, at(0));
-        let note = plan.writes().next().unwrap().done.clone().unwrap();
-        assert_eq!(note.reason, "VolumeFailedDelete");
-        note.message
+        let write = plan.writes().next().unwrap();
+        let note = write.done.clone().unwrap();
+        assert!(note.warning);
+        assert_eq!(write.request.body.as_ref().unwrap()["status"]["message"], *note.message);
+        (note.reason, note.message)
+    };
+    let told = |source: Value| {
+        let (reason, message) = note("Delete", source);
+        assert_eq!(reason, "VolumeFailedDelete");
+        message
     };
     let host = |path: &str| told(json!({ "hostPath": { "path": path } }));
     assert_eq!(host("/srv/x"), "host_path deleter only supports /tmp/.+ but received provided /srv/x");
@@ -402,6 +410,12 @@ fn a_volume_that_nobody_can_delete_says_so() {
         told(json!({ "local": { "path": "/mnt/x" } })),
         "error getting deleter volume plugin for volume \"v\": no deletable volume plugin matched"
     );
+    let local = || json!({ "local": { "path": "/mnt/x" } });
+    let recycled = note("Recycle", local());
+    assert_eq!((recycled.0, recycled.1.as_str()), ("VolumeFailedRecycle", "No recycler plugin found for the volume!"));
+    let unknown = note("Shred", local());
+    let words = "Volume has unrecognized PersistentVolumeReclaimPolicy";
+    assert_eq!((unknown.0, unknown.1.as_str()), ("VolumeUnknownReclaimPolicy", words));
 }
 
 #[test]
