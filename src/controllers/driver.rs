@@ -408,3 +408,6 @@ fn shown<K: Typed>(informer: &Informer<K>, awaited: &Awaited) -> bool {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@ use expect_test::{Expect, expect};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::api::kinds::registry::Registry;
 
 fn check(kind: &str, object: Value, related: Related, wanted: Expect) {
     let now = "2026-11-20T12:00:00Z".parse().expect("a time");
@@ -274,4 +275,27 @@ fn an_autoscaler() {
           AbleToScale  True    ReadyForNewScale  it is well
     "#]],
     );
+}
+
+/// A kind that somebody has defined gets all its fields, whatever its name: what ours of that name is says nothing of it.
+#[test]
+fn a_namesake_of_a_kind_of_ours() {
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "nodes.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Cluster", "names": {"plural": "nodes", "singular": "node", "kind": "Node"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true}}}],
+        },
+        "status": {"conditions": [{"type": "Established", "status": "True"}]},
+    });
+    let registry = Registry::default();
+    registry.put(&Object(definition));
+    let kinds = registry.now();
+    let kind = |word: &str| kinds.lookup(word).expect("it is known");
+    assert_eq!([own_page(kind("nodes.example.com")), own_page(kind("nodes"))], ["", "Node"]);
+    let thing =
+        json!({"apiVersion": "example.com/v1", "kind": "Node", "metadata": {"name": "a"}, "spec": {"petals": 5}});
+    let page = page(own_page(kind("nodes.example.com")), &Object(thing), &Related::default(), Timestamp::UNIX_EPOCH);
+    assert!(page.to_string().contains("Petals:  5"), "{page}");
 }

@@ -186,6 +186,9 @@ async fn a_report_that_makes_no_sense_is_refused() {
         with("/time", json!("yesterday")),
         with("/node/memory", json!(-1)),
         with("/pods/0/windowMs", json!("15s")),
+        // Clients read it as a duration, of which more is none.
+        with("/pods/0/windowMs", json!(3_600_001)),
+        with("/node/windowMs", json!(u64::MAX)),
         with("/pods/0/containers", containers.into()),
         with("/pods/0/containers/0/name", "c".repeat(64).into()),
     ] {
@@ -193,6 +196,39 @@ async fn a_report_that_makes_no_sense_is_refused() {
         assert_eq!(status.code, 400, "{body}");
     }
     assert!(listed(&api, NODE_METRICS, Options::default()).await.is_empty(), "nothing of it was kept");
+}
+
+/// What a node says of time is told as far as it can be true: a clock that is far off says nothing.
+#[tokio::test(start_paused = true)]
+async fn the_times_of_a_node_are_told_within_bounds() {
+    let api = api().await;
+    for (time, shown) in [
+        ("2026-01-01T00:59:59Z", "2026-01-01T00:59:59Z"),
+        ("2025-12-31T23:00:01Z", "2025-12-31T23:00:01Z"),
+        ("2026-01-01T01:00:00Z", START),
+        ("1970-01-01T00:00:00Z", START),
+        ("9999-12-30T00:00:00Z", START),
+    ] {
+        let mut body = serde_json::to_value(report(Vec::new())).unwrap();
+        body["time"] = time.into();
+        body["node"]["windowMs"] = 3_600_000.into();
+        put(&api, User::system("test"), "n1", body).await.unwrap();
+        let metrics = api.get(NODE_METRICS, "n1").await.unwrap();
+        assert_eq!((&metrics.0["timestamp"], &metrics.0["window"]), (&json!(shown), &json!("1h0m0s")), "{time}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_on_trial_is_judged_and_not_kept() {
+    let api = api().await;
+    let trial = |body: Value| {
+        let options = Options { dry_run: true, ..Options::default() };
+        let request = request(Verb::Update, "nodes", "n1", Some(body), options);
+        api.0.handle(Request { subresource: Some("usage".to_owned()), namespace: None, ..request })
+    };
+    trial(serde_json::to_value(report(Vec::new())).unwrap()).await.unwrap();
+    assert_eq!(trial(json!({})).await.unwrap_err().code, 400);
+    assert!(listed(&api, NODE_METRICS, Options::default()).await.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

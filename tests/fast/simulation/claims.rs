@@ -98,3 +98,36 @@ fn every_volume_has_one_claim() {
         cluster.until("it is gone", |cluster| phase(cluster).is_none()).await;
     });
 }
+
+/// A claim that stands where that of a Pod's own volume belongs is left alone, and told of; when it goes, the Pod's own comes.
+#[test]
+fn a_claim_in_the_way_of_an_ephemeral_volume_is_not_taken() {
+    run(async {
+        let mut cluster = Cluster::new(5).await;
+        cluster.add_namespace("a").await;
+        cluster.create("persistentvolumeclaims", "a", claim("web-scratch", 1)).await;
+        let template = json!({ "spec": claim("", 1)["spec"] });
+        cluster
+            .create(
+                "pods",
+                "a",
+                json!({ "metadata": { "name": "web" }, "spec": {
+                    "containers": [{ "name": "c", "image": "i:1" }],
+                    "volumes": [{ "name": "scratch", "ephemeral": { "volumeClaimTemplate": template } }],
+                } }),
+            )
+            .await;
+        let why = "FailedBinding: ephemeral volume scratch: PVC a/web-scratch was not created for pod a/web (pod is not owner)";
+        while !cluster.events("a").await.iter().any(|event| event == why) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let key = Key::new("a", "web-scratch");
+        let owner = |cluster: &Cluster| {
+            let claim = cluster.seen.persistent_volume_claims.get(&key)?;
+            Some(claim.metadata.owner_references.as_ref()?[0].name.clone())
+        };
+        assert_eq!(owner(&cluster), None);
+        cluster.delete("persistentvolumeclaims", &key).await;
+        cluster.until("it has its own", |cluster| owner(cluster).as_deref() == Some("web")).await;
+    });
+}

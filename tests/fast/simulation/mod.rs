@@ -24,6 +24,7 @@ mod stories;
 mod whole;
 mod wishes;
 mod world;
+mod zones;
 
 use std::time::Duration;
 

@@ -1,0 +1,77 @@
+//! What becomes of a key after its plan, on a paused clock and a way to the server on which all is refused.
+
+use async_trait::async_trait;
+use serde_json::json;
+use tokio::{sync::mpsc::Receiver, time::Instant};
+
+use super::*;
+use crate::{
+    api::{WatchEvent, rpc::Session},
+    client::{Stream, Transport},
+};
+
+struct Closed;
+
+#[async_trait]
+impl Transport for Closed {
+    async fn call(&self, _: Request) -> Result<Response, Status> {
+        Err(Status::internal("no"))
+    }
+    async fn watch(&self, _: Request) -> Result<Receiver<WatchEvent>, Status> {
+        Err(Status::internal("no"))
+    }
+    async fn dial(&self, _: &str) -> Result<Stream, Status> {
+        Err(Status::internal("no"))
+    }
+    async fn sessions(&self, _: &str) -> Result<Receiver<Session>, Status> {
+        Err(Status::internal("no"))
+    }
+}
+
+/// Writes what is refused, and wants to be back in 20 s.
+static STUBBORN: Row = Row {
+    name: "stubborn",
+    workers: 1,
+    wire: |_| (),
+    reconcile: |_, key| {
+        let pod = json!({ "metadata": { "name": key.name, "namespace": "default" } });
+        let mut plan = Plan::default();
+        // The invariant: so much is a Pod.
+        plan.then(vec![Write::create(&serde_json::from_value::<Pod>(pod).expect("a Pod"))]);
+        plan.requeue(Duration::from_secs(20));
+        plan
+    },
+};
+
+fn driver(row: &'static Row) -> Driver {
+    let env = Env::simulated("2026-01-01T00:00:00Z".parse().expect("a time"), 1);
+    let client = Client::new(Arc::new(Closed), row.name);
+    let world = World {
+        informers: Informers::start(client.clone()),
+        catalog: super::super::catalog::Catalog::start(&client),
+        heartbeats: Default::default(),
+        scales: Default::default(),
+        autoscaling: Default::default(),
+        config: Default::default(),
+    };
+    let recorder = Recorder::new(client.clone(), env.clone(), row.name, None);
+    Driver { row, world: Arc::new(world), client, env, recorder, queue: Queue::new(), memory: Default::default() }
+}
+
+/// A write that has been refused often is tried ever later; what the key is due for otherwise does not wait for that.
+#[tokio::test(start_paused = true)]
+async fn what_is_due_does_not_wait_for_a_refused_write() {
+    let driver = driver(&STUBBORN);
+    let key = Key::new("default", "web");
+    let mut waits = Vec::new();
+    for _ in 0..16 {
+        let start = Instant::now();
+        driver.reconcile(&key).await;
+        assert_eq!(driver.queue.get().await, key);
+        driver.queue.done(&key);
+        waits.push(start.elapsed());
+    }
+    assert!(waits[0] < Duration::from_millis(50), "{waits:?}: a refused write is tried again soon");
+    assert!(waits.iter().all(|wait| *wait <= Duration::from_secs(20)), "{waits:?}");
+    assert_eq!(driver.queue.failures(&key), 16);
+}
