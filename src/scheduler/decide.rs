@@ -211,16 +211,27 @@ pub fn check(pod: &PodInfo, cluster: &Cluster, profile: &Profile, slot: usize) -
     }
 }
 
-/// Whether a node takes a Pod as things are, or may once the Pod has made room on it; if not, who turns it away.
-pub fn may_fit(pod: &PodInfo, cluster: &Cluster, profile: &Profile, node: &NodeInfo) -> Result<(), &'static str> {
-    let makes_room = || {
-        let less = |other: &Arc<PodInfo>| other.priority < pod.priority && !other.is_terminating();
-        pod.may_preempt() && node.load.pods().any(less)
-    };
-    match check(pod, cluster, profile, node.slot) {
-        Some((plugin, rejection)) if !(rejection.resolvable && makes_room()) => Err(plugin),
-        _ => Ok(()),
+/// Whether a node takes a Pod as things are, or may once the Pod has made room on it; if not, who turns it away. One plugin
+/// is set up and asked after the other: what most of them say needs a look at this node alone, and of Pods that others turn
+/// away nothing is counted all over the cluster.
+pub fn may_fit(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile, slot: usize) -> Result<(), &'static str> {
+    let less = |other: &Arc<PodInfo>| other.priority < pod.priority && !other.is_terminating();
+    let makes_room = pod.may_preempt() && cluster.at(slot).is_some_and(|node| node.load.pods().any(less));
+    for (name, plugin) in profile.filters() {
+        plugin.prepare(pod, cluster);
+        let Some(node) = cluster.at(slot) else { return Err(name) };
+        let rejection = match plugin.pre_filter(pod, cluster) {
+            PreFilter::Skip => None,
+            PreFilter::Check(check) => check(node),
+            PreFilter::Refuse(why) => Some(Rejection::always(why)),
+            PreFilter::Only(names, _) if !names.contains(&node.name) => Some(Rejection::always(unnamed(&[name]))),
+            PreFilter::Only(_, check) => check.and_then(|check| check(node)),
+        };
+        if rejection.is_some_and(|rejection| !(rejection.resolvable && makes_room)) {
+            return Err(name);
+        }
     }
+    Ok(())
 }
 
 impl Search {

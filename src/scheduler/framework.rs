@@ -114,12 +114,48 @@ pub enum Change {
     Class(Option<Arc<StorageClass>>, Arc<StorageClass>),
 }
 
+/// The kinds of changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    NodeAdded,
+    NodeRemoved,
+    NodeAllocatable,
+    NodeLabels,
+    NodeTaints,
+    NodeUnschedulable,
+    PodAdded,
+    PodChanged,
+    PodRemoved,
+    Namespace,
+    Claim,
+    Volume,
+    Class,
+}
+
 impl Change {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Change::NodeAdded => Kind::NodeAdded,
+            Change::NodeRemoved => Kind::NodeRemoved,
+            Change::NodeAllocatable => Kind::NodeAllocatable,
+            Change::NodeLabels => Kind::NodeLabels,
+            Change::NodeTaints => Kind::NodeTaints,
+            Change::NodeUnschedulable => Kind::NodeUnschedulable,
+            Change::PodAdded(_) => Kind::PodAdded,
+            Change::PodChanged(..) => Kind::PodChanged,
+            Change::PodRemoved(_) => Kind::PodRemoved,
+            Change::Namespace => Kind::Namespace,
+            Change::Claim(_) => Kind::Claim,
+            Change::Volume(..) => Kind::Volume,
+            Change::Class(..) => Kind::Class,
+        }
+    }
+
     /// Whether a Pod may be in want of another node if this happens where room is being made for it: the node may be out of
     /// the question now, or what became free there may have been taken.
     pub fn may_end_hopes(&self) -> bool {
-        use Change::{NodeAllocatable, NodeLabels, NodeTaints, NodeUnschedulable, PodRemoved};
-        matches!(self, NodeAllocatable | NodeLabels | NodeTaints | NodeUnschedulable | PodRemoved(_))
+        use Kind::{NodeAllocatable, NodeLabels, NodeTaints, NodeUnschedulable, PodRemoved};
+        matches!(self.kind(), NodeAllocatable | NodeLabels | NodeTaints | NodeUnschedulable | PodRemoved)
     }
 }
 
@@ -180,9 +216,9 @@ pub trait Plugin: Send + Sync {
     /// Gives back what was kept for a Pod: it is bound, or will not be.
     fn unreserve(&self, _pod: &PodInfo, _: &mut Cluster) {}
 
-    /// Whether a change may help a Pod that this plugin turned away.
+    /// Whether a change of a kind that this plugin hears of may help a Pod that it turned away.
     fn wakes(&self, _pod: &PodInfo, _change: &Change) -> Wakes {
-        Wakes::No
+        Wakes::Here
     }
 }
 
@@ -208,6 +244,8 @@ pub struct Row {
     /// Of its scores, by default.
     pub weight: i64,
     pub points: &'static [Point],
+    /// The changes that may help Pods that it turned away; of all others these are not even asked about.
+    pub hears: &'static [Kind],
     /// Sets it up with its `args`, null where there are none. An error names the field.
     pub make: fn(&Value) -> Result<Box<dyn Plugin>, String>,
 }

@@ -8,7 +8,7 @@ use super::{
     cluster::{Cluster, NodeInfo},
     decide::Search,
     framework::{Change, Plugin, Point, PostFilter, PreBind, Reason, Row, Wakes},
-    plugins::PLUGINS,
+    plugins::{NOBODY, PLUGINS, hears},
     pod::{NAME, PodInfo},
 };
 use crate::api::Env;
@@ -187,8 +187,12 @@ impl Profile {
 
     /// Whether a change may help a Pod that the plugin of this name turned away.
     pub fn wakes(&self, plugin: &str, pod: &PodInfo, change: &Change) -> Wakes {
-        let plugin = self.plugins.iter().find(|(name, _)| *name == plugin);
-        plugin.map_or(Wakes::No, |(_, plugin)| plugin.wakes(pod, change))
+        if !hears(plugin, change) {
+            return Wakes::No;
+        }
+        let found = self.plugins.iter().find(|(name, _)| *name == plugin);
+        let nobody = if plugin == NOBODY { Wakes::Here } else { Wakes::No };
+        found.map_or(nobody, |(_, plugin)| plugin.wakes(pod, change))
     }
 
     /// How many nodes that fit are enough, of so many: upstream's sampling, all of a cluster of up to 100.

@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{
     config::Config,
     framework::{Change, Wakes},
-    plugins::priority_sort,
+    plugins::{self, NOBODY, priority_sort},
     pod::PodInfo,
 };
 use crate::client::Key;
@@ -84,8 +84,8 @@ pub struct Queue {
     max_backoff: Duration,
     pods: HashMap<Key, Waiting>,
     active: BTreeSet<Rank>,
-    /// The parked ones, in the order in which they were tried.
-    parked: BTreeSet<(u64, Key)>,
+    /// The parked ones by who turned them away, in the order in which they were tried.
+    parked: BTreeMap<&'static str, BTreeSet<(u64, Key)>>,
     /// When each Pod in backoff or parked is due.
     due: BTreeSet<(Instant, Key)>,
     /// The ones in backoff that no error put there.
@@ -109,7 +109,7 @@ impl Queue {
             max_backoff,
             pods: HashMap::new(),
             active: BTreeSet::new(),
-            parked: BTreeSet::new(),
+            parked: BTreeMap::new(),
             due: BTreeSet::new(),
             eager: BTreeSet::new(),
             arrivals: 0,
@@ -190,8 +190,11 @@ impl Queue {
     }
 
     /// No node fits, as `message` says: it waits for a change that one of the plugins names, or for a while.
-    pub fn park(&mut self, pod: &PodInfo, plugins: BTreeSet<&'static str>, message: &str) {
+    pub fn park(&mut self, pod: &PodInfo, mut plugins: BTreeSet<&'static str>, message: &str) {
         if self.is_in_flight(pod) {
+            if plugins.is_empty() {
+                plugins.insert(NOBODY);
+            }
             let until = Instant::now() + MAX_PARKED;
             self.failed(&pod.key, "Unschedulable", message);
             self.set(&pod.key, Place::Parked(Parked { plugins, until }));
@@ -240,36 +243,45 @@ impl Queue {
 
     /// Moves the parked Pods that changes help: those for which a plugin that turned them away says so (`wakes`) and, where
     /// it says that only of the place where it happened, that now fit there (`fits`; else it tells who turns them away).
+    /// Nothing is asked about those whose plugins do not hear of such changes: most changes help nobody.
     pub fn on_changes(
         &mut self,
         changes: &[Change],
         wakes: impl Fn(&PodInfo, &str, &Change) -> Wakes,
-        fits: impl Fn(&PodInfo) -> Result<(), Option<&'static str>>,
+        mut fits: impl FnMut(&PodInfo) -> Result<(), Option<&'static str>>,
     ) {
-        if changes.is_empty() || self.parked.is_empty() {
-            return;
+        for (key, told) in self.helped(changes, wakes) {
+            let Some(waiting) = self.pods.get(&key) else { continue };
+            match if told == Wakes::Anywhere { Ok(()) } else { fits(&waiting.pod) } {
+                Ok(()) => self.try_again(&key),
+                // It is this one now that turns it away there.
+                Err(plugin) => plugin.into_iter().for_each(|plugin| self.also_turned_away(&key, plugin)),
+            }
         }
+    }
+
+    /// Whom changes may help and where, in the order in which they were tried.
+    fn helped(&self, changes: &[Change], wakes: impl Fn(&PodInfo, &str, &Change) -> Wakes) -> Vec<(Key, Wakes)> {
+        let hears = |plugin: &str| changes.iter().any(|change| plugins::hears(plugin, change));
+        let listening = self.parked.iter().filter(|(plugin, _)| hears(plugin));
+        let mut asked: Vec<&(u64, Key)> = listening.flat_map(|(_, pods)| pods).collect();
+        asked.sort_unstable();
+        asked.dedup();
         let helped = |(_, key): &(u64, Key)| {
             let waiting = self.pods.get(key)?;
             let Place::Parked(parked) = &waiting.place else { return None };
-            let told =
-                parked.plugins.iter().flat_map(|name| changes.iter().map(|c| wakes(&waiting.pod, name, c))).max();
-            // Nobody turned it away: there was no node.
-            let told = told.unwrap_or(Wakes::Here);
-            (told != Wakes::No).then(|| (key.clone(), told))
+            let told = parked.plugins.iter().flat_map(|name| changes.iter().map(|c| wakes(&waiting.pod, name, c)));
+            told.max().filter(|told| *told != Wakes::No).map(|told| (key.clone(), told))
         };
-        let helped: Vec<(Key, Wakes)> = self.parked.iter().filter_map(helped).collect();
-        for (key, told) in helped {
-            let Some(waiting) = self.pods.get_mut(&key) else { continue };
-            match if told == Wakes::Anywhere { Ok(()) } else { fits(&waiting.pod) } {
-                Ok(()) => self.try_again(&key),
-                Err(plugin) => {
-                    // It is this one now that turns it away there.
-                    if let Place::Parked(parked) = &mut waiting.place {
-                        parked.plugins.extend(plugin);
-                    }
-                }
-            }
+        asked.into_iter().filter_map(helped).collect()
+    }
+
+    fn also_turned_away(&mut self, key: &Key, plugin: &'static str) {
+        let Some(waiting) = self.pods.get_mut(key) else { return };
+        if let Place::Parked(parked) = &mut waiting.place
+            && parked.plugins.insert(plugin)
+        {
+            self.parked.entry(plugin).or_default().insert((waiting.arrival, key.clone()));
         }
     }
 
@@ -341,7 +353,9 @@ impl Queue {
             }
             Place::Parked(parked) => {
                 self.due.insert((parked.until, key.clone()));
-                self.parked.insert((waiting.arrival, key.clone()));
+                for plugin in &parked.plugins {
+                    self.parked.entry(*plugin).or_default().insert((waiting.arrival, key.clone()));
+                }
             }
             Place::InFlight => {}
         }
@@ -361,7 +375,12 @@ impl Queue {
             }
             Place::Parked(parked) => {
                 self.due.remove(&(parked.until, key.clone()));
-                self.parked.remove(&(waiting.arrival, key.clone()));
+                let entry = (waiting.arrival, key.clone());
+                for plugin in &parked.plugins {
+                    if let Some(pods) = self.parked.get_mut(plugin) {
+                        pods.remove(&entry);
+                    }
+                }
             }
             Place::InFlight => {}
         }

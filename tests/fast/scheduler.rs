@@ -11,6 +11,7 @@ mod run;
 mod scores;
 mod spread;
 mod volumes;
+mod waking;
 
 use std::sync::Arc;
 

@@ -229,14 +229,13 @@ impl Scheduler {
 
     /// Likewise, of those that `concerned` names.
     fn wake(&mut self, changes: &[Change], node: Option<&str>, concerned: impl Fn(&PodInfo) -> bool) {
-        let node = node.and_then(|node| self.cluster.node(node));
-        let (config, cluster) = (&self.config, &self.cluster);
-        let profile = |pod: &PodInfo| config.profile(pod.scheduler()).filter(|_| concerned(pod));
+        let slot = node.and_then(|node| self.cluster.node(node)).map(|node| node.slot);
+        let profile = |pod: &PodInfo| self.config.profile(pod.scheduler()).filter(|_| concerned(pod));
         self.queue.on_changes(
             changes,
             |pod, plugin, change| profile(pod).map_or(Wakes::No, |profile| profile.wakes(plugin, pod, change)),
-            |pod| match (profile(pod), node) {
-                (Some(profile), Some(node)) => decide::may_fit(pod, cluster, profile, node).map_err(Some),
+            |pod| match (profile(pod), slot) {
+                (Some(profile), Some(slot)) => decide::may_fit(pod, &mut self.cluster, profile, slot).map_err(Some),
                 _ => Err(None),
             },
         );

@@ -12,8 +12,13 @@ use crate::scheduler::{
     pod::PodInfo,
 };
 
-pub const ROW: Row =
-    Row { name: "NodeResourcesBalancedAllocation", weight: 1, points: &[Point::PreScore, Point::Score], make };
+pub const ROW: Row = Row {
+    name: "NodeResourcesBalancedAllocation",
+    weight: 1,
+    points: &[Point::PreScore, Point::Score],
+    hears: &[],
+    make,
+};
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]

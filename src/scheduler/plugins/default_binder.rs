@@ -5,7 +5,8 @@ use super::{
     plain,
 };
 
-pub const ROW: Row = Row { name: "DefaultBinder", weight: 0, points: &[Point::Bind], make: plain::<DefaultBinder> };
+pub const ROW: Row =
+    Row { name: "DefaultBinder", weight: 0, points: &[Point::Bind], hears: &[], make: plain::<DefaultBinder> };
 
 #[derive(Default)]
 struct DefaultBinder;

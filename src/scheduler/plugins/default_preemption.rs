@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-pub const ROW: Row = Row { name: "DefaultPreemption", weight: 0, points: &[Point::PostFilter], make };
+pub const ROW: Row = Row { name: "DefaultPreemption", weight: 0, points: &[Point::PostFilter], hears: &[], make };
 
 /// What a condition says of a Pod that was deleted for another one.
 pub const REASON: &str = "PreemptionByScheduler";

@@ -1,7 +1,7 @@
 //! NodePorts: no two Pods of a node share a host port.
 
 use super::{
-    super::framework::{Change, Plugin, Point, PreFilter, Rejection, Row, Wakes},
+    super::framework::{Change, Kind, Plugin, Point, PreFilter, Rejection, Row, Wakes},
     plain,
 };
 use crate::scheduler::{
@@ -9,8 +9,13 @@ use crate::scheduler::{
     pod::{HostPort, PodInfo},
 };
 
-pub const ROW: Row =
-    Row { name: "NodePorts", weight: 0, points: &[Point::PreFilter, Point::Filter], make: plain::<NodePorts> };
+pub const ROW: Row = Row {
+    name: "NodePorts",
+    weight: 0,
+    points: &[Point::PreFilter, Point::Filter],
+    hears: &[Kind::NodeAdded, Kind::PodRemoved],
+    make: plain::<NodePorts>,
+};
 
 #[derive(Default)]
 struct NodePorts;
@@ -35,10 +40,9 @@ impl Plugin for NodePorts {
 
     fn wakes(&self, pod: &PodInfo, change: &Change) -> Wakes {
         let frees = |other: &PodInfo| pod.ports.iter().any(|a| other.ports.iter().any(|b| collide(a, b)));
-        Wakes::here(match change {
-            Change::NodeAdded => true,
-            Change::PodRemoved(other) => frees(other),
-            _ => false,
-        })
+        match change {
+            Change::PodRemoved(other) => Wakes::here(frees(other)),
+            _ => Wakes::Here,
+        }
     }
 }

@@ -9,7 +9,8 @@ use crate::scheduler::{
     pod::PodInfo,
 };
 
-pub const ROW: Row = Row { name: "ImageLocality", weight: 1, points: &[Point::Score], make: plain::<ImageLocality> };
+pub const ROW: Row =
+    Row { name: "ImageLocality", weight: 1, points: &[Point::Score], hears: &[], make: plain::<ImageLocality> };
 
 const MEGABYTE: i64 = 1024 * 1024;
 /// Less than this is pulled soon enough.

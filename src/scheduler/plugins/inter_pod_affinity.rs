@@ -6,7 +6,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::super::framework::{Change, MAX_SCORE, Plugin, Point, PreFilter, Rejection, Row, Wakes, args};
+use super::super::framework::{Change, Kind, MAX_SCORE, Plugin, Point, PreFilter, Rejection, Row, Wakes, args};
 use crate::scheduler::{
     cluster::{Cluster, NodeInfo},
     index::{Class, Topology},
@@ -18,6 +18,7 @@ pub const ROW: Row = Row {
     name: "InterPodAffinity",
     weight: 2,
     points: &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score],
+    hears: &[Kind::NodeAdded, Kind::NodeLabels, Kind::Namespace, Kind::PodAdded, Kind::PodRemoved, Kind::PodChanged],
     make,
 };
 
@@ -218,11 +219,10 @@ impl Plugin for InterPodAffinityArgs {
         let feared = |other: &PodInfo| affinity.anti.iter().any(|term| meant(term, other));
         let repels = |other: &PodInfo| other.affinity.anti.iter().any(|term| meant(term, pod));
         Wakes::anywhere(match change {
-            Change::NodeAdded | Change::NodeLabels | Change::Namespace => true,
             Change::PodAdded(other) => wanted(other),
             Change::PodRemoved(other) => wanted(other) || feared(other) || repels(other),
             Change::PodChanged(old, new) => wanted(new) || wanted(old) || feared(old) || repels(old),
-            _ => false,
+            _ => true,
         })
     }
 }

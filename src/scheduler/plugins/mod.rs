@@ -19,7 +19,7 @@ mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
 
-use super::framework::Row;
+use super::framework::{Change, Kind, Row};
 pub use default_preemption::REASON as PREEMPTED;
 
 /// The table, with upstream's default weights.
@@ -43,6 +43,17 @@ pub static PLUGINS: &[Row] = &[
     image_locality::ROW,
     default_binder::ROW,
 ];
+
+/// Who turned a Pod away if there was no node.
+pub const NOBODY: &str = "";
+
+/// Whether a change may help any Pod that the plugin of this name turned away.
+pub fn hears(plugin: &str, change: &Change) -> bool {
+    if plugin == NOBODY {
+        return change.kind() == Kind::NodeAdded;
+    }
+    PLUGINS.iter().any(|row| row.name == plugin && row.hears.contains(&change.kind()))
+}
 
 /// Sets up a plugin that takes no arguments.
 fn plain<P: super::framework::Plugin + Default + 'static>(

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{NodeAffinity as Affinity, NodeSelectorTerm};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::super::framework::{Change, Filter, Plugin, Point, PreFilter, Rejection, Row, Wakes, args, normalize};
+use super::super::framework::{Filter, Kind, Plugin, Point, PreFilter, Rejection, Row, args, normalize};
 use crate::{
     api::node_selector,
     scheduler::{
@@ -20,6 +20,7 @@ pub const ROW: Row = Row {
     name: "NodeAffinity",
     weight: 2,
     points: &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score],
+    hears: &[Kind::NodeAdded, Kind::NodeLabels],
     make,
 };
 
@@ -118,10 +119,6 @@ impl Plugin for NodeAffinityArgs {
         }
         normalize(points, false);
         true
-    }
-
-    fn wakes(&self, _: &PodInfo, change: &Change) -> Wakes {
-        Wakes::here(matches!(change, Change::NodeAdded | Change::NodeLabels))
     }
 }
 

@@ -1,12 +1,13 @@
 //! NodeName: a Pod that names a node gets that one or none.
 
 use super::{
-    super::framework::{Change, Plugin, Point, PreFilter, Rejection, Row, Wakes},
+    super::framework::{Kind, Plugin, Point, PreFilter, Rejection, Row},
     plain,
 };
 use crate::scheduler::{cluster::Cluster, pod::PodInfo, pod::node_name};
 
-pub const ROW: Row = Row { name: "NodeName", weight: 0, points: &[Point::Filter], make: plain::<NodeName> };
+pub const ROW: Row =
+    Row { name: "NodeName", weight: 0, points: &[Point::Filter], hears: &[Kind::NodeAdded], make: plain::<NodeName> };
 
 #[derive(Default)]
 struct NodeName;
@@ -17,9 +18,5 @@ impl Plugin for NodeName {
         PreFilter::Check(Box::new(move |node| {
             (node.name != wanted).then(|| Rejection::always("node(s) didn't match the requested node name"))
         }))
-    }
-
-    fn wakes(&self, _: &PodInfo, change: &Change) -> Wakes {
-        Wakes::here(matches!(change, Change::NodeAdded))
     }
 }

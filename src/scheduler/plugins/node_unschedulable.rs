@@ -3,14 +3,19 @@
 use k8s_openapi::api::core::v1::Taint;
 
 use super::{
-    super::framework::{Change, Plugin, Point, PreFilter, Rejection, Row, Wakes},
+    super::framework::{Kind, Plugin, Point, PreFilter, Rejection, Row},
     plain,
     taint_toleration::tolerated,
 };
 use crate::scheduler::{cluster::Cluster, pod::PodInfo};
 
-pub const ROW: Row =
-    Row { name: "NodeUnschedulable", weight: 0, points: &[Point::Filter], make: plain::<NodeUnschedulable> };
+pub const ROW: Row = Row {
+    name: "NodeUnschedulable",
+    weight: 0,
+    points: &[Point::Filter],
+    hears: &[Kind::NodeAdded, Kind::NodeUnschedulable],
+    make: plain::<NodeUnschedulable>,
+};
 
 #[derive(Default)]
 struct NodeUnschedulable;
@@ -23,9 +28,5 @@ impl Plugin for NodeUnschedulable {
             return PreFilter::Skip;
         }
         PreFilter::Check(Box::new(|node| node.unschedulable.then(|| Rejection::always("node(s) were unschedulable"))))
-    }
-
-    fn wakes(&self, _: &PodInfo, change: &Change) -> Wakes {
-        Wakes::here(matches!(change, Change::NodeAdded | Change::NodeUnschedulable))
     }
 }

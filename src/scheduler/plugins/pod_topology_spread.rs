@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    super::framework::{Change, MAX_SCORE, Plugin, Point, PreFilter, Rejection, Row, Wakes, args},
+    super::framework::{Change, Kind, MAX_SCORE, Plugin, Point, PreFilter, Rejection, Row, Wakes, args},
     node_affinity,
     taint_toleration::is_barred,
 };
@@ -26,6 +26,15 @@ pub const ROW: Row = Row {
     name: "PodTopologySpread",
     weight: 2,
     points: &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score],
+    hears: &[
+        Kind::NodeAdded,
+        Kind::NodeRemoved,
+        Kind::NodeLabels,
+        Kind::NodeTaints,
+        Kind::PodAdded,
+        Kind::PodRemoved,
+        Kind::PodChanged,
+    ],
     make,
 };
 
@@ -290,10 +299,9 @@ impl Plugin for PodTopologySpread {
             other.key.namespace == pod.key.namespace && (own.is_empty() || own.iter().any(selects))
         };
         Wakes::anywhere(match change {
-            Change::NodeAdded | Change::NodeRemoved | Change::NodeLabels | Change::NodeTaints => true,
             Change::PodAdded(other) | Change::PodRemoved(other) => counted(other),
             Change::PodChanged(old, new) => counted(old) || counted(new),
-            _ => false,
+            _ => true,
         })
     }
 }

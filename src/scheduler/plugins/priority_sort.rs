@@ -8,7 +8,8 @@ use super::{
 };
 use crate::scheduler::pod::PodInfo;
 
-pub const ROW: Row = Row { name: "PrioritySort", weight: 0, points: &[Point::QueueSort], make: plain::<PrioritySort> };
+pub const ROW: Row =
+    Row { name: "PrioritySort", weight: 0, points: &[Point::QueueSort], hears: &[], make: plain::<PrioritySort> };
 
 #[derive(Default)]
 struct PrioritySort;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    super::framework::{Change, Plugin, Point, PreFilter, Rejection, Row, Wakes, args},
+    super::framework::{Kind, Plugin, Point, PreFilter, Rejection, Row, args},
     resource_scores::{CurvePoint, Resource, Strategy, checked, cpu_and_memory},
 };
 use crate::scheduler::{
@@ -17,6 +17,7 @@ pub const ROW: Row = Row {
     name: "NodeResourcesFit",
     weight: 1,
     points: &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score],
+    hears: &[Kind::NodeAdded, Kind::NodeAllocatable, Kind::PodRemoved],
     make,
 };
 
@@ -144,9 +145,5 @@ impl Plugin for NodeResourcesFit {
             *points = self.strategy.score(&self.resources, &pod.assumed, node);
         }
         true
-    }
-
-    fn wakes(&self, _: &PodInfo, change: &Change) -> Wakes {
-        Wakes::here(matches!(change, Change::NodeAdded | Change::NodeAllocatable | Change::PodRemoved(_)))
     }
 }

@@ -7,8 +7,13 @@ use super::{
 };
 use crate::scheduler::pod::PodInfo;
 
-pub const ROW: Row =
-    Row { name: "SchedulingGates", weight: 0, points: &[Point::PreEnqueue], make: plain::<SchedulingGates> };
+pub const ROW: Row = Row {
+    name: "SchedulingGates",
+    weight: 0,
+    points: &[Point::PreEnqueue],
+    hears: &[],
+    make: plain::<SchedulingGates>,
+};
 
 #[derive(Default)]
 struct SchedulingGates;

@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::Taint;
 
 use super::{
-    super::framework::{Change, Plugin, Point, PreFilter, Rejection, Row, Wakes, normalize},
+    super::framework::{Kind, Plugin, Point, PreFilter, Rejection, Row, normalize},
     plain,
 };
 use crate::scheduler::{
@@ -16,6 +16,7 @@ pub const ROW: Row = Row {
     name: "TaintToleration",
     weight: 3,
     points: &[Point::Filter, Point::PreScore, Point::Score],
+    hears: &[Kind::NodeAdded, Kind::NodeTaints],
     make: plain::<TaintToleration>,
 };
 
@@ -59,9 +60,5 @@ impl Plugin for TaintToleration {
         }
         normalize(points, true);
         true
-    }
-
-    fn wakes(&self, _: &PodInfo, change: &Change) -> Wakes {
-        Wakes::here(matches!(change, Change::NodeAdded | Change::NodeTaints))
     }
 }

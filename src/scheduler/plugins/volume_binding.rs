@@ -14,7 +14,7 @@ use k8s_openapi::api::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::super::framework::{Change, Plugin, Point, PreBind, PreFilter, Reason, Rejection, Row, Wakes, args};
+use super::super::framework::{Change, Kind, Plugin, Point, PreBind, PreFilter, Reason, Rejection, Row, Wakes, args};
 use crate::{
     api::{
         Options, Request, Verb, patch,
@@ -36,6 +36,7 @@ pub const ROW: Row = Row {
     name: "VolumeBinding",
     weight: 0,
     points: &[Point::PreFilter, Point::Filter, Point::Reserve, Point::PreBind],
+    hears: &[Kind::NodeAdded, Kind::NodeLabels, Kind::PodRemoved, Kind::Claim, Kind::Volume, Kind::Class],
     make,
 };
 

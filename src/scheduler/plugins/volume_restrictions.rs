@@ -3,7 +3,7 @@
 //! Upstream has it look at disks of some clouds, too, which are written into Pods themselves; no node here mounts these.
 
 use super::{
-    super::framework::{Change, Plugin, Point, PreFilter, Rejection, Row, Wakes},
+    super::framework::{Change, Kind, Plugin, Point, PreFilter, Rejection, Row, Wakes},
     plain, volume_binding,
 };
 use crate::{
@@ -15,6 +15,7 @@ pub const ROW: Row = Row {
     name: "VolumeRestrictions",
     weight: 0,
     points: &[Point::PreFilter, Point::Filter],
+    hears: &[Kind::PodRemoved, Kind::Claim],
     make: plain::<VolumeRestrictions>,
 };
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::PersistentVolume;
 
 use super::{
-    super::framework::{Change, Plugin, Point, PreFilter, Reason, Rejection, Row, Wakes},
+    super::framework::{Change, Kind, Plugin, Point, PreFilter, Reason, Rejection, Row, Wakes},
     plain, volume_binding,
 };
 use crate::{
@@ -16,8 +16,13 @@ use crate::{
     },
 };
 
-pub const ROW: Row =
-    Row { name: "VolumeZone", weight: 0, points: &[Point::PreFilter, Point::Filter], make: plain::<VolumeZone> };
+pub const ROW: Row = Row {
+    name: "VolumeZone",
+    weight: 0,
+    points: &[Point::PreFilter, Point::Filter],
+    hears: &[Kind::NodeAdded, Kind::NodeLabels, Kind::Claim, Kind::Volume, Kind::Class],
+    make: plain::<VolumeZone>,
+};
 
 #[derive(Default)]
 struct VolumeZone;

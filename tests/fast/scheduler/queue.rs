@@ -7,14 +7,11 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use podwright::{
-    client::Key,
-    scheduler::{
-        framework::{Change, Wakes},
-        pod::PodInfo,
-        profile::Profile,
-        queue::{Queue, node_changes},
-    },
+use podwright::scheduler::{
+    framework::Change,
+    pod::PodInfo,
+    profile::Profile,
+    queue::{Queue, node_changes},
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -22,7 +19,7 @@ use tokio::time::{Instant, advance};
 
 use super::node;
 
-fn pod(n: u8, life: u32, label: u32) -> Arc<PodInfo> {
+pub(super) fn pod(n: u8, life: u32, label: u32) -> Arc<PodInfo> {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {
             "name": format!("p{n}"), "namespace": "default", "uid": format!("{n}-{life}"),
@@ -39,13 +36,13 @@ fn plugins() -> BTreeSet<&'static str> {
 }
 
 /// Something happened where all Pods fit now, or none does.
-fn changed(queue: &mut Queue, change: Change, fits: bool) {
+pub(super) fn changed(queue: &mut Queue, change: Change, fits: bool) {
     let profile = Profile::default();
     let turned_away = || if fits { Ok(()) } else { Err(Some("TaintToleration")) };
     queue.on_changes(&[change], |pod, plugin, change| profile.wakes(plugin, pod, change), |_| turned_away());
 }
 
-fn paused(test: impl Future<Output = ()>) {
+pub(super) fn paused(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime").block_on(test);
 }
@@ -244,100 +241,6 @@ fn a_pod_that_is_held_is_tried_once_it_is_let_go() {
             assert_eq!(queue.has_next(), tried, "{helped} {failed}");
             assert_eq!(queue.next_wake(), Some(Instant::now() + Duration::from_secs(due)), "{helped} {failed}");
         }
-    });
-}
-
-#[test]
-fn a_parked_pod_wakes_when_it_is_helped() {
-    let all = [
-        Change::NodeAdded,
-        Change::NodeRemoved,
-        Change::NodeAllocatable,
-        Change::NodeLabels,
-        Change::NodeTaints,
-        Change::NodeUnschedulable,
-        Change::PodAdded(pod(9, 0, 0)),
-        Change::PodRemoved(pod(9, 0, 0)),
-        Change::PodChanged(pod(9, 0, 0), pod(9, 0, 1)),
-        Change::Namespace,
-        Change::Claim(Key::new("default", "c")),
-    ];
-    // By their names, which is what tells them apart here.
-    let name = |change: &Change| format!("{change:?}").split('(').next().unwrap_or_default().to_owned();
-    let table: &[(&str, &[&str])] = &[
-        ("NodeUnschedulable", &["NodeAdded", "NodeUnschedulable"]),
-        ("NodeName", &["NodeAdded"]),
-        ("TaintToleration", &["NodeAdded", "NodeTaints"]),
-        ("NodeAffinity", &["NodeAdded", "NodeLabels"]),
-        ("NodePorts", &["NodeAdded"]),
-        ("NodeResourcesFit", &["NodeAdded", "NodeAllocatable", "PodRemoved"]),
-    ];
-    paused(async move {
-        for (plugin, helpers) in table {
-            for change in &all {
-                for fits in [true, false] {
-                    let mut queue = Queue::default();
-                    queue.add(pod(1, 0, 0));
-                    let pod = queue.pop().expect("active");
-                    queue.park(&pod, [*plugin].into(), "no");
-                    advance(Duration::from_secs(2)).await;
-                    changed(&mut queue, change.clone(), fits);
-                    let helps = fits && helpers.contains(&name(change).as_str());
-                    assert_eq!(queue.has_next(), helps, "{plugin} {change:?} {fits}");
-                }
-            }
-        }
-    });
-}
-
-#[test]
-fn what_happens_elsewhere_may_help_pods_that_look_at_others() {
-    let spec = json!({ "containers": [], "affinity": { "podAntiAffinity": {
-        "requiredDuringSchedulingIgnoredDuringExecution":
-            [{ "labelSelector": { "matchLabels": { "v": "1" } }, "topologyKey": "zone" }] } },
-        "topologySpreadConstraints": [{ "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
-            "labelSelector": { "matchLabels": { "v": "2" } } }] });
-    let waiting = super::pod("waits", spec);
-    let profile = Profile::default();
-    let table: Vec<(&str, Change, Wakes)> = vec![
-        ("InterPodAffinity", Change::PodRemoved(pod(1, 0, 1)), Wakes::Anywhere),
-        ("InterPodAffinity", Change::PodRemoved(pod(1, 0, 2)), Wakes::No),
-        ("InterPodAffinity", Change::PodAdded(pod(1, 0, 1)), Wakes::No),
-        ("InterPodAffinity", Change::PodChanged(pod(1, 0, 1), pod(1, 0, 2)), Wakes::Anywhere),
-        ("InterPodAffinity", Change::NodeLabels, Wakes::Anywhere),
-        ("InterPodAffinity", Change::NodeAllocatable, Wakes::No),
-        ("PodTopologySpread", Change::PodAdded(pod(1, 0, 2)), Wakes::Anywhere),
-        ("PodTopologySpread", Change::PodAdded(pod(1, 0, 1)), Wakes::No),
-        ("PodTopologySpread", Change::NodeRemoved, Wakes::Anywhere),
-        ("PodTopologySpread", Change::NodeUnschedulable, Wakes::No),
-    ];
-    for (plugin, change, expected) in table {
-        assert_eq!(profile.wakes(plugin, &waiting, &change), expected, "{plugin} {change:?}");
-    }
-    paused(async move {
-        let mut queue = Queue::default();
-        queue.add(waiting);
-        let out = queue.pop().expect("active");
-        queue.park(&out, ["InterPodAffinity"].into(), "no");
-        advance(Duration::from_secs(2)).await;
-        changed(&mut queue, Change::PodRemoved(pod(1, 0, 1)), false);
-        assert!(queue.has_next(), "where it happened does not matter");
-    });
-}
-
-#[test]
-fn a_pod_that_one_plugin_after_the_other_turns_away_is_not_forgotten() {
-    paused(async {
-        let mut queue = Queue::default();
-        queue.add(pod(1, 0, 0));
-        let first = queue.pop().expect("active");
-        queue.park(&first, ["NodeUnschedulable"].into(), "cordoned");
-        advance(Duration::from_secs(2)).await;
-        // The node is uncordoned, but its taint is still there; then that goes, too.
-        changed(&mut queue, Change::NodeUnschedulable, false);
-        assert!(!queue.has_next());
-        changed(&mut queue, Change::NodeTaints, true);
-        assert!(queue.has_next());
     });
 }
 
