@@ -189,7 +189,11 @@ fn pod_security(file: &Path) -> anyhow::Result<server::PodSecurity> {
 
 fn scheduler_config(file: &Path) -> anyhow::Result<scheduler::Config> {
     let read = || scheduler::config::parse(&std::fs::read_to_string(file)?).map_err(anyhow::Error::msg);
-    read().with_context(|| format!("--scheduler-config {}", file.display()))
+    let config = read().with_context(|| format!("--scheduler-config {}", file.display()))?;
+    for field in &config.ignored {
+        tracing::warn!(file = %file.display(), field, "the scheduler is a part of the server: this has no effect");
+    }
+    Ok(config)
 }
 
 /// Loops that only one server of several may run.

@@ -6,12 +6,15 @@ use std::{collections::BTreeSet, time::Duration};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
+mod process;
+
 use super::{
     framework::Point,
     pod::NAME,
     profile::{Named, Plan, Profile},
 };
 use crate::{api::yaml, client::blame};
+use process::{ClientConnection, LeaderElection};
 
 /// In seconds: a year.
 const LONGEST_BACKOFF: i64 = 365 * 24 * 3600;
@@ -23,6 +26,8 @@ pub struct Config {
     pub profiles: Vec<Profile>,
     pub initial_backoff: Duration,
     pub max_backoff: Duration,
+    /// The fields of the file that mean nothing here.
+    pub ignored: Vec<&'static str>,
 }
 
 impl Default for Config {
@@ -31,6 +36,7 @@ impl Default for Config {
             profiles: vec![Profile::default()],
             initial_backoff: Duration::from_secs(1),
             max_backoff: Duration::from_secs(10),
+            ignored: Vec::new(),
         }
     }
 }
@@ -42,7 +48,7 @@ impl Config {
     }
 }
 
-/// What has a meaning for a process of its own alone is read, and means nothing here.
+/// What has a meaning for a process of its own alone is checked, and means nothing here: [`process`].
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct KubeSchedulerConfiguration {
@@ -59,28 +65,6 @@ struct KubeSchedulerConfiguration {
     pod_max_backoff_seconds: Option<i64>,
     profiles: Option<Vec<SchedulerProfile>>,
     extenders: Option<Vec<Value>>,
-}
-
-#[derive(Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct LeaderElection {
-    leader_elect: Option<bool>,
-    lease_duration: Option<String>,
-    renew_deadline: Option<String>,
-    retry_period: Option<String>,
-    resource_lock: Option<String>,
-    resource_name: Option<String>,
-    resource_namespace: Option<String>,
-}
-
-#[derive(Default, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ClientConnection {
-    kubeconfig: Option<String>,
-    accept_content_types: Option<String>,
-    content_type: Option<String>,
-    qps: Option<f64>,
-    burst: Option<i64>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -144,6 +128,8 @@ pub fn parse(text: &str) -> Result<Config, String> {
         return Err(format!("apiVersion: must be {API_VERSION}"));
     }
     let file: KubeSchedulerConfiguration = strictly(document)?;
+    process::check(&file)?;
+    let ignored = process::ignored(&file);
     if file.extenders.is_some_and(|extenders| !extenders.is_empty()) {
         return Err("extenders: not supported".into());
     }
@@ -170,7 +156,7 @@ pub fn parse(text: &str) -> Result<Config, String> {
         }
         profiles.push(profile(name, given, overall).map_err(at)?);
     }
-    Ok(Config { profiles, initial_backoff, max_backoff })
+    Ok(Config { profiles, initial_backoff, max_backoff, ignored })
 }
 
 fn percentage(field: &str, value: Option<i64>) -> Result<Option<usize>, String> {

@@ -13,7 +13,10 @@ use super::{
     taint_toleration::is_barred,
 };
 use crate::{
-    api::selector::{LabelSelector, Requirement},
+    api::{
+        selector::{LabelSelector, Requirement},
+        validation::names,
+    },
     scheduler::{
         cluster::{Cluster, NodeInfo},
         index::{Class, Topology},
@@ -83,6 +86,13 @@ fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
                 "whenUnsatisfiable",
                 "Unsupported value: supported values: \"DoNotSchedule\", \"ScheduleAnyway\"",
             );
+        }
+        let (key, action) = (&constraint.topology_key, &constraint.when_unsatisfiable);
+        if let Some(why) = names::qualified_name(key).into_iter().next() {
+            return at("topologyKey", &format!("Invalid value: {key:?}: {why}"));
+        }
+        if own[..n].iter().any(|other| other.topology_key == *key && other.when_unsatisfiable == *action) {
+            return Err(format!("defaultConstraints[{n}]: Duplicate value: \"{{{key}, {action}}}\""));
         }
         if constraint.label_selector.is_some() {
             return at(

@@ -8,9 +8,12 @@ use super::{
     super::framework::{Kind, Plugin, Point, PreFilter, Rejection, Row, args},
     resource_scores::{CurvePoint, Resource, Strategy, checked, cpu_and_memory},
 };
-use crate::scheduler::{
-    cluster::{Cluster, NodeInfo},
-    pod::PodInfo,
+use crate::{
+    api::validation::names,
+    scheduler::{
+        cluster::{Cluster, NodeInfo},
+        pod::PodInfo,
+    },
 };
 
 pub const ROW: Row = Row {
@@ -71,12 +74,23 @@ fn make(value: &Value) -> Result<Box<dyn Plugin>, String> {
             return Err(format!("scoringStrategy.type: Unsupported value: {other:?}: supported values: {known}"));
         }
     };
-    Ok(Box::new(NodeResourcesFit {
-        ignored: args.ignored_resources.unwrap_or_default(),
-        ignored_groups: args.ignored_resource_groups.unwrap_or_default(),
-        strategy,
-        resources,
-    }))
+    let ignored = args.ignored_resources.unwrap_or_default();
+    let ignored_groups = args.ignored_resource_groups.unwrap_or_default();
+    check_names("ignoredResources", &ignored)?;
+    if let Some(n) = ignored_groups.iter().position(|group| group.contains('/')) {
+        let (group, why) = (&ignored_groups[n], "resource group name can't contain '/'");
+        return Err(format!("ignoredResourceGroups[{n}]: Invalid value: {group:?}: {why}"));
+    }
+    check_names("ignoredResourceGroups", &ignored_groups)?;
+    Ok(Box::new(NodeResourcesFit { ignored, ignored_groups, strategy, resources }))
+}
+
+fn check_names(field: &str, given: &[String]) -> Result<(), String> {
+    let wrong = |(n, name): (usize, &String)| {
+        let why = names::qualified_name(name).into_iter().next()?;
+        Some(format!("{field}[{n}]: Invalid value: {name:?}: {why}"))
+    };
+    given.iter().enumerate().find_map(wrong).map_or(Ok(()), Err)
 }
 
 fn check_shape(shape: &[CurvePoint]) -> Result<(), String> {

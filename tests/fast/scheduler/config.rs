@@ -57,6 +57,7 @@ profiles:
 "
     ));
     let config = config.expect("valid");
+    assert_eq!(config.ignored, ["parallelism", "leaderElection", "clientConnection"]);
     assert_eq!((config.initial_backoff, config.max_backoff), (Duration::from_secs(2), Duration::from_secs(20)));
     let names: Vec<&str> = config.profiles.iter().map(|profile| profile.name.as_str()).collect();
     assert_eq!(names, ["default-scheduler", "packing"]);
@@ -72,6 +73,7 @@ profiles:
     let Decision::Unschedulable { message, .. } = decision else { panic!("{decision:?}") };
     assert_eq!(message, "0/1 nodes are available: 1 node(s) were unschedulable.");
     let plain = parse(HEAD).expect("nothing said is upstream's defaults");
+    assert_eq!(plain.ignored, [""; 0]);
     assert_eq!((plain.profiles.len(), plain.profiles[0].name.as_str()), (1, "default-scheduler"));
 }
 
@@ -110,6 +112,25 @@ fn what_is_wrong_is_named() {
     let table: Vec<(String, &str)> = vec![
         ("paralelism: 3".into(), "paralelism: unknown field"),
         ("parallelism: many".into(), "parallelism: "),
+        ("parallelism: 0".into(), "parallelism: Invalid value: 0: should be an integer value greater than zero"),
+        ("clientConnection: {burst: -1}".into(), "clientConnection.burst: Invalid value: -1: must be non-negative"),
+        (
+            "leaderElection: {leaderElect: false, retryPeriod: soon}".into(),
+            "leaderElection.retryPeriod: Invalid value: ",
+        ),
+        ("leaderElection: {retryPeriod: -2s}".into(), "leaderElection.retryPeriod: Invalid value: \"-2s\""),
+        (
+            "leaderElection: {leaseDuration: 10s}".into(),
+            "leaderElection.leaseDuration: Invalid value: LeaseDuration must",
+        ),
+        (
+            "leaderElection: {renewDeadline: 1500ms}".into(),
+            "leaderElection.renewDeadline: Invalid value: RenewDeadline",
+        ),
+        (
+            "leaderElection: {resourceLock: endpoints}".into(),
+            "leaderElection.resourceLock: Invalid value: \"endpoints\"",
+        ),
         ("podInitialBackoffSeconds: 0".into(), "podInitialBackoffSeconds: "),
         ("podInitialBackoffSeconds: 5\npodMaxBackoffSeconds: 2".into(), "podMaxBackoffSeconds: "),
         ("percentageOfNodesToScore: 101".into(), "percentageOfNodesToScore: "),
@@ -146,6 +167,18 @@ fn what_is_wrong_is_named() {
             "profiles[0].pluginConfig[0].args.hardPodAffinityWeight: ",
         ),
         (
+            args("NodeResourcesFit", "{ignoredResources: [example.com/a, a b]}"),
+            "profiles[0].pluginConfig[0].args.ignoredResources[1]: Invalid value: \"a b\"",
+        ),
+        (
+            args("NodeResourcesFit", "{ignoredResourceGroups: [example.com/a]}"),
+            "profiles[0].pluginConfig[0].args.ignoredResourceGroups[0]: Invalid value: \"example.com/a\": resource group",
+        ),
+        (
+            args("NodeResourcesFit", "{ignoredResourceGroups: ['-']}"),
+            "profiles[0].pluginConfig[0].args.ignoredResourceGroups[0]: Invalid value: \"-\"",
+        ),
+        (
             args("NodeResourcesFit", "{scoringStrategy: {type: Most}}"),
             "profiles[0].pluginConfig[0].args.scoringStrategy.type: Unsupported value",
         ),
@@ -174,6 +207,21 @@ fn what_is_wrong_is_named() {
                 "{defaultingType: List, defaultConstraints: [{maxSkew: 0, topologyKey: a, whenUnsatisfiable: ScheduleAnyway}]}",
             ),
             "profiles[0].pluginConfig[0].args.defaultConstraints[0].maxSkew: ",
+        ),
+        (
+            args(
+                "PodTopologySpread",
+                "{defaultingType: List, defaultConstraints: [{maxSkew: 1, topologyKey: a b, whenUnsatisfiable: ScheduleAnyway}]}",
+            ),
+            "profiles[0].pluginConfig[0].args.defaultConstraints[0].topologyKey: Invalid value",
+        ),
+        (
+            args(
+                "PodTopologySpread",
+                "{defaultingType: List, defaultConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: ScheduleAnyway}, \
+                 {maxSkew: 2, topologyKey: a, whenUnsatisfiable: ScheduleAnyway}]}",
+            ),
+            "profiles[0].pluginConfig[0].args.defaultConstraints[1]: Duplicate value: \"{a, ScheduleAnyway}\"",
         ),
         (
             args("DefaultPreemption", "{minCandidateNodesPercentage: 200}"),
