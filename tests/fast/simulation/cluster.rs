@@ -18,7 +18,8 @@ use tokio::time::Instant;
 use super::{
     history::Recorded,
     invariants,
-    nodes::{Hollow, Machines, beat},
+    machines::{Machines, Room, beat},
+    nodes::Hollow,
     planes::{Plane, Setup},
     wishes::Wish,
     world::Step,
@@ -126,6 +127,11 @@ impl Cluster {
         self.machines().beating = false;
     }
 
+    /// What nodes have that come from now on.
+    pub fn set_room(&mut self, room: Room) {
+        self.machines().room = room;
+    }
+
     pub async fn add_node(&mut self, name: &str) {
         let node = json!({ "metadata": { "name": name, "labels": { "kubernetes.io/hostname": name } } });
         self.must(request(Verb::Create, "nodes", &Key::new("", ""), Some(node))).await;
@@ -141,7 +147,8 @@ impl Cluster {
     pub async fn find_node(&mut self, name: &str) {
         self.machines().nodes.insert(name.into(), true);
         self.store.step(Step::Found(name.into()));
-        beat(&self.client, &self.env, name).await.expect("a heartbeat");
+        let room = self.machines().room;
+        beat(&self.client, &self.env, name, room).await.expect("a heartbeat");
     }
 
     pub async fn delete_node(&mut self, name: &str) {

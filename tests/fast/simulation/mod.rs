@@ -14,8 +14,10 @@ mod history;
 mod invariants;
 mod jobs;
 mod leaders;
+mod machines;
 mod nodes;
 mod operations;
+mod past;
 mod planes;
 mod rough;
 mod seeds;
@@ -23,6 +25,7 @@ mod sets;
 mod stories;
 mod whole;
 mod wishes;
+mod workloads;
 mod world;
 mod zones;
 

@@ -18,44 +18,9 @@ use tokio::{sync::mpsc::UnboundedReceiver, time::Instant};
 use super::{
     cluster::{Outcome, request, status},
     history::Recorded,
+    machines::{Machines, beat},
     world::Step,
 };
-
-/// What the simulation decides about nodes.
-#[derive(Default)]
-pub struct Machines {
-    /// The nodes that are there, and whether they are alive.
-    pub nodes: BTreeMap<String, bool>,
-    pub beating: bool,
-    /// How many Pod addresses have been given out.
-    pub addresses: u32,
-}
-
-/// One heartbeat; what a node tells of itself when it is new, or was thought lost.
-pub async fn beat(client: &Client, env: &Env, name: &str) -> Outcome<()> {
-    let key = Key::new("kube-node-lease", name);
-    let now = env.now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
-    let renewed = json!({ "spec": { "renewTime": now, "holderIdentity": name, "leaseDurationSeconds": 40 } });
-    match client.call(request(Verb::Patch, "leases.coordination.k8s.io", &key, Some(renewed.clone()))).await {
-        Err(status) if status.is_not_found() => {
-            let mut lease = renewed;
-            lease["metadata"] = json!({ "name": name });
-            let ns = Key::new("kube-node-lease", "");
-            client.call(request(Verb::Create, "leases.coordination.k8s.io", &ns, Some(lease))).await?;
-        }
-        other => drop(other?),
-    }
-    let node: k8s_openapi::api::core::v1::Node = client.get(None, name).await?;
-    let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
-    if !conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True") {
-        let condition = |kind: &str, status: &str| json!({ "type": kind, "status": status, "reason": "KubeletReady", "message": "" });
-        let all = json!([condition("Ready", "True"), condition("MemoryPressure", "False")]);
-        let room = json!({ "cpu": "10", "memory": "32Gi", "pods": "110" });
-        let told = json!({ "conditions": all, "capacity": room, "allocatable": room });
-        status(client, "nodes", &Key::new("", name), told).await?;
-    }
-    Ok(())
-}
 
 /// All nodes' agents.
 pub struct Hollow {
@@ -142,7 +107,8 @@ impl Hollow {
         };
         for name in alive {
             // It may have been deleted a moment ago.
-            beat(&self.client, &self.env, &name).await.ok();
+            let room = self.machines().room;
+            beat(&self.client, &self.env, &name, room).await.ok();
         }
     }
 
@@ -236,8 +202,17 @@ impl Hollow {
             std::net::Ipv4Addr::from(0x0af4_0000 + machines.addresses).to_string()
         });
         let conditions = self.conditions(pod, !broken);
-        let new =
-            json!({ "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }], "conditions": conditions });
+        let (now, uid) = (self.env.now().to_string(), pod.metadata.uid.as_deref().unwrap_or_default());
+        let begun =
+            pod.status.as_ref().and_then(|status| status.start_time.clone()).map_or(json!(now), |time| json!(time));
+        let container = json!({
+            "name": "c", "image": "", "imageID": "", "ready": !broken, "restartCount": 0,
+            "containerID": format!("hollow://{uid}"), "state": { "running": { "startedAt": begun } },
+        });
+        let new = json!({
+            "phase": "Running", "startTime": begun, "containerStatuses": [container],
+            "podIP": address, "podIPs": [{ "ip": address }], "conditions": conditions,
+        });
         status(&self.client, "pods", key, new).await
     }
 

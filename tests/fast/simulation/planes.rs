@@ -50,9 +50,10 @@ pub struct Running {
     wire: Arc<Wire>,
 }
 
-const CONTROLLERS: &str = "kube-controller-manager";
+pub const CONTROLLERS: &str = "kube-controller-manager";
+pub const SCHEDULER: &str = "kube-scheduler";
 /// What is elected of each plane.
-pub const PARTS: [&str; 2] = [CONTROLLERS, "kube-scheduler"];
+pub const PARTS: [&str; 2] = [CONTROLLERS, SCHEDULER];
 
 impl Plane {
     pub fn start(&mut self) {

@@ -11,12 +11,12 @@ use std::{
 use async_trait::async_trait;
 use podwright::{
     api::{Env, Request, Response, Status, User, Verb, WatchEvent, rpc::Session},
-    client::{Client, Stream, Transport, elector::NAMESPACE},
+    client::{Client, Key, Stream, Transport, elector::NAMESPACE},
     server::Server,
 };
 use tokio::sync::mpsc::{Receiver, channel};
 
-use super::{history::Recorded, world::Step};
+use super::{history::Recorded, planes::SCHEDULER, world::Step};
 
 /// How a way is disturbed.
 #[derive(Default)]
@@ -54,6 +54,12 @@ impl Rough {
         let own = request.resource == "leases.coordination.k8s.io" && request.namespace.as_deref() == Some(NAMESPACE);
         if !reads && !own && request.resource != "events" {
             store.step(Step::Writes { part, plane: identity.clone() });
+            if request.verb == Verb::Delete && request.resource == "pods" && *part == SCHEDULER {
+                let pod =
+                    Key::new(request.namespace.clone().unwrap_or_default(), request.name.clone().unwrap_or_default());
+                let uid = request.options.preconditions.as_ref().and_then(|only| only.uid.clone());
+                store.step(Step::Preempts { pod, uid });
+            }
         }
     }
 }

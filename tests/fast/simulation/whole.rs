@@ -63,6 +63,11 @@ pub fn history_of(seed: u64) -> Vec<Line> {
 
 async fn carry_out(cluster: &mut Cluster, operation: Operation) {
     match operation {
+        Operation::AddClass((name, value, policy)) => {
+            let class = json!({ "metadata": { "name": name }, "value": value, "preemptionPolicy": policy });
+            cluster.create("priorityclasses.scheduling.k8s.io", "", class).await;
+        }
+        Operation::SetRoom(room) => cluster.set_room(room),
         Operation::AddNamespace(name) => cluster.add_namespace(&name).await,
         Operation::DeleteNamespace(name) if cluster.namespaces().contains(&name) => {
             cluster.delete_namespace(&name).await;

@@ -1,25 +1,19 @@
-//! The whole store as it is at one moment, decoded, with what has to be remembered of the moments before.
+//! The whole store as it is at one moment, decoded; and what happens to it, step by step.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
     batch::v1::{CronJob, Job},
     coordination::v1::Lease,
-    core::v1::{Endpoints, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service},
+    core::v1::{Endpoints, Event, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service},
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
 };
-use podwright::{
-    client::{Key, Partial, Typed},
-    controllers::meta,
-};
+use podwright::client::{Key, Partial, Typed};
 
-use super::invariants::bounds::Bounds;
+use super::past::Past;
 
 /// One change of one object.
 pub struct Change<K> {
@@ -60,7 +54,7 @@ impl<K: Typed> Shelf<K> {
     }
     /// Those that an owner controls.
     pub fn owned(&self, uid: &Option<String>) -> impl Iterator<Item = &Arc<K>> {
-        self.0.values().filter(move |object| meta::is_controlled_by(object.metadata(), uid))
+        self.0.values().filter(move |object| podwright::controllers::meta::is_controlled_by(object.metadata(), uid))
     }
 
     fn set(&mut self, key: &Key, bytes: Option<&[u8]>) -> Change<K> {
@@ -98,6 +92,17 @@ pub enum Step {
     Writes {
         part: &'static str,
         plane: String,
+    },
+    /// The scheduler has a Pod deleted.
+    Preempts {
+        pod: Key,
+        uid: Option<String>,
+    },
+    /// It tells for whom, by uid, and from which node a Pod had to go.
+    Preempted {
+        victim: String,
+        by: String,
+        node: String,
     },
     /// The loops of a part begin; they have ended.
     Leads {
@@ -143,31 +148,6 @@ pub struct World {
     pub budgets: Shelf<PodDisruptionBudget>,
     pub leases: Shelf<Lease>,
     pub past: Past,
-}
-
-/// What has to be remembered.
-#[derive(Default)]
-pub struct Past {
-    /// What was wished of each workload since the last rest, by uid.
-    pub bounds: BTreeMap<Option<String>, Bounds>,
-    /// Whether something other than the controllers has taken Pods away since the last rest.
-    pub disturbed: bool,
-    /// Whether somebody has evicted a Pod since then.
-    pub evicted: bool,
-    /// What runs, by uid: the Pod's name and its node.
-    pub running: BTreeMap<String, (Key, String)>,
-    /// Each Job that a CronJob has made: the CronJob's uid and the time, and the Jobs' uids.
-    pub started: BTreeMap<(String, String), BTreeSet<Option<String>>>,
-    /// Since when a CronJob is suspended, by uid.
-    pub suspended: BTreeMap<Option<String>, Timestamp>,
-    /// The Pods that ended well while their Job counted on them, by the Job's uid.
-    pub succeeded: BTreeMap<String, BTreeSet<Option<String>>>,
-    /// The nodes that are lost: their Pods cannot go.
-    pub lost: BTreeSet<String>,
-    /// Whose loops run, by part; the first that began.
-    pub leading: BTreeMap<&'static str, String>,
-    /// Who has written anything.
-    pub acted: BTreeSet<(&'static str, String)>,
 }
 
 impl World {
@@ -218,104 +198,20 @@ impl World {
             "services" => drop(self.services.set(key, bytes)),
             "endpointslices.discovery.k8s.io" => drop(self.slices.set(key, bytes)),
             "endpoints" => drop(self.endpoints.set(key, bytes)),
+            "events" => return preempted(bytes).unwrap_or(Step::Other),
             _ => {}
         }
         Step::Other
     }
-
-    /// Keeps of a step what later ones are judged by.
-    pub fn remember(&mut self, step: &Step) {
-        let past = &mut self.past;
-        match step {
-            Step::Disturbance => {
-                past.disturbed = true;
-                past.bounds.values_mut().for_each(Bounds::relax);
-            }
-            Step::Lost(node) => drop(past.lost.insert(node.clone())),
-            Step::Found(node) => drop(past.lost.remove(node)),
-            Step::Rest => {
-                (past.disturbed, past.evicted) = (false, false);
-                past.bounds.clear();
-                self.settle();
-            }
-            Step::Runs { pod, uid, node } => drop(past.running.insert(uid.clone(), (pod.clone(), node.clone()))),
-            Step::Writes { part, plane } => drop(past.acted.insert((part, plane.clone()))),
-            Step::Leads { part, plane } => drop(past.leading.entry(part).or_insert_with(|| plane.clone())),
-            Step::Resigns { part, plane } => past.leading.retain(|of, known| of != part || known != plane),
-            Step::Ends { uid } => drop(past.running.remove(uid)),
-            Step::Deployment(change) => past.wish(change, Bounds::of_deployment),
-            Step::StatefulSet(change) => past.wish(change, Bounds::of_stateful_set),
-            Step::DaemonSet(change) => past.wish(change, Bounds::of_daemon_set),
-            Step::Job(change) => {
-                past.wish(change, Bounds::of_job);
-                past.start(change);
-            }
-            Step::CronJob(change) => past.suspend(change, self.now),
-            Step::Pod(change) => {
-                past.succeed(change);
-                if change.deleted().is_some() && change.new.as_deref().is_some_and(is_evicted) {
-                    past.evicted = true;
-                    past.bounds.values_mut().for_each(Bounds::relax);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// At rest everything keeps to its newest wish, and has what it needs.
-    fn settle(&mut self) {
-        let bounds = &mut self.past.bounds;
-        bounds
-            .extend(self.deployments.0.values().map(|d| (d.metadata.uid.clone(), Bounds::of_deployment(d).settled())));
-        bounds.extend(self.stateful_sets.0.values().map(|s| (s.metadata.uid.clone(), Bounds::of_stateful_set(s))));
-        bounds.extend(self.daemon_sets.0.values().map(|s| (s.metadata.uid.clone(), Bounds::of_daemon_set(s))));
-        bounds.extend(self.jobs.0.values().map(|job| (job.metadata.uid.clone(), Bounds::of_job(job))));
-    }
 }
 
-/// Whether the Pod goes because somebody has evicted it.
-pub fn is_evicted(pod: &Pod) -> bool {
-    let target = meta::pod_condition(pod, "DisruptionTarget").filter(|condition| condition.status == "True");
-    target.is_some_and(|condition| condition.reason.as_deref() == Some("EvictionByEvictionAPI"))
+/// What the event of a preemption tells.
+fn preempted(event: Option<&[u8]>) -> Option<Step> {
+    let event: Event = serde_json::from_slice(event?).ok()?;
+    let (by, node) = event.message?.strip_prefix("Preempted by pod ")?.split_once(" on node ").map(own)?;
+    Some(Step::Preempted { victim: event.involved_object.uid?, by, node })
 }
 
-impl Past {
-    fn wish<K: Typed>(&mut self, change: &Change<K>, of: fn(&K) -> Bounds) {
-        let Some(new) = &change.new else { return };
-        let generation = |object: &Arc<K>| object.metadata().generation;
-        if change.old.as_ref().is_some_and(|old| generation(old) == generation(new)) {
-            return;
-        }
-        let (uid, wished) = (new.metadata().uid.clone(), of(new));
-        match self.bounds.get_mut(&uid) {
-            Some(bounds) => bounds.widen(&wished),
-            // It has nothing yet: so nothing can be missing.
-            None => drop(self.bounds.insert(uid, wished.fresh())),
-        }
-    }
-
-    fn start(&mut self, change: &Change<Job>) {
-        let Some(job) = change.made() else { return };
-        let Some(owner) = meta::controller(&job.metadata).filter(|owner| owner.kind == "CronJob") else { return };
-        if let Some(at) = meta::annotation(&job.metadata, "batch.kubernetes.io/cronjob-scheduled-timestamp") {
-            self.started.entry((owner.uid.clone(), at.to_owned())).or_default().insert(job.metadata.uid.clone());
-        }
-    }
-
-    fn suspend(&mut self, change: &Change<CronJob>, now: Timestamp) {
-        let Some(cron) = &change.new else { return };
-        match cron.spec.as_ref().and_then(|spec| spec.suspend) {
-            Some(true) => drop(self.suspended.entry(cron.metadata.uid.clone()).or_insert(now)),
-            _ => drop(self.suspended.remove(&cron.metadata.uid)),
-        }
-    }
-
-    fn succeed(&mut self, change: &Change<Pod>) {
-        let Some(pod) = &change.new else { return };
-        let held = pod.metadata.finalizers.iter().flatten().any(|f| f == podwright::controllers::job::FINALIZER);
-        let owner = meta::controller(&pod.metadata).filter(|owner| owner.kind == "Job");
-        if let Some(owner) = owner.filter(|_| held && meta::phase(pod) == "Succeeded") {
-            self.succeeded.entry(owner.uid.clone()).or_default().insert(pod.metadata.uid.clone());
-        }
-    }
+fn own((one, other): (&str, &str)) -> (String, String) {
+    (one.to_owned(), other.to_owned())
 }

@@ -84,6 +84,12 @@ impl Bounds {
         self
     }
 
+    /// Of one that has so many ready ones, and no room for all that it needs.
+    pub fn short(mut self, ready: usize) -> Bounds {
+        self.ready = self.wanted.min(i32::try_from(ready).unwrap_or(i32::MAX));
+        self
+    }
+
     /// Of a workload that has nothing yet.
     pub fn fresh(mut self) -> Bounds {
         (self.ready, self.changed) = (0, true);

@@ -16,10 +16,10 @@ use podwright::{
     },
 };
 
-use super::super::world::{Change, Step, World};
-
-/// How far a controller lags behind what it watches, at most; and how far clocks are set back.
-const LAG: SignedDuration = SignedDuration::from_secs(35);
+use super::super::{
+    past::LAG,
+    world::{Change, Step, World},
+};
 
 fn job_of<'w>(world: &'w World, pod: &Pod) -> Option<&'w Arc<Job>> {
     let owner = meta::controller(&pod.metadata).filter(|owner| owner.kind == "Job")?;

@@ -7,7 +7,9 @@ mod deployments;
 mod jobs;
 mod objects;
 mod places;
+mod priorities;
 mod proofs;
+pub mod room;
 mod sets;
 
 use super::world::{Step, World};
@@ -38,6 +40,7 @@ pub static INVARIANTS: &[Invariant] = &[
     row("a Deployment never has more than maxUnavailable Pods too few", Always(deployments::available)),
     row("Recreate has no Pods of two kinds at once", Always(deployments::recreate)),
     row("a Deployment is as wished", AtRest(deployments::settled)),
+    row("a Deployment tells how it is", AtRest(deployments::told)),
     row("old ReplicaSets are forgotten", AtRest(deployments::history)),
     row("a ReplicationController is as wished", AtRest(deployments::replication)),
     row("a StatefulSet keeps its order", Always(sets::order)),
@@ -60,7 +63,11 @@ pub static INVARIANTS: &[Invariant] = &[
     row("a CronJob keeps no more history than it shall", AtRest(jobs::history)),
     row("an eviction never violates a budget", Always(places::budget)),
     row("a Pod stays on its node", Always(places::placed_once)),
-    row("a node has room for what it is given", Always(places::room)),
+    row("a node has room for what it is given", Always(room::room)),
+    row("who waits for a node lacks room", AtRest(room::waits)),
+    row("a Pod has to go only where a more important one waits", Always(priorities::for_somebody)),
+    row("a Pod has to go only for a more important one", Always(priorities::lesser)),
+    row("no room is kept free", AtRest(priorities::nominated)),
     row("who does not lead does not write", Always(places::leads)),
     row("of each part one runs", Always(places::one_leads)),
     row("a node has what is its own", AtRest(places::nodes)),

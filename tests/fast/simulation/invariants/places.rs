@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::util::intstr::IntOrString};
-use podwright::{api::Quantity, client::Key, controllers::meta};
+use podwright::{client::Key, controllers::meta};
 
-use super::super::world::{Step, World, is_evicted};
+use super::super::{
+    past::is_evicted,
+    world::{Step, World},
+};
 
 /// Whether nobody but evictions has taken a Pod of these away since the last rest.
 fn is_calm(world: &World, pods: &[&Pod]) -> bool {
-    let calm = |uid: &String| world.past.bounds.get(&Some(uid.clone())).is_none_or(|bounds| !bounds.changed);
-    let owners = pods.iter().filter_map(|pod| meta::controller(&pod.metadata));
-    let above = |owner: &str| {
-        let (_, set) = world.replica_sets.all().find(|(_, set)| set.metadata.uid.as_deref() == Some(owner))?;
-        meta::controller(&set.metadata).map(|above| above.uid.clone())
+    let calm = |uid: String| {
+        let changed = world.past.bounds.get(&Some(uid.clone())).is_some_and(|bounds| bounds.changed);
+        !changed && !world.past.preempted.contains(&uid)
     };
-    let mut owners = owners.map(|owner| above(&owner.uid).unwrap_or_else(|| owner.uid.clone()));
-    !world.past.disturbed && owners.all(|uid| calm(&uid))
+    !world.past.disturbed && pods.iter().filter_map(|pod| world.workload(pod)).all(calm)
 }
 
 pub fn budget(world: &World, step: &Step) -> Option<String> {
@@ -50,34 +50,6 @@ pub fn placed_once(_: &World, step: &Step) -> Option<String> {
     let Step::Pod(change) = step else { return None };
     let (old, new) = (meta::node_name(change.old.as_deref()?)?, change.new.as_deref().map(meta::node_name)?);
     (new != Some(old)).then(|| format!("{} was on {old}, is on {new:?}", change.key))
-}
-
-/// Thousandths of a CPU that a Pod asks for.
-fn cpu(pod: &Pod) -> i64 {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-    let asked = containers.filter_map(|c| Some(c.resources.as_ref()?.requests.as_ref()?.get("cpu")?.0.clone()));
-    asked.map(|text| millis(&text)).sum()
-}
-
-fn millis(text: &str) -> i64 {
-    text.parse::<Quantity>().map_or(0, |quantity| quantity.millis())
-}
-
-pub fn room(world: &World, step: &Step) -> Option<String> {
-    let Step::Pod(change) = step else { return None };
-    let name = meta::node_name(change.new.as_deref()?)?;
-    if change.old.as_deref().is_some_and(|old| meta::node_name(old).is_some()) {
-        return None;
-    }
-    let node = world.nodes.get(&Key::new("", name))?;
-    let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
-    let (cpus, pods) = (millis(&allocatable.get("cpu")?.0), millis(&allocatable.get("pods")?.0) / 1000);
-    let here = || world.pods.all().map(|(_, pod)| pod).filter(|p| meta::node_name(p) == Some(name));
-    let here = || here().filter(|pod| !meta::is_finished(pod));
-    let (asked, count) = (here().map(|pod| cpu(pod)).sum::<i64>(), here().count() as i64);
-    (asked > cpus || count > pods).then(|| {
-        format!("{} is the {count}th on {name}, {asked} of {cpus} thousandths of a CPU are asked for", change.key)
-    })
 }
 
 pub fn leads(world: &World, step: &Step) -> Option<String> {

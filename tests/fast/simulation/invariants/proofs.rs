@@ -116,6 +116,16 @@ fn finished(end: &str) -> Value {
     json!({ "status": { "conditions": [{ "type": end, "status": "True" }] } })
 }
 
+/// A Pod without a node, and its priority.
+fn waiting(priority: i32) -> Value {
+    let told = json!([{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }]);
+    json!({ "spec": { "nodeName": null, "priority": priority }, "status": { "phase": "Pending", "conditions": told } })
+}
+
+fn preempts(pod: &str) -> Step {
+    Step::Preempts { pod: Key::new("a", pod), uid: None }
+}
+
 const FIVE: &str = "2026-01-01T00:05:00Z";
 const HELD: &str = "batch.kubernetes.io/job-tracking";
 
@@ -143,6 +153,10 @@ const PROOFS: &[(&str, fn(&mut Told))] = &[
         told.pod("p2", "ReplicaSet", "new", hash("new"));
     }),
     ("a Deployment is as wished", |told| told.deployment(rolling(1, 0))),
+    ("a Deployment tells how it is", |told| {
+        told.deployment(rolling(1, 0));
+        told.pod("p1", "ReplicaSet", "new", json!({}));
+    }),
     ("old ReplicaSets are forgotten", |told| {
         told.deployment(rolling(1, 0));
         let spec = json!({ "replicas": 0, "revisionHistoryLimit": 1, "strategy": rolling(1, 0) });
@@ -275,6 +289,35 @@ const PROOFS: &[(&str, fn(&mut Told))] = &[
         let asks = json!([{ "name": "c", "image": "v1", "resources": { "requests": { "cpu": "600m" } } }]);
         let spec = json!({ "spec": { "containers": asks } });
         ["p1", "p2"].iter().for_each(|name| told.pod(name, "ReplicaSet", "new", spec.clone()));
+    }),
+    ("who waits for a node lacks room", |told| {
+        told.put_node("n1", json!({ "status": { "allocatable": { "cpu": "1", "pods": "1" } } }));
+        told.pod("p1", "ReplicaSet", "new", json!({}));
+        told.pod("p2", "ReplicaSet", "new", waiting(0));
+        assert!(!at_rest(&told.world).iter().any(|why| why.contains("lacks room")), "it is full");
+        told.pod("p2", "ReplicaSet", "new", waiting(1));
+    }),
+    ("a Pod has to go only where a more important one waits", |told| {
+        told.pod("p1", "ReplicaSet", "new", json!({ "spec": { "priority": 1 } }));
+        told.pod("p2", "ReplicaSet", "new", waiting(2));
+        told.step(preempts("p1"));
+        assert_eq!(told.found, [""; 0], "one waits");
+        told.pod("p2", "ReplicaSet", "new", waiting(1));
+        told.step(preempts("p1"));
+    }),
+    ("a Pod has to go only for a more important one", |told| {
+        told.pod("p1", "ReplicaSet", "new", json!({ "spec": { "priority": 1 } }));
+        told.pod("p2", "ReplicaSet", "new", waiting(2));
+        let event = |by: &str| {
+            let message = format!("Preempted by pod {by}-uid on node n1");
+            json!({ "message": message, "involvedObject": { "uid": "p1-uid" } })
+        };
+        told.put("events", "e1", event("p2"));
+        assert_eq!(told.found, [""; 0], "it is");
+        told.put("events", "e2", event("p1"));
+    }),
+    ("no room is kept free", |told| {
+        told.pod("p1", "ReplicaSet", "new", json!({ "status": { "nominatedNodeName": "n1" } }));
     }),
     ("who does not lead does not write", |told| {
         told.step(Step::Writes { part: "kube-scheduler", plane: "one-1".into() });

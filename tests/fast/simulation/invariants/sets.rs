@@ -14,7 +14,10 @@ use podwright::{
     controllers::{daemon_set::nodes, meta},
 };
 
-use super::super::world::{Step, World};
+use super::{
+    super::world::{Step, World},
+    room,
+};
 
 fn is_well(pod: &Pod) -> bool {
     meta::is_active(pod) && meta::is_ready(pod)
@@ -38,8 +41,10 @@ pub fn order(world: &World, step: &Step) -> Option<String> {
     let (set, at) = member(world, pod)?;
     let spec = set.spec.as_ref()?;
     let bounds = world.past.bounds.get(&set.metadata.uid)?;
+    let is_its = |taken: &BTreeSet<String>| set.metadata.uid.as_ref().is_some_and(|uid| taken.contains(uid));
     if world.past.disturbed
-        || world.past.evicted
+        || is_its(&world.past.evicted)
+        || is_its(&world.past.preempted)
         || spec.pod_management_policy.as_deref() == Some("Parallel")
         || meta::is_terminating(&set.metadata)
     {
@@ -112,14 +117,16 @@ pub fn settled(world: &World) -> Vec<String> {
         let names: BTreeSet<i32> = pods.iter().filter_map(|pod| Some(member(world, pod)?.1)).collect();
         let counts = [Some(status.replicas), status.updated_replicas, status.ready_replicas, status.available_replicas];
         let limit = set.spec.as_ref().and_then(|spec| spec.revision_history_limit).unwrap_or(10);
+        let is_seen = status.observed_generation == set.metadata.generation;
         let is_it = names == (0..replicas).collect()
             && pods.len() == names.len()
             && pods.iter().all(|pod| right(pod))
             && counts.iter().all(|count| count.unwrap_or(0) == replicas)
-            && status.observed_generation == set.metadata.generation
+            && is_seen
             && status.current_revision == status.update_revision
             && world.revisions.owned(&set.metadata.uid).count() as i32 <= limit + 1;
-        (!is_it).then(|| format!("{key}: {replicas} are wished, there are {names:?}: {status:?}"))
+        let is_short = is_seen && room::lacks(world, &set.metadata.uid);
+        (!is_it && !is_short).then(|| format!("{key}: {replicas} are wished, there are {names:?}: {status:?}"))
     };
     world.stateful_sets.all().filter_map(check).collect()
 }
@@ -129,7 +136,8 @@ pub fn claims_go(world: &World) -> Vec<String> {
     let surplus = |(key, _): &(&Key, _)| {
         holder(world, key).is_some_and(|(set, ordinal)| {
             let replicas = set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
-            deletes(set) && ordinal >= replicas
+            // One that waits for its Pods makes, and takes, no others.
+            deletes(set) && ordinal >= replicas && !room::lacks(world, &set.metadata.uid)
         })
     };
     world.claims.all().filter(surplus).map(|(key, _)| format!("{key} is left")).collect()
@@ -156,12 +164,14 @@ pub fn everywhere(world: &World) -> Vec<String> {
             *places.entry(meta::node_name(pod).unwrap_or("nowhere")).or_default() += 1;
         }
         let status = set.status.clone().unwrap_or_default();
+        let is_seen = status.observed_generation == set.metadata.generation;
         let is_it = places.values().all(|count| *count == 1)
             && world.pods.owned(&set.metadata.uid).count() == places.len()
-            && status.observed_generation == set.metadata.generation
+            && is_seen
             && (status.desired_number_scheduled, status.current_number_scheduled) == (number, number)
             && (status.updated_number_scheduled, status.number_available) == (Some(number), Some(number));
-        (!is_it).then(|| format!("{key}: there are {places:?}: {status:?}"))
+        let is_short = is_seen && room::lacks(world, &set.metadata.uid);
+        (!is_it && !is_short).then(|| format!("{key}: there are {places:?}: {status:?}"))
     };
     let waits = !world.past.lost.is_empty();
     world.daemon_sets.all().filter(|_| !waits).filter_map(check).collect()
