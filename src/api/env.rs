@@ -1,10 +1,10 @@
-//! The one source of time, uids and randomness, injected everywhere, so that a whole control plane can be simulated.
+//! The one source of time, zone, uids and randomness, injected everywhere, so that a whole control plane can be simulated.
 //!
 //! Waiting is done with `tokio::time` (paused in a simulation); `Env::now` follows the same clock.
 
 use std::sync::{Arc, Mutex};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 
 /// Clock, uids and randomness of one process. Cheap to clone.
@@ -22,6 +22,7 @@ struct Simulated {
     from: tokio::time::Instant,
     /// By how much it was set since then.
     set: Mutex<SignedDuration>,
+    zone: Mutex<TimeZone>,
 }
 
 impl Env {
@@ -30,11 +31,12 @@ impl Env {
         Env(Arc::new(Inner { simulated: None, rng: Mutex::new(StdRng::from_rng(&mut rand::rng())) }))
     }
 
-    /// A clock that starts at `start` and follows tokio's (pausable) clock; randomness from `seed`.
+    /// A clock that starts at `start`, in UTC, and follows tokio's (pausable) clock; randomness from `seed`.
     /// Must be called inside a tokio runtime.
     pub fn simulated(start: Timestamp, seed: u64) -> Env {
+        let (set, zone) = (Mutex::default(), Mutex::new(TimeZone::UTC));
         Env(Arc::new(Inner {
-            simulated: Some(Simulated { start, from: tokio::time::Instant::now(), set: Mutex::default() }),
+            simulated: Some(Simulated { start, from: tokio::time::Instant::now(), set, zone }),
             rng: Mutex::new(StdRng::seed_from_u64(seed)),
         }))
     }
@@ -43,7 +45,7 @@ impl Env {
     pub fn now(&self) -> Timestamp {
         match &self.0.simulated {
             None => Timestamp::now(),
-            Some(Simulated { start, from, set }) => {
+            Some(Simulated { start, from, set, .. }) => {
                 let passed = SignedDuration::try_from(from.elapsed()).unwrap_or(SignedDuration::ZERO);
                 let set = *set.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 start.checked_add(passed.saturating_add(set)).unwrap_or(*start)
@@ -57,6 +59,21 @@ impl Env {
         if let Some(simulated) = &self.0.simulated {
             let mut set = simulated.set.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             *set = set.saturating_add(by);
+        }
+    }
+
+    /// The zone that local times are of.
+    pub fn zone(&self) -> TimeZone {
+        match &self.0.simulated {
+            None => TimeZone::system(),
+            Some(simulated) => simulated.zone.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone(),
+        }
+    }
+
+    /// Moves a simulated machine to another zone. The machine's own is not ours to set.
+    pub fn set_zone(&self, zone: TimeZone) {
+        if let Some(simulated) = &self.0.simulated {
+            *simulated.zone.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = zone;
         }
     }
 

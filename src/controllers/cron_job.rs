@@ -51,7 +51,7 @@ pub const ROW: Row = Row {
             Err(plan) => return plan,
         }
         let taken = |name: &str| informers.jobs.get(&Key::new(&key.namespace, name)).is_some();
-        plan(&View { cron: &cron, jobs: &jobs, taken: &taken, local: &TimeZone::system(), now: context.now })
+        plan(&View { cron: &cron, jobs: &jobs, taken: &taken, local: &context.world.zone, now: context.now })
     },
 };
 

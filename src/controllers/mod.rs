@@ -46,7 +46,7 @@ mod wires;
 use std::{sync::Arc, time::Duration};
 
 use ipnet::IpNet;
-use jiff::Timestamp;
+use jiff::{Timestamp, tz::TimeZone};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -170,6 +170,8 @@ pub struct World {
     pub heartbeats: node_lifecycle::Heartbeats,
     pub scales: scales::Scales,
     pub autoscaling: horizontal_pod_autoscaler::Memory,
+    /// The zone of schedules that name none: the one that the controllers have been started in.
+    pub zone: TimeZone,
     pub config: Config,
 }
 
@@ -199,6 +201,7 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
         heartbeats: Default::default(),
         scales: Default::default(),
         autoscaling: Default::default(),
+        zone: env.zone(),
         config,
     });
     let synced = async {

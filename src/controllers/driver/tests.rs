@@ -52,6 +52,7 @@ fn driver(row: &'static Row) -> Driver {
         heartbeats: Default::default(),
         scales: Default::default(),
         autoscaling: Default::default(),
+        zone: jiff::tz::TimeZone::UTC,
         config: Default::default(),
     };
     let recorder = Recorder::new(client.clone(), env.clone(), row.name, None);
