@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use jiff::tz::{Offset, TimeZone};
 use podwright::{
     api::{Env, Options, Request, Response, Status, Verb, request::PatchType},
     client::{Client, Informers, Key, local},
@@ -21,6 +22,7 @@ use super::{
     machines::{Machines, Room, beat},
     nodes::Hollow,
     planes::{Plane, Setup},
+    usage::Meters,
     wishes::Wish,
     world::Step,
 };
@@ -78,6 +80,7 @@ impl Cluster {
             planes.push(Plane { server, env, store, setup, name, starts: 0, running: None });
         }
         let client = local::client(planes[0].server.clone(), "test");
+        let servers = planes.iter().map(|plane| local::client(plane.server.clone(), "test")).collect();
         let seen = Informers::start(client.clone());
         seen.synced().await;
         let machines = Arc::new(Mutex::new(Machines { beating: true, ..Machines::default() }));
@@ -91,6 +94,8 @@ impl Cluster {
             running: BTreeMap::new(),
             busy: BTreeSet::new(),
             asleep: BTreeSet::new(),
+            meters: Meters { servers, nodes: BTreeMap::new() },
+            sick: BTreeMap::new(),
         };
         tokio::spawn(hollow.run());
         let namespaces = ["default", "kube-system", "kube-public", "kube-node-lease"].map(str::to_owned).into();
@@ -125,6 +130,26 @@ impl Cluster {
 
     pub fn stop_heartbeats(&self) {
         self.machines().beating = false;
+    }
+
+    /// Has a Pod not be ready for a while; its node hears of it with its next heartbeat.
+    pub fn sicken(&self, uid: String, long: Duration) {
+        self.machines().sick.insert(uid, long);
+    }
+
+    /// Has the control planes be in a zone so many seconds east of Greenwich.
+    pub async fn set_zone(&mut self, seconds: i32) {
+        let zone = TimeZone::fixed(Offset::from_seconds(seconds).expect("an offset of less than a day"));
+        self.stop_controllers().await;
+        self.env.set_zone(zone.clone());
+        self.store.seen().world.zone = Some(zone);
+        self.start_controllers();
+    }
+
+    /// So many thousandths of a CPU are wanted of the Pods of an app.
+    pub fn set_load(&mut self, app: &Key, millis: u64) {
+        self.machines().load.insert(app.clone(), millis);
+        self.store.step(Step::Load(app.clone(), millis));
     }
 
     /// What nodes have that come from now on.

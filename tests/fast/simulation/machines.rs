@@ -1,6 +1,6 @@
 //! The machines of the simulated nodes: which there are, what they have, and their heartbeats.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::core::v1::Node;
 use podwright::{
@@ -21,6 +21,10 @@ pub struct Machines {
     pub addresses: u32,
     /// What a node has that comes.
     pub room: Room,
+    /// Pods that shall not be ready for so long, by uid.
+    pub sick: BTreeMap<String, Duration>,
+    /// Thousandths of a CPU that the Pods of an app use together.
+    pub load: BTreeMap<Key, u64>,
 }
 
 /// What a node has.

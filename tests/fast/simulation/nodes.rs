@@ -19,6 +19,7 @@ use super::{
     cluster::{Outcome, request, status},
     history::Recorded,
     machines::{Machines, beat},
+    usage::{Meters, PERIOD},
     world::Step,
 };
 
@@ -37,6 +38,9 @@ pub struct Hollow {
     pub busy: BTreeSet<Key>,
     /// Those that nobody can tend now: looked at again with every heartbeat.
     pub asleep: BTreeSet<Key>,
+    pub meters: Meters,
+    /// Until when Pods are not ready, by uid.
+    pub sick: BTreeMap<String, Instant>,
 }
 
 /// How often a node looks at what it has to do.
@@ -48,7 +52,7 @@ impl Hollow {
         let mut pods = self.seen.pods.subscribe();
         let mut claims = self.seen.persistent_volume_claims.subscribe();
         let mut volumes = self.seen.persistent_volumes.subscribe();
-        let mut next_beat = Instant::now();
+        let (mut next_beat, mut next_look) = (Instant::now(), Instant::now());
         let mut unbound = BTreeSet::new();
         loop {
             let idle = self.busy.is_empty() && unbound.is_empty();
@@ -56,7 +60,7 @@ impl Hollow {
                 biased;
                 Some(delta) = pods.recv(), if idle => self.changed(delta),
                 Some(delta) = claims.recv(), if idle => drop(unbound.insert(delta.key)),
-                () = tokio::time::sleep_until(if idle { next_beat } else { Instant::now() + TICK }) => {}
+                () = tokio::time::sleep_until(if idle { next_beat.min(next_look) } else { Instant::now() + TICK }) => {}
             }
             self.drain(&mut pods);
             while let Ok(delta) = claims.try_recv() {
@@ -68,7 +72,12 @@ impl Hollow {
             if Instant::now() >= next_beat {
                 next_beat = Instant::now() + BEAT;
                 self.busy.append(&mut self.asleep);
+                self.fall_sick();
                 self.beat().await;
+            }
+            if Instant::now() >= next_look {
+                next_look = Instant::now() + PERIOD;
+                self.measure().await;
             }
             self.end_ghosts();
             for key in self.busy.clone() {
@@ -95,7 +104,7 @@ impl Hollow {
         self.busy.insert(delta.key);
     }
 
-    fn machines(&self) -> MutexGuard<'_, Machines> {
+    pub fn machines(&self) -> MutexGuard<'_, Machines> {
         self.machines.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -109,6 +118,20 @@ impl Hollow {
             // It may have been deleted a moment ago.
             let room = self.machines().room;
             beat(&self.client, &self.env, &name, room).await.ok();
+        }
+    }
+
+    /// Pods that run cease to be ready for a while.
+    fn fall_sick(&mut self) {
+        let sick = std::mem::take(&mut self.machines().sick);
+        let now = Instant::now();
+        self.sick.retain(|_, until| *until > now);
+        for pod in self.seen.pods.list() {
+            let uid = pod.metadata.uid.clone().unwrap_or_default();
+            if let Some(long) = sick.get(&uid) {
+                self.sick.insert(uid, now + *long);
+                self.busy.insert(Key::of(&*pod));
+            }
         }
     }
 
@@ -168,16 +191,21 @@ impl Hollow {
         }
         if self.running.insert(uid.clone(), node.to_owned()).is_none() {
             let (pod, node) = (key.clone(), node.to_owned());
-            self.store.step(Step::Runs { pod, uid, node });
+            self.store.step(Step::Runs { pod, uid: uid.clone(), node });
         }
-        let well = meta::phase(&pod) == "Running" && (image == "broken" || meta::is_ready(&pod));
+        let is_sick = self.sick.get(&uid).is_some_and(|until| *until > Instant::now());
+        let shall = image != "broken" && !is_sick;
+        let well = meta::phase(&pod) == "Running" && meta::is_ready(&pod) == shall;
+        if meta::is_ready(&pod) && !shall {
+            self.store.step(Step::Falls(key.clone()));
+        }
         match well {
-            false => self.start(&pod, key, image == "broken").await.map(|()| false),
+            false => self.start(&pod, key, !shall).await.map(|()| false),
             true if ends && self.env.below(10) == 0 => {
                 let code = u8::from(image == "flaky" && self.env.below(4) == 0);
                 self.finish(&pod, key, code).await.map(|()| true)
             }
-            true => Ok(!ends),
+            true => Ok(!ends && !is_sick),
         }
     }
 

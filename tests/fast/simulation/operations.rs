@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     machines::Room,
-    workloads::{BUDGET, CLASSES, KINDS, Kind, deployment},
+    workloads::{AUTOSCALER, BUDGET, CLASSES, DEPLOYMENT, KINDS, Kind, deployment},
 };
 
 /// One operation. One that does not apply (what it names is not there, or is going) does nothing.
@@ -16,6 +16,8 @@ pub enum Operation {
     AddClass((&'static str, i32, &'static str)),
     /// What nodes have that come from now on.
     SetRoom(Room),
+    /// The zone of the machines, in seconds east of Greenwich.
+    SetZone(i32),
     AddNamespace(String),
     DeleteNamespace(String),
     /// Creates an object, or has it be so.
@@ -29,9 +31,15 @@ pub enum Operation {
         key: Key,
         policy: &'static str,
     },
+    /// Somebody sets a Deployment's size.
+    Scale(Key, i64),
+    /// So many thousandths of a CPU are wanted of the Pods of an app.
+    Load(Key, u64),
     /// The n-th of the Pods that there are.
     DeletePod(usize),
     Evict(usize),
+    /// The n-th Pod ceases to be ready for so many milliseconds.
+    Sicken(usize, u64),
     Lose(&'static str),
     Find(&'static str),
     RemoveNode(&'static str),
@@ -55,6 +63,8 @@ use Operation::*;
 pub fn draw(seed: u64) -> Vec<Operation> {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut all: Vec<Operation> = CLASSES.map(AddClass).into();
+    // Amsterdam's, until 1937: no schedule comes at the same time there as in Greenwich.
+    all.push(SetZone([0, 1172][rng.random_range(0..2)]));
     let is_tight = rng.random_bool(0.4);
     if is_tight {
         all.push(SetRoom(small(&mut rng)));
@@ -64,15 +74,20 @@ pub fn draw(seed: u64) -> Vec<Operation> {
     let mut kinds: Vec<usize> = (0..rng.random_range(1..5)).map(|_| rng.random_range(0..KINDS.len())).collect();
     if kinds.contains(&BUDGET) {
         // It is of some use where there is something to protect.
-        kinds.extend([0, 1]);
+        kinds.extend([DEPLOYMENT, 1]);
     }
     if is_tight {
         // Somebody has to be in somebody's way.
-        kinds.extend([0, 0]);
+        kinds.extend([DEPLOYMENT, DEPLOYMENT]);
+    }
+    let scales = kinds.contains(&AUTOSCALER);
+    if scales {
+        kinds.extend([DEPLOYMENT, AUTOSCALER]);
     }
     for _ in 0..rng.random_range(3..8) {
         for _ in 0..rng.random_range(1..6) {
             match rng.random_range(0..10) {
+                0..3 if scales => all.push(Load(a_deployment(&mut rng), rng.random_range(0..2000))),
                 0..6 => {
                     let kind = kinds[rng.random_range(0..kinds.len())];
                     all.push(workload(&mut rng, KINDS[kind]));
@@ -86,6 +101,8 @@ pub fn draw(seed: u64) -> Vec<Operation> {
             }));
         }
         all.push(Rest);
+        // Nothing may come of it.
+        all.push(Wait([0, 120_000][rng.random_range(0..2)]));
     }
     all
 }
@@ -110,7 +127,7 @@ fn workload(rng: &mut StdRng, (resource, initial, spec): Kind) -> Operation {
 fn trouble(rng: &mut StdRng, all: &mut Vec<Operation>) {
     let plane = rng.random_range(0..2);
     let while_ = |rng: &mut StdRng, most: u64| Wait(rng.random_range(0..most));
-    match rng.random_range(0..18) {
+    match rng.random_range(0..23) {
         0 => all.extend([Lose("n3"), while_(rng, 700_000), Find("n3")]),
         1 => all.extend([RemoveNode("n2"), while_(rng, 100_000), AddNode("n2")]),
         2 => all.push(Lose("n2")),
@@ -121,7 +138,9 @@ fn trouble(rng: &mut StdRng, all: &mut Vec<Operation>) {
         9 | 10 => all.push(DeletePod(rng.random_range(0..100))),
         11..14 => all.extend((0..rng.random_range(1..4)).map(|_| Evict(rng.random_range(0..100)))),
         14 | 15 => all.extend(halfway(rng)),
-        16 => {
+        16..19 => sicken(rng, all),
+        19 | 20 => all.push(Scale(a_deployment(rng), rng.random_range(0..9))),
+        21 => {
             all.push(SetClock(if rng.random_bool(0.5) { rng.random_range(1..7200) } else { -rng.random_range(1..30) }))
         }
         _ => {
@@ -132,10 +151,23 @@ fn trouble(rng: &mut StdRng, all: &mut Vec<Operation>) {
     }
 }
 
+fn a_deployment(rng: &mut StdRng) -> Key {
+    Key::new(format!("ns{}", rng.random_range(0..2)), format!("d{}", rng.random_range(0..3)))
+}
+
+/// Several Pods cease to be ready, for moments or minutes, and not all at once.
+fn sicken(rng: &mut StdRng, all: &mut Vec<Operation>) {
+    let longest = [3000, 20_000, 120_000][rng.random_range(0..3)];
+    for _ in 0..rng.random_range(1..8) {
+        all.push(Sicken(rng.random_range(0..100), rng.random_range(0..longest)));
+        all.push(Wait(rng.random_range(0..longest / 2)));
+    }
+}
+
 /// A Deployment that gets stuck halfway, for a while: its Pods do not become ready, or it is paused.
 fn halfway(rng: &mut StdRng) -> [Operation; 3] {
-    let name = format!("d{}", rng.random_range(0..3));
-    let key = Key::new(format!("ns{}", rng.random_range(0..2)), name.clone());
+    let key = a_deployment(rng);
+    let name = key.name.clone();
     let (mut stuck, again) = (deployment(rng, &name), deployment(rng, &name));
     match rng.random_bool(0.5) {
         true => stuck["template"]["spec"]["containers"][0]["image"] = "broken".into(),

@@ -7,7 +7,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
-    apps::v1::ReplicaSet,
+    apps::v1::{Deployment, ReplicaSet},
     batch::v1::{CronJob, Job},
     core::v1::Pod,
 };
@@ -18,6 +18,7 @@ use podwright::{
 
 use super::{
     invariants::{bounds::Bounds, room},
+    scalings::Scalings,
     world::{Change, Shelf, Step, World},
 };
 
@@ -35,12 +36,17 @@ pub struct Past {
     pub evicted: BTreeSet<String>,
     /// Those of which the scheduler has taken one for a more important Pod.
     pub preempted: BTreeSet<String>,
+    /// Those of which one has ceased to be ready.
+    pub unsteady: BTreeSet<String>,
     /// Every Pod that there has been, by uid.
     pub known: BTreeMap<String, Known>,
+    pub scalings: Scalings,
     /// What runs, by uid: the Pod's name and its node.
     pub running: BTreeMap<String, (Key, String)>,
     /// Each Job that a CronJob has made: the CronJob's uid and the time, and the Jobs' uids.
     pub started: BTreeMap<(String, String), BTreeSet<Option<String>>>,
+    /// The schedules and zones that were wished of each CronJob since the last rest, by uid.
+    pub schedules: BTreeMap<Option<String>, BTreeSet<(String, Option<String>)>>,
     /// Since when a CronJob is suspended, by uid.
     pub suspended: BTreeMap<Option<String>, Timestamp>,
     /// The Pods that ended well while their Job counted on them, by the Job's uid.
@@ -62,6 +68,8 @@ pub struct Known {
     pub node: Option<String>,
     /// Until when it waited for a node.
     pub waited: Option<Timestamp>,
+    /// Until when it was ready.
+    pub lapsed: Option<Timestamp>,
 }
 
 impl Known {
@@ -72,6 +80,7 @@ impl Known {
             preempts: spec.and_then(|spec| spec.preemption_policy.as_deref()) != Some("Never"),
             node: meta::node_name(pod).map(str::to_owned),
             waited: None,
+            lapsed: None,
         }
     }
 }
@@ -79,6 +88,7 @@ impl Known {
 impl World {
     /// Keeps of a step what later ones are judged by.
     pub fn remember(&mut self, step: &Step) {
+        self.remember_scaling(step);
         let past = &mut self.past;
         match step {
             Step::Disturbance => {
@@ -91,7 +101,11 @@ impl World {
                 past.disturbed = false;
                 past.evicted.clear();
                 past.preempted.clear();
+                past.unsteady.clear();
                 past.bounds.clear();
+                let crons = self.cron_jobs.all().map(|(_, cron)| cron);
+                let schedules = crons.filter_map(|cron| Some((cron.metadata.uid.clone(), [schedule(cron)?].into())));
+                past.schedules = schedules.collect();
                 self.settle();
             }
             Step::Runs { pod, uid, node } => drop(past.running.insert(uid.clone(), (pod.clone(), node.clone()))),
@@ -99,14 +113,26 @@ impl World {
             Step::Leads { part, plane } => drop(past.leading.entry(part).or_insert_with(|| plane.clone())),
             Step::Resigns { part, plane } => past.leading.retain(|of, known| of != part || known != plane),
             Step::Ends { uid } => drop(past.running.remove(uid)),
-            Step::Deployment(change) => past.wish(change, Bounds::of_deployment),
+            Step::Deployment(change) => {
+                past.wish(change, Bounds::of_deployment);
+                if is_less_midway(&self.replica_sets, change) {
+                    past.relax(&change.new.as_ref().and_then(|new| new.metadata.uid.clone()));
+                }
+            }
             Step::StatefulSet(change) => past.wish(change, Bounds::of_stateful_set),
             Step::DaemonSet(change) => past.wish(change, Bounds::of_daemon_set),
             Step::Job(change) => {
                 past.wish(change, Bounds::of_job);
                 past.start(change);
             }
-            Step::CronJob(change) => past.suspend(change, self.now),
+            Step::CronJob(change) => {
+                past.suspend(change, self.now);
+                let new = change.new.as_ref();
+                let schedule = new.and_then(|cron| Some((cron.metadata.uid.clone(), schedule(cron)?)));
+                if let Some((uid, schedule)) = schedule {
+                    past.schedules.entry(uid).or_default().insert(schedule);
+                }
+            }
             Step::Pod(change) => {
                 past.succeed(change);
                 past.know(change, self.now);
@@ -115,6 +141,10 @@ impl World {
                     past.relax(&workload);
                     past.evicted.extend(workload);
                 }
+            }
+            Step::Falls(pod) => {
+                let workload = self.pods.get(pod).and_then(|pod| workload(&self.replica_sets, pod));
+                past.unsteady.extend(workload);
             }
             Step::Preempts { pod, uid } => {
                 let victim = self.pods.get(pod).filter(|pod| uid.is_none() || pod.metadata.uid == *uid);
@@ -151,10 +181,31 @@ impl World {
         pods.filter(move |pod| uid.is_some() && self.workload(pod) == *uid)
     }
 
+    /// Whether a Pod is there and ready, or was so a moment ago: who acts on it may not have heard yet.
+    pub fn lately(&self, pod: &Pod) -> bool {
+        let known = self.past.known.get(pod.metadata.uid.as_deref().unwrap_or_default());
+        let lapsed = known.and_then(|known| known.lapsed);
+        let was = lapsed.is_some_and(|at| self.now.duration_since(at) <= LAG);
+        meta::is_active(pod) && (meta::is_ready(pod) || was)
+    }
+
     /// The uid of the workload that a Pod is of: what controls it, or controls its ReplicaSet.
     pub fn workload(&self, pod: &Pod) -> Option<String> {
         workload(&self.replica_sets, pod)
     }
+}
+
+fn schedule(cron: &CronJob) -> Option<(String, Option<String>)> {
+    cron.spec.as_ref().map(|spec| (spec.schedule.clone(), spec.time_zone.clone()))
+}
+
+/// Whether a Deployment is made smaller in the midst of a rollout: then each of its ReplicaSets loses its share ("proportional
+/// scaling"), whether its Pods are ready or not.
+fn is_less_midway(sets: &Shelf<ReplicaSet>, change: &Change<Deployment>) -> bool {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else { return false };
+    let replicas = |deployment: &Deployment| deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
+    let has_pods = |set: &&Arc<ReplicaSet>| set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1) > 0;
+    replicas(new) < replicas(old) && sets.owned(&new.metadata.uid).filter(has_pods).count() > 1
 }
 
 fn workload(sets: &Shelf<ReplicaSet>, pod: &Pod) -> Option<String> {
@@ -189,6 +240,8 @@ impl Past {
             Some(known) => Some(known),
             None => Some(now),
         };
+        let lapses = change.old.as_deref().is_some_and(meta::is_ready) && !meta::is_ready(pod);
+        pod_now.lapsed = if lapses { Some(now) } else { before.and_then(|before| before.lapsed) };
         self.known.insert(pod.metadata.uid.clone().unwrap_or_default(), pod_now);
     }
 

@@ -54,6 +54,12 @@ impl Rough {
         let own = request.resource == "leases.coordination.k8s.io" && request.namespace.as_deref() == Some(NAMESPACE);
         if !reads && !own && request.resource != "events" {
             store.step(Step::Writes { part, plane: identity.clone() });
+            if request.subresource.as_deref() == Some("scale") && request.resource == "deployments.apps" {
+                let replicas = request.body.as_ref().and_then(|body| body["spec"]["replicas"].as_i64()).unwrap_or(-1);
+                let target =
+                    Key::new(request.namespace.clone().unwrap_or_default(), request.name.clone().unwrap_or_default());
+                store.step(Step::Scales { target, replicas: i32::try_from(replicas).unwrap_or(-1) });
+            }
             if request.verb == Verb::Delete && request.resource == "pods" && *part == SCHEDULER {
                 let pod =
                     Key::new(request.namespace.clone().unwrap_or_default(), request.name.clone().unwrap_or_default());

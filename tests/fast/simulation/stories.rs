@@ -238,3 +238,31 @@ fn a_clock_that_is_set_loses_no_node() {
         }
     });
 }
+
+#[test]
+fn a_schedule_without_a_zone_is_of_the_controllers_own() {
+    run(async {
+        let mut cluster = Cluster::new(11).await;
+        cluster.add_node("n1").await;
+        cluster.add_namespace("a").await;
+        // Nineteen minutes and a bit east of Greenwich.
+        cluster.set_zone(1172).await;
+        let template =
+            json!({ "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "brief" }] } });
+        let job = json!({ "spec": { "template": template } });
+        for (name, zone) in [("here", json!(null)), ("there", json!("UTC"))] {
+            let spec = json!({ "schedule": "0 * * * *", "timeZone": zone, "jobTemplate": job });
+            cluster.create("cronjobs.batch", "a", json!({ "metadata": { "name": name }, "spec": spec })).await;
+        }
+        tokio::time::sleep(Duration::from_secs(3660)).await;
+        let due = |job: &k8s_openapi::api::batch::v1::Job| {
+            let at = meta::annotation(&job.metadata, "batch.kubernetes.io/cronjob-scheduled-timestamp");
+            let name = meta::controller(&job.metadata).map(|owner| owner.name.clone());
+            (name.unwrap_or_default(), at.unwrap_or_default().to_owned())
+        };
+        let mut all: Vec<_> = cluster.seen.jobs.list().iter().map(|job| due(job)).collect();
+        all.sort();
+        let told = |name: &str, at: &str| (name.to_owned(), at.to_owned());
+        assert_eq!(all, [told("here", "2026-01-01T00:40:28Z"), told("there", "2026-01-01T01:00:00Z")]);
+    });
+}

@@ -1,6 +1,7 @@
 //! Anything may happen at any time: random operations on a cluster with two control planes.
 
 use std::{
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::Mutex,
     time::{Duration, Instant},
@@ -29,15 +30,25 @@ use super::{
 fn anything_may_happen_at_any_time() {
     let (first, begun) = (first_seed(), Instant::now());
     let wanted = number("SIMULATION_RUNS").or(number("SIMULATION_SEED").map(|_| 1));
-    let mut writes = 0;
+    let (mut writes, mut told) = (0, BTreeMap::new());
     for n in 0.. {
         if wanted.map_or(n > 0 && begun.elapsed() > SECONDS, |wanted| n >= wanted) {
-            println!("{n} runs, {writes} writes in {:?}", begun.elapsed());
+            println!("{n} runs, {writes} writes in {:?}; events: {told:?}", begun.elapsed());
             return;
         }
-        writes += history_of(first.wrapping_add(n)).len();
+        let history = history_of(first.wrapping_add(n));
+        writes += history.len();
+        let events = history.iter().filter(|line| line.key.starts_with("/registry/events/"));
+        for text in events.filter_map(|line| line.text.as_deref()) {
+            let reason = NOTABLE.iter().find(|reason| text.contains(&format!("\"reason\":\"{reason}\"")));
+            reason.into_iter().for_each(|reason| *told.entry(*reason).or_insert(0) += 1);
+        }
     }
 }
+
+/// The reasons of events by which one sees what the runs were about.
+const NOTABLE: &[&str] =
+    &["FailedScheduling", "Preempted", "SuccessfulRescale", "ScalingReplicaSet", "SuccessfulCreate", "NodeNotReady"];
 
 /// All that is written in the run of a seed. Where it fails, seed and operations are told.
 pub fn history_of(seed: u64) -> Vec<Line> {
@@ -62,7 +73,18 @@ pub fn history_of(seed: u64) -> Vec<Line> {
 }
 
 async fn carry_out(cluster: &mut Cluster, operation: Operation) {
+    if !matches!(operation, Operation::Wait(_)) {
+        cluster.store.step(Step::Stirs);
+    }
     match operation {
+        Operation::SetZone(seconds) => cluster.set_zone(seconds).await,
+        Operation::Load(app, millis) => cluster.set_load(&app, millis),
+        Operation::Scale(key, replicas) => {
+            let scale = Some(json!({ "spec": { "replicas": replicas } }));
+            let mut request = request(Verb::Patch, "deployments.apps", &key, scale);
+            request.subresource = Some("scale".into());
+            cluster.client.call(request).await.map(drop).unwrap_or_else(|status| allow(&status));
+        }
         Operation::AddClass((name, value, policy)) => {
             let class = json!({ "metadata": { "name": name }, "value": value, "preemptionPolicy": policy });
             cluster.create("priorityclasses.scheduling.k8s.io", "", class).await;
@@ -92,6 +114,12 @@ async fn carry_out(cluster: &mut Cluster, operation: Operation) {
                 cluster.evict(&pod).await.ok();
             }
         }
+        Operation::Sicken(n, millis) => {
+            let pods = cluster.seen.pods.list();
+            if let Some(uid) = (!pods.is_empty()).then(|| pods[n % pods.len()].metadata.uid.clone()).flatten() {
+                cluster.sicken(uid, Duration::from_millis(millis));
+            }
+        }
         Operation::Lose(node) if cluster.node(node) == Some(true) => cluster.lose_node(node),
         Operation::Find(node) if cluster.node(node) == Some(false) => cluster.find_node(node).await,
         Operation::RemoveNode(node) if cluster.node(node).is_some() => cluster.delete_node(node).await,
@@ -105,6 +133,8 @@ async fn carry_out(cluster: &mut Cluster, operation: Operation) {
         Operation::SetClock(seconds) => {
             cluster.store.step(Step::Disturbance);
             cluster.env.set_clock(SignedDuration::from_secs(seconds));
+            // Told at either time.
+            cluster.store.step(Step::Disturbance);
         }
         Operation::Wait(millis) => tokio::time::sleep(Duration::from_millis(millis)).await,
         Operation::Rest => {

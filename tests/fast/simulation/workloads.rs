@@ -14,10 +14,13 @@ pub const KINDS: &[Kind] = &[
     ("cronjobs.batch", "c", cron_job),
     ("replicationcontrollers", "r", replication_controller),
     ("poddisruptionbudgets.policy", "b", budget),
+    ("horizontalpodautoscalers.autoscaling", "h", autoscaler),
 ];
 
-/// Where the budgets are among them.
+/// Where Deployments, budgets and autoscalers are among them.
+pub const DEPLOYMENT: usize = 0;
 pub const BUDGET: usize = 6;
+pub const AUTOSCALER: usize = 7;
 
 /// Pods of an image, or of any that goes on for ever.
 fn template(rng: &mut StdRng, app: &str, image: Option<&str>) -> Value {
@@ -124,9 +127,11 @@ fn cron_job(rng: &mut StdRng, name: &str) -> Value {
     job["completions"] = rng.random_range(1..3).into();
     let schedule = ["* * * * *", "*/2 * * * *", "*/5 * * * *", "@every 90s"][rng.random_range(0..4)];
     let deadline = [Value::Null, json!(30), json!(300)][rng.random_range(0..3)].clone();
+    // Without a zone it is the controllers' own.
+    let zone = [Value::Null, json!("UTC")][rng.random_range(0..2)].clone();
     json!({
         "schedule": schedule, "startingDeadlineSeconds": deadline,
-        "timeZone": "Etc/UTC", "concurrencyPolicy": policy, "suspend": rng.random_bool(0.2),
+        "timeZone": zone, "concurrencyPolicy": policy, "suspend": rng.random_bool(0.2),
         "successfulJobsHistoryLimit": rng.random_range(0..4), "failedJobsHistoryLimit": rng.random_range(0..2),
         "jobTemplate": { "spec": job },
     })
@@ -146,4 +151,42 @@ fn budget(rng: &mut StdRng, name: &str) -> Value {
         _ => (Value::Null, json!("30%")),
     };
     json!({ "selector": selector(&app), "minAvailable": least, "maxUnavailable": most })
+}
+
+/// One for a Deployment.
+fn autoscaler(rng: &mut StdRng, name: &str) -> Value {
+    let least = rng.random_range(1..4);
+    let goal = [
+        json!({ "type": "Utilization", "averageUtilization": 50 }),
+        json!({ "type": "Utilization", "averageUtilization": 80 }),
+        json!({ "type": "AverageValue", "averageValue": "150m" }),
+    ];
+    let goal = &goal[rng.random_range(0..3)];
+    let behavior = match rng.random_range(0..3) {
+        0 => Value::Null,
+        1 => json!({ "scaleUp": direction(rng), "scaleDown": null }),
+        _ => json!({ "scaleUp": direction(rng), "scaleDown": direction(rng) }),
+    };
+    json!({
+        "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": format!("d{}", &name[1..]) },
+        "minReplicas": least, "maxReplicas": least + rng.random_range(0..8),
+        "metrics": [{ "type": "Resource", "resource": { "name": "cpu", "target": goal } }],
+        "behavior": behavior,
+    })
+}
+
+/// How an autoscaler may go one way.
+fn direction(rng: &mut StdRng) -> Value {
+    let policies = [
+        json!({ "type": "Pods", "value": 1, "periodSeconds": 30 }),
+        json!({ "type": "Pods", "value": 3, "periodSeconds": 60 }),
+        json!({ "type": "Percent", "value": 50, "periodSeconds": 15 }),
+    ];
+    let (one, other) = (rng.random_range(0..3), rng.random_range(0..3));
+    let window = [0, 60, 300][rng.random_range(0..3)];
+    let select = ["Max", "Min", "Max", "Disabled"][rng.random_range(0..4)];
+    json!({
+        "stabilizationWindowSeconds": window, "selectPolicy": select,
+        "policies": [policies[one], policies[other]],
+    })
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use jiff::Timestamp;
+use jiff::{Timestamp, tz::TimeZone};
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
     batch::v1::{CronJob, Job},
@@ -11,7 +11,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
 };
-use podwright::client::{Key, Partial, Typed};
+use podwright::client::{Autoscaler, Key, Partial, Typed};
 
 use super::past::Past;
 
@@ -76,6 +76,7 @@ pub enum Step {
     DaemonSet(Change<DaemonSet>),
     Job(Change<Job>),
     CronJob(Change<CronJob>),
+    Autoscaler(Change<Autoscaler>),
     /// An object that only counts at rest.
     Other,
     /// A Pod's containers begin to run on a node.
@@ -87,6 +88,17 @@ pub enum Step {
     /// They have ended.
     Ends {
         uid: String,
+    },
+    /// A Pod that is ready ceases to be, by itself.
+    Falls(Key),
+    /// So many thousandths of a CPU are wanted of the Pods of an app.
+    Load(Key, u64),
+    /// Somebody does something.
+    Stirs,
+    /// An autoscaler sets the size of a Deployment.
+    Scales {
+        target: Key,
+        replicas: i32,
     },
     /// A part of a control plane sends a write.
     Writes {
@@ -126,6 +138,8 @@ pub enum Step {
 #[derive(Default)]
 pub struct World {
     pub now: Timestamp,
+    /// The zone of schedules that name none; without one, UTC.
+    pub zone: Option<TimeZone>,
     /// The metadata of every object, by resource and key.
     pub all: BTreeMap<(String, Key), Arc<Partial>>,
     /// Keys of the store that are no objects: allocated addresses and ports.
@@ -145,6 +159,7 @@ pub struct World {
     pub revisions: Shelf<ControllerRevision>,
     pub jobs: Shelf<Job>,
     pub cron_jobs: Shelf<CronJob>,
+    pub autoscalers: Shelf<Autoscaler>,
     pub budgets: Shelf<PodDisruptionBudget>,
     pub leases: Shelf<Lease>,
     pub past: Past,
@@ -190,6 +205,7 @@ impl World {
             "replicationcontrollers" => drop(self.replication_controllers.set(key, bytes)),
             "jobs.batch" => return Step::Job(self.jobs.set(key, bytes)),
             "cronjobs.batch" => return Step::CronJob(self.cron_jobs.set(key, bytes)),
+            "horizontalpodautoscalers.autoscaling" => return Step::Autoscaler(self.autoscalers.set(key, bytes)),
             "poddisruptionbudgets.policy" => drop(self.budgets.set(key, bytes)),
             "leases.coordination.k8s.io" => drop(self.leases.set(key, bytes)),
             "replicasets.apps" => drop(self.replica_sets.set(key, bytes)),

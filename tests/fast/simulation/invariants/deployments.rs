@@ -31,10 +31,18 @@ pub fn surge(world: &World, step: &Step) -> Option<String> {
     is_new.then(|| format!("{} is the {active}th of {bounds:?}", change.key))
 }
 
+/// Where Pods cease to be ready by themselves, what is taken away is judged: with the others that its controllers think
+/// ready there are enough.
 pub fn available(world: &World, step: &Step) -> Option<String> {
     let deployment = concerned(world, step).filter(|d| !meta::is_terminating(&d.metadata))?;
+    let Step::Pod(change) = step else { return None };
     let bounds = world.past.bounds.get(&deployment.metadata.uid)?;
-    let ready = world.pods_of(&deployment.metadata.uid).filter(|pod| is_well(pod)).count() as i32;
+    let is_unsteady = world.past.unsteady.contains(deployment.metadata.uid.as_deref()?);
+    if is_unsteady && !change.deleted().is_some_and(is_well) {
+        return None;
+    }
+    let is_there = |pod: &&Arc<Pod>| if is_unsteady { world.lately(pod) } else { is_well(pod) };
+    let ready = world.pods_of(&deployment.metadata.uid).filter(is_there).count() as i32;
     (ready < bounds.ready).then(|| format!("{} has {ready} ready of {bounds:?}", meta::name(&deployment.metadata)))
 }
 

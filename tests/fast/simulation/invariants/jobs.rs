@@ -109,11 +109,18 @@ pub fn one_for_a_time(world: &World, step: &Step) -> Option<String> {
 pub fn due(world: &World, step: &Step) -> Option<String> {
     let (change, cron, at) = started(world, step)?;
     let spec = cron.spec.as_ref()?;
-    let (at, schedule) = (at.parse::<Timestamp>().ok()?, Schedule::parse(&spec.schedule).ok()?);
-    let zone = spec.time_zone.as_deref().and_then(|name| TimeZone::get(name).ok()).unwrap_or(TimeZone::UTC);
-    // An interval counts from the last time; a calendar has its own.
-    let is_time =
-        matches!(schedule, Schedule::Every(_)) || schedule.next(at - SignedDuration::from_secs(1), &zone) == Some(at);
+    let at = at.parse::<Timestamp>().ok()?;
+    // A controller may act on any of those that were wished lately. An interval counts from the last time; a calendar has
+    // its own.
+    let is_time = world.past.schedules.get(&cron.metadata.uid)?.iter().any(|(schedule, zone)| {
+        let zone = zone.as_deref().and_then(|name| TimeZone::get(name).ok());
+        let zone = zone.or(world.zone.clone()).unwrap_or(TimeZone::UTC);
+        let schedule = Schedule::parse(schedule).ok();
+        schedule.is_some_and(|schedule| match schedule {
+            Schedule::Every(_) => true,
+            Schedule::Fields(_) => schedule.next(at - SignedDuration::from_secs(1), &zone) == Some(at),
+        })
+    });
     let deadline = spec.starting_deadline_seconds.map(SignedDuration::from_secs);
     let late = deadline.is_some_and(|deadline| world.now.duration_since(at) > deadline + LAG);
     let made = cron.metadata.creation_timestamp.as_ref()?.0;

@@ -2,6 +2,7 @@
 //!
 //! Each row is a pure function of the [`World`] after a step. `proofs.rs` breaks each of them once.
 
+mod autoscalers;
 pub mod bounds;
 mod deployments;
 mod jobs;
@@ -11,6 +12,7 @@ mod priorities;
 mod proofs;
 pub mod room;
 mod sets;
+mod told;
 
 use super::world::{Step, World};
 
@@ -61,6 +63,10 @@ pub static INVARIANTS: &[Invariant] = &[
     row("Replace lets the old one go first", Always(jobs::replace)),
     row("a suspended CronJob starts nothing", Always(jobs::suspended)),
     row("a CronJob keeps no more history than it shall", AtRest(jobs::history)),
+    row("an autoscaler keeps to its bounds", Always(autoscalers::within)),
+    row("an autoscaler goes no faster than it may", Always(autoscalers::pace)),
+    row("an autoscaler lets rest what is as it shall be", Always(autoscalers::leaves_alone)),
+    row("a load has the Pods that it needs", AtRest(autoscalers::settled)),
     row("an eviction never violates a budget", Always(places::budget)),
     row("a Pod stays on its node", Always(places::placed_once)),
     row("a node has room for what it is given", Always(room::room)),

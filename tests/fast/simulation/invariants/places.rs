@@ -22,8 +22,8 @@ fn is_calm(world: &World, pods: &[&Pod]) -> bool {
 pub fn budget(world: &World, step: &Step) -> Option<String> {
     let Step::Pod(change) = step else { return None };
     let gone = change.deleted().filter(|_| change.new.as_deref().is_some_and(is_evicted))?;
-    // It may have been down already.
-    let was_well = meta::is_active(gone) && meta::is_ready(gone);
+    // One that has not begun may always go; one that is not ready, where there are enough others (IfHealthyBudget).
+    let counts = meta::is_active(gone) && meta::phase(gone) == "Running";
     for (key, budget) in world.budgets.all().filter(|(key, _)| key.namespace == change.key.namespace) {
         let spec = budget.spec.clone().unwrap_or_default();
         let Some(selector) = spec.selector.as_ref().and_then(meta::selector) else { continue };
@@ -31,10 +31,10 @@ pub fn budget(world: &World, step: &Step) -> Option<String> {
         let pods: Vec<&Pod> = pods
             .filter(|pod| pod.metadata.namespace == gone.metadata.namespace && meta::matches(&selector, &pod.metadata))
             .collect();
-        if !was_well || !meta::matches(&selector, &gone.metadata) || !is_calm(world, &pods) {
+        if !counts || !meta::matches(&selector, &gone.metadata) || !is_calm(world, &pods) {
             continue;
         }
-        let healthy = pods.iter().filter(|pod| meta::is_active(pod) && meta::is_ready(pod)).count() as i32;
+        let healthy = pods.iter().filter(|pod| world.lately(pod)).count() as i32;
         let wanted = match spec.min_available {
             Some(IntOrString::Int(least)) => least,
             _ => budget.status.as_ref().map_or(0, |status| status.desired_healthy),

@@ -53,7 +53,8 @@ pub fn order(world: &World, step: &Step) -> Option<String> {
     let below = if what == "made" { at } else { at.min(bounds.fewest) };
     let name =
         |ordinal: i32| Key::new(change.key.namespace.clone(), format!("{}-{ordinal}", meta::name(&set.metadata)));
-    let unwell: Vec<i32> = (0..below).filter(|n| !world.pods.get(&name(*n)).is_some_and(|pod| is_well(pod))).collect();
+    let unwell: Vec<i32> =
+        (0..below).filter(|n| !world.pods.get(&name(*n)).is_some_and(|pod| world.lately(pod))).collect();
     (!unwell.is_empty()).then(|| format!("{} is {what} before {unwell:?} are well", change.key))
 }
 
