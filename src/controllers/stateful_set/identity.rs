@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 
 use super::{Revision, claims, meta};
-use crate::controllers::history;
+use crate::controllers::{history, replica_set};
 
 pub const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 pub const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
@@ -65,6 +65,8 @@ pub fn create(set: &StatefulSet, ordinal: i32, revision: &Revision) -> Pod {
     let pod = Pod {
         metadata: ObjectMeta {
             name: Some(name(set, ordinal)),
+            // It names nothing here, but upstream's Pods bear it, and some tell siblings by it.
+            generate_name: Some(replica_set::prefix(meta::name(&set.metadata))),
             namespace: set.metadata.namespace.clone(),
             labels: Some(labels),
             annotations: from.annotations,

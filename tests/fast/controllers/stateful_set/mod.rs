@@ -288,6 +288,7 @@ fn a_pod_has_the_identity_of_its_ordinal() {
             "statefulset.kubernetes.io/pod-name": "web-5",
         })
     );
+    assert_eq!((&pod["metadata"]["name"], &pod["metadata"]["generateName"]), (&json!("web-5"), &json!("web-")));
     assert_eq!((&pod["spec"]["hostname"], &pod["spec"]["subdomain"]), (&json!("web-5"), &json!("nginx")));
     let volume = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": "data-web-5" } }]);
     assert_eq!(pod["spec"]["volumes"], volume);
