@@ -225,6 +225,12 @@ impl<'a> Daemons<'a> {
         self.fits.iter().filter(|(_, fit)| fit.run).map(|(name, _)| *name)
     }
 
+    /// The nodes whose Pods may stay, and that would get no other.
+    pub fn leaving(&self) -> impl Iterator<Item = &'a str> {
+        let leaves = |(name, fit): &(&&'a str, &Fit)| fit.stay && !fit.run && !self.on(name).is_empty();
+        self.fits.iter().filter(leaves).map(|(name, _)| *name)
+    }
+
     pub fn is_updated(&self, pod: &Pod) -> bool {
         hash(&pod.metadata).is_some_and(|hash| self.hashes.contains(hash))
     }

@@ -55,19 +55,21 @@ fn pair<'a>(daemons: &Daemons<'a>, pods: &[&'a Arc<Pod>]) -> Option<(Option<&'a 
     Some((new, old))
 }
 
-/// The next steps of a rollout. Only nodes that get a Pod are considered: elsewhere an old one would not be replaced.
+/// The next steps of a rollout. Where a node keeps a Pod and would get no other (it has got a taint since), an old one goes
+/// as well, and none follows.
 pub fn steps<'a>(daemons: &Daemons<'a>, steps: &mut Steps<'a>) {
     let wanted: Vec<&str> = daemons.wanted().collect();
+    let leaving: Vec<&str> = daemons.leaving().collect();
     match limits(daemons.scene.set, wanted.len()) {
         None => {}
-        Some((0, unavailable)) => replace(daemons, &wanted, unavailable, steps),
-        Some((surge, _)) => surge_beside(daemons, &wanted, surge, steps),
+        Some((0, unavailable)) => replace(daemons, wanted.into_iter().chain(leaving), unavailable, steps),
+        Some((surge, _)) => surge_beside(daemons, &wanted, &leaving, surge, steps),
     }
 }
 
-fn replace<'a>(daemons: &Daemons<'a>, wanted: &[&'a str], most: usize, steps: &mut Steps<'a>) {
+fn replace<'a>(daemons: &Daemons<'a>, nodes: impl Iterator<Item = &'a str>, most: usize, steps: &mut Steps<'a>) {
     let (mut down, mut candidates) = (0, Vec::new());
-    for node in wanted {
+    for node in nodes {
         match pair(daemons, daemons.on(node)) {
             Some((None, Some(old))) if daemons.is_available(old) => candidates.push(old),
             // It is of no use: nothing is lost. But it is down, as much as a new one that is.
@@ -82,16 +84,34 @@ fn replace<'a>(daemons: &Daemons<'a>, wanted: &[&'a str], most: usize, steps: &m
     steps.delete.extend(candidates.into_iter().take(most.saturating_sub(down)));
 }
 
-fn surge_beside<'a>(daemons: &Daemons<'a>, wanted: &[&'a str], most: usize, steps: &mut Steps<'a>) {
-    let (mut beside, mut candidates) = (0, Vec::new());
-    for node in wanted {
-        match pair(daemons, daemons.on(node)) {
-            Some((_, None)) => {}
-            Some((None, Some(old))) if daemons.is_available(old) => candidates.push((*node, 0)),
-            Some((None, Some(_))) => steps.create.push((*node, 0)),
-            Some((Some(new), Some(old))) if daemons.is_available(new) => steps.delete.push(old),
-            Some((Some(_), Some(_))) | None => beside += 1,
+fn surge_beside<'a>(
+    daemons: &Daemons<'a>,
+    wanted: &[&'a str],
+    leaving: &[&'a str],
+    most: usize,
+    steps: &mut Steps<'a>,
+) {
+    let (mut beside, mut available) = (0, 0);
+    let (mut candidates, mut last) = (Vec::new(), Vec::new());
+    let nodes = wanted.iter().map(|node| (*node, true)).chain(leaving.iter().map(|node| (*node, false)));
+    for (node, stays) in nodes {
+        let Some((new, old)) = pair(daemons, daemons.on(node)) else {
+            beside += 1;
+            continue;
+        };
+        let is_well = old.or(new).is_some_and(|pod| daemons.is_available(pod));
+        available += usize::from(is_well);
+        match (new, old) {
+            (_, None) => {}
+            (None, Some(_)) if stays && is_well => candidates.push((node, 0)),
+            (None, Some(_)) if stays => steps.create.push((node, 0)),
+            (None, Some(old)) if is_well => last.push(old),
+            (None, Some(old)) => steps.delete.push(old),
+            (Some(new), Some(old)) if daemons.is_available(new) => steps.delete.push(old),
+            (Some(_), Some(_)) => beside += 1,
         }
     }
     steps.create.extend(candidates.into_iter().take(most.saturating_sub(beside)));
+    // With surge nothing is to be missed: who is not replaced where it is goes when there are enough elsewhere.
+    steps.delete.extend(last.into_iter().take(available.saturating_sub(wanted.len())));
 }

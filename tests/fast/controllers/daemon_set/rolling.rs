@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use podwright::controllers::daemon_set::rolling;
 use serde_json::{Value, json};
 
-use super::{SmallWorld, World, at, meta, nodes, set};
+use super::{SmallWorld, World, at, meta, node, nodes, set};
 
 fn strategy(surge: Value, unavailable: Value) -> Value {
     json!({ "updateStrategy": { "rollingUpdate": { "maxSurge": surge, "maxUnavailable": unavailable } } })
@@ -107,6 +107,31 @@ fn one_broken_template_after_another_takes_no_more_nodes_than_the_first() {
         assert_eq!(world.reach_rest(), ["-n1", "+n1"], "attempt {attempt}");
         assert_eq!(world.images(), "n1=broken n2=v1 n3=v1");
     }
+}
+
+#[test]
+fn on_a_node_that_would_get_no_pod_the_old_one_goes_too() {
+    let dedicated = json!({ "taints": [{ "key": "dedicated", "effect": "NoSchedule" }] });
+    for (surge, unavailable) in [(json!(0), json!(1)), (json!(1), json!(0))] {
+        let mut world = World::ready(set(strategy(surge.clone(), unavailable.clone())), 3);
+        world.nodes[0] = node("n1", dedicated.clone());
+        assert_eq!(world.reach_rest(), [""; 0], "it stays");
+        world.set_image("v2");
+        let steps = world.reach_rest();
+        assert_eq!(world.images(), "n2=v2 n3=v2", "surge {surge}: {steps:?}");
+        assert_eq!(world.counts(), [2, 2, 2, 2, 2, 0, 0]);
+    }
+    // With surge it goes last, when there are enough others.
+    let mut world = World::ready(set(strategy(json!(2), json!(0))), 3);
+    let now = world.now;
+    ["n2", "n3"].iter().for_each(|node| World::be(world.pod(node), "Running", false, now));
+    world.nodes[0] = node("n1", dedicated);
+    world.set_image("v2");
+    assert_eq!(world.step(), ["+n2", "+n3"]);
+    world.settle();
+    assert_eq!(world.step(), ["-n2", "-n3"]);
+    world.settle();
+    assert_eq!(world.step(), ["-n1"]);
 }
 
 #[test]
