@@ -283,7 +283,9 @@ impl Plugin for VolumeBindingArgs {
 
     fn is_ready(&self, pod: &PodInfo, node: &NodeInfo, cluster: &Cluster) -> Result<bool, String> {
         let kept = cluster.storage.is_kept(&pod.uid).map_err(|why| format!("binding volumes: {why}"))?;
-        let Some(wishes) = Wishes::of(pod, &cluster.storage).ok().flatten().filter(|_| kept) else { return Ok(kept) };
+        // All its claims are bound then: which volumes would suit them is not asked.
+        let wishes = if kept { Wishes::of(pod, &cluster.storage).ok().flatten() } else { None };
+        let Some(wishes) = wishes else { return Ok(kept) };
         // Who binds them may have chosen others than were promised.
         let far = |volume: &&Arc<PersistentVolume>| !is_reachable(volume, &node.name, |key| node.label(key));
         match wishes.bound.iter().find(far) {
