@@ -87,15 +87,48 @@ impl Policy {
         let deletes = |text: Option<String>| text.as_deref() == Some("Delete");
         Policy { when_deleted: deletes(policy.when_deleted), when_scaled: deletes(policy.when_scaled) }
     }
+
+    /// Whether no claim is ever deleted.
+    fn keeps(&self) -> bool {
+        !self.when_deleted && !self.when_scaled
+    }
 }
 
 /// Gives a Pod's claims the owners that the policy wants; `stays` tells whether its ordinal is one that there shall be.
 pub fn settle(scene: &Scene<'_>, ordinal: i32, pod: &Pod, stays: bool) -> Vec<Write> {
     let settled = |claim: Arc<PersistentVolumeClaim>| {
         let owners = owners(scene.set, &claim, pod, stays)?;
-        Some(meta::owners(&*claim, |all| *all = owners))
+        let mut write = meta::owners(&*claim, |all| *all = owners);
+        write.done = conflict(scene.set, &claim, meta::name(&pod.metadata));
+        Some(write)
     };
     existing(scene, ordinal).filter_map(settled).collect()
+}
+
+/// Tells of the claims of an ordinal that the policy does not hold for.
+pub fn conflicts(scene: &Scene<'_>, ordinal: i32) -> Vec<Note> {
+    let pod = identity::name(scene.set, ordinal);
+    existing(scene, ordinal).filter_map(|claim| conflict(scene.set, &claim, &pod)).collect()
+}
+
+fn conflict(set: &StatefulSet, claim: &PersistentVolumeClaim, pod: &str) -> Option<Note> {
+    let policy = Policy::of(set);
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    if policy.keeps() || !owners.any(|owner| is_foreign(owner, set, pod)) {
+        return None;
+    }
+    let message = format!(
+        "PersistentVolumeClaim {} has a conflicting OwnerReference that acts as a managing controller, the retention \
+         policy is ignored for this claim",
+        meta::name(&claim.metadata),
+    );
+    Some(Note::warning(reference(set), "ConflictingController", message))
+}
+
+/// Whether it is another controller than the StatefulSet or a Pod of that name, whichever they are.
+fn is_foreign(owner: &OwnerReference, set: &StatefulSet, pod: &str) -> bool {
+    let own = is_of::<StatefulSet>(owner, meta::name(&set.metadata)) || is_of::<Pod>(owner, pod);
+    owner.controller == Some(true) && !own
 }
 
 /// The owners that a claim shall have, if they are others than it has.
@@ -113,9 +146,8 @@ pub fn owners(set: &StatefulSet, claim: &PersistentVolumeClaim, pod: &Pod, stays
         return None;
     }
     let mut new: Vec<OwnerReference> = old.iter().filter(|owner| !of_set(owner) && !of_pod(owner)).cloned().collect();
-    let foreign = new.iter().any(|owner| owner.controller == Some(true));
-    let keeps = !policy.when_deleted && !policy.when_scaled;
-    if !keeps && !foreign {
+    let foreign = new.iter().any(|owner| is_foreign(owner, set, meta::name(&pod.metadata)));
+    if !policy.keeps() && !foreign {
         if policy.when_scaled && !stays {
             new.push(meta::owner_reference(pod));
         } else if policy.when_deleted {

@@ -209,6 +209,10 @@ pub fn plan(scene: &Scene<'_>) -> Plan {
     if let Some(wait) = ripe.filter_map(|at| meta::until(scene.now, at)).min() {
         plan.requeue(wait);
     }
+    if set.status.as_ref().and_then(|status| status.observed_generation) < set.metadata.generation {
+        // Once for each change; the claims stay as they are.
+        plan.notes.extend(roll.replicas.keys().flat_map(|ordinal| claims::conflicts(scene, *ordinal)));
+    }
     plan
 }
 

@@ -7,7 +7,7 @@ use podwright::controllers::stateful_set::claims;
 use serde_json::json;
 
 use super::{SmallWorld, World, with_claims};
-use crate::controllers::{object, pod};
+use crate::controllers::{merge, object, pod};
 
 #[test]
 fn claims_belong_to_whom_the_policy_says() {
@@ -84,4 +84,32 @@ fn a_lost_claim_is_made_again_for_a_pod_that_waits_for_it() {
     assert_eq!(world.step(), ["create claim data-web-0", "create web-0"]);
     world.claims.clear();
     assert_eq!(world.step(), ["create claim data-web-0"]);
+}
+
+#[test]
+fn claims_that_another_controller_has_are_told_of() {
+    let policy = json!({ "persistentVolumeClaimRetentionPolicy": { "whenDeleted": "Delete" } });
+    let other = json!({ "apiVersion": "v1", "kind": "Backup", "name": "b", "uid": "b", "controller": true });
+    let message = "PersistentVolumeClaim data-web-1 has a conflicting OwnerReference that acts as a managing controller, \
+                   the retention policy is ignored for this claim";
+    let told = |world: &World| {
+        let plan = world.plan();
+        let notes = plan.writes().filter_map(|write| write.done.clone()).chain(plan.notes.clone());
+        notes.filter(|note| note.reason == "ConflictingController").map(|note| note.message).collect::<Vec<_>>()
+    };
+    let mut world = World::ready(with_claims(json!({})));
+    let at = world.claims.iter().position(|claim| claim.metadata.name.as_deref() == Some("data-web-1")).unwrap();
+    merge(&mut world.claims[at], &json!({ "metadata": { "ownerReferences": [other] } }));
+    assert_eq!(told(&world), [""; 0], "claims that are kept may be anybody's");
+    world.change(policy);
+    assert_eq!(told(&world), [message]);
+    world.reach_rest();
+    assert_eq!(told(&world), [""; 0], "once for each change of the StatefulSet");
+    // One that had been the StatefulSet's.
+    let mut owners = world.claims[0].metadata.owner_references.clone().unwrap();
+    owners.push(serde_json::from_value(other.clone()).unwrap());
+    merge(&mut world.claims[at], &json!({ "metadata": { "ownerReferences": owners } }));
+    assert_eq!(told(&world), [message]);
+    world.reach_rest();
+    assert_eq!(world.owners("data-web-1"), "Backup/b");
 }
