@@ -3,6 +3,8 @@
 //! Upstream: `staging/src/k8s.io/endpointslice/reconciler.go`. Services without a selector are left alone. Slices of a Service
 //! that is no more are not taken over by a namesake: the garbage collector would take them away from under it.
 
+mod hints;
+
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
@@ -171,6 +173,9 @@ pub fn plan(
     plan.then(told(writes));
     // Who is behind the Service is said in its own slices before the others go.
     plan.then(told(foreign.into_iter().map(Write::delete).collect()));
+    if !plan.is_empty() {
+        plan.notes.extend(hints::unserved(service));
+    }
     plan
 }
 
@@ -263,7 +268,7 @@ fn endpoint(service: &Service, spec: &ServiceSpec, pod: &Pod, addresses: Vec<Str
     let serving = meta::is_ready(pod);
     let terminating = meta::is_terminating(&pod.metadata);
     let ready = spec.publish_not_ready_addresses.unwrap_or(false) || (serving && !terminating);
-    Endpoint {
+    let endpoint = Endpoint {
         addresses,
         conditions: Some(EndpointConditions {
             ready: Some(ready),
@@ -275,7 +280,8 @@ fn endpoint(service: &Service, spec: &ServiceSpec, pod: &Pod, addresses: Vec<Str
         target_ref: Some(target(pod)),
         zone: node.and_then(zone),
         ..Endpoint::default()
-    }
+    };
+    Endpoint { hints: hints::hints(spec.traffic_distribution.as_deref(), &endpoint), ..endpoint }
 }
 
 /// A slice as it is (none: it does not exist yet) and as it shall be.

@@ -21,6 +21,8 @@ const DNS_PORT: u16 = 53;
 pub struct Place {
     /// This node's name.
     pub node: String,
+    /// The zone that it is in, if it says so.
+    pub zone: Option<String>,
     /// The addresses on which this node answers DNS itself: port 53 there is not balanced.
     pub dns: Vec<IpAddr>,
     /// Where this node takes calls of the Service `kubernetes` itself: its only endpoints here, if there are any.
@@ -57,7 +59,7 @@ pub fn compile(service: &Service, slices: &[impl AsRef<EndpointSlice>], place: &
         for port in spec.ports.iter().flatten() {
             let found = match place.answers_itself(service) {
                 true => of_this_node(&place.api, family),
-                false => candidates(slices, port.name.as_deref().unwrap_or(""), family, &place.node),
+                false => candidates(slices, port.name.as_deref().unwrap_or(""), family, place),
             };
             ports.extend(compile_port(spec, port, family, &own, &outer, &found, place));
         }

@@ -6,6 +6,8 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use podwright_net::Family;
 use podwright_net::dataplane::{Backends, Empty};
 
+use super::Place;
+
 /// An endpoint of one Service port, as far as balancing looks at it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
@@ -15,10 +17,34 @@ pub struct Candidate {
     pub ready: bool,
     /// It is going away and still answers.
     pub serving_terminating: bool,
+    /// Whether it is meant for this node, and for this node's zone.
+    pub for_node: Hint,
+    pub for_zone: Hint,
+}
+
+/// For whom an endpoint is meant, as far as that is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hint {
+    #[default]
+    Unsaid,
+    Here,
+    Elsewhere,
+}
+
+impl Hint {
+    fn of<'a>(mut names: impl Iterator<Item = &'a String>, here: Option<&str>) -> Hint {
+        match names.next() {
+            None => Hint::Unsaid,
+            Some(first) => match std::iter::once(first).chain(names).any(|name| Some(name.as_str()) == here) {
+                true => Hint::Here,
+                false => Hint::Elsewhere,
+            },
+        }
+    }
 }
 
 /// The endpoints that slices give a Service port, by the port's name, in one family.
-pub fn candidates(slices: &[impl AsRef<EndpointSlice>], port: &str, family: Family, node: &str) -> Vec<Candidate> {
+pub fn candidates(slices: &[impl AsRef<EndpointSlice>], port: &str, family: Family, place: &Place) -> Vec<Candidate> {
     let mut found = Vec::new();
     for slice in slices.iter().map(AsRef::as_ref) {
         if family_of(slice) != Some(family) {
@@ -27,7 +53,7 @@ pub fn candidates(slices: &[impl AsRef<EndpointSlice>], port: &str, family: Fami
         let ports = slice.ports.iter().flatten();
         let named = ports.filter(|p| p.name.as_deref().unwrap_or("") == port);
         for number in named.filter_map(|p| p.port).filter_map(|p| u16::try_from(p).ok()) {
-            found.extend(slice.endpoints.iter().filter_map(|e| candidate(e, number, node)));
+            found.extend(slice.endpoints.iter().filter_map(|e| candidate(e, number, place)));
         }
     }
     found
@@ -36,7 +62,15 @@ pub fn candidates(slices: &[impl AsRef<EndpointSlice>], port: &str, family: Fami
 /// Addresses where this node itself answers, as endpoints.
 pub fn of_this_node(addresses: &[SocketAddr], family: Family) -> Vec<Candidate> {
     let own = addresses.iter().filter(|address| Family::of(&address.ip()) == family);
-    own.map(|address| Candidate { address: *address, local: true, ready: true, serving_terminating: false }).collect()
+    let candidate = |address: &SocketAddr| Candidate {
+        address: *address,
+        local: true,
+        ready: true,
+        serving_terminating: false,
+        for_node: Hint::Unsaid,
+        for_zone: Hint::Unsaid,
+    };
+    own.map(candidate).collect()
 }
 
 /// The address family of a slice; none for one of host names.
@@ -58,22 +92,39 @@ pub fn address_of(endpoint: &Endpoint) -> Option<IpAddr> {
     endpoint.addresses.first()?.parse().ok()
 }
 
-fn candidate(endpoint: &Endpoint, port: u16, node: &str) -> Option<Candidate> {
+fn candidate(endpoint: &Endpoint, port: u16, place: &Place) -> Option<Candidate> {
+    let hints = endpoint.hints.as_ref();
+    let nodes = hints.into_iter().flat_map(|hints| hints.for_nodes.iter().flatten()).map(|node| &node.name);
+    let zones = hints.into_iter().flat_map(|hints| hints.for_zones.iter().flatten()).map(|zone| &zone.name);
     let ready = is_ready(endpoint);
     let conditions = endpoint.conditions.as_ref();
     let serving = conditions.and_then(|c| c.serving).unwrap_or(ready);
     let terminating = conditions.and_then(|c| c.terminating).unwrap_or(false);
     Some(Candidate {
         address: SocketAddr::new(address_of(endpoint)?, port),
-        local: endpoint.node_name.as_deref() == Some(node),
+        local: endpoint.node_name.as_ref() == Some(&place.node),
         ready,
         serving_terminating: serving && terminating,
+        for_node: Hint::of(nodes, Some(&place.node)),
+        for_zone: Hint::of(zones, place.zone.as_deref()),
     })
 }
 
-/// All usable endpoints of the cluster; refused while there are none.
+/// All usable endpoints of the cluster, or those of them that are meant for here; refused while there are none.
 pub fn everywhere(candidates: &[Candidate]) -> Backends {
-    Backends { endpoints: usable(candidates, |_| true), empty: Empty::Refuse }
+    let meant = followed(candidates);
+    let endpoints = usable(candidates, |c| meant.is_none_or(|hint| hint(c) == Hint::Here));
+    Backends { endpoints, empty: Empty::Refuse }
+}
+
+/// The hints that are followed: of every ready endpoint it is said for whom it is, and some are for here. Else nobody would
+/// call those of which nothing is said, or there would be none to call.
+fn followed(candidates: &[Candidate]) -> Option<fn(&Candidate) -> Hint> {
+    let kinds: [fn(&Candidate) -> Hint; 2] = [|c| c.for_node, |c| c.for_zone];
+    kinds.into_iter().find(|hint| {
+        let mut hints = candidates.iter().filter(|c| c.ready).map(hint);
+        hints.clone().any(|hint| hint == Hint::Here) && hints.all(|hint| hint != Hint::Unsaid)
+    })
 }
 
 /// This node's usable endpoints. Without one, callers are dropped where other nodes have some (a load balancer notices

@@ -20,6 +20,7 @@ use super::{compile, facts, host_ports, names};
 use crate::client::{Client, Delta, Informer, Informers, Key};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const ZONE: &str = "topology.kubernetes.io/zone";
 /// How long to wait after the kernel refused.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -92,7 +93,12 @@ impl Proxy {
     pub fn start(config: ProxyConfig, sources: Sources, network: Network, dns: Option<Arc<dns::Server>>) -> Proxy {
         let (synced, receiver) = watch::channel(false);
         let sync = Sync {
-            place: super::Place { node: config.node.clone(), dns: config.dns.clone(), api: config.api.clone() },
+            place: super::Place {
+                node: config.node.clone(),
+                zone: None,
+                dns: config.dns.clone(),
+                api: config.api.clone(),
+            },
             config,
             sources,
             network,
@@ -154,7 +160,7 @@ impl Dirty {
 }
 
 impl Sync {
-    async fn run(self, synced: watch::Sender<bool>) {
+    async fn run(mut self, synced: watch::Sender<bool>) {
         self.sources.synced().await;
         let mut services = self.sources.services.subscribe();
         let mut slices = self.sources.endpoint_slices.subscribe();
@@ -173,6 +179,9 @@ impl Sync {
                 dirty.pod(delta);
             }
             dirty.nodes |= drained(&mut nodes);
+            if self.moved() {
+                dirty.services.extend(self.sources.services.list().iter().map(|service| Key::of(&**service)));
+            }
             let applied = match loaded {
                 false => self.load().await,
                 true => self.apply(&dirty).await,
@@ -257,6 +266,13 @@ impl Sync {
             Some(service) => (compile(&service, &slices, &self.place), names(&service, &slices, &self.config.domain)),
             None => (None, dns::Names::new()),
         }
+    }
+
+    /// Whether this node is in another zone than it was: other endpoints may be meant for it.
+    fn moved(&mut self) -> bool {
+        let node = self.sources.nodes.get(&Key::new("", &self.config.node));
+        let zone = node.and_then(|node| node.metadata.labels.as_ref()?.get(ZONE).cloned());
+        std::mem::replace(&mut self.place.zone, zone) != self.place.zone
     }
 
     fn facts(&self) -> dataplane::NodeFacts {

@@ -11,12 +11,15 @@ use k8s_openapi::api::{
 use podwright::proxy::{Place, compile, facts, host_ports, names};
 use podwright_net::dataplane::{Backends, Empty};
 
-/// A Service and its slices, compiled on node `a`.
+mod hints;
+
+/// A Service and its slices, compiled on node `a` in zone `east`.
 fn check(service: &str, slices: &[&str], expected: Expect) {
     let service: Service = serde_saphyr::from_str(service).unwrap();
     let slices: Vec<Arc<EndpointSlice>> = slices.iter().map(|s| Arc::new(serde_saphyr::from_str(s).unwrap())).collect();
     let place = Place {
         node: "a".to_owned(),
+        zone: Some("east".to_owned()),
         dns: vec!["10.96.0.10".parse().unwrap()],
         api: vec!["192.0.2.1:6443".parse().unwrap()],
     };

@@ -158,6 +158,38 @@ fn a_service_takes_over_no_slices_of_an_earlier_one() {
 }
 
 #[test]
+fn endpoints_are_meant_for_where_they_are_if_the_service_says_so() {
+    let pods: Vec<Arc<Pod>> = vec![object(pod("p", "n", Some(0))), object(pod("q", "n", None))];
+    let zone = json!({ "forZones": [{ "name": "zone-of-n" }] });
+    let node = json!({ "forNodes": [{ "name": "n" }], "forZones": [{ "name": "zone-of-n" }] });
+    let mut slices = Vec::new();
+    for (distribution, expected) in [
+        (json!("PreferClose"), &zone),
+        (json!("PreferSameNode"), &node),
+        (json!("PreferSameZone"), &zone),
+        (Value::Null, &Value::Null),
+    ] {
+        let service = service(json!({ "trafficDistribution": distribution }));
+        slices = done(&plan(&service, &pods, &slices), &slices);
+        let endpoints = serde_json::to_value(&slices[0].endpoints).unwrap();
+        assert_eq!(endpoints[0]["hints"], *expected, "{distribution}");
+        assert!(endpoints[1]["hints"].is_null(), "{distribution}: one that is not ready is meant for nobody");
+    }
+}
+
+#[test]
+fn the_annotation_for_topology_is_told_of() {
+    let mut service = Service::clone(&service(json!({})));
+    service.metadata.annotations = Some([("service.kubernetes.io/topology-mode".to_owned(), "Auto".to_owned())].into());
+    let pods: Vec<Arc<Pod>> = vec![object(pod("p", "n", Some(0)))];
+    let first = plan(&service, &pods, &[]);
+    let told: Vec<(&str, &str)> = first.notes.iter().map(|note| (note.reason, note.message.as_str())).collect();
+    let message = "The annotation service.kubernetes.io/topology-mode is not served, use spec.trafficDistribution";
+    assert_eq!(told, [("TopologyAwareHintsDisabled", message)]);
+    assert!(plan(&service, &pods, &done(&first, &[])).is_empty(), "once");
+}
+
+#[test]
 fn hostnames_are_those_of_pods_in_the_services_domain() {
     let mut inside = pod("i", "n", Some(0));
     inside["spec"]["hostname"] = "db-0".into();
