@@ -20,7 +20,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    Context, Plan, Row, job, meta,
+    Context, Plan, Row, Work, job, meta,
     plan::{Note, Write},
 };
 use crate::{
@@ -92,17 +92,16 @@ impl View<'_> {
 /// What a CronJob needs now.
 pub fn plan(view: &View<'_>) -> Plan {
     let mut plan = Plan::default();
-    let (mut status, mut told) = look(view);
-    let mut created = None;
+    let Seen { mut status, news } = look(view, &mut plan.notes);
+    let (mut first, mut created) = (Vec::new(), None);
     if !meta::is_terminating(&view.cron.metadata) && view.spec().suspend != Some(true) {
-        match start(view, &status, &mut told) {
+        match start(view, &status, &mut plan.notes) {
             Start::Never => {}
             Start::Later(wait) => plan.requeue(wait),
             Start::Now { at, replaced, wait } => {
                 let active = status.active.get_or_insert_default();
                 active.retain(|known| !replaced.iter().any(|job| job.metadata.uid == known.uid));
-                // Before the status forgets them: what fails in between is done again.
-                plan.then(replaced.into_iter().map(|job| delete(view, job)).collect());
+                first = replaced.into_iter().map(|job| delete(view, job)).collect();
                 created = Some(create(view, at));
                 plan.requeue(wait);
             }
@@ -111,23 +110,34 @@ pub fn plan(view: &View<'_>) -> Plan {
     status.active = status.active.filter(|active| !active.is_empty());
     let mut new = view.cron.clone();
     new.status = Some(status);
-    if let Some(mut write) = Write::status(view.cron, &new) {
-        write.done = (!told.is_empty()).then(|| told.remove(0));
-        plan.then(vec![write]);
-    }
-    plan.notes.extend(told);
-    plan.then(surplus(view).into_iter().map(|job| delete(view, job)).collect());
-    plan.then(created.into_iter().collect());
+    let told = Write::status(view.cron, &new).map(|write| Write { done: news, ..write });
+    plan.work = match first.is_empty() {
+        true => {
+            plan.report = told;
+            created.into()
+        }
+        // What is replaced goes before the status forgets it, and before another begins: what fails in between is done again.
+        false => Work::from(first).then(Work::from(told).beside(created)),
+    };
+    let surplus: Vec<Write> = surplus(view).into_iter().map(|job| delete(view, job)).collect();
+    plan.work = plan.work.beside(surplus);
     plan
 }
 
-/// The status that the Jobs make, and what is news about them.
-fn look(view: &View<'_>) -> (CronJobStatus, Vec<Note>) {
+/// What the Jobs say.
+struct Seen {
+    status: CronJobStatus,
+    /// Events that are told with the status: it does not show again what they are about.
+    news: Vec<Note>,
+}
+
+/// The status that the Jobs make; `told` of what is so for longer.
+fn look(view: &View<'_>, told: &mut Vec<Note>) -> Seen {
     let mut status = view.cron.status.clone().unwrap_or_default();
-    let mut told = Vec::new();
+    let mut news = Vec::new();
     let mut saw = |job: &Job, finished: &str| {
         let message = format!("Saw completed job: {}, status: {finished}", meta::name(&job.metadata));
-        told.push(Note::normal(view.about(), "SawCompletedJob", message));
+        news.push(Note::normal(view.about(), "SawCompletedJob", message));
     };
     let mut active = status.active.take().unwrap_or_default();
     let (listed, last) = (active.clone(), status.last_schedule_time.as_ref().map(|time| time.0));
@@ -147,7 +157,7 @@ fn look(view: &View<'_>) -> (CronJobStatus, Vec<Note>) {
         let job = view.jobs.iter().find(|job| job.metadata.uid == known.uid);
         if job.is_none() {
             let message = format!("Active job went missing: {}", known.name.as_deref().unwrap_or_default());
-            told.push(Note::normal(view.about(), "MissingJob", message));
+            news.push(Note::normal(view.about(), "MissingJob", message));
         }
         job.is_some_and(|job| !job::is_finished(job))
     });
@@ -157,7 +167,7 @@ fn look(view: &View<'_>) -> (CronJobStatus, Vec<Note>) {
         told.push(Note::warning(view.about(), "UnexpectedJob", message));
     }
     status.active = Some(active);
-    (status, told)
+    Seen { status, news }
 }
 
 fn latest(a: Option<Time>, b: Option<Time>) -> Option<Time> {

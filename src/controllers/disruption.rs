@@ -183,11 +183,10 @@ pub fn plan(
             set_allowed(status, condition(allowed, reason, observed, now));
         }
     }
-    match Write::shared_status(budget, &new) {
-        Some(write) => plan.then(vec![write]),
-        // What has been told is not told again.
-        None => plan.notes.retain(|note| note.reason == "NotDeleted"),
-    }
+    // What the status says has been told with it, and is not told again.
+    let (lasting, news) = plan.notes.into_iter().partition(|note| note.reason == "NotDeleted");
+    plan.notes = lasting;
+    plan.report = Write::shared_status(budget, &new).map(|write| Write { done: news, ..write });
     plan
 }
 

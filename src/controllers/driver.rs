@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use futures::future::join_all;
+use futures::{FutureExt, future::join_all};
 use tokio_util::sync::CancellationToken;
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use super::{
     Answers, Context, Failure, Row, World,
     persistent_volume::protection,
-    plan::{Batch, Guard, Note, Plan, Write},
+    plan::{Guard, Note, Plan, Write},
     queue::Queue,
 };
 use crate::{
@@ -56,12 +56,6 @@ enum Awaited {
     Gone { resource: String, key: Key, uid: String },
 }
 
-/// What a write led to.
-enum Done {
-    Awaiting(Vec<Awaited>),
-    Nothing,
-}
-
 impl Driver {
     /// One worker.
     pub async fn work(self: Arc<Self>, shutdown: CancellationToken) {
@@ -76,9 +70,9 @@ impl Driver {
         let Some(failure) = self.ready(key) else { return self.queue.add_after(key.clone(), LOOK_AGAIN) };
         let plan = self.plan(key, failure.as_ref()).await;
         let requeue_after = plan.requeue_after;
-        let (awaited, outcome) = self.execute(plan).await;
-        let failure = outcome.as_ref().err().and_then(|refusal| refusal.failure.clone());
+        let (awaited, refused) = self.execute(plan).await;
         {
+            let failure = refused.iter().find_map(|refusal| refusal.failure.clone());
             let mut memory = self.memory();
             if awaited.is_empty() && failure.is_none() {
                 memory.remove(key);
@@ -86,21 +80,16 @@ impl Driver {
                 memory.insert(key.clone(), Memory { awaited, failure });
             }
         }
-        match outcome {
-            Ok(()) => {
-                self.queue.forget(key);
-                if let Some(delay) = requeue_after {
-                    self.queue.add_after(key.clone(), delay);
-                }
-            }
-            Err(refusal) => {
-                tracing::debug!(controller = self.row.name, %key, status = %refusal.status, "a write was refused");
-                self.queue.add_rate_limited(key.clone());
-                // What is due for another reason does not wait for that.
-                if let Some(delay) = requeue_after.filter(|delay| !delay.is_zero()) {
-                    self.queue.add_after(key.clone(), delay);
-                }
-            }
+        for Refusal { status, .. } in &refused {
+            tracing::debug!(controller = self.row.name, %key, %status, "a write was refused");
+        }
+        match refused.is_empty() {
+            true => self.queue.forget(key),
+            false => self.queue.add_rate_limited(key.clone()),
+        }
+        // What is due for another reason does not wait for what was refused; what was to come at once does.
+        if let Some(delay) = requeue_after.filter(|delay| refused.is_empty() || !delay.is_zero()) {
+            self.queue.add_after(key.clone(), delay);
         }
     }
 
@@ -125,41 +114,24 @@ impl Driver {
         known.awaited.is_empty().then(|| known.failure.clone())
     }
 
-    async fn execute(&self, plan: Plan) -> (Vec<Awaited>, Result<(), Refusal>) {
-        let mut awaited = Vec::new();
-        for batch in plan.batches {
-            if let Err(refusal) = self.batch(batch, &mut awaited).await {
-                return (awaited, Err(refusal));
-            }
-        }
-        for note in plan.notes {
+    /// Carries a plan out: what the informers must show before the key's next one, and what was refused.
+    async fn execute(&self, mut plan: Plan) -> (Vec<Awaited>, Vec<Refusal>) {
+        for note in std::mem::take(&mut plan.notes) {
             self.tell(note, "");
         }
-        (awaited, Ok(()))
-    }
-
-    /// Carries out a batch; the first failure is returned after everything that was begun has ended.
-    async fn batch(&self, batch: Batch, awaited: &mut Vec<Awaited>) -> Result<(), Refusal> {
-        let mut writes = batch.writes;
-        let mut width = if batch.slow_start { 1 } else { writes.len() };
-        while !writes.is_empty() {
-            let rest = writes.split_off(width.min(writes.len()));
-            let mut first = Ok(());
-            for outcome in join_all(writes.into_iter().map(|write| self.write(write))).await {
-                match outcome {
-                    Ok(Done::Awaiting(more)) => awaited.extend(more),
-                    Ok(Done::Nothing) => {}
-                    Err(refusal) => first = first.and(Err(refusal)),
-                }
+        let outcomes = plan.into_work().carry_out(&|write| self.write(write).boxed()).await;
+        let (mut awaited, mut refused) = (Vec::new(), Vec::new());
+        for outcome in outcomes {
+            match outcome {
+                Ok(more) => awaited.extend(more),
+                Err(refusal) => refused.push(refusal),
             }
-            first?;
-            writes = rest;
-            width *= 2;
         }
-        Ok(())
+        (awaited, refused)
     }
 
-    async fn write(&self, write: Write) -> Result<Done, Refusal> {
+    /// Does one write: what the informers must show of it.
+    async fn write(&self, write: Write) -> Result<Vec<Awaited>, Refusal> {
         let Write { request, guards, done, failed, never_passes } = write;
         let checks = join_all(guards.iter().map(|guard| self.check(guard))).await;
         let outcome = match checks.into_iter().collect::<Result<(), Status>>() {
@@ -172,16 +144,16 @@ impl Driver {
                 if let Some(scale) = answer.as_ref().filter(|_| request.subresource.as_deref() == Some("scale")) {
                     self.world.scales.learn(scale);
                 }
-                if let Some(note) = done {
+                for note in done {
                     self.tell(note, answer.as_ref().map_or(request.name.as_deref().unwrap_or(""), |o| o.name()));
                 }
-                Ok(Done::Awaiting(awaited(&request, answer)))
+                Ok(awaited(&request, answer))
             }
             // What shall be deleted is not there. (A conflict is another matter: the object has changed, or was replaced
             // by a namesake; what to do about it is decided anew when that is seen.)
-            Err(status) if request.verb == Verb::Delete && status.is_not_found() => Ok(Done::Nothing),
+            Err(status) if request.verb == Verb::Delete && status.is_not_found() => Ok(Vec::new()),
             // Its namespace ends, and it with it.
-            Err(status) if request.verb == Verb::Create && is_ending(&status) => Ok(Done::Nothing),
+            Err(status) if request.verb == Verb::Create && is_ending(&status) => Ok(Vec::new()),
             Err(status) => {
                 let passing = status.is_conflict() || status.is_already_exists() || status.is_not_found();
                 let note = failed.filter(|_| never_passes || !passing);
@@ -335,7 +307,7 @@ impl Driver {
     }
 }
 
-/// Why a plan was not carried out to its end.
+/// Why a write was not done.
 struct Refusal {
     status: Status,
     /// What the next reconcile is told, for failures that the controller wants to report.

@@ -42,6 +42,7 @@ pub mod stateful_set;
 pub mod taint_eviction;
 pub mod ttl_after_finished;
 mod wires;
+pub mod work;
 
 use std::{sync::Arc, time::Duration};
 
@@ -58,6 +59,7 @@ pub use answers::Answers;
 pub use catalog::Catalog;
 pub use plan::Plan;
 use wires::Wires;
+pub use work::Work;
 
 /// One controller.
 pub struct Row {

@@ -118,7 +118,7 @@ pub fn plan(namespace: &Namespace, contents: Vec<Remains>, defined: Option<Guard
     for condition in told(due, now) {
         conditions::set(conditions, condition);
     }
-    plan.then(Write::status(namespace, &new).into_iter().collect());
+    plan.report = Write::status(namespace, &new);
     plan
 }
 

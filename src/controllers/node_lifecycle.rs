@@ -133,7 +133,7 @@ pub fn plan(node: &Node, pods: &[Arc<Pod>], heard: Timestamp, now: Timestamp, co
     let taints = taints(node, old, now);
     if taints != old {
         tainted.spec.get_or_insert_default().taints = Some(taints).filter(|taints| !taints.is_empty());
-        plan.then(Write::change(node, &tainted).into_iter().collect());
+        plan.work = plan.work.beside(Write::change(node, &tainted));
     }
     plan
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolumeClaim};
 use serde_json::{Map, Value, json};
 
+use super::work::Work;
 use crate::{
     api::{
         Options, Request, Verb,
@@ -13,24 +14,17 @@ use crate::{
     client::{Key, Typed},
 };
 
-/// What to do, in this order: the batches, then the notes, then (unless woken before) come back.
+/// What to do: tell the notes, then do the work and report beside it, then (unless woken before) come back.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// What has to be known first. Nothing else is done: the key is reconciled again at once, with the answers.
     pub questions: Vec<Request>,
-    /// A batch starts when the one before it has succeeded as a whole.
-    pub batches: Vec<Batch>,
     /// Events that depend on no write.
     pub notes: Vec<Note>,
+    /// What is told about it all, usually a status: it is written whatever becomes of the work.
+    pub report: Option<Write>,
+    pub work: Work,
     pub requeue_after: Option<Duration>,
-}
-
-/// Writes that do not depend on each other; they are done at once.
-#[derive(Clone, Debug, Default)]
-pub struct Batch {
-    pub writes: Vec<Write>,
-    /// Begin with one, then two, four, ... as long as all succeed: a quota or a bad template is met by few requests.
-    pub slow_start: bool,
 }
 
 /// One request to the server and what to tell about it.
@@ -39,8 +33,8 @@ pub struct Write {
     pub request: Request,
     /// What must hold at the server when the write starts; where it does not, the write is left out as a failure.
     pub guards: Vec<Guard>,
-    /// Told after success; `{}` in the message is the object's name as the server chose it.
-    pub done: Option<Note>,
+    /// Told after success; `{}` in a message is the object's name as the server chose it.
+    pub done: Vec<Note>,
     /// Told after failure; `{}` in the message is the error. The reason and the error are given to the next reconcile.
     pub failed: Option<Note>,
     /// Whether a conflict, a namesake or that nothing is there is a failure to tell of; else such passes, and is decided anew.
@@ -91,19 +85,9 @@ impl Plan {
         Plan { questions: vec![question], ..Plan::default() }
     }
 
-    /// Appends a batch, unless it is empty.
+    /// Does these when all the work so far has succeeded.
     pub fn then(&mut self, writes: Vec<Write>) {
-        if !writes.is_empty() {
-            self.batches.push(Batch { writes, slow_start: false });
-        }
-    }
-
-    /// Puts a write beside the first ones from batch `at` on, so that it is tried even if later ones fail.
-    pub fn beside(&mut self, at: usize, write: Write) {
-        match self.batches.get_mut(at) {
-            Some(batch) => batch.writes.insert(0, write),
-            None => self.then(vec![write]),
-        }
+        self.work = std::mem::take(&mut self.work).then(writes);
     }
 
     /// Comes back at the latest after `delay`.
@@ -112,18 +96,23 @@ impl Plan {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.batches.is_empty() && self.notes.is_empty()
+        self.writes().next().is_none() && self.notes.is_empty()
+    }
+
+    /// All that is written: the report beside the work.
+    pub fn into_work(self) -> Work {
+        Work::from(self.report).beside(self.work)
     }
 
     /// All writes, in order.
     pub fn writes(&self) -> impl Iterator<Item = &Write> {
-        self.batches.iter().flat_map(|batch| &batch.writes)
+        self.report.iter().chain(self.work.writes())
     }
 }
 
 impl Write {
     pub fn new(request: Request) -> Write {
-        Write { request, guards: Vec::new(), done: None, failed: None, never_passes: false }
+        Write { request, guards: Vec::new(), done: Vec::new(), failed: None, never_passes: false }
     }
 
     pub fn create<K: Typed>(object: &K) -> Write {
@@ -205,7 +194,7 @@ impl Write {
         self
     }
     pub fn done(mut self, note: Note) -> Write {
-        self.done = Some(note);
+        self.done.push(note);
         self
     }
     pub fn failed(mut self, note: Note) -> Write {

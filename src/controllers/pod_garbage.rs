@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, PodCondition};
 
 use super::{
-    Context, Plan, Row,
+    Context, Plan, Row, Work,
     conditions::{self, Condition},
     meta,
     plan::{Guard, Write},
@@ -121,8 +121,8 @@ pub fn orphaned(key: &Key, node: Option<&Node>, pods: &[Arc<Pod>], now: Timestam
         None => write.guarded(Guard::Absent { resource: Node::resource(), key: key.clone(), uid: None }),
         Some(_) => write,
     };
-    plan.then(doomed.iter().filter_map(|pod| end(pod)).map(guard).collect());
-    plan.then(doomed.iter().map(|pod| guard(force(pod))).collect());
+    let end = |pod: &Arc<Pod>| Work::from(end(pod).map(guard)).then(guard(force(pod)));
+    plan.work = Work::Beside(doomed.iter().map(|pod| end(pod)).collect());
     plan
 }
 

@@ -15,10 +15,10 @@ use k8s_openapi::{
 };
 
 use super::{
-    Context, Failure, Plan, Row,
+    Context, Failure, Plan, Row, Work,
     conditions::{self, Condition},
     meta::{self, Claim},
-    plan::{Batch, Note, Write},
+    plan::{Note, Write},
     wires::Wires,
 };
 use crate::client::{Informer, Informers, Key, Typed, reference};
@@ -198,12 +198,12 @@ pub fn plan<K: Replicated>(
     // Pods come first: the status is worth a write when it shows what has become of them, or why nothing has.
     if active.len() == wanted || terminating || failure.is_some() {
         let new = owner.with_status(status(rs, pods, now, failure));
-        plan.then(Write::status(owner, &new).into_iter().collect());
+        plan.report = Write::status(owner, &new);
     }
     if !terminating {
         if active.len() < wanted {
             let missing = (wanted - active.len()).min(BURST);
-            plan.batches.push(Batch { writes: vec![create(owner, rs); missing], slow_start: true });
+            plan.work = Work::SlowStart(vec![create(owner, rs).into(); missing]);
         } else {
             let victims = victims(&active, active.len() - wanted, crowd, now);
             plan.then(victims.iter().take(BURST).map(|pod| delete(owner, pod)).collect());

@@ -20,10 +20,10 @@ use k8s_openapi::api::{
 };
 
 use super::{
-    Context, Plan, Row,
+    Context, Plan, Row, Work,
     history::{self, Belongings, Current, Wanted},
     meta,
-    plan::{Batch, Note, Write},
+    plan::{Note, Write},
 };
 use crate::client::{Delta, Key, reference};
 use nodes::Fit;
@@ -141,7 +141,6 @@ pub struct Steps<'a> {
     /// The nodes that get a Pod, and how many have failed there before.
     create: Vec<(&'a str, u32)>,
     delete: Vec<&'a Arc<Pod>>,
-    notes: Vec<Note>,
     again: Option<Duration>,
 }
 
@@ -171,12 +170,10 @@ pub fn plan(scene: &Scene<'_>) -> Plan {
     }
     let mut new = set.clone();
     new.status = Some(daemons.status());
-    let first = plan.batches.len();
-    daemons.carry_out(steps, &mut plan);
-    plan.then(daemons.expired(spec.revision_history_limit, &update));
-    if let Some(write) = Write::status(set, &new) {
-        plan.beside(first, write);
-    }
+    plan.report = Write::status(set, &new);
+    let expired = daemons.expired(spec.revision_history_limit, &update);
+    steps.again.into_iter().for_each(|wait| plan.requeue(wait));
+    plan.work = plan.work.then(daemons.work(&steps).beside(expired));
     let ripe = scene.pods.iter().filter_map(|pod| meta::available_at(pod, min_ready_seconds(set)));
     if let Some(wait) = ripe.filter_map(|at| meta::until(scene.now, at)).min() {
         plan.requeue(wait);
@@ -269,14 +266,14 @@ impl<'a> Daemons<'a> {
                 "Failed" => match self.forgive(pod) {
                     Ok(count) => {
                         failures = failures.max(count);
-                        self.remove(pod, node, true, steps);
+                        steps.delete.push(pod);
                     }
                     Err(wait) => {
                         steps.again = Some(steps.again.map_or(wait, |other| other.min(wait)));
                         kept = true;
                     }
                 },
-                "Succeeded" => self.remove(pod, node, false, steps),
+                "Succeeded" => steps.delete.push(pod),
                 _ => living.push(*pod),
             }
         }
@@ -319,44 +316,41 @@ impl<'a> Daemons<'a> {
         }
     }
 
-    fn remove(&self, pod: &'a Arc<Pod>, node: &str, failed: bool, steps: &mut Steps<'a>) {
-        let (key, about) = (Key::of(&**pod), reference(self.scene.set));
-        steps.notes.push(match failed {
-            true => {
+    /// What is told of a Pod that is deleted because it has ended.
+    fn end(&self, pod: &Pod) -> Option<Note> {
+        let (key, about) = (Key::of(pod), reference(self.scene.set));
+        let node = nodes::target(pod).unwrap_or_default();
+        match meta::phase(pod) {
+            "Failed" => {
                 let message = format!("Found failed daemon pod {key} on node {node}, will try to kill it");
-                Note::warning(about, "FailedDaemonPod", message)
+                Some(Note::warning(about, "FailedDaemonPod", message))
             }
-            false => {
+            "Succeeded" => {
                 let message = format!("Found succeeded daemon pod {key} on node {node}, will try to delete it");
-                Note::normal(about, "SucceededDaemonPod", message)
+                Some(Note::normal(about, "SucceededDaemonPod", message))
             }
-        });
-        steps.delete.push(pod);
+            _ => None,
+        }
     }
 
-    fn carry_out(&self, steps: Steps<'a>, plan: &mut Plan) {
+    /// A Pod that may not be deleted keeps no node from getting its own.
+    fn work(&self, steps: &Steps<'a>) -> Work {
         let set = self.scene.set;
         let delete = |pod: &&Arc<Pod>| {
-            let name = meta::name(&pod.metadata);
-            Write::delete(&***pod)
-                .done(Note::normal(reference(set), "SuccessfulDelete", format!("Deleted pod: {name}")))
-                .failed(Note::warning(reference(set), "FailedDelete", "Error deleting: {}"))
+            let deleted = format!("Deleted pod: {}", meta::name(&pod.metadata));
+            let mut write =
+                Write::delete(&***pod).failed(Note::warning(reference(set), "FailedDelete", "Error deleting: {}"));
+            write.done.extend(self.end(pod));
+            write.done(Note::normal(reference(set), "SuccessfulDelete", deleted)).into()
         };
-        plan.then(steps.delete.iter().take(BURST).map(delete).collect());
         let create = |(node, failures): &(&str, u32)| {
             Write::create(&nodes::create(set, &self.spec, &self.hash, node, *failures))
                 .done(Note::normal(reference(set), "SuccessfulCreate", "Created pod: {}"))
                 .failed(Note::warning(reference(set), "FailedCreate", "Error creating: {}"))
+                .into()
         };
-        let writes: Vec<Write> = steps.create.iter().take(BURST).map(create).collect();
-        if !writes.is_empty() {
-            let slow_start = writes.len() > 1;
-            plan.batches.push(Batch { writes, slow_start });
-        }
-        plan.notes.extend(steps.notes);
-        if let Some(wait) = steps.again {
-            plan.requeue(wait);
-        }
+        let deleted = Work::Beside(steps.delete.iter().take(BURST).map(delete).collect());
+        deleted.beside(Work::SlowStart(steps.create.iter().take(BURST).map(create).collect()))
     }
 
     /// Deletes the oldest revisions beyond the limit that no Pod is of.

@@ -14,9 +14,10 @@ use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
     core::v1::Pod,
 };
+use serde_json::json;
 
 use super::{
-    Context, Failure, Plan, Row,
+    Context, Failure, Plan, Row, Work,
     meta::{self, Claim},
     plan::{Note, Write},
     replica_set::replicas as size,
@@ -141,7 +142,9 @@ impl Set {
     }
 
     fn write(&self, deployment: &Deployment) -> Option<Write> {
+        let failed = format!("Failed to update replica set \"{}\": {{}}", meta::name(&self.new.metadata));
         let write = Write::change(&*self.old, &self.new)?;
+        let write = write.failed(Note::warning(reference(deployment), status::UPDATE_ERROR, failed));
         let (from, to) = (size(&self.old), self.size());
         Some(if from == to { write } else { write.done(scaled(deployment, &self.new, from, to)) })
     }
@@ -199,7 +202,7 @@ pub fn plan(scene: &Scene<'_>) -> Plan {
     let mut plan = Plan::default();
     let mut rollout = revision::sort(deployment, scene.sets);
     if meta::is_terminating(&deployment.metadata) {
-        return finish(scene, &rollout, &mut plan, None);
+        return finish(scene, &rollout, plan, None);
     }
 
     // 1. The current ReplicaSet bears the Deployment's annotations and the highest revision.
@@ -227,13 +230,12 @@ pub fn plan(scene: &Scene<'_>) -> Plan {
     };
 
     // 3. Write that down, forget revisions beyond the limit, and tell how it is.
-    plan.then(
-        new.iter().map(|new| make(deployment, new)).chain(rollout.sets().filter_map(|s| s.write(deployment))).collect(),
-    );
+    let resized: Vec<Write> = rollout.sets().filter_map(|set| set.write(deployment)).collect();
+    plan.work = resized.into();
     if is_paused(deployment) || status::is_complete(deployment, &status::of(&rollout)) {
-        plan.then(revision::expired(&rollout));
+        plan.work = plan.work.beside(revision::expired(&rollout));
     }
-    finish(scene, &rollout, &mut plan, new.as_ref())
+    finish(scene, &rollout, plan, new.as_ref())
 }
 
 /// What a strategy finds beyond resizing.
@@ -295,31 +297,38 @@ fn collide(scene: &Scene<'_>, rollout: &Rollout<'_>, mut plan: Plan) -> Plan {
     let mut told = scene.deployment.clone();
     let count = told.status.get_or_insert_with(|| status::of(rollout)).collision_count.get_or_insert_default();
     *count += 1;
-    plan.then(Write::status(scene.deployment, &told).into_iter().collect());
+    plan.report = Write::status(scene.deployment, &told);
     plan
 }
 
-/// The revision annotation and the status.
-fn finish(scene: &Scene<'_>, rollout: &Rollout<'_>, plan: &mut Plan, created: Option<&ReplicaSet>) -> Plan {
+/// The new ReplicaSet, the revision annotation and the status. A status that says that it was made waits for that; any other is
+/// told in any case, above all one that says why it could not be made.
+fn finish(scene: &Scene<'_>, rollout: &Rollout<'_>, mut plan: Plan, new: Option<&ReplicaSet>) -> Plan {
     let deployment = scene.deployment;
-    let mut writes = Vec::new();
-    let current = created.or(rollout.new.as_ref().map(|set| &set.new));
-    if let Some(number) = current.and_then(|set| meta::annotation(&set.metadata, revision::REVISION))
-        && meta::annotation(&deployment.metadata, revision::REVISION) != Some(number)
-        && !meta::is_terminating(&deployment.metadata)
-    {
-        let mut numbered = deployment.clone();
-        let annotations = numbered.metadata.annotations.get_or_insert_default();
-        annotations.insert(revision::REVISION.into(), number.to_owned());
-        writes.extend(Write::change(deployment, &numbered));
-    }
-    let (status, requeue) = status::next(deployment, rollout, created, scene.now, scene.failure);
+    let (status, requeue) = status::next(deployment, rollout, new, scene.now, scene.failure);
     let mut told = deployment.clone();
     told.status = Some(status);
-    writes.extend(Write::status(deployment, &told));
-    plan.then(writes);
+    let mut told = Write::status(deployment, &told);
+    if new.is_none_or(|new| status::refusal(new, scene.failure).is_some()) {
+        plan.report = told.take();
+    }
+    let numbered = number(deployment, new.or(rollout.new.as_ref().map(|set| &set.new)));
+    let made = Work::from(new.map(|new| make(deployment, new)));
+    plan.work = plan.work.beside(made.then(Work::from(numbered).beside(told)));
     if let Some(delay) = requeue {
         plan.requeue(delay);
     }
-    std::mem::take(plan)
+    plan
+}
+
+/// Gives the Deployment the number of its current revision. Nobody else does that: whatever else has changed may stay.
+fn number(deployment: &Deployment, current: Option<&ReplicaSet>) -> Option<Write> {
+    let number = meta::annotation(&current?.metadata, revision::REVISION)?;
+    let known = meta::annotation(&deployment.metadata, revision::REVISION);
+    if known == Some(number) || meta::is_terminating(&deployment.metadata) {
+        return None;
+    }
+    let annotations = json!({ revision::REVISION: number });
+    let patch = json!({ "metadata": { "uid": deployment.metadata.uid, "annotations": annotations } });
+    Some(Write::merge::<Deployment>(&Key::of(deployment), patch))
 }

@@ -14,6 +14,8 @@ use crate::controllers::{
 };
 
 pub const CREATE_ERROR: &str = "ReplicaSetCreateError";
+/// Upstream logs that only.
+pub const UPDATE_ERROR: &str = "ReplicaSetUpdateError";
 const AVAILABLE: &str = "NewReplicaSetAvailable";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 const PROGRESSING: &str = "Progressing";
@@ -46,6 +48,12 @@ pub fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
         && status.replicas == wanted
         && status.available_replicas == wanted
         && status.observed_generation >= deployment.metadata.generation
+}
+
+/// Why the new ReplicaSet could not be made when that was tried.
+pub fn refusal(new: &ReplicaSet, failure: Option<&Failure>) -> Option<String> {
+    let failure = failure.filter(|failure| failure.reason == CREATE_ERROR)?;
+    Some(format!("Failed to create new replica set \"{}\": {}", meta::name(&new.metadata), failure.message))
 }
 
 /// Whether anything has moved forward since the status before.
@@ -151,8 +159,7 @@ fn progress(
         Some(set) => format!("ReplicaSet \"{}\"", meta::name(&set.metadata)),
         None => format!("Deployment \"{}\"", meta::name(&deployment.metadata)),
     };
-    if let Some(failure) = failure.filter(|failure| failure.reason == CREATE_ERROR) {
-        let message = format!("Failed to create new replica set: {}", failure.message);
+    if let Some(message) = created.and_then(|new| refusal(new, failure)) {
         return conditions::set(all, is("False", CREATE_ERROR, message));
     }
     if reason == "DeploymentPaused" {
@@ -170,7 +177,7 @@ fn progress(
         conditions::set(all, is("True", AVAILABLE, format!("{who} has successfully progressed.")));
     } else if has_moved(deployment, status) {
         conditions::replace(all, is("True", "ReplicaSetUpdated", format!("{who} is progressing.")));
-    } else if known.is_none() && rollout.new.is_some() {
+    } else if (known.is_none() || reason == CREATE_ERROR) && rollout.new.is_some() {
         let message = format!("Found new replica set \"{}\"", current.map_or("", |set| meta::name(&set.metadata)));
         conditions::set(all, is("True", "FoundNewReplicaSet", message));
     } else if known.is_some_and(|known| has_timed_out(&known, deadline, now)) {

@@ -23,13 +23,13 @@ use k8s_openapi::api::{
 use self::{
     record::{Ending, nonzero, record},
     tally::{Tally, number},
-    work::Work,
+    work::Needs,
 };
 use super::{
-    Context, Plan, Row,
+    Context, Plan, Row, Work,
     conditions::{self, Condition},
     meta::{self, Claim},
-    plan::{Batch, Note, Write},
+    plan::{Note, Write},
 };
 use crate::client::{Informers, Key, reference};
 
@@ -120,12 +120,12 @@ pub fn plan(view: &View<'_>) -> Plan {
         status.start_time = Some(meta::time(view.now));
     }
     let mut verdict = standing(view, &tally, &status, &mut plan);
-    let mut work = Work::default();
+    let mut work = Needs::default();
     match &verdict {
         Some(verdict) => work.end(&tally, ending(verdict)),
         None if meta::is_terminating(&view.job.metadata) => {}
         None => {
-            work = Work::of(view, &tally);
+            work = Needs::of(view, &tally);
             verdict = completed(view, &tally, &work);
         }
     }
@@ -153,28 +153,30 @@ fn put_together(
     mut plan: Plan,
     status: JobStatus,
     recorded: record::Recorded<'_>,
-    work: Work<'_>,
+    work: Needs<'_>,
     mut told: Vec<Note>,
 ) -> Plan {
     let records = substance(&status) != substance(&view.job.status.clone().unwrap_or_default());
+    let mut recording = None;
     if records || work.is_empty() || view.failure.is_some() {
         let mut new = view.job.clone();
         new.status = Some(status);
         if let Some(mut write) = Write::shared_status(view.job, &new) {
             write.guards.extend(recorded.guard);
-            write.done = (!told.is_empty()).then(|| told.remove(0));
-            plan.then(vec![write]);
+            write.done = std::mem::take(&mut told);
+            *(if records { &mut recording } else { &mut plan.report }) = Some(write);
         }
     }
     plan.notes.extend(told);
-    let released = recorded.released.iter().map(|pod| pods::release(pod));
-    let dismissed = work.dismissed.iter().filter(|pod| pods::is_tracked(pod)).map(|pod| pods::dismiss(pod));
-    plan.then(released.chain(dismissed).collect());
-    let doomed = work.dismissed.iter().chain(&work.deleted);
-    plan.then(doomed.map(|pod| pods::delete(view.job, pod)).collect());
-    if !work.created.is_empty() {
-        plan.batches.push(Batch { writes: work.created, slow_start: true });
-    }
+    let ended = recorded.released.iter().map(|pod| pods::release(pod).into());
+    let dismissed = work.dismissed.iter().map(|pod| {
+        let first = pods::is_tracked(pod).then(|| pods::dismiss(pod));
+        Work::from(first).then(pods::delete(view.job, pod))
+    });
+    let deleted = work.deleted.iter().map(|pod| pods::delete(view.job, pod).into());
+    let pods = Work::Beside(ended.chain(dismissed).chain(deleted).collect());
+    let created = work.created.into_iter().map(Work::from).collect();
+    plan.work = Work::from(recording).then(pods.beside(Work::SlowStart(created)));
     work.wait.into_iter().for_each(|wait| plan.requeue(wait));
     plan
 }
@@ -271,7 +273,7 @@ fn decided_by_indexes(view: &View<'_>, tally: &Tally<'_>) -> Option<JobCondition
 
 /// Whether the Job has what it asked for: as many successes as completions or, for a work queue, any and then nothing that
 /// still runs.
-fn completed(view: &View<'_>, tally: &Tally<'_>, work: &Work<'_>) -> Option<JobCondition> {
+fn completed(view: &View<'_>, tally: &Tally<'_>, work: &Needs<'_>) -> Option<JobCondition> {
     let enough = match view.spec().0.completions {
         Some(completions) => tally.succeeded >= completions,
         None => tally.succeeded > 0,

@@ -16,7 +16,7 @@ const BURST: usize = 500;
 
 /// What to do about Pods that have not ended. At most one of the lists has anything in it.
 #[derive(Default)]
-pub struct Work<'a> {
+pub struct Needs<'a> {
     pub created: Vec<Write>,
     /// Deleted without a trace: their ends are not counted.
     pub dismissed: Vec<&'a Arc<Pod>>,
@@ -26,7 +26,7 @@ pub struct Work<'a> {
     pub wait: Option<Duration>,
 }
 
-impl<'a> Work<'a> {
+impl<'a> Needs<'a> {
     pub fn is_empty(&self) -> bool {
         self.created.is_empty() && self.dismissed.is_empty() && self.deleted.is_empty()
     }
@@ -40,8 +40,8 @@ impl<'a> Work<'a> {
     }
 
     /// What a Job that goes on needs.
-    pub fn of(view: &View<'a>, tally: &Tally<'a>) -> Work<'a> {
-        let mut work = Work::default();
+    pub fn of(view: &View<'a>, tally: &Tally<'a>) -> Needs<'a> {
+        let mut work = Needs::default();
         if view.spec().is_suspended() {
             work.dismissed = tally.active.clone();
             return work;

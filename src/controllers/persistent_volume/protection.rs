@@ -80,22 +80,19 @@ pub fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
 /// What a claim needs; `pods` are those of its namespace, if it is being deleted. It goes only if the server does not know of
 /// a Pod either that the informers have not shown yet.
 pub fn claim_plan(claim: &PersistentVolumeClaim, pods: &[Arc<Pod>]) -> Plan {
-    let mut plan = protect(claim, CLAIM, pods.iter().any(|pod| uses(pod, claim)));
-    if meta::is_terminating(&claim.metadata) {
-        for write in plan.batches.iter_mut().flat_map(|batch| &mut batch.writes) {
-            write.guards.push(Guard::Unused { claim: Box::new(claim.clone()) });
-        }
-    }
-    plan
+    let guard = || Guard::Unused { claim: Box::new(claim.clone()) };
+    let write = protect(claim, CLAIM, pods.iter().any(|pod| uses(pod, claim)));
+    let going = meta::is_terminating(&claim.metadata);
+    let write = write.map(|write| if going { write.guarded(guard()) } else { write });
+    Plan { work: write.into(), ..Plan::default() }
 }
 
 pub fn volume_plan(volume: &PersistentVolume) -> Plan {
-    protect(volume, VOLUME, volume_phase(volume) == "Bound")
+    Plan { work: protect(volume, VOLUME, volume_phase(volume) == "Bound").into(), ..Plan::default() }
 }
 
 /// Gives the finalizer to what is not being deleted, and takes it from what is and is not used.
-fn protect<K: Typed>(object: &K, finalizer: &str, used: bool) -> Plan {
-    let mut plan = Plan::default();
+fn protect<K: Typed>(object: &K, finalizer: &str, used: bool) -> Option<Write> {
     let mut new = object.clone();
     let going = meta::is_terminating(object.metadata());
     let all = new.metadata_mut().finalizers.get_or_insert_default();
@@ -103,11 +100,10 @@ fn protect<K: Typed>(object: &K, finalizer: &str, used: bool) -> Plan {
     match (going, has) {
         (false, false) => all.push(finalizer.to_owned()),
         (true, true) if !used => all.retain(|known| known != finalizer),
-        _ => return plan,
+        _ => return None,
     }
     if all.is_empty() {
         new.metadata_mut().finalizers = None;
     }
-    plan.then(Write::change(object, &new).into_iter().collect());
-    plan
+    Write::change(object, &new)
 }

@@ -99,7 +99,7 @@ pub fn settle(scene: &Scene<'_>, ordinal: i32, pod: &Pod, stays: bool) -> Vec<Wr
     let settled = |claim: Arc<PersistentVolumeClaim>| {
         let owners = owners(scene.set, &claim, pod, stays)?;
         let mut write = meta::owners(&*claim, |all| *all = owners);
-        write.done = conflict(scene.set, &claim, meta::name(&pod.metadata));
+        write.done.extend(conflict(scene.set, &claim, meta::name(&pod.metadata)));
         Some(write)
     };
     existing(scene, ordinal).filter_map(settled).collect()

@@ -24,10 +24,10 @@ use k8s_openapi::{
 use serde_json::Value;
 
 use super::{
-    Context, Plan, Row,
+    Context, Plan, Row, Work,
     history::{self, Belongings, Current, Wanted},
     meta,
-    plan::{Batch, Note, Write},
+    plan::{Note, Write},
 };
 use crate::{
     api::int_or_string::{Round, scaled},
@@ -131,26 +131,36 @@ pub struct Roll<'a> {
     pub condemned: Vec<(i32, &'a Arc<Pod>)>,
 }
 
-/// What is to be done, in this order.
+/// What is to be done.
 #[derive(Default)]
 struct Steps {
-    claims: Vec<Write>,
-    pods: Vec<Write>,
-    deletions: Vec<Write>,
-    /// The Pods that are deleted by these.
+    /// What Pods that stay need, with their claims; one entry an ordinal.
+    tended: Vec<Work>,
+    /// The Pods to be made, each after its claims.
+    created: Vec<Work>,
+    /// The Pods to be deleted, each after its claims know what becomes of them.
+    deleted: Vec<Work>,
+    /// Their names.
     going: BTreeSet<String>,
 }
 
 impl Steps {
-    fn delete(&mut self, set: &StatefulSet, pod: &Pod) {
+    /// Deletes a Pod that is not going yet when `first` has been done.
+    fn delete(&mut self, set: &StatefulSet, pod: &Pod, first: Vec<Write>) {
         let name = meta::name(&pod.metadata);
-        if !meta::is_terminating(&pod.metadata) && self.going.insert(name.to_owned()) {
-            self.deletions.push(told(set, "delete", name, Write::delete(pod)));
-        }
+        let new = !meta::is_terminating(&pod.metadata) && self.going.insert(name.to_owned());
+        let write = new.then(|| told(set, "delete", name, Write::delete(pod)));
+        self.deleted.push(Work::from(first).then(write));
     }
 
     fn is_going(&self, pod: &Pod) -> bool {
         meta::is_terminating(&pod.metadata) || self.going.contains(meta::name(&pod.metadata))
+    }
+
+    /// In order, one thing after the other; else nobody waits for anybody.
+    fn work(self, in_order: bool) -> Work {
+        let all = if in_order { Work::Chain } else { Work::Beside };
+        all(vec![all(self.tended), Work::SlowStart(self.created), Work::Beside(self.deleted)])
     }
 }
 
@@ -192,19 +202,10 @@ pub fn plan(scene: &Scene<'_>) -> Plan {
     let Some(roll) = Roll::of(scene, &update) else { return plan };
     let mut new = set.clone();
     new.status = Some(status::of(&roll));
+    plan.report = Write::status(set, &new);
     let steps = if terminating { Steps::default() } else { roll.steps() };
-    let first = plan.batches.len();
-    plan.then(steps.claims);
-    if !steps.pods.is_empty() {
-        let slow_start = steps.pods.len() > 1;
-        plan.batches.push(Batch { writes: steps.pods, slow_start });
-    }
-    plan.then(steps.deletions);
-    plan.then(history::expired(scene.revisions, spec.revision_history_limit, &roll.alive()));
-    // The status is of before all this, and has to be told even if some of it fails.
-    if let Some(write) = Write::status(set, &new) {
-        plan.beside(first, write);
-    }
+    let expired = history::expired(scene.revisions, spec.revision_history_limit, &roll.alive());
+    plan.work = plan.work.then(steps.work(roll.in_order()).beside(expired));
     let ripe = scene.pods.iter().filter_map(|pod| meta::available_at(pod, min_ready_seconds(set)));
     if let Some(wait) = ripe.filter_map(|at| meta::until(scene.now, at)).min() {
         plan.requeue(wait);
@@ -303,28 +304,22 @@ impl<'a> Roll<'a> {
         let mut steps = Steps::default();
         for ordinal in self.ordinals.clone() {
             let waits = self.tend(ordinal, self.replicas.get(&ordinal).copied(), &mut steps);
-            if (waits && self.in_order()) || steps.pods.len() >= BURST {
+            if (waits && self.in_order()) || steps.created.len() >= BURST {
                 return steps;
             }
         }
-        for (ordinal, pod) in &self.condemned {
-            steps.claims.extend(claims::settle(self.scene, *ordinal, pod, false));
-        }
-        // The lowest that is not well may go before its turn: it may be what the others wait for.
-        let unwell = self.condemned.iter().rev().find(|(_, pod)| self.is_unavailable(pod)).map(|(ordinal, _)| ordinal);
-        for (ordinal, pod) in &self.condemned {
-            if self.in_order() && self.is_unavailable(pod) {
-                if !meta::is_terminating(&pod.metadata) && unwell == Some(ordinal) {
-                    steps.delete(self.scene.set, pod);
-                }
-                return steps;
-            }
-            steps.delete(self.scene.set, pod);
-            if self.in_order() {
-                return steps;
+        let unwell = self.condemned.iter().filter(|(_, pod)| self.is_unavailable(pod)).count();
+        for (n, (ordinal, pod)) in self.condemned.iter().enumerate() {
+            let settled = claims::settle(self.scene, *ordinal, pod, false);
+            // In order the highest goes first, and only if it is well or nobody else is not.
+            match !self.in_order() || n == 0 && (!self.is_unavailable(pod) || unwell == 1) {
+                true => steps.delete(self.scene.set, pod, settled),
+                false => steps.tended.push(settled.into()),
             }
         }
-        self.update(&mut steps);
+        if !self.in_order() || self.condemned.is_empty() {
+            self.update(&mut steps);
+        }
         steps
     }
 
@@ -335,26 +330,27 @@ impl<'a> Roll<'a> {
             if claims::is_stale(self.scene, ordinal) {
                 return true;
             }
-            steps.claims.extend(claims::missing(self.scene, ordinal));
             let pod = self.create(ordinal);
-            steps.pods.push(told(set, "create", meta::name(&pod.metadata), Write::create(&pod)));
+            let create = told(set, "create", meta::name(&pod.metadata), Write::create(&pod));
+            steps.created.push(Work::from(claims::missing(self.scene, ordinal)).then(create));
             return true;
         };
         if meta::is_finished(pod) {
-            steps.delete(set, pod);
+            steps.delete(set, pod, Vec::new());
             return true;
         }
+        let mut writes = Vec::new();
         if meta::phase(pod) == "Pending" {
-            steps.claims.extend(claims::missing(self.scene, ordinal));
+            writes.extend(claims::missing(self.scene, ordinal));
         }
-        if self.in_order() && self.is_unavailable(pod) {
-            return true;
+        let waits = self.in_order() && self.is_unavailable(pod);
+        if !waits {
+            writes.extend(claims::settle(self.scene, ordinal, pod, true));
+            let write = Write::change(&**pod, &identity::named(set, ordinal, pod));
+            writes.extend(write.map(|write| told(set, "update", meta::name(&pod.metadata), write)));
         }
-        steps.claims.extend(claims::settle(self.scene, ordinal, pod, true));
-        let named = identity::named(set, ordinal, pod);
-        let write = Write::change(&**pod, &named);
-        steps.pods.extend(write.map(|write| told(set, "update", meta::name(&pod.metadata), write)));
-        false
+        steps.tended.push(writes.into());
+        waits
     }
 
     /// A new Pod, of the current revision below the partition, else of the one that is rolled out.
@@ -377,6 +373,6 @@ impl<'a> Roll<'a> {
         let from = self.ordinals.start.saturating_add(rolling.partition.unwrap_or(0));
         let beyond = self.replicas.range(from..).rev().map(|(_, pod)| *pod);
         let old: Vec<&Arc<Pod>> = beyond.filter(|pod| is_old(pod) && !steps.is_going(pod)).take(room).collect();
-        old.into_iter().for_each(|pod| steps.delete(set, pod));
+        old.into_iter().for_each(|pod| steps.delete(set, pod, Vec::new()));
     }
 }

@@ -15,7 +15,7 @@ use podwright::{
 };
 use serde_json::{Value, json};
 
-use super::{lines, object};
+use super::{lines, object, starved};
 
 /// Midnight of a Thursday.
 const DAY: &str = "2026-01-01T";
@@ -93,7 +93,7 @@ impl Case {
 
     fn events(&self) -> Vec<String> {
         let plan = self.plan();
-        let done = plan.writes().filter(|w| w.request.subresource.is_some()).filter_map(|w| w.done.as_ref());
+        let done = plan.writes().filter(|w| w.request.subresource.is_some()).flat_map(|w| &w.done);
         { done }.chain(&plan.notes).map(|note| format!("{}: {}", note.reason, note.message)).collect()
     }
 
@@ -168,7 +168,7 @@ fn a_job_is_made_of_the_template() {
     for (spec, scheduled) in [(zone, "2025-12-31T20:00:00-05:00"), (json!({}), "2026-01-01T01:00:00Z")] {
         let plan = Case::new("0 * * * *", spec, "01:00:00").plan();
         let write = plan.writes().last().unwrap();
-        assert_eq!(write.done.as_ref().unwrap().message, "Created job {}");
+        assert_eq!(write.done[0].message, "Created job {}");
         let body = write.request.body.as_ref().unwrap();
         let annotations = json!({ "c": "d", "batch.kubernetes.io/cronjob-scheduled-timestamp": scheduled });
         assert_eq!((&body["metadata"]["annotations"], &body["metadata"]["labels"]["a"]), (&annotations, &json!("b")));
@@ -194,7 +194,8 @@ fn one_job_at_a_time_or_several() {
     let expected =
         [format!("delete jobs.batch/{old}: Deleted job {old}"), "patch cronjobs.batch/report/status".to_owned(), new];
     assert_eq!(lines(&replaced.plan()), expected);
-    assert_eq!(replaced.plan().batches.len(), 3, "it is gone before it is forgotten, and that before the other begins");
+    let waits = starved(&replaced.plan(), &expected[0]);
+    assert_eq!(waits, expected[1..], "it is gone before it is forgotten, and before the other begins");
     assert_eq!(replaced.outcome()["active"], Value::Null);
     // When the other has finished, the one that had to wait is started.
     let mut waited = case("Forbid");
@@ -259,6 +260,32 @@ fn a_few_finished_jobs_are_kept() {
     let none = deleted(json!({ "successfulJobsHistoryLimit": 0, "failedJobsHistoryLimit": 0 }));
     assert_eq!((none.len(), none[0].clone()), (6, line("01:00:00")));
     assert_eq!(deleted(json!({ "suspend": true })).len(), 2, "a suspended one too");
+}
+
+#[test]
+fn old_jobs_that_may_not_be_deleted_keep_no_new_one_from_starting() {
+    let done = Some(("Complete", "02:30:00"));
+    let case = Case::new("0 * * * *", json!({ "successfulJobsHistoryLimit": 1 }), "03:00:00").last("02:00:00");
+    let plan = case.jobs([job("01:00:00", done), job("02:00:00", done)]).plan();
+    let all = lines(&plan);
+    let [told, created, deleted] = &all[..] else { panic!("{all:#?}") };
+    let verbs = [told, created, deleted].map(|line| line.split(' ').next().unwrap());
+    assert_eq!(verbs, ["patch", "create", "delete"]);
+    for refused in [told, created, deleted] {
+        assert_eq!(starved(&plan, refused), [""; 0], "without {refused:?}");
+    }
+}
+
+#[test]
+fn events_are_told_with_the_status_that_does_not_show_again_what_they_are_about() {
+    let done = |due: &str| job(due, Some(("Complete", "02:30:00")));
+    let mut case = Case::new("0 * * * *", json!({}), "02:40:00").last("02:00:00");
+    let ended = [done("01:00:00"), done("02:00:00")];
+    case = case.jobs([job("01:00:00", None), job("02:00:00", None)]);
+    case.jobs = ended.into();
+    let plan = case.plan();
+    let told: Vec<&str> = plan.report.as_ref().unwrap().done.iter().map(|note| note.reason).collect();
+    assert_eq!((told, plan.notes.len()), (vec!["SawCompletedJob"; 2], 0));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Deployments: rounding, rollout steps, proportions, revisions, conditions.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use k8s_openapi::{
     api::{
@@ -10,14 +10,15 @@ use k8s_openapi::{
     apimachinery::pkg::util::intstr::IntOrString,
 };
 use podwright::controllers::{
-    Plan,
+    Failure, Plan,
     conditions::find,
     deployment::{Scene, plan, revision, rolling},
+    plan::Write,
     replica_set,
 };
 use serde_json::{Value, json};
 
-use super::{at, lines, merge, object};
+use super::{at, begun, line, lines, merge, object};
 
 fn value(text: &str) -> IntOrString {
     text.parse().map_or_else(|_| IntOrString::String(text.into()), IntOrString::Int)
@@ -43,7 +44,7 @@ fn max_surge_is_rounded_up_and_max_unavailable_down() {
 }
 
 /// A Deployment of `image`, with strategy limits ("" for Recreate).
-fn deployment(image: &str, replicas: i32, surge: &str, unavailable: &str) -> Deployment {
+pub fn deployment(image: &str, replicas: i32, surge: &str, unavailable: &str) -> Deployment {
     let strategy = match surge {
         "" => json!({ "type": "Recreate" }),
         _ => json!({ "type": "RollingUpdate", "rollingUpdate": {
@@ -65,16 +66,17 @@ fn deployment(image: &str, replicas: i32, surge: &str, unavailable: &str) -> Dep
 }
 
 /// The ReplicaSets of a Deployment and what stands behind them: a world small enough to be a value.
-struct World {
-    deployment: Deployment,
-    sets: Vec<ReplicaSet>,
+pub struct World {
+    pub deployment: Deployment,
+    pub sets: Vec<ReplicaSet>,
     pods: Vec<Arc<Pod>>,
     now: i64,
+    failure: Option<Failure>,
 }
 
 impl World {
-    fn new(deployment: Deployment) -> World {
-        World { deployment, sets: Vec::new(), pods: Vec::new(), now: 0 }
+    pub fn new(deployment: Deployment) -> World {
+        World { deployment, sets: Vec::new(), pods: Vec::new(), now: 0, failure: None }
     }
 
     fn plan(&self) -> Plan {
@@ -86,34 +88,54 @@ impl World {
             taken: &taken,
             pods_of: &|_| self.pods.clone(),
             now: at(self.now),
-            failure: None,
+            failure: self.failure.as_ref(),
         })
     }
 
     /// Plans and does it; returns the ScalingReplicaSet events.
-    fn step(&mut self) -> Vec<String> {
+    pub fn step(&mut self) -> Vec<String> {
+        self.step_refusing(&|_| false)
+    }
+
+    /// Does all of a plan but what is refused, and what needs that.
+    pub fn step_refusing(&mut self, refused: &(dyn Fn(&Write) -> bool + Sync)) -> Vec<String> {
         let plan = self.plan();
-        for write in plan.writes() {
-            let request = &write.request;
-            let body = request.body.clone().unwrap_or_default();
-            match (format!("{:?}", request.verb).as_str(), request.resource.as_str()) {
-                ("Create", "replicasets.apps") => {
-                    let mut set: ReplicaSet = serde_json::from_value(body).expect("a ReplicaSet");
-                    set.metadata.uid = set.metadata.name.clone();
-                    set.metadata.creation_timestamp = Some(at(self.now).into());
-                    self.sets.push(set);
-                }
-                ("Patch", "replicasets.apps") => {
-                    let of = |set: &&mut ReplicaSet| set.metadata.name == request.name;
-                    merge(self.sets.iter_mut().find(of).expect("a set to patch"), &body);
-                }
-                ("Delete", "replicasets.apps") => self.sets.retain(|set| set.metadata.name != request.name),
-                ("Patch", "deployments.apps") => merge(&mut self.deployment, &body),
-                other => panic!("unexpected write {other:?}"),
+        self.failure = None;
+        let told = Mutex::new(Vec::new());
+        let world = Mutex::new(&mut *self);
+        begun(plan, &|write| {
+            let mut world = world.lock().unwrap();
+            if refused(write) {
+                let reason = write.failed.as_ref().map(|note| note.reason);
+                world.failure = reason.map(|reason| Failure { reason, message: "exceeded quota".into() });
+                return (line(write), false);
             }
-        }
+            world.act(write);
+            told.lock().unwrap().extend(write.done.iter().map(|note| note.message.clone()));
+            (line(write), true)
+        });
         self.now += 1;
-        plan.writes().filter_map(|write| write.done.as_ref()).map(|note| note.message.clone()).collect()
+        told.into_inner().unwrap()
+    }
+
+    fn act(&mut self, write: &Write) {
+        let request = &write.request;
+        let body = request.body.clone().unwrap_or_default();
+        match (format!("{:?}", request.verb).as_str(), request.resource.as_str()) {
+            ("Create", "replicasets.apps") => {
+                let mut set: ReplicaSet = serde_json::from_value(body).expect("a ReplicaSet");
+                set.metadata.uid = set.metadata.name.clone();
+                set.metadata.creation_timestamp = Some(at(self.now).into());
+                self.sets.push(set);
+            }
+            ("Patch", "replicasets.apps") => {
+                let of = |set: &&mut ReplicaSet| set.metadata.name == request.name;
+                merge(self.sets.iter_mut().find(of).expect("a set to patch"), &body);
+            }
+            ("Delete", "replicasets.apps") => self.sets.retain(|set| set.metadata.name != request.name),
+            ("Patch", "deployments.apps") => merge(&mut self.deployment, &body),
+            other => panic!("unexpected write {other:?}"),
+        }
     }
 
     /// Brings every ReplicaSet's status to its spec; of its Pods at most `ready` more become ready.
@@ -139,7 +161,7 @@ impl World {
         self.sets.iter().map(|set| of(set).min(replica_set::replicas(set))).sum()
     }
 
-    fn reach_rest(&mut self) {
+    pub fn reach_rest(&mut self) {
         for _ in 0..200 {
             let before = (self.sets.clone(), self.deployment.clone());
             self.step();
@@ -151,17 +173,17 @@ impl World {
         panic!("no rest after 200 steps: {:#?}", self.plan());
     }
 
-    fn change(&mut self, change: Value) {
+    pub fn change(&mut self, change: Value) {
         merge(&mut self.deployment, &change);
         let generation = self.deployment.metadata.generation.unwrap_or(0);
         self.deployment.metadata.generation = Some(generation + 1);
     }
 
-    fn set_image(&mut self, image: &str) {
+    pub fn set_image(&mut self, image: &str) {
         self.change(json!({ "spec": { "template": { "spec": { "containers": [{ "name": "c", "image": image }] } } } }));
     }
 
-    fn condition(&self, kind: &str) -> (String, String, String) {
+    pub fn condition(&self, kind: &str) -> (String, String, String) {
         let all = self.deployment.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
         let found = find(all, kind).unwrap_or_else(|| panic!("no condition {kind} in {all:?}"));
         (found.status.clone(), found.reason.clone().unwrap_or_default(), found.message.clone().unwrap_or_default())
@@ -302,7 +324,7 @@ fn what_a_set_told_before_it_shrank_counts_no_more_once_it_grows_again() {
         status.observed_generation = Some(5);
     }
     let told = |world: &World, seen: i64| {
-        let mut world = World { deployment: world.deployment.clone(), sets: world.sets.clone(), pods: vec![], now: 9 };
+        let mut world = World { sets: world.sets.clone(), now: 9, ..World::new(world.deployment.clone()) };
         world.sets[0].status.as_mut().unwrap().observed_generation = Some(seen);
         world.step();
         replica_set::replicas(&world.sets[1])

@@ -8,7 +8,7 @@ use podwright::{
     client::{Delta, Key, Partial},
     controllers::{
         Plan, disruption,
-        plan::Write,
+        plan::{Note, Write},
         scales::{self, Scale},
     },
 };
@@ -56,6 +56,11 @@ fn plan(budget: &PodDisruptionBudget, pods: &[Value], now: i64) -> Plan {
         },
     };
     disruption::plan(budget, &pods.iter().collect::<Vec<_>>(), &scale, at(now))
+}
+
+/// What is told with the status.
+fn news(plan: &Plan) -> Vec<Note> {
+    plan.report.iter().flat_map(|write| write.done.clone()).collect()
 }
 
 fn status(plan: &Plan) -> Value {
@@ -177,10 +182,10 @@ fn what_cannot_be_counted_allows_nothing() {
         assert_eq!(status["disruptionsAllowed"], 0);
         let condition = &status["conditions"][0];
         assert_eq!((condition["reason"].as_str(), condition["message"].as_str()), (Some("SyncFailed"), Some(why)));
-        assert_eq!(plan.notes[0].message, format!("Failed to calculate the number of expected pods: {why}"));
+        assert_eq!(news(&plan)[0].message, format!("Failed to calculate the number of expected pods: {why}"));
     }
     let unmanaged = plan(&most, &pods("", 2, 2), 0);
-    assert_eq!(unmanaged.notes[0].reason, "UnmanagedPods");
+    assert_eq!(news(&unmanaged)[0].reason, "UnmanagedPods");
     assert_eq!(
         (status(&unmanaged)["expectedPods"].clone(), status(&unmanaged)["disruptionsAllowed"].clone()),
         (Value::Null, json!(0))

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use podwright::{
+    api::Verb,
     client::{Delta, Key},
     controllers::{
         Failure, Plan,
@@ -17,7 +18,7 @@ use podwright::{
 };
 use serde_json::{Value, json};
 
-use super::{at, lines, object};
+use super::{at, lines, object, starved};
 
 /// A Job, a status and its Pods, as one reconcile sees them.
 struct Case {
@@ -178,9 +179,9 @@ fn as_many_pods_as_there_is_work_left() {
 #[test]
 fn a_pod_is_made_of_the_template() {
     let plan = Case::new(json!({ "completions": 1 })).plan();
-    let batch = plan.batches.iter().find(|batch| batch.slow_start).expect("a batch of creations");
-    assert_eq!(batch.writes[0].done.as_ref().unwrap().message, "Created pod: {}");
-    let body = batch.writes[0].request.body.as_ref().unwrap();
+    let create = plan.writes().find(|write| write.request.verb == Verb::Create).expect("a creation");
+    assert_eq!(create.done[0].message, "Created pod: {}");
+    let body = create.request.body.as_ref().unwrap();
     assert_eq!(body["metadata"]["generateName"], "work-");
     assert_eq!(body["metadata"]["finalizers"], json!(["batch.kubernetes.io/job-tracking"]));
     assert_eq!(body["metadata"]["ownerReferences"][0]["uid"], "job");
@@ -194,8 +195,11 @@ fn a_pod_of_an_indexed_job_knows_its_index() {
         .status(json!({ "completedIndexes": "1", "succeeded": 1 }))
         .pods([indexed(pod("x", "Running"), 0)]);
     let plan = case.plan();
-    let bodies: Vec<&Value> =
-        plan.batches.last().unwrap().writes.iter().map(|write| write.request.body.as_ref().unwrap()).collect();
+    let bodies: Vec<&Value> = plan
+        .writes()
+        .filter(|write| write.request.verb == Verb::Create)
+        .map(|w| w.request.body.as_ref().unwrap())
+        .collect();
     let annotation = |body: &Value| body["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"].clone();
     assert_eq!(bodies.iter().map(|body| annotation(body)).collect::<Vec<_>>(), ["2", "3"]);
     let body = bodies[0];

@@ -15,14 +15,19 @@ mod job;
 mod nodes;
 mod persistent_volume;
 mod queue;
+mod refusals;
 mod replica_set;
 mod root_ca;
 mod running;
 mod sets;
 mod stateful_set;
 
-use std::sync::Arc;
+use std::{
+    future::ready,
+    sync::{Arc, Mutex},
+};
 
+use futures::FutureExt;
 use jiff::Timestamp;
 use podwright::controllers::{Plan, plan::Write};
 use serde::{Serialize, de::DeserializeOwned};
@@ -56,10 +61,34 @@ fn line(write: &Write) -> String {
     let name = request.name.as_deref().or(generated).unwrap_or("");
     let mut text = format!("{:?} {}/{name}", request.verb, request.resource).to_lowercase();
     text.extend(request.subresource.iter().flat_map(|sub| ["/", sub.as_str()]));
-    if let Some(note) = &write.done {
+    for note in &write.done {
         text.push_str(&format!(": {}", note.message));
     }
     text
+}
+
+/// Carries a plan out: `act` does a write and says what it was, and whether it succeeded. What was begun, in order.
+fn begun(plan: Plan, act: &(dyn Fn(&Write) -> (String, bool) + Sync)) -> Vec<String> {
+    let begun = Mutex::new(Vec::new());
+    let done = |write: Write| {
+        let (line, succeeded) = act(&write);
+        begun.lock().unwrap().push(line);
+        ready(succeeded.then_some(()).ok_or(())).boxed()
+    };
+    plan.into_work().carry_out(&done).now_or_never().expect("nobody waits");
+    begun.into_inner().unwrap()
+}
+
+/// What never happens of a plan as long as one write is refused.
+fn starved(plan: &Plan, refused: &str) -> Vec<String> {
+    let begun = begun(plan.clone(), &|write| (line(write), line(write) != refused));
+    assert!(begun.iter().any(|line| line == refused), "{refused:?} is none of {:#?}", lines(plan));
+    lines(plan).into_iter().filter(|line| !begun.contains(line)).collect()
+}
+
+/// How many requests are made when all are refused.
+fn tries(plan: &Plan) -> usize {
+    begun(plan.clone(), &|write| (line(write), false)).len()
 }
 
 /// A Pod that is ready since so many seconds (negative: long ago); `ready` none: it is not.

@@ -10,7 +10,7 @@ use podwright::{
 };
 use serde_json::{Value, json};
 
-use super::{at, lines, merge, object, pod};
+use super::{at, lines, merge, object, pod, starved};
 
 fn node(name: &str, ready: &str, spec: Value) -> Arc<Node> {
     let conditions = match ready {
@@ -365,8 +365,9 @@ fn a_pod_that_never_came_to_a_node_ends_before_it_goes() {
     ] {
         let plan = pod_garbage::unscheduled(&leftover(node, phase, deleted));
         assert_eq!(lines(&plan), expected, "on {node:?}, {phase}, deleted: {deleted}");
-        if let [first, _] = plan.batches.as_slice() {
-            assert_eq!(first.writes[0].request.body.as_ref().unwrap()["status"]["phase"], "Failed");
+        if expected.len() == 2 {
+            assert_eq!(plan.writes().next().unwrap().request.body.as_ref().unwrap()["status"]["phase"], "Failed");
+            assert_eq!(starved(&plan, expected[0]), expected[1..]);
         }
     }
 }

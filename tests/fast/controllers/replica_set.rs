@@ -8,11 +8,11 @@ use k8s_openapi::api::{
 };
 use podwright::{
     api::request::Verb,
-    controllers::{Failure, replica_set},
+    controllers::{Failure, plan::Write, replica_set},
 };
 use serde_json::{Value, json};
 
-use super::{at, lines, object, pod};
+use super::{at, lines, object, pod, tries};
 
 fn set(replicas: i32, min_ready: i32) -> Arc<ReplicaSet> {
     object(json!({
@@ -33,15 +33,15 @@ fn pods(all: Vec<Value>) -> Vec<Arc<Pod>> {
 fn missing_pods_are_created_in_a_slow_start() {
     let set = set(5, 0);
     let plan = replica_set::plan(&*set, &pods(vec![pod("one", "n", Some(0))]), &HashMap::new(), at(0), None);
-    let batch = plan.batches.iter().find(|batch| batch.slow_start).expect("a batch of creations");
-    assert_eq!(batch.writes.len(), 4);
-    let request = &batch.writes[0].request;
+    let creates: Vec<&Write> = plan.writes().filter(|write| write.request.verb == Verb::Create).collect();
+    assert_eq!((creates.len(), tries(&plan)), (4, 2));
+    let request = &creates[0].request;
     assert_eq!((request.verb, request.resource.as_str()), (Verb::Create, "pods"));
     let body = request.body.as_ref().unwrap();
     assert_eq!(body["metadata"]["generateName"], "web-");
     assert_eq!(body["metadata"]["ownerReferences"][0]["uid"], "rs");
     assert_eq!(body["metadata"]["ownerReferences"][0]["blockOwnerDeletion"], true);
-    assert_eq!(batch.writes[0].done.as_ref().unwrap().message, "Created pod: {}");
+    assert_eq!(creates[0].done[0].message, "Created pod: {}");
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn a_replication_controller_is_a_replica_set_by_another_name() {
         (&owner["apiVersion"], &owner["kind"], &owner["uid"]),
         (&json!("v1"), &json!("ReplicationController"), &json!("rc"))
     );
-    assert_eq!(write.done.as_ref().unwrap().about.kind.as_deref(), Some("ReplicationController"));
+    assert_eq!(write.done[0].about.kind.as_deref(), Some("ReplicationController"));
 
     let three = pods(vec![pod("a", "n", Some(0)), pod("b", "n", None), pod("c", "n", Some(0))]);
     let plan = replica_set::plan(&*controller, &three, &HashMap::new(), at(9), None);

@@ -1,14 +1,16 @@
 //! What the small worlds of StatefulSets and DaemonSets share.
 
+use std::sync::Mutex;
+
 use k8s_openapi::api::{apps::v1::ControllerRevision, core::v1::Pod};
 use podwright::{
     api::{Request, Verb},
-    controllers::Plan,
+    controllers::{Plan, plan::Write},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::merge;
+use super::{begun, merge};
 
 /// A set and all around it, small enough to be a value.
 pub trait SmallWorld {
@@ -17,13 +19,47 @@ pub trait SmallWorld {
     fn set(&mut self) -> &mut Self::Set;
     fn pods(&self) -> &[Pod];
     fn plan(&self) -> Plan;
-    /// Plans and does it; returns what was done.
-    fn step(&mut self) -> Vec<String>;
+    /// What a write does, in short; with a slash where it is about neither Pods nor claims.
+    fn label(&self, write: &Write) -> String;
+    fn act(&mut self, write: &Write);
+    fn tick(&mut self);
+
+    /// Plans and does it, but what is refused; returns what was begun.
+    fn step_refusing(&mut self, refused: &(dyn Fn(&str) -> bool + Sync)) -> Vec<String>
+    where
+        Self: Send,
+    {
+        let plan = self.plan();
+        let world = Mutex::new(&mut *self);
+        let begun = begun(plan, &|write| {
+            let mut world = world.lock().unwrap();
+            let label = world.label(write);
+            let refused = refused(&label);
+            if !refused {
+                world.act(write);
+            }
+            (label, !refused)
+        });
+        self.tick();
+        begun
+    }
+
+    /// Plans and does it; returns what was done to Pods and claims.
+    fn step(&mut self) -> Vec<String>
+    where
+        Self: Send,
+    {
+        self.step_refusing(&|_| false).into_iter().filter(|label| !label.contains('/')).collect()
+    }
+
     /// Lets everybody else do their work: who is to go is gone, and who was made runs.
     fn settle(&mut self);
 
     /// The steps until nothing is left to do.
-    fn reach_rest(&mut self) -> Vec<String> {
+    fn reach_rest(&mut self) -> Vec<String>
+    where
+        Self: Send,
+    {
         let mut steps = Vec::new();
         for _ in 0..100 {
             if self.plan().is_empty() && self.pods().iter().all(|pod| pod.metadata.deletion_timestamp.is_none()) {

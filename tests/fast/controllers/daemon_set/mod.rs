@@ -9,24 +9,29 @@ use k8s_openapi::api::{
     apps::v1::{ControllerRevision, DaemonSet},
     core::v1::{Node, Pod},
 };
-use podwright::controllers::{
-    Plan,
-    daemon_set::{
-        FAILURES, Scene,
-        nodes::{self, Fit},
-        plan,
+use podwright::{
+    api::Verb,
+    controllers::{
+        Plan,
+        daemon_set::{
+            FAILURES, Scene,
+            nodes::{self, Fit},
+            plan,
+        },
+        meta,
+        plan::Write,
     },
-    meta,
 };
 use serde_json::{Value, json};
 
 use super::{
     at, line, lines, merge,
     sets::{SmallWorld, revise},
+    tries,
 };
 
 /// A DaemonSet `logs`, changed by a merge patch of its spec.
-fn set(patch: Value) -> DaemonSet {
+pub fn set(patch: Value) -> DaemonSet {
     let mut set = json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet",
         "metadata": {
@@ -46,7 +51,7 @@ fn set(patch: Value) -> DaemonSet {
     serde_json::from_value(set).expect("a DaemonSet")
 }
 
-fn node(name: &str, spec: Value) -> Node {
+pub fn node(name: &str, spec: Value) -> Node {
     let labels = json!({ "kubernetes.io/hostname": name, "disk": if name == "n1" { "ssd" } else { "hdd" } });
     let node =
         json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "labels": labels }, "spec": spec });
@@ -54,11 +59,11 @@ fn node(name: &str, spec: Value) -> Node {
 }
 
 /// A DaemonSet and all around it: a world small enough to be a value.
-struct World {
+pub struct World {
     set: DaemonSet,
     revisions: Vec<ControllerRevision>,
     pods: Vec<Pod>,
-    nodes: Vec<Node>,
+    pub nodes: Vec<Node>,
     now: i64,
     made: u32,
 }
@@ -71,7 +76,7 @@ impl World {
     }
 
     /// One in which everything is ready.
-    fn ready(set: DaemonSet, nodes: usize) -> World {
+    pub fn ready(set: DaemonSet, nodes: usize) -> World {
         let mut world = World::new(set, nodes);
         world.reach_rest();
         world
@@ -138,40 +143,52 @@ impl SmallWorld for World {
         })
     }
 
-    /// Plans and does it; returns on which nodes Pods were created (+) and deleted (-).
-    fn step(&mut self) -> Vec<String> {
-        let plan = self.plan();
-        let mut told = Vec::new();
-        for write in plan.writes() {
-            let request = &write.request;
-            let body = request.body.clone().unwrap_or_default();
-            let name = request.name.clone();
-            match (format!("{:?}", request.verb).as_str(), request.resource.as_str()) {
-                ("Create", "pods") => {
-                    let mut pod: Pod = serde_json::from_value(body).expect("a Pod");
-                    self.made += 1;
-                    let name = format!("{}{}", pod.metadata.generate_name.as_deref().unwrap(), self.made);
-                    (pod.metadata.uid, pod.metadata.name) = (Some(name.clone()), Some(name));
-                    pod.metadata.creation_timestamp = Some(at(self.now).into());
-                    pod.status.get_or_insert_default().phase = Some("Pending".into());
-                    told.push(format!("+{}", nodes::target(&pod).expect("a node")));
-                    self.pods.push(pod);
-                }
-                ("Delete", "pods") => {
-                    let pod = self.pods.iter_mut().find(|pod| pod.metadata.name == name).expect("a Pod to delete");
-                    assert!(pod.metadata.deletion_timestamp.is_none(), "{name:?} is deleted twice");
-                    told.push(format!("-{}", nodes::target(pod).expect("a node")));
-                    pod.metadata.deletion_timestamp = Some(at(self.now).into());
-                    // The server needs no agent to delete what has ended.
-                    self.pods.retain(|pod| pod.metadata.deletion_timestamp.is_none() || !meta::is_finished(pod));
-                }
-                (_, "controllerrevisions.apps") => revise(&mut self.revisions, request),
-                ("Patch", "daemonsets.apps") => merge(&mut self.set, &body),
-                other => panic!("unexpected write {other:?}"),
+    /// On which nodes Pods are created (+) and deleted (-).
+    fn label(&self, write: &Write) -> String {
+        let request = &write.request;
+        let target = |pod: &Pod| nodes::target(pod).expect("a node").to_owned();
+        match (request.verb, request.resource.as_str()) {
+            (Verb::Create, "pods") => {
+                let pod: Pod = serde_json::from_value(request.body.clone().unwrap()).expect("a Pod");
+                format!("+{}", target(&pod))
             }
+            (Verb::Delete, "pods") => {
+                let pod = self.pods.iter().find(|pod| pod.metadata.name == request.name).expect("a Pod to delete");
+                format!("-{}", target(pod))
+            }
+            _ => line(write),
         }
+    }
+
+    fn act(&mut self, write: &Write) {
+        let request = &write.request;
+        let body = request.body.clone().unwrap_or_default();
+        let name = request.name.clone();
+        match (format!("{:?}", request.verb).as_str(), request.resource.as_str()) {
+            ("Create", "pods") => {
+                let mut pod: Pod = serde_json::from_value(body).expect("a Pod");
+                self.made += 1;
+                let name = format!("{}{}", pod.metadata.generate_name.as_deref().unwrap(), self.made);
+                (pod.metadata.uid, pod.metadata.name) = (Some(name.clone()), Some(name));
+                pod.metadata.creation_timestamp = Some(at(self.now).into());
+                pod.status.get_or_insert_default().phase = Some("Pending".into());
+                self.pods.push(pod);
+            }
+            ("Delete", "pods") => {
+                let pod = self.pods.iter_mut().find(|pod| pod.metadata.name == name).expect("a Pod to delete");
+                assert!(pod.metadata.deletion_timestamp.is_none(), "{name:?} is deleted twice");
+                pod.metadata.deletion_timestamp = Some(at(self.now).into());
+                // The server needs no agent to delete what has ended.
+                self.pods.retain(|pod| pod.metadata.deletion_timestamp.is_none() || !meta::is_finished(pod));
+            }
+            (_, "controllerrevisions.apps") => revise(&mut self.revisions, request),
+            ("Patch", "daemonsets.apps") => merge(&mut self.set, &body),
+            other => panic!("unexpected write {other:?}"),
+        }
+    }
+
+    fn tick(&mut self) {
         self.now += 1;
-        told
     }
 
     /// Lets scheduler and nodes do their work: who is to go is gone, everybody else runs; "broken" ones are not ready.
@@ -255,7 +272,7 @@ fn a_pod_is_made_for_its_node_and_tolerates_the_nodes_troubles() {
     let plan = world.plan();
     assert_eq!(lines(&plan)[2], "create pods/logs-: Created pod: {}");
     let create = plan.writes().last().unwrap();
-    assert_eq!(create.done.as_ref().unwrap().reason, "SuccessfulCreate");
+    assert_eq!(create.done[0].reason, "SuccessfulCreate");
     assert_eq!(create.failed.as_ref().unwrap().message, "Error creating: {}");
     world.step();
     let pod = serde_json::to_value(&world.pods[0]).unwrap();
@@ -340,7 +357,7 @@ fn a_failed_pod_makes_room_for_another_ever_later() {
     };
     world.now = 60;
     fail(&mut world);
-    let notes = world.plan().notes;
+    let notes = world.plan().writes().find(|write| write.request.verb == Verb::Delete).expect("it goes").done.clone();
     let name = world.pods[0].metadata.name.clone().unwrap();
     assert_eq!(notes[0].message, format!("Found failed daemon pod a/{name} on node n1, will try to kill it"));
     assert_eq!((notes[0].reason, notes[0].warning), ("FailedDaemonPod", true));
@@ -384,5 +401,7 @@ fn at_most_two_hundred_and_fifty_are_created_at_a_time() {
     let world = World::new(set(json!({})), 300);
     let plan = world.plan();
     assert_eq!(plan.writes().filter(|write| write.request.resource == "pods").count(), 250);
-    assert!(plan.batches.last().unwrap().slow_start, "a quota is met by few requests");
+    assert_eq!(tries(&plan), 2, "the revision is made before any");
+    let world = World { revisions: World::ready(set(json!({})), 1).revisions, ..world };
+    assert_eq!(tries(&world.plan()), 3, "a quota is met by few requests");
 }

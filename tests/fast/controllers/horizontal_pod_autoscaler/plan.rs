@@ -81,7 +81,7 @@ impl Case {
         let scaled = plan.writes().find(|write| write.request.subresource.as_deref() == Some("scale"));
         Ran {
             to: scaled.and_then(|write| write.request.body.as_ref()?["spec"]["replicas"].as_i64()),
-            why: scaled.and_then(|write| write.done.clone()).map(|note| note.message),
+            why: scaled.and_then(|write| write.done.first().cloned()).map(|note| note.message),
             status: self.hpa["status"].clone(),
             events: plan.notes.iter().map(|note| format!("{}: {}", note.reason, note.message)).collect(),
             lines: lines(&plan),

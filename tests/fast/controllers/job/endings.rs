@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::*;
 
 fn events(plan: &Plan) -> Vec<String> {
-    let done = plan.writes().filter_map(|write| write.done.as_ref());
+    let done = plan.writes().flat_map(|write| &write.done);
     { done }.chain(&plan.notes).map(|note| format!("{}: {}", note.reason, note.message)).collect()
 }
 
@@ -134,7 +134,8 @@ fn indexes_have_limits_of_their_own() {
     );
     case.now = at(105);
     let plan = case.plan();
-    let body = plan.batches.last().unwrap().writes[0].request.body.as_ref().unwrap();
+    let create = plan.writes().find(|write| write.request.verb == Verb::Create).unwrap();
+    let body = create.request.body.as_ref().unwrap();
     let annotation = |name: &str| body["metadata"]["annotations"][format!("batch.kubernetes.io/{name}")].clone();
     assert_eq!((annotation("job-completion-index"), annotation("job-index-failure-count")), (json!("0"), json!("1")));
     // Its replacement is there: the first one is counted and goes.

@@ -92,7 +92,7 @@ fn a_finished_job_stays_for_as_long_as_it_asks() {
     for (condition, ttl, now) in [("Complete", 30, 30), ("Failed", 0, 0)] {
         let plan = ttl_after_finished::plan(&job(condition, json!(ttl)), at(now));
         assert_eq!(lines(&plan), ["delete jobs.batch/work"], "{condition}");
-        let options = &plan.batches[0].writes[0].request.options;
+        let options = &plan.writes().next().unwrap().request.options;
         assert_eq!(options.propagation_policy.as_deref(), Some("Foreground"));
         let preconditions = options.preconditions.as_ref().unwrap();
         let expected = (Some("job"), Some("50"));

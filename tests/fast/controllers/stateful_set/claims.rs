@@ -94,7 +94,7 @@ fn claims_that_another_controller_has_are_told_of() {
                    the retention policy is ignored for this claim";
     let told = |world: &World| {
         let plan = world.plan();
-        let notes = plan.writes().filter_map(|write| write.done.clone()).chain(plan.notes.clone());
+        let notes = plan.writes().flat_map(|write| write.done.clone()).chain(plan.notes.clone());
         notes.filter(|note| note.reason == "ConflictingController").map(|note| note.message).collect::<Vec<_>>()
     };
     let mut world = World::ready(with_claims(json!({})));

@@ -62,7 +62,7 @@ fn a_taken_name_is_a_collision() {
     merge(&mut world.set, first.writes().next().unwrap().request.body.as_ref().unwrap());
     assert_eq!(world.set.status.as_ref().unwrap().collision_count, Some(1));
     let second = scene(&world);
-    let create = second.writes().next().unwrap();
+    let create = second.work.writes().next().unwrap();
     assert_eq!(create.request.resource, "controllerrevisions.apps");
     assert_ne!(create.request.name, taken);
 }
