@@ -195,10 +195,15 @@ pub fn plan<K: Replicated>(
     let mut plan = Plan::default();
     let active: Vec<Arc<Pod>> = pods.iter().filter(|pod| meta::is_active(pod)).cloned().collect();
     let (wanted, terminating) = (wanted(rs), meta::is_terminating(&rs.metadata));
-    // Pods come first: the status is worth a write when it shows what has become of them, or why nothing has.
-    if active.len() == wanted || terminating || failure.is_some() {
-        let new = owner.with_status(status(rs, pods, now, failure));
-        plan.report = Write::status(owner, &new);
+    let told = owner.with_status(status(rs, pods, now, failure));
+    // How many there are is about to change: that alone is worth a write when it shows what has become of them, or why nothing has.
+    let rest = |set: &ReplicaSet| {
+        let status = set.status.clone().unwrap_or_default();
+        ReplicaSetStatus { replicas: 0, fully_labeled_replicas: None, ..status }
+    };
+    let is_news = rest(rs) != rest(&told.as_set());
+    if active.len() == wanted || terminating || failure.is_some() || is_news {
+        plan.report = Write::status(owner, &told);
     }
     if !terminating {
         if active.len() < wanted {

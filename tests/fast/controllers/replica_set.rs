@@ -8,7 +8,11 @@ use k8s_openapi::api::{
 };
 use podwright::{
     api::request::Verb,
-    controllers::{Failure, plan::Write, replica_set},
+    controllers::{
+        Failure,
+        plan::Write,
+        replica_set::{self, Replicated},
+    },
 };
 use serde_json::{Value, json};
 
@@ -34,7 +38,7 @@ fn missing_pods_are_created_in_a_slow_start() {
     let set = set(5, 0);
     let plan = replica_set::plan(&*set, &pods(vec![pod("one", "n", Some(0))]), &HashMap::new(), at(0), None);
     let creates: Vec<&Write> = plan.writes().filter(|write| write.request.verb == Verb::Create).collect();
-    assert_eq!((creates.len(), tries(&plan)), (4, 2));
+    assert_eq!((creates.len(), tries(&plan)), (4, 3));
     let request = &creates[0].request;
     assert_eq!((request.verb, request.resource.as_str()), (Verb::Create, "pods"));
     let body = request.body.as_ref().unwrap();
@@ -48,6 +52,23 @@ fn missing_pods_are_created_in_a_slow_start() {
 fn at_most_five_hundred_at_a_time() {
     let plan = replica_set::plan(&*set(2000, 0), &[], &HashMap::new(), at(0), None);
     assert_eq!(plan.writes().filter(|write| write.request.verb == Verb::Create).count(), 500);
+}
+
+#[test]
+fn what_is_news_is_told_while_pods_are_still_made() {
+    let has = |pods: &[Arc<Pod>], set: &ReplicaSet| {
+        let plan = replica_set::plan(set, pods, &HashMap::new(), at(0), None);
+        assert!(plan.writes().any(|write| write.request.verb == Verb::Create), "it is not done");
+        plan.report.map(|write| write.request.body.unwrap()["status"].clone())
+    };
+    let mut set = ReplicaSet::clone(&set(2000, 0));
+    assert_eq!(has(&[], &set).expect("it has been seen")["observedGeneration"], 3);
+    set.status = Some(replica_set::status(&set, &[], at(0), None));
+    let (starts, ready) = (pod("a", "n", None), pod("b", "n", Some(0)));
+    assert_eq!(has(&pods(vec![starts.clone()]), &set), None, "how many there are is about to change");
+    assert_eq!(has(&pods(vec![starts.clone(), ready]), &set).expect("one is ready")["readyReplicas"], 1);
+    set.metadata.generation = Some(4);
+    assert_eq!(has(&pods(vec![starts]), &set).expect("it was resized")["observedGeneration"], 4);
 }
 
 #[test]
@@ -133,7 +154,7 @@ fn the_order_of_many_pods_of_about_one_age_is_one() {
 fn surplus_pods_are_deleted_by_uid() {
     let pods = pods(vec![pod("a", "n", Some(0)), pod("b", "n", None), pod("c", "n", Some(0))]);
     let plan = replica_set::plan(&*set(2, 0), &pods, &HashMap::new(), at(10), None);
-    assert_eq!(lines(&plan), ["delete pods/b: Deleted pod: b"]);
+    assert_eq!(lines(&plan), ["patch replicasets.apps/web/status", "delete pods/b: Deleted pod: b"]);
     let delete = plan.writes().last().unwrap();
     assert_eq!(delete.request.options.preconditions.as_ref().unwrap().uid.as_deref(), Some("uid-b"));
 }
@@ -198,8 +219,9 @@ fn a_replication_controller_is_a_replica_set_by_another_name() {
         },
     }));
     let plan = replica_set::plan(&*controller, &[], &HashMap::new(), at(0), None);
-    assert_eq!(lines(&plan), ["create pods/old-: Created pod: {}", "create pods/old-: Created pod: {}"]);
-    let write = plan.writes().next().unwrap();
+    let create = "create pods/old-: Created pod: {}";
+    assert_eq!(lines(&plan), ["patch replicationcontrollers/old/status", create, create]);
+    let write = plan.work.writes().next().unwrap();
     let owner = &write.request.body.as_ref().unwrap()["metadata"]["ownerReferences"][0];
     assert_eq!(
         (&owner["apiVersion"], &owner["kind"], &owner["uid"]),
@@ -209,7 +231,13 @@ fn a_replication_controller_is_a_replica_set_by_another_name() {
 
     let three = pods(vec![pod("a", "n", Some(0)), pod("b", "n", None), pod("c", "n", Some(0))]);
     let plan = replica_set::plan(&*controller, &three, &HashMap::new(), at(9), None);
-    assert_eq!(lines(&plan), ["delete pods/b: Deleted pod: b"]);
+    assert_eq!(lines(&plan), ["patch replicationcontrollers/old/status", "delete pods/b: Deleted pod: b"]);
+    let mut seen = ReplicationController::clone(&controller);
+    let status = replica_set::status(&seen.as_set(), &[], at(0), None);
+    seen = seen.with_status(status);
+    let starts = pods(vec![pod("a", "n", None)]);
+    let plan = replica_set::plan(&seen, &starts, &HashMap::new(), at(9), None);
+    assert_eq!(lines(&plan), [create], "how many there are is about to change");
     let failure = Failure { reason: "FailedCreate", message: "no".into() };
     let plan = replica_set::plan(&*controller, &three[..1], &HashMap::new(), at(9), Some(&failure));
     assert_eq!(lines(&plan)[0], "patch replicationcontrollers/old/status");
