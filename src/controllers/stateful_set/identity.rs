@@ -30,6 +30,12 @@ pub fn revision(pod: &Pod) -> Option<&str> {
     pod.metadata.labels.as_ref()?.get(history::REVISION).map(String::as_str)
 }
 
+/// Whether a Pod has the labels of its ordinal.
+pub fn is_named(set: &StatefulSet, ordinal: i32, pod: &Pod) -> bool {
+    let has = |label: &str, value: String| pod.metadata.labels.as_ref().and_then(|all| all.get(label)) == Some(&value);
+    has(POD_NAME, name(set, ordinal)) && has(POD_INDEX, ordinal.to_string())
+}
+
 /// A Pod with the labels of its ordinal.
 pub fn named(set: &StatefulSet, ordinal: i32, pod: &Pod) -> Pod {
     let mut pod = pod.clone();

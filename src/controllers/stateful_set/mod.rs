@@ -346,8 +346,11 @@ impl<'a> Roll<'a> {
         let waits = self.in_order() && self.is_unavailable(pod);
         if !waits {
             writes.extend(claims::settle(self.scene, ordinal, pod, true));
-            let write = Write::change(&**pod, &identity::named(set, ordinal, pod));
-            writes.extend(write.map(|write| told(set, "update", meta::name(&pod.metadata), write)));
+            // Most are, and so are spared the comparison of all of them.
+            if !identity::is_named(set, ordinal, pod) {
+                let write = Write::change(&**pod, &identity::named(set, ordinal, pod));
+                writes.extend(write.map(|write| told(set, "update", meta::name(&pod.metadata), write)));
+            }
         }
         steps.tended.push(writes.into());
         waits
