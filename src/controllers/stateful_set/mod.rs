@@ -364,18 +364,19 @@ impl<'a> Roll<'a> {
         identity::create(set, ordinal, revision)
     }
 
-    /// Deletes Pods of other revisions, the highest ordinals first, as far as maxUnavailable allows. Old Pods that are not
-    /// well are not counted: they are what an update shall mend.
+    /// Deletes Pods of other revisions, the highest ordinals first: those that are not well, whom an update shall mend, at
+    /// once; the others as far as maxUnavailable allows beside all that are down.
     fn update(&self, steps: &mut Steps) {
         let set = self.scene.set;
         let Some(rolling) = rolling(set) else { return };
         let is_old = |pod: &Pod| identity::revision(pod) != Some(self.update.name.as_str());
-        let is_down = |pod: &&&Arc<Pod>| steps.is_going(pod) || (!is_old(pod) && self.is_unavailable(pod));
+        let is_down = |pod: &&&Arc<Pod>| steps.is_going(pod) || self.is_unavailable(pod);
         let down = self.ordinals.len() - self.replicas.len() + self.replicas.values().filter(is_down).count();
         let room = usize::try_from(max_unavailable(set)).unwrap_or(0).saturating_sub(down);
         let from = self.ordinals.start.saturating_add(rolling.partition.unwrap_or(0));
         let beyond = self.replicas.range(from..).rev().map(|(_, pod)| *pod);
-        let old: Vec<&Arc<Pod>> = beyond.filter(|pod| is_old(pod) && !steps.is_going(pod)).take(room).collect();
-        old.into_iter().for_each(|pod| steps.delete(set, pod, Vec::new()));
+        let old = beyond.filter(|pod| is_old(pod) && !steps.is_going(pod));
+        let (broken, well): (Vec<&Arc<Pod>>, Vec<&Arc<Pod>>) = old.partition(|pod| self.is_unavailable(pod));
+        broken.into_iter().chain(well.into_iter().take(room)).for_each(|pod| steps.delete(set, pod, Vec::new()));
     }
 }

@@ -105,6 +105,30 @@ fn in_order_a_broken_pod_stays_broken_until_it_is_deleted_by_hand() {
 }
 
 #[test]
+fn in_parallel_broken_old_pods_go_first_and_use_up_what_may_be_down() {
+    let rolling = json!({ "rollingUpdate": { "maxUnavailable": 3 } });
+    let mut world =
+        World::ready(set(json!({ "podManagementPolicy": "Parallel", "replicas": 6, "updateStrategy": rolling })));
+    for name in ["web-0", "web-1"] {
+        world.set_ready(name, false);
+    }
+    world.set_image("v2");
+    assert_eq!(world.step(), ["delete web-1", "delete web-0", "delete web-5"], "three are down: not one more");
+    assert_eq!(world.step(), [""; 0]);
+    world.settle();
+    assert_eq!(world.step(), ["create web-0", "create web-1", "create web-5"]);
+    assert_eq!(world.step(), [""; 0], "they are not back yet");
+    world.settle();
+    assert_eq!(world.step(), ["delete web-4", "delete web-3", "delete web-2"]);
+    // More may be broken than may be down.
+    let mut world = World::ready(world.set);
+    (0..5).for_each(|n| world.set_ready(&format!("web-{n}"), false));
+    world.set_image("v3");
+    assert_eq!(world.step().len(), 5);
+    assert!(world.pod("web-5").metadata.deletion_timestamp.is_none());
+}
+
+#[test]
 fn in_parallel_broken_old_pods_do_not_count_against_an_update() {
     let mut world = World::new(set(json!({ "podManagementPolicy": "Parallel" })));
     world.set_image("broken");
