@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::super::meta;
 
-/// The wait after a first failure; each further one doubles it, up to `MOST` (as upstream documents it).
+/// The wait after a first failure; each further one doubles it, up to `MOST` (as upstream documents it; its code has 10 min).
 const FIRST: Duration = Duration::from_secs(10);
 const MOST: Duration = Duration::from_secs(360);
 

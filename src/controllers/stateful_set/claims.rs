@@ -47,6 +47,19 @@ pub fn is_stale(scene: &Scene<'_>, ordinal: i32) -> bool {
     })
 }
 
+/// Why an ordinal without a Pod gets none, if it waits for a claim that somebody has deleted. One that goes because the set
+/// was scaled down is no news.
+pub fn deleted(scene: &Scene<'_>, ordinal: i32) -> Option<Note> {
+    if Policy::of(scene.set).when_scaled {
+        return None;
+    }
+    let claim = existing(scene, ordinal).find(|claim| meta::is_terminating(&claim.metadata))?;
+    let (pod, of) = (identity::name(scene.set, ordinal), meta::name(&scene.set.metadata));
+    let why = format!("pvc {} is being deleted", meta::name(&claim.metadata));
+    let message = format!("create Pod {pod} in StatefulSet {of} failed error: {why}");
+    Some(Note::warning(reference(scene.set), "FailedCreate", message))
+}
+
 /// Creates the claims that an ordinal lacks.
 pub fn missing(scene: &Scene<'_>, ordinal: i32) -> Vec<Write> {
     let set = scene.set;

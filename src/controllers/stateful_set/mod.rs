@@ -142,6 +142,8 @@ struct Steps {
     deleted: Vec<Work>,
     /// Their names.
     going: BTreeSet<String>,
+    /// Why others are not made.
+    notes: Vec<Note>,
 }
 
 impl Steps {
@@ -203,7 +205,8 @@ pub fn plan(scene: &Scene<'_>) -> Plan {
     let mut new = set.clone();
     new.status = Some(status::of(&roll));
     plan.report = Write::status(set, &new);
-    let steps = if terminating { Steps::default() } else { roll.steps() };
+    let mut steps = if terminating { Steps::default() } else { roll.steps() };
+    plan.notes.append(&mut steps.notes);
     let expired = history::expired(scene.revisions, spec.revision_history_limit, &roll.alive());
     plan.work = plan.work.then(steps.work(roll.in_order()).beside(expired));
     let ripe = scene.pods.iter().filter_map(|pod| meta::available_at(pod, min_ready_seconds(set)));
@@ -328,6 +331,7 @@ impl<'a> Roll<'a> {
         let set = self.scene.set;
         let Some(pod) = pod else {
             if claims::is_stale(self.scene, ordinal) {
+                steps.notes.extend(claims::deleted(self.scene, ordinal));
                 return true;
             }
             let pod = self.create(ordinal);

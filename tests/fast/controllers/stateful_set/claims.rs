@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use podwright::controllers::stateful_set::claims;
 use serde_json::json;
 
-use super::{SmallWorld, World, with_claims};
+use super::{SmallWorld, World, at, with_claims};
 use crate::controllers::{merge, object, pod};
 
 #[test]
@@ -75,6 +75,22 @@ fn claims_that_others_control_are_left_alone() {
         let new = claims::owners(&set, &claim, &pod, true);
         let kinds = new.as_ref().map(|new| new.iter().map(|owner| owner.kind.as_str()).collect::<Vec<_>>().join(" "));
         assert_eq!(kinds.as_deref(), expected, "{owners:?}");
+    }
+}
+
+#[test]
+fn a_claim_that_is_being_deleted_is_waited_for_and_told_of() {
+    let why = "create Pod web-0 in StatefulSet web failed error: pvc data-web-0 is being deleted";
+    for (scaled, told) in [("Retain", vec![("FailedCreate", why.to_owned())]), ("Delete", vec![])] {
+        let policy = json!({ "whenScaled": scaled });
+        let mut world =
+            World::new(with_claims(json!({ "replicas": 1, "persistentVolumeClaimRetentionPolicy": policy })));
+        world.step();
+        world.pods.clear();
+        world.claims[0].metadata.deletion_timestamp = Some(at(0).into());
+        let notes = world.plan().notes;
+        assert_eq!(notes.into_iter().map(|note| (note.reason, note.message)).collect::<Vec<_>>(), told, "{scaled}");
+        assert_eq!(world.step(), [""; 0]);
     }
 }
 
