@@ -13,6 +13,7 @@ use podwright::{
 };
 
 use super::{
+    invariants::room,
     planes::CONTROLLERS,
     world::{Change, Step, World},
 };
@@ -36,6 +37,8 @@ pub struct Scalings {
     pub ranges: BTreeMap<Key, (i64, i64)>,
     /// Whose size somebody else has changed, or whose autoscaler, since then.
     pub meddled: BTreeSet<Key>,
+    /// Those that lacked room for a Pod at that rest: it is not known what its autoscaler makes of that.
+    pub short: BTreeSet<Key>,
     /// Whether anything at all has been done since then.
     pub stirred: bool,
     /// When anything was done last that may change what is measured, or how that is seen.
@@ -64,6 +67,13 @@ impl World {
             _ => None,
         };
         let (now, touches) = (self.now, self.touches(step));
+        let short: BTreeSet<Key> = match step {
+            Step::Rest => {
+                let lack = |(_, it): &(&Key, &Arc<Deployment>)| room::lacks(self, &it.metadata.uid);
+                self.deployments.all().filter(lack).map(|(key, _)| key.clone()).collect()
+            }
+            _ => BTreeSet::new(),
+        };
         let scalings = &mut self.past.scalings;
         if touches {
             scalings.touched = now;
@@ -81,6 +91,7 @@ impl World {
             Step::Deployment(change) => scalings.see(change),
             Step::Rest => {
                 scalings.stirred = false;
+                scalings.short = short;
                 scalings.meddled.clear();
                 let autoscalers = self.autoscalers.all().map(|(_, hpa)| hpa);
                 scalings.ranges = autoscalers.filter_map(|hpa| Some((target(hpa)?, range(hpa)))).collect();

@@ -89,7 +89,9 @@ pub fn pace(world: &World, step: &Step) -> Option<String> {
 
 pub fn leaves_alone(world: &World, step: &Step) -> Option<String> {
     let Step::Scales { target, replicas } = step else { return None };
-    (!world.past.scalings.stirred).then(|| format!("{target} is to have {replicas}, though nothing has happened"))
+    let scalings = &world.past.scalings;
+    (!scalings.stirred && !scalings.short.contains(target))
+        .then(|| format!("{target} is to have {replicas}, though nothing has happened"))
 }
 
 /// Thousandths of a CPU that a Pod of the Deployment requests.
