@@ -84,15 +84,17 @@ pub fn draw(seed: u64) -> Vec<Operation> {
     if scales {
         kinds.extend([DEPLOYMENT, AUTOSCALER]);
     }
+    // An autoscaler is of use where its target is, and a load.
+    let names = if scales { 1 } else { 3 };
     for _ in 0..rng.random_range(3..8) {
         for _ in 0..rng.random_range(1..6) {
             match rng.random_range(0..10) {
-                0..3 if scales => all.push(Load(a_deployment(&mut rng), rng.random_range(0..2000))),
+                0..3 if scales => all.push(Load(a_deployment(&mut rng, names), rng.random_range(0..2000))),
                 0..6 => {
                     let kind = kinds[rng.random_range(0..kinds.len())];
-                    all.push(workload(&mut rng, KINDS[kind]));
+                    all.push(workload(&mut rng, KINDS[kind], names));
                 }
-                _ => trouble(&mut rng, &mut all),
+                _ => trouble(&mut rng, &mut all, names),
             }
             all.push(Wait(match rng.random_range(0..8) {
                 0 => 0,
@@ -114,8 +116,8 @@ fn small(rng: &mut StdRng) -> Room {
     Room { cpu, memory, pods: ["4", "7", "110"][rng.random_range(0..3)] }
 }
 
-fn workload(rng: &mut StdRng, (resource, initial, spec): Kind) -> Operation {
-    let name = format!("{initial}{}", rng.random_range(0..3));
+fn workload(rng: &mut StdRng, (resource, initial, spec): Kind, names: u32) -> Operation {
+    let name = format!("{initial}{}", rng.random_range(0..names));
     let key = Key::new(format!("ns{}", rng.random_range(0..2)), name.clone());
     match rng.random_range(0..7) {
         0 => Delete { resource, key, policy: ["Foreground", "Background"][rng.random_range(0..2)] },
@@ -124,7 +126,7 @@ fn workload(rng: &mut StdRng, (resource, initial, spec): Kind) -> Operation {
 }
 
 /// What goes wrong, or what somebody else does.
-fn trouble(rng: &mut StdRng, all: &mut Vec<Operation>) {
+fn trouble(rng: &mut StdRng, all: &mut Vec<Operation>, names: u32) {
     let plane = rng.random_range(0..2);
     let while_ = |rng: &mut StdRng, most: u64| Wait(rng.random_range(0..most));
     match rng.random_range(0..23) {
@@ -137,9 +139,9 @@ fn trouble(rng: &mut StdRng, all: &mut Vec<Operation>) {
         8 => all.extend([Cut(plane), while_(rng, 40_000), Mend(plane)]),
         9 | 10 => all.push(DeletePod(rng.random_range(0..100))),
         11..14 => all.extend((0..rng.random_range(1..4)).map(|_| Evict(rng.random_range(0..100)))),
-        14 | 15 => all.extend(halfway(rng)),
+        14 | 15 => all.extend(halfway(rng, names)),
         16..19 => sicken(rng, all),
-        19 | 20 => all.push(Scale(a_deployment(rng), rng.random_range(0..9))),
+        19 | 20 => all.push(Scale(a_deployment(rng, names), rng.random_range(0..9))),
         21 => {
             all.push(SetClock(if rng.random_bool(0.5) { rng.random_range(1..7200) } else { -rng.random_range(1..30) }))
         }
@@ -151,8 +153,8 @@ fn trouble(rng: &mut StdRng, all: &mut Vec<Operation>) {
     }
 }
 
-fn a_deployment(rng: &mut StdRng) -> Key {
-    Key::new(format!("ns{}", rng.random_range(0..2)), format!("d{}", rng.random_range(0..3)))
+fn a_deployment(rng: &mut StdRng, names: u32) -> Key {
+    Key::new(format!("ns{}", rng.random_range(0..2)), format!("d{}", rng.random_range(0..names)))
 }
 
 /// Several Pods cease to be ready, for moments or minutes, and not all at once.
@@ -165,8 +167,8 @@ fn sicken(rng: &mut StdRng, all: &mut Vec<Operation>) {
 }
 
 /// A Deployment that gets stuck halfway, for a while: its Pods do not become ready, or it is paused.
-fn halfway(rng: &mut StdRng) -> [Operation; 3] {
-    let key = a_deployment(rng);
+fn halfway(rng: &mut StdRng, names: u32) -> [Operation; 3] {
+    let key = a_deployment(rng, names);
     let name = key.name.clone();
     let (mut stuck, again) = (deployment(rng, &name), deployment(rng, &name));
     match rng.random_bool(0.5) {
