@@ -12,9 +12,11 @@ use crate::node::{
 };
 
 impl Pods {
-    /// The Pods that take something of this node beside one, with what is allocated to them.
+    /// The Pods that take something of this node beside one, with what is allocated to them. What is still there of a Pod that
+    /// was deleted without grace does not count: the scheduler has given its place away (upstream's `GetActivePods` knows it no
+    /// more either).
     pub(super) fn others(&self, uid: &str) -> Vec<Arc<Pod>> {
-        let others = self.workers.values().filter(|w| w.pod.uid() != uid && !w.pod.is_terminal());
+        let others = self.workers.values().filter(|w| w.pod.uid() != uid && !w.gone && !w.pod.is_terminal());
         others.map(|w| w.allotment.allocated.overlay(w.pod.clone())).collect()
     }
 

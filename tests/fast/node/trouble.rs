@@ -209,6 +209,21 @@ async fn a_pod_that_is_deleted_while_its_worker_is_broken_goes_away() {
     until("all of it is removed", || async { machine.did("remove web") > 0 }).await;
 }
 
+/// The scheduler sends the next one as soon as the server has forgotten the Pod, whatever there is left of it.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_was_deleted_by_force_takes_no_place() {
+    let (cluster, machine) = fragile(|m| m.is_stuck.store(true, Ordering::Relaxed)).await;
+    let mut large = spec();
+    large["containers"][0]["resources"] = json!({ "requests": { "cpu": "20" } });
+    cluster.create("web", large.clone()).await;
+    cluster.until_phase("web", "Running").await;
+    let now = Options { grace_period_seconds: Some(0), ..Options::default() };
+    cluster.client.delete::<Pod>(Some("default"), "web", None, now).await.unwrap();
+    cluster.create("next", large).await;
+    cluster.until_phase("next", "Running").await;
+    assert_eq!(machine.did("remove web"), 0);
+}
+
 /// What is noted with a container for a later agent is true also when a stop fails and its reason goes away.
 #[tokio::test(start_paused = true)]
 async fn a_container_that_cannot_be_stopped_is_kept_when_its_resize_is_taken_back() {
