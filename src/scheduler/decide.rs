@@ -24,8 +24,13 @@ pub enum Decision {
         /// Who turned it away: a change wakes it only if one of them says so.
         plugins: BTreeSet<&'static str>,
         nomination: Nomination,
+        verdicts: Verdicts,
     },
 }
+
+/// What each node came to, in order of their names: `n1: 412`, `n2: node(s) were unschedulable`. Only of a cluster small enough
+/// to read that.
+pub type Verdicts = Vec<String>;
 
 /// The node that was chosen, and from how many.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +41,7 @@ pub struct Choice {
     pub fit: usize,
     pub visited: usize,
     pub nodes: usize,
-    /// What each node came to, in a cluster small enough to read that: `n1: 412`, `n2: node(s) were unschedulable`.
-    pub verdicts: Vec<String>,
+    pub verdicts: Verdicts,
 }
 
 /// Of so many nodes at most each one's verdict is told.
@@ -122,7 +126,7 @@ pub fn decide(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile, env: &Env
     cluster.advance(search.visited);
     let nodes: Vec<&NodeInfo> = search.fit.iter().filter_map(|slot| cluster.at(*slot)).collect();
     if let Some((node, score, totals)) = best(pod, cluster, profile, &nodes, env) {
-        let verdicts = if cluster.len() <= FEW { search.verdicts(cluster, &nodes, &totals) } else { Vec::new() };
+        let verdicts = search.verdicts(cluster, &nodes, &totals);
         let (fit, visited) = (search.fit.len(), search.visited);
         return Decision::Bind(Choice { node: node.name.clone(), score, fit, visited, nodes: cluster.len(), verdicts });
     }
@@ -137,7 +141,8 @@ pub fn decide(pod: &PodInfo, cluster: &mut Cluster, profile: &Profile, env: &Env
             message = format!("{message} {more}");
         }
     }
-    Decision::Unschedulable { message, plugins: search.plugins, nomination }
+    let verdicts = search.verdicts(cluster, &[], &[]);
+    Decision::Unschedulable { message, plugins: search.plugins, nomination, verdicts }
 }
 
 /// The node on which room was made for the Pod comes first.
@@ -240,8 +245,11 @@ impl Search {
         self.rejected.push((slot, plugin, rejection));
     }
 
-    /// In order of the nodes' names; `totals` are the scores of `fit`, none where there was nothing to choose.
-    fn verdicts(&self, cluster: &Cluster, fit: &[&NodeInfo], totals: &[i64]) -> Vec<String> {
+    /// `totals` are the scores of `fit`, none where there was nothing to choose.
+    fn verdicts(&self, cluster: &Cluster, fit: &[&NodeInfo], totals: &[i64]) -> Verdicts {
+        if cluster.len() > FEW {
+            return Vec::new();
+        }
         let scored = |(n, node): (usize, &&NodeInfo)| {
             let score = totals.get(n).map_or("fits".to_owned(), i64::to_string);
             format!("{}: {score}", node.name)

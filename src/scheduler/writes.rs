@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{plugins::PREEMPTED, pod::PodInfo};
 use crate::{
-    api::{Options, Request, Status, Verb},
+    api::{Options, Request, Status, Verb, request::PatchType},
     client::{Client, Key},
 };
 
@@ -53,6 +53,21 @@ pub async fn bind(client: &Client, pod: &PodInfo, node: &str, note: String) -> R
             "target": { "apiVersion": "v1", "kind": "Node", "name": node },
         })),
         options: Options { note: Some(note), ..Options::default() },
+        ..Request::default()
+    };
+    client.call(request).await.map(drop)
+}
+
+/// Merges `patch` into a Pod's status; `note` is what the Pod's trace tells about it.
+pub async fn status(client: &Client, key: &Key, patch: Value, note: Option<String>) -> Result<(), Status> {
+    let request = Request {
+        verb: Verb::Patch,
+        resource: "pods".into(),
+        namespace: Some(key.namespace.clone()),
+        name: Some(key.name.clone()),
+        subresource: Some("status".into()),
+        body: Some(patch),
+        options: Options { patch_type: Some(PatchType::Merge), note, ..Options::default() },
         ..Request::default()
     };
     client.call(request).await.map(drop)

@@ -100,7 +100,7 @@ impl Scheduler {
     pub(super) fn not_bound(&mut self, pod: Arc<PodInfo>, message: String) {
         self.warn(&pod, &message);
         self.queue.retry(&pod, &message);
-        self.explain(&pod.key);
+        self.explain(&pod.key, None);
         self.give_back(pod);
     }
 

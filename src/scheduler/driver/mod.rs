@@ -144,15 +144,14 @@ impl Scheduler {
         match decide::decide(&pod, &mut self.cluster, profile, &self.env) {
             Decision::Bind(choice) => {
                 self.cluster.assume(pod.clone(), &choice.node);
-                let mut note = format!("{choice}, in {} us", start.elapsed().as_micros());
-                choice.verdicts.iter().for_each(|verdict| note.extend(["; ", verdict.as_str()]));
+                let note = note(&choice.to_string(), start, &choice.verdicts);
                 match profile.reserve(&pod, &choice.node, &mut self.cluster) {
                     Ok(None) => self.bind(pod, choice.node, note),
                     Ok(Some(before)) => self.prepare(pod, choice.node, note, before),
                     Err(why) => self.not_bound(pod, why),
                 }
             }
-            Decision::Unschedulable { message, plugins, nomination } => {
+            Decision::Unschedulable { message, plugins, nomination, verdicts } => {
                 self.warn(&pod, &message);
                 match nomination {
                     Nomination::Keep => {}
@@ -160,7 +159,7 @@ impl Scheduler {
                     Nomination::Preempt { node, victims } => self.preempt(&pod, &node, victims),
                 }
                 self.queue.park(&pod, plugins, &message);
-                self.explain(&pod.key);
+                self.explain(&pod.key, Some(note("no node fits", start, &verdicts)));
             }
         }
     }
@@ -179,30 +178,36 @@ impl Scheduler {
         }
     }
 
-    /// Tells in its status why a Pod in the queue has no node.
-    fn explain(&mut self, key: &Key) {
+    /// Tells in its status why a Pod in the queue has no node; `note` is for its trace.
+    fn explain(&mut self, key: &Key, note: Option<String>) {
         if let Some((pod, reason, message)) = self.queue.why(key) {
-            self.condition(&pod, reason, &message);
+            self.condition(&pod, reason, &message, note);
         }
     }
 
     /// Tells in the Pod's status why it has no node, and on which one room is being made for it; unless it says so already.
-    fn condition(&mut self, pod: &Arc<PodInfo>, reason: &str, message: &str) {
+    fn condition(&mut self, pod: &Arc<PodInfo>, reason: &str, message: &str, note: Option<String>) {
         let nominated = self.cluster.nominations.of(&pod.uid);
         if let Some(patch) = writes::unscheduled(&pod.pod, reason, message, nominated, self.env.now()) {
-            self.patch_status(&pod.key, patch);
+            self.patch_status(&pod.key, patch, note);
         }
     }
 
-    fn patch_status(&mut self, key: &Key, patch: Value) {
+    fn patch_status(&mut self, key: &Key, patch: Value, note: Option<String>) {
         let (client, key) = (self.client.clone(), key.clone());
         self.writes.spawn(async move {
-            if let Err(status) = client.merge::<Pod>(key.namespace(), &key.name, Some("status"), patch).await {
+            if let Err(status) = writes::status(&client, &key, patch, note).await {
                 tracing::debug!(%key, %status, "the Pod's status was not written");
             }
             Written::Other
         });
     }
+}
+
+/// What a Pod's trace tells of a decision that began at `start`.
+fn note(outcome: &str, start: Instant, verdicts: &[String]) -> String {
+    let took = format!("{outcome}, in {} us", start.elapsed().as_micros());
+    std::iter::once(took).chain(verdicts.iter().cloned()).collect::<Vec<_>>().join("; ")
 }
 
 /// A message as an event may have it: upstream cuts off what goes beyond the limit of a note.

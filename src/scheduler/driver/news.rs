@@ -176,7 +176,7 @@ impl Scheduler {
             self.queue.remove(&key);
             self.cluster.nominations.remove(&pod.uid);
         } else if let Some((_, why)) = self.profile(&pod).and_then(|profile| profile.pre_enqueue(&pod)) {
-            self.condition(&pod, "SchedulingGated", &why);
+            self.condition(&pod, "SchedulingGated", &why, None);
         } else {
             self.pod_waits(pod);
         }
@@ -216,7 +216,7 @@ impl Scheduler {
         self.cluster.nominations.renew(&pod);
         self.queue.add(pod.clone());
         // Its condition may have been refused because somebody else changed the Pod.
-        self.explain(&pod.key);
+        self.explain(&pod.key, None);
     }
 
     /// Wakes the Pods that changes may help; `node` is where they happened.

@@ -84,7 +84,7 @@ impl Scheduler {
     /// A Pod does not get the room that was being made for it: it looks elsewhere.
     pub(super) fn displace(&mut self, pod: &Arc<PodInfo>) {
         self.cluster.nominations.remove(&pod.uid);
-        self.patch_status(&pod.key, writes::displaced(&pod.pod));
+        self.patch_status(&pod.key, writes::displaced(&pod.pod), None);
         self.queue.reconsider(pod);
     }
 

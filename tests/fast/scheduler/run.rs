@@ -158,6 +158,22 @@ impl World {
         Some((condition.reason?, condition.message?))
     }
 
+    /// What the Pod's trace tells of the writes to one of its subresources.
+    async fn notes(&self, pod: &str, subresource: &str) -> Vec<String> {
+        let request = Request {
+            verb: Verb::Get,
+            resource: "pods".into(),
+            namespace: Some("default".into()),
+            name: Some(pod.into()),
+            subresource: Some("trace".into()),
+            ..Request::default()
+        };
+        let Body::Object { bytes, .. } = self.client.call(request).await.expect("a trace").body else { panic!() };
+        let trace: Value = serde_json::from_slice(&bytes).expect("JSON");
+        let steps = trace["items"].as_array().expect("steps").iter().filter(|step| step["subresource"] == subresource);
+        steps.map(|step| step["note"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
     pub(super) async fn until(&self, what: &str, holds: impl Fn() -> bool) {
         let deadline = Instant::now() + Duration::from_secs(600);
         while !holds() {
@@ -217,19 +233,9 @@ fn a_pod_gets_its_node_at_once_and_its_trace_says_why() {
         assert!(start.elapsed() < Duration::from_millis(50));
         assert_eq!(world.place("p").as_deref(), Some("n1"));
         assert_eq!(world.events("p").await, [("Scheduled Successfully assigned default/p to n1".to_owned(), 1)].into());
-        let request = Request {
-            verb: Verb::Get,
-            resource: "pods".into(),
-            namespace: Some("default".into()),
-            name: Some("p".into()),
-            subresource: Some("trace".into()),
-            ..Request::default()
-        };
-        let Body::Object { bytes, .. } = world.client.call(request).await.expect("a trace").body else { panic!() };
-        let trace: Value = serde_json::from_slice(&bytes).expect("JSON");
-        let binding = trace["items"].as_array().expect("steps").iter().find(|step| step["subresource"] == "binding");
-        let note = binding.expect("a binding")["note"].as_str().unwrap_or_default();
-        assert!(note.starts_with("looked at 2 of 2 nodes, 1 fit, chose n1, in "), "{trace:#}");
+        let notes = world.notes("p", "binding").await;
+        let [note] = notes.as_slice() else { panic!("{notes:?}") };
+        assert!(note.starts_with("looked at 2 of 2 nodes, 1 fit, chose n1, in "), "{note}");
         assert!(note.ends_with(" us; n1: fits; n2: node(s) were unschedulable"), "{note}");
         let pod = world.client.get::<Pod>(Some("default"), "p").await.expect("there");
         assert!(!serde_json::to_string(&pod).expect("JSON").contains("looked at"), "the note is not in the object");
@@ -259,6 +265,10 @@ fn a_pod_without_a_node_is_told_why_and_wakes_when_it_helps() {
         let message = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable. \
                        preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.";
         world.until("told anew", || world.told("p") == why(message)).await;
+        let notes = world.notes("p", "status").await;
+        let note = notes.last().expect("of each try");
+        assert!(note.starts_with("no node fits, in "), "{notes:?}");
+        assert!(note.ends_with(" us; n1: Insufficient cpu; n2: node(s) were unschedulable"), "{notes:?}");
         tokio::time::sleep(Duration::from_secs(20)).await;
         let uncordon = json!({ "spec": { "unschedulable": null } });
         world
