@@ -4,6 +4,8 @@ use jiff::civil::{Date, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{SignedDuration, Timestamp, Zoned};
 
+use super::duration;
+
 /// When something happens again and again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Schedule {
@@ -60,8 +62,9 @@ impl Schedule {
             return Err("empty spec string".into());
         }
         if let Some(period) = text.strip_prefix("@every ") {
-            return match go_duration(period) {
-                Some(every) => Ok(Schedule::Every(every.max(SignedDuration::from_secs(1)))),
+            let every = duration::parse(period).and_then(|every| i64::try_from(every.as_secs()).ok());
+            return match every {
+                Some(seconds) => Ok(Schedule::Every(SignedDuration::from_secs(seconds.max(1)))),
                 None => Err(format!("failed to parse duration {text}: time: invalid duration {period:?}")),
             };
         }
@@ -206,25 +209,6 @@ fn number(text: &str, names: &[&str], range: &Range) -> Result<u32, String> {
         Ok(n) => Ok(u32::try_from(n).unwrap_or(u32::MAX)),
         Err(_) => Err(format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: invalid syntax")),
     }
-}
-
-/// Go's `1h30m`, down to milliseconds.
-fn go_duration(text: &str) -> Option<SignedDuration> {
-    const UNITS: &[(&str, f64)] = &[("ms", 1e-3), ("h", 3600.0), ("m", 60.0), ("s", 1.0)];
-    let mut rest = text;
-    let mut seconds = 0.0;
-    if rest.is_empty() {
-        return None;
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let amount: f64 = rest[..digits].parse().ok()?;
-        rest = &rest[digits..];
-        let (unit, factor) = UNITS.iter().find(|(unit, _)| rest.starts_with(unit))?;
-        rest = &rest[unit.len()..];
-        seconds += amount * factor;
-    }
-    SignedDuration::try_from_secs_f64(seconds).ok().map(|d| SignedDuration::from_secs(d.as_secs()))
 }
 
 #[cfg(test)]

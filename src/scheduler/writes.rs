@@ -40,37 +40,33 @@ pub async fn before(client: &Client, writes: Vec<Request>) -> Result<(), Status>
 /// Writes the binding; `note` is what the Pod's trace tells about it.
 pub async fn bind(client: &Client, pod: &PodInfo, node: &str, note: String) -> Result<(), Status> {
     let key = &pod.key;
-    let request = Request {
-        verb: Verb::Create,
-        resource: "pods".into(),
-        namespace: Some(key.namespace.clone()),
-        name: Some(key.name.clone()),
-        subresource: Some("binding".into()),
-        body: Some(json!({
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": { "name": key.name, "namespace": key.namespace, "uid": pod.uid },
-            "target": { "apiVersion": "v1", "kind": "Node", "name": node },
-        })),
-        options: Options { note: Some(note), ..Options::default() },
-        ..Request::default()
-    };
-    client.call(request).await.map(drop)
+    let binding = json!({
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": { "name": key.name, "namespace": key.namespace, "uid": pod.uid },
+        "target": { "apiVersion": "v1", "kind": "Node", "name": node },
+    });
+    let options = Options { note: Some(note), ..Options::default() };
+    client.call(request(Verb::Create, key, "binding", binding, options)).await.map(drop)
 }
 
 /// Merges `patch` into a Pod's status; `note` is what the Pod's trace tells about it.
 pub async fn status(client: &Client, key: &Key, patch: Value, note: Option<String>) -> Result<(), Status> {
-    let request = Request {
-        verb: Verb::Patch,
+    let options = Options { patch_type: Some(PatchType::Merge), note, ..Options::default() };
+    client.call(request(Verb::Patch, key, "status", patch, options)).await.map(drop)
+}
+
+fn request(verb: Verb, pod: &Key, subresource: &str, body: Value, options: Options) -> Request {
+    Request {
+        verb,
         resource: "pods".into(),
-        namespace: Some(key.namespace.clone()),
-        name: Some(key.name.clone()),
-        subresource: Some("status".into()),
-        body: Some(patch),
-        options: Options { patch_type: Some(PatchType::Merge), note, ..Options::default() },
+        namespace: Some(pod.namespace.clone()),
+        name: Some(pod.name.clone()),
+        subresource: Some(subresource.into()),
+        body: Some(body),
+        options,
         ..Request::default()
-    };
-    client.call(request).await.map(drop)
+    }
 }
 
 /// The conditions of a Pod with `new` in place of the one of its type, whose time it keeps if its status is the same.

@@ -179,16 +179,22 @@ fn nominated(world: &World, pod: &str) -> Option<String> {
     world.get(pod)?.status.clone()?.nominated_node_name
 }
 
+/// Nodes that are full of one Pod each: nodes, Pods, priorities.
+async fn full(nodes: &[(&str, &str, i32)]) -> World {
+    let world = World::new().await;
+    classes(&world).await;
+    for &(node, pod, priority) in nodes {
+        world.node(node, json!({})).await;
+        world.pod(pod, important("4", priority)).await;
+        world.until("it is bound", || world.place(pod).is_some()).await;
+    }
+    world
+}
+
 #[test]
 fn nobody_else_has_to_go_while_a_victim_is_being_deleted() {
     run(|| async {
-        let world = World::new().await;
-        classes(&world).await;
-        for (node, pod, priority) in [("n1", "dear", 2), ("n2", "cheap", 1)] {
-            world.node(node, json!({})).await;
-            world.pod(pod, important("4", priority)).await;
-            world.until("it is bound", || world.place(pod).is_some()).await;
-        }
+        let world = full(&[("n1", "dear", 2), ("n2", "cheap", 1)]).await;
         let cordon = |yes: Option<bool>| {
             world.client.merge::<Node>(None, "n2", None, json!({ "spec": { "unschedulable": yes } }))
         };
@@ -365,13 +371,7 @@ fn a_pod_whose_node_will_not_do_any_more_gets_room_on_another_one() {
 #[test]
 fn a_pod_whose_room_is_taken_by_another_one_gets_it_elsewhere() {
     run(|| async {
-        let world = World::new().await;
-        classes(&world).await;
-        for (node, pod, priority) in [("n1", "cheap", 1), ("n2", "dear", 2)] {
-            world.node(node, json!({})).await;
-            world.pod(pod, important("4", priority)).await;
-            world.until("it is bound", || world.place(pod).is_some()).await;
-        }
+        let world = full(&[("n1", "cheap", 1), ("n2", "dear", 2)]).await;
         world.pod("high", important("4", 10)).await;
         world.until("cheap is being deleted", || is_ending(&world, "cheap")).await;
         // Somebody who asks no scheduler, as a static Pod's mirror.
