@@ -2,9 +2,9 @@
 //!
 //! A controller is one row of [`CONTROLLERS`]: it says which changes wake which keys (`wire`) and what a key needs
 //! (`reconcile`). `reconcile` is a synchronous pure function of what the shared informers show, the time and the last
-//! failure: it returns a [`Plan`], a value, and is idempotent. It takes a key, never an event, and holds no retry loop:
-//! the [`driver`] carries plans out, the [`queue`] brings keys back. There is no other state; what a controller knows
-//! after a restart is what it knew before.
+//! failure: it returns a [`Plan`], a value, and is idempotent: its [`Work`] says which write waits for which. It takes a key,
+//! never an event, and holds no retry loop: the [`driver`] carries plans out, the [`queue`] brings keys back. There is no
+//! other state; what a controller knows after a restart is what it knew before.
 
 pub mod admission_policy;
 pub mod answers;
