@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::{Capability, LinuxDevice, LinuxDeviceType, Mount, PosixRlimitType, Process, Spec};
 
-use crate::plan::{ContainerPlan, DevicePlan, MountKind, MountPlan, ProcessPlan, RootPlan};
-use crate::spec::{ContainerId, ContainerSpec, PidMode, Rootfs, SandboxSpec};
+use crate::plan::{ContainerPlan, DevicePlan, Idmap, MountKind, MountPlan, ProcessPlan, RootPlan};
+use crate::spec::{ContainerId, ContainerSpec, IdRange, Network, PidMode, Rootfs, SandboxSpec};
 use crate::sys::credentials::CapSets;
 use crate::sys::fs::clean;
 use crate::sys::mount::*;
@@ -36,10 +36,18 @@ pub fn container(spec: &ContainerSpec, sandbox: &SandboxSpec, places: &Places) -
     add_shm(&mut mounts, places);
     // Parents before children, otherwise as given (containerd sorts so, too).
     mounts.sort_by_key(|m| m.target.components().count());
+    if mounts.iter().any(|m| m.target.to_string_lossy().contains('\0')) {
+        return Err(invalid("mounts: a destination must not contain a NUL character"));
+    }
     let dev = mounts.iter().find(|m| m.target == Path::new("/dev"));
     let standard_devices = dev.is_some_and(|m| matches!(m.what, MountKind::Fs { .. }));
     let linux = oci.linux().as_ref();
     let paths = |all: Option<&Vec<String>>| all.into_iter().flatten().map(|p| clean(Path::new(p))).collect();
+    let devices: Vec<DevicePlan> = linux.and_then(|l| l.devices().as_ref()).into_iter().flatten().map(device).collect();
+    let process = self::process(process, sandbox, bounding(places.bounding, places.unguarded))?;
+    if let Some(range) = sandbox.users {
+        can_be_had_by(range, &mounts, &devices)?;
+    }
     Ok(ContainerPlan {
         key: spec.id.key(),
         cgroup: places.cgroup.clone(),
@@ -51,11 +59,11 @@ pub fn container(spec: &ContainerSpec, sandbox: &SandboxSpec, places: &Places) -
         pid_of: spec.pid_of.as_ref().map(ContainerId::key),
         root: root(spec, oci, places)?,
         mounts,
-        devices: linux.and_then(|l| l.devices().as_ref()).into_iter().flatten().map(device).collect(),
+        devices,
         standard_devices,
         masked_paths: paths(linux.and_then(|l| l.masked_paths().as_ref())),
         readonly_paths: paths(linux.and_then(|l| l.readonly_paths().as_ref())),
-        process: self::process(process, &sandbox.hostname, bounding(places.bounding, places.unguarded))?,
+        process,
     })
 }
 
@@ -75,6 +83,59 @@ fn root(spec: &ContainerSpec, oci: &Spec, places: &Places) -> Result<RootPlan> {
         Rootfs::Layers(layers) => Ok(plan(layers.clone(), inside("rootfs"))),
         Rootfs::Dir(dir) => Ok(plan(Vec::new(), dir.clone())),
     }
+}
+
+/// Errors: users of its own for a sandbox that shares namespaces with the host, or that would be the host's root, or nobody's (-1).
+pub fn own_users(sandbox: &SandboxSpec) -> Result<()> {
+    let Some(IdRange { host, size }) = sandbox.users else { return Ok(()) };
+    let last = u64::from(host) + u64::from(size);
+    if host == 0 || size == 0 || last > u64::from(u32::MAX) {
+        return Err(invalid(format!("users: {size} ids from {host} on are no range of the host's users but its root")));
+    }
+    let shared = [
+        (sandbox.network != Network::New, "network"),
+        (sandbox.pid == PidMode::Host, "PID"),
+        (sandbox.host_ipc, "IPC"),
+    ];
+    match shared.iter().find(|(shared, _)| *shared) {
+        Some((_, namespace)) => {
+            Err(invalid(format!("users: a sandbox in the host's {namespace} namespace has the host's users")))
+        }
+        None => Ok(()),
+    }
+}
+
+fn is_one_of(range: IdRange, id: u32, field: &str) -> Result<()> {
+    match id < range.size {
+        true => Ok(()),
+        false => Err(invalid(format!("{field}: {id} is none of the sandbox's ids, which are 0 to {}", range.size - 1))),
+    }
+}
+
+/// Refuses what a container with users of its own cannot have.
+fn can_be_had_by(range: IdRange, mounts: &[MountPlan], devices: &[DevicePlan]) -> Result<()> {
+    for mount in mounts {
+        let target = mount.target.display();
+        if mount.propagation == SHARED {
+            return Err(invalid(format!(
+                "mount {target}: what is mounted in a user namespace does not get to the host"
+            )));
+        }
+        let MountKind::Fs { fstype, options } = &mount.what else { continue };
+        if !matches!(fstype.as_str(), "proc" | "sysfs" | "cgroup2" | "tmpfs" | "devpts" | "mqueue") {
+            return Err(invalid(format!("mount {target}: no {fstype} in a user namespace")));
+        }
+        for (key, value) in options.iter().filter(|(key, _)| matches!(key.as_str(), "uid" | "gid")) {
+            let id = value.as_deref().and_then(|value| value.parse().ok());
+            let id = id.ok_or_else(|| invalid(format!("mount {target}: {key}={value:?} is no id")))?;
+            is_one_of(range, id, &format!("mount {target}: {key}"))?;
+        }
+    }
+    for device in devices {
+        let field = format!("device {}", device.path.display());
+        [device.uid, device.gid].into_iter().try_for_each(|id| is_one_of(range, id, &field))?;
+    }
+    Ok(())
 }
 
 /// A container without `/dev` gets one, and one of its own gets its terminals and queues.
@@ -103,6 +164,7 @@ fn add_shm(mounts: &mut Vec<MountPlan>, places: &Places) {
         clear: 0,
         recursive_attrs: false,
         propagation: PRIVATE,
+        idmap: None,
     });
 }
 
@@ -136,15 +198,35 @@ const PROPAGATIONS: [(&str, u64); 8] = [
     ("runbindable", UNBINDABLE),
 ];
 
+/// May something be mounted over this part of `/proc`? runc's list, which lxcfs needs.
+pub fn may_cover_proc(target: &Path) -> bool {
+    const ALLOWED: [&str; 10] = [
+        "cpuinfo",
+        "diskstats",
+        "loadavg",
+        "meminfo",
+        "slabinfo",
+        "stat",
+        "swaps",
+        "sys/crypto/fips_enabled",
+        "sys/kernel/ns_last_pid",
+        "uptime",
+    ];
+    target.strip_prefix("/proc").is_ok_and(|below| ALLOWED.iter().any(|allowed| below == Path::new(allowed)))
+}
+
 /// One mount of the spec. What is no attribute, propagation or bind is the filesystem's own option.
 pub fn mount(mount: &Mount) -> Result<MountPlan> {
     let target = clean(mount.destination());
     if !mount.destination().is_absolute() || target == Path::new("/") {
         return Err(invalid(format!("mount destination {:?}", mount.destination())));
     }
+    if target.starts_with("/proc") && target != Path::new("/proc") && !may_cover_proc(&target) {
+        return Err(invalid(format!("{target:?} cannot be mounted because it is inside /proc")));
+    }
     let (mut set, mut clear, mut recursive_attrs, mut propagation) = (0, 0, false, PRIVATE);
     let (mut bind, mut recursive) = (mount.typ().as_deref() == Some("bind"), false);
-    let mut options = Vec::new();
+    let (mut options, mut idmap) = (Vec::new(), None);
     for option in mount.options().iter().flatten() {
         let attribute = |name: &str| ATTRIBUTES.iter().find(|(n, ..)| *n == name);
         let recursively = option.strip_prefix('r').and_then(attribute);
@@ -157,10 +239,15 @@ pub fn mount(mount: &Mount) -> Result<MountPlan> {
         } else if option == "bind" || option == "rbind" {
             bind = true;
             recursive = option == "rbind";
+        } else if option == "idmap" || option == "ridmap" {
+            idmap = Some(if option == "idmap" { Idmap::Single } else { Idmap::Recursive });
         } else if !matches!(option.as_str(), "defaults" | "async" | "nouser") {
             let (key, value) = option.split_once('=').map_or((option.as_str(), None), |(k, v)| (k, Some(v)));
             options.push((key.to_owned(), value.map(str::to_owned)));
         }
+    }
+    if target == Path::new("/proc") && !bind && mount.typ().as_deref() != Some("proc") {
+        return Err(invalid(format!("{target:?} cannot be mounted because it is not of type proc")));
     }
     let what = match (bind, mount.source()) {
         (true, Some(source)) if source.is_absolute() => MountKind::Bind { source: source.clone(), recursive },
@@ -174,7 +261,10 @@ pub fn mount(mount: &Mount) -> Result<MountPlan> {
             MountKind::Fs { fstype: fstype.to_owned(), options }
         }
     };
-    Ok(MountPlan { target, what, set, clear, recursive_attrs, propagation })
+    if idmap.is_some() && !matches!(what, MountKind::Bind { .. }) {
+        return Err(invalid(format!("mount {} is no bind mount, so it cannot be idmapped", target.display())));
+    }
+    Ok(MountPlan { target, what, set, clear, recursive_attrs, propagation, idmap })
 }
 
 fn device(device: &LinuxDevice) -> DevicePlan {
@@ -197,7 +287,7 @@ fn device(device: &LinuxDevice) -> DevicePlan {
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The plan for a process: a container's first one, or an exec.
-pub fn process(process: &Process, hostname: &str, bounding: u64) -> Result<ProcessPlan> {
+pub fn process(process: &Process, sandbox: &SandboxSpec, bounding: u64) -> Result<ProcessPlan> {
     let args = process.args().clone().unwrap_or_default();
     if args.first().is_none_or(|a| a.is_empty()) {
         return Err(invalid("no command specified"));
@@ -211,16 +301,21 @@ pub fn process(process: &Process, hostname: &str, bounding: u64) -> Result<Proce
         }
     };
     default(DEFAULT_PATH.into());
-    if !hostname.is_empty() {
-        default(format!("HOSTNAME={hostname}"));
+    if !sandbox.hostname.is_empty() {
+        default(format!("HOSTNAME={}", sandbox.hostname));
     }
     if terminal {
         default("TERM=xterm".into());
     }
-    if let Some(bad) = args.iter().chain(&env).find(|text| text.contains('\0')) {
-        return Err(invalid(format!("a NUL byte in {bad:?}")));
-    }
+    without_nul(&args, &env, process.cwd())?;
     let user = process.user();
+    if [user.uid(), user.gid()].iter().chain(user.additional_gids().iter().flatten()).any(|id| *id == u32::MAX) {
+        return Err(invalid("process.user: 4294967295 is no id: to the kernel it is -1"));
+    }
+    if let Some(range) = sandbox.users {
+        let ids = [user.uid(), user.gid()].into_iter().chain(user.additional_gids().iter().flatten().copied());
+        ids.into_iter().try_for_each(|id| is_one_of(range, id, "process.user"))?;
+    }
     let cwd = process.cwd();
     Ok(ProcessPlan {
         args,
@@ -237,7 +332,23 @@ pub fn process(process: &Process, hostname: &str, bounding: u64) -> Result<Proce
         terminal,
         size: process.console_size().as_ref().map(|s| (s.width() as u16, s.height() as u16)),
         seccomp: Vec::new(),
+        birth_ms: crate::BIRTH.as_millis() as u64,
     })
+}
+
+/// To the kernel a text ends with its first NUL. What is told of it is where it is: values may be secret.
+fn without_nul(args: &[String], env: &[String], cwd: &Path) -> Result<()> {
+    let has_nul = |text: &str| text.contains('\0');
+    let in_args = || args.iter().position(|arg| has_nul(arg)).map(|at| format!("process.args[{at}]"));
+    let in_env = || {
+        let variable = env.iter().find(|variable| has_nul(variable))?;
+        Some(format!("process.env, variable {:?}", variable.split('=').next().unwrap_or_default()))
+    };
+    let in_cwd = || has_nul(&cwd.to_string_lossy()).then(|| "process.cwd".to_owned());
+    match in_args().or_else(in_env).or_else(in_cwd) {
+        Some(field) => Err(invalid(format!("{field}: must not contain a NUL character"))),
+        None => Ok(()),
+    }
 }
 
 /// What is asked for and can be had. A user other than root keeps effective and permitted ones only by asking for
@@ -333,6 +444,8 @@ mod tests {
         let bind = plan("bind", "/x", "rbind,rro,rslave").unwrap();
         assert_eq!(bind.what, MountKind::Bind { source: "/x".into(), recursive: true });
         assert!(bind.recursive_attrs && bind.set == ATTR_RDONLY && bind.propagation == SLAVE);
+        assert_eq!(plan("bind", "/x", "rbind,ridmap").unwrap().idmap, Some(Idmap::Recursive));
+        assert!(plan("tmpfs", "tmpfs", "idmap").is_err());
         assert!(plan("bind", "x", "rbind").is_err());
         assert!(plan("", "x", "ro").is_err());
     }
@@ -345,7 +458,23 @@ mod tests {
             LinuxCapabilitiesBuilder::default().bounding(two.clone()).effective(two.clone()).permitted(two.clone());
         let caps = caps.inheritable(HashSet::new()).ambient(two).build().unwrap();
         let process = ProcessBuilder::default().args(vec!["x".to_owned()]).cwd("/").capabilities(caps).build().unwrap();
-        let sets = super::process(&process, "h", 1).unwrap().caps;
+        let sandbox = SandboxSpec::new("s", crate::CgroupName::new("s"));
+        let sets = super::process(&process, &sandbox, 1).unwrap().caps;
         assert_eq!(sets, CapSets { bounding: 1, effective: 1, permitted: 1, inheritable: 0, ambient: 0 });
+    }
+
+    #[test]
+    fn a_nul_is_refused_by_its_field_and_its_value_not_told() {
+        use oci_spec::runtime::ProcessBuilder;
+        let sandbox = SandboxSpec::new("s", crate::CgroupName::new("s"));
+        for (args, env, cwd, field) in [
+            (["sh", "a\0b"], "A=1", "/", "process.args[1]"),
+            (["sh", ""], "A\n=hid\0den", "/", r#"process.env, variable "A\n""#),
+            (["sh", ""], "A=1", "/w\0x", "process.cwd"),
+        ] {
+            let process = ProcessBuilder::default().args(args.map(str::to_owned)).env(vec![env.to_owned()]).cwd(cwd);
+            let refused = super::process(&process.build().unwrap(), &sandbox, 0).unwrap_err().to_string();
+            assert_eq!(refused, format!("invalid spec: {field}: must not contain a NUL character"));
+        }
     }
 }

@@ -4,12 +4,13 @@
 //!   Runtime (in the agent, async)                     podwright-shim (one per sandbox, outlives the agent)
 //!   ------------------------------                    ------------------------------------------------------
 //!   spec.rs     what is asked for, and the states     shim/mod.rs     one poll loop: connections, children, stdio
-//!   compile.rs  OCI spec -> plan (pure)               shim/init.rs    what a child does between clone3 and exec
+//!   compile.rs  OCI spec -> plan (pure)               shim/child/     children between clone3 and exec
 //!   plan.rs     the plan: what the shim executes      shim/stdio.rs   pumps output to logs and attached streams
 //!   link.rs     the connection to one shim    <====>  shim/writer.rs  threads that may wait for a disk
 //!   records.rs  what is known after a crash           pause.rs        the sandbox holder, 1 kB, no libc
 //!   cgroup.rs   the tree, limits, statistics          sys/            THE door: every system call, every `unsafe`
 //!   devices.rs  device rules -> eBPF (pure)
+//!   sysctl.rs   which sysctls a sandbox may set (pure)
 //! ```
 //!
 //! Order of reading: [`spec`], [`Runtime`], then `plan`, `shim`, `sys`.
@@ -18,17 +19,20 @@ pub mod cgroup;
 pub mod compile;
 pub mod devices;
 pub mod error;
+mod handshake;
 pub mod image;
 pub mod inspect;
 mod link;
 pub mod plan;
 pub mod profile;
+pub mod projects;
 mod records;
 pub mod runtime;
 pub mod seccomp;
 pub mod shim;
 pub mod spec;
 pub mod sys;
+pub mod sysctl;
 pub mod usage;
 
 pub use error::{Error, Result, StartFailure};

@@ -2,20 +2,22 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream as StdStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
+use crate::handshake::{self, Secret};
 use crate::plan::{Answer, Call, Failure, FailureKind, Frames, Message, Request, encode};
 use crate::sys::io;
-use crate::{Cause, Error, Result};
+use crate::{BIRTH, Cause, Error, Result};
 
 type Reply = (std::result::Result<Answer, Failure>, Vec<OwnedFd>);
 
@@ -24,11 +26,19 @@ type Reply = (std::result::Result<Answer, Failure>, Vec<OwnedFd>);
 pub struct Link {
     sandbox: String,
     socket: UnixStream,
-    /// Held while a frame is written: frames do not mix.
-    writing: tokio::sync::Mutex<()>,
+    /// Held while a frame is written: frames do not mix. What is left of one whose asker went away goes before the next.
+    writing: tokio::sync::Mutex<Vec<u8>>,
     next: AtomicU64,
     waiting: Mutex<Waiting>,
+    /// Whether requests may go: the shim has proven to be ours. Closed when it never will.
+    trusted: watch::Receiver<bool>,
 }
+
+/// How long a shim may take for an answer: more than for a birth, which it ends itself.
+const ANSWER: Duration = BIRTH.saturating_add(Duration::from_secs(30));
+
+/// Descriptors that wait for their frame: those of one frame, and some that came with the next.
+const MAX_HELD: usize = 4 * io::MAX_FDS;
 
 /// The task that reads from a shim; dropping it lets go of the connection.
 #[derive(Debug)]
@@ -67,28 +77,52 @@ pub fn listen(folder: &Path) -> std::io::Result<UnixListener> {
 
 impl Link {
     /// Connects to the shim that listens at `<folder>/s`. What it tells by itself goes to `messages`, which closes when
-    /// the shim is gone.
+    /// the shim is gone. `secret`: what it knows, and whether this is its first connection; none for shims of old agents.
     pub fn connect(
         sandbox: &str,
         folder: &Path,
+        secret: Option<(Secret, bool)>,
         messages: mpsc::UnboundedSender<Message>,
     ) -> std::io::Result<(Arc<Link>, Reader)> {
-        let stream = StdStream::connect(short_path(&File::open(folder)?))?;
+        let mut stream = StdStream::connect(short_path(&File::open(folder)?))?;
+        let first = secret.as_ref().is_none_or(|(_, first)| *first);
+        let greeting = secret.map(|(secret, first)| handshake::Agent::begin(secret, first)).transpose()?;
+        let greeting = match greeting {
+            Some((agent, opening)) => {
+                // A fresh socket has room for it.
+                stream.write_all(&opening)?;
+                Some(Greeting { agent, first })
+            }
+            None => None,
+        };
         stream.set_nonblocking(true)?;
+        let (trust, trusted) = watch::channel(first);
         let link = Arc::new(Link {
             sandbox: sandbox.to_owned(),
             socket: UnixStream::from_std(stream)?,
-            writing: tokio::sync::Mutex::new(()),
+            writing: tokio::sync::Mutex::default(),
             next: AtomicU64::new(1),
             waiting: Mutex::default(),
+            trusted,
         });
-        let reader = Reader(tokio::spawn(read_all(link.clone(), messages)));
+        let reader = Reader(tokio::spawn(read_all(link.clone(), greeting, trust, messages)));
         Ok((link, reader))
     }
 
-    /// Asks, and waits for the answer. Errors: [`Error::ShimGone`], or what the shim says.
+    /// Asks, and waits for the answer. Errors: [`Error::ShimGone`], [`Error::Timeout`], or what the shim says.
     pub async fn ask(&self, cause: &Cause, call: Call, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>)> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let answered = tokio::time::timeout(ANSWER, self.ask_as(id, cause, call, fds)).await;
+        answered.unwrap_or_else(|_| Err(Error::Timeout(format!("the shim of sandbox {}", self.sandbox), ANSWER)))
+    }
+
+    async fn ask_as(
+        &self,
+        id: u64,
+        cause: &Cause,
+        call: Call,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Answer, Vec<OwnedFd>)> {
         let frame = encode(&Request { id, cause: cause.clone(), call }, fds.len())
             .map_err(|e| Error::Invalid(format!("request: {e}")))?;
         let (tell, told) = oneshot::channel();
@@ -99,6 +133,8 @@ impl Link {
             }
             waiting.replies.insert(id, tell);
         }
+        let _awaited = Awaited { link: self, id };
+        self.trusted.clone().wait_for(|trusted| *trusted).await.map_err(|_| self.gone())?;
         self.write(&frame, fds).await.map_err(|_| self.gone())?;
         let (result, fds) = told.await.map_err(|_| self.gone())?;
         Ok((result.map_err(|f| error_of(f, &self.sandbox))?, fds))
@@ -130,19 +166,42 @@ impl Link {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Writes a frame. Dropped half-way, it leaves none in pieces: the rest of what was begun goes first at the next time.
     async fn write(&self, frame: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<()> {
-        let _turn = self.writing.lock().await;
-        let mut sent = 0;
-        while sent < frame.len() {
-            let attached = if sent == 0 { fds } else { &[] };
-            let send = || io::send(self.socket.as_fd(), &frame[sent..], attached);
-            match self.socket.try_io(Interest::WRITABLE, send) {
-                Ok(n) => sent += n,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => self.socket.writable().await?,
-                Err(e) => return Err(e),
-            }
+        let mut rest = self.writing.lock().await;
+        self.write_rest(&mut rest).await?;
+        let sent = self.write_some(frame, fds).await?;
+        rest.extend_from_slice(&frame[sent..]);
+        self.write_rest(&mut rest).await
+    }
+
+    async fn write_rest(&self, rest: &mut Vec<u8>) -> std::io::Result<()> {
+        while !rest.is_empty() {
+            let sent = self.write_some(rest, &[]).await?;
+            rest.drain(..sent);
         }
         Ok(())
+    }
+
+    async fn write_some(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> std::io::Result<usize> {
+        loop {
+            match self.socket.try_io(Interest::WRITABLE, || io::send(self.socket.as_fd(), bytes, fds)) {
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.socket.writable().await?,
+                sent => return sent,
+            }
+        }
+    }
+}
+
+/// A reply that somebody waits for; one that comes later is dropped, and its descriptors with it.
+struct Awaited<'a> {
+    link: &'a Link,
+    id: u64,
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        self.link.waiting().replies.remove(&self.id);
     }
 }
 
@@ -155,8 +214,20 @@ fn error_of(failure: Failure, sandbox: &str) -> Error {
     }
 }
 
+/// A handshake under way. Whoever connects first has started the shim, and need not wait for its proof.
+#[derive(Debug)]
+struct Greeting {
+    agent: handshake::Agent,
+    first: bool,
+}
+
 /// Reads until the shim is gone, then wakes everyone who waits.
-async fn read_all(link: Arc<Link>, messages: mpsc::UnboundedSender<Message>) {
+async fn read_all(
+    link: Arc<Link>,
+    mut greeting: Option<Greeting>,
+    trust: watch::Sender<bool>,
+    messages: mpsc::UnboundedSender<Message>,
+) {
     let mut frames = Frames::default();
     let mut buffer = vec![0u8; 16 << 10];
     'alive: loop {
@@ -172,7 +243,15 @@ async fn read_all(link: Arc<Link>, messages: mpsc::UnboundedSender<Message>) {
             }
             Err(_) => break,
         }
-        loop {
+        if frames.fds.len() > MAX_HELD {
+            tracing::error!(sandbox = link.sandbox, "a shim that sends descriptors without frames");
+            break;
+        }
+        if let Err(e) = link.greet(&mut greeting, &mut frames, &trust).await {
+            tracing::error!(sandbox = link.sandbox, "{e}");
+            break;
+        }
+        while greeting.is_none() {
             match frames.next::<Message>() {
                 Ok(Some((message, fds))) => link.dispatch(message, fds, &messages),
                 Ok(None) => break,
@@ -183,11 +262,32 @@ async fn read_all(link: Arc<Link>, messages: mpsc::UnboundedSender<Message>) {
             }
         }
     }
+    // Whoever is not spoken to any more is hung up on, and does not wait for what never comes.
+    let _ = rustix::net::shutdown(&link.socket, rustix::net::Shutdown::Both);
     let mut waiting = link.waiting();
     *waiting = Waiting { dead: true, ..Waiting::default() };
 }
 
 impl Link {
+    /// Takes the shim's proof, once it has come, and gives ours where it waits for that.
+    async fn greet(
+        &self,
+        greeting: &mut Option<Greeting>,
+        frames: &mut Frames,
+        trust: &watch::Sender<bool>,
+    ) -> std::io::Result<()> {
+        let Some(Greeting { agent, first }) = &greeting else { return Ok(()) };
+        let Some(theirs) = frames.bytes.first_chunk() else { return Ok(()) };
+        let ours = agent.answer(theirs)?;
+        if !first {
+            self.write(&ours, &[]).await?;
+        }
+        frames.bytes.drain(..handshake::LENGTH);
+        *greeting = None;
+        trust.send_replace(true);
+        Ok(())
+    }
+
     fn dispatch(&self, message: Message, fds: Vec<OwnedFd>, messages: &mpsc::UnboundedSender<Message>) {
         match message {
             Message::Reply { id, result } => {
@@ -200,5 +300,50 @@ impl Link {
             }
             other => drop(messages.send(other)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_frame_whose_asker_goes_half_way_is_not_left_in_pieces() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = listen(folder.path()).unwrap();
+        let (messages, _heard) = mpsc::unbounded_channel();
+        let (link, _reader) = Link::connect("s", folder.path(), None, messages).unwrap();
+        let (shim, _) = listener.accept().unwrap();
+        shim.set_nonblocking(true).unwrap();
+        let mut shim = UnixStream::from_std(shim).unwrap();
+        let cause = Cause::default();
+        let signal = |key: String| link.ask(&cause, Call::Signal { key, signal: 0 }, &[]);
+        // More than the socket holds, and nobody reads.
+        for letter in ["a", "b"] {
+            let asked = tokio::time::timeout(Duration::from_millis(50), signal(letter.repeat(2 << 20))).await;
+            asked.expect_err("nobody answers");
+        }
+        assert!(link.waiting().replies.is_empty(), "nobody waits any more");
+        let mut frames = Frames::default();
+        let mut keys = Vec::new();
+        let read = async {
+            while keys.last().is_none_or(|(key, _)| *key != b'c') {
+                assert!(shim.read_buf(&mut frames.bytes).await.unwrap() > 0);
+                while let Some((request, _)) = frames.next::<Request>().unwrap() {
+                    let Call::Signal { key, .. } = request.call else { panic!("{request:?}") };
+                    keys.push((key.as_bytes()[0], key.len()));
+                }
+            }
+        };
+        let read = async { tokio::time::timeout(Duration::from_secs(10), read).await.expect("frames come whole") };
+        tokio::select! {
+            () = read => {}
+            _ = signal("c".to_owned()) => panic!("nobody answers"),
+        }
+        assert_eq!(keys, [(b'a', 2 << 20), (b'c', 1)]);
     }
 }

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::spec::{Exit, LogSpec, PidMode};
+use crate::spec::{Exit, IdRange, LogSpec, PidMode};
 use crate::sys::credentials::CapSets;
-use crate::{Cause, StartFailure};
+use crate::{BIRTH, Cause, StartFailure};
 
 pub const VERSION: u8 = 1;
 const HEADER: usize = 8;
@@ -156,7 +156,10 @@ pub struct SandboxPlan {
     pub join_net: bool,
     pub new_ipc: bool,
     pub new_pid: bool,
-    pub sysctls: Vec<(String, String)>,
+    /// The ids of the host that its own user namespace maps, if it has one: then that owns all its new namespaces.
+    pub users: Option<IdRange>,
+    /// Files below `/proc`, with what to write; see [`crate::sysctl::files`].
+    pub sysctls: Vec<(PathBuf, String)>,
     /// The cgroup of `pause`, an absolute path.
     pub cgroup: PathBuf,
     /// Where to mount the shared `/dev/shm`, if it is not the host's.
@@ -215,6 +218,18 @@ pub struct MountPlan {
     pub recursive_attrs: bool,
     /// `MS_PRIVATE`, `MS_SLAVE` or `MS_SHARED`; always recursive.
     pub propagation: u64,
+    /// Shown through the sandbox's mapping of ids, where it has one.
+    #[serde(default)]
+    pub idmap: Option<Idmap>,
+}
+
+/// How much of a bind mount is shown through a mapping of ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Idmap {
+    /// It alone.
+    Single,
+    /// It, and what is mounted below it.
+    Recursive,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -263,6 +278,13 @@ pub struct ProcessPlan {
     pub size: Option<(u16, u16)>,
     /// Flags of the filters whose programs come as descriptors, in the order of loading.
     pub seccomp: Vec<u32>,
+    /// How long it may take to be born, and then to be executed, in milliseconds; then it is killed.
+    #[serde(default = "birth_ms")]
+    pub birth_ms: u64,
+}
+
+fn birth_ms() -> u64 {
+    BIRTH.as_millis() as u64
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,7 +1,8 @@
 //! What containers get unless their spec says otherwise: containerd's capabilities, mounts, masked and read-only paths.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use oci_spec::runtime::{Capability, LinuxDeviceCgroup, LinuxDeviceCgroupBuilder, Mount, MountBuilder};
 
@@ -68,27 +69,64 @@ pub fn default_mounts(writable_system: bool) -> Vec<Mount> {
     .collect()
 }
 
-/// Hidden, as upstream's `procMount: Default` has it.
+/// Hidden, as upstream's `procMount: Default` has it, thermal counters of each processor included.
 pub fn default_masked_paths() -> Vec<String> {
-    [
-        "/proc/acpi",
-        "/proc/asound",
-        "/proc/interrupts",
-        "/proc/kcore",
-        "/proc/keys",
-        "/proc/latency_stats",
-        "/proc/sched_debug",
-        "/proc/scsi",
-        "/proc/timer_list",
-        "/proc/timer_stats",
-        "/sys/devices/virtual/powercap",
-        "/sys/firmware",
-    ]
-    .map(str::to_owned)
-    .to_vec()
+    MASKED.iter().map(|path| path.to_string()).chain(thermal_counters().iter().cloned()).collect()
+}
+
+const MASKED: [&str; 12] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+];
+
+/// `/sys/devices/system/cpu/cpu<N>/thermal_throttle`: what other tenants compute can be guessed from them. The machine's
+/// processors are looked at once.
+fn thermal_counters() -> &'static [String] {
+    static COUNTERS: LazyLock<Vec<String>> =
+        LazyLock::new(|| thermal_counters_below(Path::new("/sys/devices/system/cpu")));
+    &COUNTERS
+}
+
+fn thermal_counters_below(cpus: &Path) -> Vec<String> {
+    let is_cpu = |name: &str| name.strip_prefix("cpu").is_some_and(|n| n.parse::<u32>().is_ok());
+    let entries = std::fs::read_dir(cpus).into_iter().flatten().flatten();
+    let cpus =
+        entries.filter(|e| e.file_name().to_str().is_some_and(is_cpu)).map(|e| e.path().join("thermal_throttle"));
+    let mut paths: Vec<String> =
+        cpus.filter(|path| path.is_dir()).map(|path| path.to_string_lossy().into_owned()).collect();
+    paths.sort();
+    paths
 }
 
 /// Read-only, as upstream's `procMount: Default` has it.
 pub fn default_readonly_paths() -> Vec<String> {
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"].map(str::to_owned).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thermal_counters_are_those_of_processors() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in ["cpu0/thermal_throttle", "cpu12/thermal_throttle", "cpu3", "cpufreq/thermal_throttle", "cpu"] {
+            std::fs::create_dir_all(dir.path().join(path)).unwrap();
+        }
+        let found = thermal_counters_below(dir.path());
+        let names: Vec<_> = found.iter().map(|p| p.strip_prefix(dir.path().to_str().unwrap()).unwrap()).collect();
+        assert_eq!(names, ["/cpu0/thermal_throttle", "/cpu12/thermal_throttle"]);
+        assert_eq!(thermal_counters_below(Path::new("/nowhere")), Vec::<String>::new());
+        assert!(MASKED.iter().all(|path| default_masked_paths().contains(&path.to_string())));
+    }
 }

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! <state>/sandboxes/<id>/sandbox.json            written before anything of it is made
+//!                        secret                  what agent and shim know each other by, root's alone
 //!                        shim.log                what the shim could not tell anyone
 //!                        c/<key>/container.json  written before anything of it is made
+//!                                annotation      what its caller wants to find again: read when asked for
 //!                                exit.json       written by the shim, durably, before anyone is told
 //!                                upper work rootfs
 //! <run>/<id>/s                                   the shim's socket
@@ -23,6 +25,8 @@ use crate::sys::fs::write_durably;
 use crate::sys::tree::remove_all;
 use crate::{Config, Error, Result};
 
+const ANNOTATION: &str = "annotation";
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SandboxRecord {
     pub spec: SandboxSpec,
@@ -39,7 +43,6 @@ pub struct ContainerRecord {
     #[serde(default)]
     pub started: Option<Timestamp>,
     pub labels: Labels,
-    pub annotation: String,
     pub log: Option<LogSpec>,
     pub stdin: bool,
     pub terminal: bool,
@@ -48,6 +51,12 @@ pub struct ContainerRecord {
     /// `None`: it was made by an agent that knew no device rules.
     #[serde(default)]
     pub devices: Option<Devices>,
+}
+
+/// What an earlier agent wrote into the record itself.
+#[derive(Deserialize)]
+struct Annotated {
+    annotation: String,
 }
 
 /// What decides which devices a container may use.
@@ -118,7 +127,16 @@ impl Folders {
         for name in names(&self.containers(id)) {
             let folder = self.containers(id).join(name);
             match read(&folder.join("container.json")) {
-                Some(record) => records.push(record),
+                Some(record) => {
+                    // The record will be written again, without it.
+                    let annotation: Option<Annotated> = read(&folder.join("container.json"));
+                    let parted =
+                        annotation.map_or(Ok(()), |a| write_bytes(&folder.join(ANNOTATION), a.annotation.as_bytes()));
+                    if let Err(error) = parted {
+                        tracing::warn!(%error, "a container's annotation is lost");
+                    }
+                    records.push(record);
+                }
                 None => half_made.push(folder),
             }
         }
@@ -135,6 +153,20 @@ impl Folders {
 
     pub fn write_container(&self, record: &ContainerRecord) -> Result<()> {
         write(&self.container(&record.id).join("container.json"), record)
+    }
+
+    /// Notes a container's annotation. Nobody holds it in memory: it may be a megabyte, of each attempt to run a container.
+    pub fn write_annotation(&self, id: &ContainerId, annotation: &str) -> Result<()> {
+        write_bytes(&self.container(id).join(ANNOTATION), annotation.as_bytes())
+    }
+
+    /// Empty where none was ever written.
+    pub fn read_annotation(&self, id: &ContainerId) -> Result<String> {
+        let path = self.container(id).join(ANNOTATION);
+        match fs::read_to_string(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+            read => read.map_err(at(&path)),
+        }
     }
 
     pub fn read_exit(&self, id: &ContainerId) -> Option<Exit> {
@@ -160,12 +192,17 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
 
 /// Replaces a record whole; its folder is made.
 fn write(path: &Path, record: &impl Serialize) -> Result<()> {
+    let bytes = serde_json::to_vec(record).map_err(|e| at(path)(e.into()))?;
+    write_bytes(path, &bytes)
+}
+
+fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     let act = || -> std::io::Result<()> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
         let aside = path.with_extension("tmp");
-        fs::write(&aside, serde_json::to_vec(record)?)?;
+        fs::write(&aside, bytes)?;
         fs::rename(&aside, path)
     };
     act().map_err(at(path))
@@ -179,4 +216,46 @@ pub fn remove_folder(path: &Path) -> Result<()> {
 pub fn at(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::File { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(id: &ContainerId) -> ContainerRecord {
+        ContainerRecord {
+            id: id.clone(),
+            created: Timestamp::UNIX_EPOCH,
+            started: None,
+            labels: Labels::new(),
+            log: None,
+            stdin: false,
+            terminal: false,
+            hostname: String::new(),
+            devices: None,
+        }
+    }
+
+    #[test]
+    fn an_annotation_has_a_file_of_its_own_and_that_of_an_earlier_agent_gets_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let folders = Folders { state: dir.path().join("state"), run: dir.path().join("run") };
+        let (new, earlier) = (ContainerId::new("s", "new", 0), ContainerId::new("s", "earlier", 0));
+        folders.write_annotation(&new, "mine").unwrap();
+        folders.write_container(&record(&new)).unwrap();
+        let mut json = serde_json::to_value(record(&earlier)).unwrap();
+        json["annotation"] = "of old".into();
+        write(&folders.container(&earlier).join("container.json"), &json).unwrap();
+
+        let (records, half_made) = folders.container_records("s");
+        assert_eq!((records.len(), half_made.len()), (2, 0));
+        for record in &records {
+            assert!(!serde_json::to_string(record).unwrap().contains("annotation"), "held in memory");
+            folders.write_container(record).unwrap();
+        }
+        folders.container_records("s");
+        for (id, expected) in [(&new, "mine"), (&earlier, "of old"), (&ContainerId::new("s", "none", 0), "")] {
+            assert_eq!(folders.read_annotation(id).unwrap(), expected);
+        }
+    }
 }

@@ -1,14 +1,17 @@
 //! The agent's side: what CRI calls the RuntimeService, as async methods.
 
+mod cache;
 mod containers;
 mod exec;
+mod layers;
 mod recovery;
 mod sandboxes;
+mod try_users;
 mod usage;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use jiff::Timestamp;
 use tokio::sync::{broadcast, watch};
@@ -20,6 +23,7 @@ use crate::records::{ContainerRecord, Devices, Folders, SandboxRecord, at};
 use crate::spec::*;
 use crate::sys::Kernel;
 use crate::{Error, Result, Scribe};
+use cache::Cache;
 pub use exec::ExecSession;
 
 /// All sandboxes and containers of one node. Cheap to clone. Every method may be repeated after a failure or a crash.
@@ -33,12 +37,15 @@ struct Inner {
     shim: OwnedFd,
     /// What this process may hand on.
     bounding: u64,
+    birth_ms: u64,
     sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
     events: broadcast::Sender<Event>,
+    /// Whether there can be user namespaces; see [`Runtime::user_namespaces`].
+    users: OnceLock<std::result::Result<(), String>>,
     /// Compiled seccomp profiles by their JSON.
-    seccomp: Mutex<HashMap<String, Arc<Filters>>>,
+    seccomp: Mutex<Cache<String, Arc<Filters>>>,
     /// Loaded programs that decide about devices.
-    devices: Mutex<HashMap<Vec<Instruction>, Arc<OwnedFd>>>,
+    devices: Mutex<Cache<Vec<Instruction>, Arc<OwnedFd>>>,
 }
 
 /// Compiled filters, each in a sealed memfd, with their flags.
@@ -114,7 +121,6 @@ impl Container {
             started: self.record.started,
             exit,
             labels: self.record.labels.clone(),
-            annotation: self.record.annotation.clone(),
             log: self.record.log.clone(),
             unenforced: self.unenforced.clone(),
         }
@@ -184,8 +190,10 @@ impl Runtime {
             tree,
             shim: kernel.sealed_memfd("podwright-shim", &program)?,
             bounding: crate::compile::bounding_set(),
+            birth_ms: config.birth_timeout.min(crate::BIRTH).as_millis() as u64,
             sandboxes: Mutex::default(),
             events: broadcast::Sender::new(4096),
+            users: OnceLock::new(),
             seccomp: Mutex::default(),
             devices: Mutex::default(),
         }));
@@ -196,6 +204,12 @@ impl Runtime {
     /// What this host's cgroups can enforce.
     pub fn cgroups(&self) -> &cgroup::Capabilities {
         &self.0.tree.capabilities
+    }
+
+    /// Whether this machine can give a sandbox [`users`](SandboxSpec::users) of its own: tried for real, once. Errors: what is
+    /// missing.
+    pub fn user_namespaces(&self) -> std::result::Result<(), String> {
+        self.0.users.get_or_init(|| try_users::try_users(&self.0.folders.state)).clone()
     }
 
     /// The cgroup of a sandbox, as an absolute path; of a container if its key is given.

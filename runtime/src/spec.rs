@@ -5,13 +5,16 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// Labels and annotations: found again by [`Runtime::list`](crate::Runtime::list), also after a restart.
 pub type Labels = BTreeMap<String, String>;
+
+/// How long a process may take to be born, and then to be executed: as kubelet's `runtimeRequestTimeout`.
+pub const BIRTH: Duration = Duration::from_secs(120);
 
 /// Where a runtime keeps its things. Two runtimes may share a machine if all folders and `cgroup_root` differ.
 #[derive(Clone, Debug)]
@@ -24,6 +27,8 @@ pub struct Config {
     pub cgroup_root: PathBuf,
     /// The `podwright-shim` binary. It is read once, at open.
     pub shim: PathBuf,
+    /// How long a process may take to be born, and then to be executed, at most [`BIRTH`](crate::BIRTH).
+    pub birth_timeout: Duration,
 }
 
 /// A sandbox: namespaces, a parent cgroup, and the shim that holds them.
@@ -41,7 +46,11 @@ pub struct SandboxSpec {
     /// Use the host's IPC namespace.
     #[serde(default)]
     pub host_ipc: bool,
-    /// Namespaced sysctls, as `net.core.somaxconn` -> `1024`.
+    /// The ids that its containers' users are on the host, in a user namespace of its own. `None`: the host's user namespace.
+    /// Errors when it cannot be had: see [`Runtime::user_namespaces`](crate::Runtime::user_namespaces).
+    #[serde(default)]
+    pub users: Option<IdRange>,
+    /// Sysctls of its own namespaces, as `net.core.somaxconn` -> `1024`; see [`crate::sysctl`].
     #[serde(default)]
     pub sysctls: BTreeMap<String, String>,
     /// Made with all its parents.
@@ -65,6 +74,7 @@ impl SandboxSpec {
             network: Network::default(),
             pid: PidMode::default(),
             host_ipc: false,
+            users: None,
             sysctls: BTreeMap::new(),
             cgroup,
             resources: Resources::default(),
@@ -72,6 +82,13 @@ impl SandboxSpec {
             annotation: String::new(),
         }
     }
+}
+
+/// The ids `0..size` of a sandbox are `host..host + size` on the host, users and groups alike (user_namespaces(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct IdRange {
+    pub host: u32,
+    pub size: u32,
 }
 
 /// A cgroup below a runtime's root, as `burstable/pod6f1c`. Never the root itself and never outside of it: so nobody kills
@@ -241,7 +258,9 @@ impl FromStr for ContainerId {
 /// Of the OCI spec these are honoured: `process` (all but apparmor, selinux, ioPriority, scheduler; `rlimits: None` keeps
 /// the agent's), `root.readonly`, `mounts`, `linux.{maskedPaths,readonlyPaths,seccomp,devices}`,
 /// `linux.resources.devices` (see [`crate::devices`]; none given: only what harms nobody). Namespaces are the
-/// sandbox's; hostname and sysctls too. A mount's options are upstream's (`rbind`, `rro`, `rslave`, `rshared`, ...).
+/// sandbox's; hostname and sysctls too. A mount's options are upstream's (`rbind`, `rro`, `rslave`, `rshared`, ...), and runc's
+/// `idmap` and `ridmap`: a bind whose files belong inside to whom they belong on the host (0 to 0), whatever range
+/// [`SandboxSpec::users`] is. Without `users` they change nothing.
 /// What is not among the mounts is added: `/dev` with its standard nodes, `/dev/pts`, `/dev/mqueue` (unless `/dev` is a
 /// bind), and `/dev/shm`, which is the sandbox's. HOME, PATH, HOSTNAME and TERM are set where nobody says.
 #[derive(Clone, Debug)]
@@ -259,7 +278,7 @@ pub struct ContainerSpec {
     pub stdin_once: bool,
     pub resources: Resources,
     pub labels: Labels,
-    /// Any text that the caller wants to find again.
+    /// Any text that the caller wants to find again: [`Runtime::annotation`](crate::Runtime::annotation).
     pub annotation: String,
 }
 
@@ -326,7 +345,6 @@ pub struct ContainerStatus {
     pub started: Option<Timestamp>,
     pub exit: Option<Exit>,
     pub labels: Labels,
-    pub annotation: String,
     pub log: Option<LogSpec>,
     /// Limits that this host cannot enforce (cgroup files it does not have). Known to the agent that created it.
     #[serde(default)]

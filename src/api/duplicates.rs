@@ -4,7 +4,10 @@ use std::{borrow::Cow, collections::HashSet, fmt::Write};
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-/// The paths of all fields that are named twice, as upstream words them: `spec.containers[0].image`. A text that is no
+/// How many are told, as upstream limits them.
+const MAX_DUPLICATES: usize = 100;
+
+/// The paths of the fields that are named twice, as upstream words them: `spec.containers[0].image`. A text that is no
 /// JSON has none: it is refused elsewhere.
 pub fn fields(text: &str) -> Vec<String> {
     let mut found = Vec::new();
@@ -119,7 +122,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         while let Some(name) = map.next_key_seed(Name)? {
             let here = Place::Field(self.at, &name);
             let again = seen.has(&name);
-            if again {
+            if again && self.found.len() < MAX_DUPLICATES {
                 let mut path = String::new();
                 here.write(&mut path);
                 self.found.push(path);

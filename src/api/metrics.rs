@@ -63,7 +63,7 @@ pub struct NodeUsage {
 pub struct PodUsage {
     pub namespace: String,
     pub name: String,
-    /// As the node knows it: of a static Pod, not of its mirror.
+    /// As the API knows it: of a static Pod, its mirror's.
     pub uid: String,
     /// As of a node; the longest of its containers'.
     pub window_ms: u64,

@@ -6,6 +6,7 @@
 //! A write passes here in this order: `Kind::decode` (field types, unknown fields), `strategy::prepare_*` (what a writer
 //! may not set), the kind's defaults, `strategy::validate_*` (all rules), and back out as JSON.
 
+pub mod bounded;
 pub mod cel;
 pub mod columns;
 pub mod cron;
@@ -13,6 +14,7 @@ pub mod defaults;
 pub mod duplicates;
 pub mod duration;
 pub mod env;
+pub mod field_path;
 pub mod int_or_string;
 pub mod kinds;
 pub mod level;
@@ -24,9 +26,11 @@ pub mod patch;
 pub mod pattern;
 pub mod persistent_volume;
 pub mod pod;
+pub mod pod_references;
 pub mod pod_resources;
 pub mod pod_totals;
 pub mod policy;
+pub mod protections;
 pub mod protobuf;
 pub mod quantity;
 pub mod quota;
@@ -40,6 +44,7 @@ pub mod status;
 pub mod strategy;
 pub mod stream;
 pub mod structural;
+pub mod sysctls;
 pub mod validation;
 pub mod yaml;
 

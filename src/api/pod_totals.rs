@@ -1,7 +1,10 @@
 //! What a Pod asks for as a whole, of an untyped PodSpec, resource by resource in exact quantities: for limits and quotas.
 //! <https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers>
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashMap},
+};
 
 use serde_json::Value;
 
@@ -42,10 +45,15 @@ pub fn held(pod: &Value) -> Cow<'_, Value> {
         let judged = ends || c["observedGeneration"].as_i64() >= generation;
         judged && c["type"] == "PodResizePending" && c["reason"] == "Infeasible"
     });
+    let mut known = HashMap::new();
+    for status in statuses() {
+        known.entry(&status["name"]).or_insert(status);
+    }
     let mut spec = spec.clone();
     for list in ["containers", "initContainers"] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
-            let Some(status) = statuses().find(|status| status["name"] == container["name"]) else { continue };
+            let name = container.get("name").unwrap_or(&Value::Null);
+            let Some(status) = known.get(name) else { continue };
             for (field, told) in [
                 ("requests", vec![&status["resources"]["requests"], &status["allocatedResources"]]),
                 ("limits", vec![&status["resources"]["limits"]]),

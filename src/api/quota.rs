@@ -18,7 +18,7 @@ const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 /// Kinds of which more is counted than how many there are.
 fn has_content(kind: &Kind) -> bool {
-    kind.group.is_empty() && matches!(kind.kind, "Pod" | "Service" | "PersistentVolumeClaim")
+    matches!(kind.built_in(), "Pod" | "Service" | "PersistentVolumeClaim")
 }
 
 /// Whether objects of a kind count as such, under their own name, beside `count/...`.
@@ -35,14 +35,14 @@ fn count_of(kind: &Kind) -> String {
 
 /// Whether a quota's resource counts something of objects of this kind.
 pub fn counts(kind: &Kind, resource: &str) -> bool {
-    if kind.kind == "Event" && matches!(kind.group, "" | "events.k8s.io") {
+    if kind.built_in() == "Event" {
         // Too busy to be followed, and short-lived.
         return false;
     }
     if resource == count_of(kind) || (is_counted_by_name(kind) && resource == kind.plural) {
         return true;
     }
-    match kind.kind {
+    match kind.built_in() {
         _ if !has_content(kind) => false,
         "Pod" => {
             let compute = resource.strip_prefix("limits.").or(resource.strip_prefix("requests.")).unwrap_or(resource);
@@ -68,7 +68,7 @@ pub fn usage(kind: &Kind, object: &Object, now: Timestamp) -> Amounts {
     if is_counted_by_name(kind) {
         used.insert(kind.plural.to_owned(), one());
     }
-    match kind.kind {
+    match kind.built_in() {
         _ if !has_content(kind) => {}
         "Pod" => {
             if runs(object, now) {
@@ -151,7 +151,7 @@ fn in_scope(kind: &Kind, object: &Object, quota: &Object) -> bool {
     let plain = spec["scopes"].as_array().into_iter().flatten();
     let plain = plain.map(|scope| json!({"scopeName": scope, "operator": "Exists"}));
     let selected = spec["scopeSelector"]["matchExpressions"].as_array().into_iter().flatten().cloned();
-    plain.chain(selected).all(|expression| match has_content(kind).then_some(kind.kind) {
+    plain.chain(selected).all(|expression| match has_content(kind).then_some(kind.built_in()) {
         Some("Pod") => pod_in_scope(object, &expression),
         Some("PersistentVolumeClaim") => {
             let class = object.0["spec"]["volumeAttributesClassName"].as_str();
@@ -200,7 +200,7 @@ const EXPLICIT: &[&str] = &["cpu", "memory", "requests.cpu", "requests.memory", 
 
 /// What a Pod leaves out that a quota's resources need said.
 fn constraints(kind: &Kind, object: &Object, resources: &[&String]) -> Result<(), String> {
-    if kind.kind != "Pod" || !kind.group.is_empty() {
+    if kind.built_in() != "Pod" {
         return Ok(());
     }
     let spec = &object.0["spec"];

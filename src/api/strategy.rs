@@ -1,9 +1,11 @@
 //! What the generic verbs do with an object of any kind between decoding and storing it.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::kinds::custom;
-use super::validation::{Errors, metadata, pod, same};
+use super::validation::{Errors, MAX_CAUSES, metadata, pod, same};
 use super::{Cause, Kind, Object, Status};
 
 /// Readies a decoded object for creation, where nothing is admitted in between.
@@ -63,13 +65,14 @@ pub fn count_generation(kind: &Kind, new: &mut Object, old: &Object) {
 }
 
 /// Readies an update of the `status` subresource: everything is the old one's but status, labels and annotations.
-pub fn prepare_status_update(_kind: &Kind, new: &mut Object, old: &Object) {
+pub fn prepare_status_update(kind: &Kind, new: &mut Object, old: &Object) {
     let mut out = old.clone();
     keep(&mut out, new, "status");
     for field in ["labels", "annotations", "resourceVersion"] {
         out.set_meta(field, new.0["metadata"].get(field).cloned());
     }
     drop_empty(out.metadata_mut());
+    (kind.strategy.prepare_status)(&mut out, old);
     *new = out;
 }
 
@@ -168,14 +171,9 @@ fn finish(kind: &Kind, object: &Object, mut causes: Vec<Cause>) -> Result<(), St
     if causes.is_empty() {
         return Ok(());
     }
-    let mut seen: Vec<Cause> = Vec::with_capacity(causes.len());
-    causes.retain(|c| {
-        let new = !seen.contains(c);
-        if new {
-            seen.push(c.clone());
-        }
-        new
-    });
+    let mut seen = HashSet::with_capacity(causes.len());
+    causes.retain(|c| seen.insert((c.reason.clone(), c.message.clone(), c.field.clone())));
+    causes.truncate(MAX_CAUSES);
     Err(Status::invalid(kind.kind, kind.group, object.name(), causes))
 }
 

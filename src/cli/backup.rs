@@ -1,24 +1,67 @@
-//! `backup`: a consistent copy of the server's store, while it serves.
+//! `backup`: a consistent copy of the server's store, made while it serves, in a file of the caller's.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use serde_json::json;
+use tempfile::NamedTempFile;
+use tokio_util::codec::Framed;
 
-use super::{Outcome, Session};
+use super::{Outcome, Session, error::Failure, stream};
+use crate::api::{Status, stream::FrameCodec};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A new file on the server's machine. Its Secrets stay encrypted: keep the server's encryption-config.yaml with it
+    /// A new file, which you alone may read. Its Secrets stay encrypted: keep the server's encryption-config.yaml with it
     file: PathBuf,
     /// Replace the file if there is one
     #[arg(long)]
     force: bool,
 }
 
+/// 1. a draft beside the file, 2. the server's copy into it, 3. the file's name. What breaks off leaves nothing.
 pub async fn run(args: Args, session: &Session) -> Outcome {
-    // The server works in a folder of its own.
-    let path = std::path::absolute(&args.file)?;
-    session.client.method("backup", json!({ "path": path, "force": args.force })).await?;
-    outln!("backup written to {}", path.display());
+    let (file, shown) = (&args.file, args.file.display());
+    refuse(file, args.force)?;
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let failed = |why: io::Error| Failure::usage(format!("{shown}: {why}"));
+    let mut draft = NamedTempFile::new_in(folder).map_err(failed)?;
+    let answer = session.client.method("backup", json!({})).await?;
+    let id = answer["stream"].as_str().ok_or_else(|| Status::internal("the server did not answer with a stream"))?;
+    let frames = Framed::new(session.client.dial(id).await?, FrameCodec);
+    let mut written = Ok(());
+    let ended = stream::exchange(frames, stream::no_input(), |_, bytes| {
+        if written.is_ok() {
+            written = draft.write_all(bytes);
+        }
+    });
+    let ended = ended.await?;
+    if ended.code >= 300 || ended.status == "Failure" {
+        return Err(ended.into());
+    }
+    written.and_then(|()| draft.as_file().sync_all()).map_err(failed)?;
+    // A rename replaces a link, and does not follow it.
+    let put = if args.force { draft.persist(file) } else { draft.persist_noclobber(file) };
+    put.map_err(|why| failed(why.error))?;
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
+    outln!("backup written to {shown}");
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a backup must not replace.
+fn refuse(file: &Path, force: bool) -> Result<(), Failure> {
+    let mut wal = file.as_os_str().to_owned();
+    wal.push("-wal");
+    let shown = file.display();
+    if Path::new(&wal).exists() {
+        return Err(Failure::usage(format!("{shown} is a store: a backup does not replace one")));
+    }
+    if !force && file.symlink_metadata().is_ok() {
+        return Err(Failure::usage(format!("{shown} exists already: a backup replaces it by --force alone")));
+    }
+    Ok(())
 }

@@ -219,20 +219,21 @@ impl io::Read for Reader {
 }
 
 /// Unpacks what an archive has at `prefix` to `to`. The archive comes from a container, so it is not trusted: what it names
-/// lands below `to`, links are left out as kubectl leaves them out, and nothing is written through one that is there.
-fn unpack(source: impl io::Read, prefix: &Path, to: &Path) -> io::Result<()> {
+/// lands below `to`, links are left out as kubectl leaves them out, and nothing is written through one that is there. Its names
+/// are not shown as they are: a terminal would obey them.
+pub(super) fn unpack(source: impl io::Read, prefix: &Path, to: &Path) -> io::Result<()> {
     let mut archive = tar::Archive::new(source);
     for entry in archive.entries()? {
         let mut entry = entry?;
         let path = relative(&entry.path()?);
         let Ok(inside) = path.strip_prefix(prefix) else {
-            eprintln!("warning: skipping {}: it is not below {}", path.display(), prefix.display());
+            eprintln!("warning: skipping {path:?}: it is not below {}", prefix.display());
             continue;
         };
         let target = if inside.as_os_str().is_empty() { to.to_owned() } else { to.join(inside) };
         let through_link = target.ancestors().take_while(|a| *a != to).any(Path::is_symlink);
         if through_link {
-            eprintln!("warning: skipping {}: a link is in its way", path.display());
+            eprintln!("warning: skipping {path:?}: a link is in its way");
             continue;
         }
         match entry.header().entry_type() {
@@ -244,7 +245,7 @@ fn unpack(source: impl io::Read, prefix: &Path, to: &Path) -> io::Result<()> {
                 let mut file = std::fs::File::create(&target)?;
                 io::copy(&mut entry, &mut file)?;
             }
-            _ => eprintln!("warning: skipping {}: neither a file nor a folder", path.display()),
+            _ => eprintln!("warning: skipping {path:?}: neither a file nor a folder"),
         }
     }
     // The other end's tar may say more than the archive needs.

@@ -57,7 +57,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
 fn service(args: &Args, target: &Target, object: &Object) -> Result<Object, String> {
     let ports = match args.port {
         Some(port) => vec![(port, args.protocol.clone())],
-        None => ports(object),
+        None => ports(target, object),
     };
     if ports.is_empty() {
         return Err("couldn't find port via --port flag or introspection".to_owned());
@@ -88,7 +88,7 @@ fn service(args: &Args, target: &Target, object: &Object) -> Result<Object, Stri
 
 /// The labels by which the object's Pods are found.
 fn selector(target: &Target, object: &Object) -> Result<Map<String, Value>, String> {
-    let path = match target.kind.kind {
+    let path = match target.kind.built_in() {
         "Pod" => "metadata.labels",
         "Service" => "spec.selector",
         _ if object.at("spec.selector.matchExpressions").is_some() => {
@@ -101,13 +101,13 @@ fn selector(target: &Target, object: &Object) -> Result<Map<String, Value>, Stri
 }
 
 /// The containers' ports, or a Service's own.
-fn ports(object: &Object) -> Vec<(u16, String)> {
+fn ports(target: &Target, object: &Object) -> Vec<(u16, String)> {
     let of = |port: &Value, field: &str| {
         let number = port[field].as_u64().and_then(|n| u16::try_from(n).ok());
         number.map(|n| (n, port["protocol"].as_str().unwrap_or("TCP").to_owned()))
     };
     let list = |path: &str| object.at(path).and_then(Value::as_array).cloned().unwrap_or_default();
-    if object.kind() == "Service" {
+    if target.kind.built_in() == "Service" {
         return list("spec.ports").iter().filter_map(|port| of(port, "port")).collect();
     }
     let containers = [list("spec.containers"), list("spec.template.spec.containers")].concat();

@@ -60,14 +60,15 @@ impl Args {
     }
 
     fn layout(&self, targets: &[Target]) -> Layout {
-        let kinds: std::collections::BTreeSet<&str> = targets.iter().map(|t| t.kind.kind).collect();
+        let mut others = targets.iter().skip(1).map(|target| target.kind);
+        let several = others.any(|kind| !std::ptr::eq(kind, targets[0].kind));
         Layout {
             wide: matches!(self.output, Some(Format::Wide)),
             namespaces: self.selection.all_namespaces,
             no_headers: self.no_headers,
             show_labels: self.show_labels,
             label_columns: self.label_columns.clone(),
-            prefix: self.show_kind || kinds.len() > 1,
+            prefix: self.show_kind || several,
         }
     }
 }
@@ -162,7 +163,7 @@ fn tables(args: &Args, targets: &[Target], groups: &[(&Target, Vec<Object>)]) {
     let mut at = 0;
     while at < groups.len() {
         let kind = groups[at].0.kind;
-        let run = groups[at..].iter().take_while(|(target, _)| target.kind.kind == kind.kind);
+        let run = groups[at..].iter().take_while(|(target, _)| std::ptr::eq(target.kind, kind));
         let mut rows: Vec<Vec<String>> = Vec::new();
         let mut next = at;
         for (_, objects) in run {

@@ -19,11 +19,13 @@ mod debug;
 mod delete;
 mod describe;
 mod diff;
+mod doctor;
 mod edit;
 mod error;
 mod events;
 mod exec;
 mod expose;
+pub mod fuzz;
 mod get;
 mod image;
 mod inspect;
@@ -52,6 +54,7 @@ mod version;
 mod wait;
 mod write;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -154,6 +157,8 @@ pub enum Command {
     Trace(trace::Args),
     /// Copy the server's store to a file, while it serves
     Backup(backup::Args),
+    /// Tell which protections of this host and its cluster are in force, and why others are not
+    Doctor(doctor::Args),
     /// List the kinds of objects
     ApiResources(api_resources::Args),
     /// Print the versions of client and server
@@ -179,6 +184,7 @@ impl Command {
                 | Top(_)
                 | Trace(_)
                 | Backup(_)
+                | Doctor(_)
                 | Version(_)
         )
     }
@@ -219,6 +225,7 @@ async fn dispatch(command: Command, session: &Session) -> Outcome {
         Command::Inspect(args) => inspect::run(args, session).await,
         Command::Trace(args) => trace::run(args, session).await,
         Command::Backup(args) => backup::run(args, session).await,
+        Command::Doctor(args) => doctor::run(args, session).await,
         Command::ApiResources(args) => api_resources::run(args).await,
         Command::Patch(args) => patch::run(args, session).await,
         Command::Replace(args) => replace::run(args, session).await,
@@ -274,6 +281,7 @@ pub struct Session {
     pub namespace: String,
     /// Whether argv named the namespace.
     pub namespace_given: bool,
+    socket: PathBuf,
 }
 
 impl Session {
@@ -281,10 +289,16 @@ impl Session {
     fn open(global: Global) -> Result<Session, error::Failure> {
         let address: rpc::Address = global.server.parse().map_err(error::Failure::usage)?;
         Ok(Session {
+            socket: address.0.clone(),
             client: rpc::client(address, "kubectl"),
             namespace_given: global.namespace.is_some(),
             namespace: global.namespace.unwrap_or_else(|| "default".into()),
         })
+    }
+
+    /// Where the server is.
+    pub fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// A request on one kind; the namespace is left out where the kind has none.

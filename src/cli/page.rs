@@ -3,10 +3,28 @@
 //! A column is as wide as the widest of its cells in consecutive lines that have it; the last cell of a line belongs to
 //! no column. It is the layout of Go's `text/tabwriter`, which kubectl uses.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 /// Spaces between two columns.
 const GAP: usize = 2;
+
+/// Text of other people's, for a terminal: control characters are written as `^[`, and do nothing. Tabs and line ends stay.
+pub fn plain(text: &str) -> Cow<'_, str> {
+    let harmless = |c: char| !c.is_control() || c == '\n' || c == '\t';
+    if text.chars().all(harmless) {
+        return text.into();
+    }
+    let mut plain = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match c {
+            c if harmless(c) => plain.push(c),
+            // As terminals show them: the letter 64 above; those above 127 by their number.
+            c if c.is_ascii() => plain.extend(['^', char::from((c as u8) ^ 0x40)]),
+            c => plain.extend(c.escape_unicode()),
+        }
+    }
+    plain.into()
+}
 
 #[derive(Default)]
 pub struct Page {
@@ -17,7 +35,7 @@ impl Page {
     /// One line of cells, `level` steps in. A text of several lines makes several.
     pub fn line(&mut self, level: usize, cells: impl AsRef<str>) {
         for line in cells.as_ref().split('\n') {
-            self.lines.push(format!("{}{line}", "  ".repeat(level)));
+            self.lines.push(format!("{}{}", "  ".repeat(level), plain(line)));
         }
     }
 
@@ -61,7 +79,16 @@ fn widths(lines: &[Vec<&str>]) -> Vec<Vec<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use super::Page;
+    use super::{Page, plain};
+
+    #[test]
+    fn nobody_else_writes_to_the_terminal() {
+        assert_eq!(plain("as it is,\tand\nso on: ü"), "as it is,\tand\nso on: ü");
+        assert_eq!(plain("\u{1b}]0;title\u{7}\u{1b}[2J\r\u{7f}\u{9b}1A"), "^[]0;title^G^[[2J^M^?\\u{9b}1A");
+        let mut page = Page::default();
+        page.line(0, "Message:\t\u{1b}[2Jgone");
+        assert_eq!(page.to_string(), "Message:  ^[[2Jgone\n");
+    }
 
     #[test]
     fn columns_line_up_with_their_neighbours_alone() {

@@ -43,7 +43,7 @@ pub async fn one(session: &Session, word: &str) -> Result<Object, Failure> {
 
 /// The Pods of an object, the one to be preferred first.
 pub async fn behind(session: &Session, kind: &'static Kind, object: Object) -> Result<Vec<Object>, Failure> {
-    let selector = match kind.kind {
+    let selector = match kind.built_in() {
         "Pod" => return Ok(vec![object]),
         "Service" => object.at("spec.selector").and_then(Value::as_object).map(LabelSelector::from_map),
         _ => LabelSelector::from_optional_json(object.at("spec.selector"))?,

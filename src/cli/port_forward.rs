@@ -42,7 +42,7 @@ struct Forward {
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
     let (kind, object) = pods::named(session, &args.to).await?;
-    let service = (kind.kind == "Service").then(|| object.clone());
+    let service = (kind.built_in() == "Service").then(|| object.clone());
     let pods = pods::behind(session, kind, object).await?;
     let pod = pods.into_iter().find(|pod| pod.0["status"]["phase"] == "Running");
     let pod = Arc::new(pod.ok_or_else(|| {

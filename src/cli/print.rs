@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{error::Failure, jsonpath, target};
+use super::{error::Failure, jsonpath, page::plain, target};
 use crate::api::{Kind, Object, yaml};
 
 /// What `-o` says.
@@ -126,14 +126,15 @@ pub struct Table {
 impl Table {
     /// Lines of the rows: columns three spaces apart, the last one unpadded.
     pub fn render(&mut self, rows: &[Vec<String>]) -> String {
-        for row in rows {
+        let rows: Vec<Vec<_>> = rows.iter().map(|row| row.iter().map(|cell| plain(cell)).collect()).collect();
+        for row in &rows {
             self.widths.resize(self.widths.len().max(row.len()), 0);
             for (width, cell) in self.widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.chars().count());
             }
         }
         let mut text = String::new();
-        for row in rows {
+        for row in &rows {
             let last = row.len().saturating_sub(1);
             for (at, (cell, width)) in row.iter().zip(&self.widths).enumerate() {
                 // Writing to a String cannot fail.

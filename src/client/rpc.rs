@@ -22,6 +22,7 @@ use tokio::{
     net::UnixStream,
     sync::{Mutex, mpsc},
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{Client, Stream, Transport, tls};
 use crate::api::{
@@ -142,12 +143,15 @@ impl Rpc {
         let stream = TokioIo::new(self.dialled().await?);
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(stream).await.map_err(|e| self.unreachable(e))?;
-        tokio::spawn(connection.with_upgrades());
+        // Until there is an answer it ends with whoever waits for it; then with the answer's body, or what it is upgraded to.
+        let connection = AbortOnDropHandle::new(tokio::spawn(connection.with_upgrades()));
         let request = HttpRequest::get(path).header(header::HOST, "localhost");
         let request = headers.iter().fold(request, |request, (name, value)| request.header(name, *value));
         let mut request = request.body(Empty::<Bytes>::new()).map_err(|e| Status::bad_request(e.to_string()))?;
         request.headers_mut().extend(self.way.headers());
-        sender.send_request(request).await.map_err(|e| self.unreachable(e))
+        let answer = sender.send_request(request).await.map_err(|e| self.unreachable(e))?;
+        connection.detach();
+        Ok(answer)
     }
 
     fn unreachable(&self, why: impl std::fmt::Display) -> Status {

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::encryption::{self, EncryptionArgs};
 use super::endpoint::{self, EndpointArgs};
 use super::paths::Paths;
+use super::private;
 use super::requests::RequestArgs;
 use crate::{
     api::{self, Env, yaml},
@@ -247,11 +248,17 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// Starts everything; when this returns, the socket answers.
     /// `isolated`: it is for one machine's own use.
-    pub async fn start(args: &ControlPlaneArgs, paths: &Paths, isolated: bool) -> anyhow::Result<ControlPlane> {
+    pub async fn start(
+        args: &ControlPlaneArgs,
+        paths: &Paths,
+        isolated: bool,
+        confinement: server::Confinement,
+    ) -> anyhow::Result<ControlPlane> {
         // What is wrong with a file is told before anything starts.
         let scheduling = args.scheduler_config.as_deref().map(scheduler_config).transpose()?.unwrap_or_default();
         let scheduling = Arc::new(scheduling);
         // 1. The store.
+        private::tighten(paths, None)?;
         let file = paths.store();
         if let Some(backup) = &args.restore {
             store::restore(backup, &file).with_context(|| format!("--restore {}", backup.display()))?;
@@ -277,6 +284,7 @@ impl ControlPlane {
         let pod_security = args.admission_control_config_file.as_deref().map(pod_security).transpose()?;
         let mut config = server::Config {
             service_cidrs,
+            cluster_cidrs: args.cluster_cidr.clone(),
             tokens,
             oidc,
             toleration_seconds,
@@ -284,6 +292,7 @@ impl ControlPlane {
             encryption,
             audit: args.requests.audit(&env)?,
             limits: args.requests.limits()?,
+            confinement,
             ..server::Config::default()
         };
         let endpoint::Endpoint { tls, reach, keeper } =

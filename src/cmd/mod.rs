@@ -1,12 +1,15 @@
 //! The processes: one file each puts the parts together. `main` here turns argv into one of them, or into a client command.
 
 mod agent;
+mod confine;
 mod control_plane;
 mod encryption;
 mod endpoint;
+mod lines;
 mod node;
 mod notify;
 mod paths;
+mod private;
 mod requests;
 mod reset;
 mod server;
@@ -106,7 +109,10 @@ pub fn main() -> ExitCode {
         Command::Up(args) => process(up::run(args)),
         Command::Agent(args) => process(agent::run(args, argv.global)),
         Command::Reset(args) => process(reset::run(args)),
-        Command::Server(args) => process(server::run(args)),
+        Command::Server(args) => logged(|| {
+            let confined = server::confined(&args)?;
+            run(server::run(args, confined))
+        }),
         Command::Kubeconfig(args) => endpoint::print(args, argv.global),
         Command::Client(command) => return cli::main(command, argv.global),
     };
@@ -119,19 +125,45 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Runs a long-lived process on a small thread pool; its log goes to standard error.
+/// Libraries that would log what goes over the wire, tokens and Secrets with it, whatever level is asked for (CVE-2019-11250).
+const WIRES: &[&str] = &["jsonrpsee", "h2", "hyper", "rustls", "tungstenite", "tokio_tungstenite", "soketto"];
+
+/// A long-lived process.
 fn process(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    logged(|| run(task))
+}
+
+/// Has the log go to standard error, and room for connections.
+fn logged(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
     // Levels as in `info,podwright=debug`.
     let levels = match std::env::var("PODWRIGHT_LOG") {
         Ok(words) if !words.is_empty() => words.parse().with_context(|| format!("PODWRIGHT_LOG={words}"))?,
         _ => Targets::new().with_default(LevelFilter::INFO),
     };
+    let levels = WIRES.iter().fold(levels, |levels, target| levels.with_target(*target, LevelFilter::INFO));
     // A log that goes to a file holds no colours.
     let colours = std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(colours);
+    let log = tracing_subscriber::fmt::layer();
+    let log = log.with_writer(move || lines::Lines { colours }).with_target(false).with_ansi(colours);
     tracing_subscriber::registry().with(levels).with(log).init();
+    if let Err(why) = podwright_runtime::sys::own::raise_descriptor_limit() {
+        tracing::warn!("the limit of open descriptors stays as it is: setrlimit RLIMIT_NOFILE: {why}");
+    }
+    work()
+}
+
+/// For each thread of the pool: a document of a request, nested as deeply as a parser lets it be, is read far down the stack of a
+/// connection. Only what is used of it takes memory.
+const STACK: usize = 8 << 20;
+
+/// Runs a task on a small thread pool.
+fn run(task: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .thread_stack_size(STACK)
+        .enable_all()
+        .build()?;
     let outcome = runtime.block_on(task);
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     // Only now has the last task recorded what it did.

@@ -17,7 +17,13 @@ use super::paths::Paths;
 use crate::{
     api::{Env, Status},
     client::Client,
-    node::{Agent, Config, Parts, pods_of},
+    node::{
+        Agent, Config, Parts,
+        admission::sysctls::Sysctls,
+        kernel_release, pods_of,
+        storage::{Thresholds, pressure},
+        users::IdPool,
+    },
     proxy::{self, Proxy, ProxyConfig, Relay, Sources},
 };
 
@@ -51,12 +57,24 @@ pub struct NodeArgs {
     /// How many processes a Pod may have [default: no limit]
     #[arg(long, value_name = "N")]
     pub pod_max_pids: Option<u64>,
+    /// Sysctls that Pods may set beside the safe ones: a trailing * matches any suffix; only namespaced sysctls
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// The host's ids for Pods with users of their own, as in /etc/subuid [default: of 65536 on, for twice --max-pods]
+    #[arg(long, value_name = "FIRST:COUNT")]
+    pub userns_range: Option<IdPool>,
     /// Labels of the Node
     #[arg(long, value_delimiter = ',', value_name = "KEY=VALUE")]
     pub node_labels: Vec<String>,
     /// The folder of static Pods' manifests [default: /etc/podwright/manifests, or manifests in --state-dir]
     #[arg(long, value_name = "DIR")]
     pub pod_manifests: Option<PathBuf>,
+    /// What must stay free of the disks, else Pods are evicted, and none is taken: SIGNAL<QUANTITY or SIGNAL<PERCENT%, by
+    /// commas; signals are nodefs.available, nodefs.inodesFree (volumes, logs, writable layers), imagefs.available and
+    /// imagefs.inodesFree; empty for none [default: nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,
+    /// imagefs.inodesFree<5%; with --isolated nodefs.available<16Mi,nodefs.inodesFree<1k]
+    #[arg(long, value_name = "THRESHOLDS")]
+    pub eviction_hard: Option<Thresholds>,
     /// Do not record kernel operations; `trace` then tells the control plane's steps alone
     #[arg(long)]
     pub no_journal: bool,
@@ -106,6 +124,7 @@ impl Node {
         // 1. What was asked for.
         let (name, labels, shim) = (name(args)?, labels(args)?, shim()?);
         check_resolv_conf(&args.resolv_conf)?;
+        sysctls(args)?;
         // 2. Images, whose lock says that no other agent is on these folders.
         let images = paths.images();
         let images = tokio::task::spawn_blocking(move || ImageStore::open(&images)).await;
@@ -116,6 +135,7 @@ impl Node {
             run_dir: paths.shims(),
             cgroup_root: paths.cgroup_root.clone(),
             shim,
+            birth_timeout: podwright_runtime::BIRTH,
         };
         let runtime = Runtime::open(config).await.context("opening the runtime")?;
         // 4. All that stands on it.
@@ -192,6 +212,13 @@ impl Node {
             labels,
             remove_at_exit: args.isolated,
             by_name,
+            eviction_hard: match &args.eviction_hard {
+                Some(thresholds) => thresholds.clone(),
+                None if args.isolated => pressure::ISOLATED.parse().map_err(anyhow::Error::msg)?,
+                None => Thresholds::default(),
+            },
+            sysctls: sysctls(args)?,
+            ids: args.userns_range.unwrap_or_else(|| IdPool::for_pods(args.max_pods)),
             ..Config::new(&name, paths.state.clone(), paths.run.clone())
         };
         let env = Env::system();
@@ -265,6 +292,12 @@ fn check_controllers(args: &NodeArgs, runtime: &Runtime) -> anyhow::Result<()> {
         missing.join(", ")
     );
     Ok(())
+}
+
+/// What Pods may set on this kernel.
+fn sysctls(args: &NodeArgs) -> anyhow::Result<Sysctls> {
+    Sysctls::new(&kernel_release(), &args.allowed_unsafe_sysctls)
+        .map_err(|why| anyhow::anyhow!("--allowed-unsafe-sysctls: {why}"))
 }
 
 /// A file that was named must be there; a host without name servers may lack its own.

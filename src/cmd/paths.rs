@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use sha2::{Digest, Sha256};
 
+use super::private;
+
 /// Where a server keeps things if it is not told.
 pub const STATE: &str = "/var/lib/podwright";
 /// The administrator's kubeconfig, in the state folder.
@@ -53,8 +55,10 @@ impl StateArgs {
                 }
             }
         };
-        make(&paths.state)?;
-        make(&paths.run)?;
+        for folder in [&paths.state, &paths.run] {
+            make(folder)?;
+            private::folder(folder, None)?;
+        }
         Ok(paths)
     }
 }

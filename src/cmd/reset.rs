@@ -70,6 +70,7 @@ async fn pods(paths: &Paths) -> Vec<anyhow::Error> {
             run_dir: paths.shims(),
             cgroup_root: paths.cgroup_root.clone(),
             shim: shim()?,
+            birth_timeout: podwright_runtime::BIRTH,
         };
         Runtime::open(config).await.context("opening the runtime")
     };

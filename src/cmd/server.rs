@@ -1,24 +1,61 @@
 //! `podwright server`: the control plane alone.
 
 use super::{
+    confine::{self, Files, folder_of},
     control_plane::{ControlPlane, ControlPlaneArgs},
     notify,
-    paths::StateArgs,
+    paths::{Paths, StateArgs},
     shutdown,
 };
+use crate::server::Confinement;
 
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     state: StateArgs,
+    /// Run as this user: the server's files are given to this user, who must be able to read the configured ones. Whoever runs
+    /// it, capabilities, other files and the system calls that a server never makes are given up
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
     #[command(flatten)]
     control_plane: ControlPlaneArgs,
 }
 
-pub async fn run(args: Args) -> anyhow::Result<()> {
-    let stop = shutdown::on_signals()?;
+/// A server that may do no more than it must, ready to be run.
+pub struct Confined {
+    paths: Paths,
+    confinement: Confinement,
+}
+
+/// Gives up what a server does not need. To be called before there are threads.
+pub fn confined(args: &Args) -> anyhow::Result<Confined> {
     let paths = args.state.paths()?;
-    let control_plane = ControlPlane::start(&args.control_plane, &paths, false).await?;
+    let confinement = confine::confine(args.user.as_deref(), &paths, &files(&args.control_plane))?;
+    Ok(Confined { paths, confinement })
+}
+
+/// What the flags name: those that are read once, and the folders of those that are read again or written.
+fn files(args: &ControlPlaneArgs) -> Files {
+    let once = [
+        &args.restore,
+        &args.token_auth_file,
+        &args.admission_control_config_file,
+        &args.scheduler_config,
+        &args.encryption.encryption_provider_config,
+        &args.requests.audit_policy_file,
+    ];
+    let again = [&args.oidc.oidc_ca_file, &args.oidc.oidc_jwks_file].into_iter().flatten();
+    let audit = args.requests.audit_log_path.iter().filter(|path| path.as_os_str() != "-");
+    Files {
+        read: once.into_iter().flatten().cloned().chain(again.map(|file| folder_of(file))).collect(),
+        write: audit.map(|file| folder_of(file)).collect(),
+    }
+}
+
+pub async fn run(args: Args, confined: Confined) -> anyhow::Result<()> {
+    let stop = shutdown::on_signals()?;
+    let Confined { paths, confinement } = confined;
+    let control_plane = ControlPlane::start(&args.control_plane, &paths, false, confinement).await?;
     tracing::info!("serving on unix://{}", paths.socket().display());
     notify::ready();
     stop.cancelled().await;

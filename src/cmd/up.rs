@@ -7,7 +7,7 @@ use super::{
     paths::StateArgs,
     shutdown,
 };
-use crate::client::rpc;
+use crate::{client::rpc, server::Confinement};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -19,11 +19,14 @@ pub struct Args {
     node: NodeArgs,
 }
 
+/// The node needs root's rights, and shares the process: nothing of the server can be dropped.
+const HERE: Confinement = Confinement { runs_node: true, landlock: false };
+
 /// 1. the control plane, 2. the node against its socket, 3. wait for a signal, 4. the node ends, then the control plane.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
     let paths = args.state.paths()?;
-    let control_plane = ControlPlane::start(&args.control_plane, &paths, args.node.isolated).await?;
+    let control_plane = ControlPlane::start(&args.control_plane, &paths, args.node.isolated, HERE).await?;
     let client = rpc::client(rpc::Address(paths.socket()), "kubelet");
     let ranges = &args.control_plane.service_cidr;
     let node = match Node::start(&args.node, ranges, &paths, client, ServerAt::Here).await {

@@ -139,11 +139,15 @@ fn unseen(catalog: &Catalog, object: &Partial) -> Vec<Guard> {
 /// What an object needs, given what has become of each of its owners, the objects that name it as their owner, and what
 /// must hold at the server for these to be all.
 pub fn plan(item: &Item, owners: &[Owner], dependents: &[Item], all: Vec<Guard>) -> Plan {
+    // In another namespace than its own an object owns nothing, whatever is written there; one of the cluster owns everywhere.
+    let namespace = &item.object.metadata.namespace;
+    let is_own = |dependent: &&Item| namespace.is_none() || dependent.object.metadata.namespace == *namespace;
+    let dependents: Vec<Item> = dependents.iter().filter(is_own).cloned().collect();
     match &*item.object {
-        object if orphans(object) => orphan(item, dependents, all),
-        object if waits(object) => wait(item, dependents, all),
+        object if orphans(object) => orphan(item, &dependents, all),
+        object if waits(object) => wait(item, &dependents, all),
         object if meta::is_terminating(&object.metadata) => Plan::default(),
-        _ => collect(item, owners, dependents),
+        _ => collect(item, owners, &dependents),
     }
 }
 

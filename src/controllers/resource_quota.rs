@@ -108,7 +108,7 @@ fn objects(world: &World, kind: &Kind, namespace: &str) -> Vec<Object> {
         objects.iter().filter_map(|object| Object::from_typed(&**object).ok()).collect()
     }
     let informers = &world.informers;
-    match kind.kind {
+    match kind.built_in() {
         "Pod" => untyped(informers.pods.list_namespace(namespace)),
         "Service" => untyped(informers.services.list_namespace(namespace)),
         _ => untyped(informers.persistent_volume_claims.list_namespace(namespace)),

@@ -42,6 +42,14 @@ pub fn conditions(
 
     let mut all: Vec<PodCondition> = own.into_iter().map(|s| condition(pod, s, old, now)).collect();
     all.extend(resize(&seen.resize, old, now));
+    if seen.disrupted {
+        let why = Said {
+            reason: Some("TerminationByKubelet"),
+            message: status.message.clone(),
+            ..said("DisruptionTarget", true)
+        };
+        all.push(condition(pod, why, old, now));
+    }
     let own = |kind: &str| [PENDING, IN_PROGRESS].contains(&kind) || all.iter().any(|own| own.type_ == kind);
     let foreign = old.iter().filter(|c| !own(&c.type_)).cloned();
     let foreign: Vec<PodCondition> = foreign.collect();

@@ -11,6 +11,7 @@ use super::{
     backoff::Backoff,
     observed::{Attempt, Exit, Failure, Observed},
     spec::Part,
+    storage::{Disks, Thresholds, Usage},
     usage::meter::Sample,
 };
 
@@ -175,6 +176,17 @@ pub trait Executor: Send + Sync + 'static {
     /// The counters of the node and of all containers that run now. `pods`: those that are bound to the node, as the server
     /// shows them.
     async fn usage(&self, pods: &[Arc<Pod>]) -> Sample;
+
+    /// What the Pod has on disk; `None`: it cannot be told.
+    async fn storage(&self, _pod: &Pod) -> Option<Usage> {
+        None
+    }
+    /// The room on the disks.
+    async fn disks(&self) -> Disks {
+        Disks::default()
+    }
+    /// Removes from the disks what nobody needs any more, and images that nobody uses until nothing falls below these.
+    async fn reclaim(&self, _thresholds: &Thresholds) {}
 
     /// What of the Pod's wishes this machine cannot fulfil; said once per Pod.
     fn shortcomings(&self, pod: &Pod) -> Vec<String>;

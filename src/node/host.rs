@@ -1,10 +1,10 @@
 //! What the host is: CPUs, memory, disk, kernel, ids; read once.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use k8s_openapi::{api::core::v1::NodeSystemInfo, apimachinery::pkg::api::resource::Quantity};
 
-use super::admission::Allocatable;
+use super::{admission::Allocatable, storage::Thresholds};
 
 pub const VERSION: &str = concat!("v1.35.0+podwright-", env!("CARGO_PKG_VERSION"));
 
@@ -13,8 +13,10 @@ pub struct Machine {
     pub cpus: i64,
     /// Bytes.
     pub memory: i64,
-    /// Bytes of the disk that holds `/`.
+    /// Bytes of the disk that holds what Pods write.
     pub storage: i64,
+    /// What of it no Pod can count on: below that much, Pods are evicted.
+    pub storage_reserved: i64,
     pub info: NodeSystemInfo,
 }
 
@@ -22,19 +24,55 @@ fn line(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
+/// As `uname -r` tells it.
+pub fn kernel() -> String {
+    line("/proc/sys/kernel/osrelease")
+}
+
+/// Major and minor version, of `6.1.0-13-amd64` 6 and 1; zero what cannot be read, so that nothing is taken to be safe.
+pub fn version(kernel: &str) -> (u32, u32) {
+    let mut numbers = kernel.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Whether Pods' volumes can be shown to users of a Pod's own: Secrets are on a tmpfs. `runtime`: whether it has the rest.
+pub fn user_namespaces(kernel: &str, runtime: Result<(), String>) -> Result<(), String> {
+    match version(kernel) >= (6, 3) {
+        true => runtime,
+        false => Err(format!("Linux {kernel} has no idmapped mounts of tmpfs, which are of 6.3")),
+    }
+}
+
+/// Whether containers can be confined by AppArmor profiles; if not, why, in upstream's words.
+pub fn app_armor() -> Result<(), String> {
+    match line("/sys/module/apparmor/parameters/enabled").starts_with('Y') {
+        true => Err("this node's runtime does not set AppArmor profiles".to_owned()),
+        false => Err("AppArmor is not enabled on the host".to_owned()),
+    }
+}
+
+/// Whether containers can be given SELinux labels; if not, why.
+pub fn se_linux() -> Result<(), String> {
+    match line("/sys/fs/selinux/enforce").is_empty() {
+        true => Err("SELinux is not enabled on the host".to_owned()),
+        false => Err("this node's runtime does not set SELinux labels".to_owned()),
+    }
+}
+
 impl Machine {
-    pub fn read() -> Machine {
+    /// `disk`: a folder of the disk that holds what Pods write.
+    pub fn read(disk: &Path, eviction_hard: &Thresholds) -> Machine {
         let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as i64);
         let meminfo = line("/proc/meminfo");
         let total = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
-        let storage = rustix::fs::statvfs("/").map_or(0, |s| (s.f_blocks * s.f_frsize) as i64);
+        let storage = rustix::fs::statvfs(disk).map_or(0, |s| (s.f_blocks * s.f_frsize) as i64);
         let release = line("/etc/os-release");
         let pretty = release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME=")).unwrap_or("Linux");
         let info = NodeSystemInfo {
             architecture: architecture().to_owned(),
             boot_id: line("/proc/sys/kernel/random/boot_id"),
             container_runtime_version: format!("podwright://{}", env!("CARGO_PKG_VERSION")),
-            kernel_version: line("/proc/sys/kernel/osrelease"),
+            kernel_version: kernel(),
             kube_proxy_version: String::new(),
             kubelet_version: VERSION.to_owned(),
             machine_id: line("/etc/machine-id"),
@@ -43,17 +81,18 @@ impl Machine {
             swap: None,
             system_uuid: line("/sys/class/dmi/id/product_uuid"),
         };
-        Machine { cpus, memory: total.unwrap_or(0_i64) * 1024, storage, info }
+        let storage_reserved = eviction_hard.reserved(storage);
+        Machine { cpus, memory: total.unwrap_or(0_i64) * 1024, storage, storage_reserved, info }
     }
 
     /// What a hollow node claims to be.
     pub fn hollow() -> Machine {
-        let real = Machine::read();
-        Machine { cpus: 32, memory: 256 << 30, storage: 1 << 40, info: real.info }
+        let real = Machine::read(Path::new("/"), &Thresholds::default());
+        Machine { cpus: 32, memory: 256 << 30, storage: 1 << 40, storage_reserved: 0, info: real.info }
     }
 
-    /// Capacity, and allocatable alike, as a Node says it.
-    pub fn resources(&self, max_pods: u32) -> BTreeMap<String, Quantity> {
+    /// Capacity, as a Node says it.
+    pub fn capacity(&self, max_pods: u32) -> BTreeMap<String, Quantity> {
         BTreeMap::from([
             ("cpu".to_owned(), Quantity(self.cpus.to_string())),
             ("memory".to_owned(), Quantity(format!("{}Ki", self.memory / 1024))),
@@ -62,11 +101,17 @@ impl Machine {
         ])
     }
 
+    /// Allocatable, likewise.
+    pub fn allocatable_resources(&self, max_pods: u32) -> BTreeMap<String, Quantity> {
+        let storage = self.storage - self.storage_reserved;
+        Machine { storage, ..self.clone() }.capacity(max_pods)
+    }
+
     pub fn allocatable(&self, max_pods: u32) -> Allocatable {
         Allocatable {
             cpu_millis: self.cpus * 1000,
             memory: self.memory,
-            storage: self.storage,
+            storage: self.storage - self.storage_reserved,
             pods: max_pods as usize,
         }
     }

@@ -9,12 +9,14 @@
 //! ```
 //!
 //! Reading order: `spec`, `observed`, `plan`, `worker`, `status`, then `executor` and `machine`; `translate` is the only
-//! place where a manifest becomes runtime words; `sessions` serves logs, exec, attach, port-forward, images, inspect, trace;
-//! `usage` measures what containers use.
+//! place where a manifest becomes runtime words; `sessions` serves logs, exec, attach, port-forward, images, inspect, trace, and
+//! `residents` says which Pod an object of the API means there; `usage` measures what containers use; `storage` evicts who
+//! fills the disk.
 
 pub mod admission;
 pub mod backoff;
 pub mod conditions;
+mod disk;
 pub mod events;
 pub mod executor;
 mod hollow;
@@ -32,6 +34,7 @@ pub mod publish;
 pub mod qos;
 mod register;
 pub mod remembered;
+pub mod residents;
 pub mod resize;
 pub mod sessions;
 pub mod spec;
@@ -39,10 +42,12 @@ pub mod start;
 pub mod static_pods;
 pub mod status;
 mod stop;
+pub mod storage;
 pub mod translate;
 pub mod unreadable;
 pub mod unsupported;
 pub mod usage;
+pub mod users;
 pub mod volumes;
 mod worker;
 
@@ -61,13 +66,17 @@ use crate::{
     api::{Env, Status},
     client::{Client, Informer, Recorder},
 };
+use admission::{protections::Protections, sysctls::Sysctls};
 use executor::Executor;
 use machine::{Machine, Places, leftovers::Leftovers};
+use residents::Residents;
 use status::Host;
 use translate::{env::Facts, files::Names};
+use users::{IdPool, Users};
 use volumes::{Tokens, Volumes};
 
 pub use hollow::Hollow;
+pub use host::kernel as kernel_release;
 
 /// How an agent is set up.
 #[derive(Clone, Debug)]
@@ -104,6 +113,12 @@ pub struct Config {
     pub remove_at_exit: bool,
     /// ConfigMaps and Secrets are read one by one: the agent may read those of its own Pods alone, not list them all.
     pub by_name: bool,
+    /// What must stay free of the disks, else Pods are evicted.
+    pub eviction_hard: storage::Thresholds,
+    /// What Pods may set.
+    pub sysctls: Sysctls,
+    /// The ids of the host that Pods with users of their own get.
+    pub ids: IdPool,
 }
 
 impl Config {
@@ -126,6 +141,9 @@ impl Config {
             labels: Vec::new(),
             remove_at_exit: false,
             by_name: false,
+            eviction_hard: storage::Thresholds::default(),
+            sysctls: Sysctls::safe(&host::kernel()),
+            ids: IdPool::for_pods(110),
         }
     }
 }
@@ -158,6 +176,10 @@ pub struct Shared {
     pub stop: CancellationToken,
     /// For who measures what containers use.
     pub started: usage::Started,
+    /// By whom the objects of the API are found.
+    pub residents: Arc<Residents>,
+    /// Whether the disks are too full to take Pods.
+    pub pressure: storage::Pressure,
 }
 
 impl std::fmt::Debug for Shared {
@@ -177,7 +199,7 @@ impl Agent {
     pub async fn run(config: Config, parts: Parts, shutdown: CancellationToken) -> Result<(), Status> {
         let Parts { client, pods: wanted, runtime, images, network, env } = parts;
         let client = client.named("kubelet");
-        let host = host::Machine::read();
+        let host = host::Machine::read(&config.state_dir, &config.eviction_hard);
         let objects = Arc::new(objects::Objects::new(client.clone(), config.by_name));
         let tokens = Tokens::new(client.clone(), env.clone());
         let (logs, seccomp, journals) =
@@ -195,12 +217,29 @@ impl Agent {
         if let Some(why) = &runtime.cgroups().devices_refused {
             tracing::warn!("device rules cannot be enforced ({why}): only privileged containers get CAP_MKNOD");
         }
+        let user_namespaces = host::user_namespaces(&host::kernel(), runtime.user_namespaces());
+        let project_quotas = machine::quota::in_force(&user_namespaces, &[volumes.root(), runtime.root()]);
+        match &project_quotas {
+            Ok(()) => tracing::info!("what Pods with users of their own have on disk is counted by project quotas"),
+            Err(why) => tracing::info!("what Pods have on disk is counted by walking: {why}"),
+        }
+        let protections = Protections {
+            sysctls: config.sysctls.clone(),
+            user_namespaces,
+            app_armor: host::app_armor(),
+            se_linux: host::se_linux(),
+            project_quotas,
+        };
+        let sandboxes = runtime.list().await.into_iter();
+        let living = sandboxes.filter_map(|s| Some((machine::split_sandbox(&s.spec.id).0, s.spec.users?)));
         let machine = Arc::new(Machine {
+            users: Users::of_host(config.ids, living),
             runtime,
+            protections: protections.clone(),
             images,
             network: network.clone(),
             objects: objects.clone(),
-            volumes,
+            volumes: Arc::new(volumes),
             env: env.clone(),
             places: Places {
                 logs: config.log_dir.clone(),
@@ -216,19 +255,33 @@ impl Agent {
                 pod_ips: Vec::new(),
                 cpu_millis: host.cpus * 1000,
                 memory: host.memory,
-                ephemeral_storage: host.storage,
+                ephemeral_storage: host.storage - host.storage_reserved,
             },
             pids_max: config.pod_pids_max,
             missing_controllers,
             scribes: Mutex::default(),
             weights: Default::default(),
+            quotas: Default::default(),
             // An earlier agent may have left some.
             leftovers: Leftovers::new(true),
         });
-        let node = register::Registration::new(client.clone(), env.clone(), &config, host.clone());
+        let pressure = storage::Pressure::default();
+        let node = register::Registration::new(
+            client.clone(),
+            env.clone(),
+            &config,
+            host.clone(),
+            &protections,
+            pressure.subscribe(),
+        );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
-        let sessions =
-            sessions::Sessions { machine: machine.clone(), client: client.clone(), node: config.name.clone() };
+        let residents = Arc::<Residents>::default();
+        let sessions = sessions::Sessions {
+            machine: machine.clone(),
+            residents: residents.clone(),
+            client: client.clone(),
+            node: config.name.clone(),
+        };
 
         let run = async {
             node.register().await;
@@ -241,17 +294,20 @@ impl Agent {
                 client: client.clone(),
                 recorder,
                 executor: machine.clone(),
-                host: Host { addresses: config.addresses.clone() },
+                host: Host::new(&config.addresses),
                 config: config.clone(),
                 stop: shutdown.clone(),
                 started: usage::Started::default(),
+                residents,
+                pressure: pressure.clone(),
             });
+            storage::glance(&shared).await;
             tokio::spawn(node.clone().heartbeat());
             node.ready().await;
             let labels = move || nodes.list().first().and_then(|n| n.metadata.labels.clone()).unwrap_or_default();
             objects.synced().await;
             tokio::spawn(usage::run(shared.clone(), wanted.clone()));
-            let pods = pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels));
+            let pods = pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels), protections);
             pods.run(wanted, Some((objects, machine.clone()))).await;
         };
         tokio::select! {
@@ -288,7 +344,23 @@ impl Agent {
     ) -> Result<(), Status> {
         let client = client.named("kubelet");
         let host = host::Machine::hollow();
-        let node = register::Registration::new(client.clone(), env.clone(), &config, host.clone());
+        // Below it there is nothing that a Pod could reach.
+        let protections = Protections {
+            sysctls: config.sysctls.clone(),
+            user_namespaces: Ok(()),
+            app_armor: Ok(()),
+            se_linux: Ok(()),
+            project_quotas: Err("there is no disk".to_owned()),
+        };
+        let pressure = storage::Pressure::default();
+        let node = register::Registration::new(
+            client.clone(),
+            env.clone(),
+            &config,
+            host.clone(),
+            &protections,
+            pressure.subscribe(),
+        );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
         let run = async {
             node.register().await;
@@ -299,17 +371,20 @@ impl Agent {
                 client: client.clone(),
                 recorder,
                 executor: executor(ranges),
-                host: Host { addresses: config.addresses.clone() },
+                host: Host::new(&config.addresses),
                 config: config.clone(),
                 stop: shutdown.clone(),
                 started: usage::Started::default(),
+                residents: Arc::default(),
+                pressure: pressure.clone(),
             });
+            storage::glance(&shared).await;
             tokio::spawn(node.clone().heartbeat());
             node.ready().await;
             let labels = move || nodes.list().first().and_then(|n| n.metadata.labels.clone()).unwrap_or_default();
             let wanted = pods_of(&client, &config.name);
             tokio::spawn(usage::run(shared.clone(), wanted.clone()));
-            let pods = pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels));
+            let pods = pods::Pods::new(shared, host.allocatable(config.max_pods), Box::new(labels), protections);
             pods.run(wanted, None).await;
         };
         tokio::select! {

@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    os::fd::{AsRawFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -28,6 +29,12 @@ pub fn unmount(target: &Path) -> io::Result<()> {
             Err(e) => return Err(e.into()),
         }
     }
+}
+
+/// Binds what is held, with all that is mounted below it, onto `target`.
+pub fn bind(held: &OwnedFd, target: &Path) -> io::Result<()> {
+    let source = format!("/proc/self/fd/{}", held.as_raw_fd());
+    Ok(rustix::mount::mount_bind_recursive(source.as_str(), target)?)
 }
 
 pub fn is_mount(path: &Path) -> bool {

@@ -22,6 +22,8 @@ pub struct Observed {
     /// Taking away everything that the Pod had on this node.
     pub removal: Step,
     pub resize: Resize,
+    /// It ends for the node's sake, not for what it did.
+    pub disrupted: bool,
 }
 
 /// What shall become of the Pod.

@@ -4,7 +4,7 @@ mod grants;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Shared,
-    admission::{Allocatable, admit},
+    admission::{Allocatable, admit, protections::Protections},
     backoff::Backoff,
     events,
     executor::{Found, Happening},
@@ -22,8 +22,9 @@ use super::{
     observed::{Intent, Observed, Stop},
     remembered,
     resize::{Allocation, Allotment},
-    spec::{MIRROR, PodExt},
+    spec::PodExt,
     static_pods::{self, Mirrors},
+    storage::{self, Order},
     unreadable,
     worker::{self, Ended, Handle, News},
 };
@@ -41,6 +42,7 @@ pub struct Pods {
     shared: Arc<Shared>,
     pub(super) allocatable: Allocatable,
     labels: Labels,
+    protections: Protections,
     pub(super) workers: HashMap<String, Handle>,
     finished: mpsc::UnboundedSender<Ended>,
     ended: mpsc::UnboundedReceiver<Ended>,
@@ -53,13 +55,14 @@ pub struct Pods {
 }
 
 impl Pods {
-    pub fn new(shared: Arc<Shared>, allocatable: Allocatable, labels: Labels) -> Pods {
+    pub fn new(shared: Arc<Shared>, allocatable: Allocatable, labels: Labels, protections: Protections) -> Pods {
         let (finished, ended) = mpsc::unbounded_channel();
         let mirrors = Mirrors::new(shared.client.clone());
         Pods {
             shared,
             allocatable,
             labels,
+            protections,
             workers: HashMap::new(),
             finished,
             ended,
@@ -90,6 +93,8 @@ impl Pods {
         for error in self.shared.executor.sweep(living).await {
             tracing::warn!(error, "a remainder of an earlier Pod stays");
         }
+        let (orders, mut asked) = mpsc::unbounded_channel();
+        tokio::spawn(storage::run(self.shared.clone(), orders));
         let mut changes = machine.as_ref().map(|(objects, _)| objects.changes());
         let mut upkeep = tokio::time::interval(UPKEEP);
         loop {
@@ -97,6 +102,7 @@ impl Pods {
                 Some(delta) = deltas.recv() => self.delta(delta),
                 Some(happening) = happenings.recv() => self.happened(happening).await,
                 Some(ended) = self.ended.recv() => self.ended(ended),
+                Some(order) = asked.recv() => self.ordered(order),
                 Some(uid) = self.due.1.recv() => self.replace(&uid).await,
                 Some(statics) = next(&mut folder) => self.statics(statics),
                 Some(changed) = next(&mut changes) => self.poke(|pod| concerns(pod, &changed)),
@@ -150,6 +156,7 @@ impl Pods {
     fn spawn(&mut self, pod: Arc<Pod>, seen: Observed, allocated: Allocation) {
         let uid = pod.uid().to_owned();
         let allotment = Allotment::new(&pod, allocated);
+        self.shared.residents.put(pod.clone());
         let handle = worker::spawn(self.shared.clone(), pod, seen, allotment, self.finished.clone());
         self.workers.insert(uid, handle);
     }
@@ -167,6 +174,7 @@ impl Pods {
         let worker = self.workers.get(&uid);
         let (Some(worker), Some(panic)) = (worker, panic) else {
             self.workers.remove(&uid);
+            self.shared.residents.remove(&uid);
             self.broken.remove(&uid);
             self.grant_pending();
             return;
@@ -195,9 +203,7 @@ impl Pods {
             }
             None => self.begin(pod.clone()),
         }
-        if let Some(mirror) = self.mirrors.of(&pod) {
-            self.tell(uid, News::Mirror(mirror));
-        }
+        self.show(&pod);
         if gone {
             self.tell(uid, News::Gone);
         }
@@ -208,8 +214,16 @@ impl Pods {
             delta.old.filter(|old| delta.new.as_ref().is_none_or(|new| new.metadata.uid != old.metadata.uid));
         if let Some(old) = replaced {
             match old.is_mirror() {
-                true => self.mirrors.gone(&old),
-                false => self.tell(old.uid(), News::Gone),
+                true => {
+                    self.shared.residents.shows_no_more(old.uid());
+                    self.mirrors.gone(&old);
+                }
+                false => {
+                    self.tell(old.uid(), News::Gone);
+                    if old.is_false_mirror() {
+                        self.mirrors.gone(&old);
+                    }
+                }
             }
         }
         if let Some(object) = &delta.unreadable {
@@ -230,7 +244,7 @@ impl Pods {
     fn unreadable(&mut self, object: &Unreadable) {
         let worker = self.workers.get(&object.uid);
         let pod = unreadable::overlay(&worker.map_or_else(Default::default, |w| (*w.pod).clone()), &object.object);
-        if pod.annotation(MIRROR).is_some() {
+        if pod.is_mirror() {
             return;
         }
         let known = (object.uid.clone(), object.why.clone());
@@ -250,8 +264,11 @@ impl Pods {
     fn changed(&mut self, pod: Arc<Pod>) {
         if pod.is_mirror() {
             if let Some(uid) = self.mirrors.seen(&pod) {
-                self.tell(&uid, News::Mirror(pod));
+                self.shown_by(&uid, pod);
             }
+            return;
+        }
+        if pod.is_false_mirror() && self.mirrors.stands_in_the_way(&pod) && !self.workers.contains_key(pod.uid()) {
             return;
         }
         if !self.workers.contains_key(pod.uid()) {
@@ -259,6 +276,7 @@ impl Pods {
         }
         let (uid, over) = (pod.uid().to_owned(), pod.is_terminal());
         if let Some(worker) = self.workers.get_mut(&uid) {
+            self.shared.residents.put(pod.clone());
             worker.pod = pod;
         }
         // What was taken back, or has ended, may make room for others.
@@ -275,7 +293,10 @@ impl Pods {
         if fresh {
             let others = self.others(pod.uid());
             let admitted = allocated.overlay(pod.clone());
-            if let Err(failure) = admit(&admitted, &others, &self.allocatable, &(self.labels)()) {
+            let labels = (self.labels)();
+            let room = storage::pressure::admit(&admitted, *self.shared.pressure.borrow());
+            let admit = || admit(&admitted, &others, &self.allocatable, &labels, &self.protections);
+            if let Err(failure) = room.and_then(|()| admit()) {
                 self.shared.recorder.warning(pod.about(None), &failure.reason, failure.message.clone());
                 let deadline = self.shared.env.now();
                 seen.intent = Intent::Stop(Stop { deadline, grace: 0, failure: Some(failure), remove: false });
@@ -297,8 +318,32 @@ impl Pods {
             if !self.workers.contains_key(pod.uid()) {
                 self.begin(pod.clone());
             }
-            if let Some(mirror) = self.mirrors.of(&pod) {
-                self.tell(pod.uid(), News::Mirror(mirror));
+            self.show(&pod);
+        }
+    }
+
+    /// Connects a static Pod with the mirror that shows it, if there is one.
+    fn show(&mut self, pod: &Pod) {
+        if let Some(mirror) = self.mirrors.of(pod) {
+            self.shown_by(pod.uid(), mirror);
+        }
+    }
+
+    fn shown_by(&mut self, uid: &str, mirror: Arc<Pod>) {
+        self.shared.residents.shows(mirror.uid(), uid);
+        self.tell(uid, News::Mirror(mirror));
+    }
+
+    /// Answers who looks after the disks.
+    fn ordered(&mut self, order: Order) {
+        match order {
+            Order::Active(answer) => {
+                let active = self.workers.values().filter(|worker| !worker.over.load(Ordering::Relaxed));
+                answer.send(active.map(|worker| worker.pod.clone()).collect()).ok();
+            }
+            Order::Evict(eviction) => {
+                let uid = eviction.uid.clone();
+                self.tell(&uid, News::Evict(eviction));
             }
         }
     }

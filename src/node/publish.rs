@@ -16,6 +16,10 @@ use crate::{
 /// How long to wait before a write is tried again that the server could not take.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// A status that the server has refused so often is not to be had: one refusal may come of what it does not know yet, as that the
+/// Pod is this node's.
+const REFUSALS: u32 = 5;
+
 /// How long the steps of a Pod's making wait for the next one.
 const MAKING: Duration = Duration::from_millis(100);
 
@@ -35,8 +39,8 @@ pub struct Publisher {
     writing: Option<Value>,
     /// Until when a step of the Pod's making waits.
     held: Option<Timestamp>,
-    /// The server took exception to the last status: what it holds of the Pod can no longer be written.
-    refused: bool,
+    /// So many times in a row the server took exception to the status.
+    refusals: u32,
     deleting: bool,
     deleted: bool,
     /// For a static Pod: the object that shows it.
@@ -52,7 +56,7 @@ impl Publisher {
             told: as_value(&pod.status),
             writing: None,
             held: None,
-            refused: false,
+            refusals: 0,
             deleting: false,
             deleted: false,
             mirror: None,
@@ -104,7 +108,8 @@ impl Publisher {
         let status = as_value(&Some(status));
         let over = removed && target.metadata.deletion_timestamp.is_some() && !is_static;
         // A Pod whose status is not taken must not stay for ever.
-        let change = (status != self.told && !(over && self.refused)).then(|| status.clone());
+        let refused = self.refusals >= REFUSALS;
+        let change = (status != self.told && !(over && refused)).then(|| status.clone());
         let delete = change.is_none() && over;
         if change.is_none() && !delete {
             return None;
@@ -127,7 +132,7 @@ impl Publisher {
     /// A write has ended. `pod` takes the newer object, `gone` is set if there is none any more.
     pub fn written(&mut self, result: Result<Pod, Status>, pod: &mut Arc<Pod>, gone: &mut bool) {
         let wrote = self.writing.take();
-        self.refused = result.as_ref().is_err_and(refuses);
+        self.refusals = if result.as_ref().is_err_and(refuses) { self.refusals.saturating_add(1) } else { 0 };
         match result {
             // Meanwhile another object may have taken its place.
             Ok(new) if pod.is_static() && self.mirror.as_ref().is_some_and(|m| m.metadata.uid != new.metadata.uid) => {}
@@ -190,9 +195,9 @@ pub fn revision(pod: &Pod) -> u64 {
     pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
-/// Whether trying again would come to the same.
+/// Whether the server takes exception to what is written, rather than being unable to take it.
 fn refuses(status: &Status) -> bool {
-    matches!(status.code, 400 | 422)
+    matches!(status.code, 400 | 403 | 422)
 }
 
 async fn write(client: &Client, pod: &Pod, status: Value) -> Result<Pod, Status> {

@@ -11,13 +11,18 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time},
 };
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use super::{
     Config,
+    admission::protections::Protections,
     host::{self, Machine},
 };
 use crate::{
-    api::{Env, Status},
+    api::{
+        Env, Status,
+        protections::{DISK_USAGE, PROJECT_QUOTAS},
+    },
     client::{Client, Informer},
 };
 
@@ -34,12 +39,31 @@ pub struct Registration {
     env: Env,
     config: Config,
     host: Machine,
+    /// `status.runtimeHandlers[].features.userNamespaces`
+    user_namespaces: bool,
+    /// [`DISK_USAGE`]
+    disk_usage: String,
     uid: std::sync::Mutex<String>,
+    /// Whether the disks are too full.
+    pressure: watch::Receiver<bool>,
 }
 
 impl Registration {
-    pub fn new(client: Client, env: Env, config: &Config, host: Machine) -> Arc<Registration> {
-        Arc::new(Registration { client, env, config: config.clone(), host, uid: Default::default() })
+    pub fn new(
+        client: Client,
+        env: Env,
+        config: &Config,
+        host: Machine,
+        protections: &Protections,
+        pressure: watch::Receiver<bool>,
+    ) -> Arc<Registration> {
+        let user_namespaces = protections.user_namespaces.is_ok();
+        let disk_usage = match &protections.project_quotas {
+            Ok(()) => PROJECT_QUOTAS.to_owned(),
+            Err(why) => format!("walking: {why}"),
+        };
+        let (config, uid) = (config.clone(), Default::default());
+        Arc::new(Registration { client, env, config, host, user_namespaces, disk_usage, uid, pressure })
     }
 
     /// Makes the Node, or brings an existing one up to date. Tries until the server takes it.
@@ -61,12 +85,13 @@ impl Registration {
                 let metadata = ObjectMeta {
                     name: Some(name.clone()),
                     labels: Some(self.labels().into_iter().collect()),
+                    annotations: Some([(DISK_USAGE.to_owned(), self.disk_usage.clone())].into()),
                     ..ObjectMeta::default()
                 };
                 self.client.create(&Node { metadata, ..Node::default() }).await?
             }
             Ok(_) => {
-                let patch = json!({ "metadata": { "labels": labels } });
+                let patch = json!({ "metadata": { "labels": labels, "annotations": { DISK_USAGE: self.disk_usage } } });
                 self.client.merge::<Node>(None, name, None, patch).await?
             }
             Err(status) => return Err(status),
@@ -101,17 +126,20 @@ impl Registration {
     }
 
     async fn report(&self, old: &Node, ready: bool) -> Result<(), Status> {
-        let resources = self.host.resources(self.config.max_pods);
         let ips = self.config.addresses.iter().map(|ip| ("InternalIP", ip.to_string()));
         let addresses: Vec<NodeAddress> = ips
             .chain([("Hostname", self.config.name.clone())])
             .map(|(type_, address)| NodeAddress { type_: type_.to_owned(), address })
             .collect();
         let status = json!({
-            "capacity": resources,
-            "allocatable": resources,
+            "capacity": self.host.capacity(self.config.max_pods),
+            "allocatable": self.host.allocatable_resources(self.config.max_pods),
             "addresses": addresses,
             "nodeInfo": self.host.info,
+            "features": { "supplementalGroupsPolicy": true },
+            "runtimeHandlers": [{ "name": "", "features": {
+                "recursiveReadOnlyMounts": true, "userNamespaces": self.user_namespaces,
+            } }],
             "conditions": self.conditions(old, ready),
         });
         let patch = json!({ "status": status });
@@ -129,7 +157,10 @@ impl Registration {
         };
         let own = [
             ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-            ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            match *self.pressure.borrow() {
+                true => ("DiskPressure", "True", "KubeletHasDiskPressure", "kubelet has disk pressure"),
+                false => ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            },
             ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
             ready,
         ];
@@ -154,8 +185,15 @@ impl Registration {
         let mut ticks = tokio::time::interval(HEARTBEAT);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut since_report = Duration::ZERO;
+        let mut pressure = self.pressure.clone();
         loop {
-            ticks.tick().await;
+            tokio::select! {
+                _ = ticks.tick() => {}
+                Ok(()) = pressure.changed() => {
+                    // With this beat, not with one of the next thirty.
+                    since_report = REPORT;
+                }
+            }
             if let Err(status) = self.renew().await {
                 tracing::warn!(%status, "the node's lease was not renewed");
                 if status.is_not_found() {
@@ -169,7 +207,10 @@ impl Registration {
             since_report = Duration::ZERO;
             match self.refresh().await {
                 Err(status) if status.is_not_found() => self.register().await,
-                Err(status) => tracing::warn!(%status, "the node's status was not written"),
+                Err(status) => {
+                    tracing::warn!(%status, "the node's status was not written");
+                    since_report = REPORT;
+                }
                 Ok(()) => {}
             }
         }

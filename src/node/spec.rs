@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 
-use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod, PodSpec};
+use k8s_openapi::{
+    api::core::v1::{Container, ObjectReference, Pod, PodSpec},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 
 use crate::client::reference;
 
@@ -10,8 +13,7 @@ use crate::client::reference;
 pub const SOURCE: &str = "kubernetes.io/config.source";
 /// The hash of a static Pod's manifest.
 pub const HASH: &str = "kubernetes.io/config.hash";
-/// On a mirror Pod: the hash of the static Pod that it shows.
-pub const MIRROR: &str = "kubernetes.io/config.mirror";
+pub use crate::api::pod_references::MIRROR;
 
 /// Of a Pod whose kernel operations are not to be recorded: `off`.
 pub const JOURNAL: &str = "podwright/journal";
@@ -76,11 +78,14 @@ pub trait PodExt {
         self.spec().host_network == Some(true)
     }
     fn annotation(&self, key: &str) -> Option<&str>;
-    fn is_static(&self) -> bool {
-        self.annotation(SOURCE).is_some_and(|source| source != "api")
-    }
-    fn is_mirror(&self) -> bool {
-        self.annotation(MIRROR).is_some()
+    /// Whether it is of the manifest folder. An object of the server is not, whatever its annotations say: any user writes
+    /// those, and what the server has stored has a version.
+    fn is_static(&self) -> bool;
+    /// Whether the object only shows a static Pod of its node. The annotation alone does not make it one.
+    fn is_mirror(&self) -> bool;
+    /// Whether the object has a mirror's annotation, and is none: it shows nothing, and nobody meant it to run.
+    fn is_false_mirror(&self) -> bool {
+        self.annotation(MIRROR).is_some() && !self.is_mirror()
     }
     fn is_terminal(&self) -> bool;
     /// Whom events are about: the Pod, or one container of it.
@@ -149,6 +154,23 @@ impl PodExt for Pod {
 
     fn annotation(&self, key: &str) -> Option<&str> {
         self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+    }
+
+    fn is_static(&self) -> bool {
+        let from = self.annotation(SOURCE).is_some_and(|source| source != "api");
+        from && self.metadata.resource_version.is_none()
+    }
+
+    fn is_mirror(&self) -> bool {
+        let owners = self.metadata.owner_references.as_deref().unwrap_or_default();
+        let node = spec(self).node_name.as_deref();
+        let is_node = |owner: &OwnerReference| {
+            owner.api_version == "v1"
+                && owner.kind == "Node"
+                && Some(owner.name.as_str()) == node
+                && owner.controller == Some(true)
+        };
+        self.annotation(MIRROR).is_some() && matches!(owners, [owner] if is_node(owner))
     }
 
     fn is_terminal(&self) -> bool {

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::spec::{HASH, MIRROR, PodExt, SOURCE};
 use crate::{
-    api::{FieldValidation, Options, kinds, strategy, yaml},
+    api::{FieldValidation, Options, kinds, pod_references, strategy, yaml},
     client::Client,
 };
 
@@ -111,12 +111,17 @@ fn static_pod(document: serde_json::Value, file: &Path, node: &str) -> Result<Po
     let digest = Sha256::digest(format!("{node}\n{}\n{}", file.display(), object.0));
     object.set_meta("name", serde_json::Value::from(format!("{}-{node}", object.name())));
     strategy::validate_create(kind, &object).map_err(|status| status.message)?;
+    // Its mirror could not show it, and its node may not read what it refers to (upstream's PreventStaticPodAPIReferences).
+    if let Some((resource, _)) = pod_references::all(&object).first() {
+        return Err(format!("static pods may not reference {resource}"));
+    }
     // 2. Made this node's.
     let uid: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
     let mut pod: Pod = serde_json::from_slice(&object.to_vec()).map_err(|e| e.to_string())?;
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(SOURCE.to_owned(), "file".to_owned());
     annotations.insert(HASH.to_owned(), uid.clone());
+    annotations.remove(MIRROR);
     pod.metadata.uid = Some(uid);
     pod.spec.get_or_insert_default().node_name = Some(node.to_owned());
     pod.status = None;
@@ -141,6 +146,8 @@ pub struct Mirrors {
     statics: HashMap<String, Arc<Pod>>,
     /// The server's objects, by the same key.
     shown: HashMap<String, Arc<Pod>>,
+    /// Those that only look like mirrors, by the same key.
+    false_ones: HashMap<String, Arc<Pod>>,
 }
 
 fn key(pod: &Pod) -> String {
@@ -149,7 +156,7 @@ fn key(pod: &Pod) -> String {
 
 impl Mirrors {
     pub fn new(client: Client) -> Mirrors {
-        Mirrors { client, statics: HashMap::new(), shown: HashMap::new() }
+        Mirrors { client, statics: HashMap::new(), shown: HashMap::new(), false_ones: HashMap::new() }
     }
 
     /// The folder's Pods are these now; the uids of those that have left it.
@@ -185,9 +192,21 @@ impl Mirrors {
         }
     }
 
-    /// A mirror Pod was deleted: that kills nothing, it is made again.
+    /// A Pod has been seen that has a mirror's annotation and is none, as older agents made them. Whether it is in a static
+    /// Pod's place: then it is deleted, and a mirror takes the place.
+    pub fn stands_in_the_way(&mut self, pod: &Arc<Pod>) -> bool {
+        self.false_ones.insert(key(pod), pod.clone());
+        let takes = self.statics.contains_key(&key(pod));
+        if takes {
+            self.delete(pod);
+        }
+        takes
+    }
+
+    /// A mirror Pod was deleted, or a false one: that kills nothing, it is made again.
     pub fn gone(&mut self, mirror: &Pod) {
         self.shown.remove(&key(mirror));
+        self.false_ones.remove(&key(mirror));
         self.retry();
     }
 
@@ -200,8 +219,10 @@ impl Mirrors {
             }
         }
         for (key, pod) in &self.statics {
-            if !self.shown.contains_key(key) {
-                self.create(pod);
+            match (self.false_ones.get(key), self.shown.contains_key(key)) {
+                (Some(in_the_way), _) => self.delete(in_the_way),
+                (None, false) => self.create(pod),
+                (None, true) => {}
             }
         }
     }
@@ -215,9 +236,14 @@ impl Mirrors {
         let client = self.client.clone();
         tokio::spawn(async move {
             let node = mirror.spec().node_name.clone().unwrap_or_default();
-            // Its Node owns it; should that be unknown right now, what shows the Pod is worth more than its owner.
-            mirror.metadata.owner_references = client.get::<Node>(None, &node).await.ok().map(|n| vec![owned_by(&n)]);
-            match client.create(&mirror).await {
+            // Its Node owns it: by that the server, and the next agent, know it for the node's.
+            let owner = client.get::<Node>(None, &node).await.map(|node| owned_by(&node));
+            mirror.metadata.owner_references = owner.as_ref().ok().map(|owner| vec![owner.clone()]);
+            let made = match owner {
+                Ok(_) => client.create(&mirror).await,
+                Err(status) => Err(status),
+            };
+            match made {
                 Err(status) if !status.is_already_exists() => {
                     tracing::warn!(%status, pod = %mirror.full_name(), "a mirror Pod was not made");
                 }

@@ -22,8 +22,18 @@ use super::{
 /// What the node adds to every status.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
-    /// The node's addresses, the preferred one first.
+    /// The node's addresses, the preferred one first; at most one of each family, as a Pod may have.
     pub addresses: Vec<IpAddr>,
+}
+
+impl Host {
+    /// Of a node with these addresses, the preferred one first.
+    pub fn new(all: &[IpAddr]) -> Host {
+        let first = |is_ipv4: bool| all.iter().position(|ip| ip.is_ipv4() == is_ipv4);
+        let mut chosen: Vec<usize> = [first(true), first(false)].into_iter().flatten().collect();
+        chosen.sort_unstable();
+        Host { addresses: chosen.into_iter().map(|at| all[at]).collect() }
+    }
 }
 
 /// The status of `pod` as `seen`. `pod.status` is the newest known one: from it come what others own (conditions that

@@ -8,30 +8,12 @@ use super::spec::PodExt;
 
 type Rule<T> = (&'static str, fn(&T) -> bool);
 
-const POD: &[Rule<Pod>] = &[
-    ("spec.hostUsers", |p| p.spec().host_users == Some(false)),
-    ("spec.runtimeClassName", |p| p.spec().runtime_class_name.is_some()),
-    ("spec.resourceClaims", |p| p.spec().resource_claims.as_ref().is_some_and(|c| !c.is_empty())),
-    ("spec.securityContext.seLinuxOptions", |p| context(p, |c| c.se_linux_options.is_some())),
-    ("spec.securityContext.appArmorProfile", |p| {
-        context(p, |c| c.app_armor_profile.as_ref().is_some_and(|a| a.type_ != "Unconfined"))
-    }),
-    ("spec.securityContext.windowsOptions", |p| context(p, |c| c.windows_options.is_some())),
-];
-
-fn context(pod: &Pod, f: impl Fn(&k8s_openapi::api::core::v1::PodSecurityContext) -> bool) -> bool {
-    pod.spec().security_context.as_ref().is_some_and(f)
-}
+const POD: &[Rule<Pod>] =
+    &[("spec.resourceClaims", |p| p.spec().resource_claims.as_ref().is_some_and(|c| !c.is_empty()))];
 
 const CONTAINER: &[Rule<Container>] = &[
     ("resources.claims", |c| c.resources.as_ref().is_some_and(|r| r.claims.as_ref().is_some_and(|c| !c.is_empty()))),
-    ("resources.limits.ephemeral-storage", |c| limit(c, "ephemeral-storage")),
     ("resources.limits.hugepages", |c| limit(c, "hugepages-")),
-    ("securityContext.seLinuxOptions", |c| c.security_context.as_ref().is_some_and(|s| s.se_linux_options.is_some())),
-    ("securityContext.appArmorProfile", |c| {
-        let profile = c.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
-        profile.is_some_and(|a| a.type_ != "Unconfined")
-    }),
     ("env.valueFrom.fileKeyRef", |c| {
         c.env.iter().flatten().any(|e| e.value_from.as_ref().is_some_and(|v| v.file_key_ref.is_some()))
     }),
@@ -49,9 +31,6 @@ fn limit(container: &Container, prefix: &str) -> bool {
 }
 
 const VOLUME: &[Rule<Volume>] = &[
-    ("emptyDir.sizeLimit", |v| {
-        v.empty_dir.as_ref().is_some_and(|e| e.size_limit.is_some() && e.medium.as_deref() != Some("Memory"))
-    }),
     ("projected.sources.clusterTrustBundle", |v| {
         v.projected.iter().flat_map(|p| p.sources.iter().flatten()).any(|s| s.cluster_trust_bundle.is_some())
     }),

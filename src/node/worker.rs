@@ -5,7 +5,15 @@ mod done;
 mod news;
 mod resize;
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -23,6 +31,7 @@ use super::{
     publish::{Publisher, Standing},
     resize::{Allocation, Allotment, carried_over},
     spec::PodExt,
+    storage::Eviction,
 };
 
 pub use containers::attempt;
@@ -46,6 +55,7 @@ pub enum News {
     },
     /// A ConfigMap, Secret or anything else that the Pod may wait for has changed.
     Poke,
+    Evict(Eviction),
     Probe {
         container: String,
         id: String,
@@ -103,6 +113,8 @@ pub struct Handle {
     /// The Pod as last told: with all that it wishes.
     pub pod: Arc<Pod>,
     pub allotment: Allotment,
+    /// Nothing of the Pod runs any more, and its volumes are released.
+    pub over: Arc<AtomicBool>,
     /// It was told that the Pod's source does not know it any more.
     pub gone: bool,
 }
@@ -140,6 +152,7 @@ pub struct Worker {
     /// What has been begun and has not come to its end.
     tasks: TaskTracker,
     broken: Option<String>,
+    over: Arc<AtomicBool>,
     /// The Pod is no longer known to its source.
     gone: bool,
     warned: bool,
@@ -156,7 +169,9 @@ pub fn spawn(
     finished: mpsc::UnboundedSender<Ended>,
 ) -> Handle {
     let (me, inbox) = mpsc::unbounded_channel();
-    let handle = Handle { inbox: me.clone(), pod: wish.clone(), allotment: allotment.clone(), gone: false };
+    let over = Arc::new(AtomicBool::new(false));
+    let (pod, allotted) = (wish.clone(), allotment.clone());
+    let handle = Handle { inbox: me.clone(), pod, allotment: allotted, over: over.clone(), gone: false };
     let pod = allotment.allocated.overlay(wish.clone());
     seen.resize = carried_over(&pod, &allotment, &seen);
     let allocated = allotment.allocated;
@@ -178,6 +193,7 @@ pub fn spawn(
         early: HashMap::new(),
         tasks: TaskTracker::new(),
         broken: None,
+        over,
         gone: false,
         warned: false,
         refreshing: false,
@@ -261,6 +277,8 @@ impl Worker {
             let now = self.now();
             let plan = plan::plan(&self.pod, &self.seen, now);
             if plan.actions.is_empty() {
+                let over = plan::ended(&self.pod, &self.seen) && self.seen.volumes == Step::Undone;
+                self.over.store(over, Ordering::Relaxed);
                 self.publish(now);
                 return plan.wake.into_iter().chain(self.publisher.held_until()).min();
             }
@@ -300,7 +318,7 @@ impl Worker {
         }
     }
 
-    fn end(&mut self, stop: Stop) {
+    pub(super) fn end(&mut self, stop: Stop) {
         self.seen.intent = Intent::Stop(stop);
         self.probes.keep_readiness_only();
         for (container, pull) in self.pulls.drain() {

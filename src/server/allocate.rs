@@ -1,6 +1,7 @@
 //! ClusterIPs and NodePorts. An allocation is a key below `/registry/ranges/`, taken and freed in the same store
 //! transaction as the Service's own write, so that a crash can neither leak one nor hand one out twice.
 
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -8,12 +9,15 @@ use serde_json::{Value, json};
 
 use crate::api::{Env, Kind, Object, Status};
 
-use super::Server;
 use super::call::{Call, bad_value};
 use super::transact::{Claim, Taken};
+use super::{Server, store_error};
 
 /// Where allocations lie.
 pub(super) const ROOT: &str = "/registry/ranges/";
+
+/// How many addresses a Service may have: one of each family.
+const MAX_ADDRESSES: usize = 2;
 
 /// How often an address is chosen blindly before the range is searched for a free one.
 const BLIND: usize = 32;
@@ -27,7 +31,21 @@ fn port_key(port: u64) -> String {
 
 /// Whether objects of this kind hold addresses or ports.
 pub(super) fn concerns(kind: &Kind) -> bool {
-    kind.kind == "Service"
+    kind.built_in() == "Service"
+}
+
+/// Those of the keys that a write frees which belong to its object: what is somebody else's stays so, whatever the object says.
+pub(super) async fn own(server: &Server, call: &Call, keys: &[String]) -> Result<Vec<String>, Status> {
+    // As `plan` claims them.
+    let owner = format!("{}/{}", call.within(), call.name());
+    let mut own = Vec::new();
+    for key in keys {
+        let entry = server.store.get(key).await.map_err(store_error)?;
+        if entry.is_some_and(|entry| entry.value[..] == *owner.as_bytes()) {
+            own.push(key.clone());
+        }
+    }
+    Ok(own)
 }
 
 /// What else a write of a Service does: the claims it makes and the keys it frees. Fills in what it chose.
@@ -44,14 +62,19 @@ pub(super) fn plan(
     if let Some(old) = old {
         keep_allocated(new, old);
     }
-    let held = old.map(|old| all_of(call.kind, old)).unwrap_or_default();
+    // What validation refuses afterwards is not worth a search for free addresses.
+    if cluster_ips(new).len() > MAX_ADDRESSES {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let held: HashSet<String> = old.map(|old| all_of(call.kind, old)).unwrap_or_default().into_iter().collect();
     let owner = format!("{}/{}", new.namespace().unwrap_or(""), new.name());
-    let mut allocator = Allocator { server, call, held: &held, taken, owner, claims: Vec::new() };
+    let mut allocator =
+        Allocator { server, call, held: &held, taken, owner, claims: Vec::new(), claimed: HashSet::new() };
     allocator.families(new);
     allocator.addresses(new)?;
     allocator.ports(new)?;
     let claims = allocator.claims;
-    let wanted = all_of(call.kind, new);
+    let wanted: HashSet<String> = all_of(call.kind, new).into_iter().collect();
     let releases = held.into_iter().filter(|key| !wanted.contains(key)).collect();
     Ok((claims, releases))
 }
@@ -118,12 +141,15 @@ fn keep_allocated(new: &mut Object, old: &Object) {
     }
     let by_port = |port: &Value| (port["port"].clone(), port["protocol"].clone());
     if needs_ports(new) && needs_ports(old) {
-        let mut used: Vec<Value> = ports_of(new).map(|port| port["nodePort"].clone()).collect();
+        let mut used: HashSet<Value> = ports_of(new).map(|port| port["nodePort"].clone()).collect();
+        let mut had = HashMap::new();
+        for was in ports_of(old) {
+            had.entry(by_port(was)).or_insert(&was["nodePort"]);
+        }
         for port in new.0["spec"]["ports"].as_array_mut().into_iter().flatten() {
-            let before = ports_of(old).find(|was| by_port(was) == by_port(port)).map(|was| was["nodePort"].clone());
-            if let Some(before) = before.filter(|b| port["nodePort"].as_u64().unwrap_or(0) == 0 && !used.contains(b)) {
-                port["nodePort"] = before.clone();
-                used.push(before);
+            let before = had.get(&by_port(port)).filter(|_| port["nodePort"].as_u64().unwrap_or(0) == 0);
+            if let Some(before) = before.filter(|before| used.insert((**before).clone())) {
+                port["nodePort"] = (*before).clone();
             }
         }
     }
@@ -148,13 +174,20 @@ struct Allocator<'a> {
     server: &'a Server,
     call: &'a Call,
     /// The keys that the Service holds already.
-    held: &'a [String],
+    held: &'a HashSet<String>,
     taken: &'a Taken,
     owner: String,
     claims: Vec<Claim>,
+    /// The keys of the claims.
+    claimed: HashSet<String>,
 }
 
 impl Allocator<'_> {
+    fn claim(&mut self, key: String, refusal: Option<Status>) {
+        self.claimed.insert(key.clone());
+        self.claims.push(Claim { key, owner: self.owner.clone(), refusal });
+    }
+
     /// Settles `ipFamilies` and `ipFamilyPolicy`.
     fn families(&self, service: &mut Object) {
         if !needs_address(service) {
@@ -232,7 +265,7 @@ impl Allocator<'_> {
             )));
         }
         let refusal = invalid("provided IP is already allocated".into());
-        self.claims.push(Claim { key, owner: self.owner.clone(), refusal: Some(refusal) });
+        self.claim(key, Some(refusal));
         Ok(())
     }
 
@@ -245,7 +278,7 @@ impl Allocator<'_> {
             return Err(Status::internal("failed to allocate a serviceIP: range is full"));
         };
         let ip = nth(range, n);
-        self.claims.push(Claim { key: ip_key(ip), owner: self.owner.clone(), refusal: None });
+        self.claim(ip_key(ip), None);
         Ok(ip)
     }
 
@@ -261,7 +294,8 @@ impl Allocator<'_> {
         if !needs_ports(service) {
             return Ok(());
         }
-        let mut chosen: Vec<(u64, u64, String)> = Vec::new();
+        // By the number of the port, the NodePort of each protocol.
+        let mut chosen: HashMap<u64, BTreeMap<String, u64>> = HashMap::new();
         let mut ports = service.0["spec"]["ports"].take();
         for port in ports.as_array_mut().into_iter().flatten() {
             if port["nodePort"].as_u64().unwrap_or(0) > 0 {
@@ -269,13 +303,14 @@ impl Allocator<'_> {
             }
             let (number, protocol) = (port["port"].as_u64().unwrap_or(0), port["protocol"].to_string());
             // TCP and UDP of one port share a NodePort, as upstream has it for DNS.
-            let shared = chosen.iter().find(|(of, _, other)| *of == number && *other != protocol).map(|c| c.1);
+            let of_number = chosen.entry(number).or_default();
+            let shared = of_number.iter().find(|(other, _)| **other != protocol).map(|(_, node_port)| *node_port);
             let node_port = match shared {
                 Some(node_port) => node_port,
                 None => self.choose_port()?,
             };
             port["nodePort"] = node_port.into();
-            chosen.push((number, node_port, protocol));
+            chosen.entry(number).or_default().entry(protocol).or_insert(node_port);
         }
         service.0["spec"]["ports"] = ports;
         self.health_check_port(service)
@@ -299,7 +334,7 @@ impl Allocator<'_> {
     fn claim_port(&mut self, service: &Object, field: &str, port: u64) -> Result<(), Status> {
         let invalid = |why: &str| self.call.invalid(service.name(), vec![bad_value(field, &Value::from(port), why)]);
         let key = port_key(port);
-        if self.held.contains(&key) || self.claims.iter().any(|claim| claim.key == key) {
+        if self.held.contains(&key) || self.claimed.contains(&key) {
             return Ok(());
         }
         let range = &self.server.config.node_ports;
@@ -309,7 +344,7 @@ impl Allocator<'_> {
             return Err(invalid(&why));
         }
         let refusal = invalid("provided port is already allocated");
-        self.claims.push(Claim { key, owner: self.owner.clone(), refusal: Some(refusal) });
+        self.claim(key, Some(refusal));
         Ok(())
     }
 
@@ -322,7 +357,7 @@ impl Allocator<'_> {
         let Some(n) = self.choose(size, band, |n| port_key(low + n)) else {
             return Err(Status::internal("failed to allocate a nodePort: range is full"));
         };
-        self.claims.push(Claim { key: port_key(low + n), owner: self.owner.clone(), refusal: None });
+        self.claim(port_key(low + n), None);
         Ok(low + n)
     }
 
@@ -330,7 +365,7 @@ impl Allocator<'_> {
     fn choose(&self, size: u64, band: u64, key: impl Fn(u64) -> String) -> Option<u64> {
         let free = |n: &u64| {
             let key = key(*n);
-            !self.taken.keys.contains(&key) && !self.held.contains(&key) && !self.claims.iter().any(|c| c.key == key)
+            !self.taken.keys.contains(&key) && !self.held.contains(&key) && !self.claimed.contains(&key)
         };
         let band = if band < size { band } else { 0 };
         if size == 0 {

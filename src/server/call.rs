@@ -4,13 +4,17 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::api::kinds::registry::Kinds;
+use crate::api::kinds::{self, registry::Kinds};
 use crate::api::request::FieldValidation;
+use crate::api::selector::FieldSelector;
 use crate::api::validation::names;
-use crate::api::{Cause, Kind, Options, Request, Status, User, Verb, status};
+use crate::api::{Cause, Kind, Object, Options, Request, Status, User, Verb, status};
 
 use super::authorize::Attributes;
 use super::notes::Notes;
+
+/// Each object of a collection is asked all of a selector. (By REST no path is longer either.)
+const LONGEST_SELECTOR: usize = 64 << 10;
 
 /// A resolved request; everything behind the pipeline's door works on it.
 pub(super) struct Call {
@@ -98,6 +102,11 @@ impl Call {
         if self.subresource.is_none() && self.verb != Verb::Connect && !self.asked().verbs.contains(&self.verb) {
             return Err(self.not_allowed(self.verb.as_str()));
         }
+        for selector in [&self.options.label_selector, &self.options.field_selector].into_iter().flatten() {
+            if selector.len() > LONGEST_SELECTOR {
+                return Err(Status::bad_request(format!("a selector has at most {LONGEST_SELECTOR} bytes")));
+            }
+        }
         let collection = matches!(self.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
         if self.kind.namespaced && self.namespace.is_none() && !collection {
             let why = match self.verb {
@@ -165,6 +174,16 @@ impl Call {
     pub fn take_body(&mut self) -> Result<Value, Status> {
         self.body.take().ok_or_else(|| Status::bad_request("the request has no body"))
     }
+    /// The kind of what the subresource takes, where that is no object of the call's kind.
+    pub fn order(&self) -> Option<&'static Kind> {
+        kinds::order::of(self.subresource.as_deref()?)
+    }
+    /// The body, decoded as what the subresource takes; and what there is to warn of.
+    pub fn take_order(&mut self) -> Result<(Object, Vec<String>), Status> {
+        let body = self.take_body()?;
+        let order = self.order().ok_or_else(|| self.not_allowed(self.verb.as_str()))?;
+        order.decode(body, self.options.field_validation.unwrap_or_default())
+    }
     /// The namespace; "" at the cluster scope.
     pub fn within(&self) -> &str {
         self.namespace.as_deref().unwrap_or("")
@@ -172,7 +191,7 @@ impl Call {
 
     /// What is asked of the authorizers, as upstream's paths tell it.
     pub fn attributes(&self) -> Attributes<'_> {
-        let is_namespace = self.kind.kind == "Namespace" && self.kind.group.is_empty();
+        let is_namespace = self.kind.built_in() == "Namespace";
         let selector = self.options.field_selector.as_deref().unwrap_or("");
         let name = match self.verb {
             // The name of what is created stands in the body; a rule for a name is none for creating it.
@@ -228,10 +247,13 @@ impl Call {
     }
 }
 
-/// The one name that a field selector leaves.
+/// The one name that a field selector leaves, as it is read when it selects. One that has to be escaped counts as none: then
+/// the right to all is asked for.
 fn named_by(selector: &str) -> Option<&str> {
-    let value = selector.split(',').find_map(|term| term.strip_prefix("metadata.name="))?;
-    Some(value.strip_prefix('=').unwrap_or(value))
+    let read = FieldSelector::parse(selector).ok()?;
+    let name = read.exact("metadata.name")?;
+    let at = selector.find(name)?;
+    selector.get(at..at + name.len())
 }
 
 /// A cause of `Invalid`, in upstream's wording of a bad value.

@@ -1,7 +1,7 @@
 //! The connect verb: what needs a node. The object is checked here, then its node is asked to dial back.
 
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::api::request::Body;
 use crate::api::rpc::{ExecOptions, ImageOptions, LogOptions, PodRef, PortForwardOptions, Task};
@@ -18,7 +18,7 @@ impl Server {
         let object = item.current()?.object;
         self.admit_connection(call).await?;
         let mut warnings = Vec::new();
-        let (node, task) = match (call.kind.kind, call.subresource.as_deref().unwrap_or("")) {
+        let (node, task) = match (call.kind.built_in(), call.subresource.as_deref().unwrap_or("")) {
             ("Pod", sub) => {
                 let node = object.0["spec"]["nodeName"].as_str().filter(|node| !node.is_empty());
                 let task = pod_task(call, sub, &object, &mut warnings)?;
@@ -28,7 +28,7 @@ impl Server {
             ("Node", sub) => (object.name().to_owned(), node_task(call, sub)?),
             _ => return Err(call.not_allowed("connect")),
         };
-        let id = self.streams.open(&self.env, &node, task)?;
+        let id = self.streams.open(&self.env, &node, &call.user.name, task)?;
         Ok(Response { body: Body::Stream { id }, warnings })
     }
 }
@@ -36,27 +36,31 @@ impl Server {
 impl Server {
     /// Has admission look at the options of a session in a Pod.
     async fn admit_connection(&self, call: &Call) -> Result<(), Status> {
-        let kind = match (call.kind.kind, call.subresource.as_deref()) {
+        let kind = match (call.kind.built_in(), call.subresource.as_deref()) {
             ("Pod", Some("exec")) => "PodExecOptions",
             ("Pod", Some("attach")) => "PodAttachOptions",
             ("Pod", Some("portforward")) => "PodPortForwardOptions",
             _ => return Ok(()),
         };
-        let mut options = json!({"kind": kind, "apiVersion": "v1"});
-        if let Some(Value::Object(given)) = &call.body {
-            options.as_object_mut().into_iter().for_each(|options| options.extend(given.clone()));
-        }
-        admission::admit(self, call, Operation::Connect, &mut Object(options)).await
+        // What they are is not theirs to say.
+        let mut options =
+            serde_json::Map::from_iter([("kind".to_owned(), kind.into()), ("apiVersion".to_owned(), "v1".into())]);
+        let given = call.body.as_ref().and_then(Value::as_object).into_iter().flatten();
+        options.extend(
+            given
+                .filter(|(field, _)| !matches!(field.as_str(), "kind" | "apiVersion"))
+                .map(|(k, v)| (k.clone(), v.clone())),
+        );
+        admission::admit(self, call, Operation::Connect, &mut Object(Value::Object(options))).await
     }
 }
 
 fn pod_task(call: &Call, sub: &str, object: &Object, warnings: &mut Vec<String>) -> Result<Task, Status> {
-    // A mirror Pod shows a static one, which its node knows by a uid of its own.
-    let uid = object.annotation("kubernetes.io/config.mirror").unwrap_or(object.uid());
+    // As the API knows it: which of its Pods a mirror shows is its node's to know, not the object's to say.
     let pod = PodRef {
         namespace: object.namespace().unwrap_or("").to_owned(),
         name: object.name().to_owned(),
-        uid: uid.to_owned(),
+        uid: object.uid().to_owned(),
     };
     Ok(match sub {
         "log" => {

@@ -81,7 +81,7 @@ pub(super) fn check_preconditions(call: &Call, object: &Object) -> Result<(), St
 
 /// What a delete does to an object.
 fn decide(kind: &Kind, old: &Object, options: &Options, now: Timestamp) -> Decision {
-    match kind.kind {
+    match kind.built_in() {
         "Namespace" => return decide_namespace(old, options, now),
         "CustomResourceDefinition" => return decide_definition(old, options, now),
         _ => {}

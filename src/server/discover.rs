@@ -31,16 +31,17 @@ const METHODS: &[Method] = &[
     ("node.unsessions", "Ends node.sessions", &["subscription"]),
     (
         "backup",
-        "Writes a consistent copy of the store to a file on the server's machine; one that exists is replaced by force alone",
-        &["path", "force"],
+        "Asks for a stream of a consistent copy of the store, made while serving; Secrets in it stay encrypted",
+        &[],
     ),
+    ("protections", "Tells which protections of the server are in force", &[]),
     ("rpc.discover", "This document", &[]),
 ];
 
 fn parameter(kinds: &Kinds, name: &str) -> Value {
     let (required, schema) = match name {
         "resource" => (true, json!({"type": "string", "enum": resources(kinds)})),
-        "node" | "path" => (true, json!({"type": "string"})),
+        "node" => (true, json!({"type": "string"})),
         "subscription" => (true, json!({"type": ["integer", "string"]})),
         "body" => (false, json!({"description": "an object, a patch, or the subresource's options"})),
         "options" => (false, json!({"$ref": "#/components/schemas/Options"})),

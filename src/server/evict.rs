@@ -27,7 +27,7 @@ const ATTEMPTS: usize = 20;
 
 impl Server {
     pub(super) async fn evict(&self, mut call: Call) -> Result<Response, Status> {
-        let mut body = Object(call.take_body()?);
+        let (mut body, warnings) = call.take_order()?;
         admission::admit(self, &call, Operation::Create, &mut body).await?;
         if !body.name().is_empty() && body.name() != call.name() {
             return Err(Status::bad_request("name in URL does not match name in Eviction object"));
@@ -36,7 +36,7 @@ impl Server {
         let call = Call { verb: Verb::Delete, subresource: None, evicts: true, options, ..call.again() };
         for _ in 0..ATTEMPTS {
             if self.evict_once(call.again()).await? {
-                return Ok(get::status(Status { code: 201, ..Status::success() }));
+                return Ok(Response { warnings, ..get::status(Status { code: 201, ..Status::success() }) });
             }
         }
         Err(call.conflict("it is being modified too often; please try again"))

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::api::kinds::{self, Storage};
 use crate::api::managed_fields::{self, Entry, Managed, Operation, Scope, Set, Who};
 use crate::api::request::PatchType;
-use crate::api::{Object, Status};
+use crate::api::{Object, Status, Verb};
 
 use super::call::{Call, bad_value};
 use super::update::Part;
@@ -49,7 +49,12 @@ impl Call {
 
     /// Checks what a writer says about managers.
     pub fn check_manager(&self) -> Result<(), Status> {
-        let refused = |cause| Err(Status::invalid("PatchOptions", "meta.k8s.io", "", vec![cause]));
+        let options = match self.verb {
+            Verb::Create => "CreateOptions",
+            Verb::Update => "UpdateOptions",
+            _ => "PatchOptions",
+        };
+        let refused = |cause| Err(Status::invalid(options, "meta.k8s.io", "", vec![cause]));
         let name = self.manager().unwrap_or("");
         if name.len() > MAX_MANAGER {
             let why = format!("may not be more than {MAX_MANAGER} bytes");
@@ -57,6 +62,9 @@ impl Call {
         }
         if name.chars().any(|c| c.is_control()) {
             return refused(bad_value("fieldManager", &Value::from(name), "should only contain printable characters"));
+        }
+        if self.verb != Verb::Patch {
+            return Ok(());
         }
         if self.is_apply() && name.is_empty() {
             let message = "Required value: is required for apply patch".to_owned();

@@ -22,6 +22,9 @@ pub struct Limits {
     pub wait: Duration,
     /// Bytes of request bodies that may lie in memory together.
     pub bodies: usize,
+    /// Bytes of answers that may lie in memory until they are sent: of all users together, and of one.
+    pub answers: usize,
+    pub answers_of_one: usize,
     /// TLS connections, in all and from one address.
     pub connections: usize,
     pub connections_of_one: usize,
@@ -43,6 +46,8 @@ impl Default for Limits {
             queue: 50,
             wait: Duration::from_secs(15),
             bodies: 256 << 20,
+            answers: 512 << 20,
+            answers_of_one: 128 << 20,
             connections: 20_000,
             connections_of_one: 10_000,
             handshake: Duration::from_secs(10),

@@ -10,9 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
-use hyper::{Request as HttpRequest, StatusCode, header};
+use hyper::{Method, Request as HttpRequest, StatusCode, header};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use jsonrpsee::server::{StopHandle, stop_channel};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -23,8 +23,9 @@ use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
 use crate::api::request::Origin;
-use crate::api::{Status, rpc};
+use crate::api::{Status, User, rpc};
 
+use super::answers::{self, Room};
 use super::audit::Facts;
 use super::limits::{Doorman, Pass};
 use super::linger::Lingering;
@@ -32,11 +33,11 @@ use super::rest::authenticate::Peer;
 use super::rest::origin::{self, Source};
 use super::rest::reply::{self, Reply};
 use super::rest::{self, Face};
-use super::rpc::{Endpoint, RpcService};
+use super::rpc::{Endpoint, MAX_REQUEST, RpcService};
 use super::{Server, pki};
 
 /// The longest headers that are taken in, in bytes.
-const HEADERS: u32 = 256 << 10;
+const HEADERS: u32 = 64 << 10;
 /// How often an HTTP/2 client is asked whether it is still there, and how many requests it may have open.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const STREAMS: u32 = 1000;
@@ -207,6 +208,8 @@ where
     let rpc = house.endpoint.service(house.stop.clone());
     let (stop, peer) = (house.stop.clone(), Arc::new(peer));
     let headers = house.server.config.limits.headers;
+    // Of HTTP/1 the kernel takes care: there what is not read holds up the connection.
+    let stalled = is_h2.then_some(house.server.config.limits.stalled);
     let (asked, handed_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let greeting = greeting(headers, asked.clone());
     let io = TokioIo::new(Lingering::new(stream, handed_over.clone()));
@@ -219,7 +222,9 @@ where
         let (reply, handed_over): (BoxFuture<'static, Reply>, _) =
             (Box::pin(route(house, rpc, peer, request)), handed_over.clone());
         async move {
-            let reply = reply.await;
+            let mut reply = reply.await;
+            let room = reply.extensions_mut().remove::<Arc<Room>>();
+            let reply = reply.map(|body| answers::sent(body, room, stalled));
             handed_over.fetch_or(reply.status() == StatusCode::SWITCHING_PROTOCOLS, Ordering::Relaxed);
             Ok::<_, std::convert::Infallible>(reply)
         }
@@ -256,7 +261,7 @@ async fn route(
     house: Arc<House>,
     mut rpc: RpcService,
     peer: Arc<Option<Peer>>,
-    mut request: HttpRequest<Incoming>,
+    request: HttpRequest<Incoming>,
 ) -> Reply {
     let Some(peer) = &*peer else {
         return reply::text(StatusCode::FORBIDDEN, "only root may use this socket\n");
@@ -276,14 +281,32 @@ async fn route(
         Err(status) => return refused(&house, &origin, path, &status),
     };
     if let Some(id) = stream {
-        return upgrade(&house.server, &id, request);
+        return upgrade(&house.server, &id, &user, request);
     }
-    request.extensions_mut().insert(user);
+    // It takes part in the limits of REST's bodies, for as long as it is worked on. (An upgrade has none.)
+    let mut taken = house.server.gates.bodies.none();
+    let patience = house.server.config.limits.body;
+    let (head, body) = rest::boxed(request).into_parts();
+    let body = match head.method == Method::POST {
+        true => match rest::body::read(body, MAX_REQUEST as usize, patience, &mut taken).await {
+            Ok(bytes) => bytes,
+            Err(status) => return reply::status(&status, &rest::negotiate::Wanted::PLAIN),
+        },
+        false => Bytes::new(),
+    };
+    let mut request = HttpRequest::from_parts(head, reply::full(body));
+    request.extensions_mut().insert(user.clone());
     request.extensions_mut().insert(Arc::new(origin));
-    match rpc.call(request).await {
+    let mut reply = match rpc.call(request).await {
         Ok(response) => response.map(|body| body.map_err(io::Error::other).boxed_unsync()),
         Err(why) => reply::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
+    };
+    let size = usize::try_from(reply.body().size_hint().lower()).unwrap_or(usize::MAX);
+    match house.server.answers.try_enter(&user, size) {
+        Some(room) => drop(reply.extensions_mut().insert(Arc::new(room))),
+        None => return reply::status(&answers::full(), &rest::negotiate::Wanted::PLAIN),
     }
+    reply
 }
 
 /// Answers who may not come in, and tells of it.
@@ -297,13 +320,14 @@ fn refused(house: &House, origin: &Origin, path: &str, status: &Status) -> Reply
     reply
 }
 
-/// Switches the connection to frames and hands it to whoever waits for this half. The id is the right to do so.
-fn upgrade(server: &Server, id: &str, request: HttpRequest<Incoming>) -> Reply {
+/// Switches the connection to frames and hands it to whoever waits for this half. The id is the right to do so, for the user
+/// alone whom it was told.
+fn upgrade(server: &Server, id: &str, user: &User, request: HttpRequest<Incoming>) -> Reply {
     let wanted = request.headers().get(header::UPGRADE).and_then(|v| v.to_str().ok()).unwrap_or("");
     if !wanted.eq_ignore_ascii_case(rpc::STREAM_PROTOCOL) {
         return reply::text(StatusCode::UPGRADE_REQUIRED, format!("Upgrade: {} is needed\n", rpc::STREAM_PROTOCOL));
     }
-    let Some(half) = server.streams.take(id) else {
+    let Some(half) = server.streams.take(id, &user.name) else {
         return reply::text(StatusCode::NOT_FOUND, "no such stream, or it has been taken\n");
     };
     tokio::spawn(async move {

@@ -5,9 +5,8 @@
 //! ([`transact`]). Reads and watches are served from the watch cache ([`cache`]), those of metrics from what nodes report
 //! ([`usage`]). Faces ([`rpc`], [`rest`]) are codecs onto
 //! [`Server::handle`] and [`Server::watch`]; what goes through there the [`audit`] log tells. [`limits`] say how much may be asked
-//! at once, and [`encryption`] lies between all of it and the store.
+//! at once, [`large`] requests run beside the others, and [`encryption`] lies between all of it and the store.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -20,6 +19,7 @@ use crate::store::Store;
 
 mod admission;
 mod allocate;
+mod answers;
 pub mod audit;
 mod authorize;
 pub mod bench;
@@ -32,6 +32,7 @@ mod create;
 mod custom;
 mod delete;
 mod deletecollection;
+mod dial;
 mod discover;
 mod encode;
 pub mod encryption;
@@ -43,6 +44,7 @@ pub mod fuzz;
 mod get;
 mod housekeeping;
 mod impersonate;
+mod large;
 mod limits;
 mod linger;
 mod list;
@@ -50,6 +52,7 @@ pub mod listen;
 mod notes;
 mod patch;
 pub mod pki;
+mod protections;
 pub mod rest;
 mod review;
 pub mod rpc;
@@ -103,6 +106,18 @@ pub struct Config {
     /// The log of all requests; without it none is kept.
     pub audit: Option<Arc<audit::Audit>>,
     pub limits: Limits,
+    /// Where Pods' addresses come from: no node may report one of these, nor one of `service_cidrs`, as its own.
+    pub cluster_cidrs: Vec<ipnet::IpNet>,
+    /// The addresses that TLS is spoken on, and how far the process is confined: for whoever asks after its protections.
+    pub listening: Vec<std::net::SocketAddr>,
+    pub confinement: Confinement,
+}
+
+/// How far the process that the server is in is confined, as far as the kernel does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Confinement {
+    pub runs_node: bool,
+    pub landlock: bool,
 }
 
 impl Default for Config {
@@ -120,6 +135,9 @@ impl Default for Config {
             encryption: None,
             audit: None,
             limits: Limits::default(),
+            cluster_cidrs: Vec::new(),
+            listening: Vec::new(),
+            confinement: Confinement::default(),
         }
     }
 }
@@ -127,6 +145,8 @@ impl Default for Config {
 /// An API server over a store. Share it with `Arc`.
 pub struct Server {
     store: Arc<dyn Store>,
+    /// The same without encryption: what really lies there.
+    raw: Arc<dyn Store>,
     env: Env,
     config: Config,
     cache: Arc<Cache>,
@@ -139,6 +159,8 @@ pub struct Server {
     turns: admission::Turns,
     programs: admission::Programs,
     gates: limits::Gates,
+    answers: Arc<answers::Answers>,
+    large: large::LargeRequests,
     usages: usage::Usages,
     tasks: tasks::Tasks,
     /// Itself, for what it leaves running.
@@ -148,6 +170,7 @@ pub struct Server {
 impl Server {
     /// Opens the server: warms the watch cache and creates what must always exist (namespaces, the `kubernetes` Service).
     pub async fn open(store: Arc<dyn Store>, env: Env, config: Config) -> Result<Arc<Server>, Status> {
+        let raw = store.clone();
         let sealed =
             config.encryption.clone().map(|rules| Arc::new(encryption::Sealed::over(store.clone(), rules, &env)));
         let store = sealed.clone().map_or(store, |sealed| sealed as Arc<dyn Store>);
@@ -160,8 +183,11 @@ impl Server {
         let trace = Trace::default();
         let (verified, reach, turns, programs, usages) = Default::default();
         let gates = limits::Gates::new(&config.limits);
+        let answers = answers::Answers::new(&config.limits);
+        let large = large::LargeRequests::new(&config.limits);
         let server = Arc::new_cyclic(|me| Server {
             store,
+            raw,
             env,
             config,
             cache,
@@ -174,6 +200,8 @@ impl Server {
             turns,
             programs,
             gates,
+            answers,
+            large,
             usages,
             tasks,
             me: me.clone(),
@@ -213,7 +241,8 @@ impl Server {
         let call = Call::resolve(&self.kinds(), request)?;
         self.allow(&call.attributes(), entry).await?;
         authorize::guard(self, &call).await?;
-        let defines = call.kind.kind == "CustomResourceDefinition" && !matches!(call.verb, Verb::Get | Verb::List);
+        let defines =
+            call.kind.built_in() == "CustomResourceDefinition" && !matches!(call.verb, Verb::Get | Verb::List);
         let notes = call.notes.clone();
         let answer = match (call.version, custom::webhook_of(&call)) {
             (None, _) => self.run(call).await,
@@ -246,6 +275,9 @@ impl Server {
     }
 
     async fn run(&self, call: Call) -> Result<Response, Status> {
+        if matches!(call.verb, Verb::Create | Verb::Update) {
+            call.check_manager()?;
+        }
         match (call.verb, call.subresource.as_deref()) {
             (Verb::Connect, _) => self.connect(&call).await,
             (_, Some(_)) => self.subresource(call).await,
@@ -362,17 +394,21 @@ impl Server {
             ..Request::default()
         };
         self.authorizer.authorize(&Call::resolve(&self.kinds(), request)?.attributes())?;
-        Ok(self.streams.subscribe(node))
+        Ok(self.streams.subscribe(node, &user.name))
     }
 
-    /// Writes a consistent copy of the store to a file, while serving. One that is there already is replaced at once or
-    /// not at all, and only by force.
-    pub async fn backup(&self, path: &Path, force: bool) -> Result<(), Status> {
-        if !force && path.symlink_metadata().is_ok() {
-            let why = format!("{} exists already: a backup replaces it by force alone", path.display());
-            return Err(Status::failure(409, "AlreadyExists", why));
-        }
-        self.store.backup(path).await.map_err(store_error)
+    /// A consistent copy of the store, made while serving, as a stream to be dialled. Where it is kept is the caller's matter: the
+    /// server writes to no path that it is told.
+    pub async fn backup(&self, user: &User) -> Result<String, Status> {
+        self.authorizer.authorize_path(user, "post", "/backup")?;
+        let copy = self.store.backup().await.map_err(store_error)?;
+        let (id, caller) = self.streams.offer(&self.env, &user.name);
+        tokio::spawn(async move {
+            if let Some(caller) = caller.await {
+                streams::send_file(caller, copy).await;
+            }
+        });
+        Ok(id)
     }
 }
 

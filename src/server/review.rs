@@ -16,7 +16,7 @@ impl Server {
         let (mut object, warnings) = call.kind.decode(body, validation)?;
         call.align_namespace(&mut object)?;
         admission::admit(self, &call, Operation::Create, &mut object).await?;
-        let status = match call.kind.kind {
+        let status = match call.kind.built_in() {
             "TokenReview" => self.review_token(&object.0["spec"]).await?,
             "SelfSubjectReview" => {
                 object.set_meta("creationTimestamp", Value::from(self.timestamp()));
@@ -59,7 +59,7 @@ impl Server {
             let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
             return Err(invalid("spec.resourceAttributes", resource, why));
         }
-        if call.kind.kind == "LocalSubjectAccessReview" {
+        if call.kind.built_in() == "LocalSubjectAccessReview" {
             if path.is_object() {
                 return Err(invalid("spec.nonResourceAttributes", path, "disallowed on this kind of request"));
             }
@@ -68,7 +68,7 @@ impl Server {
                 return Err(Status::bad_request(why));
             }
         }
-        let subject = match call.kind.kind {
+        let subject = match call.kind.built_in() {
             "SelfSubjectAccessReview" => call.user.clone(),
             _ => subject_of(spec),
         };

@@ -1,31 +1,34 @@
 //! The JSON-RPC face: methods and subscriptions over HTTP and WebSocket, a codec onto the pipeline.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use jsonrpsee::RpcModule;
 use jsonrpsee::core::server::{Extensions, SubscriptionCloseResponse, SubscriptionMessage};
-use jsonrpsee::server::{BatchRequestConfig, Methods, PendingSubscriptionSink, ServerConfig, StopHandle};
+use jsonrpsee::server::{
+    BatchRequestConfig, Methods, PendingSubscriptionSink, ResponsePayload, ServerConfig, StopHandle,
+};
 use jsonrpsee::types::{ErrorObjectOwned, Params};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::api::duplicates;
 use crate::api::request::{Body, Origin, PatchType};
 use crate::api::rpc::{self, Answer};
 use crate::api::{Request, Response, Status, User, Verb, WatchEvent};
+use crate::api::{duplicates, protections};
 
-use super::rest::origin;
-use super::{Server, discover};
+use super::answers::Room;
+use super::rest::{self, origin};
+use super::{Server, answers, discover};
 
-/// The largest message that is taken in, and sent out.
-const MAX_REQUEST: u32 = 4 << 20;
+/// The largest message that is taken in, and sent out; of a batch, all its answers together.
+pub(super) const MAX_REQUEST: u32 = 4 << 20;
 const MAX_RESPONSE: u32 = 256 << 20;
 const MAX_CONNECTIONS: u32 = 100_000;
 const MAX_SUBSCRIPTIONS: u32 = 100_000;
-/// Messages that may wait for a slow connection.
-const MESSAGES: u32 = 1024;
-const MAX_BATCH: u32 = 1000;
+/// Messages that may wait for a slow connection. What comes behind them is counted among the answers that are being sent, and
+/// a watch waits with what it has to tell.
+const MESSAGES: u32 = 16;
+const MAX_BATCH: u32 = 100;
 
 /// The service of one connection.
 pub(super) type RpcService =
@@ -74,36 +77,71 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     let mut module = RpcModule::from_arc(server);
     for (name, verb, patch_type) in REQUESTS {
         module.register_async_method(name, move |params, server, ext| async move {
-            let mut request = parse(&server, &params, verb, &ext)?;
-            request.options.patch_type = match patch_type {
-                Some(_) if request.options.server_side => Some(PatchType::Apply),
-                implied => implied.or(request.options.patch_type),
-            };
-            let _seat = server.gates.enter(&request).await.map_err(error)?;
-            let response = server.handle(request).await.map_err(error)?;
-            encode(response).map_err(error)
+            match answer(&server, params, &ext, verb, patch_type).await {
+                Ok((answer, room)) => {
+                    let (answer, taken) = ResponsePayload::success(answer).notify_on_completion();
+                    tokio::spawn(async move {
+                        // An error says that nobody takes it any more, or that it goes out by HTTP, which counts it itself.
+                        let _ = taken.await;
+                        drop(room);
+                    });
+                    answer
+                }
+                Err(why) => ResponsePayload::error(why),
+            }
         })?;
     }
     module.register_subscription(rpc::WATCH, rpc::WATCH_EVENT, rpc::UNWATCH, watch)?;
     module.register_subscription(rpc::SESSIONS, rpc::SESSION_EVENT, rpc::UNSESSIONS, sessions)?;
     module.register_async_method("backup", |params, server, ext| async move {
-        let Backup { path, force } = parse_params(&params)?;
+        let Nothing {} = parse_params(&params)?;
         let user = ext.get::<User>().cloned().unwrap_or_default();
-        server.authorizer.authorize_path(&user, "post", "/backup").map_err(error)?;
-        server.backup(Path::new(&path), force).await.map_err(error)?;
-        encode(super::get::status(Status::success())).map_err(error)
+        let stream = Some(server.backup(&user).await.map_err(error)?);
+        Ok::<_, ErrorObjectOwned>(Answer { stream, ..Answer::default() })
+    })?;
+    module.register_async_method(protections::METHOD, |params, server, ext| async move {
+        let Nothing {} = parse_params(&params)?;
+        let user = ext.get::<User>().cloned().unwrap_or_default();
+        server.protections(&user).await.map_err(error)
     })?;
     module.register_method("rpc.discover", |_, context, _| discover::document(&context.kinds()))?;
     Ok(module)
 }
 
+/// Answers one request; the room that the answer takes is held until the connection has it.
+async fn answer(
+    server: &Server,
+    params: Params<'_>,
+    ext: &Extensions,
+    verb: Verb,
+    patch_type: Option<PatchType>,
+) -> Result<(Answer, Room), ErrorObjectOwned> {
+    let size = params.as_str().map_or(0, str::len);
+    let mut place = server.large.enter(&user(ext), size).await.map_err(error)?;
+    let mut request = server.large.run(size, async { parse(server, &params, verb, ext) }).await?;
+    request.options.patch_type = match patch_type {
+        Some(_) if request.options.server_side => Some(PatchType::Apply),
+        implied => implied.or(request.options.patch_type),
+    };
+    let size = size + server.size_of(&request);
+    if place.is_none() {
+        place = server.large.enter(&request.user, size).await.map_err(error)?;
+    }
+    let _seat = server.gates.enter(&request).await.map_err(error)?;
+    let caller = request.user.clone();
+    let work = async {
+        let response = server.handle(request).await?;
+        let room = server.answers.try_enter(&caller, rest::size_of(&response)).ok_or_else(answers::full)?;
+        Ok((encode(response)?, room))
+    };
+    let answered = server.large.run(size, work).await.map_err(error);
+    drop(place);
+    answered
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Backup {
-    path: String,
-    #[serde(default)]
-    force: bool,
-}
+struct Nothing {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -122,12 +160,16 @@ fn parse(server: &Server, params: &Params<'_>, verb: Verb, ext: &Extensions) -> 
         Some(_) => duplicates::fields_within(params.as_str().unwrap_or("{}"), "body"),
         None => Vec::new(),
     };
-    // Without the face's word on who it is, the caller is nobody.
-    let user = ext.get::<User>().cloned().unwrap_or_default();
+    let user = user(ext);
     // Only the audit log wants to know more.
     let connection = ext.get::<Arc<Origin>>().filter(|_| server.config.audit.is_some());
     let origin = connection.map(|connection| origin::again(&server.env, connection));
     Ok(Request { verb, user, duplicates, origin, ..request })
+}
+
+/// The caller; without the face's word on who that is, nobody.
+fn user(ext: &Extensions) -> User {
+    ext.get::<User>().cloned().unwrap_or_default()
 }
 
 /// A `Status` as JSON-RPC carries it.

@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::SinkExt;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::codec::Framed;
 
 use crate::api::rpc::{Session, Task};
-use crate::api::stream::{Frame, FrameCodec, STATUS};
+use crate::api::stream::{Frame, FrameCodec, STATUS, STDOUT};
 use crate::api::{Env, Status};
 
 /// How long one half waits for the other.
@@ -36,8 +36,20 @@ pub(super) struct Streams {
 #[derive(Default)]
 struct State {
     /// Each node's subscriptions, the newest last.
-    nodes: HashMap<String, Vec<mpsc::Sender<Session>>>,
-    awaited: HashMap<String, oneshot::Sender<Half>>,
+    nodes: HashMap<String, Vec<Subscription>>,
+    awaited: HashMap<String, Awaited>,
+}
+
+/// An agent that takes sessions.
+struct Subscription {
+    user: String,
+    sessions: mpsc::Sender<Session>,
+}
+
+/// A half that is awaited, of this user alone: who has learnt an id of others' gets nothing by it.
+struct Awaited {
+    user: String,
+    half: oneshot::Sender<Half>,
 }
 
 impl Streams {
@@ -45,18 +57,18 @@ impl Streams {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The sessions that a node shall serve from now on.
-    pub fn subscribe(&self, node: &str) -> mpsc::Receiver<Session> {
+    /// The sessions that a node shall serve from now on; `user` is its agent, who alone may dial them.
+    pub fn subscribe(&self, node: &str, user: &str) -> mpsc::Receiver<Session> {
         let (sender, receiver) = mpsc::channel(SESSIONS);
         let mut state = self.lock();
         let subscriptions = state.nodes.entry(node.to_owned()).or_default();
-        subscriptions.retain(|old| !old.is_closed());
-        subscriptions.push(sender);
+        subscriptions.retain(|old| !old.sessions.is_closed());
+        subscriptions.push(Subscription { user: user.to_owned(), sessions: sender });
         receiver
     }
 
-    /// Asks a node for a session: the id that the caller shall dial.
-    pub fn open(self: &Arc<Streams>, env: &Env, node: &str, task: Task) -> Result<String, Status> {
+    /// Asks a node for a session: the id that `user`, who called for it, shall dial.
+    pub fn open(self: &Arc<Streams>, env: &Env, node: &str, user: &str, task: Task) -> Result<String, Status> {
         let (caller_id, node_id) = (id(env), id(env));
         let (caller, caller_comes) = oneshot::channel();
         let (nodes, node_comes) = oneshot::channel();
@@ -64,14 +76,15 @@ impl Streams {
             let mut state = self.lock();
             let session = Session { id: node_id.clone(), task };
             let subscriptions = state.nodes.entry(node.to_owned()).or_default();
-            subscriptions.retain(|one| !one.is_closed());
+            subscriptions.retain(|one| !one.sessions.is_closed());
             // The newest first: an agent that came back after a cut has a new one beside the dead.
-            if !subscriptions.iter().rev().any(|one| one.try_send(session.clone()).is_ok()) {
+            let taken = subscriptions.iter().rev().find(|one| one.sessions.try_send(session.clone()).is_ok());
+            let Some(agent) = taken.map(|one| one.user.clone()) else {
                 let why = format!("the agent of node \"{node}\" is not connected to this server");
                 return Err(Status::unavailable(why));
-            }
-            state.awaited.insert(caller_id.clone(), caller);
-            state.awaited.insert(node_id.clone(), nodes);
+            };
+            state.awaited.insert(caller_id.clone(), Awaited { user: user.to_owned(), half: caller });
+            state.awaited.insert(node_id.clone(), Awaited { user: agent, half: nodes });
         }
         let (streams, ids, node) = (self.clone(), [caller_id.clone(), node_id], node.to_owned());
         tokio::spawn(async move {
@@ -82,9 +95,25 @@ impl Streams {
         Ok(caller_id)
     }
 
-    /// Whether someone waits for this id. It is then taken: the half has to follow.
-    pub fn take(&self, id: &str) -> Option<oneshot::Sender<Half>> {
-        self.lock().awaited.remove(id)
+    /// Waits for `user` alone, for what the server itself sends: the id to dial, and whoever dials it in time.
+    pub fn offer(self: &Arc<Streams>, env: &Env, user: &str) -> (String, impl Future<Output = Option<Half>> + use<>) {
+        let (id, streams) = (id(env), self.clone());
+        let (half, comes) = oneshot::channel();
+        self.lock().awaited.insert(id.clone(), Awaited { user: user.to_owned(), half });
+        let awaited = id.clone();
+        let waiting = async move {
+            let come = tokio::time::timeout(PATIENCE, comes).await;
+            streams.lock().awaited.remove(&awaited);
+            come.ok()?.ok()
+        };
+        (id, waiting)
+    }
+
+    /// Whether this id is awaited from this user. It is then taken: the half has to follow.
+    pub fn take(&self, id: &str, user: &str) -> Option<oneshot::Sender<Half>> {
+        let mut state = self.lock();
+        state.awaited.get(id).filter(|awaited| awaited.user == user)?;
+        state.awaited.remove(id).map(|awaited| awaited.half)
     }
 }
 
@@ -107,6 +136,28 @@ async fn meet(node: &str, caller: oneshot::Receiver<Half>, from_node: oneshot::R
             let _ = Framed::new(caller, FrameCodec).send(Frame { channel: STATUS, payload }).await;
         }
     }
+}
+
+/// Sends all of a file, and how that went.
+pub(super) async fn send_file(to: Half, file: std::fs::File) {
+    let (mut to, mut file) = (Framed::new(to, FrameCodec), tokio::fs::File::from_std(file));
+    let mut buffer = vec![0; BUFFER];
+    let ended = loop {
+        match file.read(&mut buffer).await {
+            Ok(0) => break Status::success(),
+            Ok(count) => {
+                let payload = bytes::Bytes::copy_from_slice(&buffer[..count]);
+                if to.send(Frame { channel: STDOUT, payload }).await.is_err() {
+                    // Who has gone need not be told.
+                    return;
+                }
+            }
+            Err(why) => break Status::internal(why),
+        }
+    };
+    let payload = serde_json::to_vec(&ended).unwrap_or_default().into();
+    let _ = to.send(Frame { channel: STATUS, payload }).await;
+    let _ = to.close().await;
 }
 
 /// Copies both ways until the node's side ends; the caller's end is passed on, but does not end the node's answer.
@@ -141,21 +192,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_caller_whose_node_never_dials_is_told_so() {
         let (streams, env) = (Arc::new(Streams::default()), Env::system());
-        assert_eq!(streams.open(&env, "n", list()).unwrap_err().code, 503);
-        let mut sessions = streams.subscribe("n");
-        let id = streams.open(&env, "n", list()).unwrap();
+        assert_eq!(streams.open(&env, "n", "jane", list()).unwrap_err().code, 503);
+        let mut sessions = streams.subscribe("n", "system:node:n");
+        let id = streams.open(&env, "n", "jane", list()).unwrap();
         let asked = sessions.recv().await.unwrap();
         let (ours, theirs) = tokio::io::duplex(1024);
-        assert!(streams.take(&id).unwrap().send(Box::new(theirs)).is_ok());
-        assert!(streams.take(&id).is_none(), "an id is good for once");
+        assert!(streams.take(&id, "system:node:n").is_none(), "the agent is not the caller");
+        assert!(streams.take(&asked.id, "system:node:other").is_none(), "another node answers for none but itself");
+        assert!(streams.take(&id, "jane").unwrap().send(Box::new(theirs)).is_ok());
+        assert!(streams.take(&id, "jane").is_none(), "an id is good for once");
         let mut frames = Framed::new(ours, FrameCodec);
         let told = frames.next().await.unwrap().unwrap();
         let status: Status = serde_json::from_slice(&told.payload).unwrap();
         assert_eq!((told.channel, status.code), (STATUS, 504));
         assert!(frames.next().await.is_none());
         tokio::task::yield_now().await;
-        assert!(streams.take(&asked.id).is_none(), "too late");
+        assert!(streams.take(&asked.id, "system:node:n").is_none(), "too late");
         drop(sessions);
-        assert_eq!(streams.open(&env, "n", list()).unwrap_err().code, 503);
+        assert_eq!(streams.open(&env, "n", "jane", list()).unwrap_err().code, 503);
     }
 }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::api::kinds::Scale;
 use crate::api::request::PatchType;
+use crate::api::validation::{Errors, pod::update};
 use crate::api::{Kind, Object, Response, Status, Verb, patch, scale, strategy};
 
 use super::admission::{self, Operation};
@@ -19,7 +20,7 @@ const OWN: &[(&str, &[&str])] =
     &[("Pod", &["inspect", "trace", "proxy"]), ("Service", &["proxy"]), ("Node", &["image", "dial", "proxy", "usage"])];
 
 pub(super) fn is_served(kind: &Kind, subresource: &str) -> bool {
-    OWN.iter().any(|(of, names)| *of == kind.kind && names.contains(&subresource))
+    OWN.iter().any(|(of, names)| *of == kind.built_in() && names.contains(&subresource))
 }
 
 impl Server {
@@ -71,10 +72,14 @@ impl Server {
         mut change: impl FnMut(&Value) -> Result<Value, Status> + Send,
     ) -> Result<Response, Status> {
         let paths = scale_of(call)?;
+        let order = call.order().ok_or_else(|| call.not_allowed("scale"))?;
+        let validation = call.options.field_validation.unwrap_or_default();
+        let mut warnings = Vec::new();
         let propose = |current: Option<&Current>| {
             let current = current.ok_or_else(|| call.not_found())?;
             let old = scale::get(paths, &current.object);
-            let new = Object(change(&old.0)?);
+            let (new, unknown) = order.decode(change(&old.0)?, validation)?;
+            warnings = unknown;
             Ok(Proposal::View(
                 new,
                 old,
@@ -83,7 +88,7 @@ impl Server {
         };
         let written = self.transact(call, &call.key(), propose).await?;
         let view = scale::get(paths, &Object::from_slice(&written.bytes)?);
-        Ok(get::object(view.to_vec().into(), false))
+        Ok(Response { warnings, ..get::object(view.to_vec().into(), false) })
     }
 
     /// What an admitted `Scale` makes of its object.
@@ -105,7 +110,7 @@ impl Server {
 
     /// Assigns a Pod to a node.
     async fn bind(&self, mut call: Call) -> Result<Response, Status> {
-        let mut body = Object(call.take_body()?);
+        let (mut body, warnings) = call.take_order()?;
         admission::admit(self, &call, Operation::Create, &mut body).await?;
         let body = body.0;
         let node = body["target"]["name"].as_str().unwrap_or("").to_owned();
@@ -121,7 +126,7 @@ impl Server {
             Ok(Proposal::Plain(decision.into()))
         };
         self.transact(call, &call.key(), propose).await?;
-        Ok(get::status(Status { code: 201, ..Status::success() }))
+        Ok(Response { warnings, ..get::status(Status { code: 201, ..Status::success() }) })
     }
 }
 
@@ -162,6 +167,11 @@ fn bound(call: &Call, old: &Object, binding: &Value, node: &str, now: &str) -> R
     // Where it was to come is told no more (upstream's ClearingNominatedNodeNameAfterBinding).
     if let Some(status) = pod.0["status"].as_object_mut() {
         status.shift_remove("nominatedNodeName");
+    }
+    let mut wrong = Errors::default();
+    update::annotations(&pod, old, &mut wrong);
+    if !wrong.0.is_empty() {
+        return Err(call.invalid(call.name(), wrong.0));
     }
     strategy::validate_update(call.kind, &pod, &pod)?;
     Ok(Decision::Put(pod))

@@ -18,6 +18,8 @@ use super::{Server, get};
 const OBJECTS: usize = 1024;
 const FIRST: usize = 12;
 const LATEST: usize = 8;
+/// The longest note that is kept, in bytes: whoever writes may send one.
+const NOTE: usize = 1 << 10;
 /// A chain of owners longer than this is no chain.
 const OWNERS: usize = 4;
 
@@ -47,7 +49,7 @@ impl Trace {
 
     /// Notes an accepted write, of a Pod or of what makes Pods from a template; nothing else is part of a Pod's story.
     pub fn record(&self, call: &Call, object: &Object, revision: u64, came: Timestamp, took: Duration) {
-        if call.kind.kind != "Pod" && object.0["spec"].get("template").is_none() {
+        if call.kind.built_in() != "Pod" && object.0["spec"].get("template").is_none() {
             return;
         }
         let step = Step {
@@ -62,7 +64,7 @@ impl Trace {
             uid: object.uid().to_owned(),
             user: call.user.name.clone(),
             manager: call.options.field_manager.clone().unwrap_or_default(),
-            note: call.options.note.clone().unwrap_or_default(),
+            note: call.options.note.as_deref().map_or("", short).to_owned(),
         };
         let mut state = self.lock();
         if !state.by_uid.contains_key(&step.uid) {
@@ -85,13 +87,15 @@ impl Trace {
         story.latest.push_back(step);
     }
 
-    /// The steps of an object and of its owners, in order.
-    fn steps(&self, uid: &str) -> Vec<Step> {
+    /// The steps of an object and of its owners, in order. Owners are of its own namespace: whose uid an object names is for its
+    /// writer to say, and he may not read everywhere.
+    fn steps(&self, namespace: &str, uid: &str) -> Vec<Step> {
         let state = self.lock();
+        let is_near = |story: &&Story| story.first.iter().all(|step| step.namespace == namespace);
         let mut steps = Vec::new();
         let mut next = Some(uid);
         for _ in 0..OWNERS {
-            let Some(story) = next.and_then(|uid| state.by_uid.get(uid)) else { break };
+            let Some(story) = next.and_then(|uid| state.by_uid.get(uid)).filter(is_near) else { break };
             steps.extend(story.first.iter().chain(&story.latest).cloned());
             next = story.owner.as_deref();
         }
@@ -100,13 +104,19 @@ impl Trace {
     }
 }
 
+/// As much of a note as is kept.
+fn short(note: &str) -> &str {
+    let ends = note.char_indices().map(|(at, c)| at + c.len_utf8());
+    &note[..ends.take_while(|end| *end <= NOTE).last().unwrap_or(0)]
+}
+
 impl Server {
     /// The steps of a Pod, for `podwright trace`; of what came before it was scheduled too.
     pub(super) async fn get_trace(&self, call: &Call) -> Result<Response, Status> {
         self.cache.fresh().await?;
         let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
         let object = item.current()?.object;
-        let steps = self.trace.steps(object.uid());
+        let steps = self.trace.steps(call.within(), object.uid());
         let trace = json!({
             "apiVersion": "podwright/v1", "kind": "Trace",
             "metadata": {"name": object.name(), "namespace": object.namespace(), "uid": object.uid()},

@@ -16,6 +16,10 @@ use super::{Server, allocate, store_error};
 /// How often a write is decided anew. Each time another writer got through, so this is not reached by bad luck.
 const ATTEMPTS: usize = 512;
 
+/// The most bytes that an object may have in the store. (Upstream's limit is etcd's, 1.5 MiB of protobuf.) Each patch may be small
+/// and make the object a little larger.
+const MAX_OBJECT: usize = 3 << 20;
+
 /// What a writer wants, before admission has its say.
 pub(super) enum Proposal<'a> {
     /// This object shall be there.
@@ -266,6 +270,10 @@ impl Server {
             (Decision::Delete, _) => (None, How::Deleted),
             (Decision::Keep, _) => (None, How::Kept),
         };
+        if stored.as_ref().is_some_and(|stored| stored.len() > MAX_OBJECT) {
+            let why = format!("Request entity too large: the object would have more than {MAX_OBJECT} bytes");
+            return Err(Status::failure(413, "RequestEntityTooLarge", why));
+        }
         if how == How::Kept || (call.options.dry_run && stored.is_none()) {
             let (bytes, _) = before.unwrap_or_default();
             return Ok(Commit::Written(Written { bytes, how }));
@@ -281,6 +289,8 @@ impl Server {
             Some(_) if admission::is_charged(&review) => Some(self.turns.take(call.within()).await),
             _ => None,
         };
+        // An unchanged object's keys stay its own until it is written, so this holds in the transaction too.
+        let releases = allocate::own(self, call, &plan.releases).await?;
         for _ in 0..ATTEMPTS {
             let charges = match admitted {
                 Some(object) if turn.is_some() => admission::charges(&review, object).await?,
@@ -291,7 +301,7 @@ impl Server {
                 let bytes = head.deliver(&stored.unwrap_or_default(), revision);
                 return Ok(Commit::Written(Written { bytes, how }));
             }
-            let txn = transaction(call, key, current, stored.clone(), plan, &charges);
+            let txn = transaction(call, key, current, stored.clone(), plan, &releases, &charges);
             match self.store.commit(txn).await.map_err(store_error)? {
                 Outcome::Committed(revision) => {
                     let subject = match &plan.decision {
@@ -342,6 +352,7 @@ fn transaction(
     current: Option<&Current>,
     object: Option<Bytes>,
     plan: &Plan,
+    releases: &[String],
     charges: &[Charge],
 ) -> Txn {
     let mut txn = Txn { durability: durability(call), ..Txn::default() };
@@ -357,7 +368,7 @@ fn transaction(
         txn.compares.push(Compare::Absent(claim.key.clone()));
         txn.writes.push(Write::Put(claim.key.clone(), Bytes::from(claim.owner.clone())));
     }
-    txn.writes.extend(plan.releases.iter().cloned().map(Write::Delete));
+    txn.writes.extend(releases.iter().cloned().map(Write::Delete));
     for charge in charges {
         txn.compares.push(Compare::Unchanged(charge.key.clone(), charge.revision));
         txn.writes.push(Write::Put(charge.key.clone(), charge.quota.clone()));
@@ -367,7 +378,7 @@ fn transaction(
 
 /// Heartbeats and Events may be lost by a power cut, and do not wake the disk.
 fn durability(call: &Call) -> Durability {
-    match call.kind.kind {
+    match call.kind.built_in() {
         "Lease" | "Event" => Durability::Relaxed,
         _ => Durability::Full,
     }

@@ -1,6 +1,6 @@
 //! The update verb, and what patch shares with it.
 
-use crate::api::{FieldValidation, Object, Response, Status, strategy};
+use crate::api::{FieldValidation, Kind, Object, Response, Status, strategy};
 
 use super::authorize::may_grant;
 use super::call::{Call, bad_value};
@@ -129,7 +129,7 @@ impl Server {
         if new == *old {
             return Ok(Decision::Keep.into());
         }
-        let decision = if is_finished(&new, old) { Decision::Delete } else { Decision::Put(new) };
+        let decision = if is_finished(call.kind, &new, old) { Decision::Delete } else { Decision::Put(new) };
         if matches!(decision, Decision::Delete) {
             (claims, releases) = (Vec::new(), allocate::all_of(call.kind, old));
         }
@@ -199,9 +199,9 @@ fn check_preconditions(call: &Call, new: &Object, old: &Object) -> Result<(), St
 }
 
 /// Whether an object that is being deleted has nothing left to wait for, by upstream's `ShouldDeleteDuringUpdate`.
-fn is_finished(new: &Object, old: &Object) -> bool {
+fn is_finished(kind: &Kind, new: &Object, old: &Object) -> bool {
     let no_grace = old.0["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0;
     let spec_finalizers =
-        new.kind() == "Namespace" && new.0["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+        kind.built_in() == "Namespace" && new.0["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
     new.finalizers().is_empty() && old.is_terminating() && no_grace && !spec_finalizers
 }

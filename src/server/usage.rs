@@ -35,9 +35,6 @@ const LONGEST_WINDOW_MS: u64 = 3_600_000;
 /// How far a node's clock may be off for its times to be told.
 const MOST_SKEW: SignedDuration = SignedDuration::from_hours(1);
 
-/// The mirror of a static Pod names that one's uid so.
-const MIRROR: &str = "kubernetes.io/config.mirror";
-
 /// The last report of each node.
 #[derive(Default)]
 pub(super) struct Usages(RwLock<Kept>);
@@ -95,18 +92,12 @@ struct Metadata {
     uid: String,
     #[serde(default)]
     labels: Value,
-    #[serde(default)]
-    annotations: Value,
 }
 
 impl Metadata {
     fn of(item: &Item) -> Option<Metadata> {
         // What is stored parses.
         serde_json::from_slice::<Described>(&item.bytes).ok().map(|described| described.metadata)
-    }
-    /// The uid by which the Pod's node knows it.
-    fn node_uid(&self) -> &str {
-        self.annotations[MIRROR].as_str().unwrap_or(&self.uid)
     }
 }
 
@@ -177,7 +168,7 @@ impl Server {
         Ok(Response { body: Body::List(List { kind, api_version, items, ..List::default() }), warnings: Vec::new() })
     }
 
-    fn has_node(&self, name: &str) -> bool {
+    pub(super) fn has_node(&self, name: &str) -> bool {
         core("nodes").is_ok_and(|nodes| self.cache.shelf(nodes).get(&nodes.key(None, name)).is_some())
     }
 
@@ -190,7 +181,7 @@ impl Server {
             let node = item.field(subject, "spec.nodeName");
             let (time, pod) = self.usages.read(node, now, reported).filter(|_| self.has_node(node))?;
             // Another Pod of this name may have been there a moment ago.
-            let described = Metadata::of(item).filter(|metadata| metadata.node_uid() == pod.uid)?;
+            let described = Metadata::of(item).filter(|metadata| metadata.uid == pod.uid)?;
             let container = |c: &ContainerUsage| json!({"name": c.name, "usage": c.usage.quantities()});
             (described, time, pod.window_ms, ("containers", pod.containers.iter().map(container).collect::<Value>()))
         } else {

@@ -1,7 +1,7 @@
 //! The watch verb: selections, watchers found by what they select, and where a watch starts.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Weak};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,6 +20,8 @@ use super::{Server, Watch};
 
 /// How many events a watcher may be behind before it is cut off.
 pub(super) const BACKLOG: usize = 8 * 1024;
+/// The same in bytes; a single event may have more. The window of recent changes, from which it resumes, holds twice as many.
+const BACKLOG_BYTES: usize = 16 << 20;
 
 /// Who would have to be told so many older changes fares better with a new list.
 const MOST_OLDER: usize = 16 * 1024;
@@ -88,13 +90,45 @@ struct Watcher {
     selection: Selection,
     bookmarks: bool,
     events: Sender<WatchEvent>,
+    behind: Mutex<Behind>,
     _alive: oneshot::Sender<()>,
 }
 
 impl Watcher {
     /// False when it is gone or too slow.
     fn tell(&self, shelf: &Shelf, event: &Event) -> bool {
-        event.told(shelf, &self.selection).is_none_or(|told| self.events.try_send(told).is_ok())
+        event.told(shelf, &self.selection).is_none_or(|told| self.send(told))
+    }
+
+    fn send(&self, event: WatchEvent) -> bool {
+        let mut behind = self.behind.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let fits = behind.take(self.events.max_capacity() - self.events.capacity(), event.object.len());
+        fits && self.events.try_send(event).is_ok()
+    }
+}
+
+/// The sizes of what a watcher has not read yet, oldest first.
+#[derive(Default)]
+struct Behind {
+    /// Events that it got to begin with: how many those are is no fault of its reader.
+    first: usize,
+    sizes: VecDeque<usize>,
+    bytes: usize,
+}
+
+impl Behind {
+    /// Notes one more event behind the `unread` ones; false: that is too much.
+    fn take(&mut self, unread: usize, size: usize) -> bool {
+        let gone = (self.first + self.sizes.len()).saturating_sub(unread);
+        let of_first = gone.min(self.first);
+        self.first -= of_first;
+        self.bytes -= self.sizes.drain(..gone - of_first).sum::<usize>();
+        if self.bytes > 0 && self.bytes + size > BACKLOG_BYTES {
+            return false;
+        }
+        self.sizes.push_back(size);
+        self.bytes += size;
+        true
     }
 }
 
@@ -113,20 +147,22 @@ impl Watchers {
         }
     }
 
-    /// Adds a watcher: its id, and what resolves when it has been dropped.
+    /// Adds a watcher, which has `first` events to read already: its id, and what resolves when it has been dropped.
     fn add(
         &mut self,
         selection: Selection,
         bookmarks: bool,
         events: Sender<WatchEvent>,
+        first: usize,
     ) -> (u64, oneshot::Receiver<()>) {
         self.last += 1;
         let (alive, dropped) = oneshot::channel();
+        let behind = Mutex::new(Behind { first, ..Behind::default() });
         let bucket = match selection.bucket() {
             Bucket::All => &mut self.all,
             Bucket::Field(path, value) => self.by_field.entry(path).or_default().entry(value).or_default(),
         };
-        bucket.push(Watcher { id: self.last, selection, bookmarks, events, _alive: alive });
+        bucket.push(Watcher { id: self.last, selection, bookmarks, events, behind, _alive: alive });
         (self.last, dropped)
     }
 
@@ -150,7 +186,9 @@ impl Watchers {
         all.sort_unstable_by_key(|watcher| watcher.id);
         for watcher in all {
             // A watcher without room is busy with news and needs none.
-            let _ = watcher.events.try_send(bookmark.clone());
+            if watcher.events.capacity() > 0 {
+                watcher.send(bookmark.clone());
+            }
         }
     }
 }
@@ -197,12 +235,13 @@ impl Server {
         let (sender, watch, (id, dropped)) = {
             let mut state = shelf.write();
             let first = first_events(&shelf, &state, &selection, start, now)?;
-            let (sender, watch) = mpsc::channel(older.len() + first.len() + BACKLOG);
+            let given = older.len() + first.len();
+            let (sender, watch) = mpsc::channel(given + BACKLOG);
             for event in older.into_iter().chain(first) {
                 // The channel has room for all of them.
                 let _ = sender.try_send(event);
             }
-            let added = state.watchers.add(selection, call.options.allow_watch_bookmarks, sender.clone());
+            let added = state.watchers.add(selection, call.options.allow_watch_bookmarks, sender.clone(), given);
             (sender, watch, added)
         };
         let timeout = call.options.timeout_seconds.map(Duration::from_secs);

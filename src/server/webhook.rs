@@ -1,4 +1,5 @@
-//! Calling webhooks: a JSON document is sent over HTTPS to a URL or a Service, and one comes back.
+//! Calling webhooks: a JSON document is sent over HTTPS to a URL or a Service, and one comes back. A redirect is an error, and
+//! nothing of an answer that is no answer is told to anyone: it may come from where the caller may not look (CVE-2020-8561).
 //! <https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#contacting-the-webhook>
 
 use std::sync::Arc;
@@ -15,15 +16,19 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Server;
+use super::dial::{self, Purpose};
 use super::rest::streams::{Dialled, dial_service};
+use crate::api::bounded::Bounded;
 
 /// Whose signatures count where a configuration names none.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// An answer is no longer than this.
 const LONGEST: usize = 3 << 20;
+/// Nor is what comes before it: interim answers, the head.
+const MAX_HEAD: usize = 1 << 20;
 
 /// Where a webhook is, out of a `clientConfig`.
 struct Place {
@@ -61,8 +66,7 @@ impl Place {
         }
         let host = self.uri.host().ok_or_else(|| anyhow!("the url has no host"))?.trim_matches(['[', ']']);
         let port = self.uri.port_u16().unwrap_or(443);
-        let stream = TcpStream::connect((host, port)).await.with_context(|| format!("dial tcp {host}:{port}"))?;
-        Ok(Box::new(stream))
+        Ok(Box::new(dial::connect(Purpose::WebhookUrl, host, port).await?))
     }
 }
 
@@ -109,8 +113,9 @@ async fn post<S>(stream: S, uri: &Uri, document: &Value) -> anyhow::Result<Value
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let connection = tokio::spawn(connection);
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(Bounded::new(stream, MAX_HEAD + LONGEST))).await?;
+    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let host = uri.authority().map_or("", |authority| authority.as_str());
     let request = Request::post(path)
@@ -119,14 +124,44 @@ where
         .header(header::ACCEPT, "application/json");
     let answer = sender.send_request(request.body(Full::new(Bytes::from(document.to_string())))?).await?;
     let status = answer.status();
-    let body = Limited::new(answer.into_body(), LONGEST).collect().await.map_err(|why| anyhow!("{why}"))?.to_bytes();
-    connection.abort();
     if status != StatusCode::OK {
-        let text: String = String::from_utf8_lossy(&body).trim().chars().take(200).collect();
         match status.is_server_error() {
-            true => bail!("an error on the server ({text:?}) has prevented the request from succeeding"),
-            false => bail!("the server rejected our request: {status}: {text}"),
+            true => bail!("an error on the server ({status}) has prevented the request from succeeding"),
+            false => bail!("the server rejected our request: {status}"),
         }
     }
+    let body = Limited::new(answer.into_body(), LONGEST).collect().await.map_err(|why| anyhow!("{why}"))?.to_bytes();
     serde_json::from_slice(&body).context("the answer is no JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_webhook_that_has_nothing_but_interim_answers_has_not_answered() {
+        let (ours, server) = tokio::io::duplex(64 << 10);
+        let (mut from, mut to) = split(server);
+        tokio::spawn(async move {
+            from.read_exact(&mut [0; 100]).await.unwrap();
+            tokio::spawn(async move { while to.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.is_ok() {} });
+            from.read_to_end(&mut Vec::new()).await
+        });
+        let (uri, document) = (Uri::from_static("https://webhook.test/"), Value::Null);
+        let posted = tokio::time::timeout(Duration::from_secs(30), post(ours, &uri, &document)).await;
+        let why = format!("{:#}", posted.expect("it ends by itself").unwrap_err());
+        assert!(why.contains("server response headers exceeded"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_over_leaves_no_connection_to_a_webhook_that_does_not_read() {
+        let (ours, mut server) = tokio::io::duplex(512);
+        let (uri, document) = (Uri::from_static("https://webhook.test/"), Value::from("d".repeat(4096)));
+        tokio::time::timeout(Duration::from_millis(50), post(ours, &uri, &document)).await.expect_err("no answer");
+        let mut rest = Vec::new();
+        let rest = tokio::time::timeout(Duration::from_secs(10), server.read_to_end(&mut rest)).await;
+        assert_eq!(rest.expect("the connection is closed").unwrap(), 512);
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    fs::File,
     ops::Bound,
-    path::Path,
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -190,8 +190,8 @@ impl Store for Memory {
     }
 
     /// There is no file to copy.
-    async fn backup(&self, path: &Path) -> Result<(), Error> {
-        Err(Error::Io(format!("{}: a store in memory has no backup", path.display())))
+    async fn backup(&self) -> Result<File, Error> {
+        Err(Error::Io("a store in memory has no backup".to_owned()))
     }
 
     async fn close(&self) -> Result<(), Error> {

@@ -17,7 +17,7 @@ pub use memory::Memory;
 pub use retention::Retention;
 pub use sqlite::{Sqlite, restore};
 
-use std::{path::Path, sync::Arc};
+use std::{fs::File, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -150,8 +150,8 @@ pub trait Store: Send + Sync + 'static {
     /// Forgets what was overwritten before `keep_from`, which becomes the oldest revision (does nothing if it is already
     /// past). `Retention` says when and how much.
     async fn compact(&self, keep_from: Revision) -> Result<(), Error>;
-    /// Writes a consistent copy to `path` while serving; what was at `path` is replaced at once or not at all.
-    async fn backup(&self, path: &Path) -> Result<(), Error>;
+    /// Makes a consistent copy while serving: a file that has no name, so that it is gone with whoever reads it.
+    async fn backup(&self) -> Result<File, Error>;
     /// Makes everything durable and ends: later calls fail, watches end.
     async fn close(&self) -> Result<(), Error>;
 }

@@ -21,6 +21,7 @@ mod store;
 const BENCHES: &[(&str, fn())] = &[
     ("ready", idle::ready),
     ("start", pods::start),
+    ("user-namespaces", pods::user_namespaces),
     ("journal", pods::journal),
     ("thirty", pods::thirty),
     ("memory", pods::memory),

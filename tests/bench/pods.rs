@@ -23,6 +23,8 @@ const JOURNAL_PAIRS: usize = 2400;
 
 /// How the names of Pods begin that are not to be recorded.
 const UNRECORDED: &str = "unrecorded-";
+/// How the names of Pods begin whose users are others on the host.
+const OWN_USERS: &str = "own-users-";
 
 pub fn pod(name: &str) -> Value {
     json!({
@@ -116,6 +118,9 @@ async fn apply(client: &Client, name: &str) -> Result<(), Status> {
     let mut body = pod(name);
     let journal = if name.starts_with(UNRECORDED) { "off" } else { "on" };
     body["metadata"]["annotations"] = json!({ "podwright/journal": journal });
+    if name.starts_with(OWN_USERS) {
+        body["spec"]["hostUsers"] = json!(false);
+    }
     client.call(Request { verb: Verb::Patch, body: Some(body), options, ..named(name) }).await.map(drop)
 }
 
@@ -144,6 +149,26 @@ pub fn start() {
     bench.delete_all(&all);
     let took = sorted(all.iter().map(|name| bench.one(name)).collect());
     beside("each right after the removal of another", figure(&took));
+}
+
+/// The same with the host's users and with users of its own, in turns on one node.
+pub fn user_namespaces() {
+    let bench = Bench::start(&[]);
+    let node = bench.node.field(&["nodes"], ".items[0].status.runtimeHandlers[0].features.userNamespaces");
+    if node != "true" {
+        return beside("a Pod's start with users of its own", "this host cannot give them");
+    }
+    let (mut off, mut on) = (Vec::new(), Vec::new());
+    bench.one("warm-up");
+    bench.one(&format!("{OWN_USERS}warm-up"));
+    for n in 0..SINGLE_STARTS {
+        off.push(bench.one(&format!("host-users-{n}")));
+        on.push(bench.one(&format!("{OWN_USERS}{n}")));
+    }
+    let (off, on) = (sorted(off), sorted(on));
+    let more = quantile(&on, 0.5) - quantile(&off, 0.5);
+    let figure = format!("off {}; on {}; {more:+.1} ms", figure(&off), figure(&on));
+    report("apply -> Running, user namespaces off and on", figure, "p50 <= 5 ms more", more <= 5.0);
 }
 
 fn figure(sorted: &[f64]) -> String {

@@ -176,6 +176,15 @@ spec:
   volumes: [{name: words, configMap: {name: words}}]
 ";
 
+const STATIC: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: 'localhost/busybox:1', command: [sh, -c, 'echo of a file; exec sleep 1000']}]
+";
+
 #[test]
 fn a_node_joins_by_tls_with_a_token_and_comes_back_without() {
     use std::os::unix::fs::PermissionsExt;
@@ -208,6 +217,12 @@ fn a_node_joins_by_tls_with_a_token_and_comes_back_without() {
     server.wait("condition=Ready", &["pod/caller"], PATIENCE);
     assert_eq!(server.ok(&["exec", "caller", "--", "cat", "/words/word"]), "hello");
     eventually("its log is told", PATIENCE, || contains(&server.ok(&["logs", "caller"]), "from the inside"));
+    // Its own credential shows its static Pods, and leads to them.
+    std::fs::write(agent.dir.path().join("manifests/web.yaml"), STATIC).unwrap();
+    server.wait("create", &["pod/web-member"], PATIENCE);
+    server.wait("condition=Ready", &["pod/web-member"], PATIENCE);
+    assert_eq!(server.ok(&["exec", "web-member", "--", "hostname"]), "web-member\n");
+    eventually("its log is told", PATIENCE, || contains(&server.ok(&["logs", "web-member"]), "of a file"));
     let caller = Caller::of(&server);
     caller.is_answered("kubernetes.default.svc", Some(&caller.token), PODS, 403);
     let refused: Vec<String> =

@@ -237,14 +237,11 @@ kind: Pod
 metadata: {name: wishful}
 spec:
   terminationGracePeriodSeconds: 0
-  hostUsers: false
   containers:
   - name: c
     image: localhost/busybox:1
     command: [sleep, '1000']
     ports: [{containerPort: 80, hostPort: 8080, hostIP: 127.0.0.1}]
-    resources: {limits: {ephemeral-storage: 1Gi}}
-  volumes: [{name: v, emptyDir: {sizeLimit: 1Mi}}]
 ---
 apiVersion: v1
 kind: Pod
@@ -262,14 +259,7 @@ fn a_field_that_is_not_acted_upon_earns_a_warning() {
     let warnings =
         |pod: &str| node.run(&["events", "--for", &format!("pod/{pod}"), "--types", "Warning", "-o", "json"]);
     let events = warnings("wishful").out;
-    for field in [
-        "spec.hostUsers",
-        "spec.containers[c].ports.hostIP",
-        "spec.containers[c].resources.limits.ephemeral-storage",
-        "spec.volumes[v].emptyDir.sizeLimit",
-    ] {
-        contains(&events, field).unwrap();
-    }
+    contains(&events, "spec.containers[c].ports.hostIP").unwrap();
     assert!(!warnings("content").out.contains("spec."), "{}", warnings("content").out);
     node.ok(&["delete", "pods", "--all"]);
     drop(node);

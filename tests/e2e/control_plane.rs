@@ -1,6 +1,6 @@
 //! The control plane over whole nodes: its processes apart, its backups, its stories, where Pods go, what takes what along.
 
-use std::{collections::BTreeSet, fs, time::Duration};
+use std::{collections::BTreeSet, fs, os::unix::fs::PermissionsExt, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -89,6 +89,16 @@ fn a_backup_of_a_running_node_becomes_another_node() {
     node.apply("{apiVersion: v1, kind: Secret, metadata: {name: hidden}, stringData: {word: sesame}}");
     node.ok(&["backup", &file]);
     let backup = fs::read(&file).unwrap();
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let again = node.run(&["backup", &file]);
+    assert!(again.code == 1 && again.all().contains("exists already"), "{}", again.all());
+    // A link is replaced, not followed.
+    let (link, precious) = (folder.path().join("link"), folder.path().join("precious"));
+    fs::write(&precious, "precious").unwrap();
+    std::os::unix::fs::symlink(&precious, &link).unwrap();
+    assert_eq!(node.run(&["backup", &link.display().to_string()]).code, 1);
+    node.ok(&["backup", "--force", &link.display().to_string()]);
+    assert!(link.symlink_metadata().unwrap().is_file() && fs::read_to_string(&precious).unwrap() == "precious");
     let holds = |text: &str| backup.windows(text.len()).any(|part| part == text.as_bytes());
     assert!(holds("\"word\":\"before\"") && !holds("c2VzYW1l") && !holds("sesame"), "Secrets are not in the clear");
     node.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: kept}, data: {word: after}}");

@@ -140,6 +140,58 @@ fn a_registry_behind_tls_is_trusted_by_its_authority() {
     node.ok(&["delete", "pods", "--all"]);
 }
 
+/// A layer of one header: a sparse file without data, or a link.
+fn one_entry(path: &str, of_type: ::tar::EntryType, change: impl FnOnce(&mut ::tar::GnuHeader)) -> Vec<u8> {
+    let mut header = ::tar::Header::new_gnu();
+    header.set_entry_type(of_type);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_size(0);
+    let gnu = header.as_gnu_mut().unwrap();
+    gnu.name[..path.len()].copy_from_slice(path.as_bytes());
+    change(gnu);
+    header.set_cksum();
+    [header.as_bytes().as_slice(), &[0; 1024]].concat()
+}
+
+#[test]
+fn hostile_images_do_not_run_and_their_pods_say_why() {
+    let node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    let registry = Registry::start();
+    let architecture = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
+    // A file of 8 GiB that has no data, and in the next layer a link to it, which has to copy it.
+    let hole = one_entry("hole", ::tar::EntryType::GNUSparse, |gnu| gnu.set_real_size(8 << 30));
+    let copy = one_entry("copy", ::tar::EntryType::Link, |gnu| gnu.linkname[..4].copy_from_slice(b"hole"));
+    let mut bomb = Layout::new();
+    bomb.tag(bomb.image(architecture, &[hole, copy], json!({"Cmd": ["sh"]})), "it");
+    let name = registry.push(&bomb, "it", "bomb:1");
+    node.apply(&pod("bomb", &name, ""));
+    node.wait_field(&["pod", "bomb"], WAITING, "ImagePullBackOff", PATIENCE);
+    for part in [format!("Failed to pull image \"{name}\": "), "taken for a decompression bomb".into()] {
+        eventually(&part, PATIENCE, || contains(&node.ok(&["events", "--for", "pod/bomb"]), &part));
+    }
+    // Root by another name, and a user that the kernel takes for "stay who you are".
+    for (user, reason) in [
+        ("00", "CreateContainerConfigError"),
+        ("+0:0", "CreateContainerConfigError"),
+        ("4294967295", "CreateContainerError"),
+    ] {
+        let mut layout = Layout::new();
+        let config = json!({"Cmd": ["sleep", "1000"], "Env": ["PATH=/bin"], "User": user});
+        layout.tag(layout.image(architecture, &[fs::read(busybox_tar()).unwrap()], config), "it");
+        let who = format!("user{}", user.len());
+        let name = registry.push(&layout, "it", &format!("{who}:1"));
+        node.apply(&pod(&who, &name, ", securityContext: {runAsNonRoot: true}"));
+        node.wait_field(&["pod", &who], WAITING, reason, PATIENCE);
+    }
+    node.ok(&["delete", "pods", "--all"]);
+    drop(node);
+    untouched.assert_unchanged();
+}
+
 #[test]
 fn pull_policies_decide_what_is_asked_of_the_registry() {
     let node = TestNode::start(&[]);

@@ -94,7 +94,8 @@ fn a_container_is_what_its_security_context_says() {
         [strict("NoNewPrivs"), strict("Uid"), strict("Gid")],
         ["1", "1000\t1000\t1000\t1000", "3000\t3000\t3000\t3000"]
     );
-    assert_eq!(strict("Groups"), "4000");
+    // The primary one among them: who sets another one does not get rid of it.
+    assert_eq!(strict("Groups"), "3000 4000");
     for (script, said) in [
         ("id -u; id -g; pwd; echo $C; hostname", "1000\n3000\n/var\nbc\ninner\n"),
         ("cat /proc/sys/net/ipv4/ip_unprivileged_port_start", "7\n"),

@@ -138,6 +138,39 @@ fn unsafe_stays_behind_the_doors() {
     assert!(outside.is_empty(), "`unsafe` outside the doors to the kernel:\n{}", outside.join("\n"));
 }
 
+/// The rooms of the agent that handle files which containers see or have written, and what opens a file (and so waits for whoever
+/// holds a lease on it, or for the other end of a FIFO): there all go through `runtime/src/sys/shared.rs`.
+const SHARING: &[&str] = &["src/node/volumes", "src/node/machine", "src/node/sessions/logs.rs"];
+const OPENS: &[&str] = &[
+    "File::open",
+    "File::create",
+    "File::options",
+    "OpenOptions",
+    "fs::read(",
+    "fs::read_to_string(",
+    "fs::write(",
+    "fs::copy(",
+    "OFlags::WRONLY",
+    "OFlags::RDWR",
+];
+
+#[test]
+fn files_that_containers_share_are_opened_by_their_door() {
+    let mut wrong = Vec::new();
+    for room in SHARING {
+        let path = root().join(room);
+        for file in if path.is_dir() { sources(&path) } else { vec![path] } {
+            let text = fs::read_to_string(&file).unwrap();
+            let code = text.split("#[cfg(test)]").next().unwrap();
+            let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+            for line in lines.filter(|line| OPENS.iter().any(|word| line.contains(word))) {
+                wrong.push(format!("{}: {}", file.strip_prefix(root()).unwrap().display(), line.trim()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "opened beside the door, `sys::shared`:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn the_search_for_names_finds_them() {
     let names = |text: &str| named(text).into_iter().collect::<Vec<_>>();
@@ -145,4 +178,81 @@ fn the_search_for_names_finds_them() {
     assert_eq!(names("use crate::{api::{Object, Status}, node::plan, Other};"), ["api", "node"]);
     assert_eq!(names("fn f() { crate::store::open(); podwright_net::up() }"), ["net", "store"]);
     assert_eq!(names("// crate::store is not named by a comment"), [""; 0]);
+}
+
+/// What there is at the top, beside dot files and what is built.
+const TOP: &[&str] = &[
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE",
+    "README.md",
+    "SECURITY.md",
+    "dev",
+    "manifests",
+    "net",
+    "runtime",
+    "rustfmt.toml",
+    "src",
+    "tests",
+    "vm",
+];
+
+#[test]
+fn the_top_level_has_nothing_more() {
+    let names = fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: BTreeSet<String> = names.filter(|name| !name.starts_with('.') && name != "target").collect();
+    assert_eq!(names, TOP.iter().map(|name| name.to_string()).collect());
+}
+
+#[test]
+fn every_attack_is_in_the_corpus_readme_and_no_other() {
+    let folder = root().join("tests/e2e/attacks");
+    let between = |text: &str, start: &str, end: char| -> BTreeSet<String> {
+        text.split(start).skip(1).filter_map(|rest| Some(rest.split_once(end)?.0.to_owned())).collect()
+    };
+    let tables: String = sources(&folder).iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    let readme = fs::read_to_string(folder.join("README.md")).unwrap();
+    let entries = between(&tables, "\n        id: \"", '"');
+    assert!(entries.len() > 50, "the tables are written otherwise: {entries:?}");
+    assert_eq!(entries, between(&readme, "\n| `", '`'));
+    // What has been published is written once: with the entries, or with the reasons to have none.
+    for cve in between(&tables, "\"CVE-", '"') {
+        assert!(readme.contains(&format!("CVE-{cve}")), "CVE-{cve} is not in the README");
+    }
+}
+
+#[test]
+fn the_threat_model_names_what_there_is() {
+    let text = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let is_path = |word: &&str| ["src/", "net/", "runtime/", "tests/"].iter().any(|room| word.starts_with(room));
+    let named: BTreeSet<&str> = text.split('`').skip(1).step_by(2).filter(is_path).collect();
+    assert!(named.len() > 20, "{named:?}");
+    let missing: Vec<&&str> = named.iter().filter(|path| !root().join(path).exists()).collect();
+    assert!(missing.is_empty(), "SECURITY.md sends readers to {missing:?}");
+}
+
+/// What is made of a kind's name, where it should go by `Kind::built_in`: anyone may call a kind of his own Service or Node.
+fn goes_by_name(line: &str) -> bool {
+    let code = line.split(" //").next().unwrap_or_default().trim_start();
+    let judges = ["==", "!=", "match ", "matches!(", "contains("].iter().any(|word| code.contains(word));
+    let by_row = code.contains("kind.kind") && (judges || code.starts_with("let kind = "));
+    by_row || [".kind() == \"", ".kind() != \""].iter().any(|text| code.contains(text))
+}
+
+#[test]
+fn built_in_behaviour_goes_by_the_row_of_the_table() {
+    // The table itself; and what finds a row by group, version and kind, or an object's columns.
+    let doors = ["src/api/kinds.rs", "src/api/kinds/", "src/server/rest/table.rs"];
+    let mut wrong = Vec::new();
+    for file in sources(&root().join("src")) {
+        let name = file.strip_prefix(root()).unwrap().display().to_string();
+        let text = fs::read_to_string(&file).unwrap();
+        let lines = text.lines().filter(|line| !line.trim_start().starts_with("//") && goes_by_name(line));
+        if !doors.iter().any(|door| name.starts_with(door)) {
+            wrong.extend(lines.map(|line| format!("{name}: {}", line.trim())));
+        }
+    }
+    assert!(wrong.is_empty(), "these go by what a kind is called:\n{}", wrong.join("\n"));
+    assert!(goes_by_name("    match call.kind.kind {") && goes_by_name("if call.kind.kind == \"Pod\" {"));
+    assert!(!goes_by_name("kind: call.kind.kind.to_owned(),"));
 }

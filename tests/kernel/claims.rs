@@ -29,7 +29,7 @@ use super::volumes::apart;
 struct Bed {
     client: Client,
     objects: Arc<Objects>,
-    volumes: Volumes,
+    volumes: Arc<Volumes>,
     folder: PathBuf,
 }
 
@@ -43,7 +43,7 @@ impl Bed {
         let objects = Arc::new(Objects::new(client.clone(), true));
         let tokens = Tokens::new(client.clone(), env.clone());
         let (pods, memory) = (folder.join("pods"), folder.join("memory"));
-        let volumes = Volumes::open(pods, memory, objects.clone(), tokens, env).unwrap();
+        let volumes = Arc::new(Volumes::open(pods, memory, objects.clone(), tokens, env).unwrap());
         Bed { client, objects, volumes, folder }
     }
 
@@ -212,7 +212,7 @@ fn claims_are_linked_to_what_their_volumes_are() {
         bed.prepare(&data).await.unwrap();
         assert_eq!(fs::read_link(bed.link(&data)).unwrap(), bed.path("data"));
         for pod in [&made, &data] {
-            bed.volumes.remove(pod).unwrap();
+            bed.volumes.remove(pod).await.unwrap();
         }
         assert_eq!(fs::read_to_string(bed.path("data/file")).unwrap(), "x", "a Pod takes nothing with it");
         assert!(!bed.link(&data).exists());
@@ -271,7 +271,7 @@ fn a_volume_belongs_to_the_group_of_the_first_pod_that_writes() {
         let reader = bed.user_of("reader", reads, json!({})).await;
         bed.prepare(&reader).await.unwrap();
         assert_eq!(all(), [0; 3], "it only reads");
-        bed.volumes.remove(&reader).unwrap();
+        bed.volumes.remove(&reader).await.unwrap();
         let first = bed.user("first", "data", json!({})).await;
         bed.prepare(&first).await.unwrap();
         assert_eq!(all(), [4242; 3]);
@@ -279,20 +279,20 @@ fn a_volume_belongs_to_the_group_of_the_first_pod_that_writes() {
             let later = bed.user(name, claim, of_group(17)).await;
             bed.prepare(&later).await.unwrap();
             assert_eq!(all(), [4242; 3], "{name}: it is taken");
-            bed.volumes.remove(&later).unwrap();
+            bed.volumes.remove(&later).await.unwrap();
         }
-        bed.volumes.release(&first).unwrap();
+        bed.volumes.release(&first).await.unwrap();
         // With OnRootMismatch what is right at the top is not looked into.
         chown(bed.path("data/deep/file"), None, Some(0)).unwrap();
         let context = json!({ "securityContext": { "fsGroupChangePolicy": "OnRootMismatch" } });
         let lazy = bed.user("lazy", "data", context).await;
         bed.prepare(&lazy).await.unwrap();
         assert_eq!(all(), [4242, 4242, 0]);
-        bed.volumes.remove(&lazy).unwrap();
+        bed.volumes.remove(&lazy).await.unwrap();
         let next = bed.user("next", "data", of_group(17)).await;
         bed.prepare(&next).await.unwrap();
         assert_eq!(all(), [17; 3]);
-        bed.volumes.remove(&next).unwrap();
+        bed.volumes.remove(&next).await.unwrap();
     });
 }
 
@@ -315,11 +315,11 @@ fn a_volume_for_one_pod_alone_has_one() {
         for (first, second) in &holders {
             // It may come back to what it has.
             bed.prepare(first).await.unwrap();
-            bed.volumes.release(first).unwrap();
+            bed.volumes.release(first).await.unwrap();
             bed.prepare(second).await.unwrap();
-            bed.volumes.remove(first).unwrap();
+            bed.volumes.remove(first).await.unwrap();
             assert_eq!(fs::read_link(bed.link(second)).unwrap(), bed.path("data"));
-            bed.volumes.remove(second).unwrap();
+            bed.volumes.remove(second).await.unwrap();
         }
     });
 }
@@ -350,7 +350,7 @@ fn what_is_gone_after_a_boot_is_not_taken_for_granted() {
         assert!(bed.link(&local).join("file").exists());
         assert_eq!(bed.owner("data/file").0, 4242);
         for pod in [&local, &hosts] {
-            bed.volumes.remove(pod).unwrap();
+            bed.volumes.remove(pod).await.unwrap();
         }
     });
 }

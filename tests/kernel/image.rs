@@ -14,7 +14,9 @@ use nix::sched::{CloneFlags, unshare};
 use podwright_runtime::image::{Auth, Image, ImageError, ImageStore, ImportOptions, Options, PullEvent};
 use serde_json::json;
 
-use crate::image_registry::{Layout, Registry, Relay, Rules, noise, run, tar, tree, two_layers};
+use crate::image_registry::{
+    Layout, Liar, Lie, Registry, Relay, Rules, digest, gzip, noise, run, tar, tree, two_layers,
+};
 
 fn store() -> (tempfile::TempDir, ImageStore) {
     let dir = tempfile::tempdir().unwrap();
@@ -437,13 +439,182 @@ fn a_root_filesystem_imports() {
     assert!(matches!(bomb.unwrap().import(&rootfs[..], "x", &options), Err(ImageError::Invalid(_))));
 }
 
+/// Everything that the store has on the disk, but the empty folders that it starts with.
+fn remains(dir: &Path) -> Vec<String> {
+    ["tmp", "layers", "refs", "blobs/sha256"].iter().flat_map(|part| tree(&dir.join(part))).collect()
+}
+
+/// Limits of a store for small bombs.
+fn narrow() -> Options {
+    Options { free_bytes: 1 << 20, max_ratio: 20, ..Options::default() }
+}
+
+#[tokio::test]
+async fn a_bomb_is_not_pulled_loaded_or_imported_and_leaves_nothing() {
+    let honest = tar(&[("honest", b"bytes")]);
+    let zeros = gzip(&tar(&[("zeros", &vec![0; 8 << 20])]));
+    let dir = tempfile::tempdir().unwrap();
+    let store = ImageStore::open_with(dir.path(), narrow()).unwrap();
+    let is_bomb = |error: ImageError| {
+        assert!(matches!(&error, ImageError::Invalid(m) if m.contains("decompression bomb")), "{error:?}");
+        assert_eq!(remains(dir.path()), [""; 0], "{error}");
+    };
+    is_bomb(store.import(&zeros[..], "localhost/bomb:1", &ImportOptions::default()).unwrap_err());
+    // Packed twice: what comes out of the archive is as small as the archive, and no more is allowed to come out of that.
+    let twice = gzip(&tar(&[("inner.tar.gz", &gzip(&zeros))]));
+    let error = store.load(&twice[..], Some("localhost/bomb:1")).unwrap_err();
+    assert!(error.to_string().contains("neither an OCI layout"), "{error}");
+    let registry = Registry::start();
+    let mut layout = Layout::new();
+    let layers = [honest, tar(&[("zeros", &vec![0; 8 << 20])])];
+    layout.tag(layout.packed_image("amd64", &layers, serde_json::json!({})), "app");
+    let archive = Command::new("tar").arg("-C").arg(layout.dir.path()).args(["-c", "."]).output().unwrap().stdout;
+    is_bomb(store.load(&archive[..], Some("localhost/bomb:1")).unwrap_err());
+    let name = registry.push(&layout, "app", "bomb:1");
+    is_bomb(store.pull(&name, &Auth::Anonymous, None).await.unwrap_err());
+    // Who allows it gets it.
+    drop(store);
+    let generous = ImageStore::open(dir.path()).unwrap();
+    generous.pull(&name, &Auth::Anonymous, None).await.unwrap();
+}
+
+/// One blob in the place of many layers came once: it is not to unpack to so many times of what an image may.
+#[tokio::test]
+async fn a_layer_that_an_image_has_many_times_counts_as_it_came() {
+    let registry = Registry::start();
+    let layer = tar(&[("noise", &noise(100_000)), ("zeros", &vec![0; 1_400_000])]);
+    let pull = |layers: Vec<Vec<u8>>, name: &'static str| {
+        let mut layout = Layout::new();
+        layout.tag(layout.packed_image("amd64", &layers, json!({})), "app");
+        let name = registry.push(&layout, "app", name);
+        async move {
+            let dir = tempfile::tempdir().unwrap();
+            let store = ImageStore::open_with(dir.path(), narrow()).unwrap();
+            store.pull(&name, &Auth::Anonymous, None).await.map(drop)
+        }
+    };
+    pull(vec![layer.clone()], "once:1").await.unwrap();
+    let error = pull(vec![layer; 3], "thrice:1").await.unwrap_err();
+    assert!(error.to_string().contains("decompression bomb"), "{error}");
+}
+
+/// Pulls from a registry that says these things, impatiently; the store stays as it was.
+async fn pull_from(liar: &Liar, auth: &Auth) -> ImageError {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { read_timeout_seconds: 1, min_rate: 1 << 20, ..Options::default() };
+    let store = ImageStore::open_with(dir.path(), options).unwrap();
+    let error = store.pull(&format!("{}/app:1", liar.addr), auth, None).await.unwrap_err();
+    wait_for("nothing left", || match remains(dir.path()) {
+        left if left.is_empty() => Ok(()),
+        left => Err(format!("{error}: {left:?}")),
+    })
+    .await;
+    error
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_cannot_fill_memory_or_take_for_ever() {
+    let ok = || Lie::answer("200 OK", "", b"{}");
+    let endless = Liar::start(move |head| match head.contains("/manifests/") {
+        true => Lie::endless(&[b' '; 1 << 16], Duration::ZERO),
+        false => ok(),
+    });
+    let error = pull_from(&endless, &Auth::Anonymous).await;
+    assert!(
+        matches!(&error, ImageError::Invalid(m) if m.contains("manifest has more than 4194304 bytes")),
+        "{error:?}"
+    );
+    let dripping = Liar::start(move |head| match head.contains("/manifests/") {
+        true => Lie::endless(b" ", Duration::from_millis(50)),
+        false => ok(),
+    });
+    let error = pull_from(&dripping, &Auth::Anonymous).await;
+    assert!(matches!(&error, ImageError::Network(m) if m.contains("manifest: not here after 2 s")), "{error:?}");
+    let tokens = Liar::start(|head| match head.contains("GET /v2/ ") {
+        true => {
+            let host = head.lines().find_map(|l| l.strip_prefix("host: ")).unwrap_or_default();
+            let realm = format!("Www-Authenticate: Bearer realm=\"http://{host}/token\"\r\n");
+            Lie::answer("401 Unauthorized", &realm, b"")
+        }
+        false => Lie::endless(&[b' '; 1 << 16], Duration::ZERO),
+    });
+    let error = pull_from(&tokens, &Auth::Anonymous).await;
+    assert!(matches!(&error, ImageError::Invalid(m) if m.contains("token has more than")), "{error:?}");
+}
+
+/// A manifest with this config, of which only the size matters, and these layers.
+fn manifest_of(config: &[u8], layers: serde_json::Value) -> String {
+    let config = json!({ "mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest(config), "size": config.len() });
+    json!({ "schemaVersion": 2, "config": config, "layers": layers }).to_string()
+}
+
+fn config_of(diff_ids: &[String]) -> Vec<u8> {
+    let rootfs = json!({ "type": "layers", "diff_ids": diff_ids });
+    json!({ "architecture": "amd64", "os": "linux", "rootfs": rootfs }).to_string().into_bytes()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layers_that_drip_or_are_larger_than_any_disk_are_refused() {
+    let layer = tar(&[("a", b"a")]);
+    let config = config_of(&[digest(&layer), digest(&layer)]);
+    let of_size = |size: u64| {
+        json!({ "mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": digest(&layer), "size": size,
+            "urls": ["http://127.0.0.1:1/elsewhere"] })
+    };
+    let serve = |manifest: String| {
+        let config = config.clone();
+        let of_config = digest(&config);
+        Liar::start(move |head| match () {
+            () if head.contains("/manifests/") => Lie::answer("200 OK", "", manifest.as_bytes()),
+            () if head.contains(&of_config) => Lie::answer("200 OK", "", &config),
+            () if head.contains("/blobs/") => Lie::endless(b"x", Duration::from_millis(50)),
+            () => Lie::answer("200 OK", "", b"{}"),
+        })
+    };
+    let liar = serve(manifest_of(&config, json!([of_size(u64::MAX), of_size(u64::MAX)])));
+    let error = pull_from(&liar, &Auth::Anonymous).await;
+    assert!(matches!(&error, ImageError::DiskFull(m) if m.contains("no space left for images")), "{error:?}");
+    let liar = serve(manifest_of(&config, json!([of_size(1 << 20), of_size(1 << 20)])));
+    let error = pull_from(&liar, &Auth::Anonymous).await;
+    assert!(matches!(&error, ImageError::Network(m) if m.contains("no progress")), "{error:?}");
+    assert_eq!(liar.seen("elsewhere"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_cannot_lead_the_node_to_its_neighbours() {
+    let metadata = "http://169.254.169.254/latest/meta-data";
+    let redirecting = Liar::start(move |head| match head.contains("/manifests/") {
+        true => Lie::answer("307 Temporary Redirect", &format!("Location: {metadata}\r\n"), b""),
+        false => Lie::answer("200 OK", "", b"{}"),
+    });
+    let error = pull_from(&redirecting, &Auth::Anonymous).await.to_string();
+    assert!(error.contains("redirect refused: 169.254.169.254"), "{error}");
+    let realm = Liar::start(move |_| {
+        Lie::answer("401 Unauthorized", &format!("Www-Authenticate: Bearer realm=\"{metadata}\"\r\n"), b"")
+    });
+    let error = pull_from(&realm, &secret()).await.to_string();
+    assert!(error.contains("token server: 169.254.169.254 is 169.254.169.254"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_stay_with_whom_they_are_for() {
+    let other = Liar::start(|_| Lie::answer("404 Not Found", "", b"{}"));
+    let elsewhere = format!("Location: http://{}/stolen\r\n", other.addr);
+    let registry = Liar::start(move |head| match head.contains("/manifests/") {
+        true => Lie::answer("307 Temporary Redirect", &elsewhere, b""),
+        false => Lie::answer("401 Unauthorized", "Www-Authenticate: Basic realm=\"x\"\r\n", b""),
+    });
+    pull_from(&registry, &secret()).await;
+    assert_eq!((registry.seen("authorization: basic"), other.seen("/stolen"), other.seen("authorization")), (1, 1, 0));
+}
+
 #[test]
 fn a_full_disk_is_said_and_leaves_room_behind() {
     let big = tar(&[("big", &noise(4 << 20))]);
     mounted("tmpfs", MsFlags::empty(), "size=2m".into(), move |at| {
         let store = ImageStore::open(at).unwrap();
         let error = store.import(&big[..], "localhost/big:1", &ImportOptions::default()).unwrap_err();
-        assert!(matches!(&error, ImageError::DiskFull(m) if m.contains("big")), "{error:?}");
+        assert!(matches!(&error, ImageError::DiskFull(m) if m.contains("no space left")), "{error:?}");
         assert_eq!(tree(&at.join("tmp")), [""; 0]);
         store.import(&tar(&[("small", b"s")])[..], "localhost/small:1", &ImportOptions::default()).unwrap();
     });

@@ -1,6 +1,7 @@
 //! Tests of one kernel primitive at a time, as root, each in namespaces of its own.
 
 mod claims;
+mod confine;
 mod image;
 #[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "../support/registry.rs"]
@@ -11,7 +12,16 @@ mod net_proxy;
 mod net_services;
 mod net_world;
 mod runtime;
+mod runtime_child;
 mod runtime_more;
+mod runtime_newborn;
+mod runtime_pause;
+mod runtime_peers;
 mod runtime_removal;
+mod runtime_sessions;
 mod runtime_usage;
+mod runtime_users;
+mod storage;
+#[path = "../support/sweep.rs"]
+mod sweep;
 mod volumes;

@@ -16,6 +16,8 @@ use podwright_runtime::{
     default_readonly_paths, default_seccomp, oci,
 };
 
+use crate::sweep;
+
 pub struct Bed {
     pub dir: tempfile::TempDir,
     pub runtime: Runtime,
@@ -24,10 +26,14 @@ pub struct Bed {
 
 impl Bed {
     pub async fn new(name: &str) -> Bed {
+        Bed::with_births_within(name, podwright_runtime::BIRTH).await
+    }
+
+    pub async fn with_births_within(name: &str, birth_timeout: Duration) -> Bed {
         let dir = tempfile::tempdir().unwrap();
         make_rootfs(&dir.path().join("layers"));
         let cgroup = PathBuf::from(format!("/podwright-test-{}-{name}", std::process::id()));
-        let runtime = Runtime::open(config(dir.path(), &cgroup)).await.unwrap();
+        let runtime = Runtime::open(Config { birth_timeout, ..config(dir.path(), &cgroup) }).await.unwrap();
         Bed { dir, runtime, cgroup }
     }
 
@@ -249,6 +255,14 @@ impl Bed {
     }
 }
 
+/// What a test that has failed leaves: its shims and containers, their cgroups, their mounts.
+impl Drop for Bed {
+    fn drop(&mut self) {
+        sweep::cgroup(&cgroup_path(&self.cgroup));
+        sweep::mounts(&self.dir.path().canonicalize().unwrap_or_else(|_| self.dir.path().to_owned()));
+    }
+}
+
 fn walk(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let folders = entries.map(|e| e.path()).filter(|p| p.is_dir());
@@ -273,6 +287,7 @@ fn config(dir: &Path, cgroup: &Path) -> Config {
         run_dir: dir.join("run"),
         cgroup_root: cgroup.to_owned(),
         shim: shim().clone(),
+        birth_timeout: podwright_runtime::BIRTH,
     }
 }
 

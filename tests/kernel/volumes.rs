@@ -60,7 +60,7 @@ async fn renewal(folder: PathBuf) {
     objects.synced().await;
     let tokens = Tokens::new(client.clone(), env.clone());
     let (pods, memory) = (folder.join("pods"), folder.join("memory"));
-    let volumes = Volumes::open(pods, memory.clone(), objects, tokens, env.clone()).unwrap();
+    let volumes = Arc::new(Volumes::open(pods, memory.clone(), objects, tokens, env.clone()).unwrap());
     let facts = Facts::default();
     volumes.prepare(&pod, &facts).await.unwrap();
     let volume = memory.join(&uid).join("all");
@@ -84,6 +84,6 @@ async fn renewal(folder: PathBuf) {
     tokio::time::advance(Duration::from_secs(120)).await;
     server.verify_token(&first, "vault").await.unwrap_err();
     server.verify_token(&second, "vault").await.unwrap();
-    volumes.remove(&pod).unwrap();
+    volumes.remove(&pod).await.unwrap();
     assert!(!memory.join(&uid).exists());
 }

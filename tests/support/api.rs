@@ -4,6 +4,7 @@ use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
     path::Path,
+    time::Duration,
 };
 
 use serde_json::{Value, json};
@@ -30,6 +31,8 @@ pub fn call(socket: &Path, method: &str, params: Value) -> Result<Value, Trouble
 fn exchange(socket: &Path, method: &str, params: Value) -> Result<Value, String> {
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
     let mut stream = UnixStream::connect(socket).map_err(|e| format!("connect: {e}"))?;
+    // Who is not answered for so long never is: a test must not wait for ever.
+    stream.set_read_timeout(Some(Duration::from_secs(60))).map_err(|e| e.to_string())?;
     let head = format!(
         "POST /rpc HTTP/1.1\r\nHost: node\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()

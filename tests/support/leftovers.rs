@@ -10,7 +10,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::eventually;
+use super::{eventually, sweep};
 
 /// What was seen of the node on one folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,9 +27,7 @@ impl Machine {
         let root = cgroup_root(&dir);
         processes(&root, &mut seen);
         mounts(&dir, &mut seen);
-        let mounted = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
-        let mounted = mounted.into_iter().find(|p| Path::new(p).join("cgroup.controllers").exists());
-        cgroups(&Path::new(mounted.unwrap_or("/sys/fs/cgroup")).join(root), &mut seen);
+        cgroups(&cgroup_mount().join(root), &mut seen);
         links(&dir.join("network/netns"), &mut seen);
         Machine { dir, seen }
     }
@@ -48,6 +46,20 @@ impl Machine {
             if new.is_empty() { Ok(()) } else { Err(format!("{new:#?}")) }
         });
     }
+}
+
+/// Ends and removes all that a node on `dir` has left, whatever state it is in: its processes, cgroups and mounts. For who has failed
+/// already: what cannot be removed stays, and is said.
+pub fn sweep(dir: &Path) {
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    sweep::cgroup(&cgroup_mount().join(cgroup_root(&dir)));
+    sweep::mounts(&dir);
+}
+
+/// Where cgroups are mounted that nodes use.
+fn cgroup_mount() -> PathBuf {
+    let mounted = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+    mounted.map(PathBuf::from).into_iter().find(|p| p.join("cgroup.controllers").exists()).unwrap_or_default()
 }
 
 /// The node's cgroup below the mount, as `cmd/paths.rs` names it.

@@ -9,6 +9,7 @@ pub mod netns;
 pub mod node;
 pub mod readiness;
 pub mod registry;
+pub mod sweep;
 pub mod talk;
 pub mod tls;
 

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Talk, eventually, slowness};
+use super::{Talk, eventually, leftovers, slowness};
 
 /// Output of one command.
 pub struct Answer {
@@ -135,8 +135,13 @@ impl TestNode {
 
     /// Waits until a process that gives up by itself has ended.
     pub fn wait_ended(&mut self) {
-        let mut process = self.process.take().expect("it was spawned");
-        eventually("it ends", Duration::from_secs(20), || process.try_wait().unwrap().ok_or_else(|| self.log()));
+        let log = self.log_path();
+        let process = self.process.as_mut().expect("it was spawned");
+        eventually("it ends", Duration::from_secs(20), || {
+            process.try_wait().unwrap().ok_or_else(|| std::fs::read_to_string(&log).unwrap_or_default())
+        });
+        // Only now: one that does not end is still this node's to end.
+        self.process = None;
     }
 
     pub fn wait_ready(&mut self) {
@@ -208,11 +213,15 @@ impl TestNode {
 
     /// SIGTERM; waits until it has ended and says how.
     pub fn terminate(&mut self) -> Option<std::process::ExitStatus> {
-        let mut process = self.process.take()?;
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(process.id() as i32), nix::sys::signal::SIGTERM).unwrap();
-        Some(eventually("the node ends after SIGTERM", Duration::from_secs(30), || {
-            process.try_wait().unwrap().ok_or_else(|| self.log())
-        }))
+        let pid = self.process.as_ref()?.id() as i32;
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM).unwrap();
+        let log = self.log_path();
+        let process = self.process.as_mut()?;
+        let status = eventually("the node ends after SIGTERM", Duration::from_secs(30), || {
+            process.try_wait().unwrap().ok_or_else(|| std::fs::read_to_string(&log).unwrap_or_default())
+        });
+        self.process = None;
+        Some(status)
     }
 
     /// One client command, as a user types it. One that does not end is a failure.
@@ -344,14 +353,23 @@ impl TestNode {
 
 impl Drop for TestNode {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            // A test that failed may have left the node in any state; it still must not outlive the test.
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                self.report();
-                self.terminate()
-            }));
-        } else {
-            self.terminate();
+        use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+        let failed = std::thread::panicking();
+        if failed {
+            let _ = catch_unwind(AssertUnwindSafe(|| self.report()));
+        }
+        let ended = catch_unwind(AssertUnwindSafe(|| self.terminate()));
+        if failed || ended.is_err() {
+            // A test that failed may have left the node in any state; nothing of it must outlive the test all the same.
+            if let Some(mut process) = self.process.take() {
+                let _ = process.kill();
+                let _ = process.wait();
+            }
+            leftovers::sweep(self.dir.path());
+        }
+        match ended {
+            Err(why) if !failed => resume_unwind(why),
+            _ => {}
         }
     }
 }

@@ -182,6 +182,12 @@ pub fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
     output.stdout
 }
 
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    packed.write_all(bytes).unwrap();
+    packed.finish().unwrap()
+}
+
 /// An OCI layout in a folder.
 pub struct Layout {
     pub dir: tempfile::TempDir,
@@ -211,11 +217,22 @@ impl Layout {
     /// Adds an image; gives its descriptor, its platform in it.
     pub fn image(&self, architecture: &str, layers: &[Vec<u8>], config: Value) -> Value {
         let diff_ids: Vec<String> = layers.iter().map(|l| digest(l)).collect();
+        let layers = layers.iter().map(|l| self.described(l, "layer.v1.tar")).collect();
+        self.image_of(architecture, diff_ids, layers, config)
+    }
+
+    /// As `image`, of layers that are compressed by gzip.
+    pub fn packed_image(&self, architecture: &str, layers: &[Vec<u8>], config: Value) -> Value {
+        let diff_ids: Vec<String> = layers.iter().map(|l| digest(l)).collect();
+        let layers = layers.iter().map(|l| self.described(&gzip(l), "layer.v1.tar+gzip")).collect();
+        self.image_of(architecture, diff_ids, layers, config)
+    }
+
+    fn image_of(&self, architecture: &str, diff_ids: Vec<String>, layers: Vec<Value>, config: Value) -> Value {
         let config = json!({
             "architecture": architecture, "os": "linux", "created": "2024-01-02T03:04:05Z",
             "config": config, "rootfs": {"type": "layers", "diff_ids": diff_ids},
         });
-        let layers: Vec<Value> = layers.iter().map(|l| self.described(l, "layer.v1.tar")).collect();
         let manifest = json!({
             "schemaVersion": 2,
             "mediaType": "application/vnd.oci.image.manifest.v1+json",
@@ -411,4 +428,74 @@ pub fn tree(dir: &Path) -> Vec<String> {
     }
     found.sort();
     found
+}
+
+/// What a liar sends for a request: pieces one after the other, a moment between them; the last one for ever if `endless`.
+#[derive(Clone, Default)]
+pub struct Lie {
+    pub pieces: Vec<Vec<u8>>,
+    pub moment: Duration,
+    pub endless: bool,
+}
+
+impl Lie {
+    /// A whole answer.
+    pub fn answer(status: &str, headers: &str, body: &[u8]) -> Lie {
+        let head = format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+        Lie { pieces: vec![[head.as_bytes(), body].concat()], ..Lie::default() }
+    }
+
+    /// A success that goes on and on.
+    pub fn endless(piece: &[u8], moment: Duration) -> Lie {
+        let head = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_vec();
+        Lie { pieces: vec![head, piece.to_vec()], moment, endless: true }
+    }
+}
+
+/// A registry that says whatever it likes.
+pub struct Liar {
+    pub addr: String,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl Liar {
+    /// `say` gets the head of a request. Its threads end with the test process.
+    pub fn start(say: impl Fn(&str) -> Lie + Send + Sync + 'static) -> Liar {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (heard, say) = (requests.clone(), Arc::new(say));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (heard, say) = (heard.clone(), say.clone());
+                std::thread::spawn(move || lie(stream, &heard, &*say));
+            }
+        });
+        Liar { addr, requests }
+    }
+
+    pub fn seen(&self, what: &str) -> usize {
+        self.requests.lock().unwrap().iter().filter(|r| r.to_lowercase().contains(&what.to_lowercase())).count()
+    }
+}
+
+fn lie(mut client: TcpStream, heard: &Mutex<Vec<String>>, say: &dyn Fn(&str) -> Lie) -> Option<()> {
+    let mut reader = BufReader::new(client.try_clone().ok()?);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if reader.read_line(&mut head).ok()? == 0 {
+            return None;
+        }
+    }
+    heard.lock().unwrap().push(head.clone());
+    let Lie { pieces, moment, endless } = say(&head);
+    for piece in &pieces {
+        client.write_all(piece).ok()?;
+        std::thread::sleep(moment);
+    }
+    while endless {
+        client.write_all(pieces.last()?).ok()?;
+        std::thread::sleep(moment);
+    }
+    Some(())
 }

@@ -52,6 +52,9 @@ const MAPS: &[(&str, &str)] = &[
 
 /// `(name, hook, rules)`; chains that a verdict names come before it.
 const CHAINS: &[(&str, &str, &[&str])] = &[
+    // A packet from a Pod has the Pod's own address as its source, or goes no further. IPv4 has the link's rp_filter for
+    // this, IPv6 has nothing like it. Router advertisements and redirects go the same way: their sources are link-local.
+    ("pod-sources", "type filter hook prerouting priority raw;", &["iifname \"pw*\" fib saddr . iif oif missing drop"]),
     ("balance", "", &["ct mark vmap @services"]),
     (
         "external",
@@ -64,8 +67,10 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
         "",
         &[
             "ct mark set IP daddr . meta l4proto . th dport map @cluster-ips goto balance",
-            "ct mark set IP daddr . meta l4proto . th dport map @external-ips goto external-address",
-            "IP daddr != LOOPBACK fib daddr type local ct mark set meta l4proto . th dport map @node-ports goto external",
+            // Whoever may write a Service names any address as its own: those of Pods and of other Services are not to be had.
+            "IP daddr != @cluster-net IP daddr != @service-net ct mark set IP daddr . meta l4proto . th dport map @external-ips goto external-address",
+            // The cluster's DNS is on an address of the node's, but no port of it is one of the node's.
+            "IP daddr != LOOPBACK IP daddr != @service-net fib daddr type local ct mark set meta l4proto . th dport map @node-ports goto external",
         ],
     ),
     ("refuse", "", &["meta l4proto tcp reject with tcp reset", "reject with ICMP port-unreachable"]),
@@ -158,6 +163,15 @@ pub fn script(family: Family) -> String {
         let _ = writeln!(text, "  chain {name} {{\n{hook}{}  }}", indent(&rules));
     }
     text + "}\n"
+}
+
+/// What stands in for the fixed part of a family that the node does not have: nothing of it comes from Pods. Whatever the machine
+/// does with that family stays as it is; else a Pod would be a router to it by one advertisement, and reach its link-local ports.
+pub fn closed(family: Family) -> String {
+    let ip = nft_family(family);
+    let hook = "type filter hook prerouting priority raw;";
+    let chain = format!("  chain pod-sources {{\n    {hook}\n    iifname \"pw*\" drop\n  }}\n");
+    format!("add table {ip} {TABLE}\ndelete table {ip} {TABLE}\ntable {ip} {TABLE} {{\n{chain}}}\n")
 }
 
 /// An empty set whose name tells which version of the fixed part a table has.

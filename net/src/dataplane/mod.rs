@@ -346,6 +346,12 @@ impl Dataplane {
         self.replace()
     }
 
+    /// Shuts the family that the kernel has and the node has not.
+    fn closed(&self) -> String {
+        let open = self.families.contains(&Family::V6) || !crate::links::ipv6_available();
+        if open { String::new() } else { base::closed(Family::V6) }
+    }
+
     fn has_base(&mut self, family: Family) -> bool {
         self.socket.dump("nft: get set", elements::get_set(family, &base::marker(family))).is_ok()
     }
@@ -353,7 +359,7 @@ impl Dataplane {
     /// Keeps the fixed part, and with it the memory of affinity; all maps are emptied and filled in one transaction.
     fn refill(&mut self) -> Result<()> {
         let facts: String = self.families.iter().map(|f| base::facts_script(&self.facts, *f)).collect();
-        self.nft(facts)?;
+        self.nft(facts + &self.closed())?;
         self.chains = base_chains(&self.families);
         self.make_chains(&self.named_chains())?;
         let all = self.everything();
@@ -376,7 +382,7 @@ impl Dataplane {
         }
         let named = self.named_chains();
         let fixed = base_chains(&self.families);
-        let mut script = String::new();
+        let mut script = self.closed();
         for family in &self.families {
             script += &base::script(*family);
             script += &base::facts_script(&self.facts, *family);

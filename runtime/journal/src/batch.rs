@@ -169,6 +169,12 @@ pub fn decode_all(bytes: &[u8], offset: u64) -> Vec<Record> {
     records
 }
 
+/// The records of these bytes, if they are one batch and nothing else.
+pub fn decode_whole(bytes: &[u8]) -> Option<Vec<Record>> {
+    let (records, length) = decode(bytes.starts_with(&MARK).then_some(bytes)?, 0)?;
+    (length == bytes.len()).then_some(records)
+}
+
 /// The records of the batch at the beginning of these bytes, and how many of them it takes.
 fn decode(bytes: &[u8], offset: u64) -> Option<(Vec<Record>, usize)> {
     let mut rest = Bytes(bytes.get(MARK.len()..)?);

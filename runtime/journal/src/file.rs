@@ -76,6 +76,20 @@ impl Journal {
         Journal { path, pace, failed, waiting: Mutex::default(), output: Mutex::new(output) }
     }
 
+    /// The same for one that writes to `channel` instead.
+    pub fn for_child_over(&self, channel: File) -> Journal {
+        let output = Mutex::new(Output::Open { file: Arc::new(channel), cut: 0 });
+        let (path, failed) = (self.path.clone(), self.failed);
+        Journal { path, pace: Pace::Bare, failed, waiting: Mutex::default(), output }
+    }
+
+    /// Writes a batch that another process has sealed.
+    pub fn append_batch(&self, batch: &[u8]) {
+        if let Output::Open { file, .. } = &*self.output() {
+            let _ = (&**file).write_all(batch);
+        }
+    }
+
     /// Removes the file; what is recorded from now on is lost. Does nothing if there is none.
     pub fn remove(&self) -> io::Result<()> {
         *self.locked() = Output::Gone;
@@ -336,6 +350,32 @@ mod tests {
         child.flush();
         assert_eq!(args(&path), ["1", "2"]);
         assert_eq!(read(&path).unwrap().iter().map(|r| r.role).collect::<Vec<_>>(), [Role::Shim, Role::Init]);
+    }
+
+    #[test]
+    fn a_child_without_the_file_records_through_its_parent() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("j");
+        let parent = Scribe::open_until_told(&path, Role::Shim).unwrap().about("mine", 1);
+        let sent = |scribe: &Scribe, role| {
+            let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            let child = scribe.for_child_over(role, theirs.into());
+            child.note("child", |a| a.text("2"));
+            child.flush();
+            drop(child);
+            let mut bytes = Vec::new();
+            ours.read_to_end(&mut bytes).unwrap();
+            bytes
+        };
+        let batch = sent(&parent, Role::Init);
+        assert!(parent.forward(&batch, Role::Init));
+        assert_eq!(args(&path), ["2"]);
+        assert!(!parent.forward(&sent(&parent, Role::Agent), Role::Init), "another's role");
+        assert!(!parent.forward(&sent(&parent.about("other", 1), Role::Init), Role::Init), "another's subject");
+        assert!(
+            !parent.forward(&[&batch[..], &batch[..]].concat(), Role::Init) && !parent.forward(b"pwj3", Role::Init)
+        );
+        assert_eq!(args(&path), ["2"]);
     }
 
     #[test]

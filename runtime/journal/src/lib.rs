@@ -30,6 +30,7 @@ mod record;
 
 use std::fmt::Display;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -128,6 +129,26 @@ impl Scribe {
     pub fn for_child(&self, role: Role) -> Scribe {
         let journal = self.journal.as_ref().map(|journal| Arc::new(journal.for_child()));
         Scribe { journal, role, cause: self.cause.clone() }
+    }
+
+    /// [`Scribe::for_child`] for a process that is not to have the file open: its batches go, one write each, to `channel`, and
+    /// whoever reads them there takes them to the file with [`Scribe::forward`].
+    pub fn for_child_over(&self, role: Role, channel: OwnedFd) -> Scribe {
+        let journal = self.journal.as_ref().map(|journal| Arc::new(journal.for_child_over(channel.into())));
+        Scribe { journal, role, cause: self.cause.clone() }
+    }
+
+    /// Appends a batch that came from a child. One that is torn, or tells of others than that role and this subject, is not a
+    /// child's and is dropped: `false`.
+    pub fn forward(&self, batch: &[u8], role: Role) -> bool {
+        let Some(journal) = &self.journal else { return true };
+        let whole = batch::decode_whole(batch);
+        let ours = |r: &Record| r.role == role && r.subject == self.cause.subject;
+        let fine = whole.is_some_and(|records| records.iter().all(ours));
+        if fine {
+            journal.append_batch(batch);
+        }
+        fine
     }
 
     pub fn cause(&self) -> &Cause {

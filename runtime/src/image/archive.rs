@@ -1,24 +1,26 @@
 //! Images from files: a root filesystem's tar (`import`), OCI layouts and docker-save archives (`load`).
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use oci_spec::image::{Arch, Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType, Os};
+use oci_spec::image::{Arch, Descriptor, ImageIndex, ImageManifest, MediaType, Os};
 use serde::Deserialize;
 use serde_json::json;
 
+use super::config::parse_config;
 use super::digest::{self, HashingReader, chain_ids};
 use super::disk::{Inner, Temp, lock};
+use super::limits::{Allowance, MAX_DOCUMENT, MAX_DOCUMENTS, MAX_IMAGES, MAX_LAYERS, MAX_NAMES};
+use super::pull::DocumentKind;
 use super::tarball::{Kind, TarReader, lossy};
 use super::unpack::decompress;
 use super::view::parts;
 use super::{Image, ImageError, ImageName, ImageStore, ImportOptions, Result};
 
-/// Manifests, indexes and configs may have this many bytes (registries refuse more than 4 MiB).
-pub(super) const MAX_DOCUMENT: u64 = 8 << 20;
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const LAYER_TAR: &str = "application/vnd.oci.image.layer.v1.tar";
 
@@ -27,7 +29,8 @@ impl ImageStore {
     /// the same image id. Blocks: call it where that is allowed (`spawn_blocking`).
     pub fn import(&self, tar: impl Read, name: &str, options: &ImportOptions) -> Result<Image> {
         let name = local_name(name)?;
-        let (unpacked, _layer) = self.inner.unpack_layer(tar, &[], None)?;
+        let allowance = self.inner.allowance();
+        let (unpacked, _layer) = self.inner.unpack_layer(allowance.packed(tar), &[], None, &allowance)?;
         let config = encode(&import_config(options, &unpacked.diff_id))?;
         let layer = layer_descriptor(&unpacked.diff_id, unpacked.bytes);
         let manifest = encode(&manifest(&digest::sha256(&config), config.len() as u64, vec![layer]))?;
@@ -38,10 +41,12 @@ impl ImageStore {
     /// gives them; `name` is for archives that give none. Blocks, as `import` does.
     pub fn load(&self, archive: impl Read, name: Option<&str>) -> Result<Vec<Image>> {
         let fallback = name.map(local_name).transpose()?;
-        let files = Files::read(&self.inner, archive)?;
+        // The archive's own bytes count, and nothing that comes out of it: what is packed twice stays as small as it came.
+        let allowance = self.inner.allowance();
+        let files = Files::read(&self.inner, archive, &allowance)?;
         let found = match (files.get("index.json"), files.get("manifest.json")) {
-            (Some(index), _) => oci_images(&files, index)?,
-            (None, Some(list)) => docker_images(&files, list)?,
+            (Some(_), _) => oci_images(&files)?,
+            (None, Some(_)) => docker_images(&files)?,
             (None, None) => {
                 let what = "neither an OCI layout (index.json) nor a docker archive (manifest.json)";
                 return Err(ImageError::Invalid(format!("{what}; a root filesystem is for `image import`")));
@@ -50,27 +55,39 @@ impl ImageStore {
         if found.is_empty() {
             return Err(ImageError::Unsupported("the archive has no image for this platform".into()));
         }
-        found.into_iter().map(|image| self.store(&files, image, fallback.as_ref())).collect()
+        found.into_iter().map(|image| self.store(&files, image, fallback.as_ref(), &allowance)).collect()
     }
 
-    fn store(&self, files: &Files, found: FoundImage, fallback: Option<&ImageName>) -> Result<Image> {
+    fn store(
+        &self,
+        files: &Files,
+        found: FoundImage,
+        fallback: Option<&ImageName>,
+        allowance: &Arc<Allowance>,
+    ) -> Result<Image> {
         let names: Vec<String> = match (found.names.is_empty(), fallback) {
             (false, _) => found.names.iter().map(|n| Ok(ImageName::parse(n)?.key())).collect::<Result<_>>()?,
             (true, Some(name)) => vec![name.key()],
             (true, None) => return Err(ImageError::Invalid("the archive gives its image no name: give one".into())),
         };
-        let document: ImageConfiguration = parse("image config", &found.config)?;
+        check_count("names of one image", names.len())?;
+        let document = parse_config("image config", &found.config)?;
         let diff_ids = document.rootfs().diff_ids();
         check_layers(diff_ids, found.layers.len())?;
         let chain = chain_ids(diff_ids);
         let _pin = self.inner.pin(chain.iter().cloned());
-        for (index, chain_id) in chain.iter().enumerate() {
+        let unpack = |index: usize, chain_id: &String| -> Result<()> {
             let making = self.inner.making(chain_id);
             let _making = lock(&making);
             if !self.inner.has_layer(chain_id) {
                 let layer = files.open(&found.layers[index])?;
-                self.inner.unpack_layer(layer, &chain[..index], Some(&diff_ids[index]))?;
+                self.inner.unpack_layer(layer, &chain[..index], Some(&diff_ids[index]), allowance)?;
             }
+            Ok(())
+        };
+        if let Err(error) = chain.iter().enumerate().try_for_each(|(index, chain_id)| unpack(index, chain_id)) {
+            self.inner.discard(&chain)?;
+            return Err(error);
         }
         self.inner.publish(&names, &found.config, &found.manifest, &chain)
     }
@@ -93,11 +110,20 @@ fn encode(value: &serde_json::Value) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|e| ImageError::Local(format!("encode JSON: {e}")))
 }
 
+/// An archive's own counts: each image is unpacked and stored, each name is a file.
+fn check_count(what: &str, count: usize) -> Result<()> {
+    let refused = || ImageError::Invalid(format!("{count} {what} in the archive, more than {MAX_IMAGES}"));
+    if count > MAX_IMAGES { Err(refused()) } else { Ok(()) }
+}
+
 /// As many layers as diffIDs, each of them a digest that may become a path.
 pub(super) fn check_layers(diff_ids: &[String], layers: usize) -> Result<()> {
     if diff_ids.len() != layers {
         let count = diff_ids.len();
         return Err(ImageError::Invalid(format!("mismatched image rootfs and manifest layers: {count} and {layers}")));
+    }
+    if layers > MAX_LAYERS {
+        return Err(ImageError::Invalid(format!("{layers} layers, more than {MAX_LAYERS}")));
     }
     diff_ids.iter().try_for_each(|id| digest::check(id))
 }
@@ -151,6 +177,8 @@ struct Files {
     files: HashMap<String, Stored>,
     /// Older docker archives link equal layers to each other.
     links: HashMap<String, String>,
+    /// Bytes of the documents that were read.
+    documents: Cell<u64>,
     _dir: Temp,
 }
 
@@ -169,28 +197,39 @@ struct FoundImage {
 }
 
 impl Files {
-    fn read(inner: &Arc<Inner>, archive: impl Read) -> Result<Files> {
+    fn read(inner: &Arc<Inner>, archive: impl Read, allowance: &Arc<Allowance>) -> Result<Files> {
         let dir = inner.temp("archive");
         fs::create_dir(dir.path()).map_err(|e| ImageError::io("mkdir", dir.path(), e))?;
-        let mut files = Files { files: HashMap::new(), links: HashMap::new(), _dir: dir };
-        files.fill(archive, &inner.options).map_err(|e| ImageError::io("read", Path::new("archive"), e))?;
+        let (files, links, documents) = Default::default();
+        let mut files = Files { files, links, documents, _dir: dir };
+        files.fill(archive, &inner.options, allowance).map_err(|e| ImageError::io("read", Path::new("archive"), e))?;
         files.check_blobs()?;
         Ok(files)
     }
 
-    fn fill(&mut self, archive: impl Read, options: &super::Options) -> io::Result<()> {
+    fn fill(&mut self, archive: impl Read, options: &super::Options, allowance: &Arc<Allowance>) -> io::Result<()> {
         // An archive holds layers, so several times a layer's bound is plenty.
         let limit = options.max_layer_bytes.saturating_mul(4);
-        let mut tar = TarReader::new(BufReader::new(HashingReader::new(decompress(archive)?, limit)));
-        let mut count = 0;
+        let reader = HashingReader::new(decompress(allowance.packed(archive))?, limit);
+        let mut tar = TarReader::new(BufReader::new(allowance.unpacked(reader)));
+        let (mut count, mut held) = (0, 0);
         while let Some(entry) = tar.next_entry()? {
             count += 1;
-            if count > options.max_layer_entries {
-                return Err(ImageError::Invalid("too many entries".into()).into());
+            allowance.entry(entry.headers)?;
+            if entry.size > limit {
+                return Err(ImageError::Invalid(format!("{} has {} bytes", lossy(&entry.path), entry.size)).into());
             }
             let name = file_name(&entry.path);
+            held += name.len() + entry.link.len() + size_of::<Stored>();
+            if held > MAX_NAMES {
+                return Err(
+                    ImageError::Invalid(format!("the names of its files take more than {MAX_NAMES} bytes")).into()
+                );
+            }
             match entry.kind {
                 Kind::File => {
+                    // It is hashed as a whole, holes and all.
+                    allowance.spend(if entry.is_sparse() { entry.size } else { 0 })?;
                     let path = self._dir.path().join(count.to_string());
                     tar.copy_data(&entry, &mut File::create_new(&path)?)?;
                     let (digest, size) = HashingReader::new(File::open(&path)?, u64::MAX).finish()?;
@@ -237,17 +276,17 @@ impl Files {
         File::open(&stored.path).map_err(|e| ImageError::io("open", &stored.path, e))
     }
 
+    /// Reads a small file. An index may name one again and again, so what is read is bounded, not only what is there.
     fn document(&self, name: &str) -> Result<Vec<u8>> {
-        self.need(name)?.document(name)
-    }
-}
-
-impl Stored {
-    fn document(&self, name: &str) -> Result<Vec<u8>> {
-        if self.size > MAX_DOCUMENT {
-            return Err(ImageError::Invalid(format!("{name} has {} bytes", self.size)));
+        let stored = self.need(name)?;
+        if stored.size > MAX_DOCUMENT {
+            return Err(ImageError::Invalid(format!("{name} has {} bytes", stored.size)));
         }
-        fs::read(&self.path).map_err(|e| ImageError::io("read", &self.path, e))
+        self.documents.set(self.documents.get() + stored.size);
+        if self.documents.get() > MAX_DOCUMENTS {
+            return Err(ImageError::Invalid(format!("more than {MAX_DOCUMENTS} bytes of manifests and configs")));
+        }
+        fs::read(&stored.path).map_err(|e| ImageError::io("read", &stored.path, e))
     }
 }
 
@@ -273,8 +312,9 @@ fn blob_name(digest: &str) -> Result<String> {
 }
 
 /// The images of an OCI layout, entries of one manifest together.
-fn oci_images(files: &Files, index: &Stored) -> Result<Vec<FoundImage>> {
-    let index: ImageIndex = parse("index.json", &index.document("index.json")?)?;
+fn oci_images(files: &Files) -> Result<Vec<FoundImage>> {
+    let index: ImageIndex = parse("index.json", &files.document("index.json")?)?;
+    check_count("images", index.manifests().len())?;
     let mut found: Vec<(String, FoundImage)> = Vec::new();
     for entry in index.manifests() {
         let Some(digest) = host_manifest(files, entry)? else { continue };
@@ -298,12 +338,11 @@ fn host_manifest(files: &Files, entry: &Descriptor) -> Result<Option<String>> {
         return Ok(None);
     }
     let digest = entry.digest().to_string();
-    let document: serde_json::Value = parse("manifest", &files.document(&blob_name(&digest)?)?)?;
-    if document.get("manifests").is_none() {
+    let document = files.document(&blob_name(&digest)?)?;
+    if parse::<DocumentKind>("manifest", &document)?.manifests.is_none() {
         return Ok(Some(digest));
     }
-    let nested: ImageIndex =
-        serde_json::from_value(document).map_err(|e| ImageError::Invalid(format!("index: {e}")))?;
+    let nested: ImageIndex = parse("index", &document)?;
     Ok(nested.manifests().iter().find(|m| fits_host(m)).map(|m| m.digest().to_string()))
 }
 
@@ -324,8 +363,9 @@ struct DockerImage {
 }
 
 /// The images of a docker-save archive. It has no manifests, so they are made here.
-fn docker_images(files: &Files, list: &Stored) -> Result<Vec<FoundImage>> {
-    let list: Vec<DockerImage> = parse("manifest.json", &list.document("manifest.json")?)?;
+fn docker_images(files: &Files) -> Result<Vec<FoundImage>> {
+    let list: Vec<DockerImage> = parse("manifest.json", &files.document("manifest.json")?)?;
+    check_count("images", list.len())?;
     list.into_iter().map(|image| docker_image(files, image)).collect()
 }
 
@@ -339,4 +379,52 @@ fn docker_image(files: &Files, image: DockerImage) -> Result<FoundImage> {
         layers: image.layers,
         names: image.repo_tags.unwrap_or_default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Loads an archive of these files.
+    fn load(files: &[(&str, &[u8])], link: Option<(usize, usize)>) -> String {
+        let mut tar = tar::Builder::new(Vec::new());
+        let header = |size: usize| {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(size as u64);
+            (header.set_mode(0o644), header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+            header
+        };
+        for (name, content) in files {
+            tar.append_data(&mut header(content.len()), name, *content).unwrap();
+        }
+        for number in 0..link.map_or(0, |(count, _)| count) {
+            let mut header = header(0);
+            header.set_entry_type(tar::EntryType::Symlink);
+            let target = "t".repeat(link.map_or(0, |(_, length)| length));
+            tar.append_link(&mut header, format!("l{number}"), target).unwrap();
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let store = ImageStore::open(dir.path()).unwrap();
+        store.load(&tar.into_inner().unwrap()[..], Some("localhost/a:1")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_archive_has_so_many_images_and_documents_and_no_more() {
+        let many = format!("[{}]", [r#"{"Config":"c","Layers":[]}"#; MAX_IMAGES + 1].join(","));
+        assert_eq!(load(&[("manifest.json", many.as_bytes())], None), "1001 images in the archive, more than 1000");
+        // An index that names one large document as often as it likes.
+        let manifest = serde_json::to_string(&manifest(&digest::sha256(b"{}"), 2, Vec::new())).unwrap();
+        let document = format!("{manifest}{}", " ".repeat(MAX_DOCUMENT as usize - manifest.len()));
+        let digest = digest::sha256(document.as_bytes());
+        let media = MediaType::ImageManifest.to_string();
+        let entry = json!({ "mediaType": media, "digest": digest, "size": document.len() });
+        let entries = vec![entry; (MAX_DOCUMENTS / MAX_DOCUMENT) as usize];
+        let index = serde_json::to_vec(&json!({ "schemaVersion": 2, "manifests": entries })).unwrap();
+        let config = blob_name(&digest::sha256(b"{}")).unwrap();
+        let files: [(&str, &[u8]); 3] =
+            [("index.json", &index), (&blob_name(&digest).unwrap(), document.as_bytes()), (&config, b"{}")];
+        assert_eq!(load(&files, None), "more than 67108864 bytes of manifests and configs");
+        let links = MAX_NAMES / 4000 + 1;
+        assert_eq!(load(&[], Some((links, 4000))), "the names of its files take more than 16777216 bytes");
+    }
 }

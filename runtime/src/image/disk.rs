@@ -1,16 +1,19 @@
 //! What is on disk, and who may touch it: blobs, layers, names, work in the making, the collector.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
-use oci_spec::image::{ImageConfiguration, ImageManifest};
+use oci_spec::image::ImageManifest;
 use serde::{Deserialize, Serialize};
 
+use super::config::parse_config;
 use super::digest::{self, chain_ids, hex_of, sha256};
+use super::limits::{Allowance, Space};
 use super::pull::Pulls;
 use super::unpack::{Unpacked, unpack};
 use super::{Image, ImageError, Options, Removed, Result};
@@ -18,8 +21,9 @@ use crate::sys::tree::remove_all;
 
 /// The open store, shared by its clones and by the work that it does.
 pub(super) struct Inner {
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
     pub(super) options: Options,
+    pub(super) space: Arc<Space>,
     /// Held (flock) for as long as the store is open.
     _lock: Lock,
     /// Key of a name -> what it stands for. The files below `refs/` say the same.
@@ -40,23 +44,6 @@ pub(super) struct Ref {
     pub target: String,
     /// The manifest chosen for this host.
     pub manifest: String,
-}
-
-/// Parses a config; what JSON keeps as the keys of a map comes out sorted, not in the hasher's order of the day.
-fn parse_config(id: &str, json: &[u8]) -> Result<ImageConfiguration> {
-    let invalid = |e| ImageError::Invalid(format!("image config {id}: {e}"));
-    let mut config: ImageConfiguration = serde_json::from_slice(json).map_err(invalid)?;
-    if let Some(mut run) = config.config().clone() {
-        let sorted = |list: &Option<Vec<String>>| {
-            let mut list = list.clone();
-            list.iter_mut().for_each(|l| l.sort());
-            list
-        };
-        run.set_volumes(sorted(run.volumes()));
-        run.set_exposed_ports(sorted(run.exposed_ports()));
-        config.set_config(Some(run));
-    }
-    Ok(config)
 }
 
 /// One process at a time: `flock` on `<dir>/lock`, gone with the process.
@@ -184,6 +171,7 @@ impl Inner {
         clear_leftovers(&dir)?;
         let refs = read_refs(&dir.join("refs"))?;
         Ok(Inner {
+            space: Arc::new(Space::new(dir.clone(), &options)),
             dir,
             options,
             _lock: lock,
@@ -201,7 +189,8 @@ impl Inner {
 
     /// Keeps `keys` (digests, chainIDs) from the collector until the pin is dropped. Pin first, then look.
     pub(super) fn pin(self: &Arc<Inner>, keys: impl IntoIterator<Item = String>) -> Pin {
-        let keys: Vec<String> = keys.into_iter().collect();
+        // Each once, however often an image names it: `drop_blob` and `discard` ask whether there is any other pin.
+        let keys: Vec<String> = keys.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
         let mut pins = lock(&self.pins);
         for key in &keys {
             *pins.entry(key.clone()).or_default() += 1;
@@ -240,18 +229,19 @@ impl Inner {
     }
 
     /// Unpacks a layer (its tar, plain or compressed) on top of those below (chainIDs, lowest first) and puts it into
-    /// its place, pinned. With a `diff_id` only that content is taken.
+    /// its place, pinned. With a `diff_id` only that content is taken. What comes out is counted against the image's allowance.
     pub(super) fn unpack_layer(
         self: &Arc<Inner>,
         tar: impl Read,
         below: &[String],
         diff_id: Option<&str>,
+        allowance: &Arc<Allowance>,
     ) -> Result<(Unpacked, Pin)> {
         let temp = self.temp("layer");
         let root = temp.path().join("fs");
         fs::create_dir_all(&root).map_err(|e| ImageError::io("mkdir", &root, e))?;
         let stack: Vec<PathBuf> = below.iter().rev().map(|c| self.layer_path(c).join("fs")).collect();
-        let unpacked = unpack(tar, &root, &stack, &self.options)?;
+        let unpacked = unpack(tar, &root, &stack, &self.options, allowance)?;
         if let Some(diff_id) = diff_id {
             digest::verify("uncompressed layer", diff_id, &unpacked.diff_id)?;
         }
@@ -263,6 +253,32 @@ impl Inner {
             moved => moved?,
         }
         Ok((unpacked, pin))
+    }
+
+    /// What an image that is about to be unpacked may cost.
+    pub(super) fn allowance(&self) -> Arc<Allowance> {
+        Allowance::new(&self.space, &self.options)
+    }
+
+    /// Deletes those layers of an image that failed which no image has ever had whole: nobody can use them. Others that are
+    /// being pulled keep what they count on; the caller has pinned each of them once.
+    pub(super) fn discard(&self, chain: &[String]) -> Result<()> {
+        let mut doomed = Vec::new();
+        {
+            let pins = lock(&self.pins);
+            for chain_id in chain {
+                let path = self.layer_path(chain_id);
+                let wanted = pins.get(chain_id).is_some_and(|count| *count > 1);
+                if wanted || path.join("done").exists() || !path.exists() {
+                    continue;
+                }
+                let temp = self.temp("removed");
+                fs::rename(&path, temp.path()).map_err(|e| ImageError::io("rename", &path, e))?;
+                doomed.push(temp);
+            }
+        }
+        drop(doomed);
+        Ok(())
     }
 
     /// Reads a small blob (manifest, index, config) and checks its digest.
@@ -320,6 +336,7 @@ impl Inner {
             }
         }
         let mut refs = self.refs();
+        self.note_use(manifest);
         for name in names {
             let record = Ref { name: name.clone(), target: target.to_owned(), manifest: manifest.to_owned() };
             if refs.get(name) == Some(&record) {
@@ -356,7 +373,7 @@ impl Inner {
         if !self.blob_path(&id).exists() {
             return Ok(None);
         }
-        let config = parse_config(&id, &self.read_blob(&id)?)?;
+        let config = parse_config(&format!("image config {id}"), &self.read_blob(&id)?)?;
         let layers: Vec<PathBuf> =
             chain_ids(config.rootfs().diff_ids()).iter().rev().map(|c| self.layer_path(c).join("fs")).collect();
         if layers.iter().any(|l| !l.is_dir()) {
@@ -364,8 +381,55 @@ impl Inner {
         }
         let names = refs.values().filter(|r| r.manifest == manifest_digest).map(|r| r.name.clone());
         let (repo_digests, names) = names.partition(|n| n.contains('@'));
-        let size = manifest.config().size() + manifest.layers().iter().map(|l| l.size()).sum::<u64>();
+        let size = manifest.layers().iter().fold(manifest.config().size(), |sum, l| sum.saturating_add(l.size()));
         Ok(Some(Image { id, digest: manifest_digest.to_owned(), names, repo_digests, size, config, layers }))
+    }
+
+    /// Notes, in the time of its manifest's file, that an image is asked for now.
+    pub(super) fn note_use(&self, manifest: &str) {
+        let noted = File::open(self.blob_path(manifest)).and_then(|file| file.set_modified(SystemTime::now()));
+        if let Err(error) = noted {
+            tracing::debug!(manifest, %error, "the last use of an image is not noted");
+        }
+    }
+
+    /// When an image was last asked for; the beginning of time where that is not known.
+    pub(super) fn last_use(&self, manifest: &str) -> SystemTime {
+        let modified = fs::metadata(self.blob_path(manifest)).and_then(|meta| meta.modified());
+        modified.unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+
+    /// The manifests of images that came from a registry and that no layer in `in_use` belongs to, least recently used first.
+    /// Those in use are noted as used now.
+    pub(super) fn unused(&self, in_use: &HashSet<PathBuf>) -> Result<Vec<String>> {
+        let refs = self.refs();
+        let manifests: HashSet<&String> = refs.values().map(|r| &r.manifest).collect();
+        let mut unused = Vec::new();
+        for manifest in manifests {
+            // A damaged image has nobody who could use it, but its names say where it came from.
+            let image = self.image(&refs, manifest).ok().flatten();
+            if image.as_ref().and_then(|image| image.layers.first()).is_some_and(|top| in_use.contains(top)) {
+                self.note_use(manifest);
+            } else if refs.values().any(|r| r.manifest == *manifest && r.name.contains('@')) {
+                unused.push(manifest.clone());
+            }
+        }
+        unused.sort_by_cached_key(|manifest| self.last_use(manifest));
+        Ok(unused)
+    }
+
+    /// Whether work in flight counts on a part of the image.
+    pub(super) fn is_pinned(&self, refs: &BTreeMap<String, Ref>, manifest: &str) -> bool {
+        let pins = lock(&self.pins);
+        let targets = refs.values().filter(|r| r.manifest == manifest).map(|r| &r.target);
+        if pins.contains_key(manifest) || targets.into_iter().any(|target| pins.contains_key(target)) {
+            return true;
+        }
+        let image = self.image(refs, manifest).ok().flatten();
+        image.is_some_and(|image| {
+            let top = chain_ids(image.config.rootfs().diff_ids()).pop();
+            pins.contains_key(&image.id) || top.is_some_and(|top| pins.contains_key(&top))
+        })
     }
 
     pub(super) fn collect(&self, refs: &BTreeMap<String, Ref>, in_use: &HashSet<PathBuf>) -> Result<Removed> {

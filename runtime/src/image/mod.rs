@@ -9,14 +9,19 @@
 //! <dir>/tmp/                        everything in the making; emptied by `open`
 //! ```
 //!
-//! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] (what is there), [`unpack`] and [`view`] (layers),
-//! [`archive`] (import, load), [`pull`] (registries), [`auth`] (docker configs), [`user`] (`USER`).
+//! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] (what is there), [`config`], [`unpack`], [`attributes`],
+//! [`directories`] and [`view`] (layers), [`limits`] (what an image may cost), [`archive`] (import, load), [`pull`] and [`registry`] (registries), [`guard`] (where they may lead us), [`auth`] (docker configs), [`user`] (`USER`).
 
 mod archive;
+mod attributes;
 pub mod auth;
+mod config;
 mod digest;
+mod directories;
 mod disk;
 mod error;
+mod guard;
+mod limits;
 mod name;
 mod pull;
 mod registry;
@@ -28,8 +33,9 @@ mod view;
 
 pub use auth::{Auth, Keyring};
 pub use error::ImageError;
+pub use limits::Options;
 pub use name::ImageName;
-pub use store::{Image, ImageInfo, ImageStore, ImportOptions, Options, Progress, PullEvent, Removed};
+pub use store::{Image, ImageInfo, ImageStore, ImportOptions, Progress, PullEvent, Removed};
 pub use user::{UserIds, resolve_user};
 
 pub type Result<T, E = ImageError> = std::result::Result<T, E>;

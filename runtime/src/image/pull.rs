@@ -4,33 +4,28 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
 use futures::stream::{self, StreamExt};
-use oci_client::Client;
-use oci_client::client::{BlobResponse, ClientConfig, ClientProtocol, SizedStream};
-use oci_client::manifest::OciDescriptor;
-use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest};
+use oci_spec::image::{Descriptor, ImageIndex, ImageManifest};
+use reqwest::StatusCode;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
 
-use super::archive::{MAX_DOCUMENT, check_layers, fits_host, parse};
+use super::archive::{check_layers, fits_host, parse};
+use super::config::parse_config;
 use super::digest::{self, Hasher, chain_ids, sha256};
 use super::disk::{Inner, Pin, Temp, lock};
-use super::registry::{connect, describe};
+use super::limits::{Allowance, MAX_DOCUMENT, Options, Room};
+use super::registry::{Registry, failed};
 use super::{Auth, Image, ImageError, ImageName, ImageStore, Progress, PullEvent, Result};
 
 /// Tries to download one blob; each goes on where the last one broke off.
 const DOWNLOAD_TRIES: u32 = 4;
 const RETRY_AFTER: Duration = Duration::from_millis(500);
-
-const MANIFEST_TYPES: [&str; 4] = [
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-];
 
 type Outcome = BoxFuture<'static, Result<Image>>;
 
@@ -87,6 +82,14 @@ struct Job {
     progress: Option<Progress>,
 }
 
+/// What tells an index from a manifest. The rest is not taken into memory for that.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct DocumentKind {
+    schema_version: Option<u32>,
+    pub manifests: Option<IgnoredAny>,
+}
+
 /// What the registry says that the name is.
 struct Resolved {
     /// Digest of what the name itself is: an index, or the manifest.
@@ -101,37 +104,19 @@ impl Job {
     async fn run(self) -> Result<Image> {
         let unpacking = format!("failed to pull and unpack image \"{}\"", self.name);
         let resolving = format!("{unpacking}: failed to resolve reference \"{}\"", self.name);
-        let client = self.connect().await.map_err(|e| e.context(&resolving))?;
-        let resolved = self.resolve(&client).await.map_err(|e| e.context(&resolving))?;
-        self.fetch(&client, resolved).await.map_err(|e| e.context(&unpacking))
+        let registry = Registry::connect(&self.name, &self.auth, &self.inner.options).await;
+        let registry = registry.map_err(|e| e.context(&resolving))?;
+        let resolved = self.resolve(&registry).await.map_err(|e| e.context(&resolving))?;
+        self.fetch(&registry, resolved).await.map_err(|e| e.context(&unpacking))
     }
 
-    async fn connect(&self) -> Result<Client> {
-        super::install_crypto();
-        let (plain, registry) = (self.name.is_loopback(), self.name.registry().to_owned());
-        let no_proxy = "localhost,127.0.0.0/8,::1".to_owned();
-        let client = Client::try_from(ClientConfig {
-            protocol: if plain { ClientProtocol::HttpsExcept(vec![registry]) } else { ClientProtocol::Https },
-            // Loopback is never reached through a proxy; naming one here turns those of the environment off.
-            http_proxy: plain.then(|| "http://127.0.0.1:9".to_owned()),
-            no_proxy: plain.then_some(no_proxy),
-            connect_timeout: Some(Duration::from_secs(30)),
-            read_timeout: Some(Duration::from_secs(self.inner.options.read_timeout_seconds)),
-            user_agent: concat!("podwright/", env!("CARGO_PKG_VERSION")),
-            ..ClientConfig::default()
-        });
-        let client = client.map_err(|e| describe(e, &self.name))?;
-        connect(&client, &self.name, &self.auth).await?;
-        Ok(client)
-    }
-
-    async fn resolve(&self, client: &Client) -> Result<Resolved> {
-        let (bytes, target) = self.fetch_manifest(client, self.name.digest()).await?;
-        let document: serde_json::Value = parse("manifest", &bytes)?;
-        if document.get("schemaVersion") != Some(&serde_json::json!(2)) {
+    async fn resolve(&self, registry: &Registry) -> Result<Resolved> {
+        let (bytes, target) = self.fetch_manifest(registry, self.name.digest()).await?;
+        let kind: DocumentKind = parse("manifest", &bytes)?;
+        if kind.schema_version != Some(2) {
             return Err(ImageError::Unsupported("unsupported manifest schema version".into()));
         }
-        if document.get("manifests").is_none() {
+        if kind.manifests.is_none() {
             return Ok(Resolved { target, index: None, manifest: bytes });
         }
         let index: ImageIndex = parse("index", &bytes)?;
@@ -140,38 +125,29 @@ impl Job {
             ImageError::Unsupported(format!("no match for platform linux/{host} in manifest: not found"))
         })?;
         let chosen = entry.digest().to_string();
-        let (manifest, _) = self.fetch_manifest(client, Some(&chosen)).await?;
+        let (manifest, _) = self.fetch_manifest(registry, Some(&chosen)).await?;
         Ok(Resolved { target, index: Some(bytes), manifest })
     }
 
     /// The manifest that the name, or the digest where one is given, stands for; and its digest, checked.
-    async fn fetch_manifest(&self, client: &Client, digest: Option<&str>) -> Result<(Bytes, String)> {
-        let reference = match digest {
-            Some(digest) => {
-                digest::check(digest)?;
-                self.name.reference().clone_with_digest(digest.to_owned())
-            }
-            None => self.name.reference().clone(),
-        };
-        let auth = oci_client::secrets::RegistryAuth::Anonymous; // `connect` has stored the real one.
-        let (bytes, _) =
-            client.pull_manifest_raw(&reference, &auth, &MANIFEST_TYPES).await.map_err(|e| describe(e, &self.name))?;
-        if bytes.len() as u64 > MAX_DOCUMENT {
-            return Err(ImageError::Invalid(format!("manifest has {} bytes", bytes.len())));
+    async fn fetch_manifest(&self, registry: &Registry, digest: Option<&str>) -> Result<(Bytes, String)> {
+        if let Some(digest) = digest {
+            digest::check(digest)?;
         }
+        let bytes = registry.manifest(digest.or(self.name.tag()).unwrap_or("latest")).await?;
         let actual = sha256(&bytes);
         digest::verify("manifest", digest.unwrap_or(&actual), &actual)?;
         Ok((bytes, actual))
     }
 
-    async fn fetch(&self, client: &Client, resolved: Resolved) -> Result<Image> {
+    async fn fetch(&self, registry: &Registry, resolved: Resolved) -> Result<Image> {
         let manifest: ImageManifest = parse("manifest", &resolved.manifest)?;
         let digest = sha256(&resolved.manifest);
         let config_digest = manifest.config().digest().to_string();
         let documents = self.inner.pin([resolved.target.clone(), digest.clone(), config_digest]);
 
-        let config = self.fetch_config(client, manifest.config()).await?;
-        let document: ImageConfiguration = parse("image config", &config)?;
+        let config = self.fetch_config(registry, manifest.config()).await?;
+        let document = parse_config(&format!("image config {}", sha256(&config)), &config)?;
         let diff_ids = document.rootfs().diff_ids().clone();
         check_layers(&diff_ids, manifest.layers().len())?;
         let chain = Arc::new(chain_ids(&diff_ids));
@@ -182,9 +158,14 @@ impl Job {
         self.tell(PullEvent::Resolved {
             digest: digest.clone(),
             layers: layers.len(),
-            bytes: layers.iter().map(|l| l.size).sum(),
+            bytes: layers.iter().fold(0, |sum, l| sum.saturating_add(l.size)),
         });
-        self.fetch_layers(client, layers, &chain, &pin).await?;
+        let fetched = self.fetch_layers(registry, layers, &chain, &pin).await;
+        // What broke off goes on where it stopped; what cannot be used leaves nothing behind.
+        if let Err(ImageError::Invalid(_) | ImageError::DiskFull(_) | ImageError::DigestMismatch { .. }) = &fetched {
+            self.discard(&manifest, &chain).await?;
+        }
+        fetched?;
 
         let mut names = vec![self.name.with_digest(&resolved.target)];
         names.extend(self.name.digest().is_none().then(|| self.name.key()));
@@ -201,7 +182,18 @@ impl Job {
         .await
     }
 
-    async fn fetch_config(&self, client: &Client, descriptor: &Descriptor) -> Result<Bytes> {
+    /// Deletes what a pull has brought that came to nothing.
+    async fn discard(&self, manifest: &ImageManifest, chain: &Arc<Vec<String>>) -> Result<()> {
+        let blobs: Vec<String> = manifest.layers().iter().map(|l| l.digest().to_string()).collect();
+        let (inner, chain) = (self.inner.clone(), chain.clone());
+        blocking(move || {
+            blobs.iter().try_for_each(|blob| inner.drop_blob(blob))?;
+            inner.discard(&chain)
+        })
+        .await
+    }
+
+    async fn fetch_config(&self, registry: &Registry, descriptor: &Descriptor) -> Result<Bytes> {
         let digest = descriptor.digest().to_string();
         digest::check(&digest)?;
         if let Ok(bytes) = self.inner.read_blob(&digest) {
@@ -211,7 +203,7 @@ impl Job {
         if blob.size > MAX_DOCUMENT {
             return Err(ImageError::Invalid(format!("image config has {} bytes", blob.size)));
         }
-        let temp = self.download(client, &blob).await?;
+        let temp = self.download(registry, &blob).await?;
         let bytes = std::fs::read(temp.path()).map_err(|e| ImageError::io("read", temp.path(), e))?;
         Ok(bytes.into())
     }
@@ -227,7 +219,10 @@ impl Job {
             let digest = descriptor.digest().to_string();
             digest::check(&digest)?;
             if !self.inner.has_layer(&chain[index]) {
-                missing.push(Layer { index, digest, size: descriptor.size(), diff_id: diff_ids[index].clone() });
+                let again = manifest.layers()[index + 1..].iter().any(|later| later.digest() == descriptor.digest());
+                let first = missing.iter().all(|below: &Layer| below.digest != digest);
+                let diff_id = diff_ids[index].clone();
+                missing.push(Layer { index, digest, size: descriptor.size(), diff_id, first, again });
             }
         }
         Ok(missing)
@@ -236,7 +231,7 @@ impl Job {
     /// Downloads side by side; unpacks each layer once those below it are there, while the next ones still arrive.
     async fn fetch_layers(
         &self,
-        client: &Client,
+        registry: &Registry,
         layers: Vec<Layer>,
         chain: &Arc<Vec<String>>,
         pin: &Arc<Pin>,
@@ -244,7 +239,7 @@ impl Job {
         let (arrived, mut next) = mpsc::channel::<Layer>(layers.len().max(1));
         let download = async move {
             let mut downloads = stream::iter(layers)
-                .map(|layer| async move { self.fetch_layer(client, &layer).await.map(|()| layer) })
+                .map(|layer| async move { self.fetch_layer(registry, &layer).await.map(|()| layer) })
                 .buffered(self.inner.options.parallel_downloads.max(1));
             while let Some(layer) = downloads.next().await {
                 // The receiver goes away only together with this future.
@@ -252,14 +247,15 @@ impl Job {
             }
             Ok(())
         };
+        let allowance = self.inner.allowance();
         let unpack = async {
             while let Some(layer) = next.recv().await {
                 let (inner, chain, digest) = (self.inner.clone(), chain.clone(), layer.digest.clone());
                 // An unpacking thread outlives a dropped pull, and looks at the layers below until it is done.
-                let pin = pin.clone();
+                let (pin, allowance) = (pin.clone(), allowance.clone());
                 let work = move || {
                     let _pin = pin;
-                    unpack_blob(&inner, &layer, &chain)
+                    unpack_blob(&inner, &layer, &chain, &allowance)
                 };
                 blocking(work).await?;
                 self.tell(PullEvent::Unpacked { digest });
@@ -270,25 +266,33 @@ impl Job {
     }
 
     /// Makes sure of a layer's blob.
-    async fn fetch_layer(&self, client: &Client, layer: &Layer) -> Result<()> {
+    async fn fetch_layer(&self, registry: &Registry, layer: &Layer) -> Result<()> {
         let downloading = self.inner.pulls.download_lock(&layer.digest);
         let _downloading = downloading.lock().await;
         let path = self.inner.blob_path(&layer.digest);
         if !path.exists() {
             let blob = Blob { digest: layer.digest.clone(), size: layer.size, told: true };
-            self.download(client, &blob).await?.move_to(&path)?;
+            self.download(registry, &blob).await?.move_to(&path)?;
         }
         Ok(())
     }
 
     /// Downloads a blob into a temporary file and checks it. A connection that breaks is taken up again.
-    async fn download(&self, client: &Client, blob: &Blob) -> Result<Temp> {
+    async fn download(&self, registry: &Registry, blob: &Blob) -> Result<Temp> {
+        let most = patience(&self.inner.options, blob.size);
+        let whole = tokio::time::timeout(most, self.download_whole(registry, blob)).await;
+        let late = || format!("blob {} of {} bytes did not arrive within {} s", blob.digest, blob.size, most.as_secs());
+        whole.unwrap_or_else(|_| Err(ImageError::Network(late())))
+    }
+
+    async fn download_whole(&self, registry: &Registry, blob: &Blob) -> Result<Temp> {
+        let room = self.inner.space.download(blob.size)?;
         let temp = self.inner.temp("blob");
-        let mut sink = Sink::start(temp.create()?);
+        let mut sink = Sink::start(temp.create()?, room);
         let mut try_again = DOWNLOAD_TRIES;
         loop {
             try_again -= 1;
-            match self.download_rest(client, blob, &mut sink).await {
+            match self.download_rest(registry, blob, &mut sink).await {
                 Ok(()) => break,
                 Err(ImageError::Network(_)) if try_again > 0 => {
                     tokio::time::sleep(RETRY_AFTER * 2u32.pow(DOWNLOAD_TRIES - try_again - 1)).await;
@@ -301,30 +305,25 @@ impl Job {
         Ok(temp)
     }
 
-    async fn download_rest(&self, client: &Client, blob: &Blob, sink: &mut Sink) -> Result<()> {
-        let fail = |e| describe(e, &self.name);
-        let (reference, descriptor) = (self.name.reference(), blob.descriptor());
-        let mut body: SizedStream = if sink.sent == 0 {
-            client.pull_blob_stream(reference, &descriptor).await.map_err(fail)?
-        } else {
-            let rest = client.pull_blob_stream_partial(reference, &descriptor, sink.sent, None).await;
-            match rest.map_err(fail)? {
-                BlobResponse::Partial(rest) => rest,
-                BlobResponse::Full(whole) => {
-                    skip(whole, sink.sent).await.map_err(|e| describe(e.into(), &self.name))?
-                }
+    async fn download_rest(&self, registry: &Registry, blob: &Blob, sink: &mut Sink) -> Result<()> {
+        let mut body = registry.blob(&blob.digest, sink.sent).await?;
+        // A registry that ignores ranges sends everything again.
+        let mut known = if body.status() == StatusCode::PARTIAL_CONTENT { 0 } else { sink.sent };
+        let mut pace = Pace::new(&self.inner.options);
+        while let Some(mut bytes) = body.chunk().await.map_err(|e| failed(&e))? {
+            pace.check(bytes.len() as u64)?;
+            let skipped = known.min(bytes.len() as u64);
+            known -= skipped;
+            bytes.advance(skipped as usize);
+            if bytes.is_empty() {
+                continue;
             }
-        };
-        while let Some(bytes) = body.next().await {
-            let bytes = bytes.map_err(|e| describe(e.into(), &self.name))?;
+            let longer = sink.sent.saturating_add(bytes.len() as u64);
+            if longer > blob.size {
+                let what = format!("blob {} is longer ({longer}) than the {} announced", blob.digest, blob.size);
+                return Err(ImageError::Invalid(what));
+            }
             sink.send(bytes).await?;
-            if sink.sent > blob.size {
-                let (what, actual) = (format!("blob {}", blob.digest), sink.sent);
-                return Err(ImageError::Invalid(format!(
-                    "{what} is longer ({actual}) than the {} announced",
-                    blob.size
-                )));
-            }
             if blob.told {
                 self.tell(PullEvent::Downloading { digest: blob.digest.clone(), done: sink.sent, total: blob.size });
             }
@@ -348,6 +347,10 @@ struct Layer {
     digest: String,
     size: u64,
     diff_id: String,
+    /// No layer below it is made of the same blob: that came once, however often it is unpacked.
+    first: bool,
+    /// A layer above it is made of the same blob.
+    again: bool,
 }
 
 struct Blob {
@@ -357,44 +360,56 @@ struct Blob {
     told: bool,
 }
 
-impl Blob {
-    fn descriptor(&self) -> OciDescriptor {
-        OciDescriptor { digest: self.digest.clone(), size: self.size as i64, ..OciDescriptor::default() }
-    }
+/// How long a download of so many bytes may take in all.
+fn patience(options: &Options, size: u64) -> Duration {
+    Duration::from_secs((options.read_timeout_seconds.max(1) * 5).saturating_add(size / options.min_average.max(1)))
 }
 
-/// A registry that ignores ranges sends everything again.
-async fn skip(mut whole: SizedStream, mut count: u64) -> std::io::Result<SizedStream> {
-    while count > 0 {
-        let Some(bytes) = whole.stream.next().await else { break };
-        let mut bytes = bytes?;
-        let known = (bytes.len() as u64).min(count);
-        count -= known;
-        let rest = bytes.split_off(known as usize);
-        if !rest.is_empty() {
-            let first = stream::iter([Ok(rest)]);
-            whole.stream = first.chain(whole.stream).boxed();
-            break;
-        }
+/// Whether a download gets on: who sends a byte now and then keeps a connection, and a puller, for ever.
+struct Pace {
+    window: Duration,
+    least: u64,
+    since: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    fn new(options: &Options) -> Pace {
+        let window = Duration::from_secs(options.read_timeout_seconds.max(1));
+        let least = options.min_rate.saturating_mul(window.as_secs());
+        Pace { window, least, since: Instant::now(), bytes: 0 }
     }
-    Ok(whole)
+
+    fn check(&mut self, bytes: u64) -> Result<()> {
+        self.bytes += bytes;
+        if self.since.elapsed() < self.window {
+            return Ok(());
+        }
+        if self.bytes < self.least {
+            let (bytes, seconds) = (self.bytes, self.window.as_secs());
+            return Err(ImageError::Network(format!("no progress: {bytes} bytes in {seconds} s")));
+        }
+        (self.since, self.bytes) = (Instant::now(), 0);
+        Ok(())
+    }
 }
 
 /// Writes and hashes in a thread where that may block.
 struct Sink {
     sender: Option<mpsc::Sender<Bytes>>,
-    writer: tokio::task::JoinHandle<std::io::Result<String>>,
+    writer: tokio::task::JoinHandle<Result<String>>,
     sent: u64,
 }
 
 impl Sink {
-    fn start(mut file: File) -> Sink {
+    fn start(mut file: File, mut room: Room) -> Sink {
         let (sender, mut receiver) = mpsc::channel::<Bytes>(64);
         let writer = tokio::task::spawn_blocking(move || {
             let mut hasher = Hasher::default();
             while let Some(bytes) = receiver.blocking_recv() {
                 hasher.update(&bytes);
-                file.write_all(&bytes)?;
+                room.write(bytes.len() as u64)?;
+                file.write_all(&bytes).map_err(|e| ImageError::io("write", "downloaded blob".as_ref(), e))?;
             }
             Ok(hasher.finish())
         });
@@ -414,26 +429,29 @@ impl Sink {
     /// The digest of all that was sent.
     async fn finish(&mut self) -> Result<String> {
         self.sender = None;
-        let written = (&mut self.writer).await.map_err(|e| ImageError::Local(format!("download writer: {e}")))?;
-        written.map_err(|e| ImageError::io("write", "downloaded blob".as_ref(), e))
+        (&mut self.writer).await.map_err(|e| ImageError::Local(format!("download writer: {e}")))?
     }
 }
 
 /// Unpacks a downloaded layer, unless somebody else has done it meanwhile, and drops the blob.
-fn unpack_blob(inner: &Arc<Inner>, layer: &Layer, chain: &[String]) -> Result<()> {
+fn unpack_blob(inner: &Arc<Inner>, layer: &Layer, chain: &[String], allowance: &Arc<Allowance>) -> Result<()> {
     let making = inner.making(&chain[layer.index]);
     let _making = lock(&making);
     let path = inner.blob_path(&layer.digest);
     if !inner.has_layer(&chain[layer.index]) {
         let blob = File::open(&path).map_err(|e| ImageError::io("open", &path, e))?;
-        let unpacked = inner.unpack_layer(blob, &chain[..layer.index], Some(&layer.diff_id));
+        let (below, diff_id) = (&chain[..layer.index], Some(layer.diff_id.as_str()));
+        let unpacked = match layer.first {
+            true => inner.unpack_layer(allowance.packed(blob), below, diff_id, allowance),
+            false => inner.unpack_layer(blob, below, diff_id, allowance),
+        };
         if let Err(error) = unpacked {
             // A blob that a power loss has damaged must not stand in the way of the next try.
             inner.drop_blob(&layer.digest)?;
             return Err(error.context(format!("failed to extract layer {}", layer.diff_id)));
         }
     }
-    inner.drop_blob(&layer.digest)
+    if layer.again { Ok(()) } else { inner.drop_blob(&layer.digest) }
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

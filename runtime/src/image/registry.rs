@@ -1,25 +1,209 @@
-//! Talking to a registry: credentials turned into what it wants, and its answers into errors that say enough.
+//! Talking to a registry (OCI distribution spec): credentials, manifests, blobs; its answers bounded in size and time, and turned
+//! into errors that say enough.
+//!
+//! By hand on reqwest: clients that exist read documents however long they are, and follow wherever they are led.
 
 use std::error::Error;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
 
-use oci_client::errors::{DigestError, OciDistributionError, OciErrorCode};
-use oci_client::secrets::RegistryAuth;
-use oci_client::{Client, RegistryOperation};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, RANGE, WWW_AUTHENTICATE};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 
+use super::guard::Guard;
+use super::limits::{MAX_DOCUMENT, Options};
 use super::{Auth, ImageError, ImageName, Result};
 
-/// Gives the client its credentials for `name`: asks the registry how it wants them, gets a token where it says so.
-pub(super) async fn connect(client: &Client, name: &ImageName, auth: &Auth) -> Result<()> {
-    let auth = match auth {
-        Auth::Anonymous => RegistryAuth::Anonymous,
-        Auth::Basic { username, password } => RegistryAuth::Basic(username.clone(), password.clone()),
-        Auth::RegistryToken(token) => RegistryAuth::Bearer(token.clone()),
-        Auth::IdentityToken(token) => exchange(name, token).await?,
-    };
-    let asked = client.auth(name.reference(), &auth, RegistryOperation::Pull).await;
-    asked.map(|_| ()).map_err(|e| describe(e, name))
+const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
+     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
+/// Tokens and complaints are small.
+const MAX_ANSWER: u64 = 1 << 20;
+/// So much of a complaint reaches the Pod's events.
+const MAX_COMPLAINT: usize = 200;
+
+/// A connection to the registry of one image.
+pub(super) struct Registry {
+    http: Client,
+    /// `https://<registry>/v2/`
+    root: String,
+    name: ImageName,
+    guard: Guard,
+    authorization: Option<String>,
+    /// Whoever has not sent a document whole by then sends it drop by drop.
+    patience: Duration,
 }
+
+impl Registry {
+    /// Asks the registry how it wants credentials, and gets a token where it says so.
+    pub(super) async fn connect(name: &ImageName, auth: &Auth, options: &Options) -> Result<Registry> {
+        super::install_crypto();
+        let read_timeout = Duration::from_secs(options.read_timeout_seconds);
+        let host = name.reference().resolve_registry();
+        let guard = Guard::new(host, name.is_loopback());
+        let builder = Client::builder()
+            .connect_timeout(Duration::from_secs(30))
+            .read_timeout(read_timeout)
+            .user_agent(concat!("podwright/", env!("CARGO_PKG_VERSION")))
+            .redirect(guard.redirects())
+            .dns_resolver(Arc::new(guard.clone()));
+        // Loopback is never reached through a proxy.
+        let builder = if name.is_loopback() { builder.no_proxy() } else { builder };
+        let scheme = if name.is_loopback() { "http" } else { "https" };
+        let mut registry = Registry {
+            http: builder.build().map_err(|e| failed(&e))?,
+            root: format!("{scheme}://{host}/v2/"),
+            name: name.clone(),
+            guard,
+            authorization: None,
+            patience: read_timeout * 2,
+        };
+        registry.check(&registry.root)?;
+        registry.authorization = registry.authorize(auth).await?;
+        Ok(registry)
+    }
+
+    /// A manifest or index, by tag or digest.
+    pub(super) async fn manifest(&self, reference: &str) -> Result<Bytes> {
+        let url = format!("{}{}/manifests/{reference}", self.root, self.name.repository());
+        let read = async {
+            let response = self.get(&url).header(ACCEPT, MANIFEST_TYPES).send().await.map_err(|e| failed(&e))?;
+            self.body(self.accepted(response, &url).await?, "manifest", MAX_DOCUMENT).await
+        };
+        self.in_time("manifest", read).await
+    }
+
+    /// A blob's bytes from `offset` on; from its start, if the registry answers with 200 and not 206.
+    pub(super) async fn blob(&self, digest: &str, offset: u64) -> Result<Response> {
+        let url = format!("{}{}/blobs/{digest}", self.root, self.name.repository());
+        let mut request = self.get(&url);
+        if offset > 0 {
+            request = request.header(RANGE, format!("bytes={offset}-"));
+        }
+        let response = request.send().await.map_err(|e| failed(&e))?;
+        self.accepted(response, &url).await
+    }
+
+    fn get(&self, url: &str) -> RequestBuilder {
+        let request = self.http.get(url);
+        match &self.authorization {
+            Some(authorization) => request.header(AUTHORIZATION, authorization),
+            None => request,
+        }
+    }
+
+    fn check(&self, url: &str) -> Result<Url> {
+        let url = Url::parse(url).map_err(|e| ImageError::Network(format!("{url:?}: {e}")))?;
+        self.guard.check(&url).map_err(ImageError::Network)?;
+        Ok(url)
+    }
+
+    /// The `Authorization` header for what follows.
+    async fn authorize(&self, auth: &Auth) -> Result<Option<String>> {
+        if let Auth::RegistryToken(token) = auth {
+            return Ok(Some(format!("Bearer {token}")));
+        }
+        let asked = self.http.get(&self.root).send().await.map_err(|e| failed(&e))?;
+        let Some(challenge) = Challenge::read(asked.headers()) else {
+            return match auth {
+                Auth::Basic { username, password } if asked.headers().contains_key(WWW_AUTHENTICATE) => {
+                    Ok(Some(basic(username, password)))
+                }
+                Auth::IdentityToken(_) => {
+                    Err(ImageError::Unauthorized(format!("{} takes no identity token", self.root)))
+                }
+                _ => Ok(None),
+            };
+        };
+        self.in_time("token", self.token(auth, &challenge)).await.map(|token| Some(format!("Bearer {token}")))
+    }
+
+    /// A token for pulling from this repository (distribution's token spec; OAuth2's `refresh_token` grant for identity tokens).
+    async fn token(&self, auth: &Auth, challenge: &Challenge) -> Result<String> {
+        let realm = self.check(&challenge.realm).map_err(|e| e.context("token server"))?;
+        let scope = format!("repository:{}:pull", self.name.repository());
+        let mut fields = vec![("scope", scope.as_str())];
+        fields.extend(challenge.service.as_deref().map(|service| ("service", service)));
+        let request = match auth {
+            Auth::IdentityToken(token) => {
+                let grant = [("grant_type", "refresh_token"), ("client_id", "podwright"), ("refresh_token", token)];
+                let form = [grant.as_slice(), &fields].concat();
+                let request = self.http.post(realm.clone()).body(encode(&form));
+                request.header("content-type", "application/x-www-form-urlencoded")
+            }
+            _ => {
+                let mut url = realm.clone();
+                url.query_pairs_mut().extend_pairs(fields);
+                match auth {
+                    Auth::Basic { username, password } => {
+                        self.http.get(url).header(AUTHORIZATION, basic(username, password))
+                    }
+                    _ => self.http.get(url),
+                }
+            }
+        };
+        let response = request.send().await.map_err(|e| failed(&e))?;
+        let status = response.status();
+        let body = self.body(response, "token", MAX_ANSWER).await?;
+        if !status.is_success() {
+            let what = format!("failed to fetch token: unexpected status from {realm}: {status}: {}", complaint(&body));
+            return Err(if status.is_client_error() { denied(what) } else { ImageError::Network(what) });
+        }
+        // What was said is none of the Pod's business: the answer is not quoted.
+        let answer: Option<TokenAnswer> = serde_json::from_slice(&body).ok();
+        let token = answer.and_then(|a| a.token.or(a.access_token)).filter(|t| t.bytes().all(|b| b.is_ascii_graphic()));
+        token.ok_or_else(|| ImageError::Network(format!("bad answer of the token server {realm}")))
+    }
+
+    async fn in_time<T>(&self, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let late = || ImageError::Network(format!("{what}: not here after {} s", self.patience.as_secs()));
+        tokio::time::timeout(self.patience, work).await.map_err(|_| late())?
+    }
+
+    async fn body(&self, mut response: Response, what: &str, limit: u64) -> Result<Bytes> {
+        let mut body = Vec::new();
+        while let Some(bytes) = response.chunk().await.map_err(|e| failed(&e))? {
+            if (body.len() + bytes.len()) as u64 > limit {
+                return Err(ImageError::Invalid(format!("{what} has more than {limit} bytes")));
+            }
+            body.extend_from_slice(&bytes);
+        }
+        Ok(body.into())
+    }
+
+    /// The response, if it is a success; else what it means, in containerd's words where it has some.
+    async fn accepted(&self, response: Response, url: &str) -> Result<Response> {
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            return Err(denied(format!("authorization failed: {url}: 401 Unauthorized")));
+        }
+        let body = self.in_time("answer", self.body(response, "answer", MAX_ANSWER)).await.unwrap_or_default();
+        let said: Complaints = serde_json::from_slice(&body).unwrap_or_default();
+        let has = |codes: &[&str]| said.errors.iter().any(|e| codes.contains(&e.code.as_str()));
+        let lines: Vec<String> = said.errors.iter().map(|e| format!("{}: {}", e.code, e.message)).collect();
+        let message = || cut(&lines.join(", "));
+        Err(if has(&["UNAUTHORIZED", "DENIED"]) {
+            denied(format!("server message: {}", message()))
+        } else if status == StatusCode::NOT_FOUND || has(&UNKNOWN) {
+            ImageError::NotFound(format!("{}: not found", self.name))
+        } else if status == StatusCode::FORBIDDEN {
+            denied(format!("{url}: {}", complaint(&body)))
+        } else if !lines.is_empty() {
+            ImageError::Network(format!("{url}: server message: {}", message()))
+        } else {
+            ImageError::Network(format!("unexpected status from {url}: {}: {}", status.as_u16(), complaint(&body)))
+        })
+    }
+}
+
+const UNKNOWN: [&str; 5] = ["MANIFEST_UNKNOWN", "NAME_UNKNOWN", "NOT_FOUND", "BLOB_UNKNOWN", "MANIFEST_BLOB_UNKNOWN"];
 
 #[derive(Deserialize)]
 struct TokenAnswer {
@@ -27,43 +211,36 @@ struct TokenAnswer {
     token: Option<String>,
 }
 
-/// Swaps an identity token for an access token (OAuth2 `refresh_token` grant, distribution's token spec).
-async fn exchange(name: &ImageName, identity_token: &str) -> Result<RegistryAuth> {
-    let http = reqwest::Client::builder().build().map_err(|e| ImageError::Network(chain(&e)))?;
-    let scheme = if name.is_loopback() { "http" } else { "https" };
-    let url = format!("{scheme}://{}/v2/", name.reference().resolve_registry());
-    let hello = http.get(&url).send().await.map_err(|e| ImageError::Network(chain(&e)))?;
-    let wanted = hello.headers().get("www-authenticate").and_then(|h| h.to_str().ok()).unwrap_or_default();
-    let Some(realm) = bearer_parameter(wanted, "realm") else {
-        return Err(ImageError::Unauthorized(format!("{url} takes no identity token (it wants {wanted:?})")));
-    };
-    let scope = format!("repository:{}:pull", name.repository());
-    let service = bearer_parameter(wanted, "service").unwrap_or_default();
-    let form = [
-        ("grant_type", "refresh_token"),
-        ("service", &service),
-        ("client_id", "podwright"),
-        ("scope", &scope),
-        ("refresh_token", identity_token),
-    ];
-    let form: Vec<String> = form.iter().map(|(key, value)| format!("{key}={}", percent_encode(value))).collect();
-    let request =
-        http.post(&realm).header("content-type", "application/x-www-form-urlencoded").body(form.join("&")).send();
-    let answer = request.await.map_err(|e| ImageError::Network(chain(&e)))?;
-    let status = answer.status();
-    let body = answer.bytes().await.map_err(|e| ImageError::Network(chain(&e)))?;
-    if !status.is_success() {
-        let what = format!("failed to authorize: unexpected status from POST request to {realm}: {status}");
-        return Err(if status.is_client_error() { ImageError::Unauthorized(what) } else { ImageError::Network(what) });
+#[derive(Deserialize, Default)]
+struct Complaints {
+    #[serde(default)]
+    errors: Vec<Complaint>,
+}
+
+#[derive(Deserialize)]
+struct Complaint {
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// A `WWW-Authenticate: Bearer realm="..",service=".."`.
+#[derive(Debug, PartialEq, Eq)]
+struct Challenge {
+    realm: String,
+    service: Option<String>,
+}
+
+impl Challenge {
+    fn read(headers: &HeaderMap) -> Option<Challenge> {
+        headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|h| h.to_str().ok()).find_map(|challenge| {
+            Some(Challenge { realm: parameter(challenge, "realm")?, service: parameter(challenge, "service") })
+        })
     }
-    let answer: TokenAnswer =
-        serde_json::from_slice(&body).map_err(|e| ImageError::Network(format!("token from {realm}: {e}")))?;
-    let token = answer.access_token.or(answer.token);
-    token.map(RegistryAuth::Bearer).ok_or_else(|| ImageError::Unauthorized(format!("{realm} gave no token")))
 }
 
 /// The value of `key="value"` in a `Bearer` challenge.
-fn bearer_parameter(challenge: &str, key: &str) -> Option<String> {
+fn parameter(challenge: &str, key: &str) -> Option<String> {
     let (scheme, mut rest) = challenge.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("bearer") {
         return None;
@@ -78,6 +255,15 @@ fn bearer_parameter(challenge: &str, key: &str) -> Option<String> {
     }
 }
 
+fn basic(username: &str, password: &str) -> String {
+    format!("Basic {}", STANDARD.encode(format!("{username}:{password}")))
+}
+
+fn encode(form: &[(&str, &str)]) -> String {
+    let pairs: Vec<String> = form.iter().map(|(key, value)| format!("{key}={}", percent_encode(value))).collect();
+    pairs.join("&")
+}
+
 fn percent_encode(text: &str) -> String {
     let encode = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => (byte as char).to_string(),
@@ -86,61 +272,23 @@ fn percent_encode(text: &str) -> String {
     text.bytes().map(encode).collect()
 }
 
-/// A registry's failure as ours, in containerd's words where it has some.
-pub(super) fn describe(error: OciDistributionError, name: &ImageName) -> ImageError {
-    use OciDistributionError as E;
-    let denied = |detail: String| {
-        let what = "pull access denied, repository does not exist or may require authorization";
-        ImageError::Unauthorized(format!("{what}: {detail}"))
-    };
-    match error {
-        E::UnauthorizedError { url } => denied(format!("authorization failed: {url}: 401 Unauthorized")),
-        E::AuthenticationFailure(reason) => denied(format!("failed to fetch token: {}", reason.trim())),
-        E::RegistryError { envelope, url } => {
-            let said: Vec<String> =
-                envelope.errors.iter().map(|e| format!("{}: {}", code(&e.code), e.message)).collect();
-            let has = |codes: &[OciErrorCode]| envelope.errors.iter().any(|e| codes.contains(&e.code));
-            use OciErrorCode as C;
-            if has(&[C::Unauthorized, C::Denied]) {
-                denied(format!("server message: {}", said.join(", ")))
-            } else if has(&[C::ManifestUnknown, C::NameUnknown, C::NotFound, C::BlobUnknown, C::ManifestBlobUnknown]) {
-                ImageError::NotFound(format!("{name}: not found"))
-            } else {
-                ImageError::Network(format!("{url}: server message: {}", said.join(", ")))
-            }
-        }
-        E::ServerError { code: 404, .. } => ImageError::NotFound(format!("{name}: not found")),
-        E::ServerError { code: 401 | 403, message, url } => denied(format!("{url}: {}", message.trim())),
-        E::ServerError { code, url, message } => {
-            let message: String = message.trim().chars().take(200).collect();
-            ImageError::Network(format!("unexpected status from {url}: {code}: {message}"))
-        }
-        E::ImageManifestNotFoundError(_) => ImageError::NotFound(format!("{name}: not found")),
-        E::DigestError(error) => digest_error(error, name),
-        E::IoError(error) => match error.get_ref().and_then(|inner| inner.downcast_ref::<DigestError>()) {
-            Some(DigestError::VerificationError { expected, actual }) => digest_error(
-                DigestError::VerificationError { expected: expected.clone(), actual: actual.clone() },
-                name,
-            ),
-            _ => ImageError::Network(chain(&error)),
-        },
-        E::RequestError(error) => ImageError::Network(format!("failed to do request: {}", chain(&error))),
-        E::RegistryTokenDecodeError(reason) => ImageError::Network(format!("bad answer of the token server: {reason}")),
-        other => ImageError::Invalid(other.to_string()),
-    }
+fn denied(detail: String) -> ImageError {
+    let what = "pull access denied, repository does not exist or may require authorization";
+    ImageError::Unauthorized(format!("{what}: {detail}"))
 }
 
-fn digest_error(error: DigestError, name: &ImageName) -> ImageError {
-    match error {
-        DigestError::VerificationError { expected, actual } => {
-            ImageError::DigestMismatch { what: format!("content of {}", name.family()), expected, actual }
-        }
-        other => ImageError::Invalid(other.to_string()),
-    }
+/// What a server says without saying it properly: one line, and not all of it.
+fn complaint(body: &[u8]) -> String {
+    cut(String::from_utf8_lossy(body).trim())
 }
 
-fn code(code: &OciErrorCode) -> String {
-    serde_json::to_value(code).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+fn cut(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_COMPLAINT).collect()
+}
+
+/// A request that got no answer, or half of one.
+pub(super) fn failed(error: &reqwest::Error) -> ImageError {
+    ImageError::Network(format!("failed to do request: {}", chain(error)))
 }
 
 /// An error with its causes, which carry what matters ("connection refused").
@@ -164,10 +312,19 @@ mod tests {
     #[test]
     fn challenges_are_read() {
         let challenge = r#"Bearer realm="https://auth.example/token",service="reg,x",scope="repository:a:pull""#;
-        assert_eq!(bearer_parameter(challenge, "realm").as_deref(), Some("https://auth.example/token"));
-        assert_eq!(bearer_parameter(challenge, "service").as_deref(), Some("reg,x"));
-        assert_eq!(bearer_parameter(challenge, "other"), None);
-        assert_eq!(bearer_parameter("Basic realm=\"x\"", "realm"), None);
+        let mut headers = HeaderMap::new();
+        headers.append(WWW_AUTHENTICATE, "Basic realm=\"x\"".parse().unwrap());
+        assert_eq!(Challenge::read(&headers), None);
+        headers.append(WWW_AUTHENTICATE, challenge.parse().unwrap());
+        let expected = Challenge { realm: "https://auth.example/token".into(), service: Some("reg,x".into()) };
+        assert_eq!(Challenge::read(&headers), Some(expected));
+        assert_eq!(parameter(challenge, "other"), None);
         assert_eq!(percent_encode("a b/ä"), "a%20b%2F%C3%A4");
+    }
+
+    #[test]
+    fn complaints_are_cut_to_a_line() {
+        assert_eq!(complaint(b" a\nb\x1b[2J "), "a b [2J");
+        assert_eq!(complaint("ä".repeat(1000).as_bytes()).chars().count(), MAX_COMPLAINT);
     }
 }

@@ -3,37 +3,14 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use oci_spec::image::{ImageConfiguration, ImageManifest};
 use serde::{Deserialize, Serialize};
 
 use super::disk::{Inner, Ref};
 use super::view::LayerView;
-use super::{ImageError, ImageName, Result, UserIds, digest, resolve_user};
-
-/// Bounds for what comes from outside.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Uncompressed bytes that one layer may have.
-    pub max_layer_bytes: u64,
-    /// Entries that one layer may have.
-    pub max_layer_entries: u64,
-    /// Layer downloads at once, per pull.
-    pub parallel_downloads: usize,
-    /// Where a registry's answers stop being waited for, in seconds without a byte.
-    pub read_timeout_seconds: u64,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            max_layer_bytes: 64 << 30,
-            max_layer_entries: 4_000_000,
-            parallel_downloads: 4,
-            read_timeout_seconds: 60,
-        }
-    }
-}
+use super::{ImageError, ImageName, Options, Result, UserIds, digest, resolve_user};
 
 /// The image store of a node. Cheap to clone; every clone is the same store.
 #[derive(Clone)]
@@ -122,6 +99,11 @@ impl ImageStore {
         Ok(ImageStore { inner: Arc::new(Inner::open(dir.as_ref().to_owned(), options)?) })
     }
 
+    /// The folder that holds all.
+    pub fn root(&self) -> &Path {
+        &self.inner.dir
+    }
+
     /// The image that a name, a `name@digest`, or an image id (`sha256:<hex>`) stands for, if it is all there.
     pub fn resolve(&self, name: &str) -> Result<Option<Image>> {
         let refs = self.inner.refs();
@@ -132,10 +114,9 @@ impl ImageStore {
         } else {
             refs.get(&ImageName::parse(name)?.key()).map(|r| r.manifest.clone())
         };
-        match manifest {
-            Some(manifest) => self.inner.image(&refs, &manifest),
-            None => Ok(None),
-        }
+        let Some(manifest) = manifest else { return Ok(None) };
+        self.inner.note_use(&manifest);
+        self.inner.image(&refs, &manifest)
     }
 
     /// Every image, sorted by name; images without a tag come with their digests alone.
@@ -144,7 +125,15 @@ impl ImageStore {
         let manifests: HashSet<&String> = refs.values().map(|r| &r.manifest).collect();
         let mut infos = Vec::new();
         for manifest in manifests {
-            let Some(image) = self.inner.image(&refs, manifest)? else { continue };
+            let image = match self.inner.image(&refs, manifest) {
+                // It can be named, pulled again and removed, and the others are none the worse for it.
+                Err(error @ ImageError::Invalid(_)) => {
+                    tracing::warn!(manifest, %error, "an image that cannot be used is not listed");
+                    continue;
+                }
+                found => found?,
+            };
+            let Some(image) = image else { continue };
             infos.push(ImageInfo {
                 created: image.config.created().clone(),
                 id: image.id,
@@ -169,6 +158,40 @@ impl ImageStore {
         }
         let removed = self.inner.collect(&refs, in_use)?;
         Ok(Removed { names, ..removed })
+    }
+
+    /// Removes images that came from a registry and that nobody uses, least recently used first, until `enough` says so. Left
+    /// alone are those whose layers are in `in_use`, those that a pull holds, and those that somebody asked for since `age` ago
+    /// (he may be about to use it): as kubelet's image garbage collection. Images made on this host are left, for nobody could
+    /// bring them back.
+    pub fn remove_unused(
+        &self,
+        in_use: &HashSet<PathBuf>,
+        age: Duration,
+        mut enough: impl FnMut() -> bool,
+    ) -> Result<Removed> {
+        let before = SystemTime::now() - age;
+        let mut removed = Removed::default();
+        for manifest in self.inner.unused(in_use)? {
+            if enough() {
+                break;
+            }
+            let mut refs = self.inner.refs();
+            // Looked at again, for the ones before it took their time.
+            if self.inner.last_use(&manifest) >= before || self.inner.is_pinned(&refs, &manifest) {
+                continue;
+            }
+            let names: Vec<String> = refs.values().filter(|r| r.manifest == manifest).map(|r| r.name.clone()).collect();
+            for name in &names {
+                self.inner.delete_ref(name)?;
+                refs.remove(name);
+            }
+            let collected = self.inner.collect(&refs, in_use)?;
+            removed.names.extend(names);
+            removed.deleted.extend(collected.deleted);
+            removed.in_use = collected.in_use;
+        }
+        Ok(removed)
     }
 
     /// Deletes what nothing refers to: remains of interrupted pulls, and layers that were in use when their image
@@ -222,7 +245,8 @@ impl Image {
         self.field(|c| c.volumes())
     }
 
-    /// A regular file of the image as the overlay would show it, symlinks followed inside the image; at most 1 MiB.
+    /// A regular file of the image as the overlay would show it, symlinks followed inside the image; none where there is no
+    /// file but a FIFO or a device. More than 1 MiB is an error.
     pub fn read_file(&self, path: &str) -> Result<Option<Vec<u8>>> {
         LayerView::open(&self.layers)?.read_file(path, 1 << 20)
     }
@@ -257,4 +281,97 @@ fn names_to_remove(
         names.extend(siblings.iter().map(|r| r.name.clone()));
     }
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::ZERO;
+
+    /// Images of a layer each; all but the last came from a registry.
+    fn store() -> (tempfile::TempDir, ImageStore, Vec<Image>) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = ImageStore::open(dir.path()).unwrap();
+        let names = ["a", "b", "c", "d"];
+        let images = names.map(|name| {
+            let mut tar = tar::Builder::new(Vec::new());
+            let mut header = tar::Header::new_gnu();
+            header.set_size(1);
+            header.set_mode(0o644);
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_mtime(0);
+            tar.append_data(&mut header, name, name.as_bytes()).unwrap();
+            let tar = tar.into_inner().unwrap();
+            let image =
+                store.import(&tar[..], &format!("registry.example/{name}:1"), &ImportOptions::default()).unwrap();
+            if name != "d" {
+                let by_digest = format!("registry.example/{name}@{}", image.digest);
+                store.inner.commit(&[by_digest], &image.digest, &image.digest, &[]).unwrap();
+            }
+            image
+        });
+        (dir, store, images.into())
+    }
+
+    fn gone(store: &ImageStore, images: &[Image]) -> Vec<bool> {
+        images
+            .iter()
+            .map(|image| !image.layers[0].exists() && store.resolve(&image.names[0]).unwrap().is_none())
+            .collect()
+    }
+
+    #[test]
+    fn unused_images_go_least_recently_used_first_until_there_is_enough() {
+        let (_dir, store, images) = store();
+        store.resolve(&images[0].names[0]).unwrap();
+        let mut asked = 0;
+        let enough = || {
+            asked += 1;
+            asked > 1
+        };
+        store.remove_unused(&HashSet::new(), NOW, enough).unwrap();
+        assert_eq!(gone(&store, &images), [false, true, false, false]);
+    }
+
+    #[test]
+    fn images_that_somebody_counts_on_stay() {
+        let (_dir, store, images) = store();
+        assert!(store.remove_unused(&HashSet::new(), Duration::from_secs(60), || false).unwrap().names.is_empty());
+        let in_use = HashSet::from([images[0].layers[0].clone()]);
+        let pulled = store.inner.pin([images[1].digest.clone()]);
+        store.remove_unused(&in_use, NOW, || false).unwrap();
+        assert_eq!(gone(&store, &images), [false, false, true, false]);
+        drop(pulled);
+        std::thread::sleep(Duration::from_millis(5));
+        store.remove_unused(&in_use, NOW, || false).unwrap();
+        assert_eq!(gone(&store, &images), [false, true, true, false]);
+    }
+
+    /// As a store of an earlier version may have one.
+    #[test]
+    fn an_image_whose_config_is_too_large_spoils_no_list_and_says_why_it_is_not_used() {
+        let (_dir, store, images) = store();
+        let variables = vec![format!("A={}", "v".repeat(1000)); 2000];
+        let config = serde_json::json!({ "architecture": "amd64", "os": "linux", "config": { "Env": variables },
+            "rootfs": { "type": "layers", "diff_ids": [] } });
+        let config = store.inner.write_blob(&serde_json::to_vec(&config).unwrap()).unwrap();
+        let manifest = serde_json::json!({ "schemaVersion": 2, "layers": [],
+            "config": { "mediaType": "application/vnd.oci.image.config.v1+json", "digest": config, "size": 1 } });
+        let manifest = store.inner.write_blob(&serde_json::to_vec(&manifest).unwrap()).unwrap();
+        store.inner.commit(&["registry.example/large:1".to_owned()], &manifest, &manifest, &[]).unwrap();
+        assert_eq!(store.list().unwrap().len(), images.len());
+        let error = store.resolve("registry.example/large:1").unwrap_err().to_string();
+        assert!(error.starts_with(&format!("image config {config}: config.Env has 2")), "{error}");
+    }
+
+    #[test]
+    fn a_blob_that_an_image_names_twice_is_pinned_once() {
+        let (_dir, store, _) = store();
+        let digest = store.inner.write_blob(b"layer").unwrap();
+        let _pin = store.inner.pin([digest.clone(), digest.clone()]);
+        store.inner.drop_blob(&digest).unwrap();
+        assert!(!store.inner.blob_path(&digest).exists());
+    }
 }

@@ -12,9 +12,18 @@ use tar::{EntryType, Header};
 use super::ImageError;
 
 const BLOCK: u64 = 512;
-/// Long names and pax records of one entry may have this many bytes; sparse maps this many parts.
-const MAX_EXTENSION: u64 = 4 << 20;
+/// All headers that come before an entry's own (long names, pax records, global ones too) may have this many bytes together, a
+/// block for each included. Go's reader takes as much of each.
+const MAX_EXTENSIONS: u64 = 1 << 20;
+/// What the kernel takes of extended attributes: a name, a value, all names of a file (`XATTR_NAME_MAX`, `XATTR_SIZE_MAX`,
+/// `XATTR_LIST_MAX`).
+const MAX_XATTR_NAME: usize = 255;
+const MAX_XATTR_VALUE: usize = 64 << 10;
+const MAX_XATTR_NAMES: usize = 64 << 10;
+/// Parts of a sparse map.
 const MAX_SPARSE_PARTS: usize = 1 << 20;
+/// What the kernel takes for a path (`PATH_MAX`).
+const MAX_PATH: usize = 4096;
 
 pub(super) struct TarReader<R> {
     reader: R,
@@ -41,6 +50,14 @@ pub(super) struct Entry {
     pub size: u64,
     /// Offset and length of each part that a sparse file's data fills.
     sparse: Option<Vec<(u64, u64)>>,
+    /// The entry's own and those before it.
+    pub headers: u64,
+}
+
+impl Entry {
+    pub(super) fn is_sparse(&self) -> bool {
+        self.sparse.is_some()
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +82,11 @@ struct Extensions {
     gid: Option<u32>,
     mtime: Option<(i64, i64)>,
     xattrs: Vec<(String, Vec<u8>)>,
+    /// Bytes of the xattrs' names, with a NUL each.
+    xattr_names: usize,
+    headers: u64,
+    /// Bytes of all these headers.
+    bytes: u64,
 }
 
 fn invalid(message: impl Into<String>) -> io::Error {
@@ -87,12 +109,16 @@ impl<R: Read> TarReader<R> {
             self.skip_rest()?;
             let Some(header) = self.read_header()? else { return Ok(None) };
             let size = header.entry_size()?;
+            use EntryType::{GNULongLink, GNULongName, XGlobalHeader, XHeader};
+            if matches!(header.entry_type(), GNULongName | GNULongLink | XHeader | XGlobalHeader) {
+                extensions.count(size)?;
+            }
             match header.entry_type() {
-                EntryType::GNULongName => extensions.path = Some(until_nul(self.read_extension(size)?)),
-                EntryType::GNULongLink => extensions.link = Some(until_nul(self.read_extension(size)?)),
-                EntryType::XHeader => extensions.read_pax(&self.read_extension(size)?)?,
+                GNULongName => extensions.path = Some(until_nul(self.read_extension(size)?)),
+                GNULongLink => extensions.link = Some(until_nul(self.read_extension(size)?)),
+                XHeader => extensions.read_pax(&self.read_extension(size)?)?,
                 // Defaults for all members; docker and git write comments into it, nothing that we use.
-                EntryType::XGlobalHeader => drop(self.read_extension(size)?),
+                XGlobalHeader => self.begin_data(size)?,
                 _ => return self.entry(&header, extensions).map(Some),
             }
         }
@@ -138,9 +164,6 @@ impl<R: Read> TarReader<R> {
     }
 
     fn read_extension(&mut self, size: u64) -> io::Result<Vec<u8>> {
-        if size > MAX_EXTENSION {
-            return Err(invalid(format!("an entry's extended header has {size} bytes")));
-        }
         self.begin_data(size)?;
         let mut bytes = Vec::new();
         self.reader.by_ref().take(size).read_to_end(&mut bytes)?;
@@ -150,6 +173,10 @@ impl<R: Read> TarReader<R> {
 
     fn entry(&mut self, header: &Header, extensions: Extensions) -> io::Result<Entry> {
         let path = extensions.path.unwrap_or_else(|| header.path_bytes().into_owned());
+        let link = extensions.link.or_else(|| header.link_name_bytes().map(|l| l.into_owned())).unwrap_or_default();
+        if path.len().max(link.len()) >= MAX_PATH {
+            return Err(invalid(format!("a path of {} bytes", path.len().max(link.len()))));
+        }
         let kind = match header.entry_type() {
             EntryType::Directory => Kind::Directory,
             EntryType::Symlink => Kind::Symlink,
@@ -181,7 +208,7 @@ impl<R: Read> TarReader<R> {
         };
         Ok(Entry {
             kind,
-            link: extensions.link.or_else(|| header.link_name_bytes().map(|l| l.into_owned())).unwrap_or_default(),
+            link,
             mode: header.mode()? & 0o7777,
             uid: extensions.uid.map_or_else(|| small(header.uid()?, "uid"), Ok)?,
             gid: extensions.gid.map_or_else(|| small(header.gid()?, "gid"), Ok)?,
@@ -194,6 +221,7 @@ impl<R: Read> TarReader<R> {
             size,
             sparse,
             path,
+            headers: extensions.headers + 1,
         })
     }
 
@@ -253,6 +281,32 @@ impl<R: Read> TarReader<R> {
 }
 
 impl Extensions {
+    /// Counts a header with so many bytes of data.
+    fn count(&mut self, size: u64) -> io::Result<()> {
+        self.headers += 1;
+        self.bytes = self.bytes.saturating_add(size).saturating_add(BLOCK);
+        if self.bytes > MAX_EXTENSIONS {
+            let Extensions { headers, bytes, .. } = self;
+            let which = format!("an entry's {headers} extended headers have {bytes} bytes");
+            return Err(invalid(format!("{which}, more than {MAX_EXTENSIONS}")));
+        }
+        Ok(())
+    }
+
+    fn add_xattr(&mut self, name: &str, value: &[u8]) -> io::Result<()> {
+        self.xattr_names += name.len() + 1;
+        let bounds = [
+            ("a name", name.len(), MAX_XATTR_NAME),
+            ("a value", value.len(), MAX_XATTR_VALUE),
+            ("names", self.xattr_names, MAX_XATTR_NAMES),
+        ];
+        if let Some((what, bytes, most)) = bounds.into_iter().find(|(_, bytes, most)| bytes > most) {
+            return Err(invalid(format!("extended attributes: {what} of {bytes} bytes, more than {most}")));
+        }
+        self.xattrs.push((name.to_owned(), value.to_vec()));
+        Ok(())
+    }
+
     /// Records are `<length> <key>=<value>\n`; the length counts, never the newline.
     fn read_pax(&mut self, mut records: &[u8]) -> io::Result<()> {
         let malformed = || invalid("malformed pax header");
@@ -285,7 +339,7 @@ impl Extensions {
             _ => {
                 if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
                     let name = std::str::from_utf8(name).ok().filter(|n| !n.contains('\0')).ok_or_else(bad)?;
-                    self.xattrs.push((name.to_owned(), value.to_vec()));
+                    self.add_xattr(name, value)?;
                 }
             }
         }
@@ -343,6 +397,67 @@ mod tests {
             assert_eq!(time(text.as_bytes()), Some(expected), "{text}");
         }
         assert_eq!(time(b"1.x"), None);
+    }
+
+    /// A header and its data.
+    fn block(kind: EntryType, data: &[u8]) -> Vec<u8> {
+        let mut header = Header::new_ustar();
+        header.set_entry_type(kind);
+        header.set_size(data.len() as u64);
+        header.set_mode(0o644);
+        (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+        header.set_path("x").unwrap();
+        header.set_cksum();
+        let padding = data.len().next_multiple_of(BLOCK as usize) - data.len();
+        [header.as_bytes(), data, &vec![0; padding]].concat()
+    }
+
+    fn record(key: &str, value: &[u8]) -> Vec<u8> {
+        let rest = key.len() + value.len() + 3;
+        let length = (1..9).map(|digits| rest + digits).find(|l| l.to_string().len() + rest == *l).unwrap();
+        [format!("{length} {key}=").as_bytes(), value, b"\n"].concat()
+    }
+
+    #[test]
+    fn headers_before_an_entry_share_one_budget() {
+        let third = vec![b'a'; MAX_EXTENSIONS as usize / 3];
+        let comment = record("comment", &third);
+        let kinds = [
+            (EntryType::XHeader, &comment),
+            (EntryType::XGlobalHeader, &comment),
+            (EntryType::GNULongName, &third),
+            (EntryType::GNULongLink, &third),
+        ];
+        let file = block(EntryType::Regular, b"");
+        for (kind, data) in kinds {
+            let two = [block(kind, data), block(kind, data)].concat();
+            let refused = TarReader::new(&[two.as_slice(), &block(kind, data), &file].concat()[..]).next_entry();
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains("an entry's 3 extended headers have 10"), "{kind:?}: {error}");
+            // Each entry has a budget of its own, and its headers count.
+            let pax = [block(EntryType::XHeader, &comment), block(EntryType::XHeader, &comment), file.clone()].concat();
+            let twice = [pax.clone(), pax].concat();
+            let mut reader = TarReader::new(&twice[..]);
+            for _ in 0..2 {
+                assert_eq!(reader.next_entry().unwrap().unwrap().headers, 3);
+            }
+        }
+        let empty = vec![block(EntryType::XGlobalHeader, b""); (MAX_EXTENSIONS / BLOCK) as usize + 1].concat();
+        assert!(TarReader::new(&empty[..]).next_entry().is_err(), "any number of empty headers");
+    }
+
+    #[test]
+    fn xattrs_that_no_file_can_have_are_refused() {
+        let read = |key: &str, value: &[u8], times: usize| {
+            let records = record(&format!("SCHILY.xattr.{key}"), value).repeat(times);
+            Extensions::default().read_pax(&records).map_err(|e| e.to_string())
+        };
+        assert_eq!(read("user.a", &[0; MAX_XATTR_VALUE], 3), Ok(()));
+        let refused = [("user.a", MAX_XATTR_VALUE + 1, 1), (&"n".repeat(256), 1, 1), (&"n".repeat(200), 0, 400)];
+        for (key, bytes, times) in refused {
+            let error = read(key, &vec![0; bytes], times).unwrap_err();
+            assert!(error.starts_with("extended attributes: "), "{error}");
+        }
     }
 
     #[test]

@@ -4,23 +4,30 @@
 //! out their directories, link to files of lower layers, or write below a lower layer's symlink come out as they would
 //! on a mounted stack, because missing directories are looked up in the layers below.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 
+use super::attributes::Attributes;
 use super::digest::HashingReader;
-use super::store::Options;
+use super::directories::Directories;
+use super::limits::{Allowance, Options};
 use super::tarball::{Entry, Kind, TarReader, lossy};
-use super::view::{Found, LayerView, MAX_SYMLINKS, OPAQUE, find_beneath, is_whiteout, join, parts, proc_path};
+use super::view::{Found, LayerView, MAX_SYMLINKS, OPAQUE, find_beneath, is_whiteout, join, parts};
 use super::{ImageError, Result};
 
 /// Deeper trees than any image needs only serve to make their removal fail.
 const MAX_DEPTH: usize = 256;
+
+/// What a zstd frame may want kept of what came out of it (2^27 bytes): as `zstd --ultra -22` makes them, and the most that
+/// `zstd -d` takes without being told.
+const MAX_WINDOW_LOG: u32 = 27;
 
 /// What a layer turned out to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,29 +43,41 @@ pub(super) fn decompress<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn Read 
     let mut reader = BufReader::with_capacity(1 << 16, reader);
     Ok(match reader.fill_buf()? {
         [0x1f, 0x8b, ..] => Box::new(flate2::bufread::MultiGzDecoder::new(reader)),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::Decoder::with_buffer(reader)?),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            let mut decoder = zstd::Decoder::with_buffer(reader)?;
+            decoder.window_log_max(MAX_WINDOW_LOG)?;
+            Box::new(decoder)
+        }
         _ => Box::new(reader),
     })
 }
 
 /// Unpacks the tar (plain or compressed) into `root`, an empty directory, as a layer on top of `below` (uppermost
 /// first).
-pub(super) fn unpack(tar: impl Read, root: &Path, below: &[PathBuf], options: &Options) -> Result<Unpacked> {
+pub(super) fn unpack(
+    tar: impl Read,
+    root: &Path,
+    below: &[PathBuf],
+    options: &Options,
+    allowance: &Arc<Allowance>,
+) -> Result<Unpacked> {
     let fail = |e: io::Error| ImageError::io("unpack into", root, e);
     let reader = HashingReader::new(decompress(tar).map_err(fail)?, options.max_layer_bytes);
-    let mut tar = TarReader::new(BufReader::with_capacity(1 << 17, reader));
-    let mut layer = Layer::open(root, below)?;
-    let mut count = 0;
+    let mut tar = TarReader::new(BufReader::with_capacity(1 << 17, allowance.unpacked(reader)));
+    let mut layer = Layer::open(root, below, allowance.clone())?;
     while let Some(entry) = tar.next_entry().map_err(fail)? {
-        count += 1;
-        if count > options.max_layer_entries {
-            return Err(ImageError::Invalid(format!("more than {} entries", options.max_layer_entries)));
+        allowance.entry(entry.headers)?;
+        if entry.size > options.max_layer_bytes {
+            let (path, most) = (lossy(&entry.path), options.max_layer_bytes);
+            return Err(ImageError::Invalid(format!("{path} is larger than the {most} bytes that are allowed")));
         }
         layer.apply(&entry, &mut tar).map_err(|e| ImageError::io("unpack", Path::new(&lossy(&entry.path)), e))?;
     }
     layer.finish().map_err(fail)?;
     // What the buffer has read ahead went through the hash already.
-    let (diff_id, bytes) = tar.into_inner().into_inner().finish().map_err(fail)?;
+    let mut rest = tar.into_inner().into_inner();
+    io::copy(&mut rest, &mut io::sink()).map_err(fail)?;
+    let (diff_id, bytes) = rest.into_inner().finish().map_err(fail)?;
     Ok(Unpacked { diff_id, bytes })
 }
 
@@ -68,26 +87,15 @@ struct Layer {
     below: LayerView,
     /// The directory that the last entry went into, by the path that the archive gave it.
     last: Option<(Vec<u8>, Directory)>,
-    /// Directories by canonical path; their attributes are set last, when nothing is written into them any more.
-    directories: BTreeMap<Vec<u8>, Attributes>,
-    /// Canonical paths of directories that hide what is below.
-    opaque: BTreeSet<Vec<u8>>,
+    /// By canonical path; their attributes are set last, when nothing is written into them any more.
+    directories: Directories,
+    allowance: Arc<Allowance>,
 }
 
 struct Directory {
     fd: OwnedFd,
     /// Without symlinks, relative to the root.
     path: Vec<u8>,
-}
-
-/// Owner, mode, times and xattrs, as an entry or a lower layer has them.
-#[derive(Debug, Clone)]
-struct Attributes {
-    uid: u32,
-    gid: u32,
-    mode: u32,
-    mtime: (i64, i64),
-    xattrs: Vec<(String, Vec<u8>)>,
 }
 
 fn invalid(message: impl Into<String>) -> io::Error {
@@ -116,7 +124,7 @@ fn check_depth(path: &[Vec<u8>]) -> io::Result<()> {
 }
 
 impl Layer {
-    fn open(root: &Path, below: &[PathBuf]) -> Result<Layer> {
+    fn open(root: &Path, below: &[PathBuf], allowance: Arc<Allowance>) -> Result<Layer> {
         let fail = |e: Errno| ImageError::io("open", root, e);
         let fd = rustix::fs::open(root, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let below = LayerView::open(below)?;
@@ -124,20 +132,16 @@ impl Layer {
             Some(found) => Attributes::of(&found).map_err(|e| ImageError::io("read", root, e))?,
             None => Attributes::plain(),
         };
-        Ok(Layer {
-            root: fd.map_err(fail)?,
-            below,
-            last: None,
-            directories: BTreeMap::from([(Vec::new(), attributes)]),
-            opaque: BTreeSet::new(),
-        })
+        let mut directories = Directories::default();
+        directories.remember(Vec::new(), attributes).map_err(|e| ImageError::io("read", root, e))?;
+        Ok(Layer { root: fd.map_err(fail)?, below, last: None, directories, allowance })
     }
 
     fn apply(&mut self, entry: &Entry, tar: &mut TarReader<impl Read>) -> io::Result<()> {
         let mut path = clean(&entry.path)?;
         let Some(name) = path.pop() else {
             if entry.kind == Kind::Directory {
-                self.directories.insert(Vec::new(), Attributes::from(entry));
+                self.directories.remember(Vec::new(), Attributes::from(entry))?;
             }
             return Ok(());
         };
@@ -157,9 +161,8 @@ impl Layer {
     }
 
     fn make_opaque(&mut self, dir: &OwnedFd, path: &[u8]) -> io::Result<()> {
-        rustix::fs::fsetxattr(dir, OPAQUE, b"y", XattrFlags::empty())?;
-        self.opaque.insert(path.to_vec());
-        Ok(())
+        self.directories.hide_below(path)?;
+        Ok(rustix::fs::fsetxattr(dir, OPAQUE, b"y", XattrFlags::empty())?)
     }
 
     /// Hides `name` of the layers below. What this layer itself has under the name stays (OCI image spec,
@@ -196,7 +199,9 @@ impl Layer {
             }
             if !both_directories {
                 remove_tree(&dir.fd, name, &found)?;
-                self.forget_below(&path);
+                if found.kind() == FileType::Directory {
+                    self.directories.forget(&path);
+                }
             }
         }
         match entry.kind {
@@ -210,8 +215,7 @@ impl Layer {
                 if hidden {
                     self.make_opaque(&open_directory(&dir.fd, name)?, &path)?;
                 }
-                self.directories.insert(path, Attributes::from(entry));
-                return Ok(());
+                return self.directories.remember(path, Attributes::from(entry));
             }
             Kind::Symlink => {
                 if entry.link.contains(&0) {
@@ -238,12 +242,12 @@ impl Layer {
         let target = path.pop().ok_or_else(|| invalid("hard link to the root"))?;
         let to = self.directory(&path)?;
         if find_beneath(&to.fd, &target)?.is_none_or(|found| is_whiteout(&found.stat)) {
-            let lower = match self.is_hidden(&below_path(&to.path, &target)) {
-                true => None,
-                false => self.below.find(&below_path(&to.path, &target))?,
-            };
+            let lower = self.find_below(&below_path(&to.path, &target))?;
             let missing = || invalid(format!("hard link to {}, which is not there", lossy(&entry.link)));
-            copy_up(&lower.ok_or_else(missing)?, &to, &target)?;
+            let lower = lower.ok_or_else(missing)?;
+            // The holes of a sparse file may come out filled.
+            self.allowance.spend(u64::try_from(lower.stat.st_size).unwrap_or(0))?;
+            copy_up(&lower, &to, &target)?;
         }
         Ok(rustix::fs::linkat(&to.fd, target.as_slice(), &dir.fd, name, AtFlags::empty())?)
     }
@@ -284,12 +288,13 @@ impl Layer {
 
     /// One step of a walk: makes sure of a directory at `path`, or gives the target of the symlink that is there.
     fn step(&mut self, path: &[u8]) -> io::Result<Option<Vec<u8>>> {
+        self.allowance.look(1)?;
         let own = find_beneath(&self.root, path)?;
         let hidden = own.as_ref().is_some_and(|found| is_whiteout(&found.stat));
         let found = match own {
             Some(found) if !hidden => Some((found, true)),
-            _ if hidden || self.is_hidden(path) => None,
-            _ => self.below.find(path)?.map(|found| (found, false)),
+            _ if hidden => None,
+            _ => self.find_below(path)?.map(|found| (found, false)),
         };
         let attributes = match &found {
             None => Attributes::plain(),
@@ -303,34 +308,28 @@ impl Layer {
         if hidden {
             rustix::fs::unlinkat(&self.root, path, AtFlags::empty())?;
         }
+        // One that no entry names costs as much as one that has an entry.
+        self.allowance.entry(1)?;
         rustix::fs::mkdirat(&self.root, path, Mode::from_raw_mode(0o700))?;
         if hidden {
             self.make_opaque(&open_directory(&self.root, path)?, path)?;
         }
-        self.directories.insert(path.to_vec(), attributes);
+        self.directories.remember(path.to_vec(), attributes)?;
         Ok(None)
     }
 
-    /// Whether a directory above `path` hides the layers below.
-    fn is_hidden(&self, path: &[u8]) -> bool {
-        let mut above: Vec<Vec<u8>> = parts(path).collect();
-        while above.pop().is_some() {
-            if self.opaque.contains(&join(&above)) {
-                return true;
-            }
+    /// What the layers below have at `path`; what it takes to look is counted.
+    fn find_below(&self, path: &[u8]) -> io::Result<Option<Found>> {
+        if self.directories.is_hidden(path) {
+            return Ok(None);
         }
-        false
-    }
-
-    fn forget_below(&mut self, path: &[u8]) {
-        let below = |p: &[u8]| p == path || (p.starts_with(path) && p.get(path.len()) == Some(&b'/'));
-        self.directories.retain(|p, _| !below(p));
-        self.opaque.retain(|p| !below(p));
-        self.last = None;
+        let found = self.below.find(path)?;
+        self.allowance.look(self.below.looks())?;
+        Ok(found)
     }
 
     fn finish(self) -> io::Result<()> {
-        for (path, attributes) in &self.directories {
+        for (path, attributes) in self.directories.attributes() {
             let fd = open_directory(&self.root, path)?;
             attributes.set_on_file(&fd)?;
         }
@@ -402,96 +401,6 @@ fn remove_tree(dir: &OwnedFd, name: &[u8], found: &Found) -> io::Result<()> {
         }
     }
     Ok(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)?)
-}
-
-impl From<&Entry> for Attributes {
-    fn from(entry: &Entry) -> Attributes {
-        let Entry { uid, gid, mode, mtime, .. } = *entry;
-        Attributes { uid, gid, mode, mtime, xattrs: entry.xattrs.clone() }
-    }
-}
-
-impl Attributes {
-    /// Of a directory that no layer says anything about.
-    fn plain() -> Attributes {
-        Attributes { uid: 0, gid: 0, mode: 0o755, mtime: (0, 0), xattrs: Vec::new() }
-    }
-
-    fn of(found: &Found) -> io::Result<Attributes> {
-        let stat = &found.stat;
-        let mut xattrs = Vec::new();
-        // Symlinks in /proc/self/fd lead to what they name, so a symlink's own xattrs cannot be had that way.
-        if found.kind() != FileType::Symlink {
-            let path = found.proc_path();
-            let mut names = vec![0u8; 1 << 16];
-            let length = rustix::fs::listxattr(path.as_str(), &mut names[..]).unwrap_or(0);
-            for name in names[..length].split(|b| *b == 0).filter_map(|n| std::str::from_utf8(n).ok()) {
-                let mut value = vec![0u8; 1 << 16];
-                if !name.is_empty()
-                    && let Ok(length) = rustix::fs::getxattr(path.as_str(), name, &mut value[..])
-                {
-                    value.truncate(length);
-                    xattrs.push((name.to_owned(), value));
-                }
-            }
-        }
-        Ok(Attributes {
-            uid: stat.st_uid,
-            gid: stat.st_gid,
-            mode: stat.st_mode & 0o7777,
-            mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
-            xattrs,
-        })
-    }
-
-    fn times(&self) -> Timestamps {
-        let time = Timespec { tv_sec: self.mtime.0, tv_nsec: self.mtime.1 as _ };
-        Timestamps { last_access: time, last_modification: time }
-    }
-
-    fn owner(&self) -> (Option<Uid>, Option<Gid>) {
-        (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
-    }
-
-    /// In this order: chown clears setuid bits and capabilities; the time goes last.
-    fn set_on_file(&self, fd: impl AsFd) -> io::Result<()> {
-        let (uid, gid) = self.owner();
-        rustix::fs::fchown(&fd, uid, gid)?;
-        self.set_xattrs(&proc_path(&fd))?;
-        rustix::fs::fchmod(&fd, Mode::from_raw_mode(self.mode))?;
-        Ok(rustix::fs::futimens(&fd, &self.times())?)
-    }
-
-    /// For what cannot be opened: symlinks, devices, fifos.
-    fn set_on_name(&self, dir: &OwnedFd, name: &[u8], symlink: bool) -> io::Result<()> {
-        let (uid, gid) = self.owner();
-        rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
-        if !symlink {
-            if let Some(found) = find_beneath(dir, name)? {
-                self.set_xattrs(&found.proc_path())?;
-            }
-            // Made by us a moment ago and no symlink, so there is nothing to follow.
-            rustix::fs::chmodat(dir, name, Mode::from_raw_mode(self.mode), AtFlags::empty())?;
-        }
-        Ok(rustix::fs::utimensat(dir, name, &self.times(), AtFlags::SYMLINK_NOFOLLOW)?)
-    }
-
-    fn set_xattrs(&self, path: &str) -> io::Result<()> {
-        for (name, value) in &self.xattrs {
-            // overlayfs' own marks are ours to set: an image could make it look elsewhere with them.
-            if name.starts_with("trusted.overlay.") || name.starts_with("user.overlay.") {
-                continue;
-            }
-            match rustix::fs::setxattr(path, name.as_str(), value, XattrFlags::empty()) {
-                // As containerd: a file system without them makes do without them.
-                Ok(()) | Err(Errno::OPNOTSUPP) => {}
-                // user.* is for files and directories only.
-                Err(Errno::PERM) if name.starts_with("user.") => {}
-                Err(error) => return Err(io::Error::new(error.kind(), format!("set {name}: {error}"))),
-            }
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

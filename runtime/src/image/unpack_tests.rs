@@ -9,6 +9,7 @@ use tar::{Builder, EntryType, Header};
 
 use super::*;
 use crate::image::digest::sha256;
+use crate::image::limits::Space;
 use crate::image::view::{LayerView, find_beneath, is_opaque};
 
 /// A tar in the making.
@@ -82,9 +83,17 @@ impl Place {
     fn unpack(&mut self, tar: Tar) -> Result<PathBuf> {
         let root = self.dir.path().join(format!("layer{}", self.layers.len()));
         fs::create_dir(&root).unwrap();
-        super::unpack(&tar.bytes()[..], &root, &self.layers, &Options::default())?;
+        self.unpack_with(&tar.bytes(), &root, &Options::default())?;
         self.layers.insert(0, root.clone());
         Ok(root)
+    }
+
+    fn unpack_with(&self, tar: &[u8], root: &Path, options: &Options) -> Result<Unpacked> {
+        unpack(tar, root, &self.layers, options)
+    }
+
+    fn allowance(&self, options: &Options) -> Arc<Allowance> {
+        allowance(self.dir.path(), options)
     }
 
     /// As `unpack`, but an entry that is refused does not keep the rest from being tried.
@@ -93,7 +102,7 @@ impl Place {
         fs::create_dir(&root).unwrap();
         let bytes = tar.bytes();
         let mut tar = TarReader::new(&bytes[..]);
-        let mut layer = Layer::open(&root, &self.layers).unwrap();
+        let mut layer = Layer::open(&root, &self.layers, self.allowance(&Options::default())).unwrap();
         while let Some(entry) = tar.next_entry().unwrap() {
             let _ = layer.apply(&entry, &mut tar);
         }
@@ -106,6 +115,15 @@ impl Place {
         fs::read_dir(&outside).unwrap().count() == 1
             && fs::read_to_string(outside.join("precious")).unwrap() == "untouched"
     }
+}
+
+fn allowance(dir: &Path, options: &Options) -> Arc<Allowance> {
+    Allowance::new(&Arc::new(Space::new(dir.to_owned(), options)), options)
+}
+
+fn unpack(tar: &[u8], root: &Path, below: &[PathBuf], options: &Options) -> Result<Unpacked> {
+    let allowance = allowance(root, options);
+    super::unpack(allowance.packed(tar), root, below, options, &allowance)
 }
 
 fn is_root() -> bool {
@@ -238,6 +256,155 @@ fn entries_replace_each_other() {
     assert_eq!(fs::read_to_string(root.join("b")).unwrap(), "plain");
 }
 
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    use std::io::Write;
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    packed.write_all(bytes).unwrap();
+    packed.finish().unwrap()
+}
+
+/// A GNU sparse file of `size` bytes without data.
+fn sparse(path: &str, size: u64) -> Vec<u8> {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(EntryType::GNUSparse);
+    header.set_size(0);
+    header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
+    header.as_gnu_mut().unwrap().set_real_size(size);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_cksum();
+    [header.as_bytes().as_slice(), &[0; 1024]].concat()
+}
+
+#[test]
+fn bombs_go_off_nowhere() {
+    if !is_root() {
+        return;
+    }
+    let options = Options { free_bytes: 1 << 20, max_ratio: 50, max_entries: 300, ..Options::default() };
+    let mut many = Tar::new();
+    for number in 0..200 {
+        many = many.file(&format!("f{number}"), "");
+    }
+    let (mut deep, mut crowd) = (Tar::new(), Tar::new());
+    for number in 0..301 {
+        crowd = crowd.hardlink(&format!("h{number}"), "x");
+        deep = deep.dir(&format!("d{number}/"), 0o700);
+    }
+    let padded = [Tar::new().file("a", "a").bytes(), vec![0; 8 << 20]].concat();
+    let bombs: Vec<(&str, Vec<u8>, &str)> = vec![
+        ("a file of zeros", gzip(&Tar::new().file("zeros", &"\0".repeat(4 << 20)).bytes()), "decompression bomb"),
+        ("zeros after the end", gzip(&padded), "decompression bomb"),
+        ("files of nothing", gzip(&many.bytes()), ""),
+        ("too many entries", deep.bytes(), "more than 300 entries"),
+        ("links to nothing", crowd.bytes(), "not there"),
+        ("a sparse file", sparse("hole", 1 << 40), "larger than"),
+        ("zstd", zstd::encode_all(&[0u8; 8 << 20][..], 19).unwrap(), "decompression bomb"),
+    ];
+    for (what, bytes, expected) in bombs {
+        let place = Place::new();
+        let root = place.dir.path().join("layer0");
+        fs::create_dir(&root).unwrap();
+        let error = place.unpack_with(&bytes, &root, &options).err().map(|e| e.to_string());
+        match expected {
+            "" => assert_eq!(error, None, "{what}"),
+            expected => assert!(error.as_ref().is_some_and(|e| e.contains(expected)), "{what}: {error:?}"),
+        }
+        let unpacked: u64 =
+            fs::read_dir(&root).unwrap().map(|f| fs::symlink_metadata(f.unwrap().path()).unwrap().blocks() * 512).sum();
+        assert!(unpacked <= 2 << 20, "{what}: {unpacked} bytes on the disk");
+    }
+}
+
+/// A link to a lower layer's file copies it: a few bytes would make any number of copies of a large file.
+#[test]
+fn copies_of_lower_files_count() {
+    if !is_root() {
+        return;
+    }
+    let options = Options { free_bytes: 1 << 20, max_ratio: 2, ..Options::default() };
+    let mut place = Place::new();
+    let lower = place.dir.path().join("layer0");
+    fs::create_dir(&lower).unwrap();
+    place.unpack_with(&sparse("hole", 64 << 20), &lower, &options).unwrap();
+    place.layers.push(lower);
+    let root = place.dir.path().join("layer1");
+    fs::create_dir(&root).unwrap();
+    let error = place.unpack_with(&Tar::new().hardlink("copy", "hole").bytes(), &root, &options).unwrap_err();
+    assert!(error.to_string().contains("decompression bomb"), "{error}");
+    assert!(!root.join("hole").exists());
+}
+
+#[test]
+fn paths_that_only_fill_memory_are_refused() {
+    if !is_root() {
+        return;
+    }
+    let mut place = Place::new();
+    let long = "n/".repeat(3000);
+    let mut tar = Tar::new();
+    tar.0.append_pax_extensions([("path", long.as_bytes())]).unwrap();
+    let error = place.unpack(tar.file("x", "")).unwrap_err().to_string();
+    assert!(error.contains("a path of 6000 bytes"), "{error}");
+}
+
+/// Directories that no entry names are made one by one, and looked for in each layer below: that costs what entries cost.
+#[test]
+fn looking_for_directories_is_bounded() {
+    if !is_root() {
+        return;
+    }
+    let options = Options { max_looks: 1000, ..Options::default() };
+    let mut place = Place::new();
+    let try_on_top = |place: &Place, tar: Tar, options: &Options| {
+        let root = tempfile::tempdir().unwrap();
+        place.unpack_with(&tar.bytes(), root.path(), options).map(drop).map_err(|e| e.to_string())
+    };
+    let deep = ["d"; 20].join("/");
+    for _ in 0..8 {
+        place.unpack(Tar::new().file(&format!("{deep}/f"), "")).unwrap();
+    }
+    // Each is below a directory that all layers have, and in none of them.
+    let missing = (0..20).fold(Tar::new(), |tar, n| tar.file(&format!("{deep}/n{n}/f"), ""));
+    assert_eq!(try_on_top(&place, missing, &options), Err("more than 1000 looks for directories".into()));
+    let maze = format!("{}d", "d/../".repeat(18));
+    let walks =
+        (0..40).fold(Tar::new().dir("d", 0o755).symlink("s", &maze), |tar, n| tar.file(&format!("s/n{n}/f"), ""));
+    assert_eq!(try_on_top(&place, walks, &options), Err("more than 1000 looks for directories".into()));
+    // What no layer has at all takes no look at its inside, and what has entries of its own takes none.
+    let elsewhere = format!("e/{deep}/f");
+    assert_eq!(try_on_top(&place, Tar::new().file(&elsewhere, ""), &options), Ok(()));
+    let honest = (0..200).fold(Tar::new(), |tar, n| tar.dir(&format!("e{n}"), 0o755).file(&format!("e{n}/f"), ""));
+    assert_eq!(try_on_top(&place, honest, &options), Ok(()));
+    let few = Options { max_entries: 20, ..Options::default() };
+    assert_eq!(try_on_top(&place, Tar::new().file(&elsewhere, ""), &few), Err("more than 20 entries".into()));
+}
+
+#[test]
+fn a_frame_that_wants_gigabytes_to_look_back_on_is_refused() {
+    // RFC 8878, 3.1.1: magic, a descriptor with nothing in it, the window's exponent, and a last block without content.
+    let frame = |log: u8| [0x28, 0xb5, 0x2f, 0xfd, 0, (log - 10) << 3, 1, 0, 0];
+    let mut nothing = Vec::new();
+    for log in [10, 23, 27] {
+        assert_eq!(decompress(&frame(log)[..]).unwrap().read_to_end(&mut nothing).unwrap(), 0, "{log}");
+    }
+    for log in 28..=31 {
+        let error = decompress(&frame(log)[..]).unwrap().read_to_end(&mut nothing).unwrap_err().to_string();
+        assert!(error.contains("too much memory"), "{log}: {error}");
+    }
+}
+
+#[test]
+fn a_stream_may_be_of_any_number_of_gzip_members() {
+    let empty = gzip(b"").repeat(50_000);
+    let stream = [empty.as_slice(), &gzip(b"data"), &empty].concat();
+    let mut out = Vec::new();
+    decompress(&stream[..]).unwrap().read_to_end(&mut out).unwrap();
+    assert_eq!(out, b"data");
+}
+
 #[test]
 fn hostile_archives_stay_inside() {
     if !is_root() {
@@ -272,7 +439,7 @@ fn hostile_archives_stay_inside() {
 #[test]
 fn bombs_are_bounded() {
     let root = tempfile::tempdir().unwrap();
-    let options = Options { max_layer_bytes: 1 << 20, max_layer_entries: 10, ..Options::default() };
+    let options = Options { max_layer_bytes: 1 << 20, max_entries: 10, ..Options::default() };
     let zeros = vec![0u8; 8 << 20];
     let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     std::io::Write::write_all(&mut gz, &Tar::new().entry("z", EntryType::Regular, 0o644, "", &zeros).bytes()).unwrap();

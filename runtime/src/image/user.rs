@@ -1,4 +1,7 @@
 //! `USER` of an image, looked up in the image's own passwd and group files.
+//!
+//! Who wrote the image wrote all three. So what comes out is a uid and gids that the kernel takes as they are: never -1
+//! (4294967295), which setresuid(2) takes for "leave it", which would be root.
 
 use super::{ImageError, Result};
 
@@ -14,38 +17,37 @@ pub struct UserIds {
     pub home: Option<String>,
 }
 
+/// The greatest uid and gid, as upstream has them: `int32`.
+const MAX_ID: u32 = i32::MAX as u32;
+
 /// Resolves `""`, `name`, `uid`, `name:group`, `uid:gid` and mixtures, as containerd's `WithUser` does: an unknown
-/// number is taken as it is (group 0), an unknown name is an error. `passwd` and `group` are the files' text.
+/// number is taken as it is (group 0), an unknown name is an error, and so is an id above 2147483647, whoever says it.
+/// `passwd` and `group` are the files' text.
 pub fn resolve_user(passwd: &str, group: &str, spec: &str) -> Result<UserIds> {
     let (user, wanted_group) = match spec.split_once(':') {
         Some((user, group)) => (user, Some(group).filter(|g| !g.is_empty())),
         None => (spec, None),
     };
     let user = if user.is_empty() { "0" } else { user };
-    let entry = passwd.lines().filter_map(PasswdEntry::parse).find(|e| match user.parse::<u32>() {
-        Ok(uid) => e.uid == uid,
-        Err(_) => e.name == user,
-    });
-    let mut ids = match (&entry, user.parse::<u32>()) {
-        (Some(e), _) => UserIds {
-            uid: e.uid,
-            gid: e.gid,
-            name: Some(e.name.to_owned()),
-            home: Some(e.home.to_owned()).filter(|h| !h.is_empty()),
-            groups: Vec::new(),
-        },
-        (None, Ok(uid)) => UserIds { uid, ..UserIds::default() },
-        (None, Err(_)) => {
-            return Err(ImageError::Invalid(format!("user {user:?}: no matching entries in passwd file")));
+    let mut ids = match number(user) {
+        Some(uid) => {
+            let uid = uid?;
+            let entry = passwd.lines().filter_map(PasswdEntry::parse).find(|e| e.uid == uid);
+            entry.map_or(UserIds { uid, ..UserIds::default() }, |e| e.ids())
+        }
+        None => {
+            let entry = passwd.lines().filter_map(PasswdEntry::parse).find(|e| e.name == user);
+            let unknown = || ImageError::Invalid(format!("user {user:?}: no matching entries in passwd file"));
+            entry.ok_or_else(unknown)?.ids()
         }
     };
     if let Some(wanted) = wanted_group {
-        ids.gid = match wanted.parse::<u32>() {
-            Ok(gid) => gid,
-            Err(_) => {
-                group.lines().filter_map(GroupEntry::parse).find(|g| g.name == wanted).map(|g| g.gid).ok_or_else(
-                    || ImageError::Invalid(format!("group {wanted:?}: no matching entries in group file")),
-                )?
+        ids.gid = match number(wanted) {
+            Some(gid) => gid?,
+            None => {
+                let entry = group.lines().filter_map(GroupEntry::parse).find(|g| g.name == wanted);
+                let unknown = || ImageError::Invalid(format!("group {wanted:?}: no matching entries in group file"));
+                entry.ok_or_else(unknown)?.gid
             }
         };
     }
@@ -56,7 +58,18 @@ pub fn resolve_user(passwd: &str, group: &str, spec: &str) -> Result<UserIds> {
         ids.groups.sort_unstable();
         ids.groups.dedup();
     }
+    [ids.uid, ids.gid].iter().chain(&ids.groups).try_for_each(|id| in_range(i64::from(*id)).map(drop))?;
     Ok(ids)
+}
+
+/// An id, where the text is a number at all: what Go's `strconv.Atoi` takes for one, as in containerd.
+fn number(text: &str) -> Option<Result<u32>> {
+    text.parse::<i64>().ok().map(in_range)
+}
+
+fn in_range(id: i64) -> Result<u32> {
+    let out = || ImageError::Invalid(format!("uids and gids must be in range 0-{MAX_ID}"));
+    u32::try_from(id).ok().filter(|id| *id <= MAX_ID).ok_or_else(out)
 }
 
 struct PasswdEntry<'a> {
@@ -74,6 +87,16 @@ impl<'a> PasswdEntry<'a> {
         let uid = fields.next()?.parse().ok()?;
         let gid = fields.next()?.parse().ok()?;
         Some(PasswdEntry { name, uid, gid, home: fields.nth(1).unwrap_or_default() })
+    }
+
+    fn ids(&self) -> UserIds {
+        UserIds {
+            uid: self.uid,
+            gid: self.gid,
+            name: Some(self.name.to_owned()),
+            home: Some(self.home.to_owned()).filter(|h| !h.is_empty()),
+            groups: Vec::new(),
+        }
     }
 }
 
@@ -124,9 +147,30 @@ mod tests {
 
     #[test]
     fn unknown_names_are_errors() {
-        for (spec, what) in [("nobody", "user \"nobody\""), ("web:none", "group \"none\""), ("-1", "user \"-1\"")] {
+        for (spec, what) in [("nobody", "user \"nobody\""), ("web:none", "group \"none\""), (" 0", "user \" 0\"")] {
             let error = resolve_user(PASSWD, GROUP, spec).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");
         }
+    }
+
+    #[test]
+    fn numbers_are_numbers_however_they_are_written() {
+        for spec in ["0", "00", "+0", "-0", "000:000", "+0:+0"] {
+            let ids = resolve_user(PASSWD, GROUP, spec).unwrap();
+            assert_eq!((ids.uid, ids.gid), (0, 0), "{spec:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_gets_an_id_that_the_kernel_takes_for_none() {
+        const PASSWD: &str =
+            "all:x:4294967295:0::/:\nsome:x:5:4294967295::/:\nmany:x:6:6::/:\nbig:x:3000000000:1::/:\n";
+        const GROUP: &str = "none:x:4294967295:many\n";
+        for spec in ["4294967295", "1:4294967295", "-1", "2147483648", "all", "some", "5", "many", "1:none", "big"] {
+            let error = resolve_user(PASSWD, GROUP, spec).unwrap_err().to_string();
+            assert_eq!(error, "uids and gids must be in range 0-2147483647", "{spec:?}");
+        }
+        assert!(resolve_user(PASSWD, GROUP, "99999999999999999999").is_err(), "a name that nobody has");
+        assert_eq!(resolve_user(PASSWD, GROUP, "2147483647:2147483647").unwrap().uid, 2147483647);
     }
 }

@@ -1,5 +1,6 @@
 //! A read-only look through stacked layers as overlayfs would show them, without mounting anything.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Read;
@@ -19,6 +20,8 @@ pub(super) const MAX_SYMLINKS: usize = 40;
 /// Layers, uppermost first.
 pub(super) struct LayerView {
     layers: Vec<OwnedFd>,
+    /// What was opened to see whether it is there.
+    looks: Cell<u64>,
 }
 
 /// Something found in a view.
@@ -78,23 +81,49 @@ impl LayerView {
             rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
                 .map_err(|e| ImageError::io("open", path, e))
         };
-        Ok(LayerView { layers: layers.iter().map(open).collect::<Result<_>>()? })
+        Ok(LayerView { layers: layers.iter().map(open).collect::<Result<_>>()?, looks: Cell::new(0) })
+    }
+
+    /// How often a layer was looked into since this was last asked.
+    pub(super) fn looks(&self) -> u64 {
+        self.looks.take()
     }
 
     /// What a merged mount would show at `path`, none of whose directories is a symlink.
     pub(super) fn find(&self, path: &[u8]) -> rustix::io::Result<Option<Found>> {
         for layer in &self.layers {
-            match find_beneath(layer, path) {
+            match self.look(layer, path) {
                 Ok(Some(found)) if is_whiteout(&found.stat) => return Ok(None),
                 Ok(Some(found)) => return Ok(Some(found)),
                 // A file or symlink in a directory's place hides the directories below it.
                 Err(Errno::NOTDIR | Errno::LOOP) => return Ok(None),
                 Err(error) => return Err(error),
-                Ok(None) if hides_below(layer, path)? => return Ok(None),
+                Ok(None) if self.hides_below(layer, path)? => return Ok(None),
                 Ok(None) => {}
             }
         }
         Ok(None)
+    }
+
+    fn look(&self, layer: &OwnedFd, path: &[u8]) -> rustix::io::Result<Option<Found>> {
+        self.looks.update(|looks| looks + 1);
+        find_beneath(layer, path)
+    }
+
+    /// Whether a directory that this layer has on the way to `path` is opaque (or gone), so that nothing below counts.
+    fn hides_below(&self, layer: &OwnedFd, path: &[u8]) -> rustix::io::Result<bool> {
+        let parts: Vec<Vec<u8>> = parts(path).collect();
+        // From the top: most layers have nothing there, and what a missing directory holds is missing too.
+        for depth in 0..parts.len() {
+            match self.look(layer, &join(&parts[..depth])) {
+                Ok(Some(found)) if is_whiteout(&found.stat) || is_opaque(&found) => return Ok(true),
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(false),
+                Err(Errno::NOTDIR | Errno::LOOP) => return Ok(true),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
     }
 
     /// As `find`, following symlinks inside the view.
@@ -127,7 +156,7 @@ impl LayerView {
         self.find(&join(&done))
     }
 
-    /// The first `limit` bytes of a regular file, symlinks followed inside the view.
+    /// A regular file of at most `limit` bytes, symlinks followed inside the view; anything else is as good as nothing.
     pub(super) fn read_file(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>> {
         let fail = |e: std::io::Error| ImageError::io("read from image", path.as_ref(), e);
         let found = match self.resolve(path.as_bytes()) {
@@ -137,23 +166,13 @@ impl LayerView {
         };
         let file = File::open(found.proc_path()).map_err(fail)?;
         let mut bytes = Vec::new();
-        file.take(limit).read_to_end(&mut bytes).map_err(fail)?;
+        // The size alone would not do: who asks must not see half a file.
+        file.take(limit + 1).read_to_end(&mut bytes).map_err(fail)?;
+        if bytes.len() as u64 > limit {
+            return Err(ImageError::Invalid(format!("{path} of the image is larger than {limit} bytes")));
+        }
         Ok(Some(bytes))
     }
-}
-
-/// Whether a directory that this layer has on the way to `path` is opaque (or gone), so that nothing below counts.
-fn hides_below(layer: &OwnedFd, path: &[u8]) -> rustix::io::Result<bool> {
-    let mut above: Vec<Vec<u8>> = parts(path).collect();
-    while above.pop().is_some() {
-        match find_beneath(layer, &join(&above)) {
-            Ok(Some(found)) if is_whiteout(&found.stat) || is_opaque(&found) => return Ok(true),
-            Ok(_) => {}
-            Err(Errno::NOTDIR | Errno::LOOP) => return Ok(true),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(false)
 }
 
 pub(super) fn is_opaque(dir: &Found) -> bool {

@@ -1,6 +1,5 @@
 //! Containers: create, start, signal, stop, remove, look into.
 
-use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use crate::records::{ContainerRecord, remove_folder};
 use crate::seccomp;
 use crate::spec::*;
 use crate::sys::Kernel;
-use crate::{Error, Result, Scribe, cgroup, devices, inspect};
+use crate::{Error, Result, Scribe, cgroup, devices, inspect, projects};
 
 /// How long the kernel may take to kill.
 const KILL: Duration = Duration::from_secs(20);
@@ -37,15 +36,16 @@ impl Runtime {
         }
         let link = sandbox.link()?;
         let sandbox_spec = sandbox.state().record.spec.clone();
-        let guard = self.guard(device_rules(&spec.oci))?;
+        let guard = self.0.guard(device_rules(&spec.oci))?;
         let unguarded = matches!(guard, Guard::Refused);
         let plan = compile::container(&spec, &sandbox_spec, &self.0.places(&sandbox_spec, &spec.id, unguarded))?;
         let (mut plan, filters) =
             self.with_filters(plan, spec.oci.linux().as_ref().and_then(|l| l.seccomp().as_ref())).await?;
+        plan.process.birth_ms = self.0.birth_ms;
         plan.process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();
         let record = ContainerRecord { devices: Some(guard.devices()), ..record_of(&spec, &plan, &sandbox_spec) };
-        let resources = spec.resources.clone();
-        let made = self.prepare(&sandbox_spec, record.clone(), plan.clone(), resources, guard, scribe).await;
+        let wanted = (spec.resources, spec.annotation);
+        let made = self.prepare(&sandbox_spec, record.clone(), plan.clone(), wanted, guard, scribe).await;
         let asked = match made {
             Err(e) => Err(e),
             Ok(unenforced) => {
@@ -76,16 +76,22 @@ impl Runtime {
         sandbox: &SandboxSpec,
         record: ContainerRecord,
         plan: ContainerPlan,
-        resources: Resources,
+        (resources, annotation): (Resources, String),
         guard: Guard,
         scribe: &Scribe,
     ) -> Result<Vec<String>> {
         let (kernel, relative) = (Kernel::new(scribe), sandbox.cgroup.child(&record.id.key()));
+        let project = sandbox.users.map(|_| self.project(&record.id));
         self.blocking(move |inner| {
+            inner.folders.write_annotation(&record.id, &annotation)?;
             inner.folders.write_container(&record)?;
             if !plan.root.layers.is_empty() {
                 for folder in [&plan.root.upper, &plan.root.work, &plan.root.dir] {
                     kernel.mkdir(folder)?;
+                }
+                if let Some(earlier) = project {
+                    // Both: what an overlay makes in the one it moves to the other, and nothing moves between projects.
+                    projects::give(&kernel, &[&plan.root.upper, &plan.root.work], earlier)?;
                 }
             }
             let cgroup = inner.tree.make_leaf(&kernel, &relative)?;
@@ -106,7 +112,7 @@ impl Runtime {
         if ended || record.devices.is_some() {
             return Ok(());
         }
-        let guard = self.guard(rules)?;
+        let guard = self.0.guard(rules)?;
         let held = Some(guard.devices());
         let (kernel, cgroup) = (Kernel::new(scribe), self.container_cgroup(id)?);
         self.blocking(move |inner| {
@@ -178,6 +184,13 @@ impl Runtime {
         asked?;
         sandbox.with_container(id, |c| c.record = record)?;
         noted.map(|()| started)
+    }
+
+    /// The text that was given to a container that is still known.
+    pub async fn annotation(&self, id: &ContainerId) -> Result<String> {
+        self.get(&id.sandbox)?.with_container(id, |_| ())?;
+        let id = id.clone();
+        self.blocking(move |inner| inner.folders.read_annotation(&id)).await
     }
 
     /// Sends a signal to the first process of a container; nothing happens if it has ended.
@@ -296,26 +309,11 @@ impl Runtime {
         self.blocking(move |_| Ok(inspect::processes(&cgroup, first))).await
     }
 
-    fn container_cgroup(&self, id: &ContainerId) -> Result<std::path::PathBuf> {
+    pub(super) fn container_cgroup(&self, id: &ContainerId) -> Result<std::path::PathBuf> {
         let sandbox = self.get(&id.sandbox)?;
         sandbox.with_container(id, |_| ())?;
         let spec = sandbox.state().record.spec.clone();
         Ok(self.cgroup_path(&spec, Some(id)))
-    }
-
-    /// What decides about a container's devices; each list of rules is loaded once, which takes a fraction of a millisecond.
-    fn guard(&self, rules: &[LinuxDeviceCgroup]) -> Result<Guard> {
-        let Some(program) = devices::program(rules)? else { return Ok(Guard::Open) };
-        if self.0.tree.capabilities.devices_refused.is_some() {
-            return Ok(Guard::Refused);
-        }
-        match self.0.devices.lock().unwrap_or_else(PoisonError::into_inner).entry(program) {
-            Entry::Occupied(known) => Ok(Guard::Program(known.get().clone())),
-            Entry::Vacant(place) => {
-                let loaded = Kernel::new(&Scribe::none()).load_device_program(place.key())?;
-                Ok(Guard::Program(place.insert(Arc::new(loaded)).clone()))
-            }
-        }
     }
 
     async fn with_filters(
@@ -327,16 +325,33 @@ impl Runtime {
         Ok((plan, filters))
     }
 
-    /// The compiled filters of a profile; each profile is compiled once.
+    /// The compiled filters of a profile; each profile in use is compiled once.
     pub(super) async fn filters(&self, profile: Option<LinuxSeccomp>) -> Result<Arc<Filters>> {
         let Some(profile) = profile else { return Ok(Arc::default()) };
         let key = serde_json::to_string(&profile).map_err(|e| Error::Invalid(format!("seccomp profile: {e}")))?;
         if let Some(known) = self.0.seccomp.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return Ok(known.clone());
+            return Ok(known);
         }
         let filters = self.blocking(move |_| load(&profile)).await?;
         self.0.seccomp.lock().unwrap_or_else(PoisonError::into_inner).insert(key, filters.clone());
         Ok(filters)
+    }
+}
+
+impl Inner {
+    /// What decides about a container's devices; each list of rules is loaded once, which takes a fraction of a millisecond.
+    pub(super) fn guard(&self, rules: &[LinuxDeviceCgroup]) -> Result<Guard> {
+        let Some(program) = devices::program(rules)? else { return Ok(Guard::Open) };
+        if self.tree.capabilities.devices_refused.is_some() {
+            return Ok(Guard::Refused);
+        }
+        let mut known = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(loaded) = known.get(&program) {
+            return Ok(Guard::Program(loaded));
+        }
+        let loaded = Arc::new(Kernel::new(&Scribe::none()).load_device_program(&program)?);
+        known.insert(program, loaded.clone());
+        Ok(Guard::Program(loaded))
     }
 }
 
@@ -358,7 +373,6 @@ fn record_of(spec: &ContainerSpec, plan: &ContainerPlan, sandbox: &SandboxSpec) 
         created: now(),
         started: None,
         labels: spec.labels.clone(),
-        annotation: spec.annotation.clone(),
         log: spec.log.clone(),
         stdin: spec.stdin,
         terminal: plan.process.terminal,

@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::Shared;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::oneshot;
@@ -21,7 +23,16 @@ use crate::{Cause, Error, Result, Scribe};
 /// What a probe's output may be.
 const MAX_OUTPUT: usize = 16 << 10;
 
+/// How long a process whose session has ended may take to end on SIGHUP.
+const HANG_UP: Duration = Duration::from_secs(2);
+
 /// A process started by [`Runtime::exec`].
+///
+/// It ends with its session. Dropped while the process runs (or is still to be born), its streams are closed, and the process and
+/// its group get SIGHUP, as from a terminal that hangs up; after two seconds SIGKILL. Upstream leaves it running in the container,
+/// where it waits for a client that does not come back (<https://github.com/kubernetes/kubernetes/issues/89031>), and calls the
+/// behaviour undefined (<https://github.com/containerd/cri/pull/1256>). What has made a session of its own (`setsid`) stays here too,
+/// and so do the background processes of a command that has ended.
 #[derive(Debug)]
 pub struct ExecSession {
     /// Take what you need; the rest is closed on drop.
@@ -29,21 +40,19 @@ pub struct ExecSession {
     /// In the agent's PID namespace.
     pub pid: u32,
     exec: u64,
-    code: Option<i32>,
-    end: oneshot::Receiver<i32>,
+    end: Shared<oneshot::Receiver<i32>>,
+    /// It was not started, or it has ended.
+    over: bool,
+    /// From SIGHUP to SIGKILL; zero: no SIGHUP.
+    grace: Duration,
     tty: Option<OwnedFd>,
     link: Arc<Link>,
 }
 
 impl ExecSession {
     /// Its exit code (128 + signal after a signal). Errors: [`Error::ShimGone`].
-    pub async fn wait(&mut self) -> Result<i32> {
-        if let Some(code) = self.code {
-            return Ok(code);
-        }
-        let code = (&mut self.end).await.map_err(|_| self.link.gone())?;
-        self.code = Some(code);
-        Ok(code)
+    pub async fn wait(&self) -> Result<i32> {
+        self.end.clone().await.map_err(|_| self.link.gone())
     }
 
     /// Sets the size of its terminal (columns, rows).
@@ -54,7 +63,7 @@ impl ExecSession {
         }
     }
 
-    /// Sends it a signal; nothing happens if it has ended.
+    /// Sends it and its process group a signal; nothing happens if it has ended.
     pub async fn signal(&self, signal: i32) -> Result<()> {
         let call = Call::ExecSignal { exec: self.exec, signal };
         self.link.ask(&Cause::default(), call, &[]).await.map(drop)
@@ -63,12 +72,36 @@ impl ExecSession {
 
 impl Drop for ExecSession {
     fn drop(&mut self) {
-        self.link.forget_exec(self.exec);
+        let (link, exec, end) = (self.link.clone(), self.exec, self.end.clone());
+        let over = self.over || end.clone().now_or_never().is_some();
+        // What is not born yet has nothing to tidy up.
+        let grace = if self.pid == 0 { Duration::ZERO } else { self.grace };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if !over => drop(runtime.spawn(hang_up(link, exec, end, grace))),
+            _ => link.forget_exec(exec),
+        }
     }
 }
 
+/// Ends a process that nobody has a hand on any more.
+async fn hang_up(link: Arc<Link>, exec: u64, end: Shared<oneshot::Receiver<i32>>, grace: Duration) {
+    let cause = Cause::default();
+    let signal = |signal| link.ask(&cause, Call::ExecSignal { exec, signal }, &[]);
+    let mut ended = false;
+    if !grace.is_zero() {
+        let _ = signal(libc::SIGHUP).await;
+        ended = tokio::time::timeout(grace, end).await.is_ok();
+    }
+    if !ended {
+        // It may have ended this moment, or the shim be gone: then it is dead as well.
+        let _ = signal(libc::SIGKILL).await;
+    }
+    link.forget_exec(exec);
+}
+
 impl Runtime {
-    /// Runs a process in a running container. Dropping the session does not end the process.
+    /// Runs a process in a running container. It ends with its session, see [`ExecSession`]; who drops this future while it waits
+    /// for the process to be born is rid of it, and of all that was opened for it, at once.
     pub async fn exec(&self, id: &ContainerId, spec: ExecSpec, scribe: &Scribe) -> Result<ExecSession> {
         self.start_exec(id, spec, None, scribe).await
     }
@@ -83,10 +116,12 @@ impl Runtime {
         let sandbox = self.get(&id.sandbox)?;
         let unguarded = sandbox.with_container(id, |c| c.record.devices == Some(Devices::Refused))?;
         let link = sandbox.link()?;
-        let hostname = sandbox.state().record.spec.hostname.clone();
-        let mut process = compile::process(&spec.process, &hostname, compile::bounding(self.0.bounding, unguarded))?;
+        let sandbox_spec = sandbox.state().record.spec.clone();
+        let bounding = compile::bounding(self.0.bounding, unguarded);
+        let mut process = compile::process(&spec.process, &sandbox_spec, bounding)?;
         let filters = self.filters(spec.seccomp).await?;
         process.size = spec.size.or(process.size);
+        process.birth_ms = self.0.birth_ms;
         process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();
         let terminal = process.terminal;
         let (mut streams, theirs) =
@@ -103,19 +138,31 @@ impl Runtime {
             // Only if we die before we kill it ourselves.
             timeout_ms: timeout.map(|t| t.as_millis() as u64 + 1000),
         };
-        let end = link.expect_exec(exec);
+        let mut session = ExecSession {
+            streams: Streams { stdin: None, stdout: None, stderr: None },
+            pid: 0,
+            exec,
+            end: link.expect_exec(exec).shared(),
+            over: false,
+            grace: if timeout.is_some() { Duration::ZERO } else { HANG_UP },
+            tty: None,
+            link: link.clone(),
+        };
         let fds: Vec<BorrowedFd<'_>> =
             theirs.iter().flatten().map(|fd| fd.as_fd()).chain(filters.iter().map(|(fd, _)| fd.as_fd())).collect();
         let asked = link.ask(scribe.cause(), Call::Exec(Box::new(plan)), &fds).await;
         drop(theirs);
-        let (answer, mut fds) = asked.inspect_err(|_| link.forget_exec(exec))?;
-        let pid = if let Answer::Pid(pid) = answer { pid } else { 0 };
-        let master = fds.pop().filter(|_| terminal);
-        if let Some(master) = &master {
+        // One that the shim may still be about to start is not over.
+        let refused = |e: &Error| !matches!(e, Error::Timeout(..));
+        let (answer, mut fds) = asked.inspect_err(|e| session.over = refused(e))?;
+        session.pid = if let Answer::Pid(pid) = answer { pid } else { 0 };
+        session.tty = fds.pop().filter(|_| terminal);
+        if let Some(master) = &session.tty {
             let dup = || master.try_clone().map_err(pipe_error);
             streams = Streams { stdin: spec.stdin.then(dup).transpose()?, stdout: Some(dup()?), stderr: None };
         }
-        Ok(ExecSession { streams, pid, exec, code: None, end, tty: master, link })
+        session.streams = streams;
+        Ok(session)
     }
 
     /// Runs a process to its end and collects its output; killed after `timeout` ([`Error::Timeout`]).

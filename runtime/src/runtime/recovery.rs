@@ -87,7 +87,7 @@ impl Runtime {
 
     /// The shim's state, if it lives. One that hangs is killed.
     async fn reconnect(&self, sandbox: &Arc<Sandbox>) -> Option<State> {
-        let link = self.connect(sandbox).ok()?;
+        let link = self.connect(sandbox, false).ok()?;
         let scribe = Scribe::none();
         let asked = link.ask(scribe.cause(), Call::State, &[]);
         let Ok(told) = tokio::time::timeout(SILENCE, asked).await else {

@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::{Errors, Inner, Runtime, Sandbox, check_name, now};
+use super::{Errors, Guard, Inner, Runtime, Sandbox, check_name, now};
 use crate::cgroup;
 use crate::compile;
+use crate::handshake::Secret;
 use crate::link::{self, Link};
 use crate::plan::{Answer, Call, Message, SandboxPlan, State};
 use crate::records::{SandboxRecord, at, remove_folder};
 use crate::spec::{CgroupName, Event, Exit, ExitReason, Network, Resources, SandboxSpec, SandboxStatus, Stats};
 use crate::sys::{Kernel, process};
+use crate::sysctl;
 use crate::{Error, Result, Scribe};
 
 /// The cgroup of all shims.
@@ -33,6 +35,11 @@ impl Runtime {
     /// is removed again. Errors: [`Error::Conflict`] if it was stopped, or its shim died: remove it first.
     pub async fn run_sandbox(&self, spec: SandboxSpec, scribe: &Scribe) -> Result<SandboxStatus> {
         check_name("sandbox id", &spec.id)?;
+        sysctl::files(&spec)?;
+        if spec.users.is_some() {
+            compile::own_users(&spec)?;
+            self.user_namespaces().map_err(|why| Error::Invalid(format!("users: {why}")))?;
+        }
         let record = SandboxRecord { spec: spec.clone(), created: now(), stopped: false };
         let (sandbox, fresh) = {
             let mut all = self.sandboxes();
@@ -67,33 +74,35 @@ impl Runtime {
             })
             .await?;
         reap_later(pidfd);
-        let link = self.connect(sandbox).map_err(at(&self.0.folders.run(&spec.id)))?;
-        let plan = self.sandbox_plan(&spec, net.is_some(), scribe);
+        let link = self.connect(sandbox, true).map_err(at(&self.0.folders.run(&spec.id)))?;
+        let plan = self.sandbox_plan(&spec, net.is_some(), scribe)?;
         let fds: Vec<_> = net.iter().map(|fd| fd.as_fd()).collect();
         let (answer, fds) = link.ask(scribe.cause(), Call::Sandbox(Box::new(plan)), &fds).await?;
         self.adopt(sandbox, answer, fds);
         Ok(())
     }
 
-    fn sandbox_plan(&self, spec: &SandboxSpec, join_net: bool, scribe: &Scribe) -> SandboxPlan {
-        SandboxPlan {
+    fn sandbox_plan(&self, spec: &SandboxSpec, join_net: bool, scribe: &Scribe) -> Result<SandboxPlan> {
+        Ok(SandboxPlan {
             id: spec.id.clone(),
             hostname: spec.hostname.clone(),
             new_net: spec.network == Network::New,
             join_net,
             new_ipc: !spec.host_ipc,
             new_pid: compile::own_pid(spec),
-            sysctls: spec.sysctls.clone().into_iter().collect(),
+            users: spec.users,
+            sysctls: sysctl::files(spec)?,
             cgroup: self.0.tree.path(&spec.cgroup.child(PAUSE)),
             shm: compile::own_shm(spec).then(|| self.0.folders.shm(&spec.id)),
             journal: scribe.path(),
-        }
+        })
     }
 
-    /// Connects to a sandbox's shim, and listens to it from now on.
-    pub(super) fn connect(&self, sandbox: &Arc<Sandbox>) -> std::io::Result<Arc<Link>> {
+    /// Connects to a sandbox's shim (`first`: that we have just started), and listens to it from now on.
+    pub(super) fn connect(&self, sandbox: &Arc<Sandbox>, first: bool) -> std::io::Result<Arc<Link>> {
         let (messages, heard) = mpsc::unbounded_channel();
-        let (link, reader) = Link::connect(&sandbox.id, &self.0.folders.run(&sandbox.id), messages)?;
+        let secret = Secret::read(&self.0.folders.sandbox(&sandbox.id))?.map(|secret| (secret, first));
+        let (link, reader) = Link::connect(&sandbox.id, &self.0.folders.run(&sandbox.id), secret, messages)?;
         {
             let mut state = sandbox.state();
             (state.link, state.reader) = (Some(link.clone()), Some(reader));
@@ -350,11 +359,15 @@ impl Inner {
         let kernel = Kernel::new(scribe);
         let pod = self.tree.make(&kernel, &spec.cgroup)?;
         cgroup::apply(&kernel, &pod, &spec.resources)?;
-        self.tree.make_leaf(&kernel, &spec.cgroup.child(PAUSE))?;
+        let pause = self.tree.make_leaf(&kernel, &spec.cgroup.child(PAUSE))?;
+        if let Guard::Program(program) = self.guard(&[])? {
+            kernel.attach_device_program(&pause, program.as_fd())?;
+        }
         let leaf = self.tree.make_leaf(&kernel, &shim(&spec.id))?;
         let run = self.folders.run(&spec.id);
         kernel.mkdir(&run)?;
         let socket = link::listen(&run).map_err(at(&run))?;
+        Secret::make(&self.folders.sandbox(&spec.id)).map_err(at(&self.folders.sandbox(&spec.id)))?;
         let log = self.folders.sandbox(&spec.id).join("shim.log");
         let log = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&log).map_err(at(&log))?;
         let leaf = File::open(&leaf).map_err(at(&leaf))?;

@@ -1,7 +1,7 @@
 //! The default profile: equal in effect to containerd's `RuntimeDefault`.
 //!
 //! What is not listed fails with EPERM. `clone3` fails with ENOSYS, so that libc falls back to `clone`, whose flags a
-//! filter can see: without CAP_SYS_ADMIN no namespace may be made.
+//! filter can see: without CAP_SYS_ADMIN no namespace may be made. No rings of io_uring, no AF_VSOCK, no AF_ALG.
 
 use std::collections::HashSet;
 
@@ -12,6 +12,8 @@ use oci_spec::runtime::{
 
 /// Every `CLONE_NEW*` flag that `clone` knows.
 const NAMESPACE_FLAGS: u64 = 0x7E02_0000;
+/// The kernel's ciphers: surface that nobody needs, by which page cache was written that containers share (CVE-2026-31431).
+const AF_ALG: u64 = 38;
 /// Sockets to the hypervisor see through every container.
 const AF_VSOCK: u64 = 40;
 
@@ -121,7 +123,12 @@ pub fn default_seccomp(capabilities: &HashSet<Capability>) -> LinuxSeccomp {
     for persona in [0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff] {
         rules.push(allow(&["personality"], Some(argument(LinuxSeccompOperator::ScmpCmpEq, persona, None))));
     }
-    rules.push(allow(&["socket"], Some(argument(LinuxSeccompOperator::ScmpCmpNe, AF_VSOCK, None))));
+    // Conditions of one rule must all hold, rules stand beside each other: so ranges, where "neither of the two" is meant.
+    let (below, between, above) =
+        (LinuxSeccompOperator::ScmpCmpLt, LinuxSeccompOperator::ScmpCmpEq, LinuxSeccompOperator::ScmpCmpGt);
+    for (op, family) in [(below, AF_ALG), (between, AF_ALG + 1), (above, AF_VSOCK)] {
+        rules.push(allow(&["socket"], Some(argument(op, family, None))));
+    }
     for (_, calls) in ALLOWED_WITH.iter().filter(|(capability, _)| capabilities.contains(capability)) {
         rules.push(allow(calls, None));
     }

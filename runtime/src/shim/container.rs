@@ -3,14 +3,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use podwright_journal::Scribe;
+use podwright_journal::{Clock, Role, Scribe};
 
-use super::init::{FAILED, READY};
+use super::child::{BORN, FAILED, RECORDS};
 use super::stdio::Stdio;
-use crate::plan::{ContainerPlan, ContainerSnapshot, Failure, FailureKind};
+use crate::plan::{ContainerPlan, ContainerSnapshot, Failure, FailureKind, ProcessPlan};
 use crate::spec::{Exit, ExitReason};
-use crate::sys::io;
 use crate::sys::process::Ended;
+use crate::sys::{io, own};
 
 /// Who waits for an answer: the connection and its request.
 #[derive(Clone, Copy, Debug)]
@@ -33,9 +33,11 @@ pub enum Phase {
 pub struct Container {
     pub plan: ContainerPlan,
     pub scribe: Scribe,
+    /// Of its first process; until that is born, of the child that builds it.
     pub pid: u32,
     pub pidfd: OwnedFd,
-    pub sync: Option<OwnedFd>,
+    pub born: bool,
+    pub sync: Option<Sync>,
     pub phase: Phase,
     pub stdio: Stdio,
     pub started_ns: Option<u64>,
@@ -49,12 +51,22 @@ pub struct Container {
     /// How it ended, once that is on the disk.
     pub exit: Option<Exit>,
     pub pending_exit: Option<Exit>,
+    /// Who waits for its end to have it forgotten.
+    pub remover: Option<Asker>,
+    /// When what it is doing must be done: being born, or being executed. Milliseconds of the monotonic clock.
+    pub birth_deadline: Option<u64>,
 }
 
 impl Container {
     pub fn snapshot(&self) -> ContainerSnapshot {
         let pid = if self.ended.is_some() { 0 } else { self.pid };
         ContainerSnapshot { key: self.plan.key.clone(), pid, started_ns: self.started_ns, exit: self.exit.clone() }
+    }
+
+    /// It runs: a copy of our memory (a later child) has no use for its arguments and environment any more.
+    pub fn forget_secrets(&mut self) {
+        let process = &mut self.plan.process;
+        process.args.drain(..).chain(process.env.drain(..)).for_each(|text| own::wipe(text.into_bytes()));
     }
 
     /// How it ended, in upstream's terms.
@@ -82,36 +94,94 @@ fn oom_killed(cgroup: &Path) -> bool {
 pub struct Exec {
     pub exec: u64,
     pub scribe: Scribe,
+    /// Of the process; until that is born, of the child that bears it.
     pub pid: u32,
     pub pidfd: OwnedFd,
-    pub sync: Option<OwnedFd>,
+    pub born: bool,
+    /// Who bore it, until that has ended.
+    pub bearer: Option<u32>,
+    /// How it ended, if that is known before all else is.
+    pub ended: Option<Ended>,
+    pub terminal: bool,
+    pub sync: Option<Sync>,
     pub asker: Asker,
     pub master: Option<OwnedFd>,
     pub failure: Option<Failure>,
     /// Milliseconds of the monotonic clock.
     pub deadline_ms: Option<u64>,
+    /// When it must have been executed, and how long that was to take.
+    pub birth_deadline: Option<u64>,
+    pub birth_ms: u64,
+}
+
+/// Until when a birth may take that begins now.
+pub fn birth_deadline(plan: &ProcessPlan) -> Option<u64> {
+    Some((Clock::read().monotonic_ns / 1_000_000).saturating_add(plan.birth_ms))
+}
+
+/// Our end of the socket to a child. A container may be able to trace who has the other end: so whatever comes is bounded, and
+/// nothing of it is believed but what the kernel vouches for.
+pub struct Sync {
+    pub socket: OwnedFd,
+    /// How many bytes of records it may still send.
+    records: usize,
 }
 
 /// What a child said over its socket.
 pub enum Said {
     Nothing,
-    Ready(Option<OwnedFd>),
+    Born(Newborn),
     Failed(Failure),
+    /// It did something, and has told the journal.
+    Recorded,
     /// The socket closed: it has executed, or it is dead.
     Closed,
 }
 
-pub fn listen(sync: &OwnedFd) -> Said {
-    let (mut bytes, mut fds) = ([0u8; 4096], Vec::new());
-    match io::receive(sync.as_fd(), &mut bytes, &mut fds) {
-        Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Said::Nothing,
-        Err(_) | Ok(0) => Said::Closed,
-        Ok(n) => match bytes[0] {
-            READY => Said::Ready(fds.pop()),
-            FAILED => Said::Failed(serde_json::from_slice(&bytes[1..n]).unwrap_or_else(|e| {
+/// A process, as whoever bore it reports it.
+pub struct Newborn {
+    /// The process that says so, by the kernel's word.
+    pub sender: u32,
+    pub pid: u32,
+    pub pidfd: OwnedFd,
+    pub master: Option<OwnedFd>,
+}
+
+/// The longest message: a batch of records is 8 KiB.
+const MESSAGE: usize = 12 << 10;
+/// The most records of one child; a container's start is about 8 KiB.
+const RECORDED: usize = 128 << 10;
+/// So many messages of one child are taken in a row.
+pub const TURN: usize = 32;
+
+impl Sync {
+    pub fn new(socket: OwnedFd) -> Sync {
+        Sync { socket, records: RECORDED }
+    }
+
+    /// The next message. Records go to the journal of `scribe`; descriptors that belong to nothing are closed.
+    pub fn listen(&mut self, scribe: &Scribe) -> Said {
+        let (mut bytes, mut fds) = ([0u8; MESSAGE], Vec::new());
+        let (got, sender) = match io::receive_from(self.socket.as_fd(), &mut bytes, &mut fds) {
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Said::Nothing,
+            Err(_) | Ok((0, _)) => return Said::Closed,
+            Ok(got) => got,
+        };
+        match (&bytes[..got], fds.len()) {
+            ([BORN, a, b, c, d], 1 | 2) => {
+                let master = if fds.len() == 2 { fds.pop() } else { None };
+                let pid = u32::from_le_bytes([*a, *b, *c, *d]);
+                Said::Born(Newborn { sender, pid, pidfd: fds.remove(0), master })
+            }
+            ([FAILED, failure @ ..], _) => Said::Failed(serde_json::from_slice(failure).unwrap_or_else(|e| {
                 Failure::new(FailureKind::Kernel, format!("the child failed, and its report is unreadable: {e}"))
             })),
-            _ => Said::Nothing,
-        },
+            (batch @ [RECORDS, ..], _) if got <= self.records => {
+                self.records -= got;
+                scribe.forward(batch, Role::Init);
+                Said::Recorded
+            }
+            _ => Said::Recorded,
+        }
     }
 }

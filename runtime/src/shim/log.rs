@@ -1,12 +1,13 @@
 //! A container's log file: lines in CRI's format, appended by the writer thread, rotated by size.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Error as IoError;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use super::writer::{Job, Work, Writer};
 use crate::spec::LogSpec;
+use crate::sys::shared;
 
 /// Longer lines are split into parts marked `P`, as containerd does.
 const MAX_LINE: usize = 16 << 10;
@@ -59,8 +60,10 @@ impl Log {
         if self.busy || self.pending.is_empty() {
             return;
         }
-        if self.size >= self.spec.max_bytes {
-            let _ = self.rotate();
+        if self.size >= self.spec.max_bytes && self.rotate().is_err() {
+            // No file larger than it may be: what cannot be kept is lost.
+            self.pending.clear();
+            return;
         }
         let Ok(file) = self.file.try_clone() else { return };
         let bytes = std::mem::take(&mut self.pending);
@@ -73,22 +76,23 @@ impl Log {
         self.busy = false;
     }
 
-    /// `log.3` -> `log.4` .. `log` -> `log.1`, the oldest overwritten; a new `log`.
+    /// `log.3` -> `log.4` .. `log` -> `log.1`, the oldest overwritten; a new `log`. Without a new file (a full disk), nothing
+    /// moves: the file that is written to would end as one that nobody sees or counts.
     fn rotate(&mut self) -> Result<(), IoError> {
+        let next = LogSpec { path: PathBuf::from(format!("{}.next", self.spec.path.display())), ..self.spec.clone() };
+        let fresh = open(&next)?;
         for n in (0..self.spec.max_files.saturating_sub(1)).rev() {
             let _ = fs::rename(rotated(&self.spec, n), rotated(&self.spec, n + 1));
         }
-        if self.spec.max_files <= 1 {
-            let _ = fs::remove_file(&self.spec.path);
-        }
-        (self.file, self.size) = open(&self.spec)?;
+        fs::rename(&next.path, &self.spec.path)?;
+        (self.file, self.size) = fresh;
         Ok(())
     }
 }
 
+/// A Pod that was given the folder of logs may have put other things there.
 fn open(spec: &LogSpec) -> Result<(OwnedFd, u64), IoError> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let file = OpenOptions::new().append(true).create(true).mode(0o640).open(&spec.path)?;
+    let file = shared::append(&spec.path, 0o640)?;
     let size = file.metadata()?.len();
     Ok((file.into(), size))
 }
@@ -210,6 +214,27 @@ mod tests {
             }
             prop_assert_eq!(back, said);
         }
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_rotated_grows_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = LogSpec { path: dir.path().join("0.log"), max_bytes: 200, max_files: 3 };
+        let mut log = Log::open(spec.clone()).unwrap();
+        // As if no new file could be made.
+        fs::create_dir(dir.path().join("0.log.next")).unwrap();
+        let mut writer = Writer::new();
+        for n in 0..1000 {
+            log.take(0, format!("line {n}\n").as_bytes(), n);
+            log.flush(0, &mut writer);
+            log.flushed();
+        }
+        assert!(log.idle() && log.size < 300, "{}", log.size);
+        assert!(!rotated(&spec, 1).exists());
+        fs::remove_dir(dir.path().join("0.log.next")).unwrap();
+        log.take(0, b"later\n", 1);
+        log.flush(0, &mut writer);
+        assert!(log.size < 60 && rotated(&spec, 1).exists());
     }
 
     #[test]

@@ -2,10 +2,12 @@
 //!
 //! One loop waits for everything: connections from agents, children that end, children that report while being born,
 //! the streams of containers, finished disk jobs. It starts with its listening socket as descriptor 0 and one argument,
-//! the sandbox's id; all else comes over the socket, see [`crate::plan`].
+//! the sandbox's id; all else comes over the socket, see [`crate::plan`]. What its children do is in [`child`].
 
+mod births;
+pub mod child;
+mod confine;
 mod container;
-pub mod init;
 mod log;
 mod peer;
 mod requests;
@@ -19,11 +21,12 @@ use std::process::ExitCode;
 
 use podwright_journal::{Clock, Role, Scribe};
 
-use crate::plan::{Answer, Failure, FailureKind, Message, SandboxPlan, State};
+use crate::plan::{Answer, Message, SandboxPlan, State};
 use crate::sys::io::{self, PollFd};
 use crate::sys::process::{self, Ended};
 use crate::sys::{Kernel, own};
-use container::{Asker, Container, Exec, Phase, Said, listen};
+use child::users::Users;
+use container::{Asker, Container, Exec, Phase, Said, Sync, TURN};
 use peer::Peer;
 use stdio::Part;
 use writer::{Job, Work, Writer};
@@ -37,10 +40,15 @@ pub struct Shim {
     signals: OwnedFd,
     peers: BTreeMap<u64, Peer>,
     next_peer: u64,
+    secret: Option<crate::handshake::Secret>,
     sandbox: Option<Sandbox>,
     pause: OwnedFd,
+    /// What a stream is that nobody gave.
+    null: OwnedFd,
     containers: Vec<Option<Container>>,
     execs: Vec<Exec>,
+    /// Children that ended before they were known, while one was to be born.
+    strays: Vec<(u32, Ended)>,
     /// Logs and exit records may be on different disks, one of which hangs.
     logs: Writer,
     exits: Writer,
@@ -53,10 +61,21 @@ struct Sandbox {
     plan: SandboxPlan,
     pid: u32,
     pidfd: OwnedFd,
+    /// The user namespace of `pause`, if it has one of its own.
+    users: Option<OwnedFd>,
+    scribe: Scribe,
     /// Until `pause` has executed.
-    sync: Option<OwnedFd>,
+    sync: Option<Sync>,
     asker: Option<Asker>,
     alive: bool,
+}
+
+impl Sandbox {
+    /// The users of its containers, if they are not the host's.
+    fn users(&self) -> Option<Users<'_>> {
+        let (namespace, range) = (self.users.as_ref()?.as_fd(), self.plan.users?);
+        Some(Users { namespace, range })
+    }
 }
 
 /// What one entry of the poll set is.
@@ -74,15 +93,27 @@ enum Token {
 
 /// The shim's `main`.
 pub fn main() -> ExitCode {
-    own::small_heap();
-    let listener = io::take_stdin();
     let id = std::env::args().nth(1).unwrap_or_default();
+    // A container can have it executed (`#!/proc/self/exe`), with the container's own rights: that comes to nothing.
+    let listener = match io::take_stdin() {
+        Ok(listener) => listener,
+        Err(e) => {
+            eprintln!("shim {id}: not started by an agent: stdin is no listening socket: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    own::small_heap();
+    confine::confine();
     let start = || -> Result<Shim, std::io::Error> {
+        own::remember_program();
+        let null = child::private_null(&Kernel::new(&Scribe::none()))?;
+        // 2 is where it says what it cannot tell anybody.
+        (0..2).try_for_each(|number| io::dup_to(null.as_fd(), number))?;
         let signals = own::become_shim(&format!("shim:{id}"))?;
         io::set_nonblocking(listener.as_fd())?;
         // Lowering it takes CAP_SYS_RESOURCE; without it the shim is as likely a victim as any other.
         let _ = std::fs::write("/proc/self/oom_score_adj", "-998");
-        let pause = Kernel::new(&Scribe::none()).sealed_memfd("pause", init::PAUSE);
+        let pause = Kernel::new(&Scribe::none()).sealed_program("pause", child::PAUSE);
         let pause = pause.map_err(|e| e.source)?;
         Ok(Shim {
             scribe: Scribe::none(),
@@ -90,10 +121,13 @@ pub fn main() -> ExitCode {
             signals,
             peers: BTreeMap::new(),
             next_peer: 0,
+            secret: None,
             sandbox: None,
             pause,
+            null,
             containers: Vec::new(),
             execs: Vec::new(),
+            strays: Vec::new(),
             logs: Writer::new(),
             exits: Writer::new(),
             buffer: vec![0; 16 << 10].into(),
@@ -157,17 +191,17 @@ impl Shim {
             add(Token::Peer(*id), peer.interest());
         }
         if let Some(sync) = self.sandbox.as_ref().and_then(|s| s.sync.as_ref()) {
-            add(Token::SandboxSync, PollFd::new(sync.as_fd(), libc::POLLIN));
+            add(Token::SandboxSync, PollFd::new(sync.socket.as_fd(), libc::POLLIN));
         }
         for exec in &self.execs {
             if let Some(sync) = &exec.sync {
-                add(Token::ExecSync(exec.exec), PollFd::new(sync.as_fd(), libc::POLLIN));
+                add(Token::ExecSync(exec.exec), PollFd::new(sync.socket.as_fd(), libc::POLLIN));
             }
         }
         for (slot, container) in self.containers.iter().enumerate() {
             let Some(container) = container else { continue };
             if let Some(sync) = &container.sync {
-                add(Token::Sync(slot), PollFd::new(sync.as_fd(), libc::POLLIN));
+                add(Token::Sync(slot), PollFd::new(sync.socket.as_fd(), libc::POLLIN));
             }
             container.stdio.interests(|part, fd| add(Token::Stdio(slot, part), fd));
         }
@@ -178,8 +212,7 @@ impl Shim {
             Token::Signals => self.reap(),
             Token::Listener => {
                 while let Some(socket) = io::accept(&self.listener) {
-                    self.next_peer += 1;
-                    self.peers.insert(self.next_peer, Peer::new(socket));
+                    self.welcome(socket);
                 }
             }
             Token::Written => {
@@ -207,18 +240,15 @@ impl Shim {
             container.stdio.settle(slot, &mut self.logs);
             self.finish(slot, now.wall_ns);
         }
-        let now_ms = now.monotonic_ns / 1_000_000;
-        for exec in self.execs.iter_mut().filter(|e| e.deadline_ms.is_some_and(|d| d <= now_ms)) {
-            exec.deadline_ms = None;
-            let _ = Kernel::new(&exec.scribe).kill(exec.pidfd.as_fd(), libc::SIGKILL, "exec timeout");
-        }
+        self.kill_overdue(now.monotonic_ns / 1_000_000);
     }
 
     /// Until the next deadline, if there is one.
     fn timeout_ms(&self) -> i32 {
         let now = Clock::read();
-        let execs =
-            self.execs.iter().filter_map(|e| e.deadline_ms).map(|d| d.saturating_sub(now.monotonic_ns / 1_000_000));
+        let births = self.containers.iter().flatten().filter_map(|c| c.birth_deadline);
+        let execs = self.execs.iter().flat_map(|e| [e.deadline_ms, e.birth_deadline]).flatten().chain(births);
+        let execs = execs.map(|d| d.saturating_sub(now.monotonic_ns / 1_000_000));
         let drains = self.containers.iter().flatten().filter(|c| !c.committing && !c.stdio.ended());
         let drains = drains.filter(|c| c.ended.is_some());
         let drains = drains.map(|c| c.drain_until.saturating_sub(now.wall_ns) / 1_000_000);
@@ -232,12 +262,8 @@ impl Shim {
         while let Some((pid, ended)) = process::reap_any() {
             if self.sandbox.as_ref().is_some_and(|s| s.pid == pid && s.alive) {
                 self.sandbox_ended(ended);
-            } else if let Some(slot) = self.slot(|c| c.pid == pid && c.ended.is_none()) {
-                self.container_said(slot);
-                self.container_ended(slot, ended);
-            } else if let Some(exec) = self.execs.iter().find(|e| e.pid == pid).map(|e| e.exec) {
-                self.exec_said(exec);
-                self.exec_ended(exec, ended);
+            } else {
+                self.ended(pid, ended);
             }
         }
     }
@@ -248,17 +274,21 @@ impl Shim {
 
     fn sandbox_said(&mut self) {
         let Some(sandbox) = &mut self.sandbox else { return };
-        let Some(sync) = &sandbox.sync else { return };
-        let answer = match listen(sync) {
-            Said::Nothing | Said::Ready(_) => return,
-            Said::Failed(failure) => Err(failure),
-            Said::Closed => Ok(()),
-        };
-        sandbox.sync = None;
-        let Some(asker) = sandbox.asker.take() else { return };
-        match answer {
-            Ok(()) => self.reply_state(asker),
-            Err(failure) => self.reply(asker, Err(failure), &[]),
+        for _ in 0..TURN {
+            let Some(sync) = &mut sandbox.sync else { return };
+            let answer = match sync.listen(&sandbox.scribe) {
+                Said::Nothing => return,
+                Said::Born(_) | Said::Recorded => continue,
+                Said::Failed(failure) => Err(failure),
+                Said::Closed => Ok(()),
+            };
+            sandbox.sync = None;
+            let Some(asker) = sandbox.asker.take() else { return };
+            match answer {
+                Ok(()) => self.reply_state(asker),
+                Err(failure) => self.reply(asker, Err(failure), &[]),
+            }
+            return;
         }
     }
 
@@ -269,50 +299,6 @@ impl Shim {
         }
         if !self.stopping {
             self.broadcast(&Message::SandboxGone);
-        }
-    }
-
-    fn container_said(&mut self, slot: usize) {
-        loop {
-            let Some(container) = self.containers.get_mut(slot).and_then(|c| c.as_mut()) else { return };
-            let Some(sync) = &container.sync else { return };
-            match listen(sync) {
-                Said::Nothing => return,
-                Said::Ready(master) => {
-                    if let Some(master) = master {
-                        container.stdio.input = master.try_clone().ok();
-                        container.stdio.outputs[0] = Some(master);
-                    }
-                    if let Phase::Creating(peer, id) = container.phase {
-                        container.phase = Phase::Created;
-                        let pid = container.pid;
-                        self.reply(Asker { peer, id }, Ok(Answer::Pid(pid)), &[]);
-                    }
-                }
-                Said::Failed(failure) => {
-                    container.failure = Some(failure.clone());
-                    if let Phase::Creating(peer, id) | Phase::Starting(peer, id) = container.phase {
-                        container.phase = Phase::Created;
-                        self.reply(Asker { peer, id }, Err(failure), &[]);
-                    }
-                }
-                Said::Closed => {
-                    container.sync = None;
-                    match container.phase {
-                        Phase::Starting(peer, id) => {
-                            container.phase = Phase::Running;
-                            self.reply(Asker { peer, id }, Ok(Answer::Done), &[]);
-                        }
-                        Phase::Creating(peer, id) => {
-                            let failure = Failure::new(FailureKind::Kernel, "the container's first process died");
-                            container.failure = Some(failure.clone());
-                            self.reply(Asker { peer, id }, Err(failure), &[]);
-                        }
-                        Phase::Created | Phase::Running => {}
-                    }
-                    return;
-                }
-            }
         }
     }
 
@@ -377,43 +363,18 @@ impl Shim {
         let Some(exit) = container.pending_exit.take() else { return };
         container.exit = Some(exit.clone());
         let key = container.plan.key.clone();
+        let remover = container.remover.take();
+        // Somebody else has a hand on its socket, and it never closed.
+        if let Phase::Starting(peer, id) = container.phase {
+            container.phase = Phase::Running;
+            self.reply(Asker { peer, id }, Ok(Answer::Done), &[]);
+        }
         self.broadcast(&Message::Exited { key, exit });
+        if let Some(asker) = remover {
+            self.containers[slot] = None;
+            self.reply(asker, Ok(Answer::Done), &[]);
+        }
         own::trim_heap();
-    }
-
-    fn exec_said(&mut self, exec: u64) {
-        let Some(at) = self.execs.iter().position(|e| e.exec == exec) else { return };
-        loop {
-            let session = &mut self.execs[at];
-            let Some(sync) = &session.sync else { return };
-            match listen(sync) {
-                Said::Nothing => return,
-                Said::Ready(master) => session.master = master,
-                Said::Failed(failure) => {
-                    session.failure = Some(failure.clone());
-                    let asker = session.asker;
-                    self.reply(asker, Err(failure), &[]);
-                }
-                Said::Closed => {
-                    session.sync = None;
-                    let (asker, pid, master) = (session.asker, session.pid, session.master.take());
-                    if session.failure.is_none() {
-                        let fds: Vec<_> = master.into_iter().collect();
-                        self.reply(asker, Ok(Answer::Pid(pid)), &fds);
-                    }
-                    return;
-                }
-            }
-        }
-    }
-
-    fn exec_ended(&mut self, exec: u64, ended: Ended) {
-        let Some(at) = self.execs.iter().position(|e| e.exec == exec) else { return };
-        let session = self.execs.swap_remove(at);
-        session.scribe.note("exit", |a| a.format(format_args!("exec {}: code {}", session.pid, ended.code)));
-        if session.failure.is_none() {
-            self.broadcast(&Message::ExecExited { exec, code: ended.code });
-        }
     }
 
     fn state(&self) -> State {

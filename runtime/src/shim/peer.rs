@@ -1,8 +1,13 @@
-//! One connection from an agent: frames in, frames out, never waiting.
+//! One connection from an agent: a handshake, then frames in, frames out, never waiting.
+//!
+//! Nothing that a peer sends is looked at before it has proven to be the agent (see [`crate::handshake`]), and nothing is sent to
+//! it. One that sends garbage, hoards descriptors or does not read is dropped; those that stall before they have proven
+//! anything make room for others.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use crate::handshake;
 use crate::plan::{Answer, Failure, Frames, Message, encode};
 use crate::sys::io::{self, PollFd};
 
@@ -11,9 +16,14 @@ use super::container::Asker;
 
 /// An agent that lets so many answers wait is taken for dead.
 const MAX_WAITING: usize = 256;
+/// Connections at once: an agent has one, an agent that takes over another.
+const MAX_PEERS: usize = 8;
+/// Descriptors that wait for their frame: those of one frame, and some that came with the next.
+const MAX_HELD: usize = 4 * io::MAX_FDS;
 
 pub struct Peer {
     socket: OwnedFd,
+    greeting: handshake::Shim,
     pub frames: Frames,
     out: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// Bytes of the first frame of `out` that have gone already.
@@ -22,7 +32,7 @@ pub struct Peer {
 
 impl Peer {
     pub fn new(socket: OwnedFd) -> Peer {
-        Peer { socket, frames: Frames::default(), out: VecDeque::new(), sent: 0 }
+        Peer { socket, greeting: handshake::Shim::New, frames: Frames::default(), out: VecDeque::new(), sent: 0 }
     }
 
     pub fn interest(&self) -> PollFd {
@@ -31,7 +41,25 @@ impl Peer {
     }
 
     pub fn idle(&self) -> bool {
-        self.out.is_empty()
+        self.out.is_empty() || !self.is_proven()
+    }
+
+    fn is_proven(&self) -> bool {
+        self.greeting == handshake::Shim::Proven
+    }
+
+    /// Takes what has come of the handshake; `false` when the peer is not the agent.
+    fn greet(&mut self, secret: &mut Option<handshake::Secret>) -> bool {
+        while !self.is_proven() {
+            // The first frame may have come together with the handshake, its descriptors too; a handshake itself has none.
+            let Some(theirs) = self.frames.bytes.first_chunk() else { return self.frames.fds.is_empty() };
+            match self.greeting.take(theirs, secret) {
+                Ok(ours) => self.out.extend(ours.map(|bytes| (bytes.to_vec(), Vec::new()))),
+                Err(_) => return false,
+            }
+            self.frames.bytes.drain(..handshake::LENGTH);
+        }
+        self.flush()
     }
 
     /// Reads what has come; `false` when the agent is gone.
@@ -40,7 +68,7 @@ impl Peer {
             Ok(0) => false,
             Ok(n) => {
                 self.frames.bytes.extend_from_slice(&buffer[..n]);
-                true
+                self.frames.fds.len() <= MAX_HELD
             }
             Err(e) => e.kind() == std::io::ErrorKind::WouldBlock,
         }
@@ -73,6 +101,20 @@ impl Peer {
 }
 
 impl Shim {
+    /// Takes a connection in, if root's.
+    pub(super) fn welcome(&mut self, socket: OwnedFd) {
+        if !io::peer_uid(socket.as_fd()).is_ok_and(|uid| uid == 0) {
+            return;
+        }
+        if self.peers.len() >= MAX_PEERS {
+            // Numbers ascend: the first is the oldest.
+            let Some(id) = self.peers.iter().find(|(_, p)| !p.is_proven()).map(|(id, _)| *id) else { return };
+            self.peers.remove(&id);
+        }
+        self.next_peer += 1;
+        self.peers.insert(self.next_peer, Peer::new(socket));
+    }
+
     /// Reads from one agent and does what it asks.
     pub(super) fn serve(&mut self, id: u64, fd: &PollFd) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
@@ -80,7 +122,8 @@ impl Shim {
         if fd.readable() {
             alive &= peer.receive(&mut self.buffer);
         }
-        while let Some(peer) = self.peers.get_mut(&id) {
+        alive &= peer.greet(&mut self.secret);
+        while let Some(peer) = self.peers.get_mut(&id).filter(|p| p.is_proven()) {
             match peer.frames.next() {
                 Ok(Some((request, fds))) => self.handle(id, request, fds),
                 Ok(None) => break,
@@ -101,7 +144,7 @@ impl Shim {
     }
 
     pub(super) fn broadcast(&mut self, message: &Message) {
-        for id in self.peers.keys().copied().collect::<Vec<_>>() {
+        for id in self.peers.iter().filter(|(_, p)| p.is_proven()).map(|(id, _)| *id).collect::<Vec<_>>() {
             self.send(id, message, Vec::new());
         }
     }

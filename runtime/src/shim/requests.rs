@@ -1,18 +1,19 @@
 //! What an agent may ask of a shim, one method per request. Whatever takes time is answered later, by the loop.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use podwright_journal::{Clock, Role, Scribe};
+use podwright_journal::{Clock, Scribe};
 
-use super::container::{Asker, Container, Exec, Phase};
-use super::init::{self, Birth};
+use super::child::container::{Home, Pids};
+use super::child::{self, Birth, GO, users};
+use super::container::{Asker, Container, Exec, Phase, Sync, birth_deadline};
 use super::log::Log;
 use super::stdio::Stdio;
 use super::{Sandbox, Shim};
 use crate::plan::{Answer, Call, ContainerPlan, ExecPlan, Failure, FailureKind, Request, SandboxPlan};
-use crate::spec::PidMode;
-use crate::sys::process::{self, NEWIPC, NEWNET, NEWNS, NEWPID, NEWUTS};
+use crate::spec::{IdRange, PidMode};
+use crate::sys::process::{self, NEWCGROUP, NEWIPC, NEWNET, NEWNS, NEWPID, NEWUSER, NEWUTS};
 use crate::sys::{self, Kernel, SysResult, io, own};
 
 type Outcome = Result<Option<Answer>, Failure>;
@@ -29,7 +30,7 @@ impl Shim {
             Call::Start { key } => self.start(asker, scribe, &key),
             Call::Signal { key, signal } => self.signal(&scribe, &key, signal),
             Call::Kill { key } => self.kill(&scribe, &key),
-            Call::Remove { key } => self.remove(&key),
+            Call::Remove { key } => self.remove(asker, &key),
             Call::Exec(plan) => self.exec(asker, scribe, *plan, fds),
             Call::ExecSignal { exec, signal } => self.signal_exec(exec, signal),
             Call::Attach { key, stdin } => self.attach(&key, stdin, fds),
@@ -69,7 +70,7 @@ impl Shim {
         let scribe = self.scribe.because(cause.clone());
         let kernel = Kernel::new(&scribe);
         if let Some(shm) = &plan.shm {
-            mount_shm(&kernel, shm)?;
+            mount_shm(&kernel, shm, users::host_id(plan.users, 0))?;
         }
         let net = fds.pop().filter(|_| plan.join_net);
         let cgroup = open_cgroup(&kernel, &plan.cgroup)?;
@@ -79,19 +80,33 @@ impl Shim {
             (plan.new_ipc, NEWIPC),
             (plan.new_pid, NEWPID),
             (!plan.hostname.is_empty(), NEWUTS),
+            (plan.users.is_some(), NEWUSER),
         ];
         let flags = flags.iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).sum();
-        let null = null()?;
         let birth = Birth {
-            kernel: Kernel::new(&scribe.for_child(Role::Init)),
+            scribe: scribe.clone(),
             sync: theirs,
-            stdio: [Some(null), None, None],
+            stdio: [None, None, None],
+            null: self.null.as_fd(),
             seccomp: &[],
         };
         let pause = &self.pause;
-        let (pid, pidfd) =
-            kernel.clone3(flags, Some(cgroup.as_fd()), "pause", || init::sandbox(birth, &plan, net, pause))?;
-        self.sandbox = Some(Sandbox { plan, pid, pidfd, sync: Some(ours), asker: Some(asker), alive: true });
+        // Who looks into `pause` needs rights over the owner of its program. Its containers' births are of its user namespace, and do.
+        if plan.users.is_some() {
+            let root = users::host_id(plan.users, 0);
+            kernel.chown_in(pause.as_fd(), "", root, root)?;
+        }
+        let life = || child::sandbox::sandbox(birth, &plan, net, pause);
+        let (pid, pidfd) = kernel.clone3(flags, Some(cgroup.as_fd()), "pause", life)?;
+        let users = match plan.users.map(|range| map_users(&kernel, pid, range, ours.as_fd())).transpose() {
+            Ok(users) => users,
+            Err(failure) => {
+                let _ = kernel.kill(pidfd.as_fd(), libc::SIGKILL, "pause");
+                return Err(failure);
+            }
+        };
+        let sync = Some(Sync::new(ours));
+        self.sandbox = Some(Sandbox { plan, scribe, pid, pidfd, users, sync, asker: Some(asker), alive: true });
         Ok(None)
     }
 
@@ -108,32 +123,31 @@ impl Shim {
         if let Some(log) = &plan.log {
             stdio.log = Some(kernel.op("open", |a| a.path(&log.path), || Log::open(log.clone()))?);
         }
-        let join = namespaces_of(&sandbox.plan);
         let birth = Birth {
-            kernel: Kernel::new(&scribe.for_child(Role::Init)),
+            scribe: scribe.clone(),
             sync: theirs,
             stdio: child_stdio,
+            null: self.null.as_fd(),
             seccomp: &programs,
         };
-        let fork = |flags: u64| {
-            let pause = sandbox.pidfd.as_fd();
-            let life = || init::container(birth, &plan, Some((pause, join)));
-            kernel.clone3(flags, Some(cgroup.as_fd()), &plan.key, life)
+        let pids = match (plan.pid, target) {
+            (PidMode::Container, None) => Pids::New,
+            (PidMode::Container, Some(target)) => Pids::Of(target.as_fd()),
+            (PidMode::Sandbox, _) => Pids::Of(sandbox.pidfd.as_fd()),
+            (PidMode::Host, _) => Pids::Shims,
         };
-        let (pid, pidfd) = match plan.pid {
-            PidMode::Container => match target {
-                Some(target) => in_pid_namespace(&kernel, target, || fork(NEWNS))?,
-                None => fork(NEWNS | NEWPID)?,
-            },
-            PidMode::Host => fork(NEWNS)?,
-            PidMode::Sandbox => in_pid_namespace(&kernel, &sandbox.pidfd, || fork(NEWNS))?,
-        };
+        let shared = namespaces_of(&sandbox.plan);
+        let home = Home { pause: sandbox.pidfd.as_fd(), shared, pids, users: sandbox.users() };
+        let life = || child::container::container(birth, &plan, &home);
+        let (pid, pidfd) = kernel.clone3(NEWNS, Some(cgroup.as_fd()), &plan.key, life)?;
+        let birth_deadline = birth_deadline(&plan.process);
         let container = Container {
             plan,
             scribe,
             pid,
             pidfd,
-            sync: Some(ours),
+            born: false,
+            sync: Some(Sync::new(ours)),
             phase: Phase::Creating(asker.peer, asker.id),
             stdio,
             started_ns: None,
@@ -143,6 +157,8 @@ impl Shim {
             committing: false,
             exit: None,
             pending_exit: None,
+            remover: None,
+            birth_deadline,
         };
         match self.containers.iter().position(|c| c.is_none()) {
             Some(free) => self.containers[free] = Some(container),
@@ -164,11 +180,15 @@ impl Shim {
         let Some(sync) = &container.sync else {
             return Err(Failure::new(FailureKind::Conflict, format!("container {key} has ended")));
         };
-        let sent =
-            Kernel::new(&scribe).op("sendmsg", |a| a.text("start ").text(key), || io::send(sync.as_fd(), b"g", &[]));
+        let sent = Kernel::new(&scribe).op(
+            "sendmsg",
+            |a| a.text("start ").text(key),
+            || io::send(sync.socket.as_fd(), GO, &[]),
+        );
         sent?;
         container.phase = Phase::Starting(asker.peer, asker.id);
         container.started_ns = Some(Clock::read().wall_ns);
+        container.birth_deadline = birth_deadline(&container.plan.process);
         Ok(None)
     }
 
@@ -188,10 +208,15 @@ impl Shim {
         Ok(Some(Answer::Done))
     }
 
-    fn remove(&mut self, key: &str) -> Outcome {
+    fn remove(&mut self, asker: Asker, key: &str) -> Outcome {
         let Some(slot) = self.slot(|c| c.plan.key == key) else { return Ok(Some(Answer::Done)) };
-        if self.containers[slot].as_ref().is_some_and(|c| c.exit.is_none()) {
-            return Err(Failure::new(FailureKind::Conflict, format!("container {key} has not ended")));
+        if let Some(container) = self.containers[slot].as_mut().filter(|c| c.exit.is_none()) {
+            if container.failure.is_none() {
+                return Err(Failure::new(FailureKind::Conflict, format!("container {key} has not ended")));
+            }
+            // One that could not be made ends by itself: then another may have its name.
+            container.remover = Some(asker);
+            return Ok(None);
         }
         self.containers[slot] = None;
         own::trim_heap();
@@ -199,10 +224,8 @@ impl Shim {
     }
 
     fn exec(&mut self, asker: Asker, scribe: Scribe, plan: ExecPlan, mut fds: Vec<OwnedFd>) -> Outcome {
-        let container = self.container(&plan.key)?;
-        if container.phase != Phase::Running || container.ended.is_some() {
-            return Err(Failure::new(FailureKind::Conflict, format!("container {} is not running", plan.key)));
-        }
+        self.container(&plan.key)?;
+        let container = self.running(&plan.key)?;
         let kernel = Kernel::new(&scribe);
         let cgroup = open_cgroup(&kernel, &container.plan.cgroup)?;
         let (ours, theirs) = pair(&kernel)?;
@@ -210,17 +233,12 @@ impl Shim {
             fds.split_off([plan.stdin, plan.stdout, plan.stderr].iter().filter(|w| **w).count().min(fds.len()));
         let mut given = fds.into_iter();
         let stdio = [plan.stdin, plan.stdout, plan.stderr].map(|wanted| wanted.then(|| given.next()).flatten());
-        let birth =
-            Birth { kernel: Kernel::new(&scribe.for_child(Role::Init)), sync: theirs, stdio, seccomp: &programs };
-        let target = container.pidfd.as_fd();
-        let fork = || {
-            kernel
-                .clone3(0, Some(cgroup.as_fd()), &format!("exec in {}", plan.key), || init::exec(birth, &plan, target))
-        };
-        let (pid, pidfd) = match container.plan.pid {
-            PidMode::Host => fork()?,
-            _ => in_pid_namespace(&kernel, &container.pidfd, fork)?,
-        };
+        let (target, pids) = (container.pidfd.as_fd(), container.plan.pid);
+        let namespaces = NEWNS | NEWNET | NEWIPC | NEWUTS | NEWCGROUP | if pids == PidMode::Host { 0 } else { NEWPID };
+        let own = self.sandbox.as_ref().and_then(|s| s.users());
+        let birth = Birth { scribe: scribe.clone(), sync: theirs, stdio, null: self.null.as_fd(), seccomp: &programs };
+        let life = || child::exec::exec(birth, &plan, target, namespaces, own);
+        let (pid, pidfd) = kernel.clone3(0, Some(cgroup.as_fd()), &format!("exec in {}", plan.key), life)?;
         let deadline_ms = plan.timeout_ms.map(|ms| Clock::read().monotonic_ns / 1_000_000 + ms);
         let exec = plan.exec;
         self.execs.push(Exec {
@@ -228,18 +246,24 @@ impl Shim {
             scribe,
             pid,
             pidfd,
-            sync: Some(ours),
+            born: false,
+            bearer: None,
+            ended: None,
+            terminal: plan.process.terminal,
+            sync: Some(Sync::new(ours)),
             asker,
             master: None,
             failure: None,
             deadline_ms,
+            birth_deadline: birth_deadline(&plan.process),
+            birth_ms: plan.process.birth_ms,
         });
         Ok(None)
     }
 
     fn signal_exec(&mut self, exec: u64, signal: i32) -> Outcome {
         if let Some(exec) = self.execs.iter().find(|e| e.exec == exec) {
-            Kernel::new(&exec.scribe).kill(exec.pidfd.as_fd(), signal, "exec")?;
+            Kernel::new(&exec.scribe).kill_group(exec.pidfd.as_fd(), signal, "exec")?;
         }
         Ok(Some(Answer::Done))
     }
@@ -294,7 +318,7 @@ impl Shim {
 }
 
 /// Kills all of a container: by its cgroup, and its first process even if that could not be done.
-fn kill_container(kernel: &Kernel, container: &Container) -> SysResult<()> {
+pub(super) fn kill_container(kernel: &Kernel, container: &Container) -> SysResult<()> {
     let killed = kernel.write(&container.plan.cgroup.join("cgroup.kill"), "1");
     kernel.kill(container.pidfd.as_fd(), libc::SIGKILL, &container.plan.key).and(killed)
 }
@@ -309,15 +333,6 @@ fn namespaces_of(plan: &SandboxPlan) -> u64 {
         .sum()
 }
 
-/// Forks into the PID namespace of another process: only children of ours are affected, and only between these lines.
-fn in_pid_namespace<T>(kernel: &Kernel, target: &OwnedFd, fork: impl FnOnce() -> SysResult<T>) -> SysResult<T> {
-    let own = kernel.op("open", |a| a.text("/proc/self/ns/pid"), || File::open("/proc/self/ns/pid"))?;
-    kernel.setns(target.as_fd(), NEWPID, "for the next child")?;
-    let forked = fork();
-    kernel.setns(own.as_fd(), NEWPID, "own again")?;
-    forked
-}
-
 fn open_cgroup(kernel: &Kernel, path: &std::path::Path) -> SysResult<OwnedFd> {
     kernel.op("open", |a| a.path(path), || File::open(path)).map(OwnedFd::from)
 }
@@ -329,14 +344,10 @@ fn pair(kernel: &Kernel) -> SysResult<(OwnedFd, OwnedFd)> {
         || {
             let (ours, theirs) = io::message_pair()?;
             io::set_nonblocking(ours.as_fd())?;
+            io::tell_senders(ours.as_fd())?;
             Ok((ours, theirs))
         },
     )
-}
-
-fn null() -> Result<OwnedFd, Failure> {
-    let opened = File::options().read(true).write(true).open("/dev/null");
-    opened.map(OwnedFd::from).map_err(|e| Failure::new(FailureKind::Kernel, format!("/dev/null: {e}")))
 }
 
 /// The streams of a container: our ends, and the child's.
@@ -366,11 +377,22 @@ fn pipes(plan: &ContainerPlan) -> Result<(Stdio, [Option<OwnedFd>; 3]), Failure>
     Ok((stdio, theirs))
 }
 
-/// The sandbox's `/dev/shm`, mounted where the agent can find it again.
-fn mount_shm(kernel: &Kernel, at: &std::path::Path) -> SysResult<()> {
+/// Maps the users of `pause`, lets it go on, and gives the user namespace that it has.
+fn map_users(kernel: &Kernel, pause: u32, range: IdRange, sync: BorrowedFd<'_>) -> Result<OwnedFd, Failure> {
+    users::map(kernel, pause, range)?;
+    let namespace =
+        kernel.op("open", |a| a.text("the user namespace of pause"), || process::namespace_of(pause, "user"))?;
+    kernel.op("sendmsg", |a| a.text("the users of pause are mapped"), || io::send(sync, GO, &[]))?;
+    Ok(namespace)
+}
+
+/// The sandbox's `/dev/shm`, mounted where the agent can find it again. `owner` is its root on the host.
+fn mount_shm(kernel: &Kernel, at: &std::path::Path, owner: u32) -> SysResult<()> {
     let attrs = sys::mount::ATTR_NOSUID | sys::mount::ATTR_NODEV | sys::mount::ATTR_NOEXEC;
     kernel.mkdir(at)?;
     kernel.detach(at)?;
-    let shm = kernel.new_fs("tmpfs", &[("mode", Some("1777")), ("size", Some("65536k"))], attrs)?;
+    let id = owner.to_string();
+    let options = [("mode", Some("1777")), ("size", Some("65536k")), ("uid", Some(&*id)), ("gid", Some(&*id))];
+    let shm = kernel.new_fs("tmpfs", &options, attrs)?;
     kernel.attach_at(shm.as_fd(), at)
 }

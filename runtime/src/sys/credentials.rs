@@ -49,6 +49,29 @@ impl Kernel {
         )
     }
 
+    /// Files that the caller makes from now on are this user's; what it may itself stays as it was (setfsuid(2)).
+    pub fn make_files_as(&self, uid: u32, gid: u32) -> SysResult<()> {
+        self.op(
+            "setfsuid",
+            |a| a.number(uid).text(", gid ").number(gid),
+            || {
+                let failed = |why: caps::errors::CapsError| IoError::other(why.to_string());
+                let effective = caps::read(None, caps::CapSet::Effective).map_err(failed)?;
+                // SAFETY: plain values. Neither call tells of a failure: so they are asked with no id at all, which changes nothing.
+                let now = unsafe {
+                    libc::syscall(libc::SYS_setfsgid, gid);
+                    libc::syscall(libc::SYS_setfsuid, uid);
+                    (libc::syscall(libc::SYS_setfsuid, u32::MAX), libc::syscall(libc::SYS_setfsgid, u32::MAX))
+                };
+                if now != (uid.into(), gid.into()) {
+                    return Err(IoError::from_raw_os_error(libc::EPERM));
+                }
+                // The kernel takes the capabilities over files from who is not root any more.
+                caps::set(None, caps::CapSet::Effective, &effective).map_err(failed)
+            },
+        )
+    }
+
     /// Drops what is not in `bounding` from the bounding set. Needs CAP_SETPCAP, so: before the other sets.
     pub fn bound_capabilities(&self, bounding: u64) -> SysResult<()> {
         self.op(
@@ -118,27 +141,64 @@ impl Kernel {
         )
     }
 
-    /// Loads one compiled filter: a file that holds an array of `struct sock_filter`.
-    pub fn seccomp(&self, program: BorrowedFd<'_>, flags: u32) -> SysResult<()> {
-        let size = rustix::fs::fstat(program).map_or(0, |s| s.st_size as usize);
+    /// Loads one compiled filter: an array of `struct sock_filter`.
+    pub fn seccomp(&self, program: &[u8], flags: u32) -> SysResult<()> {
+        const SIZE: usize = size_of::<libc::sock_filter>();
         self.op(
             "seccomp",
-            |a| {
-                let length = size / size_of::<libc::sock_filter>();
-                a.text("SECCOMP_SET_MODE_FILTER, ").number(length as u64).text(" instructions")
-            },
+            |a| a.text("SECCOMP_SET_MODE_FILTER, ").number((program.len() / SIZE) as u64).text(" instructions"),
             || {
-                let mut filters = vec![[0u8; size_of::<libc::sock_filter>()]; size / size_of::<libc::sock_filter>()];
-                let got = rustix::io::pread(program, filters.as_flattened_mut(), 0)?;
-                if got != size {
-                    return Err(IoError::from_raw_os_error(libc::EIO));
-                }
+                let (filters, []) = program.as_chunks::<SIZE>() else {
+                    return Err(IoError::from_raw_os_error(libc::EINVAL));
+                };
                 let len = u16::try_from(filters.len()).map_err(|_| IoError::from_raw_os_error(libc::E2BIG))?;
-                let filter = libc::sock_fprog { len, filter: filters.as_mut_ptr().cast() };
-                // SAFETY: the kernel copies `len` filters of the same size, wherever they lie, and checks them.
+                let filter = libc::sock_fprog { len, filter: filters.as_ptr().cast_mut().cast() };
+                // SAFETY: the kernel copies `len` filters of the same size, wherever they lie, checks them and writes nothing.
                 checked(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &filter) })
                     .map(drop)
             },
         )
     }
+}
+
+/// All of a compiled filter, out of its memfd.
+pub fn read_program(program: BorrowedFd<'_>) -> Result<Vec<u8>, IoError> {
+    let mut bytes = vec![0u8; rustix::fs::fstat(program)?.st_size as usize];
+    match rustix::io::pread(program, &mut bytes, 0)? == bytes.len() {
+        true => Ok(bytes),
+        false => Err(IoError::from_raw_os_error(libc::EIO)),
+    }
+}
+
+/// A filter for a process of our own: these calls, and one more with exactly this first argument; all others kill.
+pub fn allow_only(calls: &[libc::c_long], (call, argument): (libc::c_long, u64)) -> Vec<u8> {
+    use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W};
+    #[cfg(target_arch = "x86_64")]
+    const ARCHITECTURE: u32 = 0xc000_003e;
+    #[cfg(target_arch = "aarch64")]
+    const ARCHITECTURE: u32 = 0xc000_00b7;
+    // Offsets of `struct seccomp_data`.
+    const NUMBER: u32 = 0;
+    const ARCH: u32 = 4;
+    const ARGUMENT: u32 = 16;
+    let instruction = |code: u32, jt: u8, jf: u8, k: u32| {
+        let mut bytes = [0u8; 8];
+        bytes[..2].copy_from_slice(&(code as u16).to_ne_bytes());
+        (bytes[2], bytes[3]) = (jt, jf);
+        bytes[4..].copy_from_slice(&k.to_ne_bytes());
+        bytes
+    };
+    let load = |offset| instruction(BPF_LD | BPF_W | BPF_ABS, 0, 0, offset);
+    let skip_unless = |value, skipped| instruction(BPF_JMP | BPF_JEQ | BPF_K, 0, skipped, value);
+    let end = |action| instruction(BPF_RET | BPF_K, 0, 0, action);
+    let kill = end(libc::SECCOMP_RET_KILL_PROCESS);
+    let allow = end(libc::SECCOMP_RET_ALLOW);
+    let mut program = vec![load(ARCH), instruction(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, ARCHITECTURE), kill, load(NUMBER)];
+    for call in calls {
+        program.extend([skip_unless(*call as u32, 1), allow]);
+    }
+    let (low, high) = (argument as u32, (argument >> 32) as u32);
+    program.extend([skip_unless(call as u32, 5), load(ARGUMENT), skip_unless(low, 3), load(ARGUMENT + 4)]);
+    program.extend([skip_unless(high, 1), allow, kill]);
+    program.concat()
 }

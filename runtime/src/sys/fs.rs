@@ -14,6 +14,14 @@ use super::{Kernel, SysResult};
 
 /// How paths of an image are resolved: `/` and `..` and symlinks stay inside, no /proc magic.
 const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
+/// The same for paths that the runtime itself relies on: no symlinks at all.
+const PLAIN: ResolveFlags = INSIDE.union(ResolveFlags::NO_SYMLINKS);
+
+/// Filesystems by their magic (statfs(2)).
+pub const PROC: i64 = libc::PROC_SUPER_MAGIC as i64;
+pub const SYSFS: i64 = 0x6265_6572;
+pub const DEVPTS: i64 = 0x1cd1;
+pub const TMPFS: i64 = libc::TMPFS_MAGIC as i64;
 
 impl Kernel {
     /// Opens `path` inside `root` as a handle (O_PATH), if there is such a path.
@@ -36,9 +44,47 @@ impl Kernel {
         self.op(call, |a| a.path(path), || found.and_then(|_| create_inside(root, relative(path), folder)))
     }
 
-    /// Devices, pipes or sockets inside an open folder, with exactly these modes and owners; what is there already stays.
+    /// Like [`Kernel::find_inside`], for what must be where it is said to be: a symlink on the way is an error (ELOOP).
+    pub fn find_plain(&self, root: BorrowedFd<'_>, path: &Path) -> SysResult<Option<OwnedFd>> {
+        self.op_if("openat2", |a| a.path(path), || find(root, relative(path), PLAIN))
+    }
+
+    /// Writes to a file of the kernel's own `/proc` (as `sys/kernel/domainname`), and to nothing else, whatever is mounted there.
+    pub fn write_proc(&self, name: &Path, text: &str) -> SysResult<()> {
+        self.op(
+            "write",
+            |a| a.text("/proc/").path(name).text(" <- ").text(text),
+            || {
+                let proc = fs::open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+                if !is_of(proc.as_fd(), PROC) {
+                    return Err(IoError::other("/proc is no procfs"));
+                }
+                let below = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+                let file = fs::openat2(proc, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty(), below)?;
+                if !is_of(file.as_fd(), PROC) {
+                    return Err(IoError::other("not a file of procfs"));
+                }
+                File::from(file).write_all(text.as_bytes())
+            },
+        )
+    }
+
+    /// Devices, pipes or sockets inside an open folder, with these modes (less the umask) and owners; what is there already stays.
+    /// Errors: what is there is not such a one.
     pub fn mknod_in(&self, folder: BorrowedFd<'_>, nodes: &[Node<'_>]) -> SysResult<()> {
         self.op("mknodat", |a| listed(a, nodes), || nodes.iter().try_for_each(|node| make_node(folder, node)))
+    }
+
+    /// Gives a file inside an open folder, or the folder itself (an empty name), to somebody; a symlink itself, not what it leads to.
+    pub fn chown_in(&self, folder: BorrowedFd<'_>, name: &str, uid: u32, gid: u32) -> SysResult<()> {
+        self.op(
+            "fchownat",
+            |a| a.text(name).text(" to ").number(uid).text(":").number(gid),
+            || {
+                let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
+                Ok(fs::chownat(folder, name, Some(fs::Uid::from_raw(uid)), Some(fs::Gid::from_raw(gid)), flags)?)
+            },
+        )
     }
 
     /// Symlinks inside an open folder, each a name and its target; what is there already stays.
@@ -97,6 +143,14 @@ impl Kernel {
             },
         )
     }
+
+    /// A sealed file in memory that everybody may execute and only who bypasses its mode may read: what executes it without that right is
+    /// closed to inspection from its first instruction on (`would_dump` of execve(2)).
+    pub fn sealed_program(&self, name: &str, bytes: &[u8]) -> SysResult<OwnedFd> {
+        let file = self.sealed_memfd(name, bytes)?;
+        self.op("fchmod", |a| a.text(name).text(", 0111"), || Ok(fs::fchmod(&file, Mode::from_raw_mode(0o111))?))?;
+        Ok(file)
+    }
 }
 
 /// A device, pipe or socket to be made.
@@ -125,26 +179,63 @@ fn listed<'a>(args: Args<'a>, nodes: &[Node<'_>]) -> Args<'a> {
 
 fn make_node(folder: BorrowedFd<'_>, node: &Node<'_>) -> Result<(), IoError> {
     let mode = Mode::from_raw_mode(node.mode);
-    match fs::mknodat(folder, node.name, node.kind, mode, node.dev) {
-        Err(rustix::io::Errno::EXIST) => return Ok(()),
-        made => made?,
+    let made = match fs::mknodat(folder, node.name, node.kind, mode, node.dev) {
+        Err(rustix::io::Errno::EXIST) => false,
+        made => made.map(|()| true)?,
+    };
+    // Somebody else may have put another thing there by now: looked at without being opened, and never through a symlink.
+    let at = fs::openat(folder, node.name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let stat = fs::fstat(&at)?;
+    let device = matches!(node.kind, FileType::CharacterDevice | FileType::BlockDevice);
+    if FileType::from_raw_mode(stat.st_mode) != node.kind || device && stat.st_rdev != node.dev {
+        return Err(IoError::other(format!("{} is there, and something else", node.name)));
     }
-    fs::chmodat(folder, node.name, mode, AtFlags::empty())?;
-    if node.owner != (0, 0) {
+    if made && node.owner != (0, 0) {
         let (uid, gid) = (fs::Uid::from_raw(node.owner.0), fs::Gid::from_raw(node.owner.1));
-        fs::chownat(folder, node.name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
+        fs::chownat(&at, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
     }
     Ok(())
 }
 
 fn find_inside(root: BorrowedFd<'_>, path: &Path) -> Result<Option<OwnedFd>, IoError> {
-    match fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE) {
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(None),
-        found => Ok(Some(found?)),
-    }
+    find(root, path, INSIDE)
 }
 
-/// Makes what is not there, and its parents.
+fn find(root: BorrowedFd<'_>, path: &Path, how: ResolveFlags) -> Result<Option<OwnedFd>, IoError> {
+    /// openat2(2) gives EAGAIN while somebody renames what it goes through.
+    const ATTEMPTS: usize = 128;
+    for _ in 0..ATTEMPTS {
+        match fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) {
+            Err(rustix::io::Errno::AGAIN) => {}
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => return Ok(None),
+            found => return Ok(Some(found?)),
+        }
+    }
+    Err(IoError::from_raw_os_error(libc::EAGAIN))
+}
+
+/// Is this a file of the filesystem with this magic?
+pub fn is_of(fd: BorrowedFd<'_>, magic: i64) -> bool {
+    fs::fstatfs(fd).is_ok_and(|s| s.f_type as i64 == magic)
+}
+
+/// Is this a character device of this number?
+pub fn is_device(fd: BorrowedFd<'_>, major: u32, minor: u32) -> bool {
+    fs::fstat(fd).is_ok_and(|s| {
+        FileType::from_raw_mode(s.st_mode) == FileType::CharacterDevice
+            && (fs::major(s.st_rdev), fs::minor(s.st_rdev)) == (major, minor)
+    })
+}
+
+/// Is this the slave of a pty?
+pub fn is_pty(fd: BorrowedFd<'_>) -> bool {
+    let device = fs::fstat(fd).is_ok_and(|s| {
+        FileType::from_raw_mode(s.st_mode) == FileType::CharacterDevice && (136..=143).contains(&fs::major(s.st_rdev))
+    });
+    device && is_of(fd, DEVPTS)
+}
+
+/// Makes what is not there, and its parents. What is there and no folder (or no file) as wanted is an error.
 fn create_inside(root: BorrowedFd<'_>, path: &Path, folder: bool) -> Result<OwnedFd, IoError> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -204,10 +295,7 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), IoError> {
 
 /// Is this a pty multiplexer (character device 5:2)? An image could have put anything at /dev/ptmx.
 pub fn is_ptmx(fd: BorrowedFd<'_>) -> bool {
-    fs::fstat(fd).is_ok_and(|s| {
-        FileType::from_raw_mode(s.st_mode) == FileType::CharacterDevice
-            && (fs::major(s.st_rdev), fs::minor(s.st_rdev)) == (5, 2)
-    })
+    is_device(fd, 5, 2) && is_of(fd, DEVPTS)
 }
 
 /// A path to an open descriptor, for calls that take only paths.

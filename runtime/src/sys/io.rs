@@ -88,6 +88,63 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>)
     Ok(got.bytes)
 }
 
+/// Who connected to a Unix socket of ours: the uid, as our user namespace has it.
+pub fn peer_uid(socket: BorrowedFd<'_>) -> Result<u32, IoError> {
+    Ok(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
+}
+
+/// Has the kernel say with every message that comes who sent it.
+pub fn tell_senders(socket: BorrowedFd<'_>) -> Result<(), IoError> {
+    Ok(rustix::net::sockopt::set_socket_passcred(socket, true)?)
+}
+
+/// [`receive`] from a socket that tells its senders: how many bytes, and the number of the process that sent them, which only one
+/// with CAP_SYS_ADMIN over our own PID namespace could forge. 0: nobody of ours.
+pub fn receive_from(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<(usize, u32), IoError> {
+    use std::os::fd::FromRawFd;
+    let mut space = [0u64; 16];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: an all-zero msghdr is valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+    message.msg_control = space.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&space) as _;
+    // SAFETY: the header names buffers that outlive the call, as long as they are.
+    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) };
+    let got = checked(got as libc::c_long)? as usize;
+    let mut sender = 0;
+    // SAFETY: the kernel has filled `space` with whole headers; each is read no further than it says it is long, and every
+    // descriptor in it is new and ours.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(&message);
+        while !header.is_null() {
+            let (data, length) = (libc::CMSG_DATA(header), (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize);
+            match ((*header).cmsg_level, (*header).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    let given = (0..length / size_of::<i32>()).map(|n| data.cast::<i32>().add(n).read_unaligned());
+                    fds.extend(given.map(|fd| OwnedFd::from_raw_fd(fd)));
+                }
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if length >= size_of::<libc::ucred>() => {
+                    sender = data.cast::<libc::ucred>().read_unaligned().pid as u32;
+                }
+                _ => {}
+            }
+            header = libc::CMSG_NXTHDR(&message, header);
+        }
+    }
+    Ok((got, sender))
+}
+
+/// Waits for one byte of the other side; `false` when it is gone.
+pub fn await_byte(socket: BorrowedFd<'_>) -> bool {
+    loop {
+        match rustix::io::read(socket, &mut [0u8; 1]) {
+            Err(rustix::io::Errno::INTR) => {}
+            done => return done.is_ok_and(|n| n > 0),
+        }
+    }
+}
+
 /// Reads what is there, if anything: `None` when nothing is, `Some(0)` at the end (a pty's EIO is its end).
 pub fn read_some(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
     match rustix::io::read(fd, buffer) {
@@ -127,11 +184,20 @@ pub fn dup_to(fd: BorrowedFd<'_>, number: i32) -> Result<(), IoError> {
     checked(unsafe { libc::dup2(fd.as_raw_fd(), number) }.into()).map(drop)
 }
 
-/// Takes descriptor 0, which the agent prepared.
-pub fn take_stdin() -> OwnedFd {
+/// Takes the listening socket that the agent prepared as descriptor 0, to another number: 0, 1 and 2 are for streams alone. Errors:
+/// ENOTSOCK or EINVAL, it is something else.
+pub fn take_stdin() -> Result<OwnedFd, IoError> {
+    use rustix::net::{AddressFamily, sockopt};
     use std::os::fd::FromRawFd;
-    // SAFETY: called once, at the start, before anything else could own it.
-    unsafe { OwnedFd::from_raw_fd(0) }
+    // SAFETY: called once, at the start, before anything else could own it; it stays open until it is replaced.
+    let given = unsafe { BorrowedFd::borrow_raw(0) };
+    if !sockopt::socket_acceptconn(given)? || sockopt::socket_domain(given)? != AddressFamily::UNIX {
+        return Err(IoError::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: the kernel gives a new descriptor of ours.
+    let moved = unsafe { libc::fcntl(given.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) };
+    // SAFETY: as above.
+    checked(moved.into()).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// Accepts a connection, non-blocking; `None` when there is none.

@@ -4,6 +4,8 @@
 //! its arguments, the errno. One file per part of the kernel; the plumbing that concerns only our own process (poll,
 //! descriptors of sockets and pipes, signals, the heap) is in [`io`] and [`own`] and not recorded.
 
+pub mod beneath;
+pub mod birth;
 pub mod bpf;
 pub mod credentials;
 pub mod fs;
@@ -11,8 +13,13 @@ pub mod io;
 pub mod mount;
 pub mod own;
 pub mod process;
+pub mod quota;
+pub mod relinquish;
+pub mod shared;
 pub mod tree;
 pub mod tty;
+pub mod unlinked;
+pub mod walk;
 
 use std::fmt;
 use std::io::Error as IoError;

@@ -44,15 +44,25 @@ impl Kernel {
             |a| listed(a.text(fstype), options),
             || {
                 let fs = mount::fsopen(fstype, FsOpenFlags::FSOPEN_CLOEXEC)?;
-                for (key, value) in options {
-                    match value {
-                        Some(value) => mount::fsconfig_set_string(fs.as_fd(), *key, *value)?,
-                        None => mount::fsconfig_set_flag(fs.as_fd(), *key)?,
-                    }
-                }
-                mount::fsconfig_create(fs.as_fd())?;
-                let attrs = MountAttrFlags::from_bits_retain(attrs as u32);
-                Ok(mount::fsmount(fs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attrs)?)
+                configured(fs.as_fd(), options, attrs)
+            },
+        )
+    }
+
+    /// A filesystem that somebody has opened with [`open_proc`]: mounted, detached.
+    pub fn mount_opened(&self, fs: BorrowedFd<'_>, options: &[FsOption<'_>], attrs: u64) -> SysResult<OwnedFd> {
+        self.op("fsmount", |a| listed(a.text("proc"), options), || configured(fs, options, attrs))
+    }
+
+    /// A procfs that shows another PID namespace than the caller's. Errors: EINVAL before Linux 6.17.
+    pub fn new_proc(&self, options: &[FsOption<'_>], attrs: u64, pids: BorrowedFd<'_>) -> SysResult<OwnedFd> {
+        self.op(
+            "fsmount",
+            |a| listed(a.text("proc"), options).text(" pidns"),
+            || {
+                let fs = mount::fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+                mount::fsconfig_set_fd(fs.as_fd(), "pidns", pids)?;
+                configured(fs.as_fd(), options, attrs)
             },
         )
     }
@@ -129,6 +139,16 @@ impl Kernel {
         )
     }
 
+    /// So many detached binds of one file, which must be attached somewhere.
+    pub fn clones_of(&self, source: BorrowedFd<'_>, what: &Path, count: usize) -> SysResult<Vec<OwnedFd>> {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        self.op(
+            "open_tree",
+            |a| a.path(what).text(", ").number(count as u64).text(" times"),
+            || (0..count).map(|_| Ok(mount::open_tree(source, "", flags)?)).collect(),
+        )
+    }
+
     /// Sets and clears attributes of a mount, and its propagation (0: keep).
     pub fn set_attrs(
         &self,
@@ -148,19 +168,19 @@ impl Kernel {
             |a| parts.iter().fold(a, |a, (what, bits)| a.text(what).hex(*bits)).text(how),
             || {
                 let attr = libc::mount_attr { attr_set: set, attr_clr: clear, propagation, userns_fd: 0 };
-                let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
-                // SAFETY: the path is a NUL-terminated empty string, `attr` outlives the call and its size is given.
-                let done = unsafe {
-                    libc::syscall(
-                        libc::SYS_mount_setattr,
-                        mount.as_raw_fd(),
-                        c"".as_ptr(),
-                        flags,
-                        &attr,
-                        size_of::<libc::mount_attr>(),
-                    )
-                };
-                checked(done).map(drop)
+                setattr(mount, recursive, &attr)
+            },
+        )
+    }
+
+    /// Shows a detached mount's files as those of the ids that a user namespace maps theirs to (Linux 5.12; tmpfs 6.3).
+    pub fn idmap(&self, mount: BorrowedFd<'_>, recursive: bool, users: BorrowedFd<'_>, shown: &Path) -> SysResult<()> {
+        self.op(
+            "mount_setattr",
+            |a| a.text("MOUNT_ATTR_IDMAP ").path(shown),
+            || {
+                let (attr_set, userns_fd) = (libc::MOUNT_ATTR_IDMAP, users.as_raw_fd() as u64);
+                setattr(mount, recursive, &libc::mount_attr { attr_set, attr_clr: 0, propagation: 0, userns_fd })
             },
         )
     }
@@ -233,6 +253,33 @@ impl Kernel {
             },
         )
     }
+}
+
+fn setattr(mount: BorrowedFd<'_>, recursive: bool, attr: &libc::mount_attr) -> Result<(), IoError> {
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    let size = size_of::<libc::mount_attr>();
+    // SAFETY: the path is a NUL-terminated empty string, `attr` outlives the call and its size is given.
+    let done = unsafe {
+        libc::syscall(libc::SYS_mount_setattr, mount.as_raw_fd(), c"".as_ptr(), flags, &raw const *attr, size)
+    };
+    checked(done).map(drop)
+}
+
+/// Opens procfs as the caller's own PID namespace has it. It is not configured yet: others can go on with it.
+pub fn open_proc() -> Result<OwnedFd, IoError> {
+    Ok(mount::fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?)
+}
+
+fn configured(fs: BorrowedFd<'_>, options: &[FsOption<'_>], attrs: u64) -> Result<OwnedFd, IoError> {
+    for (key, value) in options {
+        match value {
+            Some(value) => mount::fsconfig_set_string(fs, *key, *value)?,
+            None => mount::fsconfig_set_flag(fs, *key)?,
+        }
+    }
+    mount::fsconfig_create(fs)?;
+    let attrs = MountAttrFlags::from_bits_retain(attrs as u32);
+    Ok(mount::fsmount(fs, FsMountFlags::FSMOUNT_CLOEXEC, attrs)?)
 }
 
 fn listed<'a>(args: Args<'a>, options: &[FsOption<'_>]) -> Args<'a> {

@@ -1,7 +1,10 @@
 //! What a process of ours does to itself: signals, session, descriptors, heap. Not recorded.
 
+use std::fs::Metadata;
 use std::io::Error as IoError;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
 
 use super::checked;
 
@@ -27,7 +30,28 @@ pub fn become_shim(name: &str) -> Result<OwnedFd, IoError> {
     }
 }
 
-/// Gives a child back what the shim changed for itself: all signals unblocked and default; a session of its own.
+/// Which file the caller's program is: its device and number.
+static PROGRAM: OnceLock<(u64, u64)> = OnceLock::new();
+
+/// For [`is_program`], here and in all children: in a container nothing tells any more.
+pub fn remember_program() {
+    if let Ok(file) = std::fs::metadata("/proc/self/exe") {
+        let _ = PROGRAM.set((file.dev(), file.ino()));
+    }
+}
+
+/// Is this file the program that we are?
+pub fn is_program(file: &Metadata) -> bool {
+    PROGRAM.get() == Some(&(file.dev(), file.ino()))
+}
+
+/// Makes the caller the leader of a session of its own, without a terminal.
+pub fn new_session() {
+    // SAFETY: no arguments; fails only if it is one already.
+    unsafe { libc::setsid() };
+}
+
+/// Gives a child back what the shim changed for itself: all signals unblocked and default.
 pub fn become_child() {
     // SAFETY: plain values and a signal set that outlives the call.
     unsafe {
@@ -37,8 +61,28 @@ pub fn become_child() {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
         libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
-        libc::setsid();
     }
+}
+
+/// RLIMIT_NOFILE as this process found it, once it has raised its own.
+static INHERITED_DESCRIPTOR_LIMIT: OnceLock<libc::rlimit64> = OnceLock::new();
+
+/// Raises the soft limit of open descriptors to the hard one, for this process alone: each session, probe and connection has some. A
+/// shim, and so every container, has what this process was given (of systemd: `LimitNOFILE`), as with upstream's runtimes.
+pub fn raise_descriptor_limit() -> Result<(), IoError> {
+    // SAFETY: the kernel fills a plain struct, and reads it.
+    unsafe {
+        let mut limit: libc::rlimit64 = std::mem::zeroed();
+        checked(libc::getrlimit64(libc::RLIMIT_NOFILE, &mut limit).into())?;
+        let raised = libc::rlimit64 { rlim_cur: limit.rlim_max, ..limit };
+        INHERITED_DESCRIPTOR_LIMIT.get_or_init(|| limit);
+        checked(libc::setrlimit64(libc::RLIMIT_NOFILE, &raised).into()).map(drop)
+    }
+}
+
+/// What a shim gets back; `None`: what this process has.
+pub(super) fn inherited_descriptor_limit() -> Option<libc::rlimit64> {
+    INHERITED_DESCRIPTOR_LIMIT.get().copied()
 }
 
 pub fn umask(mask: u32) {
@@ -50,6 +94,47 @@ pub fn umask(mask: u32) {
 pub fn close_on_exec_from(first: u32) -> Result<(), IoError> {
     // SAFETY: plain values.
     checked(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) }).map(drop)
+}
+
+/// Closes every descriptor but 0, 1, 2 and these. Only for a child of the shim, which owns nothing that it does not name here.
+pub fn keep_only(kept: &[BorrowedFd<'_>]) -> Result<(), IoError> {
+    let mut numbers: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd() as u32).filter(|fd| *fd > 2).collect();
+    numbers.sort_unstable();
+    let close = |first: u32, last: u32| match first <= last {
+        // SAFETY: plain values. What had these numbers is the parent's: no handle of this process closes it again, since it
+        // never returns from here to its parent's frames.
+        true => checked(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop),
+        false => Ok(()),
+    };
+    let mut first = 3;
+    for number in numbers {
+        close(first, number.saturating_sub(1))?;
+        first = first.max(number + 1);
+    }
+    close(first, u32::MAX)
+}
+
+/// Closes this process to inspection by any that lacks CAP_SYS_PTRACE over the machine's own user namespace, until it executes.
+/// A change of user may undo it.
+pub fn close_to_inspection() -> Result<(), IoError> {
+    // SAFETY: plain values.
+    checked(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }.into()).map(drop)
+}
+
+/// The working directory as the kernel names it: absolute only if it is below our root.
+pub fn working_directory() -> Result<Vec<u8>, IoError> {
+    let mut path = vec![0u8; libc::PATH_MAX as usize];
+    // SAFETY: the buffer is as long as said. The raw call: a C library's would make an error of what is unreachable.
+    let length = checked(unsafe { libc::syscall(libc::SYS_getcwd, path.as_mut_ptr(), path.len()) })? as usize;
+    path.truncate(length.saturating_sub(1));
+    Ok(path)
+}
+
+/// Overwrites what is not needed any more, before its memory is free for others.
+pub fn wipe(mut bytes: Vec<u8>) {
+    bytes.fill(0);
+    // Whoever could read them would see them: the compiler cannot leave the writes out.
+    std::hint::black_box(&bytes);
 }
 
 /// Gives freed heap pages back to the kernel.
@@ -71,4 +156,12 @@ pub fn small_heap() {
         libc::mallopt(libc::M_TRIM_THRESHOLD, 32 << 10);
         libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 10);
     }
+}
+
+/// The CPU time that this thread has used: waiting for a slow disk costs none.
+pub fn thread_time() -> std::time::Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` outlives the call, which writes one timespec; this clock exists on every Linux, so it cannot fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    std::time::Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -6,9 +6,9 @@ use std::io::Error as IoError;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use podwright_journal::Args;
+use podwright_journal::{Args, Scribe};
 
-use super::{Kernel, SysResult, checked};
+use super::{Kernel, SysResult, checked, own};
 
 pub const NEWNS: u64 = libc::CLONE_NEWNS as u64;
 pub const NEWNET: u64 = libc::CLONE_NEWNET as u64;
@@ -16,11 +16,16 @@ pub const NEWIPC: u64 = libc::CLONE_NEWIPC as u64;
 pub const NEWUTS: u64 = libc::CLONE_NEWUTS as u64;
 pub const NEWPID: u64 = libc::CLONE_NEWPID as u64;
 pub const NEWCGROUP: u64 = libc::CLONE_NEWCGROUP as u64;
+pub const NEWUSER: u64 = libc::CLONE_NEWUSER as u64;
+/// The child is a child of the caller's parent, which is told of its end as of the caller's.
+pub const PARENT: u64 = libc::CLONE_PARENT as u64;
 
 /// clone3's cgroup flag; libc types it too narrow on some targets.
 const INTO_CGROUP: u64 = 0x2_0000_0000;
 /// The child has no signal handlers.
 const CLEAR_SIGHAND: u64 = 0x1_0000_0000;
+/// PIDFD_SIGNAL_PROCESS_GROUP
+const SIGNAL_PROCESS_GROUP: u32 = 1 << 2;
 /// For the few calls between a clone and an exec.
 const CHILD_STACK: usize = 16 << 10;
 
@@ -53,7 +58,7 @@ impl Kernel {
                     pidfd: &raw mut pidfd as u64,
                     child_tid: 0,
                     parent_tid: 0,
-                    exit_signal: libc::SIGCHLD as u64,
+                    exit_signal: if flags & PARENT == 0 { libc::SIGCHLD as u64 } else { 0 },
                     stack: 0,
                     stack_size: 0,
                     tls: 0,
@@ -117,7 +122,8 @@ impl Kernel {
                     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = std::mem::zeroed();
                     libc::sigfillset(&mut all);
                     libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-                    let image = Image { fds, argv: argv.as_ptr(), mask: &before };
+                    let image =
+                        Image { fds, argv: argv.as_ptr(), mask: &before, files: own::inherited_descriptor_limit() };
                     let pid = clone_onto_stack(&clone, execute, &image);
                     libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
                     pid
@@ -195,13 +201,17 @@ impl Kernel {
         IoError::last_os_error()
     }
 
-    /// Executes an open file (a memfd). Returns only on failure.
-    pub fn execve_fd(&self, exe: BorrowedFd<'_>, name: &str) -> IoError {
+    /// Executes an open file (a memfd) under a seccomp filter, which need allow no more than that and what the program does: all that we do
+    /// ourselves comes before. Returns only on failure.
+    pub fn execve_fd(&self, exe: BorrowedFd<'_>, name: &str, filter: &[u8]) -> IoError {
         self.scribe.note("execveat", |a| a.text(name));
         self.scribe.flush();
         let Ok(name) = super::fs::c_string(name) else { return IoError::from_raw_os_error(libc::EINVAL) };
         let argv = [name.as_ptr(), std::ptr::null()];
         let envp: [*const c_char; 1] = [std::ptr::null()];
+        if let Err(e) = Kernel::new(&Scribe::none()).seccomp(filter, 0) {
+            return e.source;
+        }
         // SAFETY: both arrays end in a null pointer and outlive the call.
         unsafe {
             let (argv, envp) = (argv.as_ptr(), envp.as_ptr());
@@ -212,6 +222,16 @@ impl Kernel {
 
     /// Sends a signal; a process that has ended is fine.
     pub fn kill(&self, pidfd: BorrowedFd<'_>, signal: i32, shown: &str) -> SysResult<()> {
+        self.signal(pidfd, signal, 0, shown)
+    }
+
+    /// Sends a signal to the group that a process leads; to the process alone if it leads none, or if the kernel cannot (before 6.9).
+    pub fn kill_group(&self, leader: BorrowedFd<'_>, signal: i32, shown: &str) -> SysResult<()> {
+        let sent = self.signal(leader, signal, SIGNAL_PROCESS_GROUP, shown);
+        sent.or_else(|_| self.signal(leader, signal, 0, shown))
+    }
+
+    fn signal(&self, pidfd: BorrowedFd<'_>, signal: i32, flags: u32, shown: &str) -> SysResult<()> {
         self.op(
             "pidfd_send_signal",
             |a| a.text(shown).text(", ").number(signal as u64),
@@ -219,10 +239,11 @@ impl Kernel {
                 // SAFETY: plain values and no siginfo.
                 let sent = unsafe {
                     let none = std::ptr::null::<libc::siginfo_t>();
-                    libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, 0)
+                    libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, none, flags)
                 };
                 match checked(sent) {
-                    Err(e) if e.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+                    // A group that is none is no news yet.
+                    Err(e) if e.raw_os_error() == Some(libc::ESRCH) && flags == 0 => Ok(()),
                     done => done.map(drop),
                 }
             },
@@ -237,6 +258,8 @@ struct Image {
     argv: *const *const c_char,
     /// Signals that it blocks.
     mask: *const libc::sigset_t,
+    /// Its RLIMIT_NOFILE, where that is not ours.
+    files: Option<libc::rlimit64>,
 }
 
 /// The child's side of [`Kernel::spawn`].
@@ -246,12 +269,15 @@ struct Image {
 unsafe extern "C" fn execute(image: *const Image) -> ! {
     // SAFETY: the parent keeps `image` until this has executed or exited; all calls are async-signal-safe.
     unsafe {
-        let Image { fds: [exe, stdin, stderr], argv, mask } = *image;
+        let Image { fds: [exe, stdin, stderr], argv, mask, files } = *image;
         let envp: [*const c_char; 1] = [std::ptr::null()];
         // dup2 clears close-on-exec; all other descriptors of ours have it set or are closed here.
         if libc::dup2(stdin, 0) == 0 && libc::dup2(stderr, 1) == 1 && libc::dup2(stderr, 2) == 2 {
             libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
             libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut());
+            if let Some(files) = &files {
+                libc::setrlimit64(libc::RLIMIT_NOFILE, files);
+            }
             libc::syscall(libc::SYS_execveat, exe, c"".as_ptr(), argv, envp.as_ptr(), libc::AT_EMPTY_PATH);
         }
         libc::_exit(127);
@@ -310,7 +336,8 @@ unsafe fn clone_onto_stack(
     result
 }
 
-struct ExitOnDrop;
+/// Ends a child that panics, before it unwinds into frames that are its parent's.
+pub(super) struct ExitOnDrop;
 
 impl Drop for ExitOnDrop {
     fn drop(&mut self) {
@@ -322,6 +349,21 @@ impl Drop for ExitOnDrop {
 pub fn exit(code: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(code) }
+}
+
+/// What a child of `parent` does whose namespaces alone are wanted, until it is killed: it holds no descriptor (a lock or a listening
+/// socket would outlive us with it), and ends at the latest with the thread that made it.
+pub fn hold_namespaces(parent: u32) -> Infallible {
+    // SAFETY: only raw system calls, with plain values; the descriptors are the child's own copies.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
+        // The parent may have ended before it could be asked to take us along.
+        while libc::getppid() as u32 == parent {
+            libc::syscall(libc::SYS_ppoll, 0, 0, 0, 0, 0);
+        }
+    }
+    exit(0)
 }
 
 /// Reaps any one child that has ended.
@@ -339,6 +381,23 @@ pub fn watch(pidfd: OwnedFd) -> Result<tokio::io::unix::AsyncFd<OwnedFd>, IoErro
     // SAFETY: the AsyncFd owns the descriptor, whose number therefore stays ours as long as it is registered.
     unsafe { tokio::io::unix::AsyncFd::register_with_interest(pidfd, tokio::io::Interest::READABLE) }
         .map_err(|e| IoError::other(e.to_string()))
+}
+
+/// Waits until a child of ours has ended, and gives its exit code.
+pub fn await_end(pidfd: BorrowedFd<'_>) -> Result<i32, IoError> {
+    loop {
+        // SAFETY: waitid fills `info`, which outlives the call; after a success its status is set.
+        let (done, code) = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            let id = pidfd.as_raw_fd() as libc::id_t;
+            let done = libc::waitid(libc::P_PIDFD, id, &mut info, libc::WEXITED | libc::__WALL);
+            (checked(done.into()), info.si_status())
+        };
+        match done {
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            done => return done.map(|_| code),
+        }
+    }
 }
 
 /// Reaps the child behind a pidfd if it has ended.
@@ -359,7 +418,8 @@ fn ended(status: i32) -> Ended {
 }
 
 fn namespaces(args: Args<'_>, flags: u64) -> Args<'_> {
-    const NAMES: [(u64, &str); 6] = [
+    const NAMES: [(u64, &str); 7] = [
+        (NEWUSER, "user "),
         (NEWNS, "mnt "),
         (NEWPID, "pid "),
         (NEWNET, "net "),
@@ -370,7 +430,49 @@ fn namespaces(args: Args<'_>, flags: u64) -> Args<'_> {
     NAMES.iter().filter(|(bit, _)| flags & bit != 0).fold(args, |args, (_, name)| args.text(name))
 }
 
+/// The PID namespace of the process behind a pidfd. Errors: before Linux 6.11 the kernel does not tell.
+pub fn pid_namespace_of(pidfd: BorrowedFd<'_>) -> Result<OwnedFd, IoError> {
+    /// `_IO(PIDFS_IOCTL_MAGIC, 5)` of linux/pidfd.h.
+    const PIDFD_GET_PID_NAMESPACE: u32 = 0xff05;
+    // SAFETY: takes no argument and gives a new descriptor of ours.
+    let fd = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_PID_NAMESPACE as _, 0) };
+    // SAFETY: as above.
+    checked(fd.into()).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
 /// Opens a namespace of a process (of a child of ours: so its number cannot be somebody else's by now).
 pub fn namespace_of(pid: u32, kind: &str) -> Result<OwnedFd, IoError> {
     Ok(std::fs::File::open(format!("/proc/{pid}/ns/{kind}"))?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::Scribe;
+
+    fn namespaces_held() -> (u32, OwnedFd) {
+        let us = std::process::id();
+        Kernel::new(&Scribe::none()).clone3(NEWUSER, None, "a user namespace", || hold_namespaces(us)).unwrap()
+    }
+
+    #[test]
+    fn who_holds_namespaces_holds_nothing_else_and_ends_with_its_thread() {
+        let (pid, pidfd) = thread::spawn(|| {
+            let (pid, pidfd) = namespaces_held();
+            let open = || std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
+            let begun = Instant::now();
+            while open() > 0 {
+                assert!(begun.elapsed() < Duration::from_secs(10), "it holds {} descriptors", open());
+                thread::yield_now();
+            }
+            (pid, pidfd)
+        })
+        .join()
+        .unwrap();
+        assert_eq!(await_end(pidfd.as_fd()).unwrap(), libc::SIGKILL, "process {pid}");
+    }
 }

@@ -2,11 +2,16 @@
 
 use std::ffi::{CStr, CString};
 use std::io::{Error as IoError, ErrorKind, Result as IoResult};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, renameat, unlinkat};
 use rustix::io::Errno;
+
+use podwright_journal::Scribe;
+
+use super::Kernel;
+use super::quota::{self, Project};
 
 const LIST: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// So often a folder is looked at again that somebody else still fills.
@@ -18,6 +23,20 @@ const ROUNDS: usize = 100;
 /// below `path` itself, and two descriptors and one frame of the stack are enough. (`std::fs::remove_dir_all` takes one of each
 /// for every level.)
 pub fn remove_all(path: &Path) -> IoResult<()> {
+    remove_below(path, |_| match std::fs::remove_dir(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(true),
+        Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => Ok(false),
+        done => done.map(|()| true),
+    })
+}
+
+/// Removes all that is in a folder, as [`remove_all`] does, but not the folder; a missing one is fine.
+pub fn remove_content(path: &Path) -> IoResult<()> {
+    remove_below(path, |root| Ok(names(root)?.is_empty()))
+}
+
+/// Removes what is in a folder until `is_done` says so.
+fn remove_below(path: &Path, is_done: impl Fn(&OwnedFd) -> IoResult<bool>) -> IoResult<()> {
     let root = match openat(CWD, path, LIST, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
@@ -28,10 +47,8 @@ pub fn remove_all(path: &Path) -> IoResult<()> {
         while let Some(name) = left.pop() {
             remove(&root, &name, &mut left, &mut brought_up)?;
         }
-        match std::fs::remove_dir(path) {
-            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => {}
-            done => return done,
+        if is_done(&root)? {
+            return Ok(());
         }
     }
     Err(IoError::from(ErrorKind::DirectoryNotEmpty))
@@ -57,6 +74,13 @@ fn remove(root: &OwnedFd, name: &CStr, left: &mut Vec<CString>, brought_up: &mut
             match renameat(&folder, &inner, root, &above) {
                 Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => continue,
                 Err(Errno::NOENT) => {}
+                // `root` takes nothing of another project; somebody has changed that of the folder. One without a project does.
+                Err(Errno::XDEV) if quota::project(root.as_fd()).is_ok_and(|project| project.inherited) => {
+                    Kernel::new(&Scribe::none())
+                        .set_project(root.as_fd(), Path::new("."), Project::default())
+                        .map_err(|e| e.source)?;
+                    continue;
+                }
                 moved => {
                     moved?;
                     left.push(above);
@@ -99,6 +123,17 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
 
     use super::*;
+
+    #[test]
+    fn a_folder_stays_where_its_content_goes() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("a/b/c")).unwrap();
+        std::fs::write(root.path().join("a/b/file"), "text").unwrap();
+        std::os::unix::fs::symlink(root.path(), root.path().join("link")).unwrap();
+        remove_content(root.path()).unwrap();
+        assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
+        remove_content(&root.path().join("missing")).unwrap();
+    }
 
     #[test]
     fn no_folder_is_too_deep() {

@@ -1,20 +1,27 @@
 //! Terminals.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{Kernel, SysResult, checked, fs::is_ptmx};
+use super::fs::{DEVPTS, is_of, is_ptmx, is_pty};
+use super::{Kernel, SysResult, checked};
 
 impl Kernel {
-    /// A pty pair of the devpts instance at the caller's `/dev/pts`: (master, slave). The master is non-blocking.
-    pub fn open_pty(&self) -> SysResult<(OwnedFd, OwnedFd)> {
+    /// A pty pair of the devpts instance that is mounted at `/dev/pts` of this root, and of nothing else that may be there:
+    /// (master, slave). The master is non-blocking.
+    pub fn open_pty(&self, root: BorrowedFd<'_>) -> SysResult<(OwnedFd, OwnedFd)> {
+        let pts = self.find_plain(root, Path::new("/dev/pts"))?;
         self.op(
             "openpty",
             |a| a.text("/dev/pts/ptmx"),
             || {
-                let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-                let master = rustix::fs::open("/dev/pts/ptmx", flags, Mode::empty())?;
+                let other = || std::io::Error::other("no devpts is mounted at /dev/pts");
+                // Nobody makes or renames a file of a devpts: its ptmx is one.
+                let pts = pts.as_ref().filter(|pts| is_of(pts.as_fd(), DEVPTS)).ok_or_else(other)?;
+                let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+                let master = rustix::fs::openat(pts, "ptmx", flags, Mode::empty())?;
                 if !is_ptmx(master.as_fd()) {
                     return Err(std::io::Error::from_raw_os_error(libc::ENOTTY));
                 }
@@ -28,6 +35,9 @@ impl Kernel {
                     );
                     OwnedFd::from_raw_fd(checked(fd.into())? as i32)
                 };
+                if !is_pty(slave.as_fd()) {
+                    return Err(std::io::Error::from_raw_os_error(libc::ENOTTY));
+                }
                 Ok((master, slave))
             },
         )

@@ -1,5 +1,7 @@
 //! CertificateSigningRequest (certificates.k8s.io/v1).
 
+use std::collections::HashSet;
+
 use base64::Engine;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -81,7 +83,7 @@ fn validate(csr: &Object) -> Vec<Cause> {
     if usages.is_empty() {
         errs.required(&usages.path, "usages must not be empty");
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for usage in usages.items() {
         if !USAGES.contains(&usage.str()) {
             errs.not_supported(&usage.path, usage.str(), USAGES);
@@ -89,7 +91,7 @@ fn validate(csr: &Object) -> Vec<Cause> {
         if seen.contains(&usage.str()) {
             errs.duplicate(&usage.path, usage.str());
         }
-        seen.push(usage.str());
+        seen.insert(usage.str());
     }
     if let Some(n) = seconds.int().filter(|n| *n < MIN_SECONDS) {
         errs.invalid(&seconds.path, n, "may not specify a duration less than 600 seconds (10 minutes)");
@@ -163,7 +165,7 @@ fn validate_status(new: &Object, old: &Object) -> Vec<Cause> {
     let (now, before) = (At::root(&new.0).get("status"), At::root(&old.0).get("status"));
     let conditions = now.get("conditions");
     let has = |at: &At<'_>, name: &str| at.get("conditions").items().any(|c| c.get("type").str() == name);
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for condition in conditions.items() {
         let (name, status) = (condition.get("type"), condition.get("status"));
         if name.is_empty() {
@@ -172,7 +174,7 @@ fn validate_status(new: &Object, old: &Object) -> Vec<Cause> {
         if seen.contains(&name.str()) {
             errs.duplicate(&name.path, name.str());
         }
-        seen.push(name.str());
+        seen.insert(name.str());
         match name.str() {
             "Approved" | "Denied" | "Failed" if status.str() != "True" => {
                 errs.not_supported(&status.path, status.str(), &["True"]);

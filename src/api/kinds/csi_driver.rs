@@ -1,5 +1,7 @@
 //! CSIDriver (storage.k8s.io/v1).
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
@@ -63,13 +65,13 @@ fn validate(driver: &Object) -> Vec<Cause> {
     if policy.is_set() {
         errs.one_of(&policy, &["File", "None", "ReadWriteOnceWithFSType"]);
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for token in spec.get("tokenRequests").items() {
         let (audience, seconds) = (token.get("audience"), token.get("expirationSeconds"));
         if seen.contains(&audience.str()) {
             errs.duplicate(&audience.path, audience.str());
         }
-        seen.push(audience.str());
+        seen.insert(audience.str());
         if let Some(n) = seconds.int() {
             match n {
                 ..600 => errs.invalid(&seconds.path, n, "may not specify a duration less than 10 minutes"),

@@ -1,5 +1,7 @@
 //! CSINode (storage.k8s.io/v1).
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::Value;
 
 use super::{Kind, Strategy, csi_driver};
@@ -19,14 +21,14 @@ pub const KIND: Kind = Kind {
 
 fn validate(node: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for driver in At::root(&node.0).get("spec").get("drivers").items() {
         let (name, id) = (driver.get("name"), driver.get("nodeID"));
         csi_driver::driver_name(&name, &mut errs);
         if seen.contains(&name.str()) {
             errs.duplicate(&name.path, name.str());
         }
-        seen.push(name.str());
+        seen.insert(name.str());
         if id.is_empty() {
             errs.required(&id.path, "");
         }
@@ -46,10 +48,14 @@ fn validate(node: &Object) -> Vec<Cause> {
 fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let (new, old) = (At::root(&new.0).get("spec").get("drivers"), At::root(&old.0).get("spec").get("drivers"));
+    let mut known = HashMap::new();
+    for driver in old.items() {
+        known.entry(driver.get("name").str()).or_insert(driver);
+    }
     for driver in new.items() {
-        let before = old.items().find(|o| o.get("name").value == driver.get("name").value);
+        let before = known.get(driver.get("name").str());
         for field in ["nodeID", "topologyKeys"] {
-            if let Some(before) = &before {
+            if let Some(before) = before {
                 errs.immutable(&driver.get(field), &before.get(field));
             }
         }

@@ -1,12 +1,14 @@
 //! CustomResourceDefinition (apiextensions.k8s.io/v1): the row, and its rules; what it defines are rows too (`custom`).
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
 use crate::api::columns::{self, NAME, text};
 use crate::api::defaults::{each, fill, made, object};
 use crate::api::structural;
-use crate::api::validation::{At, Errors, names, same};
+use crate::api::validation::{At, Errors, names};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
@@ -137,7 +139,7 @@ fn check_names(it: &At<'_>, errs: &mut Errors) {
 }
 
 fn versions(versions: &At<'_>, errs: &mut Errors) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for version in versions.items() {
         let name = version.get("name");
         match name.is_empty() {
@@ -147,7 +149,7 @@ fn versions(versions: &At<'_>, errs: &mut Errors) {
         if seen.contains(&name.str()) {
             errs.invalid(&versions.path, name.str(), "must contain unique version names");
         }
-        seen.push(name.str());
+        seen.insert(name.str());
         let schema = version.get("schema").get("openAPIV3Schema");
         match schema.is_set() {
             true => structural::definition::validate(&schema, errs),
@@ -215,7 +217,8 @@ fn selectable(at: &At<'_>, schema: &At<'_>, errs: &mut Errors) {
     if at.len() > MAX_SELECTABLE {
         errs.too_many(&at.path, at.len(), MAX_SELECTABLE);
     }
-    for (i, field) in at.items().enumerate() {
+    let mut seen = HashSet::new();
+    for field in at.items() {
         let path = field.get("jsonPath");
         let field_type = path.str().strip_prefix('.').and_then(|names| {
             let properties = names.split('.').try_fold(schema.value, |at, name| at["properties"].get(name))?;
@@ -231,7 +234,7 @@ fn selectable(at: &At<'_>, schema: &At<'_>, errs: &mut Errors) {
             }
             None => errs.invalid(&path.path, path.str(), "is an invalid path: does not refer to a valid field"),
         }
-        if at.items().take(i).any(|before| before.get("jsonPath").str() == path.str()) {
+        if !seen.insert(path.str()) {
             errs.duplicate(&path.path, path.str());
         }
     }
@@ -267,9 +270,9 @@ fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
         errs.immutable(&now.get("names").get(field), &before.get("names").get(field));
     }
     // A schema that was let in stays in, whatever its rules may cost.
-    let known: Vec<At<'_>> = before.get("versions").items().map(schema_of).collect();
+    let known: HashSet<&Value> = before.get("versions").items().map(|version| schema_of(version).value).collect();
     for schema in now.get("versions").items().map(schema_of) {
-        if !known.iter().any(|old| same(old.value, schema.value)) {
+        if !known.contains(schema.value) {
             structural::costs::validate(&schema, &mut errs);
         }
     }

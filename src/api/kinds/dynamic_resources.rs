@@ -1,5 +1,7 @@
 //! DeviceClass, ResourceClaim, ResourceClaimTemplate and ResourceSlice (resource.k8s.io/v1).
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::{Kind, Strategy};
@@ -129,14 +131,14 @@ fn validate_template(template: &Object) -> Vec<Cause> {
 }
 
 fn devices(devices: &At<'_>, errs: &mut Errors) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for request in devices.get("requests").items() {
         let name = request.get("name");
         errs.invalid_each(&name.path, name.str(), names::dns1123_label(name.str()));
         if seen.contains(&name.str()) {
             errs.duplicate(&name.path, name.str());
         }
-        seen.push(name.str());
+        seen.insert(name.str());
         let (exactly, first) = (request.get("exactly"), request.get("firstAvailable"));
         match (exactly.is_set(), first.is_empty()) {
             (false, true) => errs.required(&request.path, "exactly one of `exactly` or `firstAvailable` is required"),
@@ -212,14 +214,14 @@ fn validate_slice(slice: &Object) -> Vec<Cause> {
         1 => {}
         _ => errs.invalid(&spec.path, "", "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required, but multiple fields are set"),
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for device in spec.get("devices").items() {
         let name = device.get("name");
         errs.invalid_each(&name.path, name.str(), names::dns1123_label(name.str()));
         if seen.contains(&name.str()) {
             errs.duplicate(&name.path, name.str());
         }
-        seen.push(name.str());
+        seen.insert(name.str());
     }
     errs.0
 }

@@ -1,5 +1,7 @@
 //! EndpointSlice (discovery.k8s.io/v1).
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -111,25 +113,16 @@ pub fn address(at: &At<'_>, errs: &mut Errors) {
 
 /// Addresses that would lead traffic to the node itself, or nowhere.
 fn usable(at: &At<'_>, ip: std::net::IpAddr, errs: &mut Errors) {
-    let link_local = match ip {
-        std::net::IpAddr::V4(ip) => ip.is_link_local(),
-        std::net::IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    };
-    let wrong = match ip {
-        ip if ip.is_unspecified() => "may not be unspecified (0.0.0.0 or ::)",
-        ip if ip.is_loopback() => "may not be in the loopback range (127.0.0.0/8, ::1/128)",
-        _ if link_local => "may not be in the link-local range (169.254.0.0/16, fe80::/10)",
-        ip if ip.is_multicast() => "may not be in the multicast range (224.0.0.0/4, ff00::/10)",
-        _ => return,
-    };
-    errs.invalid(&at.path, at.str(), wrong);
+    if let Some(wrong) = names::special_ip(ip) {
+        errs.invalid(&at.path, at.str(), wrong);
+    }
 }
 
 fn check_ports(list: &At<'_>, errs: &mut Errors) {
     if list.len() > MAX_PORTS {
         errs.too_many(&list.path, list.len(), MAX_PORTS);
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for port in list.items() {
         let name = port.get("name");
         if !name.is_empty() {
@@ -138,7 +131,7 @@ fn check_ports(list: &At<'_>, errs: &mut Errors) {
         if seen.contains(&name.str()) {
             errs.duplicate(&name.path, name.str());
         }
-        seen.push(name.str());
+        seen.insert(name.str());
         errs.one_of(&port.get("protocol"), &["SCTP", "TCP", "UDP"]);
         let number = port.get("port");
         if let Some(n) = number.int() {

@@ -1,5 +1,7 @@
 //! LimitRange.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{Kind, Strategy};
@@ -32,13 +34,13 @@ fn default(range: &mut Object) {
 fn validate(range: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let limits = At::root(&range.0).get("spec").get("limits");
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for limit in limits.items() {
         let kind = limit.get("type");
         if seen.contains(&kind.str()) {
             errs.duplicate(&kind.path, kind.str());
         }
-        seen.push(kind.str());
+        seen.insert(kind.str());
         match kind.str() {
             "Container" | "PersistentVolumeClaim" | "Pod" => {}
             other => errs.invalid_each(&kind.path, other, names::qualified_name(other)),

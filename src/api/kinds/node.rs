@@ -1,5 +1,7 @@
 //! Node.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{Kind, Strategy};
@@ -64,7 +66,7 @@ fn address(node: &Object, of_type: &str) -> String {
 fn validate(node: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let spec = At::root(&node.0).get("spec");
-    let mut seen: Vec<(&str, &str)> = Vec::new();
+    let mut seen: HashSet<(&str, &str)> = HashSet::new();
     for taint in spec.get("taints").items() {
         let (key, value, effect) = (taint.get("key"), taint.get("value"), taint.get("effect"));
         errs.invalid_each(&key.path, key.str(), names::qualified_name(key.str()));
@@ -73,7 +75,7 @@ fn validate(node: &Object) -> Vec<Cause> {
         if seen.contains(&(key.str(), effect.str())) {
             errs.duplicate(&taint.path, taint.value.clone());
         }
-        seen.push((key.str(), effect.str()));
+        seen.insert((key.str(), effect.str()));
     }
     cidrs(&spec, &mut errs);
     errs.0
@@ -111,13 +113,13 @@ fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
 fn validate_status(new: &Object, _old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let status = At::root(&new.0).get("status");
-    let mut seen: Vec<(&str, &str)> = Vec::new();
+    let mut seen: HashSet<(&str, &str)> = HashSet::new();
     for address in status.get("addresses").items() {
         let it = (address.get("type").str(), address.get("address").str());
         if seen.contains(&it) {
             errs.duplicate(&address.path, address.value.clone());
         }
-        seen.push(it);
+        seen.insert(it);
     }
     for field in ["capacity", "allocatable"] {
         pod_rules::resource_list(&status.get(field), &mut errs);

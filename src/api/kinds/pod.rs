@@ -35,6 +35,7 @@ pub const KIND: Kind = Kind {
     strategy: Strategy {
         default,
         prepare_create,
+        prepare_status: rules::status::prepare,
         validate,
         validate_create,
         validate_update,
@@ -76,13 +77,14 @@ fn validate_create(pod: &Object) -> Vec<Cause> {
 
 fn validate_update(new: &Object, old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
+    rules::update::annotations(new, old, &mut errs);
     rules::update::spec(new, old, &mut errs);
     errs.0
 }
 
 fn validate_status(new: &Object, old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
-    rules::update::status(new, old, &mut errs);
+    rules::status::check(new, old, &mut errs);
     errs.0
 }
 

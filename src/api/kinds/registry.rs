@@ -97,7 +97,7 @@ impl Registry {
     /// Takes a definition in as it is now; what is not established defines nothing. `true`: its rows are others than
     /// before.
     pub fn put(&self, definition: &Object) -> bool {
-        match is_established(definition).then(|| self.define(definition)).flatten() {
+        match (is_established(definition) && !is_built_in(definition)).then(|| self.define(definition)).flatten() {
             Some(defined) => self.set(definition.name(), Some(defined)),
             None => self.set(definition.name(), None),
         }
@@ -157,6 +157,15 @@ impl Registry {
         rows.insert(shape, made);
         made
     }
+}
+
+/// Whether a definition has the name of a kind of the table in the same group: its objects would lie in the same place, and
+/// rules about one would be about the other too. Such names are not accepted; here none is served, whoever has said otherwise.
+fn is_built_in(definition: &Object) -> bool {
+    let (group, names) = (&definition.0["spec"]["group"], &definition.0["spec"]["names"]);
+    let mut namesakes = KINDS.iter().filter(|kind| group == kind.group);
+    namesakes
+        .any(|kind| names["plural"] == kind.plural || names["singular"] == kind.singular || names["kind"] == kind.kind)
 }
 
 /// Whether a definition is served: once it was established, it stays so.

@@ -1,5 +1,7 @@
 //! RuntimeClass (node.k8s.io/v1).
 
+use std::collections::HashSet;
+
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, column, text};
 use crate::api::validation::{At, Errors, metadata, names, pod};
@@ -19,13 +21,13 @@ fn validate(class: &Object) -> Vec<Cause> {
     pod::resource_list(&root.get("overhead").get("podFixed"), &mut errs);
     let scheduling = root.get("scheduling");
     metadata::labels(&scheduling.get("nodeSelector"), &mut errs);
-    let mut seen: Vec<&serde_json::Value> = Vec::new();
+    let mut seen: HashSet<&serde_json::Value> = HashSet::new();
     for toleration in scheduling.get("tolerations").items() {
         pod::toleration(&toleration, &mut errs);
         if seen.contains(&toleration.value) {
             errs.duplicate(&toleration.path, toleration.value.clone());
         }
-        seen.push(toleration.value);
+        seen.insert(toleration.value);
     }
     errs.0
 }

@@ -1,5 +1,7 @@
 //! ValidatingAdmissionPolicy and its binding (admissionregistration.k8s.io/v1).
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::{Kind, Strategy};
@@ -189,13 +191,13 @@ fn validate_binding(binding: &Object) -> Vec<Cause> {
     if actions.is_empty() {
         errs.required(&actions.path, "at least one validation action is required");
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for action in actions.items() {
         errs.one_of(&action, &["Audit", "Deny", "Warn"]);
         if seen.contains(&action.str()) {
             errs.duplicate(&action.path, action.str());
         }
-        seen.push(action.str());
+        seen.insert(action.str());
     }
     if seen.contains(&"Deny") && seen.contains(&"Warn") {
         errs.invalid(&actions.path, actions.value.clone(), "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)");

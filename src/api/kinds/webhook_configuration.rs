@@ -1,5 +1,7 @@
 //! ValidatingWebhookConfiguration and MutatingWebhookConfiguration (admissionregistration.k8s.io/v1).
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::{Kind, Strategy};
@@ -65,13 +67,13 @@ fn validate_mutating(configuration: &Object) -> Vec<Cause> {
 
 fn check(configuration: &Object, mutating: bool) -> Vec<Cause> {
     let mut errs = Errors::default();
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for webhook in At::root(&configuration.0).get("webhooks").items() {
         let name = webhook.get("name");
         if seen.contains(&name.str()) {
             errs.duplicate(&name.path, name.str());
         }
-        seen.push(name.str());
+        seen.insert(name.str());
         check_webhook(&webhook, mutating, &mut errs);
     }
     errs.0

@@ -1,5 +1,7 @@
 //! `metadata.managedFields` as it is written: one entry for each manager, operation, version and subresource.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use super::set::Set;
@@ -102,7 +104,7 @@ impl Managed {
     /// Puts the oldest updaters together where there are too many, and the entries in upstream's order.
     pub fn finish(&mut self) {
         let order = |e: &Entry| (e.who.operation, e.time.clone(), e.who.manager.clone(), e.who.subresource.clone());
-        self.0.sort_by_key(order);
+        self.0.sort_by_cached_key(order);
         let updaters = self.0.iter().filter(|e| e.who.operation == Operation::Update).count();
         if updaters <= MAX_UPDATERS {
             return;
@@ -111,18 +113,23 @@ impl Managed {
             .into_iter()
             .partition(|e| e.who.operation == Operation::Update && e.who.subresource.is_empty());
         let surplus = (updaters - MAX_UPDATERS + 1).min(many.len());
+        // They differ in nothing but the version, so one of each is left.
+        let mut ancient: BTreeMap<String, Entry> = BTreeMap::new();
         for old in many.drain(..surplus) {
-            let who = Who { manager: ANCIENT.into(), ..old.who };
-            match rest.iter_mut().find(|e| e.who.is(&who)) {
+            match ancient.get_mut(&old.who.api_version) {
                 Some(entry) => {
                     entry.set = std::mem::take(&mut entry.set).union(&old.set);
                     entry.time = old.time;
                 }
-                None => rest.push(Entry { who, time: old.time, set: old.set }),
+                None => {
+                    let who = Who { manager: ANCIENT.into(), ..old.who };
+                    ancient.insert(who.api_version.clone(), Entry { who, time: old.time, set: old.set });
+                }
             }
         }
+        rest.extend(ancient.into_values());
         rest.extend(many);
-        rest.sort_by_key(order);
+        rest.sort_by_cached_key(order);
         self.0 = rest;
     }
 

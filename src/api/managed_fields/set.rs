@@ -20,7 +20,7 @@ pub struct Node {
 impl Node {
     pub const LEAF: Node = Node { member: true, below: Set(BTreeMap::new()) };
 
-    fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         !self.member && self.below.is_empty()
     }
 }

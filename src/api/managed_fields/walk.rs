@@ -1,6 +1,8 @@
 //! Walks over values by their schema: the fields that a value has, those that differ between two, the merge of two, and
 //! a value without some of its fields. Upstream: structured-merge-diff.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use super::element;
@@ -181,21 +183,9 @@ impl Comparison {
     }
 }
 
-/// One step of the path to a value; the element is built only where something differs.
-enum Step<'a> {
-    Field(&'a str),
-    Item(Box<str>),
-}
-
-/// A comparison under way.
-struct Compare<'a> {
-    path: Vec<Step<'a>>,
-    out: Comparison,
-}
-
 /// What differs; without an old object, everything is new.
 pub fn compare(schema: &Struct, scope: Scope, old: Option<&Object>, new: &Object) -> Comparison {
-    let mut walk = Compare { path: Vec::new(), out: Comparison::default() };
+    let mut all = Change::default();
     let shape = Shape::Struct(schema);
     for name in union_of_keys(old.map(|o| &o.0), Some(&new.0)) {
         let (before, now) = (old.and_then(|o| o.0.get(name)), new.0.get(name));
@@ -203,23 +193,20 @@ pub fn compare(schema: &Struct, scope: Scope, old: Option<&Object>, new: &Object
             continue;
         }
         if name != "metadata" {
-            walk.at(Step::Field(name), shape.field(name), before, now);
+            all.put(Step::Field(name), change(Step::Field(name), shape.field(name), before, now));
             continue;
         }
-        walk.path.push(Step::Field(name));
+        let mut metadata = Change::default();
         let place = shape.field(name).shape();
         for name in union_of_keys(before, now).filter(|name| !UNMANAGED.contains(name)) {
-            walk.at(
-                Step::Field(name),
-                place.field(name),
-                before.and_then(|v| v.get(name)),
-                now.and_then(|v| v.get(name)),
-            );
+            let (before, now) = (before.and_then(|v| v.get(name)), now.and_then(|v| v.get(name)));
+            metadata.put(Step::Field(name), change(Step::Field(name), place.field(name), before, now));
         }
-        walk.path.pop();
+        all.put(Step::Field(name), metadata);
     }
-    let Comparison { added, modified, removed } = walk.out;
-    Comparison { added: scope.narrowed(added), modified: scope.narrowed(modified), removed: scope.narrowed(removed) }
+    let Change { added, modified, removed } = all;
+    let of = |node: Node| scope.narrowed(node.below);
+    Comparison { added: of(added), modified: of(modified), removed: of(removed) }
 }
 
 fn union_of_keys<'a>(a: Option<&'a Value>, b: Option<&'a Value>) -> impl Iterator<Item = &'a str> {
@@ -243,67 +230,103 @@ const ALWAYS_THERE: &[&str] = &[
     "loadBalancer",
 ];
 
-impl<'a> Compare<'a> {
-    fn at(&mut self, step: Step<'a>, place: Place<'_>, old: Option<&'a Value>, new: Option<&'a Value>) {
-        if old == new {
-            return;
+/// One step of the path to a value; the element is built only where something differs.
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    Field(&'a str),
+    Item(&'a str),
+}
+
+/// What differs at a place and below it.
+#[derive(Default)]
+struct Change {
+    added: Node,
+    modified: Node,
+    removed: Node,
+}
+
+impl Change {
+    /// Adds what differs one step below.
+    fn put(&mut self, step: Step<'_>, of: Change) {
+        let pairs = [(&mut self.added, of.added), (&mut self.modified, of.modified), (&mut self.removed, of.removed)];
+        for (own, node) in pairs.into_iter().filter(|(_, node)| !node.is_empty()) {
+            let element = match step {
+                Step::Field(name) => element::field(name),
+                Step::Item(element) => element.into(),
+            };
+            own.below.put(element, node);
         }
-        self.path.push(step);
-        let shape = place.shape();
-        let leaf = is_empty(old) && is_empty(new);
-        match &shape {
-            Shape::Struct(_) | Shape::Map(_) if !leaf => {
-                for name in union_of_keys(old, new) {
-                    let (before, now) = (old.and_then(|v| v.get(name)), new.and_then(|v| v.get(name)));
-                    self.at(Step::Field(name), shape.field(name), before, now);
-                }
-                self.container(old, new);
-            }
-            Shape::List(list) if !leaf => {
-                self.items(list, old, new);
-                self.container(old, new);
-            }
-            _ => match (old, new) {
-                (None, _) => insert(&self.path, &mut self.out.added),
-                (_, None) => insert(&self.path, &mut self.out.removed),
-                _ => insert(&self.path, &mut self.out.modified),
-            },
-        }
-        self.path.pop();
     }
 
     /// A struct, map or list that is new or gone is so itself, beside what is in it.
-    fn container(&mut self, old: Option<&Value>, new: Option<&Value>) {
-        let silent = matches!(self.path.last(), Some(Step::Field(name)) if ALWAYS_THERE.contains(name));
+    fn container(&mut self, step: Step<'_>, old: Option<&Value>, new: Option<&Value>) {
+        let silent = matches!(step, Step::Field(name) if ALWAYS_THERE.contains(&name));
         match (old, new) {
-            (None, Some(_)) if !silent => insert(&self.path, &mut self.out.added),
-            (Some(_), None) => insert(&self.path, &mut self.out.removed),
+            (None, Some(_)) if !silent => self.added.member = true,
+            (Some(_), None) => self.removed.member = true,
             _ => {}
-        }
-    }
-
-    fn items(&mut self, list: &List, old: Option<&'a Value>, new: Option<&'a Value>) {
-        let all = |value: Option<&'a Value>| -> Vec<(Box<str>, &'a Value)> {
-            let items = value.and_then(Value::as_array).into_iter().flatten();
-            items.filter_map(|item| Some((element::item(list, item)?, item))).collect()
-        };
-        let (before, now) = (all(old), all(new));
-        let find =
-            |list: &[(Box<str>, &'a Value)], wanted: &str| list.iter().find(|(e, _)| **e == *wanted).map(|(_, v)| *v);
-        for (element, value) in &now {
-            self.at(Step::Item(element.clone()), Place::of(&list.item), find(&before, element), Some(value));
-        }
-        for (element, value) in before.iter().filter(|(element, _)| find(&now, element).is_none()) {
-            self.at(Step::Item(element.clone()), Place::of(&list.item), Some(value), None);
         }
     }
 }
 
-fn insert(path: &[Step<'_>], set: &mut Set) {
-    set.insert(path.iter().map(|step| match step {
-        Step::Field(name) => element::field(name),
-        Step::Item(element) => element.clone(),
-    }));
+/// What differs between two values at the place that `step` leads to.
+fn change(step: Step<'_>, place: Place<'_>, old: Option<&Value>, new: Option<&Value>) -> Change {
+    let mut out = Change::default();
+    if old == new {
+        return out;
+    }
+    let shape = place.shape();
+    let leaf = is_empty(old) && is_empty(new);
+    match &shape {
+        Shape::Struct(_) | Shape::Map(_) if !leaf => {
+            for name in union_of_keys(old, new) {
+                let (before, now) = (old.and_then(|v| v.get(name)), new.and_then(|v| v.get(name)));
+                out.put(Step::Field(name), change(Step::Field(name), shape.field(name), before, now));
+            }
+            out.container(step, old, new);
+        }
+        Shape::List(list) if !leaf => {
+            items_change(&mut out, list, old, new);
+            out.container(step, old, new);
+        }
+        _ => match (old, new) {
+            (None, _) => out.added = Node::LEAF,
+            (_, None) => out.removed = Node::LEAF,
+            _ => out.modified = Node::LEAF,
+        },
+    }
+    out
+}
+
+fn items_change(out: &mut Change, list: &List, old: Option<&Value>, new: Option<&Value>) {
+    let (before, now) = (items_of(list, old), items_of(list, new));
+    let mut at = |element: &str, before, now| {
+        let step = Step::Item(element);
+        out.put(step, change(step, Place::of(&list.item), before, now));
+    };
+    let first = first_of_each(&before);
+    for (element, value) in &now {
+        at(element, first.get(&**element).copied(), Some(value));
+    }
+    let first = first_of_each(&now);
+    for (element, value) in before.iter().filter(|(element, _)| !first.contains_key(&**element)) {
+        at(element, Some(value), None);
+    }
+}
+
+/// The items of a list that have an element.
+fn items_of<'a>(list: &List, value: Option<&'a Value>) -> Vec<(Box<str>, &'a Value)> {
+    let items = value.and_then(Value::as_array).into_iter().flatten();
+    items.filter_map(|item| Some((element::item(list, item)?, item))).collect()
+}
+
+/// Of items with the same element the first.
+fn first_of_each<'a>(items: &'a [(Box<str>, &'a Value)]) -> HashMap<&'a str, &'a Value> {
+    let mut first = HashMap::with_capacity(items.len());
+    for (element, value) in items {
+        first.entry(&**element).or_insert(*value);
+    }
+    first
 }
 
 /// The live object with the manifest merged in.
@@ -328,8 +351,9 @@ fn merged(shape: Shape<'_>, live: Option<&Value>, config: &Value) -> Value {
                 _ => &[],
             };
             let keys = Keys(keys, Some(list));
+            let live_items = keys.index(live);
             let item = |item: &Value| {
-                let live = keys.find(live, item).map(|at| &live[at]);
+                let live = live_items.find(item).map(|at| &live[at]);
                 merged(Place::of(&list.item).shape(), live, item)
             };
             Value::Array(woven(live, config, keys, item))
@@ -341,20 +365,25 @@ fn merged(shape: Shape<'_>, live: Option<&Value>, config: &Value) -> Value {
 /// The items of both lists: the manifest's in its order, and what only the live list has at its place before the next
 /// item that both have.
 fn woven(live: &[Value], config: &[Value], keys: Keys<'_>, item: impl Fn(&Value) -> Value) -> Vec<Value> {
+    let (live_items, config_items) = (keys.index(live), keys.index(config));
+    // Of each place in the manifest's list the next one, from there on, whose item is live too.
+    let mut next_shared = vec![None; config.len() + 1];
+    for (at, own) in config.iter().enumerate().rev() {
+        next_shared[at] = if live_items.has(own) { Some(at) } else { next_shared[at + 1] };
+    }
     let mut all = Vec::with_capacity(live.len().max(config.len()));
     let (mut l, mut c) = (0, 0);
     while l < live.len() || c < config.len() {
         if let Some(own) = live.get(l) {
-            match keys.find(config, own) {
+            match config_items.find(own) {
                 None => {
                     all.push(own.clone());
                     l += 1;
                     continue;
                 }
                 Some(at) => {
-                    let next_shared = (c..config.len()).find(|i| keys.find(live, &config[*i]).is_some());
                     // One whose turn in the manifest is over, or comes later.
-                    if next_shared != Some(at) {
+                    if next_shared[c] != Some(at) {
                         l += 1;
                         continue;
                     }
@@ -455,7 +484,7 @@ fn checked(shape: Shape<'_>, value: &Value, path: &mut String) -> Result<(), Str
             }
         }
         (Shape::List(list), Value::Array(items)) => {
-            let mut seen: Vec<Box<str>> = Vec::with_capacity(items.len());
+            let mut seen: HashSet<Box<str>> = HashSet::with_capacity(items.len());
             for (i, item) in items.iter().enumerate() {
                 let Some(element) = element::item(list, item) else {
                     let missing = list.kind.keys().iter().find(|key| item[**key].is_null()).unwrap_or(&"");
@@ -465,10 +494,9 @@ fn checked(shape: Shape<'_>, value: &Value, path: &mut String) -> Result<(), Str
                     ));
                 };
                 let shown = element::shown(&element);
-                if seen.contains(&element) {
+                if !seen.insert(element) {
                     return Err(format!("{path}: duplicate entries for key {shown}"));
                 }
-                seen.push(element);
                 path.push_str(&shown);
                 checked(Place::of(&list.item).shape(), item, path)?;
                 path.truncate(start);

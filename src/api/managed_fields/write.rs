@@ -1,5 +1,7 @@
 //! What a write does to the managers of an object: a plain one takes fields, an apply merges, conflicts and lets go.
 
+use std::collections::{BTreeMap, HashSet};
+
 use serde_json::Value;
 
 use super::BEFORE_FIRST_APPLY;
@@ -160,15 +162,15 @@ impl Apply<'_> {
     }
 
     /// The paths of the fields that a client-side apply set last and nobody has changed since.
-    fn by_last_applied(&self, live: &Object) -> Vec<String> {
+    fn by_last_applied(&self, live: &Object) -> HashSet<String> {
         let text = live.annotation(LAST_APPLIED).unwrap_or("");
-        let Ok(last) = serde_json::from_str::<Value>(text).map(Object) else { return Vec::new() };
+        let Ok(last) = serde_json::from_str::<Value>(text).map(Object) else { return HashSet::new() };
         if last.api_version() != self.who.api_version {
-            return Vec::new();
+            return HashSet::new();
         }
         let changed = walk::compare(self.schema, self.scope, Some(&last), live);
         let differs = changed.modified.union(&changed.added).union(&changed.removed);
-        walk::fields(self.schema, self.scope, &last).difference(&differs).paths()
+        walk::fields(self.schema, self.scope, &last).difference(&differs).paths().into_iter().collect()
     }
 }
 
@@ -186,13 +188,14 @@ pub fn refusal(conflicts: &[Conflict]) -> Status {
     let message = match conflicts {
         [one] => format!("Apply failed with 1 conflict: conflict with {}: {}", one.manager, one.path),
         many => {
-            let mut managers: Vec<&str> = many.iter().map(|c| c.manager.as_str()).collect();
-            managers.sort_unstable();
-            managers.dedup();
+            let mut of_managers: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+            for conflict in many {
+                of_managers.entry(&conflict.manager).or_default().push(&conflict.path);
+            }
             let mut lines = Vec::new();
-            for manager in managers {
+            for (manager, paths) in of_managers {
                 lines.push(format!("conflicts with {manager}:"));
-                lines.extend(many.iter().filter(|c| c.manager == manager).map(|c| format!("- {}", c.path)));
+                lines.extend(paths.into_iter().map(|path| format!("- {path}")));
             }
             format!("Apply failed with {} conflicts: {}", many.len(), lines.join("\n"))
         }

@@ -72,19 +72,11 @@ fn sorted(value: &Value) -> Value {
 fn merge_struct(schema: Option<&Struct>, last: &Value, new: &Value, live: &Value, retain_keys: bool) -> Value {
     let (Some(new), Some(live)) = (new.as_object(), live.as_object()) else { return pruned(new) };
     let mut out = live.clone();
-    for key in last.as_object().into_iter().flatten().map(|(key, _)| key) {
-        if new.get(key).is_none_or(Value::is_null) {
-            out.shift_remove(key);
-        }
-    }
-    if retain_keys {
-        out.retain(|key, _| new.contains_key(key));
-    }
-    for (key, value) in new {
-        if value.is_null() {
-            out.shift_remove(key);
-            continue;
-        }
+    out.retain(|key, _| match new.get(key) {
+        None => !retain_keys && last.get(key).is_none(),
+        Some(value) => !value.is_null(),
+    });
+    for (key, value) in new.iter().filter(|(_, value)| !value.is_null()) {
         let field = schema.and_then(|s| s.field(key));
         let merged = match live.get(key) {
             Some(before) if !before.is_null() => merge_field(field, &last[key], value, before),
@@ -117,17 +109,18 @@ fn merge_list(list: &List, last: &Value, new: &[Value], live: &[Value], retain_k
     // The keys of server-side apply, not the one merge key: two ports may have one number and two protocols.
     let keys = Keys(list.kind.keys(), Some(list));
     let last = last.as_array().map(Vec::as_slice).unwrap_or_default();
+    let (of_last, of_new, of_live) = (keys.index(last), keys.index(new), keys.index(live));
     let mut merged = Vec::with_capacity(new.len());
     for value in new {
-        merged.push(match keys.find(live, value) {
+        merged.push(match of_live.find(value) {
             Some(at) => {
-                let applied = keys.find(last, value).map_or(&Value::Null, |i| &last[i]);
+                let applied = of_last.find(value).map_or(&Value::Null, |i| &last[i]);
                 merge_value(Some(&list.item), applied, value, &live[at], retain_keys)
             }
             None => pruned(value),
         });
     }
-    let kept = live.iter().filter(|v| keys.find(new, v).is_none() && keys.find(last, v).is_none());
+    let kept = live.iter().filter(|v| !of_new.has(v) && !of_last.has(v));
     merged.extend(kept.cloned());
     Value::Array(arrange(merged, new, live, keys))
 }

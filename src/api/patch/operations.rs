@@ -14,6 +14,9 @@ use crate::api::object::{MAX_NESTED, nests_within};
 const MAX_OPERATIONS: usize = 10_000;
 const MAX_COPIED: usize = 3 << 20;
 
+/// How many items of lists all operations together may move: each that adds at or takes from a list's begin moves all of it.
+const MAX_MOVED: usize = 20_000_000;
+
 /// `target` with the patch applied. A patch that is no patch is a BadRequest, one that does not fit is Invalid, as upstream
 /// has it.
 pub fn json(target: &Value, patch: &Value) -> Result<Value, Status> {
@@ -26,7 +29,7 @@ pub fn json(target: &Value, patch: &Value) -> Result<Value, Status> {
         let why = format!("the server rejected our request due to an error in our request: {why}");
         Status::failure(422, "Invalid", why)
     };
-    let (mut out, mut copied) = (target.clone(), 0);
+    let (mut out, mut copied, mut moved) = (target.clone(), 0, 0);
     for (number, operation) in operations.0.into_iter().enumerate() {
         let operation = with_counted_indices(operation, &out);
         if tests_for_absence(&operation, &out) {
@@ -39,6 +42,10 @@ pub fn json(target: &Value, patch: &Value) -> Result<Value, Status> {
                 return Err(refused(format!("{why} {copied}, exceeding the limit {MAX_COPIED}")));
             }
         }
+        moved += moves(&operation, &out);
+        if moved > MAX_MOVED {
+            return Err(refused(format!("its operations move more than {MAX_MOVED} items of lists")));
+        }
         // Nothing is undone where it fails, which may panic: the outcome is thrown away then.
         json_patch::patch_unsafe(&mut out, &[operation]).map_err(|mut why| {
             why.operation = number;
@@ -49,6 +56,22 @@ pub fn json(target: &Value, patch: &Value) -> Result<Value, Status> {
         return Err(refused(format!("the outcome is nested more than {MAX_NESTED} levels deep")));
     }
     Ok(out)
+}
+
+/// How many items of lists an operation moves at most.
+fn moves(operation: &PatchOperation, document: &Value) -> usize {
+    let of_list = |path: &Pointer| {
+        let parent = path.parent().and_then(|parent| document.pointer(parent.as_str()));
+        let end = path.last().is_some_and(|last| last.encoded() == "-");
+        parent.and_then(Value::as_array).filter(|_| !end).map_or(0, Vec::len)
+    };
+    match operation {
+        PatchOperation::Add(add) => of_list(&add.path),
+        PatchOperation::Remove(remove) => of_list(&remove.path),
+        PatchOperation::Copy(copy) => of_list(&copy.path),
+        PatchOperation::Move(moved) => of_list(&moved.from) + of_list(&moved.path),
+        PatchOperation::Replace(_) | PatchOperation::Test(_) => 0,
+    }
 }
 
 /// Whether the operation expects null of a key that its map does not have.

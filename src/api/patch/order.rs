@@ -1,5 +1,6 @@
 //! Which items of two lists are the same thing, and in which order a merged list comes.
 
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use serde_json::Value;
@@ -11,15 +12,30 @@ use crate::api::schema::List;
 #[derive(Clone, Copy)]
 pub struct Keys<'a>(pub &'a [&'a str], pub Option<&'a List>);
 
-impl Keys<'_> {
-    pub fn same(self, a: &Value, b: &Value) -> bool {
-        if self.0.is_empty() {
-            return a == b;
+impl<'a> Keys<'a> {
+    /// What tells an item apart.
+    fn of<'v>(self, item: &'v Value) -> Vec<&'v Value>
+    where
+        'a: 'v,
+    {
+        match self.0 {
+            [] => vec![item],
+            keys => keys.iter().map(|key| self.part(item, key)).collect(),
         }
-        self.0.iter().all(|key| self.part(a, key) == self.part(b, key))
     }
+
+    fn same(self, a: &Value, b: &Value) -> bool {
+        match self.0 {
+            [] => a == b,
+            keys => keys.iter().all(|key| self.part(a, key) == self.part(b, key)),
+        }
+    }
+
     /// A key's value. The protocol of a port may be left out, and is TCP then.
-    fn part<'v>(&'v self, item: &'v Value, key: &str) -> &'v Value {
+    fn part<'v>(self, item: &'v Value, key: &str) -> &'v Value
+    where
+        'a: 'v,
+    {
         static TCP: LazyLock<Value> = LazyLock::new(|| Value::from("TCP"));
         match &item[key] {
             Value::Null if key == "protocol" => &TCP,
@@ -27,19 +43,55 @@ impl Keys<'_> {
             value => value,
         }
     }
-    pub fn find(self, list: &[Value], item: &Value) -> Option<usize> {
-        list.iter().position(|other| self.same(other, item))
+
+    /// The list for look-ups by key.
+    pub fn index<'v>(self, list: &'v [Value]) -> Index<'v>
+    where
+        'a: 'v,
+    {
+        let mut first = HashMap::new();
+        if list.len() > Index::FEW {
+            first.reserve(list.len());
+            for (place, item) in list.iter().enumerate() {
+                first.entry(self.of(item)).or_insert(place);
+            }
+        }
+        Index { keys: self, list, first }
+    }
+}
+
+/// A list whose items are found by their keys, at the same cost however long it is: who writes a list chooses its length.
+pub struct Index<'v> {
+    keys: Keys<'v>,
+    list: &'v [Value],
+    /// The first item with each key; empty where the list is so short that looking through it costs less.
+    first: HashMap<Vec<&'v Value>, usize>,
+}
+
+impl Index<'_> {
+    const FEW: usize = 8;
+
+    /// The place of the first item with the keys of this one.
+    pub fn find(&self, item: &Value) -> Option<usize> {
+        match self.first.is_empty() {
+            true => self.list.iter().position(|other| self.keys.same(other, item)),
+            false => self.first.get(&self.keys.of(item)).copied(),
+        }
+    }
+
+    pub fn has(&self, item: &Value) -> bool {
+        self.find(item).is_some()
     }
 }
 
 /// Sorts `merged`: the items that `wanted` names in its order, the others in `before`'s order, the two woven together by
 /// `before`'s order; what is new stays beside its neighbours in `wanted`, as upstream has it.
 pub fn arrange(merged: Vec<Value>, wanted: &[Value], before: &[Value], keys: Keys<'_>) -> Vec<Value> {
-    let place = |item: &Value| keys.find(before, item);
-    let rank = |item: &Value| keys.find(wanted, item);
-    let (mut named, mut others): (Vec<Value>, Vec<Value>) = merged.into_iter().partition(|i| rank(i).is_some());
-    named.sort_by_key(rank);
-    others.sort_by_key(place);
+    let (before, wanted) = (keys.index(before), keys.index(wanted));
+    let place = |item: &Value| before.find(item);
+    let (mut named, mut others): (Vec<Value>, Vec<Value>) = merged.into_iter().partition(|item| wanted.has(item));
+    named.sort_by_cached_key(|item| wanted.find(item));
+    others.sort_by_cached_key(place);
     let mut out = Vec::with_capacity(named.len() + others.len());
     let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
     loop {

@@ -2,6 +2,8 @@
 //!
 //! <https://github.com/kubernetes/community/blob/master/contributors/devel/sig-api-machinery/strategic-merge-patch.md>
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use super::order::{Keys, arrange};
@@ -38,23 +40,17 @@ fn merge_map(
             delete_from(&mut target, field, value)?;
         }
     }
-    for (key, value) in patch.iter().filter(|(key, _)| !key.starts_with('$')) {
-        if value.is_null() {
-            target.shift_remove(key);
-            continue;
-        }
+    target.retain(|key, _| key.starts_with('$') || !patch.get(key).is_some_and(Value::is_null));
+    for (key, value) in patch.iter().filter(|(key, value)| !key.starts_with('$') && !value.is_null()) {
         let field = schema.and_then(|s| s.field(key));
-        let before = target.shift_remove_with_place(key);
-        let (place, before) = before.map_or((None, None), |(i, v)| (Some(i), Some(v)));
+        // What is merged keeps its place.
+        let before = target.get_mut(key).map(Value::take);
         let order = patch.get(&format!("{SET_ORDER}{key}"));
         let merged = match field {
             Some(field) if field.replace => cleaned_value(value.clone()),
             _ => merge_value(field.map(|f| &f.of), before, value, order)?,
         };
-        match place {
-            Some(i) => target.shift_insert(i, key.clone(), merged),
-            None => target.insert(key.clone(), merged),
-        };
+        target.insert(key.clone(), merged);
     }
     // An order may come alone, for a list whose items did not change.
     for (key, order) in patch {
@@ -66,17 +62,6 @@ fn merge_map(
         }
     }
     Ok(target)
-}
-
-/// Removal that remembers where the entry was, so that a changed field keeps its place.
-trait RemoveWithPlace {
-    fn shift_remove_with_place(&mut self, key: &str) -> Option<(usize, Value)>;
-}
-impl RemoveWithPlace for Map<String, Value> {
-    fn shift_remove_with_place(&mut self, key: &str) -> Option<(usize, Value)> {
-        let place = self.keys().position(|k| k == key)?;
-        Some((place, self.shift_remove(key)?))
-    }
 }
 
 fn merge_key(of: &Type) -> Option<&'static str> {
@@ -125,21 +110,16 @@ fn merge_list(
     patch: &[Value],
     order: Option<&Value>,
 ) -> Result<Value, Status> {
-    let mut merged = before.clone();
-    if key.is_empty() {
-        for value in patch.iter().filter(|v| !v.is_null()) {
-            if !merged.contains(value) {
-                merged.push(value.clone());
-            }
-        }
+    let merged = if key.is_empty() {
+        let mut seen: HashSet<&Value> = before.iter().collect();
+        let new = patch.iter().filter(|v| !v.is_null() && seen.insert(v));
+        before.iter().chain(new).cloned().collect()
     } else if patch.iter().any(|p| p[PATCH] == "replace") {
         let kept = patch.iter().filter(|p| p.get(PATCH).is_none());
         return Ok(Value::Array(kept.map(|p| cleaned_value(p.clone())).collect()));
     } else {
-        for change in patch {
-            merge_item(item, key, &mut merged, change)?;
-        }
-    }
+        merge_items(item, key, &before, patch)?
+    };
     let own = Value::Array(patch.to_vec());
     if let Some(order) = order {
         check_order(patch, order, key)?;
@@ -147,24 +127,37 @@ fn merge_list(
     Ok(Value::Array(in_order(merged, order.unwrap_or(&own), &before, key)))
 }
 
-/// One item of a patch's list: deleted, merged into the item with its key, or added.
-fn merge_item(item: &Type, key: &str, merged: &mut Vec<Value>, change: &Value) -> Result<(), Status> {
-    let keys = [key];
-    let keys = Keys(&keys, None);
-    if change[key].is_null() {
-        let why = format!("map: {change} does not contain declared merge key: {key}");
-        return Err(Status::failure(422, "Invalid", why));
+/// The items of a list with a patch's: each is deleted, merged into the item with its key, or added.
+fn merge_items(item: &Type, key: &str, before: &[Value], patch: &[Value]) -> Result<Vec<Value>, Status> {
+    let mut merged: Vec<Option<Value>> = before.iter().cloned().map(Some).collect();
+    let mut places: HashMap<&Value, Vec<usize>> = HashMap::with_capacity(before.len());
+    for (place, item) in before.iter().enumerate() {
+        places.entry(&item[key]).or_default().push(place);
     }
-    let is_it = |v: &Value| keys.same(v, change);
-    match change.get(PATCH).map(|d| d.as_str().unwrap_or("")) {
-        Some("delete") => merged.retain(|v| !is_it(v)),
-        Some("merge") | None => match merged.iter_mut().find(|v| is_it(v)) {
-            Some(found) => *found = merge_value(Some(item), Some(found.take()), change, None)?,
-            None => merged.push(merge_value(Some(item), None, change, None)?),
-        },
-        Some(other) => return Err(unknown_directive(other)),
+    for change in patch {
+        if change[key].is_null() {
+            let why = format!("map: {change} does not contain declared merge key: {key}");
+            return Err(Status::failure(422, "Invalid", why));
+        }
+        let found = places.entry(&change[key]).or_default();
+        match change.get(PATCH).map(|d| d.as_str().unwrap_or("")) {
+            Some("delete") => found.drain(..).for_each(|place| merged[place] = None),
+            Some("merge") | None => {
+                let place = found.first().copied();
+                let old = place.and_then(|place| merged[place].take());
+                let new = Some(merge_value(Some(item), old, change, None)?);
+                match place {
+                    Some(place) => merged[place] = new,
+                    None => {
+                        found.push(merged.len());
+                        merged.push(new);
+                    }
+                }
+            }
+            Some(other) => return Err(unknown_directive(other)),
+        }
     }
-    Ok(())
+    Ok(merged.into_iter().flatten().collect())
 }
 
 /// A patch that says an order has its own items in it.
@@ -173,7 +166,8 @@ fn check_order(patch: &[Value], order: &Value, key: &str) -> Result<(), Status> 
     let keys = Keys(if key.is_empty() { &[] } else { &one }, None);
     let list = order.as_array().map(Vec::as_slice).unwrap_or_default();
     let kept = patch.iter().filter(|p| p[PATCH] != "delete");
-    let places: Vec<Option<usize>> = kept.map(|p| keys.find(list, p)).collect();
+    let list = keys.index(list);
+    let places: Vec<Option<usize>> = kept.map(|p| list.find(p)).collect();
     if places.iter().all(Option::is_some) && places.is_sorted() {
         return Ok(());
     }
@@ -196,7 +190,8 @@ fn retain(target: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result
     let Some(keys) = keys.as_array() else {
         return Err(Status::bad_request("invalid patch format of retainKeys: it is not a list"));
     };
-    let named = |key: &String| keys.iter().any(|k| k.as_str() == Some(key.as_str()));
+    let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
+    let named = |key: &String| keys.contains(key.as_str());
     if patch.iter().any(|(key, value)| !key.starts_with('$') && !value.is_null() && !named(key)) {
         return Err(Status::bad_request("the retainKeys list does not contain all keys of the patch"));
     }
@@ -209,6 +204,7 @@ fn delete_from(target: &mut Map<String, Value>, field: &str, values: &Value) -> 
         return Err(Status::bad_request("invalid patch format of primitive list: it is not a list"));
     };
     if let Some(Value::Array(items)) = target.get_mut(field) {
+        let values: HashSet<&Value> = values.iter().collect();
         items.retain(|item| !values.contains(item));
     }
     Ok(())

@@ -1,13 +1,17 @@
 //! Strict decoding: a JSON tree checked against a kind's schema, brought into the form that upstream would write.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
 use super::{Struct, Type, metadata};
 use crate::api::request::FieldValidation;
 use crate::api::structural::{self, prune};
-use crate::api::{Kind, Object, Status, quantity::Quantity};
+use crate::api::{Kind, Object, Status, field_path, quantity::Quantity};
+
+/// How many unknown fields are told of one object, as upstream limits them.
+pub const MAX_UNKNOWN: usize = 100;
 
 /// As `Kind::decode`.
 pub fn object(kind: &Kind, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {
@@ -93,20 +97,11 @@ impl<'a> Place<'a> {
 
     /// `spec.containers[0].image`
     fn shown(&self) -> String {
-        let mut out = String::new();
-        for step in self.steps() {
-            match step {
-                Step::Root => {}
-                Step::Index(i) => out.push_str(&format!("[{i}]")),
-                Step::Field(name) | Step::Key(name) => {
-                    if !out.is_empty() {
-                        out.push('.');
-                    }
-                    out.push_str(name);
-                }
-            }
-        }
-        out
+        self.steps().into_iter().fold(String::new(), |out, step| match step {
+            Step::Root => out,
+            Step::Index(i) => field_path::index(&out, i),
+            Step::Field(name) | Step::Key(name) => field_path::field(&out, name),
+        })
     }
 
     /// Upstream's (that is, Go's) wording; the field's path has no indexes there.
@@ -151,22 +146,25 @@ impl Walk {
     }
 
     fn fields(&mut self, schema: &Struct, map: &mut Map<String, Value>, at: &Place<'_>) -> Result<(), String> {
-        let mut drop = Vec::new();
+        let mut drop = HashSet::new();
         for (name, value) in map.iter_mut() {
             let here = at.then(Step::Field(name));
             let Some(field) = schema.field(name) else {
-                self.unknown.push(format!("unknown field \"{}\"", here.shown()));
-                drop.push(name.clone());
+                if self.unknown.len() < MAX_UNKNOWN {
+                    self.unknown.push(format!("unknown field \"{}\"", here.shown()));
+                }
+                drop.insert(name.clone());
                 continue;
             };
             if value.is_null() {
-                drop.push(name.clone());
+                drop.insert(name.clone());
                 continue;
             }
             self.value(&field.of, &schema.name, value, &here)?;
         }
-        for name in drop {
-            map.shift_remove(&name);
+        // All at once: taking one out moves those behind it.
+        if !drop.is_empty() {
+            map.retain(|name, _| !drop.contains(name));
         }
         Ok(())
     }

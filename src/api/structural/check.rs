@@ -3,11 +3,15 @@
 //! What an update leaves as it was is not looked at again: objects that were stored before a schema became stricter can
 //! still be changed elsewhere (KEP-4008).
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Number, Value};
 
 use super::{Limits, ListType, Of, Schema, formats};
+use crate::api::field_path::{self, field as at};
 use crate::api::pattern;
 use crate::api::status::Cause;
+use crate::api::validation::{MAX_CAUSES, MAX_MESSAGE};
 
 /// What is wrong with a value. `old` is what it replaces, where that is known.
 pub fn check(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<Cause> {
@@ -47,10 +51,6 @@ fn is_of(of: Of, value: &Value) -> bool {
     }
 }
 
-fn at(path: &str, field: &str) -> String {
-    if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
-}
-
 /// As Go prints a path; the root has none.
 fn field_of(path: &str) -> String {
     if path.is_empty() { "<nil>".to_owned() } else { path.to_owned() }
@@ -67,9 +67,25 @@ fn shown(value: &Value) -> String {
 
 impl Walk {
     fn add(&mut self, reason: &str, path: &str, message: String) {
+        if self.is_full() {
+            return;
+        }
+        let message = match message.len() > MAX_MESSAGE {
+            true => format!("{}...", field_path::head(&message, MAX_MESSAGE)),
+            false => message,
+        };
         self.causes.push(Cause { reason: reason.into(), message, field: field_of(path) });
     }
+
+    /// As `validation::Errors` has it.
+    fn is_full(&self) -> bool {
+        self.causes.len() >= MAX_CAUSES
+    }
+
     fn invalid(&mut self, path: &str, value: &Value, why: String) {
+        if self.is_full() {
+            return;
+        }
         self.add("FieldValueInvalid", path, format!("Invalid value: {}: {why}", shown(value)));
     }
 
@@ -96,9 +112,9 @@ impl Walk {
             }
             Value::Array(items) => {
                 if let Some(of) = &schema.items {
+                    let replaced = Replaced::of(&schema.list_type, old);
                     for (i, item) in items.iter().enumerate() {
-                        let before = old.and_then(|old| correlated(&schema.list_type, old, item, i));
-                        self.value(of, item, before, &format!("{path}[{i}]"));
+                        self.value(of, item, replaced.by(item), &field_path::index(path, i));
                     }
                 }
                 self.list(schema, items, path);
@@ -176,7 +192,7 @@ impl Walk {
             Value::Array(items) => {
                 if let Some(of) = &schema.items {
                     for (i, item) in items.iter().enumerate() {
-                        self.nested(of, item, &format!("{path}[{i}]"));
+                        self.nested(of, item, &field_path::index(path, i));
                     }
                 }
             }
@@ -196,8 +212,8 @@ impl Walk {
                 if let Some(min) = limits.min_items.filter(|min| n < *min) {
                     self.invalid(path, &n.into(), format!("{path} in body should have at least {min} items"));
                 }
-                let twice = |(i, item): (usize, &Value)| items[..i].contains(item);
-                if limits.unique_items && items.iter().enumerate().any(twice) {
+                let mut seen = HashSet::new();
+                if limits.unique_items && !items.iter().all(|item| seen.insert(item)) {
                     self.invalid(path, value, format!("{path} in body shouldn't contain duplicates"));
                 }
             }
@@ -276,7 +292,7 @@ impl Walk {
                 }
             }
         };
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         for (i, item) in items.iter().enumerate() {
             let Some(own) = identity(item) else { return };
             if !seen.insert(own.to_string()) {
@@ -295,10 +311,30 @@ impl Walk {
     }
 }
 
-/// What an item of a list replaces: the item with its keys; where the list is atomic, the one at its place is none.
-pub fn correlated<'a>(list: &ListType, old: &'a Value, item: &Value, _at: usize) -> Option<&'a Value> {
-    let ListType::Map(keys) = list else { return None };
-    old.as_array()?.iter().find(|other| keys.iter().all(|key| other.get(key) == item.get(key)))
+/// The items of the list that another replaces, by their keys; of a list that is no map there are none to be found.
+pub struct Replaced<'a> {
+    keys: &'a [String],
+    items: HashMap<Vec<Option<&'a Value>>, &'a Value>,
+}
+
+impl<'a> Replaced<'a> {
+    pub fn of(list: &'a ListType, old: Option<&'a Value>) -> Replaced<'a> {
+        let ListType::Map(keys) = list else { return Replaced { keys: &[], items: HashMap::new() } };
+        let mut items = HashMap::new();
+        for item in old.and_then(Value::as_array).into_iter().flatten() {
+            items.entry(keys.iter().map(|key| item.get(key)).collect()).or_insert(item);
+        }
+        Replaced { keys, items }
+    }
+
+    /// The item with the keys of this one.
+    pub fn by(&self, item: &Value) -> Option<&'a Value> {
+        if self.items.is_empty() {
+            return None;
+        }
+        let key: Vec<Option<&Value>> = self.keys.iter().map(|key| item.get(key)).collect();
+        self.items.get(&key).copied()
+    }
 }
 
 fn float(n: &Number) -> f64 {

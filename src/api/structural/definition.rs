@@ -1,5 +1,7 @@
 //! Which schemas may stand in a CustomResourceDefinition: structural ones, with defaults that fit and rules that compile.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::{Of, Schema, check, prune, rules};
@@ -196,7 +198,9 @@ fn map_keys(at: &At<'_>, schema: &Schema, keys: &At<'_>, errs: &mut Errors) {
         errs.invalid(at.path("items.type"), of, "must be object if parent array's x-kubernetes-list-type is map");
         return;
     }
-    for (i, key) in keys.items().enumerate() {
+    let mut seen = HashSet::new();
+    let required: HashSet<&str> = items.limits.required.iter().map(String::as_str).collect();
+    for key in keys.items() {
         let Some(property) = items.properties.get(key.str()) else {
             errs.invalid(&key.path, key.str(), "entries must all be names of item properties");
             continue;
@@ -209,12 +213,12 @@ fn map_keys(at: &At<'_>, schema: &Schema, keys: &At<'_>, errs: &mut Errors) {
                 "must be a scalar type if parent array's x-kubernetes-list-type is map",
             );
         }
-        if property.default.is_none() && !items.limits.required.iter().any(|name| name == key.str()) {
+        if property.default.is_none() && !required.contains(key.str()) {
             let why =
                 "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
             errs.required(format!("{path}.default"), why);
         }
-        if keys.items().take(i).any(|before| before.str() == key.str()) {
+        if !seen.insert(key.str()) {
             errs.duplicate(&key.path, key.str());
         }
     }

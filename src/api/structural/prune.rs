@@ -3,6 +3,8 @@
 use serde_json::{Map, Value};
 
 use super::Schema;
+use crate::api::field_path;
+use crate::api::schema::decode::MAX_UNKNOWN;
 
 /// What every object has, whatever its schema says.
 const OF_OBJECTS: &[&str] = &["apiVersion", "kind", "metadata"];
@@ -27,7 +29,7 @@ fn walk(schema: &Schema, value: &mut Value, is_object: bool, path: &str, dropped
         Value::Array(items) => {
             let Some(of) = &schema.items else { return };
             for (i, item) in items.iter_mut().enumerate() {
-                walk(of, item, false, &format!("{path}[{i}]"), dropped);
+                walk(of, item, false, &field_path::index(path, i), dropped);
             }
         }
         _ => {}
@@ -40,12 +42,14 @@ fn fields(schema: &Schema, map: &mut Map<String, Value>, is_object: bool, path: 
         if is_object && OF_OBJECTS.contains(&name.as_str()) {
             return true;
         }
-        let here = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let here = field_path::field(path, name);
         match schema.field(name) {
             Some(of) => walk(of, value, false, &here, dropped),
             None if keep_all => {}
             None => {
-                dropped.push(here);
+                if dropped.len() < MAX_UNKNOWN {
+                    dropped.push(here);
+                }
                 return false;
             }
         }
@@ -60,15 +64,14 @@ pub fn embedded<'a>(schema: &Schema, value: &'a mut Value, path: &str, tell: &mu
         Value::Object(map) => {
             for (name, value) in map {
                 if let Some(of) = schema.field(name) {
-                    let here = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                    embedded(of, value, &here, tell);
+                    embedded(of, value, &field_path::field(path, name), tell);
                 }
             }
         }
         Value::Array(items) => {
             if let Some(of) = &schema.items {
                 for (i, item) in items.iter_mut().enumerate() {
-                    embedded(of, item, &format!("{path}[{i}]"), tell);
+                    embedded(of, item, &field_path::index(path, i), tell);
                 }
             }
         }

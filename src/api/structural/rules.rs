@@ -2,10 +2,12 @@
 
 use serde_json::Value as Json;
 
-use super::check::correlated;
+use super::check::Replaced;
 use super::{Rule, Schema, typed};
 use crate::api::cel::{Budget, Value};
+use crate::api::field_path;
 use crate::api::status::Cause;
+use crate::api::validation::MAX_CAUSES;
 
 /// What rules find wrong with an object; those about change alone run where `old` is known. All are paid for together.
 pub fn run(schema: &Schema, object: &Json, old: Option<&Json>) -> Vec<Cause> {
@@ -40,15 +42,14 @@ impl Walk {
             Json::Object(map) => {
                 for (name, json) in map {
                     let Some(of) = schema.field(name) else { continue };
-                    let here = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                    self.node(of, json, old.and_then(|old| old.get(name)), &here, false);
+                    self.node(of, json, old.and_then(|old| old.get(name)), &field_path::field(path, name), false);
                 }
             }
             Json::Array(items) => {
                 let Some(of) = &schema.items else { return };
+                let replaced = Replaced::of(&schema.list_type, old);
                 for (i, item) in items.iter().enumerate() {
-                    let before = old.and_then(|old| correlated(&schema.list_type, old, item, i));
-                    self.node(of, item, before, &format!("{path}[{i}]"), false);
+                    self.node(of, item, replaced.by(item), &field_path::index(path, i), false);
                 }
             }
             _ => {}
@@ -116,6 +117,9 @@ impl Walk {
     }
 
     fn add(&mut self, path: &str, reason: &str, of: &str, why: &str) {
+        if self.causes.len() >= MAX_CAUSES {
+            return;
+        }
         let (reason, message) = match reason {
             "FieldValueRequired" => (reason, format!("Required value: {why}")),
             "FieldValueForbidden" => (reason, format!("Forbidden: {why}")),

@@ -1,5 +1,7 @@
 //! The rules that webhooks and admission policies share: which requests they match, and how they fail.
 
+use std::collections::HashSet;
+
 use super::{At, Errors, names, pod};
 use crate::api::policy::Expression;
 
@@ -78,7 +80,7 @@ pub fn match_conditions(conditions: &At<'_>, errs: &mut Errors) {
     if conditions.len() > MAX_CONDITIONS {
         errs.too_many(&conditions.path, conditions.len(), MAX_CONDITIONS);
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for condition in conditions.items() {
         let (name, expression) = (condition.get("name"), condition.get("expression"));
         match name.is_empty() {
@@ -88,7 +90,7 @@ pub fn match_conditions(conditions: &At<'_>, errs: &mut Errors) {
         if seen.contains(&name.str()) {
             errs.duplicate(&name.path, name.str());
         }
-        seen.push(name.str());
+        seen.insert(name.str());
         if expression.str().trim().is_empty() {
             errs.required(&expression.path, "");
         }

@@ -1,8 +1,8 @@
 //! The rules of `metadata`, the same for every kind.
 
-use serde_json::Value;
+use std::collections::HashSet;
 
-use super::{At, Errors, NameRule, names, same};
+use super::{At, Errors, NameRule, names};
 use crate::api::{Kind, Object};
 
 /// The limit of all annotations of an object together, in bytes.
@@ -79,7 +79,7 @@ fn finalizers(at: &At<'_>, errs: &mut Errors) {
 }
 
 fn owner_references(at: &At<'_>, errs: &mut Errors) {
-    let mut controller: Option<&str> = None;
+    let (mut controller, mut told): (Option<&str>, bool) = (None, false);
     for owner in at.items() {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if owner.get(field).is_empty() {
@@ -95,13 +95,15 @@ fn owner_references(at: &At<'_>, errs: &mut Errors) {
         }
         if owner.get("controller").bool() {
             let name = owner.get("name").str();
-            if let Some(first) = controller {
+            // The message holds the whole list, so one must do, however many there are.
+            if let Some(first) = controller.filter(|_| !told) {
+                told = true;
                 let why = format!(
                     "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
                 );
                 errs.invalid(&at.path, at.value.clone(), why);
             }
-            controller = Some(name);
+            controller.get_or_insert(name);
         }
     }
 }
@@ -118,9 +120,9 @@ pub fn check_update(new: &Object, old: &Object, errs: &mut Errors) {
         errs.invalid(new.path("generation"), n, "must not be decremented");
     }
     if old.get("deletionTimestamp").is_set() {
-        let known = |f: &Value| old.get("finalizers").items().any(|o| same(o.value, f));
-        let added: Vec<String> =
-            new.get("finalizers").items().filter(|f| !known(f.value)).map(|f| format!("\"{}\"", f.str())).collect();
+        let known: HashSet<&str> = old.get("finalizers").items().map(|f| f.str()).collect();
+        let of_new = new.get("finalizers").items().map(|f| f.str());
+        let added: Vec<String> = of_new.filter(|f| !known.contains(f)).map(|f| format!("\"{f}\"")).collect();
         if !added.is_empty() {
             let why = format!(
                 "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::Cause;
+use super::{Cause, field_path};
 
 pub mod admission;
 pub mod job;
@@ -62,23 +62,23 @@ impl<'a> At<'a> {
     }
     /// The path of a field.
     pub fn path(&self, field: &str) -> String {
-        if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) }
+        field_path::field(&self.path, field)
     }
     /// The path of a map's key, in brackets.
     pub fn key_path(&self, key: &str) -> String {
-        format!("{}[{key}]", self.path)
+        field_path::key(&self.path, key)
     }
     /// The items of a list; none where it is absent.
     pub fn items(&self) -> impl Iterator<Item = At<'a>> + use<'a> {
         let path = self.path.clone();
         let items = self.value.as_array().map(Vec::as_slice).unwrap_or_default();
-        items.iter().enumerate().map(move |(i, value)| At { value, path: format!("{path}[{i}]") })
+        items.iter().enumerate().map(move |(i, value)| At { value, path: field_path::index(&path, i) })
     }
     /// The entries of a map; none where it is absent. Each is at `path[key]`.
     pub fn entries(&self) -> impl Iterator<Item = (&'a str, At<'a>)> + use<'a> {
         let path = self.path.clone();
         let entries = self.value.as_object().into_iter().flatten();
-        entries.map(move |(key, value)| (key.as_str(), At { value, path: format!("{path}[{key}]") }))
+        entries.map(move |(key, value)| (key.as_str(), At { value, path: field_path::key(&path, key) }))
     }
     pub fn is_set(&self) -> bool {
         !self.value.is_null()
@@ -108,14 +108,32 @@ impl<'a> At<'a> {
     }
 }
 
-/// What is wrong with an object so far.
+/// What is wrong with an object so far. The writer of an object that is wrong in many thousand places hears of the first ones: the
+/// answer must not be so much larger than the question.
 #[derive(Debug, Default)]
 pub struct Errors(pub Vec<Cause>);
 
+/// How many causes are told, and how many bytes of each one's message.
+pub const MAX_CAUSES: usize = 1000;
+pub const MAX_MESSAGE: usize = 8 << 10;
+
 impl Errors {
     fn add(&mut self, reason: &str, path: impl AsRef<str>, message: String) {
+        if self.is_full() {
+            return;
+        }
+        let message = match message.len() > MAX_MESSAGE {
+            true => format!("{}...", field_path::head(&message, MAX_MESSAGE)),
+            false => message,
+        };
         self.0.push(Cause { reason: reason.to_owned(), message, field: path.as_ref().to_owned() });
     }
+
+    /// What is still added is not told.
+    fn is_full(&self) -> bool {
+        self.0.len() >= MAX_CAUSES
+    }
+
     /// `Required value`, with what else there is to say.
     pub fn required(&mut self, path: impl AsRef<str>, detail: &str) {
         let message = if detail.is_empty() { "Required value".to_owned() } else { format!("Required value: {detail}") };
@@ -123,6 +141,9 @@ impl Errors {
     }
     /// `Invalid value: "x": must ...`
     pub fn invalid(&mut self, path: impl AsRef<str>, value: impl Into<Value>, detail: impl AsRef<str>) {
+        if self.is_full() {
+            return;
+        }
         let value = shown(&value.into());
         let detail = detail.as_ref();
         let message = if detail.is_empty() {

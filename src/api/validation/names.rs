@@ -206,6 +206,44 @@ pub fn ip(s: &str) -> Messages {
     }
 }
 
+/// The IPv4 address that an IPv6 one stands for: mapped, compatible, or by NAT64 (RFC 6052).
+pub fn plain_ip(ip: std::net::IpAddr) -> std::net::IpAddr {
+    let std::net::IpAddr::V6(v6) = ip else { return ip };
+    let embedded = |[.., high, low]: [u16; 8]| {
+        let [a, b] = high.to_be_bytes();
+        let [c, d] = low.to_be_bytes();
+        std::net::IpAddr::V4(std::net::Ipv4Addr::new(a, b, c, d))
+    };
+    match v6.segments() {
+        all @ ([0, 0, 0, 0, 0, 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..]) => embedded(all),
+        all @ [0, 0, 0, 0, 0, 0, ..]
+            if v6 != std::net::Ipv6Addr::UNSPECIFIED && v6 != std::net::Ipv6Addr::LOCALHOST =>
+        {
+            embedded(all)
+        }
+        _ => ip,
+    }
+}
+
+/// Why traffic may not be led to an address: upstream's `ValidateEndpointIP`.
+pub fn special_ip(ip: std::net::IpAddr) -> Option<&'static str> {
+    // `::ffff:127.0.0.1` leads where `127.0.0.1` does.
+    let ip = plain_ip(ip);
+    let link_local = match ip {
+        std::net::IpAddr::V4(ip) => ip.is_link_local(),
+        std::net::IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    match ip {
+        // All of 0.0.0.0/8 is this machine to Linux.
+        std::net::IpAddr::V4(ip) if ip.octets()[0] == 0 => Some("may not be unspecified (0.0.0.0 or ::)"),
+        ip if ip.is_unspecified() => Some("may not be unspecified (0.0.0.0 or ::)"),
+        ip if ip.is_loopback() => Some("may not be in the loopback range (127.0.0.0/8, ::1/128)"),
+        _ if link_local => Some("may not be in the link-local range (169.254.0.0/16, fe80::/10)"),
+        ip if ip.is_multicast() => Some("may not be in the multicast range (224.0.0.0/4, ff00::/10)"),
+        _ => None,
+    }
+}
+
 pub fn cidr(s: &str) -> Messages {
     if s.parse::<ipnet::IpNet>().is_ok() {
         Vec::new()

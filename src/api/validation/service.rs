@@ -1,5 +1,7 @@
 //! The rules of a Service.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::{At, Errors, metadata, names, same};
@@ -23,7 +25,10 @@ pub fn check(service: &Object) -> Vec<Cause> {
     affinity(&spec, &mut errs);
     cluster_ips(&spec, &mut errs);
     for ip in spec.get("externalIPs").items() {
-        errs.invalid_each(&ip.path, ip.str(), names::ip(ip.str()));
+        match ip.str().parse().ok().and_then(names::special_ip) {
+            Some(wrong) => errs.invalid(&ip.path, ip.str(), wrong),
+            None => errs.invalid_each(&ip.path, ip.str(), names::ip(ip.str())),
+        }
     }
     errs.one_of(&kind, TYPES);
     for range in spec.get("loadBalancerSourceRanges").items() {
@@ -66,7 +71,7 @@ fn by_type(spec: &At<'_>, headless: bool, errs: &mut Errors) {
 
 fn ports(spec: &At<'_>, errs: &mut Errors) {
     let list = spec.get("ports");
-    let (mut seen_names, mut seen_ports, mut seen_nodes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut seen_names, mut seen_ports, mut seen_nodes) = (HashSet::new(), HashSet::new(), HashSet::new());
     for port in list.items() {
         let name = port.get("name");
         if name.is_empty() && list.len() > 1 {
@@ -76,7 +81,7 @@ fn ports(spec: &At<'_>, errs: &mut Errors) {
             if seen_names.contains(&name.str()) {
                 errs.duplicate(&name.path, name.str());
             }
-            seen_names.push(name.str());
+            seen_names.insert(name.str());
         }
         let number = port.get("port").int().unwrap_or(0);
         for why in names::port_number(number) {
@@ -92,7 +97,7 @@ fn ports(spec: &At<'_>, errs: &mut Errors) {
         if seen_ports.contains(&key) {
             errs.duplicate(&port.path, key.clone());
         }
-        seen_ports.push(key);
+        seen_ports.insert(key);
         node_port(spec, &port, &mut seen_nodes, errs);
     }
 }
@@ -109,7 +114,7 @@ fn target(at: &At<'_>, errs: &mut Errors) {
     }
 }
 
-fn node_port(spec: &At<'_>, port: &At<'_>, seen: &mut Vec<Value>, errs: &mut Errors) {
+fn node_port(spec: &At<'_>, port: &At<'_>, seen: &mut HashSet<Value>, errs: &mut Errors) {
     let at = port.get("nodePort");
     let number = at.int().unwrap_or(0);
     if number == 0 {
@@ -124,7 +129,7 @@ fn node_port(spec: &At<'_>, port: &At<'_>, seen: &mut Vec<Value>, errs: &mut Err
     if seen.contains(&key) {
         errs.duplicate(&at.path, number);
     }
-    seen.push(key);
+    seen.insert(key);
 }
 
 fn affinity(spec: &At<'_>, errs: &mut Errors) {
@@ -221,13 +226,13 @@ fn families(spec: &At<'_>, errs: &mut Errors) {
         }
         return;
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for family in list.items() {
         errs.one_of(&family, &["IPv4", "IPv6"]);
         if seen.contains(&family.str()) {
             errs.duplicate(&family.path, family.str());
         }
-        seen.push(family.str());
+        seen.insert(family.str());
     }
     if list.len() > 2 {
         errs.invalid(&list.path, list.value.clone(), "may only hold up to 2 values");

@@ -46,7 +46,7 @@ impl Job {
         let Some(from) = &self.from else { return Ok(None) };
         let (kind, name) = from.split_once('/').unwrap_or(("cronjob", from));
         let kind = target::kind(kind)?;
-        if kind.kind != "CronJob" {
+        if kind.built_in() != "CronJob" {
             return Err(Failure::usage(format!("from must be an existing cronjob: {from}")));
         }
         Ok(Some(session.get(kind, None, name).await?))

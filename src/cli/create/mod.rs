@@ -90,7 +90,7 @@ async fn generated(generator: &Generator, writing: &Writing, session: &Session) 
     let made = writing.create(session, kind, &object, FieldValidation::Strict).await;
     // As kubectl words it: a Namespace's refusal as it is, the others' with what was tried.
     let made = made.map_err(|failure| match failure {
-        Failure::Server { status, .. } if kind.kind != "Namespace" => {
+        Failure::Server { status, .. } if kind.built_in() != "Namespace" => {
             Failure::usage(format!("failed to create {}: {}", kind.singular, status.message))
         }
         other => other,

@@ -109,7 +109,7 @@ async fn fetch(selection: &Selection, target: &Target, session: &Session) -> Res
 
 /// The kind whose page shows an object: none where a kind that somebody has defined is a namesake of one of ours.
 fn own_page(kind: &Kind) -> &str {
-    if kind.is_custom() { "" } else { kind.kind }
+    kind.built_in()
 }
 
 fn page(kind: &str, object: &Object, related: &Related, now: Timestamp) -> Page {

@@ -62,9 +62,9 @@ pub async fn fetch(session: &Session, kind: &Kind, object: &Object, events: bool
         _ => {}
     }
     // As upstream: these have no events worth a section.
-    if events && !matches!(kind.kind, "Secret" | "Namespace" | "Event") {
+    if events && !matches!(kind.built_in(), "Secret" | "Namespace" | "Event") {
         let mut field = format!("involvedObject.kind={},involvedObject.name={}", kind.kind, object.name());
-        if kind.kind != "Node" {
+        if kind.built_in() != "Node" {
             field += &format!(",involvedObject.uid={}", object.uid());
         }
         related.events = Some(list("events", namespace, None, Some(field)).await?);

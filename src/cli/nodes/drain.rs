@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{super::Outcome, Failure, Session, Writing, close, kind_of, named};
 use crate::{
-    api::{Object, Verb},
+    api::{Object, Verb, pod_references::MIRROR},
     cli::{
         target::{Selection, Target},
         wait,
@@ -99,8 +99,7 @@ fn owner(pod: &Object) -> Option<&str> {
 /// Sorts a node's Pods; those that have ended are never in doubt, mirrors of static Pods stay.
 fn plan(pods: &[Object], args: &Args) -> Plan {
     let full = |pod: &Object| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name());
-    let is_mirror =
-        |pod: &Object| pod.at("metadata.annotations").is_some_and(|a| a["kubernetes.io/config.mirror"].is_string());
+    let is_mirror = |pod: &Object| pod.annotation(MIRROR).is_some();
     let ended = |pod: &Object| matches!(pod.0["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
     let mut plan = Plan::default();
     let mut found: [Vec<String>; DOUBTS.len()] = Default::default();
@@ -248,7 +247,7 @@ mod tests {
             pod("disk", owned("ReplicaSet"), disk),
             pod("bare", json!([]), json!({})),
             pod("done", json!([]), json!({ "status": { "phase": "Succeeded" } })),
-            pod("static", json!([]), json!({ "metadata": { "annotations": { "kubernetes.io/config.mirror": "x" } } })),
+            pod("static", json!([]), json!({ "metadata": { "annotations": { (MIRROR): "x" } } })),
         ];
         let argv = ["drain", "n"].into_iter().chain(flags.split_whitespace());
         plan(&pods, &Argv::try_parse_from(argv).expect("well-formed argv").args)

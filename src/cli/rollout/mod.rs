@@ -65,7 +65,7 @@ const PAUSED: &[&str] = &["Deployment"];
 async fn workloads(selection: &Selection, session: &Session, verb: &str) -> Result<Vec<(Target, Object)>, Failure> {
     let mut found = Vec::new();
     for target in selection.several(false)? {
-        if !ROLLED.contains(&target.kind.kind) {
+        if !ROLLED.contains(&target.kind.built_in()) {
             return Err(Failure::usage(format!("no {verb} has been implemented for {}", target.kind.plural)));
         }
         let objects = selection.fetch(&target, session).await?;
@@ -89,7 +89,7 @@ async fn change(
         found.extend(objects.into_iter().map(|object| (target.clone(), object)));
     }
     for (target, object) in found {
-        let patch = match kinds.contains(&target.kind.kind) {
+        let patch = match kinds.contains(&target.kind.built_in()) {
             true => patch(&object),
             false => {
                 let kind = qualified(target.kind.plural, target.kind.group);
@@ -154,7 +154,7 @@ fn revision(object: &Object) -> i64 {
 
 /// The history of a workload, by revision: a Deployment's ReplicaSets, others' ControllerRevisions.
 async fn history(session: &Session, target: &Target, workload: &Object) -> Result<Vec<Object>, Failure> {
-    let plural = if target.kind.kind == "Deployment" { "replicasets" } else { "controllerrevisions" };
+    let plural = if target.kind.built_in() == "Deployment" { "replicasets" } else { "controllerrevisions" };
     let namespace = workload.namespace().map(str::to_owned);
     let all = Target { kind: kind_of(plural), namespace, name: None };
     let (mut history, _) = Selection::default().list(&all, session).await?;

@@ -125,7 +125,7 @@ async fn follow(args: &Args, target: &Target, session: &Session, deadline: Optio
     let mut said = String::new();
     let look = |object: Option<&Object>| {
         let object = object.ok_or_else(|| Failure::usage("object has been deleted"))?;
-        let (line, done) = progress(target.kind.kind, object, args.revision)?;
+        let (line, done) = progress(target.kind.built_in(), object, args.revision)?;
         if line != said {
             outln!("{line}");
             said = line;

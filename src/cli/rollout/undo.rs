@@ -42,7 +42,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
             ));
         }
         let history = history(session, &target, &workload).await?;
-        let is_deployment = target.kind.kind == "Deployment";
+        let is_deployment = target.kind.built_in() == "Deployment";
         let none = match is_deployment {
             true => format!("no rollout history found for deployment \"{}\"", workload.name()),
             false => "no last revision to roll back to".to_owned(),

@@ -20,7 +20,9 @@ pub fn wire(wires: &mut Wires<'_>) {
     wires.on(&informers.pods, |_, queue, change| {
         let later = if is_urgent(change) { Duration::ZERO } else { GATHER };
         for pod in change.old.iter().chain(&change.new) {
-            if let Some(owner) = meta::controller(&pod.metadata).filter(|owner| owner.kind == "Job") {
+            if let Some(owner) =
+                meta::controller(&pod.metadata).filter(|owner| owner.kind == "Job" && owner.api_version == "batch/v1")
+            {
                 queue.add_after(Key::new(&change.key.namespace, &owner.name), later);
             }
         }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Machine, all, images, messages, remove_dir};
 use crate::node::{
     backoff::Backoff,
+    disk,
     executor::Found,
     labels,
     observed::{Attempt, Container, Exit, Image, Observed, Sandbox, SandboxState, Step},
@@ -250,11 +251,15 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
     for uid in machine.volumes.owners().difference(&living) {
         let mut pod = Pod::default();
         pod.metadata.uid = Some(uid.clone());
-        errors.extend(machine.volumes.remove(&pod).err());
+        errors.extend(machine.volumes.remove(&pod).await.err());
     }
+    let listed = machine.runtime.list().await;
+    let listed: BTreeSet<String> = listed.iter().map(|sandbox| messages::split(&sandbox.spec.id).0).collect();
+    machine.users.retain(|uid| living.contains(uid) || listed.contains(uid));
     let logs = entries(&machine.places.logs);
     for name in logs.iter().filter(|n| n.rsplit_once('_').is_some_and(|(_, uid)| !living.contains(uid))) {
-        errors.extend(remove_dir(machine.places.logs.join(name)).err());
+        let folder = machine.places.logs.join(name);
+        errors.extend(disk::work(move || remove_dir(folder)).await.flatten().err());
     }
     for uid in entries(&machine.places.journals).iter().filter(|uid| !living.contains(*uid)) {
         let removed = std::fs::remove_file(machine.places.journals.join(uid));
@@ -292,7 +297,6 @@ mod tests {
             started: started.then_some(now),
             exit,
             labels: Default::default(),
-            annotation: String::new(),
             log: None,
             unenforced: Vec::new(),
         }

@@ -1,16 +1,25 @@
 //! Images for containers: pull policy, credentials, and upstream's words when something is wrong.
 
-use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    collections::HashSet,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use podwright_runtime::image::{Auth, Image, ImageError, ImageName, Keyring};
 
-use super::Machine;
+use super::{Machine, storage};
 use crate::node::{
     executor::{PullNews, Pulled, Trouble},
     labels,
     spec::{Part, PodExt},
+    storage::{Thresholds, pressure},
 };
+
+/// An image that was asked for less than this ago is about to be used: kubelet's `imageMinimumGCAge`.
+const MIN_AGE: Duration = Duration::from_secs(120);
 
 /// Makes sure that the container's image is present, as its pull policy says.
 pub async fn pull(
@@ -43,9 +52,9 @@ pub async fn pull(
     }
     news(PullNews::Pulling);
     let started = Instant::now();
-    let fetched = fetch(machine, pod, &parsed, &name).await;
-    machine.leftovers.may_be(fetched.is_err());
-    let image = fetched.map_err(|e| pull_error(&e))?;
+    let attempt = machine.leftovers.attempt();
+    let image = fetch(machine, pod, &parsed, &name).await.map_err(|e| pull_error(&e))?;
+    attempt.succeeded();
     let took = started.elapsed();
     Ok(Pulled { pulled: Some((took, took)), ..ready(&image) })
 }
@@ -122,6 +131,32 @@ pub async fn collect(machine: &Machine) -> Result<(), String> {
     if !turn.take() {
         return Ok(());
     }
+    collect_now(machine).await
+}
+
+/// Makes room on a disk that is too full: deletes what belongs to no image, whether or not any is known of, then images that no
+/// container stands on, until there is enough.
+pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) -> Result<(), String> {
+    let turn = machine.leftovers.turn().await;
+    turn.take();
+    collect_now(machine).await?;
+    let (store, in_use) = (machine.images.clone(), layers_in_use(machine).await);
+    let (pods, images) = (machine.volumes.root().to_owned(), machine.images.root().to_owned());
+    let thresholds = thresholds.clone();
+    let removal = tokio::task::spawn_blocking(move || {
+        store
+            .remove_unused(&in_use, MIN_AGE, || !pressure::images_help(&thresholds, &storage::disks_of(&pods, &images)))
+    });
+    let removed = removal.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+    machine.leftovers.may_be(!removed.in_use.is_empty());
+    if !removed.names.is_empty() {
+        tracing::info!(images = ?removed.names, "removed images that nobody uses: the disk is too full");
+    }
+    Ok(())
+}
+
+/// Of who has the [turn](super::leftovers::Leftovers::turn).
+async fn collect_now(machine: &Machine) -> Result<(), String> {
     let (store, in_use) = (machine.images.clone(), layers_in_use(machine).await);
     let collected = tokio::task::spawn_blocking(move || store.collect(&in_use)).await.map_err(|e| e.to_string())?;
     machine.leftovers.may_be(!collected.as_ref().is_ok_and(|removed| removed.in_use.is_empty()));

@@ -29,8 +29,31 @@ impl Leftovers {
         self.left.fetch_or(left, Ordering::Relaxed);
     }
 
+    /// Of who brings something: unless he [succeeds](Attempt::succeeded), something may be left, also where he is aborted.
+    pub fn attempt(&self) -> Attempt<'_> {
+        Attempt { leftovers: self, succeeded: false }
+    }
+
     pub async fn turn(&self) -> Turn<'_> {
         Turn { _turn: self.turn.lock().await, left: &self.left }
+    }
+}
+
+/// A pull under way.
+pub struct Attempt<'a> {
+    leftovers: &'a Leftovers,
+    succeeded: bool,
+}
+
+impl Attempt<'_> {
+    pub fn succeeded(mut self) {
+        self.succeeded = true;
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.leftovers.may_be(!self.succeeded);
     }
 }
 
@@ -45,9 +68,23 @@ impl Turn<'_> {
 mod tests {
     use std::pin::pin;
 
-    use futures::poll;
+    use futures::{FutureExt, poll};
 
     use super::*;
+
+    #[tokio::test]
+    async fn an_attempt_that_is_dropped_leaves_something() {
+        let leftovers = Leftovers::new(false);
+        leftovers.attempt().succeeded();
+        assert!(!leftovers.turn().await.take());
+        let aborted = async {
+            let attempt = leftovers.attempt();
+            std::future::pending::<()>().await;
+            attempt.succeeded();
+        };
+        assert!(pin!(aborted).now_or_never().is_none());
+        assert!(leftovers.turn().await.take());
+    }
 
     /// Two Pods on one layer go at once: the first still sees the second's container, and leaves the layer to it.
     #[tokio::test]

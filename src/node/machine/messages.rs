@@ -1,16 +1,17 @@
 //! What containers leave when they end: exit codes and last words (termination messages).
 
 use std::{
-    io::{Read, Seek, SeekFrom},
+    io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
-use podwright_runtime::{ContainerId, Event, Exit as RuntimeExit, Runtime};
+use podwright_runtime::{ContainerId, Event, Exit as RuntimeExit, Runtime, sys::shared};
 use tokio::sync::{broadcast::error::RecvError, mpsc};
 
-use crate::node::{executor::Happening, labels, observed::Exit, sessions::cri, status::truncate};
+use crate::node::{disk, executor::Happening, labels, observed::Exit, sessions::cri, status::truncate};
 
-const MESSAGE: usize = 4096;
+/// Of a message, so many bytes are read.
+pub const MESSAGE: usize = 4096;
 /// Of a log that stands in for a message: so many bytes, so many lines.
 const LOG_BYTES: usize = 2048;
 const LOG_LINES: usize = 80;
@@ -56,20 +57,32 @@ pub async fn exit(runtime: &Runtime, pods: &Path, id: &ContainerId, exit: &Runti
     let status = sandbox.as_ref().and_then(|s| s.containers.iter().find(|c| c.id == *id));
     let fallback = status.is_some_and(|s| s.labels.contains_key(labels::FALLBACK));
     let log = status.and_then(|s| s.log.as_ref()).map(|l| l.path.clone());
-    convert(pods, id, exit, fallback, log)
+    let (pods, own, ended) = (pods.to_owned(), id.clone(), exit.clone());
+    let read = disk::work(move || convert(&pods, &own, &ended, fallback, log)).await;
+    // The invariant: it does not panic. Were it to, the container would have ended all the same.
+    read.unwrap_or_else(|_| worded(exit, exit.message.clone()))
 }
 
 /// The same, where the container's labels are at hand.
 pub fn convert(pods: &Path, id: &ContainerId, exit: &RuntimeExit, fallback: bool, log: Option<PathBuf>) -> Exit {
     let (uid, _) = split(&id.sandbox);
     let file = pods.join(uid).join("containers").join(&id.name).join(format!("{}.termination", id.attempt));
-    let mut message = read_start(&file);
+    // As upstream: what cannot be read is told in its place.
+    let mut message = match shared::read(&file, MESSAGE) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(e) => format!("Error on reading termination log {}: {e}", file.display()),
+    };
     if message.is_empty() && fallback && exit.code != 0 {
         message = log.map(|log| tail(&log)).unwrap_or_default();
     }
     if message.is_empty() {
         message = exit.message.clone();
     }
+    worded(exit, message)
+}
+
+fn worded(exit: &RuntimeExit, mut message: String) -> Exit {
     truncate(&mut message, MESSAGE);
     Exit {
         code: exit.code,
@@ -79,23 +92,14 @@ pub fn convert(pods: &Path, id: &ContainerId, exit: &RuntimeExit, fallback: bool
     }
 }
 
-fn read_start(path: &Path) -> String {
-    let mut bytes = Vec::new();
-    let read = std::fs::File::open(path).and_then(|file| file.take(MESSAGE as u64).read_to_end(&mut bytes));
-    if read.is_err() {
-        return String::new();
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 /// The last lines of a log, without the CRI format around them.
 fn tail(path: &Path) -> String {
     let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = std::fs::File::open(path)?;
+        let mut file = shared::open(path)?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(64 << 10)))?;
         let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
+        file.take(64 << 10).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     let bytes = read().unwrap_or_default();

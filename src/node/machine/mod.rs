@@ -3,15 +3,18 @@
 mod adopt;
 pub mod images;
 pub mod leftovers;
+mod managed;
 mod messages;
+pub mod quota;
 mod resize;
+mod storage;
 mod usage;
 mod weights;
 
 pub use messages::split as split_sandbox;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::HashMap,
     io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
@@ -30,23 +33,32 @@ use serde::{Deserialize, Serialize};
 use tokio::{net::TcpStream, sync::mpsc};
 
 use super::{
+    admission::{
+        self,
+        protections::{Protections, has_own_users},
+    },
+    disk,
     executor::{Executor, Found, Happening, PullNews, Pulled, Ran, Resized, Running, StartOrder, Started, Trouble},
     labels, mounts,
     objects::{Objects, env_references},
     observed::{Attempt, Exit, Observed},
     publish::revision,
+    sessions::logs,
     spec::{self, Part, PodExt},
+    storage::{Disks, Thresholds, Usage},
     translate::{
-        self, Context, Mounted,
+        self, Context,
         env::{Facts, env},
         files::{self, Names},
         sandbox_id,
     },
     usage::meter::Sample,
+    users::Users,
     volumes::Volumes,
 };
 use crate::api::Env;
 use leftovers::Leftovers;
+use quota::Quotas;
 use weights::Weights;
 
 /// Where a machine keeps its things and what it says about itself.
@@ -71,17 +83,23 @@ pub struct Machine {
     pub images: ImageStore,
     pub network: Network,
     pub objects: Arc<Objects>,
-    pub volumes: Volumes,
+    pub volumes: Arc<Volumes>,
     pub env: Env,
     pub places: Places,
     pub names: Names,
     /// The node's allocatable.
     pub facts: Facts,
     pub pids_max: Option<u64>,
+    /// Who the Pods' users are on the host.
+    pub users: Users,
+    /// What Pods may ask for.
+    pub protections: Protections,
     /// cgroup v2 controllers that this host does not have.
     pub missing_controllers: Vec<String>,
     pub scribes: Mutex<HashMap<String, Scribe>>,
     pub weights: Weights,
+    /// Whose quotas are believed.
+    pub quotas: Quotas,
     /// Layers without an image, to be deleted once no container stands on them.
     pub leftovers: Leftovers,
 }
@@ -142,66 +160,27 @@ impl Machine {
 
     /// How to run another process inside a container: as its own, with other arguments.
     pub async fn inside(&self, id: &ContainerId) -> Result<Inside, String> {
-        let sandbox = self.runtime.sandbox(&id.sandbox).await;
-        let status = sandbox.and_then(|s| s.containers.into_iter().find(|c| c.id == *id));
-        let status = status.ok_or_else(|| format!("container {id} not found"))?;
-        serde_json::from_str(&status.annotation).map_err(words)
+        serde_json::from_str(&self.runtime.annotation(id).await.map_err(words)?).map_err(words)
     }
 
-    /// The node's own resolv.conf as it is now: a Pod gets the servers of the day it starts. Empty where it was taken away.
-    fn host_resolv_conf(&self) -> io::Result<String> {
-        let path = &self.places.resolv_conf;
-        match std::fs::read_to_string(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-            Err(e) => Err(io::Error::new(e.kind(), format!("{}: {e}", path.display()))),
-            text => text,
+    /// A Pod that asks for users of its own has them: its sandbox may be of an agent that did not know of it.
+    async fn check_users(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
+        if !has_own_users(pod) {
+            return Ok(());
         }
-    }
-
-    /// hosts, resolv.conf, hostname and the termination log, as files to be mounted.
-    fn managed_files(&self, pod: &Pod, part: &Part<'_>, order: &StartOrder) -> io::Result<Vec<Mounted>> {
-        let folder = self.volumes.folder(pod);
-        let own = folder.join("containers").join(part.name());
-        std::fs::create_dir_all(&own)?;
-        let hostname = files::hostname(pod, &self.names.domain);
-        let hosts = match pod.host_network() {
-            true => files::host_hosts(pod, &std::fs::read_to_string("/etc/hosts").unwrap_or_default()),
-            false => files::hosts(pod, &self.names.domain, &order.ips),
-        };
-        let resolv_conf = files::resolv_conf(pod, &self.names, &self.host_resolv_conf()?);
-        let message = own.join(format!("{}.termination", order.restart));
-        let contents = [
-            ("/etc/hosts", folder.join("hosts"), hosts),
-            ("/etc/resolv.conf", folder.join("resolv.conf"), resolv_conf),
-            ("/etc/hostname", folder.join("hostname"), format!("{hostname}\n")),
-            (
-                part.container.termination_message_path.as_deref().unwrap_or("/dev/termination-log"),
-                message,
-                String::new(),
-            ),
-        ];
-        let taken: BTreeSet<&str> =
-            part.container.volume_mounts.iter().flatten().map(|m| m.mount_path.trim_end_matches('/')).collect();
-        let mut mounts = Vec::new();
-        for (destination, source, text) in contents {
-            if taken.contains(destination) {
-                continue;
-            }
-            // Running containers have the file mounted: it changes in place.
-            if std::fs::read_to_string(&source).ok().as_ref() != Some(&text) {
-                std::fs::write(&source, &text)?;
-            }
-            if text.is_empty() {
-                // Any user of the container may leave its last words.
-                std::fs::set_permissions(&source, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
-            }
-            mounts.push(Mounted::bind(source, destination, false));
+        let sandbox = self.runtime.sandbox(&sandbox_id(pod.uid(), attempt)).await;
+        match sandbox.and_then(|sandbox| sandbox.spec.users) {
+            Some(_) => Ok(()),
+            None => Err("the Pod's sandbox has no user namespace of its own: delete the Pod".to_owned()),
         }
-        Ok(mounts)
     }
 
     async fn start_container(&self, pod: &Arc<Pod>, part: &Part<'_>, order: StartOrder) -> Result<Started, Trouble> {
         let config_error = |why: String| Trouble::new("CreateContainerConfigError", why);
+        // What was debugged into the Pod later asks too, and a Pod of an earlier agent was not asked.
+        self.protections.admit(pod).map_err(|failure| config_error(failure.message))?;
+        admission::mounts::check(pod).map_err(|failure| config_error(failure.message))?;
+        self.check_users(pod, order.sandbox).await.map_err(config_error)?;
         let name = part.container.image.clone().unwrap_or_default();
         let image = self.images.resolve(&name).map_err(|e| Trouble::new("CreateContainerError", e))?;
         let image = image.ok_or_else(|| Trouble::new("CreateContainerError", format!("image \"{name}\" is gone")))?;
@@ -209,8 +188,8 @@ impl Machine {
         let mut sources = self.objects.sources(pod, &maps, &secrets).await.map_err(config_error)?;
         sources.services = self.objects.services_for(pod);
         let env = env(pod, &part.container, &sources, &self.facts(&order.ips))?;
-        let mut mounts = self.managed_files(pod, part, &order).map_err(|e| Trouble::new("CreateContainerError", e))?;
-        mounts.extend(self.volumes.mounts(pod, part, &env)?);
+        let mut mounts = managed::files(self, pod, part, &order).await?;
+        mounts.extend(self.volumes.mounts(pod, part, &env).await?);
         let devices = self.volumes.devices(pod, part)?;
         let hostname = files::hostname(pod, &self.names.domain);
         let mut spec = translate::container(Context {
@@ -283,7 +262,8 @@ impl Executor for Machine {
     }
 
     async fn release_volumes(&self, pod: &Pod) -> Result<(), String> {
-        self.volumes.release(pod)
+        self.volumes.release(pod).await?;
+        storage::clear(self, pod).await
     }
 
     /// 1. the sandbox itself, 2. its link and addresses.
@@ -293,6 +273,10 @@ impl Executor for Machine {
         let mut spec = translate::sandbox(pod, attempt, &hostname, self.places.network.as_deref(), self.pids_max);
         spec.annotation = serde_json::to_value(&**pod).map_err(|e| failed(words(e)))?.to_string();
         spec.labels.insert(labels::HISTORY.to_owned(), adopt::history(seen));
+        spec.users = match has_own_users(pod) {
+            true => Some(self.users.take(pod.uid()).map_err(failed)?),
+            false => None,
+        };
         self.weigh(pod, true);
         let scribe = self.scribe(pod);
         let id = spec.id.clone();
@@ -325,14 +309,20 @@ impl Executor for Machine {
         if let Err(error) = images::collect(self).await {
             tracing::warn!(error, "layers of removed images stay");
         }
-        let volumes = self.volumes.remove(pod);
-        let logs = remove_dir(self.log_dir(pod));
+        let volumes = self.volumes.remove(pod).await;
+        let logs = self.log_dir(pod);
+        let logs = disk::work(move || remove_dir(logs)).await.flatten();
         let scribe = self.scribes.lock().unwrap_or_else(|p| p.into_inner()).remove(pod.uid());
         let journal = match scribe {
             Some(scribe) => scribe.remove(),
             None => podwright_journal::remove(&self.places.journals.join(pod.uid())),
         };
         let journal = journal.map_err(words);
+        self.quotas.forget(pod.uid());
+        // Until then something may still be its users'.
+        if sandbox.is_ok() && volumes.is_ok() {
+            self.users.free(pod.uid());
+        }
         all([sandbox, volumes, logs, journal])
     }
 
@@ -351,6 +341,18 @@ impl Executor for Machine {
 
     async fn usage(&self, _pods: &[Arc<Pod>]) -> Sample {
         usage::sample(self).await
+    }
+
+    async fn storage(&self, pod: &Pod) -> Option<Usage> {
+        storage::usage(self, pod).await
+    }
+
+    async fn disks(&self) -> Disks {
+        storage::disks(self)
+    }
+
+    async fn reclaim(&self, thresholds: &Thresholds) {
+        storage::reclaim(self, thresholds).await;
     }
 
     async fn resize(&self, pod: &Arc<Pod>, sandbox: u32, containers: Vec<Running>) -> Resized {
@@ -388,7 +390,9 @@ impl Executor for Machine {
         }
         // kubelet keeps the logs of the last attempt and of the present one.
         if let Some(older) = id.attempt.checked_sub(1) {
-            std::fs::remove_file(self.log(pod, &id.name, older)).ok();
+            for file in logs::files(&self.log(pod, &id.name, older)) {
+                std::fs::remove_file(file).ok();
+            }
         }
     }
 

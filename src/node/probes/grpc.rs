@@ -1,14 +1,21 @@
 //! gRPC probes: `grpc.health.v1.Health/Check`, whose two messages are small enough to be written by hand.
 
-use std::net::SocketAddr;
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::Request;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    task::JoinSet,
+};
 
-use super::{Finding, words};
-use crate::node::executor::Executor;
+use super::{Finding, MAX_READ, reason, words};
+use crate::{api::bounded::Bounded, node::executor::Executor};
 
 /// Asks once.
 pub async fn probe(executor: &dyn Executor, address: SocketAddr, service: &str) -> Finding {
@@ -19,18 +26,46 @@ pub async fn probe(executor: &dyn Executor, address: SocketAddr, service: &str) 
             return Finding::Failure(format!("timeout: failed to connect service \"{address}\": connect: {why}"));
         }
     };
-    let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(tcp)).await;
+    over(tcp, address, service).await
+}
+
+/// Asks over a stream, of which nothing is left afterwards.
+async fn over<S>(stream: S, address: SocketAddr, service: &str) -> Finding
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let tasks = Arc::new(Mutex::new(JoinSet::new()));
+    let driver = Driver(Arc::downgrade(&tasks));
+    let handshake =
+        hyper::client::conn::http2::handshake(driver.clone(), TokioIo::new(Bounded::new(stream, MAX_READ))).await;
     let (mut sender, connection) = match handshake {
         Ok(both) => both,
-        Err(e) => return Finding::Failure(format!("service unhealthy: {e}")),
+        Err(e) => return Finding::Failure(format!("service unhealthy: {}", reason(&e))),
     };
-    let connection = tokio::spawn(connection);
-    let result = check(&mut sender, address, service).await;
-    connection.abort();
-    match result {
+    driver.run(connection);
+    match check(&mut sender, address, service).await {
         Ok(SERVING) => Finding::Success,
         Ok(status) => Finding::Failure(format!("service unhealthy (responded with \"{}\")", name(status))),
         Err(why) => Finding::Failure(format!("service unhealthy: {why}")),
+    }
+}
+
+/// Runs what a connection consists of. Whoever holds the tasks has all of them end with itself, however a probe ends: by itself
+/// a connection would wait for what it has still to say to a server that does not read.
+#[derive(Clone)]
+struct Driver(Weak<Mutex<JoinSet<()>>>);
+
+impl Driver {
+    fn run(&self, task: impl Future<Output: Send> + Send + 'static) {
+        if let Some(tasks) = self.0.upgrade() {
+            tasks.lock().unwrap_or_else(PoisonError::into_inner).spawn(async move { drop(task.await) });
+        }
+    }
+}
+
+impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Driver {
+    fn execute(&self, task: F) {
+        self.run(task);
     }
 }
 
@@ -56,7 +91,7 @@ async fn check(
         .header("user-agent", "kube-probe/1.35")
         .body(Full::new(Bytes::from(message(service))))
         .map_err(|e| e.to_string())?;
-    let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+    let response = sender.send_request(request).await.map_err(|e| reason(&e))?;
     let headers = response.headers().clone();
     let body = Limited::new(response.into_body(), 4096).collect().await.map_err(|e| e.to_string())?;
     let of =
@@ -105,7 +140,39 @@ pub fn status(frame: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
+
     use super::*;
+
+    const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    const PING: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
+
+    #[tokio::test]
+    async fn a_probe_that_is_over_leaves_no_connection_to_a_server_that_does_not_read() {
+        let (ours, mut server) = tokio::io::duplex(512);
+        server.write_all(&SETTINGS).await.unwrap();
+        let (address, service) = (([127, 0, 0, 1], 1).into(), "s".repeat(4096));
+        let probe = over(ours, address, &service);
+        let (mut from, mut to) = split(server);
+        let pings = tokio::spawn(async move { while to.write_all(&PING).await.is_ok() {} });
+        tokio::time::timeout(Duration::from_millis(50), probe).await.expect_err("nobody answers");
+        tokio::time::timeout(Duration::from_secs(10), pings).await.expect("the connection is closed").unwrap();
+        from.read_to_end(&mut Vec::new()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_server_that_has_nothing_but_pings_fails_the_probe() {
+        let (ours, mut server) = tokio::io::duplex(64 << 10);
+        server.write_all(&SETTINGS).await.unwrap();
+        let (mut from, mut to) = split(server);
+        tokio::spawn(async move { while to.write_all(&PING).await.is_ok() {} });
+        tokio::spawn(async move { from.read_to_end(&mut Vec::new()).await });
+        let probe = over(ours, ([127, 0, 0, 1], 1).into(), "");
+        let finding = tokio::time::timeout(Duration::from_secs(10), probe).await.expect("it ends by itself");
+        assert!(matches!(&finding, Finding::Failure(why) if why.contains("exceeded 262144 bytes")), "{finding:?}");
+    }
 
     #[test]
     fn frames_are_those_of_the_health_protocol() {

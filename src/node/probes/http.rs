@@ -16,9 +16,10 @@ use rustls::{
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::TlsConnector;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::{Finding, address, words};
-use crate::{client::Duplex, node::executor::Executor};
+use super::{Finding, MAX_READ, address, reason, words};
+use crate::{api::bounded::Bounded, client::Duplex, node::executor::Executor};
 
 /// How much of an answer's body is read.
 const BODY: usize = 10 << 10;
@@ -102,7 +103,12 @@ pub fn redirect(from: &Target, location: &str) -> Option<Target> {
 /// One GET.
 pub async fn get(executor: &dyn Executor, target: &Target, agent: &str) -> Result<Answer, String> {
     let dial = |e: std::io::Error| format!("dial tcp {}: connect: {}", target.address, words(&e));
-    let tcp = executor.connect(target.address).await.map_err(dial)?;
+    exchange(executor.connect(target.address).await.map_err(dial)?, target, agent).await
+}
+
+/// Asks over a stream, of which nothing is left afterwards.
+async fn exchange<S: Duplex + 'static>(stream: S, target: &Target, agent: &str) -> Result<Answer, String> {
+    let tcp = Bounded::new(stream, MAX_READ);
     let stream: Box<dyn Duplex> = match target.tls {
         false => Box::new(tcp),
         true => {
@@ -112,10 +118,9 @@ pub async fn get(executor: &dyn Executor, target: &Target, agent: &str) -> Resul
     };
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-    let connection = tokio::spawn(connection);
-    let result = ask(&mut sender, target, agent).await;
-    connection.abort();
-    result
+    // It ends with this call, however that ends: by itself it would wait for a server that does not read.
+    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    ask(&mut sender, target, agent).await
 }
 
 async fn ask(
@@ -135,7 +140,7 @@ async fn ask(
         }
     }
     let request = request.body(Empty::new()).map_err(|e| e.to_string())?;
-    let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+    let response = sender.send_request(request).await.map_err(|e| reason(&e))?;
     let code = response.status().as_u16();
     let location = response.headers().get(header::LOCATION).and_then(|l| l.to_str().ok()).map(str::to_owned);
     let body = Limited::new(response.into_body(), BODY).collect().await;
@@ -187,4 +192,46 @@ fn unverified() -> TlsConnector {
         .with_custom_certificate_verifier(Arc::new(Anyone(provider)))
         .with_no_client_auth();
     TlsConnector::from(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, split};
+
+    use super::*;
+
+    fn target() -> Target {
+        let headers = vec![("filler".to_owned(), "f".repeat(4096))];
+        Target { address: ([127, 0, 0, 1], 1).into(), tls: false, path: "/".into(), headers }
+    }
+
+    #[tokio::test]
+    async fn a_probe_that_is_over_leaves_no_connection_to_a_server_that_does_not_read() {
+        let (ours, mut server) = tokio::io::duplex(512);
+        let late = tokio::time::timeout(Duration::from_millis(50), exchange(ours, &target(), "test")).await;
+        late.expect_err("nobody answers");
+        let mut sent = Vec::new();
+        let read = tokio::time::timeout(Duration::from_secs(10), server.read_to_end(&mut sent)).await;
+        // More would have come if it were still there.
+        assert_eq!(read.expect("the connection is closed").unwrap(), 512);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_has_nothing_but_interim_answers_fails_the_probe() {
+        for interim in ["HTTP/1.1 100 Continue\r\n\r\n", "HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n"] {
+            let (ours, server) = tokio::io::duplex(64 << 10);
+            let (mut from, mut to) = split(server);
+            tokio::spawn(async move {
+                from.read_exact(&mut [0; 100]).await.unwrap();
+                tokio::spawn(async move { while to.write_all(interim.as_bytes()).await.is_ok() {} });
+                from.read_to_end(&mut Vec::new()).await
+            });
+            let target = target();
+            let asked = tokio::time::timeout(Duration::from_secs(10), exchange(ours, &target, "test")).await;
+            let why = asked.expect("it ends by itself").unwrap_err();
+            assert!(why.contains("exceeded 262144 bytes"), "{why}");
+        }
+    }
 }

@@ -300,6 +300,18 @@ pub fn address(
     Ok(SocketAddr::new(ip, port))
 }
 
+/// More is not read of a server's answer, with all that comes before it (interim answers, pings, a TLS handshake): a head is no
+/// longer, and of a body less is of interest.
+const MAX_READ: usize = 256 << 10;
+
+/// Why a connection has failed: what is behind "connection error".
+fn reason(error: &hyper::Error) -> String {
+    match std::error::Error::source(error).and_then(|source| source.downcast_ref()) {
+        Some(source) => words(source),
+        None => error.to_string(),
+    }
+}
+
 /// An error without Rust's "(os error 111)".
 pub fn words(error: &std::io::Error) -> String {
     let text = error.to_string();

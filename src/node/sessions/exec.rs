@@ -1,8 +1,10 @@
 //! exec and attach: a process's streams as frames, with the kernel's own backpressure, resize and exit code.
 
 use std::{
+    collections::VecDeque,
     io,
     os::fd::{AsFd, OwnedFd},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -12,7 +14,9 @@ use serde::Deserialize;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::mpsc,
+    task::JoinSet,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{Frames, Machine, receive, running, send};
 use crate::{
@@ -27,6 +31,12 @@ use crate::{
 const CHUNK: usize = 32 << 10;
 /// Frames that may wait for a slow reader before the process has to.
 const BACKLOG: usize = 4;
+/// Frames that are kept for a process that is not born yet: a size and the first words; behind them the caller has to wait.
+const EARLY: usize = 16;
+/// As much as a terminal holds when its process ends.
+const TERMINAL: usize = 64 << 10;
+/// What a process that has ended left in its output is there at once.
+const QUIET: Duration = Duration::from_millis(100);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
@@ -48,7 +58,14 @@ pub async fn exec(machine: &Machine, frames: &mut Frames, pod: &PodRef, options:
         }
     }
     let spec = ExecSpec { process, seccomp, stdin: options.stdin, size: None };
-    let mut session = match machine.runtime.exec(&id, spec, &scribe(machine, pod)).await {
+    let mut early = VecDeque::new();
+    let scribe = scribe(machine, pod);
+    let asked = tokio::select! {
+        asked = machine.runtime.exec(&id, spec, &scribe) => asked,
+        // A container can keep a process from being born for as long as it likes.
+        () = hung_up(frames, &mut early) => return Err(gone()),
+    };
+    let mut session = match asked {
         Ok(session) => session,
         Err(podwright_runtime::Error::Start { kind, message }) => {
             // Clients show of the status but the exit code: the reason comes where the command's own words would.
@@ -60,7 +77,7 @@ pub async fn exec(machine: &Machine, frames: &mut Frames, pod: &PodRef, options:
         Err(other) => return Err(Status::internal(other)),
     };
     let streams = std::mem::replace(&mut session.streams, Streams { stdin: None, stdout: None, stderr: None });
-    join(frames, streams, &options, Target::Exec(&session)).await?;
+    join(frames, early, streams, &options, Target::Exec(&session)).await?;
     let code = session.wait().await.map_err(Status::internal)?;
     if code == 0 { Ok(()) } else { Err(exit_status(code)) }
 }
@@ -82,10 +99,25 @@ fn exit_status(code: i32) -> Status {
 pub async fn attach(machine: &Machine, frames: &mut Frames, pod: &PodRef, options: ExecOptions) -> Result<(), Status> {
     let id = running(machine, pod, &options.container).await?;
     let streams = machine.runtime.attach(&id, options.stdin).await.map_err(Status::internal)?;
-    join(frames, streams, &options, Target::Attach(machine, &id)).await
+    join(frames, VecDeque::new(), streams, &options, Target::Attach(machine, &id)).await
 }
 
-/// Whose terminal is resized.
+fn gone() -> Status {
+    Status::bad_request("the caller has hung up")
+}
+
+/// Waits for the caller to go, and keeps what it says before.
+async fn hung_up(frames: &mut Frames, early: &mut VecDeque<Frame>) {
+    while early.len() < EARLY {
+        match frames.next().await {
+            Some(Ok(frame)) => early.push_back(frame),
+            _ => return,
+        }
+    }
+    std::future::pending().await
+}
+
+/// Whose streams they are, and whose terminal is resized.
 enum Target<'a> {
     Exec(&'a ExecSession),
     Attach(&'a Machine, &'a ContainerId),
@@ -103,16 +135,24 @@ impl Target<'_> {
     }
 }
 
-/// Moves bytes both ways until the process has closed its output, or the caller has gone.
-async fn join(frames: &mut Frames, streams: Streams, options: &ExecOptions, target: Target<'_>) -> Result<(), Status> {
+/// Moves bytes both ways until the process has ended or closed its output, or the caller has gone. Nothing of this stays behind then:
+/// others may hold the other ends of the streams for as long as they like.
+async fn join(
+    frames: &mut Frames,
+    mut early: VecDeque<Frame>,
+    streams: Streams,
+    options: &ExecOptions,
+    target: Target<'_>,
+) -> Result<(), Status> {
     let (sender, mut output) = mpsc::channel::<Frame>(BACKLOG);
+    let (over, mut pumps) = (CancellationToken::new(), JoinSet::new());
     let wanted = [(STDOUT, streams.stdout, options.stdout), (STDERR, streams.stderr, options.stderr)];
     for (channel, fd, wanted) in wanted {
         let Some(fd) = fd else { continue };
         let fd = watched(fd, Interest::READABLE).map_err(Status::internal)?;
-        let sender = sender.clone();
-        tokio::spawn(async move {
-            if let Err(error) = pump(fd, channel, wanted, sender).await {
+        let pump = Pump { fd, channel, wanted, terminal: options.tty, sender: sender.clone(), over: over.clone() };
+        pumps.spawn(async move {
+            if let Err(error) = pump.run().await {
                 tracing::debug!(%error, "a process's output broke off");
             }
         });
@@ -126,12 +166,25 @@ async fn join(frames: &mut Frames, streams: Streams, options: &ExecOptions, targ
     let forward = async {
         while let Some(frame) = output.recv().await {
             if sink.send(frame).await.is_err() {
-                return;
+                return false;
             }
+        }
+        true
+    };
+    let end = async {
+        if let Target::Exec(session) = &target {
+            // Without its shim it is dead as well.
+            session.wait().await.ok();
+            over.cancel();
         }
     };
     let feed = async {
-        while let Some(frame) = receive(&mut source).await {
+        loop {
+            let next = match early.pop_front() {
+                Some(frame) => Some(frame),
+                None => receive(&mut source).await,
+            };
+            let Some(frame) = next else { return };
             match frame.channel {
                 STDIN => {
                     if let Some(fd) = &stdin
@@ -157,12 +210,24 @@ async fn join(frames: &mut Frames, streams: Streams, options: &ExecOptions, targ
             }
         }
     };
-    let gone = tokio::select! {
-        () = forward => false,
-        () = feed => true,
+    let finished = async {
+        tokio::pin!(forward, end);
+        tokio::select! {
+            heard = &mut forward => {
+                if heard {
+                    end.await;
+                }
+                heard
+            }
+            () = &mut end => forward.await,
+        }
     };
-    if gone {
-        return Err(Status::bad_request("the caller has hung up"));
+    let heard = tokio::select! {
+        heard = finished => heard,
+        () = feed => false,
+    };
+    if !heard {
+        return Err(gone());
     }
     // Both halves came from one `Framed`.
     *frames = sink.reunite(source).map_err(Status::internal)?;
@@ -189,24 +254,66 @@ fn watched(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, interest)
 }
 
-/// Reads until the end; bytes that nobody wants are read and dropped, so that the process never hangs on them.
-async fn pump(fd: AsyncFd<OwnedFd>, channel: u8, wanted: bool, sender: mpsc::Sender<Frame>) -> io::Result<()> {
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        let read = fd.async_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd.as_fd(), &mut buffer)?)).await;
-        let count = match read {
-            Ok(0) => return Ok(()),
-            Ok(count) => count,
-            // How a terminal says that nobody is on the other side any more.
-            Err(e) if e.raw_os_error() == Some(nix::libc::EIO) => return Ok(()),
-            Err(e) => return Err(e),
-        };
-        if !wanted {
-            continue;
+/// One output of a process, on its way to the caller.
+struct Pump {
+    fd: AsyncFd<OwnedFd>,
+    channel: u8,
+    /// Bytes that nobody wants are read and dropped, so that the process never hangs on them.
+    wanted: bool,
+    terminal: bool,
+    sender: mpsc::Sender<Frame>,
+    /// The process has ended: what it has left there is all that it said.
+    over: CancellationToken,
+}
+
+impl Pump {
+    /// Reads until the end; once the process has ended, as much as it has left: its background processes may have the stream open.
+    async fn run(self) -> io::Result<()> {
+        let mut buffer = vec![0; CHUNK];
+        let mut left = None;
+        while left != Some(0) {
+            let room = left.unwrap_or(CHUNK).min(CHUNK);
+            let read =
+                self.fd.async_io(Interest::READABLE, |fd| Ok(rustix::io::read(fd.as_fd(), &mut buffer[..room])?));
+            let read = match left {
+                Some(_) => match tokio::time::timeout(QUIET, read).await {
+                    Ok(read) => read,
+                    // Somebody else has had it, or it was less.
+                    Err(_) => return Ok(()),
+                },
+                None => tokio::select! {
+                    biased;
+                    () = self.over.cancelled() => {
+                        left = Some(self.left()?);
+                        continue;
+                    }
+                    read = read => read,
+                },
+            };
+            let count = match read {
+                Ok(0) => return Ok(()),
+                Ok(count) => count,
+                // How a terminal says that nobody is on the other side any more.
+                Err(e) if e.raw_os_error() == Some(nix::libc::EIO) => return Ok(()),
+                Err(e) => return Err(e),
+            };
+            left = left.map(|left| left - count);
+            if !self.wanted {
+                continue;
+            }
+            let payload = Bytes::copy_from_slice(&buffer[..count]);
+            if self.sender.send(Frame { channel: self.channel, payload }).await.is_err() {
+                return Ok(());
+            }
         }
-        let payload = Bytes::copy_from_slice(&buffer[..count]);
-        if sender.send(Frame { channel, payload }).await.is_err() {
-            return Ok(());
+        Ok(())
+    }
+
+    /// How much there is to be read, now that the process has ended. A terminal does not know yet what it will have passed on.
+    fn left(&self) -> io::Result<usize> {
+        match self.terminal {
+            true => Ok(TERMINAL),
+            false => Ok(rustix::io::ioctl_fionread(self.fd.get_ref())? as usize),
         }
     }
 }

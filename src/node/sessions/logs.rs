@@ -3,7 +3,10 @@
 use std::{
     fs::{self, File},
     io::{self, Read, Seek, SeekFrom},
-    os::unix::fs::MetadataExt,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::MetadataExt,
+    },
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -13,6 +16,7 @@ use futures::StreamExt;
 use inotify::{Inotify, WatchMask};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::{Frames, Machine, cri, send};
 use crate::api::{
@@ -20,11 +24,13 @@ use crate::api::{
     rpc::{LogOptions, PodRef},
     stream::STDOUT,
 };
-use podwright_runtime::ContainerState;
+use podwright_runtime::{ContainerState, sys::shared};
 
 const CHUNK: usize = 64 << 10;
 /// A follower looks for the container's end at least so often, should an event be lost.
 const LOOK: Duration = Duration::from_secs(1);
+/// No line of the shim's is longer: 16 KiB of the container's own, with its time and tag.
+const LONGEST: usize = 64 << 10;
 
 /// What of a line is wanted, and how much in all.
 #[derive(Clone, Debug, Default)]
@@ -81,12 +87,41 @@ pub fn files(log: &Path) -> Vec<PathBuf> {
         })
         .collect();
     rotated.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
-    rotated.into_iter().map(|(_, path)| path).chain(log.exists().then(|| log.to_owned())).collect()
+    rotated.into_iter().map(|(_, path)| path).chain(is_file(log).then(|| log.to_owned())).collect()
 }
 
+/// The plain files beside a path.
 fn siblings(path: &Path) -> impl Iterator<Item = PathBuf> {
     let folder = path.parent().and_then(|p| fs::read_dir(p).ok());
-    folder.into_iter().flatten().flatten().map(|entry| entry.path())
+    folder.into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| is_file(path))
+}
+
+fn is_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
+}
+
+/// Opens a log for reading. The shim alone is to write there, but a Pod that was given the host's log folder can put other
+/// things in its place.
+fn open(path: &Path) -> io::Result<File> {
+    shared::open(path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+}
+
+/// A container's log folder, held open: what is read below [`Folder::path`] is in it, whatever becomes of its name.
+pub struct Folder(OwnedFd);
+
+impl Folder {
+    /// `below` is `<namespace>_<name>_<uid>/<container>`; neither may be a link.
+    pub fn open(logs: &Path, below: &Path) -> io::Result<Folder> {
+        const FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::RDONLY).union(OFlags::CLOEXEC);
+        let root = rustix::fs::open(logs, FLAGS, Mode::empty())?;
+        let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        Ok(Folder(rustix::fs::openat2(root, below, FLAGS, Mode::empty(), inside)?))
+    }
+
+    /// Good for as long as it is held.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
 }
 
 /// The newest attempt that a container's log folder knows.
@@ -99,11 +134,11 @@ pub fn newest_attempt(folder: &Path) -> Option<u32> {
 pub fn tail(files: &[PathBuf], lines: u64) -> io::Result<(usize, u64)> {
     if lines == 0 {
         let last = files.len().saturating_sub(1);
-        return Ok((last, files.get(last).map_or(Ok(0), |f| fs::metadata(f).map(|m| m.len()))?));
+        return Ok((last, files.get(last).map_or(Ok(0), |f| fs::symlink_metadata(f).map(|m| m.len()))?));
     }
     let mut wanted = lines;
     for (index, path) in files.iter().enumerate().rev() {
-        let mut file = File::open(path)?;
+        let mut file = open(path)?;
         let mut end = file.metadata()?.len();
         // The newline that ends the very last line ends no line before it.
         let mut first = true;
@@ -141,15 +176,23 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, pod: &PodRef, options
     object.metadata.name = Some(pod.name.clone());
     object.metadata.uid = Some(pod.uid.clone());
     let container = &options.container;
-    let folder = machine.log_dir(&object).join(container);
     let waiting = || {
         let why = format!("container \"{container}\" in pod \"{}\" is waiting to start: ContainerCreating", pod.name);
         Status::bad_request(why)
     };
+    let logs = &machine.places.logs;
+    // The invariant: a Pod's log folder is below the node's.
+    let of_pod = machine.log_dir(&object);
+    let below = of_pod.strip_prefix(logs).map_err(Status::internal)?.join(container);
+    let pinned = match Folder::open(logs, &below) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(waiting()),
+        other => other.map_err(|e| Status::internal(format!("the logs of container {container}: {e}")))?,
+    };
+    let folder = pinned.path();
     let newest = newest_attempt(&folder).ok_or_else(waiting)?;
     let attempt = match options.previous {
         false => newest,
-        true => newest.checked_sub(1).filter(|n| folder.join(format!("{n}.log")).exists()).ok_or_else(|| {
+        true => newest.checked_sub(1).filter(|n| is_file(&folder.join(format!("{n}.log")))).ok_or_else(|| {
             Status::bad_request(format!(
                 "previous terminated container \"{container}\" in pod \"{}\" not found",
                 pod.name
@@ -161,7 +204,7 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, pod: &PodRef, options
     let follow = options.follow && !options.previous;
     let mut reader = Reader::open(&log, options.tail_lines.map(|n| n.max(0) as u64)).map_err(Status::internal)?;
     let mut changes = if follow { watch(&folder).ok() } else { None };
-    let mut follower = Follower { filter, rest: BytesMut::new() };
+    let mut follower = Follower::new(filter);
     loop {
         // Looked at before reading: what is written before the end is read after it.
         let running = follow && is_running(machine, &pod.uid, container, attempt).await;
@@ -184,19 +227,36 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, pod: &PodRef, options
     }
 }
 
-struct Follower {
+/// Makes lines of what is read, and shows those that are wanted.
+pub struct Follower {
     filter: Filter,
     /// The start of a line whose end has not been written yet.
     rest: BytesMut,
+    /// The line is longer than any that the shim writes: it is left out.
+    overlong: bool,
 }
 
 impl Follower {
-    fn take(&mut self, bytes: &[u8]) -> Option<Bytes> {
-        self.rest.extend_from_slice(bytes);
+    pub fn new(filter: Filter) -> Follower {
+        Follower { filter, rest: BytesMut::new(), overlong: false }
+    }
+
+    /// Takes in what comes next; what of it is to be shown.
+    pub fn take(&mut self, mut bytes: &[u8]) -> Option<Bytes> {
         let mut out = BytesMut::new();
-        while let Some(end) = self.rest.iter().position(|b| *b == b'\n') {
-            let line = self.rest.split_to(end + 1);
-            self.filter.take(&line, &mut out);
+        while let Some(end) = bytes.iter().position(|b| *b == b'\n') {
+            let (line, after) = bytes.split_at(end + 1);
+            bytes = after;
+            self.rest.extend_from_slice(line);
+            if !std::mem::take(&mut self.overlong) {
+                self.filter.take(&self.rest, &mut out);
+            }
+            self.rest.clear();
+        }
+        self.rest.extend_from_slice(bytes);
+        if self.rest.len() > LONGEST {
+            self.overlong = true;
+            self.rest.clear();
         }
         (!out.is_empty()).then(|| out.freeze())
     }
@@ -218,7 +278,7 @@ impl Reader {
             None => (0, 0),
         };
         let path = files.get(index).ok_or(io::ErrorKind::NotFound)?;
-        let mut file = File::open(path)?;
+        let mut file = open(path)?;
         file.seek(SeekFrom::Start(offset))?;
         let inode = file.metadata()?.ino();
         Ok(Reader { log: log.to_owned(), file, inode, buffer: vec![0; CHUNK] })
@@ -232,11 +292,11 @@ impl Reader {
                 return Ok(Some(self.buffer[..count].to_vec()));
             }
             let files = files(&self.log);
-            let inode = |path: &PathBuf| fs::metadata(path).map(|m| m.ino()).ok();
+            let inode = |path: &PathBuf| fs::symlink_metadata(path).map(|m| m.ino()).ok();
             let at = files.iter().position(|path| inode(path) == Some(self.inode));
             // A file that was rotated away entirely is followed by the oldest that is left.
             let Some(next) = files.get(at.map_or(0, |at| at + 1)) else { return Ok(None) };
-            self.file = File::open(next)?;
+            self.file = open(next)?;
             self.inode = self.file.metadata()?.ino();
         }
     }

@@ -14,7 +14,11 @@ use futures::{SinkExt, StreamExt};
 use podwright_runtime::{ContainerId, ContainerState, SandboxStatus};
 use tokio_util::{codec::Framed, sync::CancellationToken};
 
-use super::machine::{Machine, split_sandbox};
+use super::{
+    machine::{Machine, split_sandbox},
+    residents::Residents,
+    spec::PodExt,
+};
 use crate::{
     api::{
         Status,
@@ -31,6 +35,7 @@ const RECONNECT: Duration = Duration::from_millis(500);
 
 pub struct Sessions {
     pub(super) machine: Arc<Machine>,
+    pub(super) residents: Arc<Residents>,
     pub(super) client: Client,
     pub(super) node: String,
 }
@@ -75,18 +80,38 @@ impl Sessions {
     async fn run(&self, frames: &mut Frames, task: Task) -> Result<(), Status> {
         let machine = &self.machine;
         match task {
-            Task::Log { pod, log } => logs::serve(machine, frames, &pod, log).await,
-            Task::Exec { pod, exec } => exec::exec(machine, frames, &pod, exec).await,
-            Task::Attach { pod, exec } => exec::attach(machine, frames, &pod, exec).await,
-            Task::PortForward { pod, port } => forward::port(machine, frames, &pod, port).await,
+            Task::Log { pod, log } => {
+                let pod = self.resident(&pod, Some(&log.container))?;
+                logs::serve(machine, frames, &pod, log).await
+            }
+            Task::Exec { pod, exec } => {
+                let pod = self.resident(&pod, Some(&exec.container))?;
+                exec::exec(machine, frames, &pod, exec).await
+            }
+            Task::Attach { pod, exec } => {
+                let pod = self.resident(&pod, Some(&exec.container))?;
+                exec::attach(machine, frames, &pod, exec).await
+            }
+            Task::PortForward { pod, port } => forward::port(machine, frames, &self.resident(&pod, None)?, port).await,
             Task::Dial { address } => forward::dial(machine, frames, &address).await,
             Task::Image(options) => image::serve(machine, frames, options).await,
             Task::Inspect { pod } => {
-                let found = inspect::inspect(machine, &pod).await?;
+                let found = inspect::inspect(machine, &self.resident(&pod, None)?).await?;
                 send(frames, STDOUT, Bytes::from(found.to_string())).await
             }
-            Task::Trace { pod } => trace(machine, frames, &pod).await,
+            Task::Trace { pod } => trace(machine, frames, &self.resident(&pod, None)?).await,
         }
+    }
+
+    /// The Pod of this node that a session is about, by this node's own table, and with the uid that this node knows it by.
+    /// What of a request reaches a path below is one of this Pod's containers.
+    fn resident(&self, object: &PodRef, container: Option<&str>) -> Result<PodRef, Status> {
+        let pod = self.residents.find(object).ok_or_else(|| Status::not_found("pods", "", &object.name))?;
+        if let Some(container) = container.filter(|name| pod.part(name).is_none()) {
+            let why = format!("container {container} is not valid for pod {}", pod.name());
+            return Err(Status::bad_request(why));
+        }
+        Ok(PodRef { uid: pod.uid().to_owned(), ..object.clone() })
     }
 }
 

@@ -13,11 +13,12 @@ use std::{
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use podwright_runtime::{
     CgroupName, ContainerId, ContainerSpec, LogSpec, Network, PidMode, Resources, Rootfs, SandboxSpec, image::Image,
-    oci, profile,
+    oci, profile, sysctl::dotted,
 };
 use serde_json::{Value, json};
 
 use super::{
+    admission::protections::has_own_users,
     executor::{StartOrder, Trouble},
     labels, qos,
     spec::{Part, PodExt},
@@ -112,6 +113,7 @@ pub fn sandbox(
             _ => PidMode::Container,
         },
         host_ipc: spec.host_ipc == Some(true),
+        users: None,
         sysctls: sysctls(pod),
         cgroup: class_cgroup(class).child(&format!("pod{}", pod.uid())),
         resources: pod_limits(pod, pids_max),
@@ -136,11 +138,15 @@ pub fn pod_limits(pod: &Pod, pids_max: Option<u64>) -> Resources {
 const SYSCTLS: [(&str, &str); 2] =
     [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
 
+/// The groups that there are in a user namespace of the Pod's own.
+const OWN_GROUPS: (&str, &str) = ("net.ipv4.ping_group_range", "0 65535");
+
 fn sysctls(pod: &Pod) -> BTreeMap<String, String> {
-    let usual =
-        SYSCTLS.iter().filter(|_| !pod.host_network()).map(|(name, value)| (name.to_string(), value.to_string()));
+    let own_groups = has_own_users(pod).then_some(OWN_GROUPS);
+    let usual = SYSCTLS.iter().chain(&own_groups).filter(|_| !pod.host_network());
+    let usual = usual.map(|(name, value)| (name.to_string(), value.to_string()));
     let asked = pod.spec().security_context.iter().flat_map(|s| s.sysctls.iter().flatten());
-    usual.chain(asked.map(|s| (s.name.replace('/', "."), s.value.clone()))).collect()
+    usual.chain(asked.map(|s| (dotted(&s.name).into_owned(), s.value.clone()))).collect()
 }
 
 /// One container.
@@ -151,8 +157,13 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
     let container = &part.container;
     let privileged = security::is_privileged(container);
     let user = security::user(pod, container, image)?;
+    if has_own_users(pod) {
+        security::check_mapped(&user)?;
+    }
     let env = environment(&context, &user);
     let args = arguments(container, image, &env)?;
+    let variables: Vec<String> = env.0.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    check_size(&args, &variables)?;
     let cwd = container.working_dir.clone().filter(|d| !d.is_empty()).unwrap_or_else(|| image.working_dir());
     let capabilities = security::capabilities(container).map_err(create_error)?;
     let seccomp = security::seccomp(pod, container, &capabilities, context.seccomp_dir)?;
@@ -165,14 +176,14 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
             "terminal": container.tty == Some(true),
             "user": { "uid": user.uid, "gid": user.gid, "additionalGids": user.groups },
             "args": args,
-            "env": env.0.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>(),
+            "env": variables,
             "cwd": if cwd.is_empty() { "/" } else { cwd.as_str() },
             "capabilities": security::capability_sets(&capabilities, user.uid == 0),
             "noNewPrivileges": context_of.and_then(|c| c.allow_privilege_escalation) == Some(false),
             "oomScoreAdj": qos::oom_score_adj(pod, container, context.memory),
         },
         "root": { "path": "rootfs", "readonly": context_of.and_then(|c| c.read_only_root_filesystem) == Some(true) },
-        "mounts": mounts(&context.mounts, privileged),
+        "mounts": mounts(&context.mounts, privileged, has_own_users(pod)),
         "linux": {
             "maskedPaths": masked,
             "readonlyPaths": read_only,
@@ -271,8 +282,23 @@ fn arguments(container: &Container, image: &Image, env: &env::Env) -> Result<Vec
     Ok(all)
 }
 
-/// The system's mounts, then the Pod's; the runtime puts parents before children.
-fn mounts(volumes: &[Mounted], privileged: bool) -> Vec<Value> {
+/// What no process can be given is refused here, before it is written anywhere: `execve` takes strings of up to 128 KiB
+/// (`MAX_ARG_STRLEN`), all together never more than three quarters of 8 MiB (execve(2), "Limits on size of arguments").
+fn check_size(args: &[String], variables: &[String]) -> Result<(), Trouble> {
+    const ONE: usize = 128 << 10;
+    const ALL: usize = 6 << 20;
+    let sum = |list: &[String]| list.iter().map(|text| text.len() + 1).sum::<usize>();
+    let longest = args.iter().chain(variables).map(|text| text.len() + 1).max().unwrap_or(0);
+    if longest <= ONE && sum(args) + sum(variables) <= ALL {
+        return Ok(());
+    }
+    let sizes = format!("{} bytes of args, {} bytes of env, {longest} in one string", sum(args), sum(variables));
+    Err(create_error(format!("argument list too long: {sizes}; at most {ALL}, {ONE} in one string")))
+}
+
+/// The system's mounts, then the Pod's; the runtime puts parents before children. Where the Pod's users are others on the host,
+/// its files are shown as if they were not: what is root's there is root's here.
+fn mounts(volumes: &[Mounted], privileged: bool, own_users: bool) -> Vec<Value> {
     let system = profile::default_mounts(privileged).into_iter();
     let mut all: Vec<Value> =
         system.filter(|m| !(privileged && m.destination().as_path() == Path::new("/dev"))).map(|m| json!(m)).collect();
@@ -280,11 +306,10 @@ fn mounts(volumes: &[Mounted], privileged: bool) -> Vec<Value> {
         let options = ["rbind", "rprivate", "rw"];
         all.push(json!({ "destination": "/dev", "type": "bind", "source": "/dev", "options": options }));
     }
-    all.extend(
-        volumes
-            .iter()
-            .map(|m| json!({ "destination": m.destination, "type": "bind", "source": m.source, "options": m.options })),
-    );
+    all.extend(volumes.iter().map(|m| {
+        let options: Vec<&str> = m.options.iter().map(String::as_str).chain(own_users.then_some("ridmap")).collect();
+        json!({ "destination": m.destination, "type": "bind", "source": m.source, "options": options })
+    }));
     all
 }
 

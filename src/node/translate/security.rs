@@ -1,6 +1,11 @@
 //! Security contexts: users and groups, capabilities, seccomp, masked paths; the container's word goes before the Pod's.
 
-use std::{collections::HashSet, path::Path};
+use std::{
+    collections::HashSet,
+    fs::File,
+    io::{self, Read},
+    path::Path,
+};
 
 use k8s_openapi::api::core::v1::{Container, Pod, SeccompProfile};
 use podwright_runtime::{
@@ -9,16 +14,18 @@ use podwright_runtime::{
     profile,
     seccomp::default_seccomp,
 };
+use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
 use serde_json::{Value, json};
 
 use super::create_error;
-use crate::node::{executor::Trouble, spec::PodExt};
+use crate::node::{executor::Trouble, spec::PodExt, users::IDS_PER_POD};
 
 /// Who a container runs as.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     pub uid: u32,
     pub gid: u32,
+    /// The supplementary ones, the primary one among them.
     pub groups: Vec<u32>,
     pub home: Option<String>,
 }
@@ -27,49 +34,58 @@ pub fn is_privileged(container: &Container) -> bool {
     container.security_context.as_ref().and_then(|c| c.privileged) == Some(true)
 }
 
-/// The user, by manifest and image; refused where `runAsNonRoot` forbids it.
+/// The user, by manifest and image; refused where `runAsNonRoot` forbids it. Upstream's `verifyRunAsNonRoot`, but that the uid
+/// decides which the process will have, however the image writes it.
 pub fn user(pod: &Pod, container: &Container, image: &Image) -> Result<User, Trouble> {
     let own = container.security_context.as_ref();
     let of_pod = pod.spec().security_context.as_ref();
     let run_as_user = own.and_then(|c| c.run_as_user).or(of_pod.and_then(|c| c.run_as_user));
     let run_as_group = own.and_then(|c| c.run_as_group).or(of_pod.and_then(|c| c.run_as_group));
     let non_root = own.and_then(|c| c.run_as_non_root).or(of_pod.and_then(|c| c.run_as_non_root)) == Some(true);
-    if non_root {
-        check_non_root(pod, container, run_as_user, &image.user())?;
-    }
+    let place = format!("(pod: \"{}\", container: {})", pod.full_name(), container.name);
+    let refuse = |why: String| Err(Trouble::new("CreateContainerConfigError", format!("{why} {place}")));
+
     let image_user = image.user();
+    let name = image_user.split(':').next().filter(|u| !u.is_empty()).unwrap_or("0");
+    if non_root && run_as_user.is_none() && name.parse::<i64>().is_err() {
+        let why = "cannot verify user is non-root";
+        return refuse(format!("container has runAsNonRoot and image has non-numeric user ({name}), {why}"));
+    }
     let spec = match (run_as_user, run_as_group) {
         (Some(uid), Some(gid)) => format!("{uid}:{gid}"),
         (Some(uid), None) => uid.to_string(),
-        (None, Some(gid)) => {
-            let name = image_user.split(':').next().filter(|u| !u.is_empty()).unwrap_or("0");
-            format!("{name}:{gid}")
-        }
-        (None, None) => image_user,
+        (None, Some(gid)) => format!("{name}:{gid}"),
+        (None, None) => image_user.clone(),
     };
     let ids = image.resolve_user(&spec).map_err(create_error)?;
+    if non_root && ids.uid == 0 {
+        return refuse(match run_as_user {
+            Some(_) => "container's runAsUser breaks non-root policy".into(),
+            None => "container has runAsNonRoot and image will run as root".into(),
+        });
+    }
     let strict = of_pod.and_then(|c| c.supplemental_groups_policy.as_deref()) == Some("Strict");
     let mut groups = if strict { Vec::new() } else { ids.groups };
-    let asked = of_pod.iter().flat_map(|c| c.supplemental_groups.iter().flatten().copied().chain(c.fs_group));
-    groups.extend(asked.filter_map(|g| u32::try_from(g).ok()));
+    for asked in of_pod.iter().flat_map(|c| c.supplemental_groups.iter().flatten().copied().chain(c.fs_group)) {
+        let group = u32::try_from(asked).ok().filter(|g| i32::try_from(*g).is_ok());
+        groups.push(group.ok_or_else(|| create_error(format!("group {asked} is not in range 0-{}", i32::MAX)))?);
+    }
+    // As containerd since CVE-2023-25173: who changes his primary group, by a set-group-ID program, must not lose what files
+    // forbid to it.
+    groups.push(ids.gid);
     groups.sort_unstable();
     groups.dedup();
     Ok(User { uid: ids.uid, gid: ids.gid, groups, home: ids.home })
 }
 
-/// Upstream's `verifyRunAsNonRoot`.
-fn check_non_root(pod: &Pod, container: &Container, uid: Option<i64>, image_user: &str) -> Result<(), Trouble> {
-    let place = format!("(pod: \"{}\", container: {})", pod.full_name(), container.name);
-    let refuse = |why: String| Err(Trouble::new("CreateContainerConfigError", why));
-    if let Some(uid) = uid {
-        return if uid == 0 { refuse(format!("container's runAsUser breaks non-root policy {place}")) } else { Ok(()) };
-    }
-    match image_user.split(':').next().unwrap_or_default() {
-        "" | "0" => refuse(format!("container has runAsNonRoot and image will run as root {place}")),
-        name if name.parse::<u32>().is_err() => refuse(format!(
-            "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root {place}"
-        )),
-        _ => Ok(()),
+/// Whether all ids of a user are among those that a Pod with users of its own has.
+pub fn check_mapped(user: &User) -> Result<(), Trouble> {
+    let mut ids = [user.uid, user.gid].into_iter().chain(user.groups.iter().copied());
+    match ids.find(|id| *id >= IDS_PER_POD) {
+        Some(id) => {
+            Err(create_error(format!("id {id} is not mapped in the Pod's user namespace of {IDS_PER_POD} ids")))
+        }
+        None => Ok(()),
     }
 }
 
@@ -126,16 +142,33 @@ pub fn seccomp(
         Some("Unconfined") => Ok(None),
         Some("Localhost") => {
             let name = profile.and_then(|p| p.localhost_profile.as_deref()).unwrap_or_default();
-            let path = dir.join(name);
-            let read = || -> Result<LinuxSeccomp, String> {
-                let bytes = std::fs::read(&path).map_err(|e| e.to_string())?;
-                serde_json::from_slice(&bytes).map_err(|e| e.to_string())
+            let failed = |e: io::Error| {
+                create_error(format!("cannot load seccomp profile \"{}\": {e}", dir.join(name).display()))
             };
-            let failed = |e| create_error(format!("cannot load seccomp profile \"{}\": {e}", path.display()));
-            read().map(Some).map_err(failed)
+            let bytes = read_beneath(dir, name).map_err(failed)?;
+            serde_json::from_slice(&bytes).map(Some).map_err(|e| failed(e.into()))
         }
         _ => Ok(Some(default_seccomp(capabilities))),
     }
+}
+
+/// Larger profiles are none.
+const LARGEST_PROFILE: u64 = 1 << 20;
+
+/// The content of a file below a folder. No link is followed, and nothing but a file is read: neither leads a name elsewhere.
+fn read_beneath(dir: &Path, name: &str) -> io::Result<Vec<u8>> {
+    let dir = open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    // Without waiting for the other end of a pipe.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(openat2(&dir, name, flags, Mode::empty(), how)?);
+    let found = file.metadata()?;
+    if !found.is_file() || found.len() > LARGEST_PROFILE {
+        return Err(io::Error::other("not a file of at most 1 MiB"));
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST_PROFILE).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Masked and read-only paths; none for privileged containers and `procMount: Unmasked`.

@@ -49,7 +49,15 @@ async fn report(shared: &Shared, pods: &Informer<Pod>) {
     loop {
         let last = Instant::now();
         let sample = shared.executor.usage(&pods.list()).await;
-        let (report, waiting) = meter.take(sample, shared.env.now());
+        let (mut report, waiting) = meter.take(sample, shared.env.now());
+        report.pods.retain_mut(|pod| match shared.residents.api_uid(&pod.uid) {
+            Some(uid) => {
+                pod.uid = uid;
+                true
+            }
+            // A static Pod that no mirror shows yet.
+            None => false,
+        });
         if (report.node.is_some() || !report.pods.is_empty())
             && let Err(status) = shared.client.report(node, &report).await
         {

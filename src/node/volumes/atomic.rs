@@ -9,11 +9,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, symlink},
+    os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink},
     path::{Component, Path, PathBuf},
 };
 
 use jiff::Timestamp;
+use podwright_runtime::sys::shared;
 
 /// One file of a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,8 +93,7 @@ fn fill(folder: &Path, payload: &Payload, fs_group: Option<u32>) -> io::Result<(
         if let Some(parent) = full.parent() {
             fs::create_dir_all(parent)?;
         }
-        let mut open = fs::OpenOptions::new();
-        let mut handle = open.write(true).create_new(true).mode(0o600).open(&full)?;
+        let mut handle = shared::create(&full, 0o600)?;
         io::Write::write_all(&mut handle, &file.data)?;
         if file.uid.is_some() || fs_group.is_some() {
             chown(&full, file.uid, fs_group)?;
@@ -119,14 +119,16 @@ fn chown_folders(folder: &Path, group: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a folder holds exactly `payload`.
+/// Whether a folder holds exactly `payload`. A file that cannot be read does not: containers that own it may keep everybody from
+/// reading it, and get another in its place.
 fn shows(folder: &Path, payload: &Payload) -> bool {
     let mut found = BTreeSet::new();
     collect(folder, Path::new(""), &mut found);
     found.len() == payload.len()
-        && payload
-            .iter()
-            .all(|(path, file)| found.contains(path) && fs::read(folder.join(path)).is_ok_and(|data| data == file.data))
+        && payload.iter().all(|(path, file)| {
+            let data = || shared::read(&folder.join(path), file.data.len() + 1);
+            found.contains(path) && data().is_ok_and(|data| data == file.data)
+        })
 }
 
 fn collect(folder: &Path, below: &Path, found: &mut BTreeSet<PathBuf>) {

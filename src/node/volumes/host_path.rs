@@ -2,9 +2,11 @@
 
 use std::{
     fs,
-    os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, FileTypeExt},
     path::Path,
 };
+
+use podwright_runtime::sys::shared;
 
 /// Checks a host path against its type, in upstream's words; the `OrCreate` types make what is missing.
 pub fn check(path: &Path, kind: &str) -> Result<(), String> {
@@ -16,11 +18,7 @@ pub fn check(path: &Path, kind: &str) -> Result<(), String> {
         ("DirectoryOrCreate", None) => {
             fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(|e| format!("mkdir {shown}: {e}"))
         }
-        ("FileOrCreate", None) => {
-            let mut open = fs::OpenOptions::new();
-            let made = open.write(true).create_new(true).mode(0o644).open(path);
-            made.map(drop).map_err(|e| format!("open {shown}: {e}"))
-        }
+        ("FileOrCreate", None) => shared::create(path, 0o644).map(drop).map_err(|e| format!("open {shown}: {e}")),
         ("Directory" | "DirectoryOrCreate", Some(t)) if t.is_dir() => Ok(()),
         ("File" | "FileOrCreate", Some(t)) if t.is_file() => Ok(()),
         ("Socket", Some(t)) if t.is_socket() => Ok(()),

@@ -26,9 +26,14 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
-use podwright_runtime::sys::tree::remove_all;
+use podwright_runtime::{
+    Scribe, projects,
+    sys::{Kernel, tree::remove_all},
+};
 
 use super::{
+    admission::protections::has_own_users,
+    disk,
     executor::Trouble,
     mounts,
     objects::Objects,
@@ -106,20 +111,27 @@ impl Volumes {
         let path = self.path(pod, volume);
         let fs_group = fs_group(pod);
         if let Some(source) = &volume.empty_dir {
-            return empty_dir(&path, source, pod, fs_group).map_err(|e| format!("{}: {e}", path.display()));
+            let (source, pod) = (source.clone(), pod.clone());
+            let made =
+                move || empty_dir(&path, &source, &pod, fs_group).map_err(|e| format!("{}: {e}", path.display()));
+            return disk::work(made).await?;
         }
         if let Some(source) = &volume.host_path {
-            return host_path::check(&path, source.type_.as_deref().unwrap_or_default());
+            let kind = source.type_.clone().unwrap_or_default();
+            return disk::work(move || host_path::check(&path, &kind)).await?;
         }
         if let Some(payload) = self.payload(pod, volume, facts).await? {
-            self.show(&path, payload, fs_group)?;
+            self.show(path, payload, fs_group).await?;
             return Ok(());
         }
         Err("this kind of volume is not supported by this node".to_owned())
     }
 
-    fn show(&self, path: &Path, payload: Payload, fs_group: Option<u32>) -> Result<bool, String> {
-        atomic::write(path, &payload, fs_group, self.world.now()).map_err(|e| format!("{}: {e}", path.display()))
+    async fn show(&self, path: PathBuf, payload: Payload, fs_group: Option<u32>) -> Result<bool, String> {
+        let now = self.world.now();
+        let shown =
+            move || atomic::write(&path, &payload, fs_group, now).map_err(|e| format!("{}: {e}", path.display()));
+        disk::work(shown).await?
     }
 
     /// Brings the volumes that show API objects up to date. An object that has gone leaves its files as they are.
@@ -128,7 +140,8 @@ impl Volumes {
             match self.payload(pod, volume, facts).await {
                 Ok(Some(payload)) => {
                     let path = self.path(pod, volume);
-                    self.show(&path, payload, fs_group(pod)).map_err(|why| mount_error(&volume.name, why))?;
+                    let shown = self.show(path, payload, fs_group(pod)).await;
+                    shown.map_err(|why| mount_error(&volume.name, why))?;
                 }
                 Ok(None) => {}
                 Err(why) => return Err(mount_error(&volume.name, why)),
@@ -173,7 +186,12 @@ impl Volumes {
     }
 
     /// Takes away what is mounted for the Pod; its folders stay. All errors, in words.
-    pub fn release(&self, pod: &Pod) -> Result<(), String> {
+    pub async fn release(self: &Arc<Self>, pod: &Pod) -> Result<(), String> {
+        let (own, pod) = (self.clone(), pod.clone());
+        disk::work(move || own.unmount_all(&pod)).await?
+    }
+
+    fn unmount_all(&self, pod: &Pod) -> Result<(), String> {
         let mut errors = Vec::new();
         let mut unmount = |path: PathBuf| {
             if let Err(e) = mounts::unmount(&path) {
@@ -189,9 +207,23 @@ impl Volumes {
         if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
     }
 
+    /// The emptyDirs of a Pod that has ended and been released: nobody will read them any more. Those that something is still
+    /// mounted on are left out.
+    pub fn scratch(&self, pod: &Pod) -> Vec<PathBuf> {
+        let mounted = mounts::below(&self.folder(pod));
+        let volumes = pod.spec().volumes.iter().flatten().filter(|volume| volume.empty_dir.is_some());
+        let folders = volumes.map(|volume| self.folder(pod).join("volumes").join(&volume.name));
+        folders.filter(|folder| !mounted.iter().any(|mount| mount.starts_with(folder))).collect()
+    }
+
     /// Removes everything that the Pod has on disk.
-    pub fn remove(&self, pod: &Pod) -> Result<(), String> {
-        let released = self.release(pod);
+    pub async fn remove(self: &Arc<Self>, pod: &Pod) -> Result<(), String> {
+        let (own, pod) = (self.clone(), pod.clone());
+        disk::work(move || own.remove_all(&pod)).await?
+    }
+
+    fn remove_all(&self, pod: &Pod) -> Result<(), String> {
+        let released = self.unmount_all(pod);
         // While something is still mounted below it, its content is not ours to delete.
         if !mounts::below(&self.folder(pod)).is_empty() {
             return released;
@@ -246,7 +278,7 @@ fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Op
     let medium = source.medium.as_deref().unwrap_or_default();
     if medium == "Memory" && !mounts::is_mount(path) {
         let limit = source.size_limit.as_ref().map(qos::units).filter(|l| *l > 0);
-        let limit = limit.or(qos::pod_limit(pod, "memory").map(|m| m / 1000));
+        let limit = limit.into_iter().chain(qos::pod_limit(pod, "memory").map(|m| m / 1000)).min();
         let size = limit.map_or_else(
             || c"mode=0777".to_owned(),
             |l| {
@@ -259,6 +291,9 @@ fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Op
         return Err(io::Error::new(io::ErrorKind::Unsupported, format!("unknown storage medium \"{medium}\"")));
     } else if !fresh {
         return Ok(());
+    } else if medium.is_empty() && has_own_users(pod) {
+        // Before anything is in it.
+        projects::give(&Kernel::new(&Scribe::none()), &[path], None).map_err(io::Error::other)?;
     }
     let mut mode = 0o777;
     if let Some(group) = fs_group {

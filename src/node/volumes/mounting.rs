@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
 
 use super::{Volumes, is_read_only, subpath};
 use crate::node::{
+    disk,
     executor::Trouble,
     spec::{Part, PodExt},
     translate::{Device, Mounted, env::Env, expand},
@@ -39,7 +40,7 @@ impl Volumes {
     }
 
     /// The bind mounts of one container, in the manifest's order. `env` is for `subPathExpr`.
-    pub fn mounts(&self, pod: &Pod, part: &Part<'_>, env: &Env) -> Result<Vec<Mounted>, Trouble> {
+    pub async fn mounts(&self, pod: &Pod, part: &Part<'_>, env: &Env) -> Result<Vec<Mounted>, Trouble> {
         let mut mounts = Vec::new();
         for (index, mount) in part.container.volume_mounts.iter().flatten().enumerate() {
             let find = |v: &&Volume| v.name == mount.name;
@@ -50,8 +51,9 @@ impl Volumes {
             let mut source = self.path(pod, volume);
             if let Some(sub) = sub_path(mount, env)? {
                 let target = self.folder(pod).join("subpaths").join(part.name()).join(index.to_string());
-                let bound = subpath::open_beneath(&source, &sub).and_then(|held| subpath::bind(&held, &target));
-                bound.map_err(|e| {
+                let (volume, place) = (source, target.clone());
+                let bound = disk::work(move || subpath::bind(&volume, &sub, &place).map_err(|e| e.to_string()));
+                bound.await.flatten().map_err(|e| {
                     let why = format!(
                         "failed to prepare subPath for volumeMount \"{}\" of container \"{}\": {e}",
                         mount.name,

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     api::persistent_volume::Used,
-    node::{executor::Trouble, spec::PodExt},
+    node::{disk, executor::Trouble, spec::PodExt},
 };
 
 impl Volumes {
@@ -38,7 +38,8 @@ impl Volumes {
         let name = claims::bound(pod, used, &claim).map_err(unprocessed)?;
         let (found, node) = self.objects.volume(name, pod.spec().node_name.as_deref()).await.map_err(unprocessed)?;
         let place = claims::place(pod, volume, &claim, &found, node.as_ref())?;
-        place.check()?;
+        let looked = place.clone();
+        disk::work(move || looked.check()).await.map_err(unprocessed)??;
         self.must_be_free(pod, &place)?;
         let failed = |why: io::Error| mount_error(&place.volume, format!("{}: {why}", place.path.display()));
         // As upstream: whoever has it first says whose it is, unless for reading alone.
@@ -109,6 +110,5 @@ async fn own(pod: &Pod, place: &Place) -> io::Result<()> {
     let context = pod.spec().security_context.as_ref();
     let on_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
     let path = place.path.clone();
-    let given = tokio::task::spawn_blocking(move || ownership::give(&path, group, on_mismatch));
-    given.await.map_err(io::Error::other)?
+    disk::work(move || ownership::give(&path, group, on_mismatch)).await.map_err(io::Error::other)?
 }

@@ -7,11 +7,16 @@ use k8s_openapi::api::core::v1::Pod;
 use super::Done;
 use super::{News, Worker};
 use crate::node::{
-    observed::{Busy, Exit, Image, Intent, SandboxState, Step, Unhealthy},
+    observed::{Busy, Exit, Image, Intent, SandboxState, Step, Stop, Unhealthy},
+    plan,
     probes::{self, Kind},
     publish,
     spec::PodExt,
+    storage::Eviction,
 };
+
+/// What an evicted Pod gets between SIGTERM and SIGKILL, seconds: upstream's `immediateEvictionGracePeriodSeconds`.
+const EVICTION_GRACE: i64 = 1;
 
 impl Worker {
     pub(super) fn note(&mut self, news: News) {
@@ -43,10 +48,26 @@ impl Worker {
                 }
             }
             News::Poke => self.poke(),
+            News::Evict(eviction) => self.evict(eviction),
             News::Probe { container, id, kind, verdict } => self.probed(&container, &id, kind, verdict),
             News::Done(done) => self.done(done),
             News::Broken(why) => self.broken = Some(why),
         }
+    }
+
+    /// Ends the Pod at once for what it has on disk, or for what the node lacks; one that ends already gets no more time.
+    pub(super) fn evict(&mut self, Eviction { failure, disruption, .. }: Eviction) {
+        let deadline = plan::after(self.now(), EVICTION_GRACE);
+        let stop = match &self.seen.intent {
+            _ if plan::ended(&self.pod, &self.seen) => return,
+            Intent::Stop(stop) if stop.failure.as_ref().is_some_and(|told| told.reason == failure.reason) => return,
+            Intent::Stop(stop) => Stop { deadline: stop.deadline.min(deadline), ..stop.clone() },
+            Intent::Run => Stop { deadline, grace: EVICTION_GRACE, failure: None, remove: false },
+        };
+        self.warning(None, &failure.reason, failure.message.clone());
+        self.seen.disrupted |= disruption && stop.failure.is_none();
+        // One that failed before keeps its reason.
+        self.end(Stop { failure: stop.failure.or(Some(failure)), ..stop });
     }
 
     /// Something that the Pod refers to has changed: what failed for want of it is due, what is mounted is refreshed.

@@ -8,7 +8,7 @@ use crate::server::certificates;
 const KIND: &str = "CertificateSigningRequest";
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {
-    review.call.kind.kind == KIND
+    review.call.kind.built_in() == KIND
 }
 
 /// An approval, or a certificate, in whatever subresource it comes.

@@ -1,6 +1,8 @@
 //! LimitRanger: a namespace's LimitRanges fill in what containers leave out, and bound what Pods and claims ask for.
 //! <https://kubernetes.io/docs/concepts/policy/limit-range/>
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::{Operation, Review};
@@ -21,7 +23,7 @@ pub(super) fn concerns(review: &Review<'_>) -> bool {
 
 /// The only update that changes what a Pod's containers ask for.
 fn is_resize(review: &Review<'_>) -> bool {
-    review.call.kind.kind == "Pod" && review.operation == Operation::Update && review.subresource() == "resize"
+    review.call.kind.built_in() == "Pod" && review.operation == Operation::Update && review.subresource() == "resize"
 }
 
 fn ranges(review: &Review<'_>) -> Vec<Object> {
@@ -92,17 +94,13 @@ pub(super) fn validate(review: &Review<'_>, object: &Object) -> Result<(), Statu
     }
     for range in ranges(review) {
         let mut errors = Vec::new();
-        match review.call.kind.kind {
+        match review.call.kind.built_in() {
             "Pod" => pod(&range, object, &mut errors),
             _ => claim(&range, object, &mut errors),
         }
-        let mut seen: Vec<String> = Vec::new();
-        errors.into_iter().for_each(|error| {
-            if !seen.contains(&error) {
-                seen.push(error);
-            }
-        });
-        match seen.as_slice() {
+        let mut seen = HashSet::new();
+        errors.retain(|error| seen.insert(error.clone()));
+        match errors.as_slice() {
             [] => {}
             [one] => return Err(review.forbidden(object, one)),
             all => return Err(review.forbidden(object, format!("[{}]", all.join(", ")))),

@@ -18,7 +18,7 @@ const EXEMPT: &[&str] = &[
 ];
 
 pub(super) fn is_exempt(review: &Review<'_>) -> bool {
-    review.call.kind.group == "admissionregistration.k8s.io" && EXEMPT.contains(&review.call.kind.kind)
+    EXEMPT.contains(&review.call.kind.built_in())
 }
 
 /// The version in which the rules want to see the object, if they name the request: the one that was asked for, or another
@@ -66,7 +66,7 @@ pub(super) fn by_selectors(review: &Review<'_>, object: &Object, it: &Value) -> 
     let namespaces = LabelSelector::from_json(&it["namespaceSelector"])?;
     let objects = LabelSelector::from_json(&it["objectSelector"])?;
     let in_namespace = || {
-        let is_namespace = review.call.kind.kind == "Namespace" && review.call.kind.group.is_empty();
+        let is_namespace = review.call.kind.built_in() == "Namespace";
         match is_namespace {
             true => namespaces.matches_labels(object.labels()),
             false if review.namespace().is_empty() => true,

@@ -104,8 +104,8 @@ static PLUGINS: &[Plugin] = &[
     Plugin {
         name: "NodeRestriction",
         concerns: node_restriction::concerns,
-        mutate: Mutate::Now(node_restriction::may_write),
-        validate: Validate::Now(node_restriction::may_delete),
+        mutate: Mutate::Now(node_restriction::mutate),
+        validate: Validate::Now(node_restriction::validate),
     },
     Plugin {
         name: "NodeTaintTimeAdded",
@@ -226,7 +226,7 @@ pub(super) fn asks_others(server: &Server, call: &Call) -> bool {
 
 /// Whether objects of this kind rule over writes of others.
 pub(super) fn is_policy(kind: &Kind) -> bool {
-    POLICIES.contains(&kind.kind)
+    POLICIES.contains(&kind.built_in())
 }
 
 /// Lets the mutating plugins at an object; twice where a webhook has changed it.

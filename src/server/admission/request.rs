@@ -31,7 +31,7 @@ pub(super) fn describe(review: &Review<'_>, version: &Kind, object: &Object) -> 
     });
     if !review.namespace().is_empty() {
         request["namespace"] = review.namespace().into();
-    } else if call.kind.kind == "Namespace" {
+    } else if call.kind.built_in() == "Namespace" {
         request["namespace"] = name.into();
     }
     if !review.subresource().is_empty() {

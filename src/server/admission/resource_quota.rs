@@ -35,7 +35,7 @@ pub(super) fn charge(review: &Review<'_>, object: &Object) -> Result<Vec<Charge>
 
 /// The status of a quota. (What is charged for is told by `charge`.)
 pub(super) fn concerns(review: &Review<'_>) -> bool {
-    review.call.kind.kind == "ResourceQuota" && review.subresource() == "status"
+    review.call.kind.built_in() == "ResourceQuota" && review.subresource() == "status"
 }
 
 /// Nobody says that less is used than is: a controller may not have seen yet what was charged for.

@@ -48,7 +48,7 @@ impl<'a> Review<'a> {
         self.operation == operation && self.is_about(kind)
     }
     pub fn is_about(&self, kind: &str) -> bool {
-        self.call.kind.kind == kind && self.subresource().is_empty()
+        self.call.kind.built_in() == kind && self.subresource().is_empty()
     }
     /// "" where it is about the object itself.
     pub fn subresource(&self) -> &'a str {

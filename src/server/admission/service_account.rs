@@ -1,9 +1,11 @@
 //! ServiceAccount: every Pod has one, and a token of it, with what it needs to reach the server, unless it wants none.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::{Operation, Review};
-use crate::api::{Object, Status, root_ca};
+use crate::api::{Object, Status, pod_references::MIRROR, root_ca};
 use crate::server::Server;
 
 /// Where programs look for their token.
@@ -13,13 +15,23 @@ const DEFAULT: &str = "default";
 const TOKEN_SECONDS: i64 = 3607;
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {
-    review.is("Pod", Operation::Create)
+    review.is("Pod", Operation::Create) || is_ephemeral(review)
+}
+
+fn is_ephemeral(review: &Review<'_>) -> bool {
+    review.call.kind.built_in() == "Pod" && review.subresource() == "ephemeralcontainers"
 }
 
 pub(super) async fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
-    if pod.annotation("kubernetes.io/config.mirror").is_some() {
+    if pod.annotation(MIRROR).is_some() {
         // A mirror is a static Pod's picture: its node runs it without asking.
         return Ok(());
+    }
+    if is_ephemeral(review) {
+        // The rest of the Pod has been looked at when it was made.
+        let name = pod.0["spec"]["serviceAccountName"].as_str().unwrap_or(DEFAULT).to_owned();
+        let account = review.get("serviceaccounts", Some(review.namespace()), &name);
+        return account.map_or(Ok(()), |account| mountable_secrets(review, pod, &account));
     }
     if pod.0["spec"]["serviceAccountName"].as_str().unwrap_or("").is_empty() {
         pod.0["spec"]["serviceAccountName"] = DEFAULT.into();
@@ -27,6 +39,7 @@ pub(super) async fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), 
     }
     let name = pod.0["spec"]["serviceAccountName"].as_str().unwrap_or(DEFAULT).to_owned();
     let account = find(review, pod, &name).await?;
+    mountable_secrets(review, pod, &account)?;
 
     let wish = |object: &Object, path: &str| object.at(path).and_then(Value::as_bool);
     let automount = wish(pod, "spec.automountServiceAccountToken")
@@ -44,6 +57,67 @@ pub(super) async fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), 
     let has = |v: &Value| v.as_array().is_some_and(|list| !list.is_empty());
     if !has(&pod.0["spec"]["imagePullSecrets"]) && has(&account.0["imagePullSecrets"]) {
         pod.0["spec"]["imagePullSecrets"] = account.0["imagePullSecrets"].clone();
+    }
+    Ok(())
+}
+
+/// Holds the Pods of a ServiceAccount that says so to the Secrets that it names: in volumes, variables, and for registries.
+fn mountable_secrets(review: &Review<'_>, pod: &Object, account: &Object) -> Result<(), Status> {
+    if account.annotation("kubernetes.io/enforce-mountable-secrets") != Some("true") {
+        return Ok(());
+    }
+    let names = |list: &str| -> HashSet<&Value> {
+        account.0[list].as_array().into_iter().flatten().map(|s| &s["name"]).collect()
+    };
+    let (secrets, pull_secrets) = (names("secrets"), names("imagePullSecrets"));
+    let account = account.name();
+    let refuse = |what: String, kind: &str| {
+        let why = format!("{what} is not allowed because service account {account} does not reference that {kind}");
+        Err(review.forbidden(pod, why))
+    };
+    let items = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let spec = &pod.0["spec"];
+    for volume in items(&spec["volumes"]) {
+        let projected = items(&volume["projected"]["sources"]);
+        let projected = projected.iter().map(|source| &source["secret"]["name"]);
+        for secret in projected.chain([&volume["secret"]["secretName"]]).filter(|name| name.is_string()) {
+            if !secrets.contains(secret) {
+                return refuse(format!("volume with secret.secretName={secret}"), "secret");
+            }
+        }
+    }
+    for (list, what) in [
+        ("initContainers", "init container"),
+        ("containers", "container"),
+        ("ephemeralContainers", "ephemeral container"),
+    ] {
+        for container in items(&spec[list]) {
+            let name = container["name"].as_str().unwrap_or_default();
+            for variable in items(&container["env"]) {
+                let secret = &variable["valueFrom"]["secretKeyRef"]["name"];
+                if secret.is_string() && !secrets.contains(secret) {
+                    let variable = variable["name"].as_str().unwrap_or_default();
+                    return refuse(
+                        format!("{what} {name} with envVar {variable} referencing secret.secretName={secret}"),
+                        "secret",
+                    );
+                }
+            }
+            for source in items(&container["envFrom"]) {
+                let secret = &source["secretRef"]["name"];
+                if secret.is_string() && !secrets.contains(secret) {
+                    return refuse(
+                        format!("{what} {name} with envFrom referencing secret.secretName={secret}"),
+                        "secret",
+                    );
+                }
+            }
+        }
+    }
+    for (number, secret) in items(&spec["imagePullSecrets"]).iter().enumerate() {
+        if !pull_secrets.contains(&secret["name"]) {
+            return refuse(format!("imagePullSecrets[{number}].name={}", secret["name"]), "imagePullSecret");
+        }
     }
     Ok(())
 }

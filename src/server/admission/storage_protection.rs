@@ -11,7 +11,7 @@ pub(super) fn concerns(review: &Review<'_>) -> bool {
 }
 
 pub(super) fn mutate(review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
-    let finalizer = match review.call.kind.kind {
+    let finalizer = match review.call.kind.built_in() {
         "PersistentVolume" => "kubernetes.io/pv-protection",
         _ => "kubernetes.io/pvc-protection",
     };

@@ -23,12 +23,13 @@ pub(in crate::server) fn may_grant(
     new: &Object,
     old: Option<&Object>,
 ) -> Result<(), Status> {
-    if call.kind.group != GROUP || call.user.is_in(MASTERS) || old.is_some_and(|old| is_left_alone(new, old)) {
+    if call.user.is_in(MASTERS) || old.is_some_and(|old| is_left_alone(new, old)) {
         return Ok(());
     }
-    match call.kind.kind {
+    match call.kind.built_in() {
         "Role" | "ClusterRole" => role(server, call, new, old),
-        _ => binding(server, call, new),
+        "RoleBinding" | "ClusterRoleBinding" => binding(server, call, new),
+        _ => Ok(()),
     }
 }
 

@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
-use serde_json::Value;
-
 use super::follow::{Follower, News};
+use crate::api::pod_references::{self, MIRROR, Reference};
 use crate::api::{Object, kinds};
 use crate::server::cache::{Cache, Item};
 
@@ -93,82 +92,24 @@ impl Needs {
         let pod = Object::from_slice(&item.bytes).ok()?;
         let node = pod.0["spec"]["nodeName"].as_str().filter(|node| !node.is_empty())?.to_owned();
         let namespace = pod.namespace().unwrap_or("");
-        let mut found = Found { namespace, things: vec![thing("pods", namespace, pod.name())] };
+        let mut things = vec![thing("pods", namespace, pod.name())];
         // A node makes mirror Pods by itself; they give it nothing.
-        if pod.annotation("kubernetes.io/config.mirror").is_none() {
-            found.pod(&pod);
+        if pod.annotation(MIRROR).is_none() {
+            let named = pod_references::all(&pod).into_iter().chain(made_claims(&pod));
+            let named = named.filter(|(_, name)| !name.is_empty());
+            things.extend(named.map(|(resource, name)| thing(resource, namespace, &name)));
         }
-        found.things.sort();
-        found.things.dedup();
-        Some(Needs { node, things: found.things })
+        things.sort();
+        things.dedup();
+        Some(Needs { node, things })
     }
 }
 
-/// What a Pod was found to refer to.
-struct Found<'a> {
-    namespace: &'a str,
-    things: Vec<String>,
-}
-
-impl Found<'_> {
-    fn add(&mut self, resource: &str, name: &Value) {
-        if let Some(name) = name.as_str().filter(|name| !name.is_empty()) {
-            self.things.push(thing(resource, self.namespace, name));
-        }
-    }
-
-    fn pod(&mut self, pod: &Object) {
-        let spec = &pod.0["spec"];
-        self.add("serviceaccounts", &spec["serviceAccountName"]);
-        items(&spec["imagePullSecrets"]).for_each(|secret| self.add("secrets", &secret["name"]));
-        for list in ["initContainers", "containers", "ephemeralContainers"] {
-            items(&spec[list]).for_each(|container| self.container(container));
-        }
-        for volume in items(&spec["volumes"]) {
-            if volume["ephemeral"].is_object() {
-                let claim = format!("{}-{}", pod.name(), volume["name"].as_str().unwrap_or(""));
-                self.add("persistentvolumeclaims", &claim.into());
-            }
-            self.volume(volume);
-        }
-        items(&spec["resourceClaims"]).for_each(|claim| self.add("resourceclaims", &claim["resourceClaimName"]));
-        for claim in items(&pod.0["status"]["resourceClaimStatuses"]) {
-            self.add("resourceclaims", &claim["resourceClaimName"]);
-        }
-    }
-
-    fn container(&mut self, container: &Value) {
-        for from in items(&container["envFrom"]) {
-            self.add("secrets", &from["secretRef"]["name"]);
-            self.add("configmaps", &from["configMapRef"]["name"]);
-        }
-        for env in items(&container["env"]) {
-            self.add("secrets", &env["valueFrom"]["secretKeyRef"]["name"]);
-            self.add("configmaps", &env["valueFrom"]["configMapKeyRef"]["name"]);
-        }
-    }
-
-    fn volume(&mut self, volume: &Value) {
-        self.add("secrets", &volume["secret"]["secretName"]);
-        self.add("configmaps", &volume["configMap"]["name"]);
-        self.add("persistentvolumeclaims", &volume["persistentVolumeClaim"]["claimName"]);
-        for source in items(&volume["projected"]["sources"]) {
-            self.add("secrets", &source["secret"]["name"]);
-            self.add("configmaps", &source["configMap"]["name"]);
-        }
-        // The drivers' own sources: iscsi, rbd, cephfs, flexVolume, csi, azureFile and the like.
-        for source in volume.as_object().into_iter().flatten().map(|(_, source)| source) {
-            self.add("secrets", &source["secretRef"]["name"]);
-            self.add("secrets", &source["nodePublishSecretRef"]["name"]);
-            if !source["shareName"].is_null() {
-                self.add("secrets", &source["secretName"]);
-            }
-        }
-    }
-}
-
-fn items(list: &Value) -> impl Iterator<Item = &Value> {
-    list.as_array().into_iter().flatten()
+/// The resource claims that were made of templates for a Pod.
+fn made_claims(pod: &Object) -> impl Iterator<Item = Reference> {
+    let statuses = pod.0["status"]["resourceClaimStatuses"].as_array().into_iter().flatten();
+    let names = statuses.filter_map(|status| status["resourceClaimName"].as_str());
+    names.map(|name| ("resourceclaims", name.to_owned()))
 }
 
 fn thing(resource: &str, namespace: &str, name: &str) -> String {

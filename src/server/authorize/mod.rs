@@ -25,7 +25,7 @@ pub(super) use escalate::may_grant;
 use rbac::Granted;
 
 /// The group whose members may do everything.
-const MASTERS: &str = "system:masters";
+pub(super) const MASTERS: &str = "system:masters";
 
 /// What an authorizer decides on; upstream's `authorizer.Attributes`. Unset words are empty.
 #[derive(Clone, Copy, Debug)]

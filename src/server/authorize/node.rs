@@ -109,11 +109,6 @@ impl NodeAuthorizer {
         Object::from_slice(&item.bytes).ok()
     }
 
-    /// Whether a Pod is the node's to run.
-    pub(in crate::server) fn runs(&self, node: &str, namespace: &str, pod: &str) -> bool {
-        self.graph.is_needed(node, "pods", namespace, pod)
-    }
-
     fn pod(&self, node: &str, asked: &Attributes<'_>) -> Decision {
         let no = |why: &str| Decision::NoOpinion(why.to_owned());
         match (asked.subresource, asked.verb) {

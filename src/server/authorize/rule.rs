@@ -40,7 +40,15 @@ impl Rule {
             && (self.resource_names.is_empty() || self.resource_names.iter().any(|name| name == asked.name))
     }
 
-    /// Whether whoever has this rule has the other one too. The other one must be a part, as `parts` gives them.
+    /// How many parts it has.
+    fn size(&self) -> usize {
+        let resources = self.api_groups.len().saturating_mul(self.resources.len());
+        let each =
+            resources.saturating_mul(self.resource_names.len().max(1)).saturating_add(self.non_resource_urls.len());
+        each.saturating_mul(self.verbs.len())
+    }
+
+    /// Whether whoever has this rule has the other one too: all of it, or one of its `parts`.
     fn covers(&self, part: &Rule) -> bool {
         let each = |parts: &[String], mine: &dyn Fn(&str) -> bool| parts.iter().all(|part| mine(part));
         let names = match part.resource_names.as_slice() {
@@ -60,6 +68,8 @@ impl Rule {
     }
 
     /// The rule as single grants: one verb on one resource (of one name) or path each.
+    ///
+    /// Their number is a product: ask [`Rule::size`] before.
     fn parts(&self) -> Vec<Rule> {
         let one = |word: &String| vec![word.clone()];
         let mut parts = Vec::new();
@@ -84,11 +94,25 @@ impl Rule {
     }
 }
 
+/// So many parts are looked at one by one. Rules beyond that must each be covered by one rule as they are.
+const MOST_PARTS: usize = 8192;
+
 /// The grants of `wanted` that `owned` does not cover, gathered by resource.
 pub fn missing(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
-    let parts = wanted.iter().flat_map(Rule::parts);
-    let lacking = parts.filter(|part| !owned.iter().any(|mine| mine.covers(part)));
-    compact(lacking)
+    let lacks = |part: &Rule| !owned.iter().any(|mine| mine.covers(part));
+    let (mut left, mut parts, mut whole) = (MOST_PARTS, Vec::new(), Vec::new());
+    for rule in wanted {
+        match left.checked_sub(rule.size()) {
+            Some(rest) => {
+                left = rest;
+                parts.extend(rule.parts().into_iter().filter(|part| lacks(part)));
+            }
+            None => whole.extend(Some(rule.clone()).filter(lacks)),
+        }
+    }
+    let mut missing = compact(parts);
+    missing.extend(whole);
+    missing
 }
 
 /// Rules that differ by their verbs alone become one.

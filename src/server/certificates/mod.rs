@@ -38,7 +38,7 @@ const YEAR: i64 = 365 * 24 * 3600;
 
 /// Notes who asks.
 pub(super) fn note_user(call: &Call, csr: &mut Object) {
-    if call.kind.kind != "CertificateSigningRequest" {
+    if call.kind.built_in() != "CertificateSigningRequest" {
         return;
     }
     let spec = &mut csr.0["spec"];
@@ -146,6 +146,18 @@ impl Server {
             ..Attributes::new(&asked.requestor, "create", GROUP, "certificatesigningrequests")
         };
         if self.decide(&may).await? != Decision::Allow {
+            return Ok(());
+        }
+        // Upstream does not ask: there whoever holds a bootstrap token may be any node.
+        self.cache.fresh().await?;
+        if subresource == "nodeclient" && self.has_node(asked.node().unwrap_or("")) {
+            tracing::warn!(
+                "the certificate signing request {} of {:?} is for the node {:?}, which there is: delete the Node, or approve the \
+                 request yourself",
+                csr.name(),
+                asked.requestor.name,
+                asked.node().unwrap_or("")
+            );
             return Ok(());
         }
         let why = "Auto approving kubelet client certificate after SubjectAccessReview.";

@@ -8,6 +8,7 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer;
 
+use crate::api::validation::NameRule;
 use crate::api::{Object, User};
 
 /// Client certificates of anyone.
@@ -28,8 +29,10 @@ const NODE_PREFIX: &str = "system:node:";
 pub(super) struct Asked {
     pub signer: String,
     pub requestor: User,
-    /// The common name.
+    /// The common name: the first one, which its bearer is recognized by.
     pub name: String,
+    /// How many common names there are.
+    pub names: usize,
     /// The organizations.
     pub groups: Vec<String>,
     pub hosts: usize,
@@ -54,12 +57,13 @@ impl Asked {
         let der = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes()).map_err(|why| why.to_string())?;
         let (_, request) = X509CertificationRequest::from_der(&der).map_err(|why| why.to_string())?;
         let subject = &request.certification_request_info.subject;
-        let name = subject.iter_common_name().filter_map(|name| name.as_str().ok()).last();
+        let name = subject.iter_common_name().next().and_then(|name| name.as_str().ok());
         let groups = subject.iter_organization().filter_map(|group| group.as_str().ok());
         let mut asked = Asked {
             signer: text("signerName"),
             requestor: User { uid: text("uid"), ..User::new(text("username"), list("groups")) },
             name: name.unwrap_or("").to_owned(),
+            names: subject.iter_common_name().count(),
             groups: groups.map(str::to_owned).collect(),
             hosts: 0,
             addresses: 0,
@@ -96,6 +100,9 @@ impl Asked {
                 None => Ok(()),
             }
         };
+        if self.names > 1 {
+            return Err("the subject must have one common name".into());
+        }
         match self.signer.as_str() {
             CLIENT => {
                 if self.name.is_empty() {
@@ -134,9 +141,16 @@ impl Asked {
         if self.groups != [NODES] {
             return Err(format!("the organization must be {NODES}"));
         }
-        match self.name.strip_prefix(NODE_PREFIX) {
-            Some(node) if !node.is_empty() => Ok(()),
-            _ => Err(format!("the common name must begin with {NODE_PREFIX}")),
+        let node = self.node().filter(|node| !node.is_empty());
+        let node = node.ok_or_else(|| format!("the common name must begin with {NODE_PREFIX}"))?;
+        match NameRule::Subdomain.check(node).first() {
+            Some(why) => Err(format!("the common name must end with the name of a node: {why}")),
+            None => Ok(()),
         }
+    }
+
+    /// The node that the certificate would be.
+    pub fn node(&self) -> Option<&str> {
+        self.name.strip_prefix(NODE_PREFIX)
     }
 }

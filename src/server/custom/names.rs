@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{set_condition, strings};
 use crate::api::Object;
+use crate::api::kinds::KINDS;
 
 /// The fields of one name each, with upstream's reasons for a refused one.
 const SINGLE: &[(&str, &str)] = &[
@@ -83,7 +84,7 @@ fn condition<'a>(definition: &'a Object, of: &str) -> Option<&'a str> {
     conditions.iter().find(|condition| condition["type"] == of)?["status"].as_str()
 }
 
-/// The names that others of the group have.
+/// The names that others of the group have: other definitions, and the kinds of the table.
 #[derive(Default)]
 struct Taken<'a> {
     resources: Vec<&'a str>,
@@ -99,6 +100,11 @@ impl<'a> Taken<'a> {
             taken.resources.extend([names["plural"].as_str(), names["singular"].as_str()].into_iter().flatten());
             taken.resources.extend(strings(&names["shortNames"]));
             taken.kinds.extend([names["kind"].as_str(), names["listKind"].as_str()].into_iter().flatten());
+        }
+        for kind in KINDS.iter().filter(|kind| group == kind.group) {
+            taken.resources.extend([kind.plural, kind.singular]);
+            taken.resources.extend(kind.short_names);
+            taken.kinds.push(kind.kind);
         }
         taken.resources.retain(|name| !name.is_empty());
         taken.kinds.retain(|name| !name.is_empty());

@@ -4,7 +4,7 @@
 //! [`config`] says what is sealed with which key, [`seal`] seals one value. The store below knows nothing of it: its files and
 //! backups hold sealed bytes alone. What does not open is an error that names the object; nothing else is ever told instead.
 
-use std::path::Path;
+use std::fs::File;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -187,11 +187,24 @@ impl Store for Sealed {
     async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
         self.below.compact(keep_from).await
     }
-    async fn backup(&self, path: &Path) -> Result<(), Error> {
-        self.below.backup(path).await
+    async fn backup(&self) -> Result<File, Error> {
+        self.below.backup().await
     }
     async fn close(&self) -> Result<(), Error> {
         self.below.close().await
+    }
+}
+
+/// Whether a value lies sealed in its store.
+pub(super) fn is_sealed(value: &[u8]) -> bool {
+    value.starts_with(PREFIX)
+}
+
+impl Rules {
+    /// Whether what is written below a prefix of keys is sealed now.
+    pub(super) fn seals(&self, prefix: &str) -> bool {
+        let resource = prefix.strip_prefix(ROOT).and_then(|rest| rest.split('/').next()).unwrap_or("");
+        matches!(self.of(resource).and_then(|rule| rule.providers.first()), Some(Provider::Key(_)))
     }
 }
 

@@ -199,7 +199,12 @@ pub fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     temporary.push(".new");
     let temporary = PathBuf::from(temporary);
     let write = || {
-        let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        // One that an interrupted writer has left may be of any mode.
+        match std::fs::remove_file(&temporary) {
+            Err(why) if why.kind() != std::io::ErrorKind::NotFound => return Err(why),
+            _ => {}
+        }
+        let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&temporary, path)

@@ -22,25 +22,26 @@ pub enum Written {
 
 /// The largest body that is taken in, as upstream limits it.
 pub const LIMIT: usize = 3 << 20;
-/// Reads all of a body, within `patience`. `room` takes its bytes for as long as they are kept.
-pub async fn read(body: HttpBody, patience: Duration, room: &mut Taken) -> Result<Bytes, Status> {
+
+/// Reads all of a body of at most `limit` bytes, within `patience`. `room` takes its bytes for as long as they are kept.
+pub async fn read(body: HttpBody, limit: usize, patience: Duration, room: &mut Taken) -> Result<Bytes, Status> {
     let late = |_| {
         let why = format!("the body did not come within {} s", patience.as_secs_f32());
         Status::failure(408, "RequestTimeout", why)
     };
-    tokio::time::timeout(patience, all(body, room)).await.map_err(late)?
+    tokio::time::timeout(patience, all(body, limit, room)).await.map_err(late)?
 }
 
-async fn all(mut body: HttpBody, room: &mut Taken) -> Result<Bytes, Status> {
-    let too_large = || Status::failure(413, "RequestEntityTooLarge", format!("limit is {LIMIT}"));
-    if body.size_hint().lower() > LIMIT as u64 {
+async fn all(mut body: HttpBody, limit: usize, room: &mut Taken) -> Result<Bytes, Status> {
+    let too_large = || Status::failure(413, "RequestEntityTooLarge", format!("limit is {limit}"));
+    if body.size_hint().lower() > limit as u64 {
         return Err(too_large());
     }
     let mut read = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|why| Status::bad_request(format!("the body cannot be read: {why}")))?;
         let Ok(data) = frame.into_data() else { continue };
-        if read.len() + data.len() > LIMIT {
+        if read.len() + data.len() > limit {
             return Err(too_large());
         }
         if !room.more(data.len()) {

@@ -63,7 +63,7 @@ pub fn subresources(kind: &'static Kind) -> Vec<Subresource> {
 
 /// Whether requests are passed on to what an object of the kind stands for.
 pub fn is_proxied(kind: &Kind) -> bool {
-    kind.group.is_empty() && matches!(kind.kind, "Pod" | "Service" | "Node")
+    matches!(kind.built_in(), "Pod" | "Service" | "Node")
 }
 
 /// All groups in the table's order, the core group first, each with its versions, the preferred one first.

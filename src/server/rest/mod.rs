@@ -99,6 +99,7 @@ impl Face {
             *reply.body_mut() = reply::full("");
         }
         origin::name(&mut reply, &origin);
+        reply::as_it_says(&mut reply);
         if let Some(audit) = self.server.config.audit.as_ref().filter(|_| !origin.is_told()) {
             let path = origin.uri.split('?').next().unwrap_or("");
             let facts = Facts {
@@ -232,16 +233,36 @@ impl Face {
             self.server.may_send(&request).await?;
         }
         let mut room = self.server.gates.bodies.none();
-        let bytes = body::read(ask.http.into_body(), self.server.config.limits.body, &mut room).await?;
-        take_body(&mut request, &headers, &bytes)?;
-        drop(bytes);
-        // Who applies must say its name.
-        if request.options.patch_type != Some(PatchType::Apply) {
-            request.options.field_manager = request.options.field_manager.or_else(|| agent_name(&headers));
-        }
-        let _seat = self.server.gates.enter(&request).await?;
-        match self.server.handle(request).await {
-            Ok(response) => written(response, &ask.wanted, &tabulator),
+        let bytes = body::read(ask.http.into_body(), body::LIMIT, self.server.config.limits.body, &mut room).await?;
+        let size = bytes.len() + self.server.size_of(&request);
+        let _place = self.server.large.enter(&request.user, size).await?;
+        let seat = self.server.gates.enter(&request).await?;
+        let work = async {
+            take_body(&mut request, &headers, &bytes)?;
+            drop(bytes);
+            // Who applies must say its name.
+            if request.options.patch_type != Some(PatchType::Apply) {
+                request.options.field_manager = request.options.field_manager.or_else(|| agent_name(&headers));
+            }
+            Ok(self.server.handle(request).await)
+        };
+        match self.server.large.run(size, work).await? {
+            Ok(response) => {
+                let bytes = size_of(&response);
+                let room = match self.server.answers.try_enter(&ask.user, bytes) {
+                    Some(room) => room,
+                    // Nobody else shall wait behind who does not read what he asked for.
+                    None => {
+                        drop(seat);
+                        self.server.answers.enter(&ask.user, bytes).await?
+                    }
+                };
+                let size = size_to_render(&response, &ask.wanted);
+                let written = async { written(response, &ask.wanted, &tabulator) };
+                let mut reply = self.server.large.run(size, written).await?;
+                reply.extensions_mut().insert(Arc::new(room));
+                Ok(reply)
+            }
             Err(status) => Ok(reply::status(&status, &ask.wanted)),
         }
     }
@@ -292,6 +313,23 @@ fn take_body(request: &mut Request, headers: &hyper::HeaderMap, bytes: &[u8]) ->
         _ => {}
     }
     Ok(())
+}
+
+/// How many bytes an answer has, more or less.
+pub(super) fn size_of(response: &Response) -> usize {
+    match &response.body {
+        Body::Object { bytes, .. } => bytes.len(),
+        Body::List(list) => list.items.iter().map(|item| item.len()).sum(),
+        Body::Status(_) | Body::Stream { .. } => 0,
+    }
+}
+
+/// The bytes of which something else is to be made: a list may be large, whatever was asked.
+fn size_to_render(response: &Response, wanted: &Wanted) -> usize {
+    match (&response.body, wanted.shape) {
+        (Body::List(list), Shape::Table | Shape::Metadata) => list.items.iter().map(|item| item.len()).sum(),
+        _ => 0,
+    }
 }
 
 /// A response in the form and shape that are wanted.

@@ -32,6 +32,11 @@ pub fn with_code(mut reply: Reply, code: u16) -> Reply {
     reply
 }
 
+/// Has browsers take a body for what its type says, and for nothing else: names and proxied bodies are others' words.
+pub fn as_it_says(reply: &mut Reply) {
+    reply.headers_mut().entry(header::X_CONTENT_TYPE_OPTIONS).or_insert(HeaderValue::from_static("nosniff"));
+}
+
 /// A plain text.
 pub fn text(code: StatusCode, text: impl Into<Bytes>) -> Reply {
     let mut reply = typed(full(text), "text/plain; charset=utf-8");

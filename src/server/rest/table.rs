@@ -75,7 +75,7 @@ impl Tabulator {
 
     fn columns(&self, object: &Object) -> &'static [Column] {
         match object.kind() {
-            kind if kind == self.kind.kind => self.kind.columns,
+            kind if (object.api_version(), kind) == (&self.kind.api_version(), self.kind.kind) => self.kind.columns,
             "Scale" => SCALE,
             _ => PLAIN,
         }

@@ -1,5 +1,6 @@
 //! Watches as chunked JSON lines.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,8 +15,9 @@ use crate::api::request::{EventKind, Origin};
 use crate::api::{Status, WatchEvent};
 use crate::server::Watch;
 
-/// So many events go out in one chunk when they are there at once.
+/// So many events go out in one chunk when they are there at once, unless they are larger than so many bytes.
 const TOGETHER: usize = 128;
+const CHUNK: usize = 32 << 10;
 
 /// How the events of one watch are written.
 struct Writer {
@@ -25,6 +27,8 @@ struct Writer {
     /// A Table's columns are told once.
     head_told: bool,
     waiting: Vec<WatchEvent>,
+    /// Written and not sent: a large object, as all its watchers have it, and what is around it.
+    ready: VecDeque<Bytes>,
     /// Ends with the watch.
     _origin: Arc<Origin>,
 }
@@ -32,7 +36,8 @@ struct Writer {
 /// The answer that goes on until the watch ends or the client leaves. Who reads slowly is cut off by the cache.
 pub fn reply(events: Watch, shape: Shape, tabulator: Tabulator, origin: Arc<Origin>) -> Reply {
     let waiting = Vec::with_capacity(TOGETHER);
-    let writer = Writer { events, shape, tabulator, head_told: false, waiting, _origin: origin };
+    let ready = VecDeque::new();
+    let writer = Writer { events, shape, tabulator, head_told: false, waiting, ready, _origin: origin };
     let chunks = stream::unfold(writer, |mut writer| async move {
         let chunk = writer.next().await?;
         Some((Ok::<_, BodyError>(Frame::data(chunk)), writer))
@@ -42,21 +47,32 @@ pub fn reply(events: Watch, shape: Shape, tabulator: Tabulator, origin: Arc<Orig
 
 impl Writer {
     async fn next(&mut self) -> Option<Bytes> {
-        self.events.recv_many(&mut self.waiting, TOGETHER).await;
-        if self.waiting.is_empty() {
-            return None;
+        if let Some(ready) = self.ready.pop_front() {
+            return Some(ready);
         }
-        let size = self.waiting.iter().map(|event| event.object.len() + 40).sum();
-        let mut out = Vec::with_capacity(size);
-        for event in std::mem::take(&mut self.waiting) {
+        if self.waiting.is_empty() {
+            self.events.recv_many(&mut self.waiting, TOGETHER).await;
+            // The next one is taken from the end.
+            self.waiting.reverse();
+        }
+        let mut out = Vec::new();
+        while out.len() < CHUNK
+            && let Some(event) = self.waiting.pop()
+        {
             let (kind, object) = match self.shaped(&event) {
                 Ok(object) => (event.kind, object),
                 // What cannot be shown is told as an error.
                 Err(status) => (EventKind::Error, Bytes::from(serde_json::to_vec(&status).unwrap_or_default())),
             };
-            write(&mut out, kind, &object);
+            begin(&mut out, kind);
+            if object.len() >= CHUNK {
+                self.ready.extend([object, Bytes::from_static(END)]);
+                break;
+            }
+            out.extend_from_slice(&object);
+            out.extend_from_slice(END);
         }
-        Some(out.into())
+        (!out.is_empty()).then(|| out.into())
     }
 
     fn shaped(&mut self, event: &WatchEvent) -> Result<Bytes, Status> {
@@ -71,7 +87,10 @@ impl Writer {
     }
 }
 
-fn write(out: &mut Vec<u8>, kind: EventKind, object: &[u8]) {
+/// What ends an event.
+const END: &[u8] = b"}\n";
+
+fn begin(out: &mut Vec<u8>, kind: EventKind) {
     let name = match kind {
         EventKind::Added => "ADDED",
         EventKind::Modified => "MODIFIED",
@@ -82,6 +101,4 @@ fn write(out: &mut Vec<u8>, kind: EventKind, object: &[u8]) {
     out.extend_from_slice(b"{\"type\":\"");
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b"\",\"object\":");
-    out.extend_from_slice(object);
-    out.extend_from_slice(b"}\n");
 }

@@ -15,7 +15,7 @@ const LONGEST_SECONDS: i64 = 1 << 32;
 impl Server {
     /// Answers a TokenRequest for a ServiceAccount.
     pub(in crate::server) async fn issue_token(&self, mut call: Call) -> Result<Response, Status> {
-        let mut request = Object(call.take_body()?);
+        let (mut request, warnings) = call.take_order()?;
         admission::admit(self, &call, Operation::Create, &mut request).await?;
         let mut request = request.0;
         self.cache.fresh().await?;
@@ -60,14 +60,12 @@ impl Server {
             .map_err(|e| Status::internal(format!("a token cannot be signed: {e}")))?;
 
         let expiration = jiff::Timestamp::from_second(expires).map(create::timestamp);
-        request["apiVersion"] = "authentication.k8s.io/v1".into();
-        request["kind"] = "TokenRequest".into();
         request["metadata"]["name"] = account.name().into();
         request["metadata"]["namespace"] = namespace.into();
         request["spec"]["audiences"] = audiences.into();
         request["spec"]["expirationSeconds"] = seconds.into();
         request["status"] = json!({"token": token, "expirationTimestamp": expiration.unwrap_or_default()});
-        Ok(get::object(request.to_string().into(), true))
+        Ok(Response { warnings, ..get::object(request.to_string().into(), true) })
     }
 
     /// Ties a token to an object, so that it ends with it.

@@ -18,10 +18,11 @@ use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 
-use crate::api::User;
+use crate::api::{User, bounded::Bounded};
+use crate::server::dial::{self, Purpose};
 
 /// Where Debian keeps the certificates that everyone trusts.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -29,6 +30,8 @@ const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 const REFRESH_EVERY: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(10);
 const MAX_DOCUMENT: usize = 1 << 20;
+/// What may come before a document: interim answers, the head, a TLS handshake.
+const MAX_HEAD: usize = 1 << 20;
 /// Symmetric ones are not for strangers.
 const ALGORITHMS: [Algorithm; 8] = [
     Algorithm::RS256,
@@ -233,7 +236,8 @@ async fn fetch(url: &str, roots: &Path) -> anyhow::Result<Bytes> {
     let get = async {
         let uri = secure(url)?;
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-        let stream = TcpStream::connect((host, uri.port_u16().unwrap_or(443))).await?;
+        let stream = dial::connect(Purpose::Issuer, host, uri.port_u16().unwrap_or(443)).await?;
+        let stream = Bounded::new(stream, MAX_HEAD + MAX_DOCUMENT);
         let pem = tokio::fs::read(roots).await.with_context(|| format!("reading {}", roots.display()))?;
         let mut store = rustls::RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&pem).flatten() {
@@ -248,7 +252,7 @@ async fn fetch(url: &str, roots: &Path) -> anyhow::Result<Bytes> {
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         let stream = connector.connect(ServerName::try_from(host.to_owned())?, stream).await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        let connection = tokio::spawn(connection);
+        let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         let request = Request::get(path).header(header::HOST, authority).header(header::ACCEPT, "application/json");
@@ -257,7 +261,6 @@ async fn fetch(url: &str, roots: &Path) -> anyhow::Result<Bytes> {
             bail!("answered {}", answer.status());
         }
         let body = Limited::new(answer.into_body(), MAX_DOCUMENT).collect().await.map_err(|why| anyhow!("{why}"))?;
-        connection.abort();
         Ok(body.to_bytes())
     };
     tokio::time::timeout(PATIENCE, get).await.with_context(|| url.to_owned())?.with_context(|| url.to_owned())

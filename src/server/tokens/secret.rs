@@ -19,7 +19,7 @@ const UID: &str = "kubernetes.io/service-account.uid";
 
 /// Puts a token into such a Secret, if its ServiceAccount exists.
 pub(in crate::server) async fn fill(server: &Server, call: &Call, secret: &mut Object) -> Result<(), Status> {
-    if call.kind.kind != "Secret" || secret.0["type"] != TYPE || secret.at("data.token").is_some() {
+    if call.kind.built_in() != "Secret" || secret.0["type"] != TYPE || secret.at("data.token").is_some() {
         return Ok(());
     }
     let Some(name) = secret.annotation(NAME).map(str::to_owned) else { return Ok(()) };

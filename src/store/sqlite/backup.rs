@@ -2,7 +2,9 @@
 
 use std::{
     fs::{self, File},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    sync::PoisonError,
 };
 
 use rusqlite::Connection;
@@ -19,18 +21,20 @@ use crate::store::Error;
 /// watched it resumes from a revision inside the jump, and is told to list again.
 const RESTORE_JUMP: u64 = 1_000_000_000;
 
-/// A new file beside `path`, removed unless it is put in place.
+/// A new file of its owner's beside `path`, removed unless it is put in place. What an interrupted one has left is replaced.
 struct Draft(PathBuf);
 
 impl Draft {
-    fn beside(path: &Path) -> Result<Draft, Error> {
+    fn beside(path: &Path, what: &str) -> Result<Draft, Error> {
         let mut name = path.as_os_str().to_owned();
-        name.push(format!(".draft-{}", std::process::id()));
+        name.push(what);
         let draft = Draft(name.into());
         match fs::remove_file(&draft.0) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(failed(&draft.0)(e)),
-            _ => Ok(draft),
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(&draft.0)(e)),
+            _ => {}
         }
+        File::options().write(true).create_new(true).mode(0o600).open(&draft.0).map_err(failed(&draft.0))?;
+        Ok(draft)
     }
 
     /// Makes the content durable.
@@ -57,21 +61,17 @@ fn has_wal(path: &Path) -> bool {
     Path::new(&wal).exists()
 }
 
-/// Writes what is visible now to `path`: into a draft, read back and checked, fsynced, then renamed.
-pub(super) fn write(shared: &Shared, db: &Connection, path: &Path) -> Result<(), Error> {
-    if path == shared.path || has_wal(path) {
-        return Err(Error::Io(format!("{} is a store: a backup does not overwrite one", path.display())));
-    }
-    let draft = Draft::beside(path)?;
+/// Copies what is visible now into a draft, which is read back, checked, and loses its name.
+pub(super) fn make(shared: &Shared, db: &Connection) -> Result<File, Error> {
+    let _turn = shared.backing_up.lock().unwrap_or_else(PoisonError::into_inner);
+    let draft = Draft::beside(&shared.path, ".backup")?;
     let name = draft.0.to_str().ok_or_else(|| Error::Io(format!("{}: not UTF-8", draft.0.display())))?;
     db.execute("VACUUM INTO ?", [name]).map_err(log::sql)?;
     {
         let copy = log::connect(&draft.0, false, super::READER_CACHE_KIB)?;
         Index::load(&copy, &State::load(&copy)?)?;
     }
-    draft.sync()?;
-    fs::rename(&draft.0, path).map_err(failed(path))?;
-    sync_folder(path)
+    File::open(&draft.0).map_err(failed(&draft.0))
 }
 
 /// Makes a store at `to` out of the backup `from`. Refuses if there is a store already. Blocks.
@@ -86,8 +86,11 @@ pub fn restore(from: &Path, to: &Path) -> Result<(), Error> {
     if has_wal(from) {
         return Err(Error::Io(format!("{} is a store in use, or was not closed: not a backup", from.display())));
     }
-    let draft = Draft::beside(to)?;
-    fs::copy(from, &draft.0).map_err(failed(from))?;
+    let draft = Draft::beside(to, ".draft")?;
+    // The bytes alone: the draft keeps its own mode.
+    let mut source = File::open(from).map_err(failed(from))?;
+    let copied = File::options().write(true).open(&draft.0).and_then(|mut copy| std::io::copy(&mut source, &mut copy));
+    copied.map_err(failed(from))?;
     {
         let db = log::connect(&draft.0, false, super::READER_CACHE_KIB)?;
         if db.query_row("PRAGMA page_count", [], |row| row.get::<_, i64>(0)).map_err(log::sql)? == 0 {

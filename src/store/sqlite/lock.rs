@@ -3,6 +3,7 @@
 use std::{
     fs::{File, TryLockError},
     io::{self, Read, Seek, Write},
+    os::unix::fs::OpenOptionsExt,
     path::Path,
 };
 
@@ -18,8 +19,14 @@ impl Lock {
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
         let failed = |e: io::Error| Error::Io(format!("{}: {e}", Path::new(&name).display()));
-        let mut file =
-            File::options().read(true).write(true).create(true).truncate(false).open(&name).map_err(failed)?;
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&name)
+            .map_err(failed)?;
         let mut holder = String::new();
         file.read_to_string(&mut holder).map_err(failed)?;
         match file.try_lock() {

@@ -4,7 +4,7 @@
 //! has a checksum, names the row that it replaced, and the last of a transaction says so: hence a hole in kept history
 //! shows. Rows from before kept history are vouched for by the digest, an order-free sum over all rows.
 
-use std::{ops::ControlFlow, path::Path, sync::Arc, time::Duration};
+use std::{ops::ControlFlow, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
@@ -315,8 +315,12 @@ pub fn forget_holes(db: &Connection, state: &mut State) -> Result<(), Error> {
 
 /// Opens a connection to an existing file or, with `create`, a new one.
 pub fn connect(path: &Path, create: bool, cache_kib: u32) -> Result<Connection, Error> {
-    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    flags.set(OpenFlags::SQLITE_OPEN_CREATE, create);
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    if create {
+        // Its owner's alone; SQLite gives the files beside it the same mode.
+        let made = std::fs::File::options().write(true).create(true).truncate(false).mode(0o600).open(path);
+        made.map_err(|e| Error::Io(format!("{}: {e}", path.display())))?;
+    }
     let db = Connection::open_with_flags(path, flags).map_err(sql)?;
     db.busy_timeout(Duration::from_secs(10)).map_err(sql)?;
     db.set_prepared_statement_cache_capacity(16);

@@ -59,6 +59,8 @@ struct Shared {
     path: PathBuf,
     index: RwLock<Index>,
     readers: Mutex<Vec<Connection>>,
+    /// Held while a backup is made: one at a time is much for a disk.
+    backing_up: Mutex<()>,
 }
 
 impl Sqlite {
@@ -79,8 +81,12 @@ impl Sqlite {
             transaction.commit().map_err(log::sql)?;
             (index.revision, index.tail_from) = (state.revision, state.revision);
         }
-        let shared =
-            Arc::new(Shared { path: path.to_owned(), index: RwLock::new(index), readers: Mutex::new(Vec::new()) });
+        let shared = Arc::new(Shared {
+            path: path.to_owned(),
+            index: RwLock::new(index),
+            readers: Mutex::default(),
+            backing_up: Mutex::default(),
+        });
         let (jobs, queue) = mpsc::channel();
         let writer = Writer::new(db, lock, shared.clone(), queue, jobs.clone(), state);
         let writer = std::thread::Builder::new()
@@ -359,9 +365,8 @@ impl Store for Sqlite {
         self.ask(|answer| Job::Compact(keep_from, answer)).await
     }
 
-    async fn backup(&self, path: &Path) -> Result<(), Error> {
-        let path = path.to_owned();
-        self.read(move |shared, db| backup::write(shared, db, &path)).await
+    async fn backup(&self) -> Result<File, Error> {
+        self.read(backup::make).await
     }
 
     async fn close(&self) -> Result<(), Error> {

@@ -4,6 +4,7 @@ mod apply;
 mod board;
 mod controller;
 mod discovery;
+mod identity;
 mod objects;
 mod python;
 mod restart;

@@ -47,3 +47,14 @@ fn selectable_fields_have_values() {
     assert_eq!(kind.field(&pod, "status.podIP"), "");
     assert!(kind.is_selectable("metadata.namespace") && !kind.is_selectable("spec.containers"));
 }
+
+/// What is special about a kind goes by `Kind::built_in`, which has no group.
+#[test]
+fn a_name_is_one_kind_of_the_table() {
+    for kind in KINDS {
+        for other in KINDS.iter().filter(|other| other.kind == kind.kind) {
+            let one = std::ptr::eq(kind.stored(), other.stored());
+            assert!(one, "{} is {} and {}", kind.kind, kind.resource(), other.resource());
+        }
+    }
+}

@@ -12,6 +12,7 @@ mod kinds_table;
 mod level;
 mod managed_fields;
 mod manifests;
+mod merges;
 mod patch;
 mod schema;
 mod validation;

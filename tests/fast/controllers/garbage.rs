@@ -239,3 +239,27 @@ fn all_else_in_a_namespace_stays_until_its_pods_are_gone() {
         assert_eq!(write.guards, std::slice::from_ref(&unseen), "a Pod may not be seen yet");
     }
 }
+
+/// What an object of another namespace says of its owner is not the owner's business.
+#[test]
+fn a_deletion_waits_for_nobody_in_another_namespace() {
+    let child = |namespace: Option<&str>| {
+        let mut item = item("d", owned_by(&["o"]));
+        std::sync::Arc::make_mut(&mut item.object).metadata.namespace = namespace.map(str::to_owned);
+        item
+    };
+    for finalizer in ["foregroundDeletion", "orphan"] {
+        let owner = item("o", deleting(finalizer));
+        let writes = |namespace| plan(&owner, &[], &[child(namespace)], vec![]).writes().count();
+        let (near, far, cluster) = (writes(Some("a")), writes(Some("b")), writes(None));
+        let expected = if finalizer == "orphan" { (2, 1, 1) } else { (0, 1, 1) };
+        assert_eq!((near, far, cluster), expected, "{finalizer}");
+    }
+    let mut owner = item("o", deleting("foregroundDeletion"));
+    std::sync::Arc::make_mut(&mut owner.object).metadata.namespace = None;
+    assert_eq!(
+        plan(&owner, &[], &[child(Some("b"))], vec![]).writes().count(),
+        0,
+        "one of the cluster owns everywhere"
+    );
+}

@@ -179,6 +179,31 @@ async fn what_does_not_fit_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_host_would_suffer_is_refused() {
+    let cluster = cluster().await;
+    for (name, sysctl) in [("dotted", "kernel.core_pattern"), ("slashed", "kernel/core_pattern")] {
+        let mut bad = spec();
+        bad["securityContext"] = json!({ "sysctls": [{ "name": sysctl, "value": "x" }] });
+        cluster.create(name, bad).await;
+        cluster.until_phase(name, "Failed").await;
+        let status = cluster.status(name).await;
+        assert_eq!(status["reason"], "SysctlForbidden");
+        let why = "Pod was rejected: forbidden sysctl: \"kernel.core_pattern\" not allowlisted";
+        assert_eq!(status["message"], why);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_declares_what_it_gives() {
+    let cluster = cluster().await;
+    let node: Node = cluster.client.get(None, "n1").await.unwrap();
+    let status = serde_json::to_value(node.status).unwrap();
+    assert_eq!(status["features"], json!({ "supplementalGroupsPolicy": true }));
+    let features = json!({ "recursiveReadOnlyMounts": true, "userNamespaces": true });
+    assert_eq!(status["runtimeHandlers"], json!([{ "name": "", "features": features }]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_deadline_ends_a_pod() {
     let cluster = cluster().await;
     let mut short = spec();

@@ -1,13 +1,13 @@
 //! CRI logs: lines, rotation, tails, filters.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::symlink, path::Path};
 
 use bytes::BytesMut;
 use podwright::{
     api::rpc::LogOptions,
     node::sessions::{
         cri,
-        logs::{Filter, files, newest_attempt, tail},
+        logs::{Filter, Folder, Follower, files, newest_attempt, tail},
     },
 };
 
@@ -77,4 +77,53 @@ fn filters_by_time_and_size() {
     let stamped = take(LogOptions { timestamps: true, since_seconds: Some(6), ..LogOptions::default() });
     assert_eq!(stamped, "2026-11-20T17:00:04.000000001Z 4\n");
     assert!(Filter::of(&LogOptions { since_time: Some("x".into()), ..LogOptions::default() }, now).is_err());
+}
+
+#[test]
+fn what_is_no_plain_file_of_the_folder_is_no_log() {
+    let root = tempfile::tempdir().unwrap();
+    let (logs, secret) = (root.path().join("logs"), root.path().join("secret"));
+    let own = logs.join("ns_web_u1/c");
+    fs::create_dir_all(&own).unwrap();
+    write(root.path(), "secret", 0..3);
+    for name in ["0.log", "0.log.1", "7.log"] {
+        symlink(&secret, own.join(name)).unwrap();
+    }
+    let fifo = own.join("8.log");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    fs::create_dir(own.join("9.log")).unwrap();
+    write(&own, "3.log", 3..6);
+    let folder = Folder::open(&logs, Path::new("ns_web_u1/c")).unwrap();
+    assert_eq!(newest_attempt(&folder.path()), Some(3));
+    assert!(files(&folder.path().join("0.log")).is_empty());
+    assert_eq!(files(&folder.path().join("3.log")).len(), 1);
+    // One that comes between looking and opening is not followed, nor waited for.
+    for path in [own.join("0.log"), fifo] {
+        assert!(tail(&[path], 1).is_err());
+    }
+    // The folder is held: who puts a link in its place leads nobody away.
+    fs::rename(&own, logs.join("ns_web_u1/moved")).unwrap();
+    symlink(root.path(), &own).unwrap();
+    assert_eq!(newest_attempt(&folder.path()), Some(3));
+    fs::create_dir(logs.join("real")).unwrap();
+    symlink("real", logs.join("link")).unwrap();
+    for below in ["ns_web_u1/c", "link", "ns_web_u1/../ns_web_u1/c", "..", "../secret", "/"] {
+        assert!(Folder::open(&logs, Path::new(below)).is_err(), "{below}");
+    }
+}
+
+#[test]
+fn a_line_without_end_is_left_out_and_takes_no_room() {
+    let mut follower = Follower::new(Filter::default());
+    assert_eq!(follower.take(line(1, "F", "a").as_bytes()).unwrap(), "a\n");
+    let split = line(2, "F", "split");
+    let (head, rest) = split.split_at(40);
+    assert_eq!(follower.take(head.as_bytes()), None);
+    assert_eq!(follower.take(rest.as_bytes()).unwrap(), "split\n");
+    assert_eq!(follower.take(line(3, "F", "endless").trim_end().as_bytes()), None);
+    for _ in 0..64 {
+        assert_eq!(follower.take(&[b'x'; 64 << 10]), None);
+    }
+    assert_eq!(follower.take(b"the end\n"), None);
+    assert_eq!(follower.take(line(4, "F", "b").as_bytes()).unwrap(), "b\n");
 }

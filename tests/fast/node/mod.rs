@@ -1,19 +1,23 @@
 //! The node agent without a node: plans, statuses, translations, files, and a hollow node on a real control plane.
 
+mod admission;
 mod hollow;
 mod logs;
 mod plan;
 mod probes;
 mod publish;
 mod remembered;
+mod residents;
 mod resize;
 mod resizing;
 mod static_pods;
 mod status;
+mod storage;
 mod tokens;
 mod translate;
 mod trouble;
 mod usage;
+mod users;
 mod volumes;
 
 use jiff::Timestamp;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::PodStatus;
+use k8s_openapi::{api::core::v1::PodStatus, apimachinery::pkg::apis::meta::v1::Time};
 use podwright::{
+    api::Status,
     client::rpc,
     node::publish::{Publisher, Standing},
 };
@@ -52,4 +53,24 @@ fn the_steps_of_a_pods_making_wait_for_the_next_one() {
     // What is wrong is told at once.
     let wrong = status("Pending", json!({ "waiting": { "reason": "ErrImagePull" } }));
     assert!(tells(&mut fresh(), wrong, start));
+}
+
+/// The first refusal may come of what the server does not know yet.
+#[test]
+fn a_pod_that_ends_keeps_its_last_status_until_it_is_refused_again_and_again() {
+    let mut ended = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
+    ended.metadata.deletion_timestamp = Some(Time(at(0)));
+    let mut ended = Arc::new(ended);
+    let mut publisher = Publisher::new(&ended);
+    let forbidden = || Status::forbidden("pods", "", "p", "not the node's");
+    let (mut writes, mut gone) = (0, false);
+    let last = || status("Succeeded", json!({ "terminated": { "exitCode": 0 } }));
+    let standing = || Standing { removed: true, gone: false, now: at(0) };
+    let client = rpc::client("/nowhere".parse().unwrap(), "test");
+    // Once the object itself is deleted, there is nothing more to tell.
+    while publisher.next(client.clone(), &ended, last(), standing()).is_some() && writes < 100 {
+        publisher.written(Err(forbidden()), &mut ended, &mut gone);
+        writes += 1;
+    }
+    assert!((3..20).contains(&writes), "{writes}");
 }

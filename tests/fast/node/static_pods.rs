@@ -2,13 +2,16 @@
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use podwright::{
     api::Env,
     client::{Client, local},
-    node::static_pods::{Mirrors, read_folder, watch},
+    node::{
+        spec::PodExt,
+        static_pods::{Mirrors, read_folder, watch},
+    },
     server::{Config, Server},
-    store::Memory,
+    store::{Memory, Store, Txn, Write},
 };
 
 use super::{
@@ -24,8 +27,14 @@ fn put(folder: &Path, name: &str, image: &str) {
 }
 
 async fn client() -> Client {
-    let server = Server::open(Arc::new(Memory::new()), Env::simulated(at(0), 1), Config::default()).await.unwrap();
-    local::client(server, "kubelet")
+    client_of(Arc::new(Memory::new())).await
+}
+
+async fn client_of(store: Arc<Memory>) -> Client {
+    let server = Server::open(store, Env::simulated(at(0), 1), Config::default()).await.unwrap();
+    let client = local::client(server, "kubelet");
+    client.create::<Node>(&serde_json::from_str(r#"{"metadata": {"name": "n1"}}"#).unwrap()).await.unwrap();
+    client
 }
 
 async fn mirror(client: &Client, name: &str) -> Option<Arc<Pod>> {
@@ -84,6 +93,38 @@ async fn a_mirror_of_an_earlier_agent_is_judged_by_the_folder_and_not_before() {
     let again = mirror(&client, "changed-n1").await;
     assert_eq!(again.unwrap().spec.as_ref().unwrap().containers[0].image.as_deref(), Some("i:2"));
     assert!(mirror(&client, "gone-n1").await.is_none());
+}
+
+/// As agents made them before mirrors had owners. (The server lets none be made any more, so it is put into the store.)
+#[tokio::test(start_paused = true)]
+async fn a_mirror_that_nobody_owns_gives_way_to_one_of_the_node() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "a", "i:1");
+    let store = Arc::new(Memory::new());
+    let client = client_of(store.clone()).await;
+    let pods = read_folder(folder.path(), "n1");
+    let mut old = (*pods[0]).clone();
+    let hash = old.metadata.annotations.as_ref().unwrap()["kubernetes.io/config.hash"].clone();
+    old.metadata.annotations.as_mut().unwrap().insert("kubernetes.io/config.mirror".into(), hash);
+    old.metadata.uid = Some("an-old-one".into());
+    let write = Write::Put("/registry/pods/default/a-n1".into(), serde_json::to_vec(&old).unwrap().into());
+    store.commit(Txn { writes: vec![write], ..Txn::default() }).await.unwrap();
+    settled().await;
+    let old = mirror(&client, "a-n1").await.unwrap();
+    assert!(old.is_false_mirror() && !old.is_mirror());
+
+    let mut mirrors = Mirrors::new(client.clone());
+    // Where no file names it, it is in nobody's way; the node rejects it.
+    assert!(!mirrors.stands_in_the_way(&old));
+    settled().await;
+    assert_eq!(uid(&mirror(&client, "a-n1").await), uid(&Some(old.clone())));
+    mirrors.replace(&pods);
+    settled().await;
+    assert!(mirror(&client, "a-n1").await.is_none());
+    mirrors.gone(&old);
+    settled().await;
+    assert!(mirror(&client, "a-n1").await.unwrap().is_mirror());
+    assert!(mirrors.stands_in_the_way(&old), "it has come back");
 }
 
 async fn agent(folder: &Path) -> Cluster {

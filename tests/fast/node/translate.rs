@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use podwright::node::{
+    executor::StartOrder,
     spec::PodExt,
     translate::{
+        Context, container,
         env::{Facts, Sources, env},
         expand,
         files::{Names, hostname, hosts, resolv_conf},
@@ -167,15 +169,18 @@ fn nothing_is_ignored_in_silence() {
     let quiet = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
     assert_eq!(unsupported::fields(&quiet), Vec::<String>::new());
     let loud = pod(json!({
-        "hostUsers": false,
+        "resourceClaims": [{ "name": "gpu", "resourceClaimName": "g" }],
         "containers": [{ "name": "a", "resources": { "limits": { "hugepages-2Mi": "4Mi" } },
             "ports": [{ "containerPort": 1, "hostPort": 1 }, { "containerPort": 2, "hostPort": 2, "hostIP": "127.0.0.1" }] }],
-        "volumes": [{ "name": "v", "emptyDir": { "sizeLimit": "1Gi" } }] }));
+        "volumes": [
+            { "name": "held", "emptyDir": { "sizeLimit": "1Gi" } },
+            { "name": "v", "projected": { "sources": [{ "clusterTrustBundle": { "name": "b", "path": "p" } }] } },
+        ] }));
     let expected = [
-        "spec.hostUsers",
+        "spec.resourceClaims",
         "spec.containers[a].resources.limits.hugepages",
         "spec.containers[a].ports.hostIP",
-        "spec.volumes[v].emptyDir.sizeLimit",
+        "spec.volumes[v].projected.sources.clusterTrustBundle",
     ];
     assert_eq!(unsupported::fields(&loud), expected);
 }
@@ -191,4 +196,133 @@ fn the_largest_quantities_stay_within_what_cgroups_take() {
     assert_eq!(spec.resources.cpu_weight, Some(10_000));
     let adjust = podwright::node::qos::oom_score_adj(&pod, &pod.spec().containers[0], 1 << 30);
     assert_eq!(adjust, -997, "it is Guaranteed");
+}
+
+/// An image whose `USER` and `/etc/passwd` are these.
+fn image_of(user: &str, layer: &tempfile::TempDir) -> podwright_runtime::image::Image {
+    let config = json!({ "architecture": "amd64", "os": "linux", "config": { "User": user, "Cmd": ["/x"] },
+        "rootfs": { "type": "layers", "diff_ids": [] } });
+    podwright_runtime::image::Image {
+        id: "sha256:1".into(),
+        digest: "sha256:2".into(),
+        names: vec!["i:1".into()],
+        repo_digests: Vec::new(),
+        size: 1,
+        config: serde_json::from_value(config).unwrap(),
+        layers: vec![layer.path().to_owned()],
+    }
+}
+
+/// What no process can be given makes no container.
+#[test]
+fn arguments_and_variables_that_no_process_can_have_are_refused() {
+    let made = |arg: usize, variables: usize, each: usize| {
+        let layer = tempfile::tempdir().unwrap();
+        let pod = pod(json!({ "containers": [{ "name": "a", "command": ["c"], "args": ["x".repeat(arg)] }] }));
+        let mut env = podwright::node::translate::env::Env::default();
+        (0..variables).for_each(|n| env.set(format!("V{n}"), "x".repeat(each)));
+        let spec = container(Context {
+            pod: &pod,
+            part: &pod.parts()[0],
+            order: &order(),
+            image: &image_of("", &layer),
+            env,
+            mounts: Vec::new(),
+            devices: Vec::new(),
+            hostname: "h",
+            log: "/log".into(),
+            memory: 1 << 30,
+            seccomp_dir: std::path::Path::new("/nowhere"),
+        });
+        spec.map(drop).map_err(|t| format!("{}: {}", t.reason, t.message))
+    };
+    assert_eq!(made(100 << 10, 50, 100 << 10), Ok(()));
+    for (arg, variables, each) in [(128 << 10, 1, 1), (1, 1, 128 << 10), (1, 70, 100 << 10)] {
+        let error = made(arg, variables, each).unwrap_err();
+        assert!(error.starts_with("CreateContainerError: argument list too long: "), "{error}");
+    }
+}
+
+fn order() -> StartOrder {
+    StartOrder {
+        sandbox: 0,
+        restart: 0,
+        backoff: Default::default(),
+        image_id: "sha256:1".into(),
+        ips: Vec::new(),
+        target: None,
+    }
+}
+
+/// The uid, gid and groups that a container of this image runs as, or why it does not.
+fn identity(user: &str, context: Value) -> Result<(u32, u32, Vec<u32>), String> {
+    let layer = tempfile::tempdir().unwrap();
+    std::fs::create_dir(layer.path().join("etc")).unwrap();
+    let passwd = "toor:x:0:0::/:\nweb:x:7:8::/srv:\n00x:x:0:0::/:\n99999999999:x:0:0::/:\n-5:x:0:0::/:\n 9:x:0:0::/:\n";
+    std::fs::write(layer.path().join("etc/passwd"), passwd).unwrap();
+    let pod = pod(json!({ "securityContext": context, "containers": [{ "name": "a" }] }));
+    let spec = container(Context {
+        pod: &pod,
+        part: &pod.parts()[0],
+        order: &order(),
+        image: &image_of(user, &layer),
+        env: Default::default(),
+        mounts: Vec::new(),
+        devices: Vec::new(),
+        hostname: "h",
+        log: "/log".into(),
+        memory: 1 << 30,
+        seccomp_dir: std::path::Path::new("/nowhere"),
+    });
+    let spec = spec.map_err(|t| format!("{}: {}", t.reason, t.message))?;
+    let user = spec.oci.process().as_ref().unwrap().user().clone();
+    Ok((user.uid(), user.gid(), user.additional_gids().clone().unwrap_or_default()))
+}
+
+#[test]
+fn run_as_non_root_looks_at_the_uid_that_the_process_will_have() {
+    const PLACE: &str = "(pod: \"web_default(u1)\", container: a)";
+    let non_root = json!({ "runAsNonRoot": true });
+    for user in ["", "0", "00", "+0", "-0", "000:000", "0:5", ":5"] {
+        let error = identity(user, non_root.clone()).unwrap_err();
+        let why = "CreateContainerConfigError: container has runAsNonRoot and image will run as root";
+        assert_eq!(error, format!("{why} {PLACE}"), "{user:?}");
+    }
+    // Whatever a passwd file calls them, some of its lines with uid 0.
+    for user in ["web", "toor", "00x", "0x0", "0.", " 9", "99999999999999999999"] {
+        let error = identity(user, non_root.clone()).unwrap_err();
+        let why = format!(
+            "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"
+        );
+        assert_eq!(error, format!("CreateContainerConfigError: {why} {PLACE}"), "{user:?}");
+    }
+    for user in ["4294967295", "-1", "-5", "99999999999", "1:4294967295"] {
+        for context in [non_root.clone(), json!({})] {
+            let error = identity(user, context).unwrap_err();
+            assert_eq!(error, "CreateContainerError: uids and gids must be in range 0-2147483647", "{user:?}");
+        }
+    }
+    let error = identity("5", json!({ "runAsNonRoot": true, "runAsUser": 0 })).unwrap_err();
+    assert_eq!(error, format!("CreateContainerConfigError: container's runAsUser breaks non-root policy {PLACE}"));
+    assert_eq!(identity("7", non_root), Ok((7, 8, vec![8])));
+    assert_eq!(identity("0", json!({ "runAsNonRoot": true, "runAsUser": 9 })), Ok((9, 0, vec![0])));
+    assert_eq!(
+        identity("web", json!({ "runAsGroup": 3, "fsGroup": 4, "supplementalGroups": [5] })),
+        Ok((7, 3, vec![3, 4, 5]))
+    );
+}
+
+#[test]
+fn ids_that_are_none_to_the_kernel_are_refused() {
+    for context in [
+        json!({ "runAsUser": 4294967295u64 }),
+        json!({ "runAsUser": -1 }),
+        json!({ "runAsUser": 1, "runAsGroup": 4294967295u64 }),
+        json!({ "supplementalGroups": [4294967295u64] }),
+        json!({ "supplementalGroups": [-1] }),
+        json!({ "fsGroup": 4294967295u64 }),
+    ] {
+        let error = identity("5", context.clone()).unwrap_err();
+        assert!(error.contains("range 0-2147483647"), "{context}: {error}");
+    }
 }

@@ -1,6 +1,6 @@
 //! Evictions: what disruption budgets allow, count down and refuse.
 
-use std::path::Path;
+use std::fs::File;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -242,8 +242,8 @@ impl Store for Between {
     async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
         self.memory.compact(keep_from).await
     }
-    async fn backup(&self, path: &Path) -> Result<(), Error> {
-        self.memory.backup(path).await
+    async fn backup(&self) -> Result<File, Error> {
+        self.memory.backup().await
     }
     async fn close(&self) -> Result<(), Error> {
         self.memory.close().await

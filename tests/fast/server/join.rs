@@ -2,8 +2,9 @@
 
 use std::net::Ipv4Addr;
 
+use base64::Engine;
 use jiff::{SignedDuration, Timestamp};
-use podwright::api::{Env, Request, Verb};
+use podwright::api::{Env, Object, Request, User, Verb};
 use podwright::client::join::{Joining, Membership};
 use podwright::server::listen::{Tls, bind, serve};
 use podwright::server::pki::{Names, Pki};
@@ -71,6 +72,59 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
         told.0["status"]["userInfo"]["username"].as_str().unwrap().to_owned()
     };
     assert_eq!(who(&member).await, "system:node:n1");
+    // With the token one may become another node; not one that there is.
+    api.create("nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})).await.unwrap();
+    let ask_for = async |name: &str| {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+        params.distinguished_name.push(rcgen::DnType::CommonName, format!("system:node:{name}"));
+        let pem = params.serialize_request(&key).unwrap().pem().unwrap();
+        let csr = json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+            "metadata": {"generateName": "csr-"},
+            "spec": {
+                "request": base64::engine::general_purpose::STANDARD.encode(pem),
+                "signerName": "kubernetes.io/kube-apiserver-client-kubelet", "usages": ["client auth", "digital signature"],
+            },
+        });
+        let user = User::new("system:bootstrap:abcdef", ["system:bootstrappers", "system:authenticated"]);
+        let asked = super::request(
+            Verb::Create,
+            "certificatesigningrequests.certificates.k8s.io",
+            "",
+            Some(csr),
+            Default::default(),
+        );
+        let made = api.0.handle(Request { user, namespace: None, ..asked }).await.map(super::object_of);
+        made.unwrap().name().to_owned()
+    };
+    let now_of = async |name: &str| api.get("certificatesigningrequests.certificates.k8s.io", name).await.unwrap();
+    let (taken, invalid, free) = (ask_for("n1").await, ask_for("Not_A.name").await, ask_for("n2").await);
+    // They are looked at in this order.
+    while now_of(&free).await.0["status"]["certificate"].is_null() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    for name in [&taken, &invalid] {
+        assert!(now_of(name).await.0["status"]["conditions"].is_null(), "{name} is left to an administrator");
+    }
+    // He may approve the first; the other is nobody's.
+    for (name, outcome) in [(&taken, "Approved"), (&invalid, "Failed")] {
+        let mut csr = now_of(name).await;
+        csr.0["status"]["conditions"] = json!([{"type": "Approved", "status": "True", "reason": "Manual"}]);
+        api.sub(Verb::Update, "certificatesigningrequests.certificates.k8s.io", name, "approval", csr.0).await.unwrap();
+        let last = async || now_of(name).await;
+        let is_done =
+            |csr: &Object| !csr.0["status"]["certificate"].is_null() || csr.0["status"]["conditions"][1].is_object();
+        while !is_done(&last().await) {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        let status = last().await.0["status"].clone();
+        let conditions = status["conditions"].as_array().unwrap();
+        assert_eq!(conditions.last().unwrap()["type"], outcome, "{status}");
+        assert_eq!(status["certificate"].is_string(), outcome == "Approved");
+    }
     let file = dir.path().join("agent/client.crt");
     let first = std::fs::read_to_string(&file).unwrap();
     assert!(!member.renew(now + SignedDuration::from_hours(24), 0).await.unwrap(), "it lasts");

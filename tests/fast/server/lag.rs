@@ -1,6 +1,6 @@
 //! Who is too slow for the store's changes, for a moment: the watch cache, and watchers. Nobody starts over.
 
-use std::path::Path;
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -60,8 +60,8 @@ impl Store for Hasty {
     async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
         self.memory.compact(keep_from).await
     }
-    async fn backup(&self, path: &Path) -> Result<(), Error> {
-        self.memory.backup(path).await
+    async fn backup(&self) -> Result<File, Error> {
+        self.memory.backup().await
     }
     async fn close(&self) -> Result<(), Error> {
         self.memory.close().await
@@ -101,4 +101,45 @@ async fn who_comes_back_from_a_backlog_finds_what_followed_in_memory() {
         assert_eq!(Object::from_slice(&event.object).unwrap().0["data"]["n"], n.to_string());
     }
     assert_eq!(store.asked.load(Ordering::SeqCst), 0, "the store was asked for its history");
+}
+
+/// By bytes, not by events: few large ones fill the memory as well.
+#[tokio::test]
+async fn a_watcher_that_is_many_bytes_behind_is_cut_off_and_resumes() {
+    const CHANGES: usize = 24;
+    let api = Api::new().await;
+    let first = api.create("configmaps", config_map("a")).await.unwrap();
+    let mut watch = api.watch("configmaps", Options::default()).await.unwrap();
+    let filler = "x".repeat(1_000_000);
+    for n in 0..CHANGES {
+        api.patch("configmaps", "a", json!({"data": {"n": n.to_string(), "filler": filler}})).await.unwrap();
+    }
+    let mut last = first.resource_version().to_owned();
+    let mut told = 0;
+    let patience = std::time::Duration::from_secs(20);
+    while let Some(event) = tokio::time::timeout(patience, watch.recv()).await.expect("the watch ends") {
+        last = Object::from_slice(&event.object).unwrap().resource_version().to_owned();
+        told += 1;
+    }
+    assert!((15..=18).contains(&told), "{told} events");
+    let mut rest =
+        api.watch("configmaps", Options { resource_version: Some(last), ..Options::default() }).await.unwrap();
+    // The first watch began with the object as it was.
+    for n in told - 1..CHANGES {
+        let event = rest.recv().await.expect("the watch goes on");
+        assert_eq!(Object::from_slice(&event.object).unwrap().0["data"]["n"], n.to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_watcher_that_reads_is_not_behind_however_much_it_is_told() {
+    let api = Api::new().await;
+    api.create("configmaps", config_map("a")).await.unwrap();
+    let mut watch = api.watch("configmaps", Options::default()).await.unwrap();
+    watch.recv().await.unwrap();
+    let filler = "x".repeat(1_000_000);
+    for n in 0..40 {
+        api.patch("configmaps", "a", json!({"data": {"n": n.to_string(), "filler": filler}})).await.unwrap();
+        assert!(watch.recv().await.is_some(), "event {n}");
+    }
 }

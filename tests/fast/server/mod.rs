@@ -12,8 +12,13 @@ mod evictions;
 mod https;
 mod join;
 mod lag;
+mod long_lists;
+mod mirrors;
+mod node_restriction;
 mod nodes;
 mod oidc;
+mod orders;
+mod pod_status;
 mod pods;
 mod rbac;
 mod reads;
@@ -116,6 +121,16 @@ pub fn config_map(name: &str) -> Value {
 pub fn pod(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}},
         "spec": {"containers": [{"name": "c", "image": "busybox:1"}]}})
+}
+
+/// The mirror of a static Pod on a node, as its agent makes it.
+pub fn mirror(name: &str, node: &Object) -> Value {
+    let mut mirror = pod(name);
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "hash"});
+    mirror["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "v1", "kind": "Node", "name": node.name(), "uid": node.uid(), "controller": true}]);
+    mirror["spec"]["nodeName"] = node.name().into();
+    mirror
 }
 
 pub fn service(name: &str, spec: Value) -> Value {

@@ -332,3 +332,22 @@ async fn ephemeral_containers_join_by_their_subresource_and_stay() {
         api.patch("pods", "p", json!({"spec": {"ephemeralContainers": [one, {"name": "e", "image": "i"}]}})).await;
     assert!(plain.unwrap_err().message.contains("pod updates may not change fields"), "only there");
 }
+
+/// Whoever writes may send a note, and the trace outlives its object.
+#[tokio::test]
+async fn what_a_writer_says_about_itself_is_bounded() {
+    let api = Api::new().await;
+    let options = Options { note: Some("ä".repeat(10_000)), ..Options::default() };
+    api.0.handle(request(Verb::Create, "pods", "", Some(pod("noted")), options)).await.unwrap();
+    let request_of_trace =
+        Request { subresource: Some("trace".into()), ..request(Verb::Get, "pods", "noted", None, Options::default()) };
+    let trace = object_of(api.0.handle(request_of_trace).await.unwrap());
+    assert_eq!(trace.0["items"][0]["note"], "ä".repeat(512));
+
+    for (verb, name, options_of) in [(Verb::Create, "", "CreateOptions"), (Verb::Update, "noted", "UpdateOptions")] {
+        let options = Options { field_manager: Some("m".repeat(129)), ..Options::default() };
+        let refused = api.0.handle(request(verb, "pods", name, Some(pod("noted")), options)).await.unwrap_err();
+        assert_eq!(refused.code, 422, "{refused:?}");
+        assert!(refused.message.contains(options_of) && refused.message.contains("may not be more than 128 bytes"));
+    }
+}

@@ -4,7 +4,7 @@ use podwright::api::request::PatchType;
 use podwright::api::{Object, Options, Request, Status, User, Verb, quota};
 use serde_json::{Value, json};
 
-use super::{Api, object_of, pod, request};
+use super::{Api, mirror, object_of, pod, request};
 
 /// One patch of a Pod's `resize`.
 async fn patch(api: &Api, of_type: PatchType, name: &str, body: Value) -> Result<Object, Status> {
@@ -95,9 +95,8 @@ async fn a_pods_class_stays_and_some_pods_stay_as_they_are() {
     exact["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "1", "memory": "64Mi"}});
     let mut whole = sized("whole");
     whole["spec"]["resources"] = json!({"requests": {"cpu": "1"}});
-    let mut mirror = pod("mirror");
-    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
-    mirror["spec"]["nodeName"] = "n".into();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    let mirror = mirror("mirror", &api.create("nodes", node).await.unwrap());
     let mut windows = pod("windows");
     windows["spec"]["os"] = json!({"name": "windows"});
     for object in [exact, whole, mirror, windows, pod("modest"), sized("p")] {

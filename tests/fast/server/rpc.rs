@@ -1,15 +1,18 @@
 //! The JSON-RPC face over a real Unix socket: calls, watches, streams, and what is refused.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
 use podwright::api::request::{Body, EventKind};
 use podwright::api::rpc::{ImageOptions, Session, Task};
 use podwright::api::stream::{Frame, FrameCodec, STATUS, STDIN, STDOUT};
-use podwright::api::{Object, Options, Request, Status, Verb};
+use podwright::api::{Env, Object, Options, Request, Status, User, Verb};
 use podwright::client::{Client, rpc};
 use podwright::server::listen::{bind, serve};
+use podwright::server::{Config, Server};
+use podwright::store::{Sqlite, restore};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -106,14 +109,42 @@ async fn a_field_that_is_named_twice_is_refused() {
     assert!(answer.contains(r#""x":"2""#), "{answer}");
 }
 
+/// Root may ask for it, and yet the server writes no file that somebody names.
 #[tokio::test]
-async fn a_backup_replaces_nothing_unasked() {
+async fn a_backup_comes_as_a_stream_and_goes_to_no_path_of_the_servers() {
     let served = Served::new().await;
     let there = served.path.with_file_name("there");
     std::fs::write(&there, "precious").unwrap();
-    let answer = served.post("backup", json!({"path": there})).await;
-    assert!(answer["error"]["message"].as_str().unwrap().contains("exists already"), "{answer}");
+    for params in [json!({"path": there}), json!({"path": there, "force": true})] {
+        let answer = served.post("backup", params).await;
+        assert!(answer["error"]["message"].as_str().unwrap().contains("unknown field `path`"), "{answer}");
+    }
     assert_eq!(std::fs::read_to_string(&there).unwrap(), "precious");
+
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(Sqlite::open(&dir.path().join("store.db")).unwrap());
+    let server = Server::open(store.clone(), Env::system(), Config::default()).await.unwrap();
+    let nobody = User::new("nobody", ["system:authenticated"]);
+    assert_eq!(server.backup(&nobody).await.unwrap_err().code, 403);
+    let path = dir.path().join("api.sock");
+    let listener = bind(&path).unwrap();
+    let serving = tokio::spawn(serve(server.clone(), listener, None, std::future::pending()));
+    let client = rpc::client(rpc::Address(path), "test");
+    let answer = client.method("backup", json!({})).await.unwrap();
+    let mut frames = Framed::new(client.dial(answer["stream"].as_str().unwrap()).await.unwrap(), FrameCodec);
+    let mut copy = Vec::new();
+    let ended: Status = loop {
+        let frame = frames.next().await.unwrap().unwrap();
+        match frame.channel {
+            STDOUT => copy.extend_from_slice(&frame.payload),
+            _ => break serde_json::from_slice(&frame.payload).unwrap(),
+        }
+    };
+    assert_eq!((ended.status.as_str(), &copy[..15]), ("Success", &b"SQLite format 3"[..]));
+    serving.abort();
+    let saved = dir.path().join("saved");
+    std::fs::write(&saved, copy).unwrap();
+    restore(&saved, &dir.path().join("restored.db")).unwrap();
 }
 
 #[tokio::test]

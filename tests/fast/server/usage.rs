@@ -9,7 +9,7 @@ use podwright::server::{Config, Server};
 use podwright::store::Memory;
 use serde_json::{Value, json};
 
-use super::{Api, object_of, pod, request};
+use super::{Api, mirror, object_of, pod, request};
 
 const START: &str = "2026-01-01T00:00:00Z";
 const POD_METRICS: &str = "pods.metrics.k8s.io";
@@ -158,14 +158,14 @@ async fn a_node_reports_itself_and_its_own_pods_alone() {
     assert_eq!(put(&api, User::system("test"), "n9", body()).await.unwrap_err().code, 404);
     told(&api, "n1", vec![figures("mine", &mine, used(1, 1)), figures("other", &other, used(9, 9))]).await;
     assert_eq!(listed(&api, POD_METRICS, Options::default()).await, ["mine"]);
-    // Figures of another Pod that had the name are not its own; a static Pod's uid is told by its mirror.
+    // Figures of another Pod that had the name are not its own. A mirror's are told by its own uid: what it says of itself does
+    // not make others' figures its own.
     told(&api, "n1", vec![figures("mine", "another uid", used(1, 1))]).await;
     assert!(listed(&api, POD_METRICS, Options::default()).await.is_empty());
-    let mut mirror = pod("mirror");
-    mirror["spec"]["nodeName"] = "n1".into();
-    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "static uid"});
-    api.create("pods", mirror).await.unwrap();
-    told(&api, "n1", vec![figures("mirror", "static uid", used(1, 1))]).await;
+    let shown = api.create("pods", mirror("mirror", &api.get("nodes", "n1").await.unwrap())).await.unwrap();
+    told(&api, "n1", vec![figures("mirror", "hash", used(1, 1))]).await;
+    assert!(listed(&api, POD_METRICS, Options::default()).await.is_empty());
+    told(&api, "n1", vec![figures("mirror", shown.uid(), used(1, 1))]).await;
     assert_eq!(listed(&api, POD_METRICS, Options::default()).await, ["mirror"]);
 }
 

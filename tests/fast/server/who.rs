@@ -401,3 +401,19 @@ async fn a_joining_node_gets_its_certificate_by_a_bootstrap_token() {
     let stolen = api.get("certificatesigningrequests", "steal").await.unwrap();
     assert!(stolen.at("status.conditions").is_none() && !issued(&stolen), "{}", stolen.0);
 }
+
+/// The one that is signed for would be one, and the one that is recognized another.
+#[test]
+fn a_certificate_is_asked_for_by_one_name() {
+    let signing = |names: &[(DnType, &str)]| {
+        let mut asked = CertificateParams::default();
+        asked.distinguished_name = DistinguishedName::new();
+        names.iter().for_each(|(of, name)| asked.distinguished_name.push(of.clone(), *name));
+        let pem = asked.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        podwright::server::fuzz::certificate_request(&pem)
+    };
+    let again = DnType::CustomDnType(vec![2, 5, 4, 3]);
+    assert_eq!(signing(&[(DnType::CommonName, "ann")]), Ok(()));
+    let refused = signing(&[(DnType::CommonName, "ann"), (again, "root")]).unwrap_err();
+    assert!(refused.contains("one common name"), "{refused}");
+}

@@ -1,7 +1,7 @@
 //! What happened, in order: a store that notes each of its writes, and has it judged at once.
 
 use std::{
-    path::Path,
+    fs::File,
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -109,8 +109,8 @@ impl Store for Recorded {
     async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
         self.memory.compact(keep_from).await
     }
-    async fn backup(&self, path: &Path) -> Result<(), Error> {
-        self.memory.backup(path).await
+    async fn backup(&self) -> Result<File, Error> {
+        self.memory.backup().await
     }
     async fn close(&self) -> Result<(), Error> {
         self.memory.close().await

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use podwright::api::yaml;
+use podwright::cli;
 use podwright::node::sessions::cri;
 use podwright::node::static_pods;
 use podwright::server::audit::Policy;
@@ -64,6 +65,31 @@ pub const TARGETS: &[Target] = &[
         vec![archive(&[("etc/passwd", b"root:x:0:0::/:"), ("bin/.wh.sh", b""), ("a/b", &[7; 700])])]
     }),
     Target::bytes("image_archive", image_archive, image_archives),
+    Target::text(
+        "image_documents",
+        image_documents,
+        &[concat!(
+            r#"{"schemaVersion":2,"manifests":[{"mediaType":"m","digest":"MANIFEST","size":1,"annotations":"#,
+            r#"{"org.opencontainers.image.ref.name":"b:1"},"platform":{"architecture":"amd64","os":"linux"}}]}"#,
+            "\0",
+            r#"{"schemaVersion":2,"config":{"mediaType":"c","digest":"CONFIG","size":1},"#,
+            r#""layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"LAYER","size":3}]}"#,
+            "\0",
+            r#"{"architecture":"amd64","os":"linux","config":{"User":"1:2","Cmd":["sh"],"Volumes":{"/v":{}}},"#,
+            r#""rootfs":{"type":"layers","diff_ids":["LAYER"]}}"#,
+        )],
+    ),
+    Target::bytes("cp_download", cp_download, || {
+        vec![
+            archive(&[
+                ("tmp/up/good", b"good"),
+                ("tmp/up/deep/er", b"x"),
+                ("tmp/up/trap", b"bad"),
+                ("tmp/other", b"bad"),
+            ]),
+            archive(&[("tmp/up", b"one file")]),
+        ]
+    }),
 ];
 
 fn audit_policy(text: &str) {
@@ -179,6 +205,61 @@ fn image_archive(bytes: &[u8]) {
     });
 }
 
+/// An OCI layout of an index, a manifest and a config as they are given, each under its own digest, with that where a word
+/// stands for it.
+fn image_documents(text: &str) {
+    let [index, manifest, config] = parts::<3>(text);
+    let layer = archive(&[("a", b"b")]);
+    let digest = |bytes: &[u8]| format!("sha256:{}", sha(bytes));
+    let config = config.replace("LAYER", &digest(&layer));
+    let manifest = manifest.replace("LAYER", &digest(&layer)).replace("CONFIG", &digest(config.as_bytes()));
+    let index = index.replace("MANIFEST", &digest(manifest.as_bytes()));
+    let blob = |bytes: &[u8]| format!("blobs/sha256/{}", sha(bytes));
+    let layout = archive(&[
+        ("oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#),
+        ("index.json", index.as_bytes()),
+        (&blob(manifest.as_bytes()), manifest.as_bytes()),
+        (&blob(config.as_bytes()), config.as_bytes()),
+        (&blob(&layer), &layer),
+    ]);
+    in_store(|store| {
+        for image in store.load(&layout[..], Some("localhost/a:1")).unwrap_or_default() {
+            if let Ok(ids) = image.resolve_user("") {
+                assert!(ids.uid <= i32::MAX as u32 && ids.gid <= i32::MAX as u32, "{ids:?}");
+            }
+        }
+    });
+}
+
+/// What a container's tar sends to `cp` stays in the folder that it is for, and brings no link.
+fn cp_download(bytes: &[u8]) {
+    let bytes = mended(bytes);
+    let folder = folder();
+    let (to, outside) = (folder.path().join("to"), folder.path().join("outside"));
+    std::fs::create_dir(&to).unwrap();
+    std::fs::create_dir(&outside).unwrap();
+    std::os::unix::fs::symlink(&outside, to.join("trap")).unwrap();
+    let _ = cli::fuzz::cp(&bytes[..], Path::new("tmp/up"), &to);
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0, "nothing goes through a link");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is made outside");
+    let mut folders = vec![to.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let of_type = entry.file_type().unwrap();
+            assert!(of_type.is_file() || of_type.is_dir() || entry.path() == to.join("trap"), "{:?}", entry.path());
+            if of_type.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+}
+
+fn sha(bytes: &[u8]) -> String {
+    use sha2::{Digest, Sha256};
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for (path, content) in files {
@@ -192,8 +273,6 @@ fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
 
 /// A docker archive and an OCI layout that `load` takes.
 fn image_archives() -> Vec<Vec<u8>> {
-    use sha2::{Digest, Sha256};
-    let sha = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let layer = archive(&[("a", b"b")]);
     let config = format!(
         r#"{{"architecture":"{}","os":"linux","config":{{"Cmd":["sh"]}},"rootfs":{{"type":"layers","diff_ids":["sha256:{}"]}}}}"#,

@@ -137,6 +137,8 @@ fn rest_seeds() -> Vec<Vec<u8>> {
         format!("POST /api/v1/namespaces/default/pods\n{JSON}\n\n{pod}"),
         format!("POST /api/v1/namespaces/default/pods/p/binding\n{JSON}\n\n{{\"target\":{{\"kind\":\"Node\",\"name\":\"n\"}}}}"),
         format!("POST /api/v1/namespaces/default/pods/p/eviction\n{JSON}\n\n{{}}"),
+        format!("POST /api/v1/namespaces/default/serviceaccounts/robot/token\n{JSON}\n\n{{\"spec\":{{\"audiences\":[\"a\"],\"boundObjectRef\":{{\"kind\":\"Pod\",\"name\":\"p\"}}}}}}"),
+        format!("PUT /apis/apps/v1/namespaces/default/replicasets/r/scale\n{JSON}\n\n{{\"spec\":{{\"replicas\":1}}}}"),
         format!("PUT /api/v1/namespaces/default/pods/p/resize\n{JSON}\n\n{pod}"),
         "GET /api/v1/namespaces/default/pods/p/log?tailLines=1&sinceTime=2024-01-01T00:00:00Z&limitBytes=5\n\n".into(),
         format!("POST {rest}\n{JSON}\nimpersonate-user: ann\nimpersonate-group: people\nimpersonate-extra-a%2fb: c\n\n{{\"metadata\":{{\"name\":\"r\"}},\"rules\":[{{\"apiGroups\":[\"\"],\"resources\":[\"pods\"],\"verbs\":[\"get\"]}}]}}"),

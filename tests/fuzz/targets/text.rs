@@ -60,7 +60,12 @@ pub const TARGETS: &[Target] = &[
     Target::text(
         "image_user",
         image_user,
-        &["root\0root:x:0:0:root:/root:/bin/sh\0root:x:0:", "1000:adm\0\0adm:x:4:a,b"],
+        &[
+            "root\0root:x:0:0:root:/root:/bin/sh\0root:x:0:",
+            "1000:adm\0\0adm:x:4:a,b",
+            "web:tls\0web:x:7:8::/srv:\n\0web:x:8:\ntls:x:9:a,web\n",
+            "+0:b\0a:x:4294967295:1::/:\n\0b:x:4294967295:a\n",
+        ],
     ),
     Target::text(
         "rest_path",
@@ -170,9 +175,23 @@ fn image_name(text: &str) {
     let _ = (name.registry(), name.repository(), name.tag(), name.digest(), name.is_loopback(), name.is_local_only());
 }
 
+/// `USER`, passwd and group, all of them the image's.
 fn image_user(text: &str) {
-    let [spec, passwd, group] = parts(text);
-    let _ = resolve_user(passwd, group, spec);
+    let [spec, passwd, group] = parts::<3>(text);
+    let Ok(ids) = resolve_user(passwd, group, spec) else { return };
+    let all = [ids.uid, ids.gid].into_iter().chain(ids.groups.iter().copied());
+    assert!(all.into_iter().all(|id| id <= i32::MAX as u32), "no id is -1 to the kernel: {ids:?}");
+    assert!(ids.groups.is_sorted() && !ids.groups.contains(&ids.gid));
+    let [user, wanted] = {
+        let mut words = spec.splitn(2, ':');
+        [words.next().unwrap_or(""), words.next().unwrap_or("")]
+    };
+    if let Ok(number) = user.parse::<i64>() {
+        assert_eq!(i64::from(ids.uid), number, "a number is that number, whatever passwd says");
+    }
+    if let Ok(number) = wanted.parse::<i64>() {
+        assert_eq!(i64::from(ids.gid), number);
+    }
 }
 
 fn rest_path(text: &str) {

@@ -1,5 +1,7 @@
 //! Containers: regular, init, sidecar and ephemeral ones.
 
+use std::collections::HashSet;
+
 use super::super::{At, Errors, names};
 use super::{Scope, env, handlers, resources, security};
 
@@ -13,10 +15,13 @@ enum Role {
     Ephemeral,
 }
 
+/// The names of the containers so far.
+type Names<'a> = HashSet<&'a str>;
+
 /// All containers of a spec.
 pub fn all(scope: &Scope<'_>, errs: &mut Errors) {
     let spec = scope.spec;
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen = Names::new();
     let regular = spec.get("containers");
     if regular.is_empty() {
         errs.required(&regular.path, "");
@@ -31,13 +36,14 @@ pub fn all(scope: &Scope<'_>, errs: &mut Errors) {
     for container in spec.get("initContainers").items() {
         init(scope, &container, &mut seen, errs);
     }
+    let targets = seen.clone();
     for container in spec.get("ephemeralContainers").items() {
         one(scope, &container, Role::Ephemeral, &mut seen, errs);
-        ephemeral(spec, &container, errs);
+        ephemeral(&targets, &container, errs);
     }
 }
 
-fn init<'a>(scope: &Scope<'_>, container: &At<'a>, seen: &mut Vec<&'a str>, errs: &mut Errors) {
+fn init<'a>(scope: &Scope<'_>, container: &At<'a>, seen: &mut Names<'a>, errs: &mut Errors) {
     let policy = container.get("restartPolicy");
     let sidecar = policy.str() == "Always";
     if policy.is_set() && !sidecar {
@@ -52,16 +58,13 @@ fn init<'a>(scope: &Scope<'_>, container: &At<'a>, seen: &mut Vec<&'a str>, errs
             }
         }
     }
-    host_ports_of(container, &mut Vec::new(), errs);
+    host_ports_of(container, &mut HashSet::new(), errs);
 }
 
-fn ephemeral(spec: &At<'_>, container: &At<'_>, errs: &mut Errors) {
+fn ephemeral(targets: &Names<'_>, container: &At<'_>, errs: &mut Errors) {
     let target = container.get("targetContainerName");
-    if !target.is_empty() {
-        let mut containers = spec.get("containers").items().chain(spec.get("initContainers").items());
-        if !containers.any(|c| c.get("name").str() == target.str()) {
-            errs.not_found(&target.path, target.str());
-        }
+    if !target.is_empty() && !targets.contains(target.str()) {
+        errs.not_found(&target.path, target.str());
     }
     for field in ["ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resources", "resizePolicy"]
     {
@@ -79,16 +82,14 @@ fn ephemeral(spec: &At<'_>, container: &At<'_>, errs: &mut Errors) {
     }
 }
 
-fn one<'a>(scope: &Scope<'_>, container: &At<'a>, role: Role, seen: &mut Vec<&'a str>, errs: &mut Errors) {
+fn one<'a>(scope: &Scope<'_>, container: &At<'a>, role: Role, seen: &mut Names<'a>, errs: &mut Errors) {
     let name = container.get("name");
     if name.is_empty() {
         errs.required(&name.path, "");
     } else {
         errs.invalid_each(&name.path, name.str(), names::dns1123_label(name.str()));
-        if seen.contains(&name.str()) {
+        if !seen.insert(name.str()) {
             errs.duplicate(&name.path, name.str());
-        } else {
-            seen.push(name.str());
         }
     }
     image(&container.get("image"), errs);
@@ -115,7 +116,7 @@ fn image(image: &At<'_>, errs: &mut Errors) {
 }
 
 fn ports(ports: &At<'_>, errs: &mut Errors) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for port in ports.items() {
         let name = port.get("name");
         if !name.is_empty() {
@@ -125,7 +126,7 @@ fn ports(ports: &At<'_>, errs: &mut Errors) {
             } else if seen.contains(&name.str()) {
                 errs.duplicate(&name.path, name.str());
             } else {
-                seen.push(name.str());
+                seen.insert(name.str());
             }
         }
         match port.get("containerPort").int().unwrap_or(0) {
@@ -151,7 +152,7 @@ fn port_number(path: String, n: i64, errs: &mut Errors) {
 
 /// Host ports are unique in the Pod, and on the host's network they are the container's.
 fn host_ports(scope: &Scope<'_>, containers: &At<'_>, errs: &mut Errors) {
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for container in containers.items() {
         host_ports_of(&container, &mut seen, errs);
         if !scope.host_network() {
@@ -167,7 +168,7 @@ fn host_ports(scope: &Scope<'_>, containers: &At<'_>, errs: &mut Errors) {
     }
 }
 
-fn host_ports_of(container: &At<'_>, seen: &mut Vec<String>, errs: &mut Errors) {
+fn host_ports_of(container: &At<'_>, seen: &mut HashSet<String>, errs: &mut Errors) {
     for port in container.get("ports").items() {
         let number = port.get("hostPort").int().unwrap_or(0);
         if number == 0 {
@@ -177,15 +178,16 @@ fn host_ports_of(container: &At<'_>, seen: &mut Vec<String>, errs: &mut Errors) 
         if seen.contains(&all) {
             errs.duplicate(port.path("hostPort"), all);
         } else {
-            seen.push(all);
+            seen.insert(all);
         }
     }
 }
 
 fn mounts(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     let devices = container.get("volumeDevices");
-    let is_device = |field: &str, at: &At<'_>| devices.items().any(|d| d.get(field).value == at.value);
+    let of_devices = |field: &str| -> HashSet<&str> { devices.items().map(|d| d.get(field).str()).collect() };
+    let (device_names, device_paths) = (of_devices("name"), of_devices("devicePath"));
     for mount in container.get("volumeMounts").items() {
         let (name, path) = (mount.get("name"), mount.get("mountPath"));
         if name.is_empty() {
@@ -193,7 +195,7 @@ fn mounts(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {
         } else if scope.volume_source(name.str()).is_none() {
             errs.not_found(&name.path, name.str());
         }
-        if !name.is_empty() && is_device("name", &name) {
+        if !name.is_empty() && device_names.contains(name.str()) {
             errs.invalid(&name.path, name.str(), "must not already exist in volumeDevices");
         }
         if path.is_empty() {
@@ -202,10 +204,10 @@ fn mounts(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {
             if seen.contains(&path.str()) {
                 errs.invalid(&path.path, path.str(), "must be unique");
             }
-            if is_device("devicePath", &path) {
+            if device_paths.contains(path.str()) {
                 errs.invalid(&path.path, path.str(), "must not already exist as a path in volumeDevices");
             }
-            seen.push(path.str());
+            seen.insert(path.str());
         }
         sub_path(&mount, errs);
         propagation(container, &mount, errs);
@@ -260,13 +262,13 @@ fn propagation(container: &At<'_>, mount: &At<'_>, errs: &mut Errors) {
 }
 
 fn devices(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for device in container.get("volumeDevices").items() {
         let (name, path) = (device.get("name"), device.get("devicePath"));
         if name.is_empty() {
             errs.required(&name.path, "");
         } else {
-            match scope.volume_source(name.str()).as_deref() {
+            match scope.volume_source(name.str()) {
                 None => errs.not_found(&name.path, name.str()),
                 Some("persistentVolumeClaim" | "ephemeral") => {}
                 Some(_) => {
@@ -282,7 +284,7 @@ fn devices(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {
             if seen.contains(&path.str()) {
                 errs.invalid(&path.path, path.str(), "must be unique");
             } else {
-                seen.push(path.str());
+                seen.insert(path.str());
             }
         }
     }
@@ -292,13 +294,13 @@ fn resize_policy(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {
     let policies = &container.get("resizePolicy");
     let own = container.get("restartPolicy");
     let restart = if own.is_empty() { scope.spec.get("restartPolicy") } else { own };
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for policy in policies.items() {
         let name = policy.get("resourceName");
         if seen.contains(&name.str()) {
             errs.duplicate(&policies.path, name.str());
         }
-        seen.push(name.str());
+        seen.insert(name.str());
         errs.one_of(&name, &["cpu", "memory"]);
         let how = policy.get("restartPolicy");
         errs.one_of(&how, &["NotRequired", "RestartContainer"]);

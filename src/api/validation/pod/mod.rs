@@ -1,5 +1,7 @@
 //! The rules of a PodSpec, of a Pod as of every kind with a Pod template.
 
+use std::collections::{HashMap, HashSet};
+
 use super::{At, Errors, metadata, names};
 
 mod container;
@@ -10,6 +12,7 @@ pub mod resize;
 mod resources;
 mod scheduling;
 mod security;
+pub mod status;
 pub mod update;
 mod volumes;
 
@@ -21,14 +24,24 @@ pub(super) struct Scope<'a> {
     pub spec: &'a At<'a>,
     /// A Pod itself, not a template of one.
     pub is_pod: bool,
+    /// Each volume's source, as its field is called, by the volume's name.
+    volumes: HashMap<&'a str, &'a str>,
 }
 
-impl Scope<'_> {
+impl<'a> Scope<'a> {
+    fn of(spec: &'a At<'a>, is_pod: bool) -> Scope<'a> {
+        let mut volumes = HashMap::new();
+        for volume in spec.get("volumes").items() {
+            let Some(fields) = volume.value.as_object() else { continue };
+            let source = fields.keys().find(|k| *k != "name").map_or("", String::as_str);
+            volumes.entry(volume.get("name").str()).or_insert(source);
+        }
+        Scope { spec, is_pod, volumes }
+    }
+
     /// The volume of this name: its source's field name.
-    pub fn volume_source(&self, name: &str) -> Option<String> {
-        let volume = self.spec.get("volumes").items().find(|v| v.get("name").str() == name)?;
-        let fields = volume.value.as_object()?;
-        Some(fields.keys().find(|k| *k != "name").cloned().unwrap_or_default())
+    pub fn volume_source(&self, name: &str) -> Option<&'a str> {
+        self.volumes.get(name).copied()
     }
     pub fn host_network(&self) -> bool {
         self.spec.get("hostNetwork").bool()
@@ -40,7 +53,7 @@ const DNS_POLICIES: &[&str] = &["ClusterFirstWithHostNet", "ClusterFirst", "Defa
 
 /// All rules of a PodSpec.
 pub fn spec(spec: &At<'_>, is_pod: bool, errs: &mut Errors) {
-    let scope = Scope { spec, is_pod };
+    let scope = Scope::of(spec, is_pod);
     volumes::all(&scope, errs);
     container::all(&scope, errs);
     errs.one_of(&spec.get("restartPolicy"), RESTART_POLICIES);
@@ -99,7 +112,7 @@ fn deadlines(spec: &At<'_>, errs: &mut Errors) {
 }
 
 fn resource_claims(claims: &At<'_>, errs: &mut Errors) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for claim in claims.items() {
         let name = claim.get("name");
         if name.is_empty() {
@@ -108,7 +121,7 @@ fn resource_claims(claims: &At<'_>, errs: &mut Errors) {
             errs.duplicate(&name.path, name.str());
         } else {
             errs.invalid_each(&name.path, name.str(), names::dns1123_label(name.str()));
-            seen.push(name.str());
+            seen.insert(name.str());
         }
         let (by_name, by_template) = (claim.get("resourceClaimName"), claim.get("resourceClaimTemplateName"));
         match (by_name.is_empty(), by_template.is_empty()) {

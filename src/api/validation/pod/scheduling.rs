@@ -1,5 +1,7 @@
 //! Where a Pod may run: affinity, tolerations, spreading, gates.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::super::{At, Errors, metadata, names};
@@ -154,14 +156,14 @@ pub fn gates(spec: &At<'_>, errs: &mut Errors) {
         let name = gate.get("conditionType");
         errs.invalid_each(&name.path, name.str(), names::qualified_name(name.str()));
     }
-    let mut seen: Vec<&Value> = Vec::new();
+    let mut seen: HashSet<&Value> = HashSet::new();
     for gate in spec.get("schedulingGates").items() {
         let name = gate.get("name");
         errs.invalid_each(&gate.path, name.str(), names::qualified_name(name.str()));
         if seen.contains(&name.value) {
             errs.duplicate(&gate.path, name.str());
         } else {
-            seen.push(name.value);
+            seen.insert(name.value);
         }
     }
     if !spec.get("schedulingGates").is_empty() && !spec.get("nodeName").is_empty() {
@@ -170,7 +172,7 @@ pub fn gates(spec: &At<'_>, errs: &mut Errors) {
 }
 
 pub fn topology_spread(constraints: &At<'_>, errs: &mut Errors) {
-    let mut seen: Vec<(&str, &str)> = Vec::new();
+    let mut seen: HashSet<(&str, &str)> = HashSet::new();
     for it in constraints.items() {
         let (skew, key, when) = (it.get("maxSkew"), it.get("topologyKey"), it.get("whenUnsatisfiable"));
         if let n @ ..=0 = skew.int().unwrap_or(0) {
@@ -182,7 +184,7 @@ pub fn topology_spread(constraints: &At<'_>, errs: &mut Errors) {
             let both = format!("{{{}, {}}}", key.str(), when.str());
             errs.duplicate(it.path("{topologyKey, whenUnsatisfiable}"), both);
         }
-        seen.push((key.str(), when.str()));
+        seen.insert((key.str(), when.str()));
         let domains = it.get("minDomains");
         if let Some(n) = domains.int() {
             if n <= 0 {

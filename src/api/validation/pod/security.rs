@@ -1,5 +1,9 @@
 //! Security contexts, of the Pod and of containers.
 
+use std::collections::HashSet;
+
+use crate::api::sysctls;
+
 use super::super::{At, Errors, names};
 use super::Scope;
 use super::container::descending;
@@ -41,11 +45,20 @@ pub fn pod(scope: &Scope<'_>, errs: &mut Errors) {
                 errs.forbidden(spec.path(field), "when `hostUsers` is false");
             }
         }
+        for list in ["initContainers", "containers", "ephemeralContainers"] {
+            let devices = spec.get(list).items().map(|container| container.get("volumeDevices"));
+            for devices in devices.filter(|devices| !devices.is_empty()) {
+                errs.forbidden(devices.path.clone(), "when `hostUsers` is false");
+            }
+        }
     }
 }
 
+/// Longer names of AppArmor profiles are refused.
+const LONGEST_PROFILE: usize = 4095;
+
 fn sysctls(scope: &Scope<'_>, list: &At<'_>, errs: &mut Errors) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for sysctl in list.items() {
         let name = sysctl.get("name");
         let segment = |s: &str| {
@@ -66,9 +79,9 @@ fn sysctls(scope: &Scope<'_>, list: &At<'_>, errs: &mut Errors) {
         } else if seen.contains(&name.str()) {
             errs.duplicate(&name.path, name.str());
         }
-        seen.push(name.str());
+        seen.insert(name.str());
         // The kernel has no namespace of its own for these where the Pod shares the host's.
-        let dotted = name.str().replace('/', ".");
+        let dotted = sysctls::dotted(name.str());
         if scope.host_network() && dotted.starts_with("net.") {
             errs.invalid(&name.path, name.str(), "may not be specified when 'hostNetwork' is true");
         }
@@ -91,13 +104,26 @@ fn profiles(context: &At<'_>, errs: &mut Errors) {
             ("Localhost", false) => {
                 errs.required(&local.path, &format!("must be set when {called} type is Localhost"));
             }
-            ("Localhost", true) => descending(&local, errs),
+            ("Localhost", true) if field == "seccompProfile" => descending(&local, errs),
+            ("Localhost", true) => profile_name(&local, errs),
             (_, true) => {
                 let why = format!("can only be set when {called} type is Localhost");
                 errs.invalid(&local.path, local.str(), why);
             }
             (_, false) => {}
         }
+    }
+}
+
+/// The name of an AppArmor profile is no path.
+fn profile_name(local: &At<'_>, errs: &mut Errors) {
+    if local.str().trim() != local.str() {
+        errs.invalid(&local.path, local.str(), "must not be padded with whitespace");
+    } else if local.is_empty() {
+        errs.required(&local.path, "must be set when AppArmor type is Localhost");
+    }
+    if local.str().len() > LONGEST_PROFILE {
+        errs.too_long(&local.path, LONGEST_PROFILE);
     }
 }
 

@@ -1,16 +1,38 @@
 //! What of a Pod may change.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use super::super::{At, Errors, same};
 use super::scheduling;
 use crate::api::Object;
+use crate::api::pod_references::MIRROR;
 
-pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
+const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 const UPDATABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
     `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
     tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+
+/// An update of anything of a Pod: the annotations that the system goes by stay as they were; upstream's
+/// `ValidatePodSpecificAnnotationUpdates`.
+pub fn annotations(new: &Object, old: &Object, errs: &mut Errors) {
+    let of = |object: &Object| object.0["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
+    let (new, old) = (of(new), of(old));
+    let kinds = |key: &str| match key {
+        MIRROR => Some("mirror pod annotation"),
+        key if key.starts_with(APPARMOR) => Some("AppArmor annotations"),
+        _ => None,
+    };
+    let mut refuse = |key: &str, verb: &str| {
+        if let Some(what) = kinds(key) {
+            errs.forbidden(format!("metadata.annotations[{key}]"), format!("may not {verb} {what}"));
+        }
+    };
+    old.iter().filter(|(key, value)| new.get(*key) != Some(value)).for_each(|(key, _)| refuse(key, "remove or update"));
+    new.keys().filter(|key| !old.contains_key(*key)).for_each(|key| refuse(key, "add"));
+}
 
 /// An update of the Pod itself: images, deadlines, more tolerations, fewer scheduling gates.
 pub fn spec(new: &Object, old: &Object, errs: &mut Errors) {
@@ -45,18 +67,22 @@ pub fn spec(new: &Object, old: &Object, errs: &mut Errors) {
 
 /// An update of the ephemeral containers: more of them, and nothing else; upstream's `ValidatePodEphemeralContainersUpdate`.
 pub fn ephemeral(new: &Object, old: &Object, errs: &mut Errors) {
-    let is_static = !At::root(&new.0).get("metadata").get("annotations").get(MIRROR).is_empty();
+    let is_static = old.annotation(MIRROR).is_some();
     let (new, old) = (At::root(&new.0).get("spec"), At::root(&old.0).get("spec"));
     let (new, old) = (new.get("ephemeralContainers"), old.get("ephemeralContainers"));
     if is_static {
         errs.forbidden("", "static pods do not support ephemeral containers");
     }
+    let mut now: HashMap<&str, &Value> = HashMap::new();
+    for container in new.items() {
+        now.entry(container.get("name").str()).or_insert(container.value);
+    }
     for before in old.items() {
         let name = before.get("name");
-        match new.items().find(|c| c.get("name").str() == name.str()) {
+        match now.get(name.str()) {
             None => errs
                 .forbidden(&new.path, format!("existing ephemeral containers {:?} may not be removed\n", name.str())),
-            Some(now) if !same(now.value, before.value) => errs
+            Some(now) if !same(now, before.value) => errs
                 .forbidden(&new.path, format!("existing ephemeral containers {:?} may not be changed\n", name.str())),
             Some(_) => {}
         }
@@ -99,12 +125,11 @@ fn deadline(new: &At<'_>, old: &At<'_>, errs: &mut Errors) {
     }
 }
 
-fn tolerations(new: &At<'_>, old: &At<'_>, errs: &mut Errors) {
+fn tolerations<'a>(new: &At<'a>, old: &At<'a>, errs: &mut Errors) {
+    let identity = |t: At<'a>| ["key", "operator", "value", "effect"].map(|f| t.value.get(f).and_then(Value::as_str));
+    let kept: HashSet<[Option<&str>; 4]> = new.items().map(identity).collect();
     for before in old.items() {
-        let alike = |t: &At<'_>| {
-            ["key", "operator", "value", "effect"].iter().all(|f| same(t.get(f).value, before.get(f).value))
-        };
-        if !new.items().any(|t| alike(&t)) {
+        if !kept.contains(&identity(before)) {
             errs.forbidden(&new.path, "existing toleration can not be modified except its tolerationSeconds");
         }
     }
@@ -114,49 +139,11 @@ fn tolerations(new: &At<'_>, old: &At<'_>, errs: &mut Errors) {
 }
 
 fn gates(new: &At<'_>, old: &At<'_>, errs: &mut Errors) {
+    let known: HashSet<&str> = old.items().map(|gate| gate.get("name").str()).collect();
     for gate in new.items() {
-        if !old.items().any(|o| o.get("name").str() == gate.get("name").str()) {
+        if !known.contains(gate.get("name").str()) {
             let why = format!("only deletion is allowed, but found new scheduling gate '{}'", gate.get("name").str());
             errs.forbidden(gate.path("name"), why);
-        }
-    }
-}
-
-/// An update of the Pod's status by its agent.
-pub fn status(new: &Object, old: &Object, errs: &mut Errors) {
-    let (new_status, old_status) = (At::root(&new.0).get("status"), At::root(&old.0).get("status"));
-    let (class, before) = (new_status.get("qosClass"), old_status.get("qosClass"));
-    if !before.is_empty() && class.str() != before.str() {
-        errs.invalid(&class.path, class.str(), "field is immutable");
-    }
-    let nominated = new_status.get("nominatedNodeName");
-    if !nominated.is_empty() {
-        errs.invalid_each(&nominated.path, nominated.str(), super::names::dns1123_subdomain(nominated.str()));
-    }
-    for list in ["podIPs", "hostIPs"] {
-        for ip in new_status.get(list).items() {
-            let ip = ip.get("ip");
-            errs.invalid_each(&ip.path, ip.str(), super::names::ip(ip.str()));
-        }
-    }
-    let policy = At::root(&old.0).get("spec").get("restartPolicy").str().to_owned();
-    transitions(&new_status.get("containerStatuses"), &old_status.get("containerStatuses"), &policy, errs);
-}
-
-/// A container that has ended for good stays ended.
-fn transitions(new: &At<'_>, old: &At<'_>, policy: &str, errs: &mut Errors) {
-    for before in old.items() {
-        let terminated = before.get("state").get("terminated");
-        let failed = terminated.get("exitCode").int().unwrap_or(0) != 0;
-        if !terminated.is_set() || policy == "Always" || (policy == "OnFailure" && failed) {
-            continue;
-        }
-        let name = before.get("name");
-        for now in new.items().filter(|n| n.get("name").str() == name.str()) {
-            let state = now.get("state");
-            if state.is_set() && !state.get("terminated").is_set() {
-                errs.forbidden(&state.path, "may not be transitioned to non-terminated state");
-            }
         }
     }
 }

@@ -1,12 +1,14 @@
 //! Volumes of all types.
 
+use std::collections::HashSet;
+
 use super::super::{At, Errors, names};
 use super::container::{descending, no_backsteps};
 use super::{Scope, env};
 use crate::api::quantity::Quantity;
 
 pub fn all(scope: &Scope<'_>, errs: &mut Errors) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for volume in scope.spec.get("volumes").items() {
         let name = volume.get("name");
         if name.is_empty() {
@@ -16,7 +18,7 @@ pub fn all(scope: &Scope<'_>, errs: &mut Errors) {
             if seen.contains(&name.str()) {
                 errs.duplicate(&name.path, name.str());
             }
-            seen.push(name.str());
+            seen.insert(name.str());
         }
         source(&volume, errs);
     }
@@ -159,7 +161,7 @@ fn downward(at: &At<'_>, errs: &mut Errors) {
 
 fn projected(at: &At<'_>, errs: &mut Errors) {
     mode(&at.get("defaultMode"), errs);
-    let mut paths: Vec<&str> = Vec::new();
+    let mut paths: HashSet<&str> = HashSet::new();
     for source in at.get("sources").items() {
         let kinds: Vec<&str> = source.value.as_object().into_iter().flatten().map(|(key, _)| key.as_str()).collect();
         let [kind, more @ ..] = kinds.as_slice() else {
@@ -187,7 +189,7 @@ fn projected(at: &At<'_>, errs: &mut Errors) {
             if paths.contains(&path.str()) {
                 errs.invalid(&it.path, path.str(), "conflicting duplicate paths");
             }
-            paths.push(path.str());
+            paths.insert(path.str());
         }
     }
 }

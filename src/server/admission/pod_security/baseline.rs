@@ -1,6 +1,10 @@
 //! The checks of the baseline level: nothing by which a Pod is known to get at its host.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
+
+use crate::api::sysctls::is_safe;
 
 use super::restricted;
 use super::standards::{Pod, Violation, bad, containers, plural, quoted, setters, sorted, violation};
@@ -183,9 +187,10 @@ const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/
 pub(super) fn seccomp_annotations(pod: Pod<'_>) -> Option<Violation> {
     let allowed =
         |value: &str| matches!(value, "runtime/default" | "docker/default") || value.starts_with("localhost/");
+    let containers: HashSet<&str> = pod.containers().filter_map(|container| container["name"].as_str()).collect();
     let is_known = |key: &str| {
         let container = key.strip_prefix(SECCOMP_CONTAINER);
-        key == SECCOMP_POD || container.is_some_and(|name| pod.containers().any(|c| c["name"] == name))
+        key == SECCOMP_POD || container.is_some_and(|name| containers.contains(name))
     };
     let bad = pod.annotations().filter(|(key, value)| is_known(key) && !allowed(value));
     let bad = sorted(bad.map(|(key, value)| format!("{key}={value:?}")).collect());
@@ -215,42 +220,23 @@ pub(super) fn seccomp(pod: Pod<'_>) -> Option<Violation> {
     }
 }
 
-/// In the order in which they were found to be safe.
-const SYSCTLS: &[&str] = &[
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.ip_unprivileged_port_start",
-    // v1.27
-    "net.ipv4.ip_local_reserved_ports",
-    // v1.29
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    // v1.32
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_wmem",
-];
-
 pub(super) fn sysctls_0(pod: Pod<'_>) -> Option<Violation> {
-    sysctls(pod, &SYSCTLS[..5])
+    sysctls(pod, 0)
 }
 pub(super) fn sysctls_27(pod: Pod<'_>) -> Option<Violation> {
-    sysctls(pod, &SYSCTLS[..6])
+    sysctls(pod, 27)
 }
 pub(super) fn sysctls_29(pod: Pod<'_>) -> Option<Violation> {
-    sysctls(pod, &SYSCTLS[..10])
+    sysctls(pod, 29)
 }
 pub(super) fn sysctls_32(pod: Pod<'_>) -> Option<Violation> {
-    sysctls(pod, SYSCTLS)
+    sysctls(pod, 32)
 }
 
-fn sysctls(pod: Pod<'_>, allowed: &[&str]) -> Option<Violation> {
+fn sysctls(pod: Pod<'_>, version: u32) -> Option<Violation> {
     let all = pod.spec["securityContext"]["sysctls"].as_array().into_iter().flatten();
     let bad: Vec<&str> =
-        all.filter_map(|sysctl| sysctl["name"].as_str()).filter(|name| !allowed.contains(name)).collect();
+        all.filter_map(|sysctl| sysctl["name"].as_str()).filter(|name| !is_safe(name, version)).collect();
     if bad.is_empty() { None } else { violation("forbidden sysctls", bad.join(", ")) }
 }
 

@@ -35,15 +35,16 @@ const TEMPLATES: &[(&str, &str)] = &[
 ];
 
 pub(super) fn concerns(review: &Review<'_>) -> bool {
-    let kind = review.call.kind.kind;
+    let kind = review.call.kind.built_in();
     matches!(review.operation, Operation::Create | Operation::Update)
         && (matches!(kind, "Pod" | "Namespace") || TEMPLATES.iter().any(|(known, _)| *known == kind))
 }
 
 pub(super) fn validate<'a>(review: &'a Review<'_>, object: &'a Object) -> BoxFuture<'a, Result<(), Status>> {
     Box::pin(async move {
-        if review.is_about("Namespace") && review.operation == Operation::Update {
-            // All Pods that were let in are looked at.
+        let own_users = template_of(review, object).unwrap_or(&object.0)["spec"]["hostUsers"] == false;
+        if own_users || (review.is_about("Namespace") && review.operation == Operation::Update) {
+            // All nodes that there are, and all Pods that were let in, are looked at.
             review.server.cache.fresh().await?;
         }
         decide(review, object)
@@ -51,14 +52,14 @@ pub(super) fn validate<'a>(review: &'a Review<'_>, object: &'a Object) -> BoxFut
 }
 
 fn decide(review: &Review<'_>, object: &Object) -> Result<(), Status> {
-    match (review.call.kind.kind, review.subresource()) {
+    match (review.call.kind.built_in(), review.subresource()) {
         ("Namespace", "") => namespace(review, object),
         ("Pod", "" | "ephemeralcontainers" | "resize") => match review.old {
             Some(old) if !is_significant(object, old) => Ok(()),
-            _ => evaluate(review, object, Pod { metadata: &object.0["metadata"], spec: &object.0["spec"] }, true),
+            _ => evaluate(review, object, judged(review, &object.0), true),
         },
-        (_, "") => match template(review, object) {
-            Some(pod) => evaluate(review, object, pod, false),
+        (_, "") => match template_of(review, object) {
+            Some(template) => evaluate(review, object, judged(review, template), false),
             None => Ok(()),
         },
         _ => Ok(()),
@@ -66,10 +67,27 @@ fn decide(review: &Review<'_>, object: &Object) -> Result<(), Status> {
 }
 
 /// What a workload makes Pods of.
-fn template<'a>(review: &Review<'_>, object: &'a Object) -> Option<Pod<'a>> {
-    let (_, path) = TEMPLATES.iter().find(|(kind, _)| *kind == review.call.kind.kind)?;
-    let template = object.at(path)?;
-    template["spec"].is_object().then_some(Pod { metadata: &template["metadata"], spec: &template["spec"] })
+fn template_of<'a>(review: &Review<'_>, object: &'a Object) -> Option<&'a Value> {
+    let (_, path) = TEMPLATES.iter().find(|(kind, _)| *kind == review.call.kind.built_in())?;
+    object.at(path).filter(|template| template["spec"].is_object())
+}
+
+fn judged<'a>(review: &Review<'_>, pod: &'a Value) -> Pod<'a> {
+    // Nobody else is judged by what nodes can do, and there may be thousands.
+    let users_are_enforced = pod["spec"]["hostUsers"] == false && users_are_enforced(review);
+    Pod { metadata: &pod["metadata"], spec: &pod["spec"], users_are_enforced }
+}
+
+/// Whether every node that a Pod may come to declares that it gives Pods users of their own; where there is none yet, nobody
+/// knows. Upstream trusts all from 1.35 on.
+fn users_are_enforced(review: &Review<'_>) -> bool {
+    let declares = |node: &Object| {
+        let handlers = node.0["status"]["runtimeHandlers"].as_array().into_iter().flatten();
+        let mut default = handlers.filter(|handler| handler["name"].as_str().unwrap_or_default().is_empty());
+        default.any(|handler| handler["features"]["userNamespaces"] == true)
+    };
+    let nodes = review.list("nodes", None);
+    !nodes.is_empty() && nodes.iter().all(declares)
 }
 
 /// Whether an update changes something that checks look at: images and seccomp annotations, and ephemeral containers.
@@ -164,7 +182,7 @@ fn existing(review: &Review<'_>, namespace: &str, standard: Standard) -> Vec<Str
         if config.exempts("", "", runtime_class).is_some() {
             continue;
         }
-        let violations = violations(standard, Pod { metadata: &pod.0["metadata"], spec: &pod.0["spec"] });
+        let violations = violations(standard, judged(review, &pod.0));
         let reasons: Vec<&str> = violations.iter().map(|v| v.reason.as_str()).collect();
         let reasons = reasons.join(", ");
         match found.iter_mut().find(|(known, ..)| *known == reasons) {

@@ -77,6 +77,8 @@ impl fmt::Display for Standard {
 pub(in crate::server) struct Pod<'a> {
     pub metadata: &'a Value,
     pub spec: &'a Value,
+    /// Every node declares that it can give a Pod users of its own; and one that cannot refuses the Pod.
+    pub users_are_enforced: bool,
 }
 
 impl<'a> Pod<'a> {
@@ -91,9 +93,9 @@ impl<'a> Pod<'a> {
     pub fn is_windows(self) -> bool {
         self.spec["os"]["name"] == "windows"
     }
-    /// Whether its root is none of the host.
+    /// Whether its root is none of the host, wherever it runs.
     pub fn has_own_users(self) -> bool {
-        self.spec["hostUsers"] == false
+        self.spec["hostUsers"] == false && self.users_are_enforced
     }
 }
 

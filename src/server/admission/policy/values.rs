@@ -25,7 +25,7 @@ impl Seen {
             Operation::Delete => (Value::Null, shown(object)),
             _ => (shown(object), review.old.map_or(Value::Null, shown)),
         };
-        let is_namespace = review.call.kind.kind == "Namespace";
+        let is_namespace = review.call.kind.built_in() == "Namespace";
         let namespace = review.namespace_item().filter(|_| !is_namespace && !review.namespace().is_empty());
         let namespace = namespace.and_then(|item| Object::from_slice(&item.bytes).ok());
         let call = review.call;

@@ -86,7 +86,14 @@ impl Exchange {
         let operations: Value =
             serde_json::from_slice(&decoded).map_err(|why| trouble(format!("response.patch: {why}")))?;
         if !request::is_whole(review) {
-            return Ok(Some(Object(patch::json(&object.0, &operations).map_err(Status::internal)?)));
+            let patched = patch::json(&object.0, &operations).map_err(Status::internal)?;
+            // Nobody reads the options of a connection again.
+            if review.operation == Operation::Connect {
+                return Ok(Some(Object(patched)));
+            }
+            let taken = review.call.order().unwrap_or(self.version);
+            let (decoded, _) = taken.decode(patched, FieldValidation::Ignore).map_err(Status::internal)?;
+            return Ok(Some(decoded));
         }
         let shown = versions::shown_as(self.version, object);
         let value = patch::json(&shown.0, &operations).map_err(Status::internal)?;

@@ -140,7 +140,7 @@ fn fill_aggregated(all: &mut [Wanted]) {
     for i in 0..all.len() {
         if all[i].object.at("aggregationRule").is_some() {
             let mut others: Vec<Object> =
-                all.iter().filter(|one| one.kind.kind == "ClusterRole").map(|one| one.object.clone()).collect();
+                all.iter().filter(|one| one.kind.built_in() == "ClusterRole").map(|one| one.object.clone()).collect();
             others.sort_by(|a, b| a.name().cmp(b.name()));
             all[i].object.0["rules"] = gathered(&all[i].object, &others).into();
         }

@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::spdy::{Reader, Session, Stream, Writer};
@@ -25,7 +27,11 @@ const SPDY: &[&str] = &["portforward.k8s.io"];
 /// The most ports of one WebSocket: each has two channels of one byte's number.
 const MAX_PORTS: usize = 127;
 /// Requests of a SPDY connection whose second stream has not come yet.
-const MAX_HALVES: usize = 256;
+const MAX_HALVES: usize = 32;
+/// For how long one half waits for the other.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Connections of a SPDY connection that may run at once.
+const MAX_RUNNING: usize = 128;
 const BACKLOG: usize = 8;
 
 /// What the connections of one request share.
@@ -86,25 +92,43 @@ pub async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -> Resul
 
 /// Each connection is a pair of streams, data and error, of one `requestid`.
 async fn by_streams(mut session: Session, ports: Arc<Ports>) {
-    let mut halves: HashMap<String, Stream> = HashMap::new();
+    let mut halves: HashMap<String, (Stream, Instant)> = HashMap::new();
     let mut running = tokio::task::JoinSet::new();
     loop {
+        let due = halves.values().map(|(_, until)| *until).min();
         let stream = tokio::select! {
             stream = session.accept() => stream,
             Some(_) = running.join_next() => continue,
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {
+                let now = Instant::now();
+                let late = halves.extract_if(|_, (_, until)| *until <= now).map(|(_, (stream, _))| stream.split().1);
+                for writer in late.collect::<Vec<_>>() {
+                    writer.finish().await;
+                }
+                continue;
+            }
         };
         let Some(stream) = stream else { break };
         let id = stream.header("requestid").to_owned();
-        let Some(first) = halves.remove(&id) else {
+        let Some((first, _)) = halves.remove(&id) else {
             // A client that opens halves without end is not served without end.
             if halves.len() == MAX_HALVES {
                 break;
             }
-            halves.insert(id, stream);
+            halves.insert(id, (stream, Instant::now() + PATIENCE));
             continue;
         };
         let (data, error) = if stream.header("streamtype") == "error" { (first, stream) } else { (stream, first) };
-        running.spawn(one(data, error, ports.clone()));
+        if running.len() < MAX_RUNNING {
+            running.spawn(one(data, error, ports.clone()));
+            continue;
+        }
+        let (writer, error) = (data.split().1, error.split().1);
+        let why = format!("too many connections: {MAX_RUNNING} are forwarded already");
+        // A client that has gone needs no reason.
+        let _ = error.write(Bytes::from(why)).await;
+        writer.finish().await;
+        error.finish().await;
     }
     running.shutdown().await;
     session.end().await;
@@ -113,8 +137,8 @@ async fn by_streams(mut session: Session, ports: Arc<Ports>) {
 async fn one(data: Stream, error: Stream, ports: Arc<Ports>) {
     let port = data.header("port").parse::<u16>();
     let (reader, writer) = data.split();
-    // Held open until the end: the client says nothing there.
-    let (_error_reader, error) = error.split();
+    // The client says nothing there; what it says nevertheless is not kept.
+    let error = error.split().1;
     let ended = match port {
         Ok(port) => match ports.open(port).await {
             Ok(frames) => copy(frames, reader, &writer).await,

@@ -20,6 +20,7 @@ use crate::api::stream::FrameCodec;
 use crate::api::{Request, Status};
 
 mod forward;
+mod headers;
 mod log;
 mod proxy;
 pub(in crate::server) mod remote;
@@ -54,23 +55,25 @@ pub(super) async fn connect(face: &Face, target: Target, mut request: Request, a
 
 /// Opens the session that a connect request asks for.
 async fn open(server: &Server, request: Request) -> Result<Frames, Status> {
+    let user = request.user.name.clone();
     let response = server.handle(request).await?;
     match response.body {
-        Body::Stream { id } => dial(server, &id),
+        Body::Stream { id } => dial(server, &id, &user),
         _ => Err(Status::internal("connect opened no stream")),
     }
 }
 
 /// Opens a session that the server itself wants.
 fn ask_node(server: &Server, node: &str, task: Task) -> Result<Frames, Status> {
-    let id = server.streams.open(&server.env, node, task)?;
-    dial(server, &id)
+    const USER: &str = "system:apiserver";
+    let id = server.streams.open(&server.env, node, USER, task)?;
+    dial(server, &id, USER)
 }
 
-fn dial(server: &Server, id: &str) -> Result<Frames, Status> {
+fn dial(server: &Server, id: &str, user: &str) -> Result<Frames, Status> {
     let gone = || Status::internal("the stream has ended before it began");
     let (ours, theirs) = tokio::io::duplex(BUFFER);
-    let half = server.streams.take(id).ok_or_else(gone)?;
+    let half = server.streams.take(id, user).ok_or_else(gone)?;
     half.send(Box::new(theirs)).map_err(|_| gone())?;
     Ok(Framed::new(ours, FrameCodec))
 }

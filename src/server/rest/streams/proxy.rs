@@ -3,40 +3,41 @@
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use http_body_util::BodyExt;
-use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode, Uri, upgrade};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
-use tokio::net::TcpStream;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::{BUFFER, Frames, ask_node};
+use super::{BUFFER, Frames, ask_node, headers};
+use crate::api::bounded::Bounded;
 use crate::api::rpc::Task;
 use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
 use crate::api::{Object, Options, Request, Status, Verb, kinds};
 use crate::server::Server;
+use crate::server::dial::{self, Purpose};
 use crate::server::rest::Ask;
 use crate::server::rest::paths::{Target, resource_name};
 use crate::server::rest::reply::{self, Reply};
 
-/// What concerns one connection and goes no further.
-const HOP_BY_HOP: &[HeaderName] = &[
-    header::CONNECTION,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    // The credentials are for us.
-    header::AUTHORIZATION,
-];
+/// More is not read before an answer's head has come: interim answers have no end by themselves.
+const MAX_HEAD: usize = 1 << 20;
 
 /// Where a request goes: an address, and the node whose network it is dialled from. Without a node it is outside of all of
 /// them.
 struct Backend {
     node: Option<String>,
-    address: String,
+    host: String,
+    port: u16,
+}
+
+impl Backend {
+    /// As a URL has it: IPv6 in brackets.
+    fn address(&self) -> String {
+        let Backend { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
 }
 
 /// Bytes to a backend and back.
@@ -44,17 +45,20 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Connection for S {}
 pub type Dialled = Box<dyn Connection>;
 
-async fn dial(server: &Server, backend: &Backend) -> Result<Dialled, Status> {
+/// Connects, where its purpose may lead.
+async fn dial(server: &Server, purpose: Purpose, backend: &Backend) -> Result<Dialled, Status> {
     let Some(node) = &backend.node else {
-        let stream = TcpStream::connect(&backend.address).await;
-        return Ok(Box::new(
-            stream.map_err(|why| Status::unavailable(format!("dial tcp {}: {why}", backend.address)))?,
-        ));
+        let stream = dial::connect(purpose, &backend.host, backend.port).await;
+        return Ok(Box::new(stream.map_err(|why| Status::unavailable(format!("{why:#}")))?));
     };
-    Ok(Box::new(bytes_of(ask_node(server, node, Task::Dial { address: backend.address.clone() })?)))
+    // A node is asked for an address alone: it resolves no name.
+    let not_allowed = |why: anyhow::Error| Status::bad_request(why.to_string());
+    let ip = backend.host.parse().map_err(|_| not_allowed(anyhow::anyhow!("address not allowed")))?;
+    dial::permitted(purpose, ip).map_err(not_allowed)?;
+    Ok(Box::new(bytes_of(ask_node(server, node, Task::Dial { address: backend.address() })?)))
 }
 
-/// A connection to an endpoint of a Service, any of them.
+/// A connection to an endpoint of a Service, any of them, for a webhook.
 pub async fn dial_service(server: &Server, namespace: &str, name: &str, port: u16) -> Result<Dialled, Status> {
     let request = Request {
         resource: "services".into(),
@@ -63,11 +67,14 @@ pub async fn dial_service(server: &Server, namespace: &str, name: &str, port: u1
         ..Request::default()
     };
     let found = read(server, request.clone()).await?;
-    if found.0["spec"]["type"] == "ExternalName" {
-        let host = found.0["spec"]["externalName"].as_str().unwrap_or("");
-        return dial(server, &Backend { node: None, address: joined(host, port.into()) }).await;
-    }
-    dial(server, &service(server, request, &port.to_string()).await?).await
+    let backend = if found.0["spec"]["type"] == "ExternalName" {
+        let host = found.0["spec"]["externalName"].as_str().unwrap_or("").to_owned();
+        Backend { node: None, host, port }
+    } else {
+        let endpoints = endpoints(server, &found, &port.to_string()).await?;
+        chosen(server, &found, endpoints.into_iter().map(|endpoint| endpoint.backend).collect())?
+    };
+    dial(server, Purpose::WebhookService, &backend).await
 }
 
 pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) -> Result<Reply, Status> {
@@ -91,12 +98,12 @@ pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) 
         return Err(Status::bad_request("a proxy speaks http to what it leads to, not https"));
     }
     let named = Request { name: Some(name.to_owned()), ..request };
-    let backend = match target.kind.kind {
+    let backend = match target.kind.built_in() {
         "Pod" => pod(server, named, port).await?,
         "Service" => service(server, named, port).await?,
         _ => node(server, named, port).await?,
     };
-    pass(dial(server, &backend).await?, &rest, ask, &backend).await
+    pass(dial(server, Purpose::Proxy, &backend).await?, &rest, ask, &backend).await
 }
 
 /// `[scheme:]name[:port]`
@@ -109,51 +116,85 @@ fn split_name(text: &str) -> (&str, &str, &str) {
     }
 }
 
-/// An address as a URL has it: IPv6 in brackets.
-fn joined(ip: &str, port: u64) -> String {
-    if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
-}
-
 async fn read(server: &Server, request: Request) -> Result<Object, Status> {
     server.read_as_server(Request { verb: Verb::Get, subresource: None, body: None, ..request }).await
+}
+
+fn port_number(text: &str) -> Result<u16, Status> {
+    text.parse().map_err(|_| Status::bad_request(format!("invalid port {text:?}")))
 }
 
 async fn pod(server: &Server, request: Request, port: &str) -> Result<Backend, Status> {
     let pod = read(server, request).await?;
     let declared = || {
         let containers = pod.0["spec"]["containers"].as_array().into_iter().flatten();
-        containers.filter_map(|c| c["ports"][0]["containerPort"].as_u64()).next()
+        containers.filter_map(|c| u16::try_from(c["ports"][0]["containerPort"].as_u64()?).ok()).next()
     };
-    let port = match port {
-        "" => declared().unwrap_or(80),
-        text => text.parse::<u16>().map_err(|_| Status::bad_request(format!("invalid port {text:?}")))?.into(),
-    };
+    let port = if port.is_empty() { declared().unwrap_or(80) } else { port_number(port)? };
     let (node, ip) = (pod.0["spec"]["nodeName"].as_str(), pod.0["status"]["podIP"].as_str());
     match (node, ip) {
-        (Some(node), Some(ip)) => Ok(Backend { node: Some(node.to_owned()), address: joined(ip, port) }),
+        (Some(node), Some(ip)) => Ok(Backend { node: Some(node.to_owned()), host: ip.to_owned(), port }),
         _ => Err(Status::unavailable(format!("address not allowed: pod {} has no address yet", pod.name()))),
     }
 }
 
 async fn node(server: &Server, request: Request, port: &str) -> Result<Backend, Status> {
     let node = read(server, request).await?;
-    let port = match port {
-        "" => 10250,
-        text => text.parse::<u16>().map_err(|_| Status::bad_request(format!("invalid port {text:?}")))?,
-    };
+    let port = if port.is_empty() { 10250 } else { port_number(port)? };
     let addresses = node.0["status"]["addresses"].as_array().into_iter().flatten();
     let internal = addresses.filter(|a| a["type"] == "InternalIP").find_map(|a| a["address"].as_str());
     let ip = internal.ok_or_else(|| Status::unavailable(format!("node {} has no address", node.name())))?;
-    Ok(Backend { node: Some(node.name().to_owned()), address: joined(ip, port.into()) })
+    Ok(Backend { node: Some(node.name().to_owned()), host: ip.to_owned(), port })
 }
 
-/// A ready endpoint of a Service, any of them.
+/// A ready endpoint of a Service, any of them that is a Pod. Users write endpoints: one that is no Pod of the namespace by the
+/// Pod's own word leads nowhere (upstream's `isValidAddress`), and is dialled from the node that has the Pod.
 async fn service(server: &Server, request: Request, port: &str) -> Result<Backend, Status> {
     let service = read(server, request).await?;
+    let mut backends = Vec::new();
+    for Endpoint { backend, pod } in endpoints(server, &service, port).await? {
+        let Some(name) = pod else { continue };
+        let request = Request {
+            resource: "pods".into(),
+            namespace: service.namespace().map(str::to_owned),
+            name: Some(name),
+            ..Request::default()
+        };
+        let Ok(pod) = read(server, request).await else { continue };
+        let ips = pod.0["status"]["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str());
+        let is_its = ips.chain(pod.0["status"]["podIP"].as_str()).any(|ip| ip == backend.host);
+        if let (true, Some(node)) = (is_its, pod.0["spec"]["nodeName"].as_str()) {
+            backends.push(Backend { node: Some(node.to_owned()), ..backend });
+        }
+    }
+    chosen(server, &service, backends)
+}
+
+fn chosen(server: &Server, service: &Object, mut backends: Vec<Backend>) -> Result<Backend, Status> {
+    if backends.is_empty() {
+        return Err(no_endpoints(service));
+    }
+    let at = server.env.below(backends.len() as u64) as usize;
+    Ok(backends.swap_remove(at))
+}
+
+fn no_endpoints(service: &Object) -> Status {
+    Status::unavailable(format!("no endpoints available for service \"{}\"", service.name()))
+}
+
+/// What a slice says of one endpoint.
+struct Endpoint {
+    backend: Backend,
+    /// The Pod of the Service's namespace that it says to be.
+    pod: Option<String>,
+}
+
+/// The ready endpoints of one port of a Service.
+async fn endpoints(server: &Server, service: &Object, port: &str) -> Result<Vec<Endpoint>, Status> {
     let ports = service.0["spec"]["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
     let is_it = |p: &&Value| p["name"] == port || p["port"].as_u64().is_some_and(|n| n.to_string() == port);
     let found = if port.is_empty() && ports.len() == 1 { ports.first() } else { ports.iter().find(is_it) };
-    let none = || Status::unavailable(format!("no endpoints available for service \"{}\"", service.name()));
+    let none = || no_endpoints(service);
     let port_name = found.ok_or_else(none)?["name"].as_str().unwrap_or("");
     let slices = Request {
         verb: Verb::List,
@@ -165,73 +206,87 @@ async fn service(server: &Server, request: Request, port: &str) -> Result<Backen
         },
         ..Request::default()
     };
-    let mut backends = Vec::new();
+    let mut all = Vec::new();
     for slice in server.list_as_server(slices).await? {
         let ports = slice.0["ports"].as_array().into_iter().flatten();
         let number = ports.filter(|p| p["name"].as_str().unwrap_or("") == port_name).find_map(|p| p["port"].as_u64());
-        let Some(number) = number else { continue };
+        let Some(port) = number.and_then(|number| u16::try_from(number).ok()) else { continue };
         for endpoint in slice.0["endpoints"].as_array().into_iter().flatten() {
             let ready = endpoint["conditions"]["ready"].as_bool().unwrap_or(true);
-            let (ip, node) = (endpoint["addresses"][0].as_str(), endpoint["nodeName"].as_str());
-            if let (true, Some(ip)) = (ready, ip) {
-                backends.push(Backend { node: node.map(str::to_owned), address: joined(ip, number) });
-            }
+            let (true, Some(ip)) = (ready, endpoint["addresses"][0].as_str()) else { continue };
+            let node = endpoint["nodeName"].as_str().map(str::to_owned);
+            let of = &endpoint["targetRef"];
+            let here = of["kind"] == "Pod" && of["namespace"].as_str() == service.namespace();
+            let pod = of["name"].as_str().filter(|_| here).map(str::to_owned);
+            all.push(Endpoint { backend: Backend { node, host: ip.to_owned(), port }, pod });
         }
     }
-    if backends.is_empty() {
-        return Err(none());
-    }
-    let at = server.env.below(backends.len() as u64) as usize;
-    Ok(backends.swap_remove(at))
+    Ok(all)
 }
 
-/// Sends the request on, and the answer back as it comes.
+/// Sends the request on, and the answer back as it comes. The connection is for this one request: unless the backend switches to
+/// what the client has asked for, nothing else ever goes over it (CVE-2018-1002105).
 async fn pass(connection: Dialled, rest: &str, mut ask: Ask, backend: &Backend) -> Result<Reply, Status> {
     let unreachable = |why: String| {
-        Status::unavailable(format!("error trying to reach service: dial tcp {}: {why}", backend.address))
+        Status::unavailable(format!("error trying to reach service: dial tcp {}: {why}", backend.address()))
     };
+    let connection = Bounded::new(connection, MAX_HEAD);
+    let bound = connection.bound();
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(connection)).await;
     let (mut sender, connection) = shaken.map_err(|why| unreachable(why.to_string()))?;
-    tokio::spawn(async move {
+    // Until there is an answer the connection ends with whoever waits for it; then with the answer's body.
+    let connection = AbortOnDropHandle::new(tokio::spawn(async move {
         if let Err(why) = connection.with_upgrades().await {
             tracing::debug!("a proxied connection broke: {why}");
         }
-    });
+    }));
     let query = ask.http.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let uri: Uri = format!("{rest}{query}").parse().map_err(|_| Status::bad_request("invalid path behind /proxy"))?;
-    let client_side = ask.http.headers().contains_key(header::UPGRADE).then(|| upgrade::on(&mut ask.http));
-    let switched = ask.http.headers().get(header::UPGRADE).cloned();
+    let wanted = headers::upgrade(ask.http.headers());
+    let client_side = wanted.is_some().then(|| upgrade::on(&mut ask.http));
     *ask.http.uri_mut() = uri;
     *ask.http.version_mut() = hyper::Version::HTTP_11;
-    let headers = ask.http.headers_mut();
-    for name in HOP_BY_HOP {
-        headers.remove(name);
-    }
-    headers.insert(header::HOST, HeaderValue::from_str(&backend.address).map_err(Status::internal)?);
-    if let Some(protocol) = switched {
-        headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-        headers.insert(header::UPGRADE, protocol);
+    let sent = ask.http.headers_mut();
+    headers::to_backend(sent);
+    sent.insert(header::HOST, HeaderValue::from_str(&backend.address()).map_err(Status::internal)?);
+    if let Some(protocol) = &wanted {
+        sent.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        sent.insert(header::UPGRADE, protocol.clone());
     }
     let mut answer = sender.send_request(ask.http).await.map_err(|why| unreachable(why.to_string()))?;
-    if answer.status() == StatusCode::SWITCHING_PROTOCOLS
-        && let Some(client_side) = client_side
-    {
-        let backend_side = upgrade::on(&mut answer);
-        tokio::spawn(async move {
-            let (Ok(client), Ok(backend)) = tokio::join!(client_side, backend_side) else { return };
-            // Either end may hang up.
-            let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(backend)).await;
-        });
-        return Ok(answer.map(|_| reply::full("")));
+    bound.lift();
+    connection.detach();
+    if answer.status().is_informational() {
+        let switched = wanted.as_ref().filter(|wanted| headers::is_switched_to(answer.headers(), wanted));
+        let (Some(protocol), Some(client_side)) = (switched.cloned(), client_side) else {
+            let why = format!("the backend answered {}, which it was not asked for", answer.status());
+            return Err(Status::failure(502, "BadGateway", why));
+        };
+        tunnel(client_side, upgrade::on(&mut answer));
+        let mut reply = answer.map(|_| reply::full(""));
+        headers::from_backend(reply.headers_mut());
+        reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        reply.headers_mut().insert(header::UPGRADE, protocol);
+        return Ok(reply);
     }
     let mut reply = answer.map(|body| body.map_err(reply::BodyError::other).boxed_unsync());
-    for name in HOP_BY_HOP {
-        reply.headers_mut().remove(name);
+    headers::from_backend(reply.headers_mut());
+    if wanted.is_some() {
+        // What the client has already sent in its hope for another protocol is no request.
+        reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     if ask.method == Method::HEAD {
         *reply.body_mut() = reply::full("");
     }
     Ok(reply)
+}
+
+/// Joins both ends once they have switched; either may hang up.
+fn tunnel(client: upgrade::OnUpgrade, backend: upgrade::OnUpgrade) {
+    tokio::spawn(async move {
+        let (Ok(client), Ok(backend)) = tokio::join!(client, backend) else { return };
+        let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(backend)).await;
+    });
 }
 
 /// A session's bytes as a plain stream.

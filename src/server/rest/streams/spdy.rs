@@ -5,13 +5,13 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 const VERSION: u16 = 0x8003;
 const SYN_STREAM: u16 = 1;
@@ -26,11 +26,13 @@ const REFUSED: u32 = 3;
 
 /// The largest frame and header block that are taken in, and how many streams may be open.
 const MAX_FRAME: usize = 1 << 20;
-const MAX_HEADERS: usize = 64 << 10;
+const MAX_HEADERS: usize = 8 << 10;
 const MAX_STREAMS: usize = 1000;
 /// Pieces that may wait for a stream's reader, and frames for a slow connection.
 const BACKLOG: usize = 16;
 const PIECE: usize = 32 << 10;
+/// How many bytes may wait for the readers of all streams of a session; any one frame may.
+const BUDGET: usize = MAX_FRAME;
 
 /// The words that headers are compressed with, each behind its length, then a text; section 2.6.10.1.
 static DICTIONARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -73,7 +75,14 @@ pub struct Stream {
     writer: Writer,
 }
 
-pub struct Reader(mpsc::Receiver<Bytes>);
+pub struct Reader {
+    pieces: mpsc::Receiver<Piece>,
+    /// Of the piece that was read last: until the next is wanted, it is on its way.
+    taken: Option<OwnedSemaphorePermit>,
+}
+
+/// Bytes of a stream, and what they take of the session's budget.
+type Piece = (Bytes, OwnedSemaphorePermit);
 
 pub struct Writer {
     id: u32,
@@ -93,7 +102,10 @@ impl Stream {
 impl Reader {
     /// The next bytes; `None` when the client has finished the stream.
     pub async fn read(&mut self) -> Option<Bytes> {
-        self.0.recv().await
+        self.taken = None;
+        let (bytes, taken) = self.pieces.recv().await?;
+        self.taken = Some(taken);
+        Some(bytes)
     }
 }
 
@@ -172,7 +184,8 @@ struct Acceptor {
     frames: mpsc::Sender<Bytes>,
     accepted: mpsc::Sender<Stream>,
     /// The streams that the client has not finished.
-    open: HashMap<u32, mpsc::Sender<Bytes>>,
+    open: HashMap<u32, mpsc::Sender<Piece>>,
+    budget: Arc<Semaphore>,
     inflate: Decompress,
     deflate: Compress,
 }
@@ -182,7 +195,8 @@ impl Acceptor {
         let mut deflate = Compress::new(Compression::fast(), true);
         // Without the dictionary the headers would be longer, but as good.
         let _ = deflate.set_dictionary(&DICTIONARY);
-        Acceptor { frames, accepted, open: HashMap::new(), inflate: Decompress::new(true), deflate }
+        let (open, budget) = (HashMap::new(), Arc::new(Semaphore::new(BUDGET)));
+        Acceptor { frames, accepted, open, budget, inflate: Decompress::new(true), deflate }
     }
 
     async fn run(mut self, mut from: impl AsyncRead + Unpin) -> io::Result<()> {
@@ -222,7 +236,20 @@ impl Acceptor {
 
     async fn data(&mut self, id: u32, flags: u8, payload: Bytes) -> io::Result<()> {
         let gone = match self.open.get(&id) {
-            Some(reader) if !payload.is_empty() => reader.send(payload).await.is_err(),
+            Some(reader) if !payload.is_empty() && !reader.is_closed() => {
+                // A frame has at most MAX_FRAME bytes, which fit both.
+                let room = self.budget.clone().acquire_many_owned(payload.len() as u32);
+                let taken = tokio::select! {
+                    // The semaphore is never closed.
+                    taken = room => taken.map_err(io::Error::other)?,
+                    () = reader.closed() => {
+                        self.open.remove(&id);
+                        return Ok(());
+                    }
+                };
+                reader.send((payload, taken)).await.is_err()
+            }
+            Some(reader) => reader.is_closed(),
             _ => false,
         };
         if gone || flags & FIN != 0 {
@@ -253,7 +280,7 @@ impl Acceptor {
         reply.put_slice(&block);
         self.send(reply.freeze()).await?;
         let writer = Writer { id, frames: self.frames.clone() };
-        let stream = Stream { headers, reader: Reader(reader), writer };
+        let stream = Stream { headers, reader: Reader { pieces: reader, taken: None }, writer };
         self.accepted.send(stream).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
@@ -425,6 +452,43 @@ mod tests {
             assert_eq!(&answer[8..11], b"out");
             assert_eq!(answer[15], FIN);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_left_unread_is_bounded_by_its_bytes() {
+        const FRAME: usize = 64 << 10;
+        let (mut ours, theirs) = tokio::io::duplex(FRAME);
+        let mut session = Session::start(theirs);
+        let mut client = Client::new();
+        let mut streams = Vec::new();
+        for i in 0..8u32 {
+            ours.write_all(&client.syn(1 + 2 * i, &[])).await.unwrap();
+            streams.push(session.accept().await.unwrap());
+        }
+        // What a stream's reader may have waiting for it by number fits many times; by bytes not.
+        let mut sent = 0;
+        let more = async |ours: &mut tokio::io::DuplexStream, sent: &mut usize| {
+            loop {
+                let frame = data(1 + 2 * (*sent % 8) as u32, 0, &[0; FRAME]);
+                let wait = Duration::from_secs(1);
+                if tokio::time::timeout(wait, ours.write_all(&frame)).await.is_err() {
+                    return;
+                }
+                *sent += 1;
+                assert!(*sent < 64, "it takes everything");
+            }
+        };
+        more(&mut ours, &mut sent).await;
+        assert!((BUDGET / FRAME..=BUDGET / FRAME + 3).contains(&sent), "{sent} frames");
+        // Nobody wants the input of any of them: what comes is dropped, and the session goes on.
+        let writers: Vec<_> = streams.into_iter().map(|stream| stream.split().1).collect();
+        let drained = tokio::spawn(async move { while session.accept().await.is_some() {} });
+        // The rest of the frame that was cut above is wanted first; then all go through.
+        for _ in 0..64 {
+            ours.write_all(&[0; FRAME]).await.expect("the session reads on");
+        }
+        drop((ours, writers));
+        drained.await.unwrap();
     }
 
     #[tokio::test]

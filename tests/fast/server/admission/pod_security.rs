@@ -1,6 +1,6 @@
 //! The Pod Security Standards: for each check of each level a Pod that may run and one that may not; modes, versions, warnings.
 
-use podwright::api::{Options, User, Verb};
+use podwright::api::{Options, Request, User, Verb, request::PatchType};
 use podwright::server::{Config, PodSecurity};
 use serde_json::{Value, json};
 
@@ -137,6 +137,47 @@ async fn each_check_refuses_what_it_must_and_nothing_else() {
     }
 }
 
+fn node(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+}
+
+/// Lets a node say whether it gives Pods users of their own.
+async fn declare(api: &Api, name: &str, gives: bool) {
+    let handlers = json!({"status": {"runtimeHandlers": [{"name": "", "features": {"userNamespaces": gives}}]}});
+    let options = Options { patch_type: Some(PatchType::Merge), ..Options::default() };
+    let patch = request(Verb::Patch, "nodes", name, Some(handlers), options);
+    api.0.handle(Request { subresource: Some("status".into()), ..patch }).await.unwrap();
+}
+
+#[tokio::test]
+async fn users_of_its_own_relax_nothing_where_a_node_does_not_give_them() {
+    let api = Api::new().await;
+    api.namespace("n", labels("enforce", "restricted:latest")).await;
+    let root = changed(&[
+        (POD, r#"{"seccompProfile": {"type": "RuntimeDefault"}, "runAsUser": 0}"#),
+        ("/spec/hostUsers", "false"),
+    ]);
+    let create = || {
+        let dry = Options { dry_run: true, ..Options::default() };
+        api.0.handle(within("n", request(Verb::Create, "pods", "", Some(root.clone()), dry)))
+    };
+    // What no node gives yet, none may ever give.
+    assert_eq!(create().await.unwrap_err().code, 403);
+    api.create("nodes", node("a")).await.unwrap();
+    let refused = create().await.unwrap_err();
+    assert_eq!(refused.code, 403);
+    assert!(refused.message.contains("runAsNonRoot != true"), "{}", refused.message);
+    declare(&api, "a", true).await;
+    create().await.unwrap();
+    // One node that does not is enough: nobody knows where the Pod will run.
+    api.create("nodes", node("b")).await.unwrap();
+    assert_eq!(create().await.unwrap_err().code, 403);
+    declare(&api, "b", false).await;
+    assert_eq!(create().await.unwrap_err().code, 403);
+    declare(&api, "b", true).await;
+    create().await.unwrap();
+}
+
 #[tokio::test]
 async fn checks_have_their_versions_and_exceptions() {
     let unconfined = changed(&[(POD, "{}"), (C, "{}")]);
@@ -170,6 +211,8 @@ async fn checks_have_their_versions_and_exceptions() {
         ("privileged:latest", &changed(&[(C, r#"{"privileged": true}"#)]), true),
     ] {
         let api = Api::new().await;
+        api.create("nodes", node("a")).await.unwrap();
+        declare(&api, "a", true).await;
         api.namespace("n", labels("enforce", standard)).await;
         let made =
             api.0.handle(within("n", request(Verb::Create, "pods", "", Some(pod.clone()), Options::default()))).await;

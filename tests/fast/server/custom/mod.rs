@@ -3,6 +3,7 @@
 mod convert;
 mod costs;
 mod definitions;
+mod namesakes;
 mod objects;
 mod served;
 

@@ -83,6 +83,11 @@ async fn who_dawdles_is_cut_off() {
     let head =
         format!("POST {MAPS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{");
     body.write_all(head.as_bytes()).await.unwrap();
+    let mut rpc = door.connect().await;
+    rpc.write_all(b"POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{")
+        .await
+        .unwrap();
+    assert_eq!(ended(&mut rpc).await, 408, "a body of JSON-RPC that never comes");
     assert_eq!(ended(&mut silent).await, 0, "a handshake that never comes");
     // A server may say 408 before it hangs up.
     for stream in [&mut idle, &mut half, &mut h2] {
@@ -121,14 +126,59 @@ async fn what_is_too_large_is_refused_before_it_is_read() {
     assert!(code == 413 || code == 0, "{code}");
 
     let mut head = door.connect().await;
-    let long = format!("GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(1 << 20));
+    let long = format!("GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: {}\r\n\r\n", "x".repeat(100 << 10));
     let _ = head.write_all(long.as_bytes()).await;
     let code = ended(&mut head).await;
-    assert!(code == 431 || code == 0, "headers of a megabyte: {code}");
+    assert!(code == 431 || code == 0, "headers of a hundred kilobytes: {code}");
     let mut many = door.connect().await;
     let headers: String = (0..1000).map(|i| format!("X-{i}: x\r\n")).collect();
     let _ = many.write_all(format!("GET /healthz HTTP/1.1\r\nHost: x\r\n{headers}\r\n").as_bytes()).await;
     assert_eq!(ended(&mut many).await, 431, "a thousand headers");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_of_json_rpc_take_part_in_the_limit_of_all_bodies() {
+    let door = Door::open(Limits { bodies: 1000, ..Limits::default() }, "{level: None}").await;
+    for (size, code) in [(10, 200), (2000, 429)] {
+        let body = format!("{{\"jsonrpc\": \"2.0\", \"id\": 1, \"method\": \"{}\"}}", "x".repeat(size));
+        let head = "POST /rpc HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n";
+        let mut stream = door.connect().await;
+        let text = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(text.as_bytes()).await.unwrap();
+        assert_eq!(ended(&mut stream).await, code, "{size} bytes");
+    }
+}
+
+/// HTTP/2 lets a client be there and take nothing, for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_of_http2_that_is_left_unread_is_cut_off() {
+    let limits = Limits { stalled: Duration::from_millis(300), ..Limits::default() };
+    let door = Door::open(limits, "{level: Metadata, verbs: [watch]}").await;
+    door.api.create("configmaps", config_map("a")).await.unwrap();
+    let mut config = tls::client(&door.kubeconfig, true);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = tls::handshake(door.address, config).await.unwrap();
+    let (mut client, connection) = hyper::client::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new())
+        .initial_stream_window_size(0)
+        .handshake(hyper_util::rt::TokioIo::new(stream))
+        .await
+        .unwrap();
+    let open = tokio::spawn(connection);
+    let ask = hyper::Request::get(format!("https://127.0.0.1{MAPS}?watch=true&resourceVersion=0"));
+    let request = ask.body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap();
+    let unread = client.send_request(request).await.unwrap();
+    assert_eq!(unread.status(), 200);
+    let begun = Instant::now();
+    let told = || {
+        let log = std::fs::read_to_string(door.dir.path().join("audit.log")).unwrap_or_default();
+        log.lines().any(|line| line.contains("kubernetes-admin") && line.contains("ResponseComplete"))
+    };
+    while !told() {
+        assert!(begun.elapsed() < PATIENCE, "the watch goes on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(!open.is_finished(), "its connection stays");
+    open.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

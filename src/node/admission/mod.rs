@@ -1,10 +1,20 @@
-//! What a node refuses although the scheduler sent it: too little left, a taken host port, labels that do not fit. Pure.
+//! What a node refuses although the scheduler sent it: too little left, a taken host port, labels that do not fit, a
+//! protection that it cannot give, more mounts than the host can bear. Pure.
+
+pub mod mounts;
+pub mod protections;
+pub mod sysctls;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod};
 
-use super::{observed::Failure, qos, spec::PodExt};
+use super::{
+    observed::Failure,
+    qos,
+    spec::{MIRROR, PodExt},
+};
+use protections::Protections;
 
 /// What a node has to give.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,14 +30,27 @@ pub struct Allocatable {
 type Labels = BTreeMap<String, String>;
 
 /// Whether `pod` may run beside `others`; if not, why, with upstream's reasons.
-pub fn admit(pod: &Pod, others: &[Arc<Pod>], node: &Allocatable, labels: &Labels) -> Result<(), Failure> {
+pub fn admit(
+    pod: &Pod,
+    others: &[Arc<Pod>],
+    node: &Allocatable,
+    labels: &Labels,
+    protections: &Protections,
+) -> Result<(), Failure> {
     let refuse = |reason: &str, message: String| {
         Err(Failure { reason: reason.to_owned(), message: format!("Pod was rejected: {message}") })
     };
+    if pod.is_false_mirror() {
+        let why = format!("its annotation {MIRROR} says that it shows a static Pod, but its Node does not own it");
+        return refuse("InvalidMirrorPod", why);
+    }
     let os = pod.spec().os.as_ref().map(|o| o.name.as_str()).unwrap_or("linux");
     if os != "linux" {
         let why = format!("Failed to admit pod as the OS field doesn't match node OS: {os}");
         return refuse("PodOSNotSupported", why);
+    }
+    if let Err(Failure { reason, message }) = protections.admit(pod).and_then(|()| mounts::admit(pod, others)) {
+        return refuse(&reason, message);
     }
     if !pod.is_static() && !selected(pod, labels) {
         return refuse("NodeAffinity", "Predicate NodeAffinity failed".to_owned() + NODE_AFFINITY);

@@ -1,0 +1,110 @@
+//! What a file is beside its content: owner, mode, times and xattrs, read from an entry or a lower layer and set on what is made.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use super::tarball::Entry;
+use super::view::{Found, find_beneath, proc_path};
+
+/// Owner, mode, times and xattrs, as an entry or a lower layer has them.
+#[derive(Debug, Clone)]
+pub(super) struct Attributes {
+    pub uid: u32,
+    pub gid: u32,
+    pub mode: u32,
+    pub mtime: (i64, i64),
+    pub xattrs: Vec<(String, Vec<u8>)>,
+}
+
+impl From<&Entry> for Attributes {
+    fn from(entry: &Entry) -> Attributes {
+        let Entry { uid, gid, mode, mtime, .. } = *entry;
+        Attributes { uid, gid, mode, mtime, xattrs: entry.xattrs.clone() }
+    }
+}
+
+impl Attributes {
+    /// Of a directory that no layer says anything about.
+    pub(super) fn plain() -> Attributes {
+        Attributes { uid: 0, gid: 0, mode: 0o755, mtime: (0, 0), xattrs: Vec::new() }
+    }
+
+    pub(super) fn of(found: &Found) -> io::Result<Attributes> {
+        let stat = &found.stat;
+        let mut xattrs = Vec::new();
+        // Symlinks in /proc/self/fd lead to what they name, so a symlink's own xattrs cannot be had that way.
+        if found.kind() != FileType::Symlink {
+            let path = found.proc_path();
+            let mut names = vec![0u8; 1 << 16];
+            let length = rustix::fs::listxattr(path.as_str(), &mut names[..]).unwrap_or(0);
+            for name in names[..length].split(|b| *b == 0).filter_map(|n| std::str::from_utf8(n).ok()) {
+                let mut value = vec![0u8; 1 << 16];
+                if !name.is_empty()
+                    && let Ok(length) = rustix::fs::getxattr(path.as_str(), name, &mut value[..])
+                {
+                    value.truncate(length);
+                    xattrs.push((name.to_owned(), value));
+                }
+            }
+        }
+        Ok(Attributes {
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            mode: stat.st_mode & 0o7777,
+            mtime: (stat.st_mtime, stat.st_mtime_nsec as i64),
+            xattrs,
+        })
+    }
+
+    fn times(&self) -> Timestamps {
+        let time = Timespec { tv_sec: self.mtime.0, tv_nsec: self.mtime.1 as _ };
+        Timestamps { last_access: time, last_modification: time }
+    }
+
+    fn owner(&self) -> (Option<Uid>, Option<Gid>) {
+        (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
+    }
+
+    /// In this order: chown clears setuid bits and capabilities; the time goes last.
+    pub(super) fn set_on_file(&self, fd: impl AsFd) -> io::Result<()> {
+        let (uid, gid) = self.owner();
+        rustix::fs::fchown(&fd, uid, gid)?;
+        self.set_xattrs(&proc_path(&fd))?;
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(self.mode))?;
+        Ok(rustix::fs::futimens(&fd, &self.times())?)
+    }
+
+    /// For what cannot be opened: symlinks, devices, fifos.
+    pub(super) fn set_on_name(&self, dir: &OwnedFd, name: &[u8], symlink: bool) -> io::Result<()> {
+        let (uid, gid) = self.owner();
+        rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)?;
+        if !symlink {
+            if let Some(found) = find_beneath(dir, name)? {
+                self.set_xattrs(&found.proc_path())?;
+            }
+            // Made by us a moment ago and no symlink, so there is nothing to follow.
+            rustix::fs::chmodat(dir, name, Mode::from_raw_mode(self.mode), AtFlags::empty())?;
+        }
+        Ok(rustix::fs::utimensat(dir, name, &self.times(), AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    fn set_xattrs(&self, path: &str) -> io::Result<()> {
+        for (name, value) in &self.xattrs {
+            // overlayfs' own marks are ours to set: an image could make it look elsewhere with them.
+            if name.starts_with("trusted.overlay.") || name.starts_with("user.overlay.") {
+                continue;
+            }
+            match rustix::fs::setxattr(path, name.as_str(), value, XattrFlags::empty()) {
+                // As containerd: a file system without them makes do without them.
+                Ok(()) | Err(Errno::OPNOTSUPP) => {}
+                // user.* is for files and directories only.
+                Err(Errno::PERM) if name.starts_with("user.") => {}
+                Err(error) => return Err(io::Error::new(error.kind(), format!("set {name}: {error}"))),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! Where a pull may be led: a registry's redirects and token servers are its own choice, and the node stands behind doors that
+//! others do not.
+//!
+//! A name without loopback in it must not make the node speak to its own loopback or to a link-local address (cloud metadata),
+//! neither by a redirect, nor by the realm of a challenge, nor by a DNS answer. And nothing but TLS is spoken to anybody but
+//! loopback. Credentials: reqwest drops them when a redirect leads to another host or port; addresses of layers elsewhere
+//! (`urls`, CVE-2020-15157) are not used at all.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use reqwest::Url;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::redirect;
+
+const MAX_REDIRECTS: usize = 5;
+
+/// The registry that a name names, and so what it may lead to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Guard {
+    /// Without a port.
+    host: String,
+    /// On this host's loopback, and spoken to without TLS.
+    loopback: bool,
+    /// Hosts of proxies that requests may go through: the operator's own choice.
+    proxies: Vec<String>,
+}
+
+impl Guard {
+    pub(super) fn new(registry: &str, loopback: bool) -> Guard {
+        let bare = match registry.rsplit_once(':') {
+            Some((host, port)) if port.bytes().all(|b| b.is_ascii_digit()) => host,
+            _ => registry,
+        };
+        // Loopback is never reached through a proxy.
+        let proxies = if loopback { Vec::new() } else { proxies(|name| std::env::var(name).ok()) };
+        Guard { host: bare.trim_matches(['[', ']']).to_owned(), loopback, proxies }
+    }
+
+    /// Whether this registry may send us to a URL; names are looked at when they are resolved.
+    pub(super) fn check(&self, url: &Url) -> Result<(), String> {
+        if url.scheme() != "https" && !(url.scheme() == "http" && self.loopback) {
+            return Err(format!("{url} is not https"));
+        }
+        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        // Its address is not looked at, so that nobody but the operator may name it.
+        if self.proxies.iter().any(|proxy| proxy == host) && host != self.host {
+            return Err(format!("{url} is the node's proxy: registry {} must not lead to it", self.host));
+        }
+        match host.parse() {
+            Ok(ip) => self.check_address(host, ip),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn check_address(&self, host: &str, ip: IpAddr) -> Result<(), String> {
+        let may_be_loopback = self.loopback || host == self.host;
+        match ip.to_canonical() {
+            ip if is_link_local(ip) || ip.is_unspecified() || ip.is_multicast() => {
+                Err(format!("{host} is {ip}: no registry's address"))
+            }
+            ip if ip.is_loopback() && !may_be_loopback => {
+                Err(format!("{host} is {ip}: registry {} must not lead to the node itself", self.host))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn redirects(&self) -> redirect::Policy {
+        let guard = self.clone();
+        redirect::Policy::custom(move |attempt| {
+            if attempt.previous().len() > MAX_REDIRECTS {
+                return attempt.error("too many redirects");
+            }
+            match guard.check(attempt.url()) {
+                Ok(()) => attempt.follow(),
+                Err(why) => attempt.error(format!("redirect refused: {why}")),
+            }
+        })
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(ip) => ip.is_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+/// Names become addresses here alone, so that what was looked at is what is connected to.
+impl Resolve for Guard {
+    fn resolve(&self, name: Name) -> Resolving {
+        let guard = self.clone();
+        Box::pin(async move {
+            let host = name.as_str();
+            let found: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
+            // Where a request goes through a proxy, that is what is looked up; what goes past it (`NO_PROXY`) is looked at.
+            if !guard.proxies.iter().any(|proxy| proxy == host) {
+                let checked = found.iter().try_for_each(|a| guard.check_address(host, a.ip()));
+                checked.map_err(|why| io::Error::new(io::ErrorKind::PermissionDenied, why))?;
+            }
+            Ok(Box::new(found.into_iter()) as Addrs)
+        })
+    }
+}
+
+/// The hosts of the proxies that the environment names.
+fn proxies(variable: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    const VARIABLES: [&str; 6] = ["https_proxy", "HTTPS_PROXY", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"];
+    let host = |value: String| {
+        let url = if value.contains("://") { value } else { format!("http://{value}") };
+        // Lower case also where the scheme is none of the web's, such as socks5.
+        Some(Url::parse(&url).ok()?.host_str()?.trim_matches(['[', ']']).to_ascii_lowercase())
+    };
+    VARIABLES.iter().filter_map(|name| host(variable(name)?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_led_to_the_node_itself() {
+        let public = Guard::new("registry.example:5000", false);
+        let local = Guard::new("127.0.0.1:5000", true);
+        for (url, from_public, from_local) in [
+            ("https://cdn.example/x", true, true),
+            ("https://10.0.0.1/x", true, true),
+            ("http://cdn.example/x", false, true),
+            ("https://127.0.0.1/x", false, true),
+            ("https://127.8.8.8:1/x", false, true),
+            ("https://[::1]/x", false, true),
+            ("https://[::ffff:127.0.0.1]/x", false, true),
+            ("https://2130706433/x", false, true),
+            ("https://0x7f.1/x", false, true),
+            ("https://169.254.169.254/latest/meta-data", false, false),
+            ("https://[fe80::1]/x", false, false),
+            ("https://0.0.0.0/x", false, false),
+            ("ftp://cdn.example/x", false, false),
+            ("file:///etc/shadow", false, false),
+        ] {
+            let url = Url::parse(url).unwrap();
+            assert_eq!(public.check(&url).is_ok(), from_public, "{url}");
+            assert_eq!(local.check(&url).is_ok(), from_local, "{url}");
+        }
+        // Whom the operator's own names lead home.
+        let mine = Guard::new("node.example:5000", false);
+        assert!(mine.check_address("node.example", [127, 0, 0, 1].into()).is_ok());
+        assert!(mine.check_address("node.example", [169, 254, 0, 1].into()).is_err());
+        assert!(mine.check_address("other.example", [127, 0, 0, 1].into()).is_err());
+        assert_eq!(Guard::new("[::1]:5000", true).host, "::1");
+    }
+
+    #[tokio::test]
+    async fn names_are_looked_at_when_they_are_resolved() {
+        let resolve =
+            |guard: Guard| async move { guard.resolve("localhost".parse().unwrap()).await.map(|a| a.count()) };
+        let public = |proxy: &[&str]| Guard {
+            proxies: proxy.iter().map(|host| (*host).to_owned()).collect(),
+            ..Guard::new("registry.example", false)
+        };
+        assert!(resolve(public(&[])).await.is_err());
+        // There is a proxy, and this goes past it.
+        assert!(resolve(public(&["proxy.example"])).await.is_err());
+        // It is the proxy itself; nobody is led there.
+        assert!(resolve(public(&["localhost"])).await.is_ok());
+        assert!(public(&["localhost"]).check(&Url::parse("https://localhost:6443/").unwrap()).is_err());
+        assert!(resolve(Guard::new("127.0.0.1:5000", true)).await.unwrap() > 0);
+    }
+
+    #[test]
+    fn proxies_are_read_as_they_are_written() {
+        for (value, host) in [
+            ("http://proxy.example:3128", Some("proxy.example")),
+            ("http://user:word@Proxy.Example:3128/", Some("proxy.example")),
+            ("socks5://Proxy.Example", Some("proxy.example")),
+            ("proxy.example:3128", Some("proxy.example")),
+            ("http://[::1]:3128", Some("::1")),
+            ("", None),
+        ] {
+            let found = proxies(|name| (name == "HTTPS_PROXY").then(|| value.to_owned()));
+            assert_eq!(found.first().map(String::as_str), host, "{value}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Projects of folders: a file system that has project quotas counts what is in a folder, so that nobody has to walk.
+//!
+//! ```text
+//!   give([upper, work])   a new, empty folder: into a project that nobody has   ->  FS_IOC_FSSETXATTR, PROJINHERIT
+//!   usage([upper, work])  what its project holds, with files that are deleted and still open  ->  Q_GETQUOTA
+//! ```
+//!
+//! The file system itself is the table of what was given: a folder says which project it is in, and a project that anything is
+//! in is somebody's. So nothing has to be kept for an agent that starts again, and a project is free when its last inode is.
+//! (Upstream keeps `/etc/projects` and `/etc/projid`; what is registered there is somebody's, too.) Nothing is limited by it,
+//! as upstream does nothing but watch.
+//!
+//! That only holds where nobody changes the project of a file. Its owner may, unless he is in a user namespace: projects are
+//! for sandboxes with users of their own.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{ErrorKind, Result as IoResult};
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::fstat;
+
+use crate::sys::quota::{self, Project, Tally};
+use crate::sys::walk::Measure;
+use crate::sys::{Kernel, SysResult};
+
+/// The projects that are given: far above what people write into `/etc/projid`, and what kubelet has (from 1048576 on).
+pub const IDS: Range<u32> = 0x5000_0000..0x5010_0000;
+/// So many are tried. What is taken is near: inodes of one file system, by which the first is chosen, are all different.
+const TRIES: u32 = 64;
+
+/// Whether what is in this folder can be counted by projects. Errors: why not.
+pub fn supported(folder: &Path) -> Result<(), String> {
+    let at = |why: String| format!("{}: {why}", folder.display());
+    let open = quota::open(folder).map_err(|e| at(e.to_string()))?;
+    let counts = quota::counts_projects(open.as_fd()).and_then(|()| quota::project(open.as_fd()));
+    match counts {
+        Err(e) => Err(at(quota::why_not(&e))),
+        Ok(project) if project != Project::default() => Err(at(format!("it is in project {} itself", project.id))),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Puts new, empty folders of one file system into one project: `of`, if it is given, or else one that nobody has. What is made
+/// in them is in it from the beginning. Returns whether they are; they stay in none where their file system does not count
+/// projects, and where they are in one already, which is that of the folder around them and somebody else's.
+///
+/// # Errors
+///
+/// Some of the folders are in the project and the others are not.
+pub fn give(kernel: &Kernel, paths: &[&Path], of: Option<u32>) -> SysResult<bool> {
+    let Some((folders, begin)) = takers(paths) else { return Ok(false) };
+    let taken = registered(&text("/etc/projects"), &text("/etc/projid"));
+    let candidates: Vec<u32> = match of {
+        Some(id) => vec![id],
+        None => candidates(begin, &taken).collect(),
+    };
+    // Two that look at the same time would both find the same one free.
+    static GIVING: Mutex<()> = Mutex::new(());
+    let _turn = GIVING.lock().unwrap_or_else(PoisonError::into_inner);
+    for id in candidates {
+        let held = |folder: &OwnedFd| quota::tally(folder.as_fd(), id);
+        if of.is_none() && !held(&folders[0]).is_ok_and(|tally| tally.is_unused()) {
+            continue;
+        }
+        if let Err(error) = put(kernel, paths, &folders, Project { id, inherited: true }) {
+            tracing::warn!(%error, "a folder cannot be given to a project");
+            put(kernel, paths, &folders, Project::default())?;
+            return Ok(false);
+        }
+        // Another agent on this file system may have looked at that very moment.
+        let alone = Tally { inodes: folders.len() as u64, ..Tally::default() };
+        if of.is_some() || held(&folders[0]).is_ok_and(|tally| Tally { bytes: 0, ..tally } == alone) {
+            return Ok(true);
+        }
+        put(kernel, paths, &folders, Project::default())?;
+    }
+    tracing::warn!(folder = %paths[0].display(), "no project is free");
+    Ok(false)
+}
+
+/// The project that a folder was given.
+pub fn of(path: &Path) -> Option<u32> {
+    let project = quota::open(path).and_then(|folder| quota::project(folder.as_fd())).ok()?;
+    is_ours(project).then_some(project.id)
+}
+
+/// What the projects of these folders hold; of those that are missing, nothing. `None`: one of them was not given to a project.
+pub fn usage(paths: &[PathBuf]) -> IoResult<Option<Measure>> {
+    let (mut sum, mut seen) = (Measure::default(), BTreeSet::new());
+    for path in paths {
+        let folder = match quota::open(path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => continue,
+            other => other?,
+        };
+        let Some(project) = quota::project(folder.as_fd()).ok().filter(|project| is_ours(*project)) else {
+            return Ok(None);
+        };
+        if seen.insert(project.id) {
+            let tally = quota::tally(folder.as_fd(), project.id)?;
+            sum += Measure { bytes: tally.bytes, inodes: tally.inodes, ..Measure::default() };
+        }
+    }
+    Ok(Some(sum))
+}
+
+fn is_ours(project: Project) -> bool {
+    project.inherited && IDS.contains(&project.id)
+}
+
+/// The folders, open, if projects can be counted for them and they are in none, and where to begin to look for one.
+fn takers(paths: &[&Path]) -> Option<(Vec<OwnedFd>, u64)> {
+    let folders: Vec<OwnedFd> = paths.iter().map(|path| quota::open(path)).collect::<IoResult<_>>().ok()?;
+    let first = folders.first()?;
+    quota::counts_projects(first.as_fd()).ok()?;
+    let is_free = |folder: &OwnedFd| quota::project(folder.as_fd()).is_ok_and(|project| project == Project::default());
+    let begin = fstat(first).ok()?.st_ino;
+    folders.iter().all(is_free).then_some((folders, begin))
+}
+
+fn put(kernel: &Kernel, paths: &[&Path], folders: &[OwnedFd], project: Project) -> SysResult<()> {
+    folders.iter().zip(paths).try_for_each(|(folder, path)| kernel.set_project(folder.as_fd(), path, project))
+}
+
+/// Projects in the order in which they are tried. Pure.
+fn candidates(begin: u64, taken: &BTreeSet<u32>) -> impl Iterator<Item = u32> {
+    let count = IDS.end - IDS.start;
+    // The invariant: what is left of a division by a u32 is one.
+    let begin = (begin % u64::from(count)) as u32;
+    let all = (0..TRIES).map(move |step| IDS.start + (begin + step) % count);
+    all.filter(|id| !taken.contains(id))
+}
+
+/// The ids in projects(5) (`ID:PATH`) and projid(5) (`NAME:ID`). Pure.
+fn registered(projects: &str, projid: &str) -> BTreeSet<u32> {
+    let field = |line: &str, at: usize| line.split(':').nth(at)?.trim().parse().ok();
+    let first = projects.lines().filter_map(|line| field(line, 0));
+    first.chain(projid.lines().filter_map(|line| field(line, 1))).collect()
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scribe;
+
+    #[test]
+    fn ids_come_from_the_range_and_are_nobody_elses() {
+        let taken = registered("# ours\n1342177285:/srv\n42:/home\n", "srv:1342177286\nbroken\n:\nx:y\n");
+        assert_eq!(taken, BTreeSet::from([42, IDS.start + 5, IDS.start + 6]));
+        let ids: Vec<u32> = candidates(3, &taken).collect();
+        assert_eq!(ids[..4], [3, 4, 7, 8].map(|n| IDS.start + n));
+        assert_eq!(ids.len(), TRIES as usize - 2);
+        // At the end it goes on at the beginning, and an inode may have any number.
+        let count = u64::from(IDS.end - IDS.start);
+        let ids: Vec<u32> = candidates(u64::from(u32::MAX) * count - 2, &BTreeSet::new()).take(4).collect();
+        assert_eq!(ids, [IDS.end - 2, IDS.end - 1, IDS.start, IDS.start + 1]);
+        assert!(IDS.start > 1 << 20 && IDS.end < 1 << 31);
+    }
+
+    #[test]
+    fn a_folder_without_quotas_stays_in_no_project_and_is_not_counted() {
+        // tmpfs counts users and groups at most.
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().to_owned();
+        assert!(supported(&path).unwrap_err().ends_with("its file system has no project quotas"));
+        assert!(supported(&path.join("missing")).unwrap_err().contains("missing"));
+        assert!(!give(&Kernel::new(&Scribe::none()), &[&path], None).unwrap());
+        assert_eq!(of(&path), None);
+        assert_eq!(usage(&[path.clone()]).unwrap(), None);
+        assert_eq!(usage(&[path.join("missing")]).unwrap(), Some(Measure::default()));
+    }
+}

@@ -1,0 +1,217 @@
+//! Profiles compiled, and run as the kernel runs them.
+
+use super::*;
+use crate::profile::default_capabilities;
+
+#[test]
+fn the_default_profile_compiles_to_two_filters() {
+    let programs = compile(&default_seccomp(&default_capabilities())).unwrap();
+    assert_eq!(programs.len(), 2);
+    // Each rule by itself would make it 1527.
+    assert!(programs[1].bytes.len() / 8 > 50 && programs[1].bytes.len() / 8 < 400);
+}
+
+/// The strictest answer of all filters, as the kernel finds it.
+fn answer(programs: &[Program], number: i64, args: [u64; 6]) -> u32 {
+    let number = number as u32;
+    let answers = programs.iter().map(|p| run(&instructions(&p.bytes), AUDIT_ARCH, number, args));
+    // As numbers, stricter actions are smaller, but that killing the process is the strictest.
+    answers.min_by_key(|a| (*a & 0xffff_0000) as i32).unwrap()
+}
+
+fn instructions(bytes: &[u8]) -> BpfProgram {
+    let instruction = |b: &[u8]| sock_filter {
+        code: u16::from_ne_bytes([b[0], b[1]]),
+        jt: b[2],
+        jf: b[3],
+        k: u32::from_ne_bytes([b[4], b[5], b[6], b[7]]),
+    };
+    bytes.chunks_exact(8).map(instruction).collect()
+}
+
+const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+const EPERM: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
+const ENOSYS: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+
+fn first(value: u64) -> [u64; 6] {
+    [value, 0, 0, 0, 0, 0]
+}
+
+#[test]
+fn what_the_kernel_does_not_take_fools_no_rule_of_the_default_profile() {
+    let programs = compile(&default_seccomp(&default_capabilities())).unwrap();
+    for above in [0, 1 << 32, 1 << 63, 0xffff_ffff_0000_0000] {
+        for (call, value, expected) in [
+            (libc::SYS_socket, libc::AF_INET as u64, ALLOW),
+            (libc::SYS_socket, libc::AF_ALG as u64, EPERM),
+            (libc::SYS_socket, 39, ALLOW),
+            (libc::SYS_socket, libc::AF_VSOCK as u64, EPERM),
+            (libc::SYS_socket, 41, ALLOW),
+            (libc::SYS_personality, 0, ALLOW),
+            (libc::SYS_personality, 0xffff_ffff, ALLOW),
+            (libc::SYS_personality, 0x0004_0000, EPERM),
+            (libc::SYS_clone, libc::SIGCHLD as u64, ALLOW),
+            (libc::SYS_clone, libc::CLONE_NEWUSER as u64, EPERM),
+            (libc::SYS_clone, (libc::CLONE_NEWNS | libc::SIGCHLD) as u64, EPERM),
+        ] {
+            assert_eq!(answer(&programs, call, first(above | value)), expected, "call {call}: {value:#x} | {above:#x}");
+        }
+    }
+}
+
+#[test]
+fn what_escapes_are_made_of_is_not_in_the_default_profile() {
+    let programs = compile(&default_seccomp(&default_capabilities())).unwrap();
+    for (call, expected) in [
+        (libc::SYS_clone3, ENOSYS),
+        (libc::SYS_unshare, EPERM),
+        (libc::SYS_setns, EPERM),
+        (libc::SYS_mount, EPERM),
+        (libc::SYS_move_mount, EPERM),
+        (libc::SYS_open_tree, EPERM),
+        (libc::SYS_fsopen, EPERM),
+        (libc::SYS_mount_setattr, EPERM),
+        (libc::SYS_pivot_root, EPERM),
+        (libc::SYS_open_by_handle_at, EPERM),
+        (libc::SYS_bpf, EPERM),
+        (libc::SYS_perf_event_open, EPERM),
+        (libc::SYS_userfaultfd, EPERM),
+        (libc::SYS_keyctl, EPERM),
+        (libc::SYS_add_key, EPERM),
+        (libc::SYS_request_key, EPERM),
+        (libc::SYS_io_uring_setup, EPERM),
+        (libc::SYS_io_uring_enter, EPERM),
+        (libc::SYS_io_uring_register, EPERM),
+        (libc::SYS_init_module, EPERM),
+        (libc::SYS_finit_module, EPERM),
+        (libc::SYS_kexec_load, EPERM),
+        (libc::SYS_kexec_file_load, EPERM),
+        (libc::SYS_pidfd_getfd, EPERM),
+        (libc::SYS_kcmp, EPERM),
+        (libc::SYS_move_pages, EPERM),
+        (libc::SYS_swapon, EPERM),
+        (libc::SYS_reboot, EPERM),
+        (libc::SYS_read, ALLOW),
+    ] {
+        assert_eq!(answer(&programs, call, [0; 6]), expected, "call {call}");
+    }
+}
+
+fn profile(default: &str, syscalls: &str) -> LinuxSeccomp {
+    serde_json::from_str(&format!(r#"{{"defaultAction":"{default}","syscalls":{syscalls}}}"#)).unwrap()
+}
+
+#[test]
+fn deny_lists_hold_for_what_the_kernel_takes_and_for_other_abis() {
+    const TIOCSTI: u64 = 0x5412;
+    let syscalls = format!(
+        r#"[{{"names":["ioctl"],"action":"SCMP_ACT_ERRNO","args":[{{"index":1,"value":{TIOCSTI},"op":"SCMP_CMP_EQ"}}]}},
+            {{"names":["fchmod"],"action":"SCMP_ACT_ERRNO","args":[{{"index":1,"value":2541,"op":"SCMP_CMP_EQ"}}]}},
+            {{"names":["mkdirat"],"action":"SCMP_ACT_ERRNO"}}]"#
+    );
+    let programs = compile(&profile("SCMP_ACT_ALLOW", &syscalls)).unwrap();
+    let second = |value: u64| [3, value, 0, 0, 0, 0];
+    for above in [0, 1 << 32, 0xffff_ffff_0000_0000] {
+        assert_eq!(answer(&programs, libc::SYS_ioctl, second(above | TIOCSTI)), EPERM, "{above:#x}");
+        assert_eq!(answer(&programs, libc::SYS_ioctl, second(above | 0x5413)), ALLOW);
+    }
+    assert_eq!(answer(&programs, libc::SYS_fchmod, second(1 << 16 | 2541)), EPERM);
+    assert_eq!(answer(&programs, libc::SYS_fchmod, second(2540)), ALLOW);
+    assert_eq!(answer(&programs, libc::SYS_mkdirat, [0; 6]), EPERM);
+    assert_eq!(answer(&programs, libc::SYS_mkdirat | 0x4000_0000, [0; 6]), ENOSYS, "x32");
+    assert_eq!(answer(&programs, 1000, [0; 6]), ALLOW);
+}
+
+#[test]
+fn values_that_no_argument_can_have_are_refused() {
+    let one = |call: &str, op: &str, value: u64| {
+        let syscalls = format!(
+            r#"[{{"names":["{call}"],"action":"SCMP_ACT_ALLOW","args":[{{"index":0,"value":{value},"op":"{op}"}}]}}]"#
+        );
+        compile(&profile("SCMP_ACT_ERRNO", &syscalls)).map(|p| p.len()).map_err(|e| e.to_string())
+    };
+    let error = one("socket", "SCMP_CMP_EQ", 1 << 32 | 40).unwrap_err();
+    assert!(error.contains("socket: argument 0: 0x100000028 never matches"), "{error}");
+    assert_eq!(one("socket", "SCMP_CMP_NE", u64::MAX), Ok(1), "-1 in a register");
+    assert_eq!(one("unshare", "SCMP_CMP_EQ", 1 << 32 | 40), Ok(1));
+}
+
+#[test]
+fn one_argument_twice_means_either_as_in_runc() {
+    let syscalls = r#"[{"names":["socket"],"action":"SCMP_ACT_ALLOW","args":[
+        {"index":0,"value":1,"op":"SCMP_CMP_EQ"},{"index":0,"value":2,"op":"SCMP_CMP_EQ"}]}]"#;
+    let programs = compile(&profile("SCMP_ACT_ERRNO", syscalls)).unwrap();
+    let answers = [1, 2, 3].map(|family| answer(&programs, libc::SYS_socket, first(family)));
+    assert_eq!(answers, [ALLOW, ALLOW, EPERM]);
+}
+
+#[test]
+fn calls_newer_than_the_profile_do_not_exist_as_in_runc() {
+    let syscalls = r#"[{"names":["read","openat2"],"action":"SCMP_ACT_ALLOW"}]"#;
+    let programs = compile(&profile("SCMP_ACT_ERRNO", syscalls)).unwrap();
+    let answers = [libc::SYS_read, libc::SYS_clone3, libc::SYS_faccessat2].map(|c| answer(&programs, c, [0; 6]));
+    assert_eq!(answers, [ALLOW, EPERM, ENOSYS]);
+    let killing = compile(&profile("SCMP_ACT_KILL_PROCESS", syscalls)).unwrap();
+    assert_eq!(answer(&killing, libc::SYS_faccessat2, [0; 6]), libc::SECCOMP_RET_KILL_PROCESS);
+}
+
+/// What a filter answers to a system call, as the kernel's interpreter would find it.
+fn run(program: &[sock_filter], arch: u32, number: u32, args: [u64; 6]) -> u32 {
+    let mut data: Vec<u32> = vec![number, arch, 0, 0];
+    data.extend(args.iter().flat_map(|a| [*a as u32, (*a >> 32) as u32]));
+    let (mut at, mut a) = (0, 0);
+    loop {
+        let i = &program[at];
+        at += 1;
+        let jump = |holds: bool| usize::from(if holds { i.jt } else { i.jf });
+        match u32::from(i.code) {
+            0x20 => a = data[i.k as usize / 4],
+            0x05 => at += i.k as usize,
+            0x15 => at += jump(a == i.k),
+            0x25 => at += jump(a > i.k),
+            0x35 => at += jump(a >= i.k),
+            0x54 => a &= i.k,
+            0x06 => return i.k,
+            other => panic!("instruction {other:#x}"),
+        }
+    }
+}
+
+#[test]
+fn ranges_of_numbers_answer_as_the_rules_do() {
+    let profile = default_seccomp(&default_capabilities());
+    let mut rules = Rules::new();
+    for syscall in profile.syscalls().iter().flatten().filter(|s| s.action() == LinuxSeccompAction::ScmpActAllow) {
+        add_rules(&mut rules, syscall).unwrap();
+    }
+    let (no, yes) = (SeccompAction::Errno(1), SeccompAction::Allow);
+    let plain = conditional(rules.clone(), no.clone(), yes.clone()).unwrap();
+    let quick = instructions(&program(rules, no, yes, 0, FIRST_FOREIGN).unwrap().bytes);
+    let answers = |arch, number, args| (run(&quick, arch, number, args), run(&plain, arch, number, args));
+    let mut allowed = 0;
+    for number in [FIRST_FOREIGN, FIRST_FOREIGN + 1, u32::MAX] {
+        assert_eq!(answers(AUDIT_ARCH, number, [0; 6]).0, ENOSYS, "number {number}");
+    }
+    for number in 0..600 {
+        for args in [[0; 6], [0x7e02_0000; 6], [8; 6], [u64::MAX; 6]] {
+            let (quick, plain) = answers(AUDIT_ARCH, number, args);
+            assert_eq!(quick, plain, "number {number}, arguments {args:x?}");
+            allowed += usize::from(quick == libc::SECCOMP_RET_ALLOW);
+        }
+        let (quick, plain) = answers(0x4000_0003, number, [0; 6]);
+        assert_eq!(quick, plain, "number {number} of i386");
+        assert_ne!(quick, libc::SECCOMP_RET_ALLOW);
+    }
+    assert!(allowed > 1000, "{allowed}");
+}
+
+#[test]
+fn a_deny_list_needs_one_filter() {
+    let profile: LinuxSeccomp = serde_json::from_str(
+        r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","no_such_call"],"action":"SCMP_ACT_ERRNO","errnoRet":99}]}"#,
+    )
+    .unwrap();
+    assert_eq!(compile(&profile).unwrap().len(), 1);
+    assert_eq!(table::number("mkdirat"), Some(libc::SYS_mkdirat));
+    assert_eq!(table::number("no_such_call"), None);
+}

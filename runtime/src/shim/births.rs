@@ -1,0 +1,250 @@
+//! How containers and execs are born, executed and ended, as the shim hears of it: from sockets that a container may have its hand
+//! on, and from wait(2).
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::Shim;
+use super::child::GO;
+use super::container::{Asker, Newborn, Phase, Said, TURN};
+use super::requests::kill_container;
+use crate::StartFailure;
+use crate::plan::{Answer, Failure, FailureKind, Message};
+use crate::sys::fs::is_ptmx;
+use crate::sys::process::Ended;
+use crate::sys::{Kernel, io};
+
+/// More children than this do not end between two births.
+const STRAYS: usize = 4096;
+
+impl Shim {
+    pub(super) fn container_said(&mut self, slot: usize) {
+        for _ in 0..TURN {
+            let Some(container) = self.containers.get_mut(slot).and_then(|c| c.as_mut()) else { return };
+            let Some(sync) = &mut container.sync else { return };
+            match sync.listen(&container.scribe) {
+                Said::Nothing => return,
+                Said::Recorded => {}
+                Said::Born(newborn) => self.container_born(slot, newborn),
+                Said::Failed(failure) => {
+                    container.failure = Some(failure.clone());
+                    container.birth_deadline = None;
+                    if let Phase::Creating(peer, id) | Phase::Starting(peer, id) = container.phase {
+                        container.phase = Phase::Created;
+                        self.reply(Asker { peer, id }, Err(failure), &[]);
+                    }
+                }
+                Said::Closed => {
+                    container.sync = None;
+                    container.birth_deadline = None;
+                    match container.phase {
+                        Phase::Starting(peer, id) => {
+                            container.phase = Phase::Running;
+                            container.forget_secrets();
+                            self.reply(Asker { peer, id }, Ok(Answer::Done), &[]);
+                        }
+                        Phase::Creating(..) => self.container_lost(slot),
+                        Phase::Created | Phase::Running => {}
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Its root is built, and its first process waits. Only the builder, whom we have cloned, is believed, and once.
+    fn container_born(&mut self, slot: usize, newborn: Newborn) {
+        let Some(container) = self.containers.get_mut(slot).and_then(|c| c.as_mut()) else { return };
+        let Phase::Creating(peer, id) = container.phase else { return };
+        if container.born || newborn.sender != container.pid {
+            return;
+        }
+        (container.born, container.pid, container.pidfd) = (true, newborn.pid, newborn.pidfd);
+        if container.plan.process.terminal {
+            let Some(master) = terminal(newborn.master) else { return self.container_lost(slot) };
+            container.stdio.input = master.try_clone().ok();
+            container.stdio.outputs[0] = Some(master);
+        }
+        container.phase = Phase::Created;
+        container.birth_deadline = None;
+        let pid = container.pid;
+        self.reply(Asker { peer, id }, Ok(Answer::Pid(pid)), &[]);
+        if let Some(ended) = self.stray(pid) {
+            self.container_ended(slot, ended);
+        }
+        self.forget_strays();
+    }
+
+    /// Nobody is left who could say that it is ready.
+    fn container_lost(&mut self, slot: usize) {
+        let Some(container) = self.containers.get_mut(slot).and_then(|c| c.as_mut()) else { return };
+        // One that waits for its start learns by this that there will be none.
+        container.sync = None;
+        let Phase::Creating(peer, id) = container.phase else { return };
+        let failure = Failure::new(FailureKind::Kernel, "the container's first process died");
+        container.phase = Phase::Created;
+        container.failure = Some(failure.clone());
+        self.reply(Asker { peer, id }, Err(failure), &[]);
+    }
+
+    pub(super) fn exec_said(&mut self, exec: u64) {
+        let Some(at) = self.execs.iter().position(|e| e.exec == exec) else { return };
+        for _ in 0..TURN {
+            let session = &mut self.execs[at];
+            let Some(sync) = &mut session.sync else { return };
+            match sync.listen(&session.scribe) {
+                Said::Nothing => return,
+                Said::Recorded => {}
+                Said::Born(newborn) => {
+                    if session.born || newborn.sender != session.pid {
+                        continue;
+                    }
+                    session.bearer = Some(session.pid);
+                    (session.born, session.pid, session.pidfd) = (true, newborn.pid, newborn.pidfd);
+                    session.master = terminal(newborn.master).filter(|_| session.terminal);
+                    let _ = io::send(sync.socket.as_fd(), GO, &[]);
+                    let pid = session.pid;
+                    self.execs[at].ended = self.stray(pid);
+                }
+                Said::Failed(failure) => {
+                    let asker = session.asker;
+                    if session.failure.is_none() {
+                        session.failure = Some(failure.clone());
+                        self.reply(asker, Err(failure), &[]);
+                    }
+                }
+                Said::Closed => {
+                    session.sync = None;
+                    session.birth_deadline = None;
+                    let (asker, pid, master) = (session.asker, session.pid, session.master.take());
+                    if session.failure.is_none() && session.born {
+                        let fds: Vec<_> = master.into_iter().collect();
+                        self.reply(asker, Ok(Answer::Pid(pid)), &fds);
+                    } else if session.failure.is_none() {
+                        self.exec_lost(at);
+                    }
+                    if self.execs[at].ended.is_some() {
+                        self.exec_ended(at);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// It ended before it executed, and nobody said why.
+    fn exec_lost(&mut self, at: usize) {
+        let session = &mut self.execs[at];
+        session.sync = None;
+        let (asker, failure) =
+            (session.asker, Failure::new(FailureKind::Kernel, "the process died before it executed"));
+        session.failure = Some(failure.clone());
+        self.reply(asker, Err(failure), &[]);
+    }
+
+    /// A child has ended: a process of a container, or somebody who helped it into the world.
+    pub(super) fn ended(&mut self, pid: u32, ended: Ended) {
+        if let Some(slot) = self.slot(|c| c.pid == pid && c.ended.is_none()) {
+            // It may have said something before.
+            self.container_said(slot);
+            let still = self.containers[slot].as_ref().is_some_and(|c| c.pid == pid && c.ended.is_none());
+            if still {
+                if self.containers[slot].as_ref().is_some_and(|c| !c.born) {
+                    self.container_lost(slot);
+                }
+                self.container_ended(slot, ended);
+            }
+        } else if let Some(exec) = self.execs.iter().find(|e| e.pid == pid || e.bearer == Some(pid)).map(|e| e.exec) {
+            self.exec_said(exec);
+            self.exec_child_ended(exec, pid, ended);
+        } else if self.births_pending() && self.strays.len() < STRAYS {
+            self.strays.push((pid, ended));
+        }
+        self.forget_strays();
+    }
+
+    /// While who bore it lives, the socket may be open though it has executed.
+    fn exec_child_ended(&mut self, exec: u64, pid: u32, ended: Ended) {
+        let Some(at) = self.execs.iter().position(|e| e.exec == exec) else { return };
+        let session = &mut self.execs[at];
+        match session.pid == pid {
+            true => session.ended = Some(ended),
+            false => session.bearer = None,
+        }
+        if session.ended.is_none() || session.sync.is_some() && session.bearer.is_some() {
+            return;
+        }
+        if session.sync.is_some() && session.failure.is_none() {
+            self.exec_lost(at);
+        }
+        self.exec_ended(at);
+    }
+
+    fn exec_ended(&mut self, at: usize) {
+        let session = self.execs.swap_remove(at);
+        let code = session.ended.map_or(0, |ended| ended.code);
+        session.scribe.note("exit", |a| a.format(format_args!("exec {}: code {code}", session.pid)));
+        if session.failure.is_none() {
+            self.broadcast(&Message::ExecExited { exec: session.exec, code });
+        }
+    }
+
+    /// How a child ended that we have not known until now.
+    fn stray(&mut self, pid: u32) -> Option<Ended> {
+        let at = self.strays.iter().position(|(stray, _)| *stray == pid)?;
+        Some(self.strays.swap_remove(at).1)
+    }
+
+    fn forget_strays(&mut self) {
+        if !self.births_pending() {
+            self.strays = Vec::new();
+        }
+    }
+
+    fn births_pending(&self) -> bool {
+        self.containers.iter().flatten().any(|c| !c.born && c.ended.is_none()) || self.execs.iter().any(|e| !e.born)
+    }
+
+    /// Kills what an exec has become, and what has not been executed, if it is overdue: a container may have stopped it, or trace it,
+    /// or have it wait for a filesystem of its own.
+    pub(super) fn kill_overdue(&mut self, now_ms: u64) {
+        let overdue = |deadline: &mut Option<u64>| deadline.take_if(|d| *d <= now_ms).is_some();
+        let mut late = Vec::new();
+        for container in
+            self.containers.iter_mut().flatten().filter_map(|c| overdue(&mut c.birth_deadline).then_some(c))
+        {
+            let failure = too_late(container.plan.process.birth_ms);
+            container.failure = Some(failure.clone());
+            if let Phase::Creating(peer, id) | Phase::Starting(peer, id) = container.phase {
+                container.phase = Phase::Created;
+                late.push((Asker { peer, id }, failure));
+            }
+            let _ = kill_container(&Kernel::new(&container.scribe), container);
+        }
+        for exec in self.execs.iter_mut().filter_map(|e| overdue(&mut e.birth_deadline).then_some(e)) {
+            let failure = too_late(exec.birth_ms);
+            if exec.failure.is_none() {
+                exec.failure = Some(failure.clone());
+                late.push((exec.asker, failure));
+            }
+            let _ = Kernel::new(&exec.scribe).kill(exec.pidfd.as_fd(), libc::SIGKILL, "exec that is not executed");
+        }
+        for (asker, failure) in late {
+            self.reply(asker, Err(failure), &[]);
+        }
+        for exec in self.execs.iter_mut().filter(|e| e.deadline_ms.is_some_and(|d| d <= now_ms)) {
+            exec.deadline_ms = None;
+            let _ = Kernel::new(&exec.scribe).kill(exec.pidfd.as_fd(), libc::SIGKILL, "exec timeout");
+        }
+    }
+}
+
+/// Why a birth has failed that took too long.
+fn too_late(birth_ms: u64) -> Failure {
+    let message = format!("unable to start container process: not executed within {} s", birth_ms.div_ceil(1000));
+    Failure::new(FailureKind::Start(StartFailure::Setup), message)
+}
+
+/// What came as a terminal's master, if it is one.
+fn terminal(master: Option<OwnedFd>) -> Option<OwnedFd> {
+    master.filter(|fd| is_ptmx(fd.as_fd()))
+}

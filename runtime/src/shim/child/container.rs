@@ -1,0 +1,206 @@
+//! The life of a container's first process: its root is built out here, then it is born inside, and waits to be started.
+
+use std::convert::Infallible;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use super::identity::NotEntered;
+use super::process::Mounts;
+use super::root::Root;
+use super::users::{Users, host_id};
+use super::{BORN, Birth, adjust_oom_score, identity, newborn, refused, setup, stdio};
+use crate::plan::{ContainerPlan, Failure};
+use crate::sys::fs::clean;
+use crate::sys::{Kernel, io, mount, process};
+
+/// What a container lives in, beside the namespaces of its own.
+pub struct Home<'a> {
+    /// `pause`, and which of its namespaces it shares.
+    pub pause: BorrowedFd<'a>,
+    pub shared: u64,
+    pub pids: Pids<'a>,
+    /// Its users, if they are not the host's.
+    pub users: Option<Users<'a>>,
+}
+
+impl Home<'_> {
+    /// The process whose PID namespace is the container's, if there is one before its own.
+    fn companion(&self) -> Option<BorrowedFd<'_>> {
+        match self.pids {
+            Pids::Of(target) => Some(target),
+            Pids::New | Pids::Shims => None,
+        }
+    }
+}
+
+/// The PID namespace of a container.
+#[derive(Clone, Copy)]
+pub enum Pids<'a> {
+    /// A new one.
+    New,
+    /// That of this process.
+    Of(BorrowedFd<'a>),
+    /// The shim's: the machine's.
+    Shims,
+}
+
+/// The builder: joins the sandbox's namespaces, builds the root and enters it, has the process borne, completes what takes the
+/// process's PID namespace, and reports it.
+pub fn container(birth: Birth<'_>, plan: &ContainerPlan, home: &Home<'_>) -> Infallible {
+    let mut also = vec![home.pause];
+    also.extend(home.companion());
+    also.extend(home.users.map(|users| users.namespace));
+    let range = home.users.map(|users| users.range);
+    let user = (host_id(range, plan.process.uid), host_id(range, plan.process.gid));
+    let kernel = match birth.begin(Some(user), &also) {
+        Ok(kernel) => kernel,
+        Err(failure) => birth.fail(None, &setup(failure)),
+    };
+    if let Err(failure) = build(&birth, &kernel, plan, home) {
+        birth.fail(Some(&kernel), &setup(failure));
+    }
+    process::exit(0)
+}
+
+fn build(birth: &Birth<'_>, kernel: &Kernel, plan: &ContainerPlan, home: &Home<'_>) -> Result<(), Failure> {
+    if home.shared != 0 {
+        kernel.setns(home.pause, home.shared, "of pause")?;
+    }
+    kernel.unshare(process::NEWCGROUP)?;
+    adjust_oom_score(kernel, &plan.process);
+    let mut root = Root::build(kernel, plan, home.users)?;
+    root.make_folder(kernel, &clean(&plan.process.cwd))?;
+    let master = match plan.process.terminal {
+        true => {
+            let user = host_id(home.users.map(|users| users.range), plan.process.uid);
+            let (master, slave) = stdio::terminal(kernel, root.fd(), &plan.process, user)?;
+            stdio::console(kernel, root.fd(), slave.as_fd())?;
+            Some(master)
+        }
+        false => None,
+    };
+    kernel.pivot_root(root.fd())?;
+    // Whoever makes a mount namespace of its own of this one, or is to have no right to anything more, must find it complete.
+    let (pid, pidfd) = match home.pids {
+        Pids::New => {
+            let (pid, pidfd) = have_borne(birth, kernel, plan, home)?;
+            finish(kernel, plan, &mut root, Some(pidfd.as_fd()))?;
+            (pid, pidfd)
+        }
+        Pids::Of(_) | Pids::Shims => {
+            finish(kernel, plan, &mut root, home.companion())?;
+            have_borne(birth, kernel, plan, home)?
+        }
+    };
+    kernel.scribe.flush();
+    let given: Vec<BorrowedFd<'_>> = std::iter::once(pidfd.as_fd()).chain(master.as_ref().map(|m| m.as_fd())).collect();
+    let told = io::send(birth.sync.as_fd(), &newborn(pid), &given);
+    told.map(drop).map_err(|e| refused(format!("sendmsg: {e}")))
+}
+
+/// Completes the root, as the PID namespace of `process` has it, or else the shim's.
+fn finish(
+    kernel: &Kernel,
+    plan: &ContainerPlan,
+    root: &mut Root<'_>,
+    process: Option<BorrowedFd<'_>>,
+) -> Result<(), Failure> {
+    root.complete(kernel, process)?;
+    let attrs = [(plan.root.readonly, mount::ATTR_RDONLY), (plan.root.nodev, mount::ATTR_NODEV)];
+    let attrs: u64 = attrs.iter().filter(|(wanted, _)| *wanted).map(|(_, attr)| attr).sum();
+    Ok(kernel.set_attrs(root.fd(), false, attrs, 0, 0)?)
+}
+
+/// Has the entrant bear the process, and hears of it.
+fn have_borne(
+    birth: &Birth<'_>,
+    kernel: &Kernel,
+    plan: &ContainerPlan,
+    home: &Home<'_>,
+) -> Result<(u32, OwnedFd), Failure> {
+    let pair = || -> Result<(OwnedFd, OwnedFd), std::io::Error> {
+        let (ours, theirs) = io::message_pair()?;
+        io::tell_senders(ours.as_fd())?;
+        Ok((ours, theirs))
+    };
+    let (ours, theirs) = kernel.op("socketpair", |a| a, pair)?;
+    kernel.scribe.flush();
+    let life = || entrant(birth, plan, home, theirs.as_fd());
+    let (entrant, _pidfd) = kernel.clone3(process::PARENT, None, "entrant", life)?;
+    drop(theirs);
+    hear(ours.as_fd(), entrant).map_err(|e| refused(format!("the container's first process was not born: {e}")))
+}
+
+/// Waits for what the entrant says, and for nobody else.
+fn hear(socket: BorrowedFd<'_>, entrant: u32) -> Result<(u32, OwnedFd), std::io::Error> {
+    loop {
+        io::poll(&mut [io::PollFd::new(socket, libc::POLLIN)], -1)?;
+        let (mut bytes, mut fds) = ([0u8; 8], Vec::new());
+        match io::receive_from(socket, &mut bytes, &mut fds) {
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(e) => return Err(e),
+            // It has failed, and has said so to the shim; or it was killed.
+            Ok((0, _)) => process::exit(1),
+            Ok((5, sender)) if sender == entrant && bytes[0] == BORN && fds.len() == 1 => {
+                let pid = u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
+                return Ok((pid, fds.remove(0)));
+            }
+            Ok(_) => {}
+        }
+    }
+}
+
+/// The entrant: has the process borne, by itself if it is alone in its PID namespace.
+fn entrant(birth: &Birth<'_>, plan: &ContainerPlan, home: &Home<'_>, report: BorrowedFd<'_>) -> Infallible {
+    let mut also = vec![report];
+    also.extend(home.companion());
+    also.extend(home.users.map(|users| users.namespace));
+    let mut kernel = match birth.keep(&also) {
+        Ok(kernel) => kernel,
+        Err(failure) => birth.fail(None, &setup(failure)),
+    };
+    if let Err(failure) = enter(birth, &mut kernel, plan, home, report) {
+        birth.fail(Some(&kernel), &setup(failure));
+    }
+    process::exit(0)
+}
+
+fn enter(
+    birth: &Birth<'_>,
+    kernel: &mut Kernel,
+    plan: &ContainerPlan,
+    home: &Home<'_>,
+    report: BorrowedFd<'_>,
+) -> Result<(), Failure> {
+    let plan = &plan.process;
+    identity::limit(kernel, plan)?;
+    let mounts = match (home.users, home.pids) {
+        (Some(_), Pids::New) => Mounts::Own,
+        _ => Mounts::Entered,
+    };
+    // First: so the user namespace owns what is made now.
+    if let Some(users) = home.users {
+        users.enter(kernel)?;
+        if mounts == Mounts::Entered {
+            kernel.unshare(process::NEWNS | process::NEWCGROUP)?;
+        }
+    }
+    let (pid, pidfd) = match home.pids {
+        Pids::New => {
+            // Now: the capabilities for it are given up before the birth.
+            kernel.unshare(process::NEWPID)?;
+            let entered = match identity::enter_folder(kernel, &plan.cwd) {
+                Err(e @ NotEntered::Outside) => return Err(e.into()),
+                // It may be on what is mounted later: the process tries again, and says why it cannot.
+                entered => entered.is_ok(),
+            };
+            identity::take(kernel, plan, mounts)?;
+            birth.hush(kernel);
+            *kernel = birth.keep(&[report])?;
+            birth.bear_alone(kernel, plan, entered, mounts)?
+        }
+        Pids::Of(_) | Pids::Shims => birth.bear_among_others(kernel, plan, home.companion(), &[report])?,
+    };
+    kernel.scribe.flush();
+    let told = io::send(report, &newborn(pid), &[pidfd.as_fd()]);
+    told.map(drop).map_err(|e| refused(format!("sendmsg: {e}")))
+}

@@ -1,0 +1,100 @@
+//! Who a process is and what it may: limits, user, capabilities, filters; and the folder that it works in.
+
+use std::io::Error as IoError;
+use std::path::Path;
+
+use super::process::Mounts;
+use super::refused;
+use crate::plan::{Failure, ProcessPlan};
+use crate::sys::credentials::CapSets;
+use crate::sys::{Kernel, SysError, own};
+
+/// CAP_SYS_ADMIN, without which (or no_new_privs) no filter can be loaded, and no mount namespace made.
+const SYS_ADMIN: u64 = 1 << 21;
+
+/// Takes a process's limits: with the host's rights, which raising one needs.
+pub fn limit(kernel: &Kernel, plan: &ProcessPlan) -> Result<(), Failure> {
+    for &(resource, soft, hard) in &plan.rlimits {
+        kernel.set_rlimit(resource, soft, hard)?;
+    }
+    Ok(())
+}
+
+/// Takes a process's user, and gives up every capability that it is not to have, but for what it must still do: loading its filters,
+/// and making its mount namespace.
+pub fn take(kernel: &Kernel, plan: &ProcessPlan, mounts: Mounts) -> Result<(), Failure> {
+    own::umask(plan.umask.unwrap_or(0o022));
+    kernel.bound_capabilities(plan.caps.bounding)?;
+    kernel.set_user(plan.uid, plan.gid, &plan.groups)?;
+    let loads = !plan.no_new_privs && !plan.seccomp.is_empty();
+    let load = if loads || mounts == Mounts::Own { SYS_ADMIN } else { 0 };
+    let (effective, permitted) = (plan.caps.effective | load, plan.caps.permitted | load);
+    kernel.set_capabilities(&CapSets { effective, permitted, ambient: 0, ..plan.caps })?;
+    own::close_to_inspection().map_err(|e| refused(format!("prctl(PR_SET_DUMPABLE): {e}")))
+}
+
+/// The last step before execve, or before a birth among others: the filters, and exactly the capabilities of the plan.
+pub fn confine(kernel: &Kernel, plan: &ProcessPlan, programs: &[Vec<u8>]) -> Result<(), Failure> {
+    let load = || {
+        let mut all = programs.iter().zip(&plan.seccomp);
+        all.try_for_each(|(program, flags)| kernel.seccomp(program, *flags))
+    };
+    // Without no_new_privs a filter takes CAP_SYS_ADMIN to load: so it comes first, and must allow what follows.
+    if !plan.no_new_privs {
+        load()?;
+        return Ok(kernel.set_capabilities(&plan.caps)?);
+    }
+    kernel.set_capabilities(&plan.caps)?;
+    kernel.no_new_privs()?;
+    Ok(load()?)
+}
+
+/// Goes to the working directory, and proves that it is one of the container's.
+pub fn enter_folder(kernel: &Kernel, folder: &Path) -> Result<(), NotEntered> {
+    let entered = kernel.op("chdir", |a| a.path(folder), || std::env::set_current_dir(folder));
+    entered.map_err(|error| NotEntered::Failed(worded(folder, &error), error.errno()))?;
+    match own::working_directory() {
+        Ok(path) if path.first() == Some(&b'/') => Ok(()),
+        // Like runc since CVE-2024-21626.
+        _ => Err(NotEntered::Outside),
+    }
+}
+
+/// Why a working directory cannot be had.
+#[derive(Debug)]
+pub enum NotEntered {
+    /// Why, and the errno.
+    Failed(String, i32),
+    /// It is not below the container's root.
+    Outside,
+}
+
+impl NotEntered {
+    /// Is it this process alone that may not?
+    pub fn is_denied(&self) -> bool {
+        matches!(self, NotEntered::Failed(_, libc::EACCES | libc::EPERM))
+    }
+}
+
+impl From<NotEntered> for Failure {
+    fn from(e: NotEntered) -> Failure {
+        match e {
+            NotEntered::Failed(why, _) => refused(why),
+            NotEntered::Outside => refused(
+                "current working directory is outside of container mount namespace root -- possible container breakout detected",
+            ),
+        }
+    }
+}
+
+/// runc's words.
+fn worded(folder: &Path, error: &SysError) -> String {
+    let why = match error.errno() {
+        libc::ENOENT => "no such file or directory".to_owned(),
+        libc::ENOTDIR => "not a directory".to_owned(),
+        libc::EACCES => "permission denied".to_owned(),
+        libc::ELOOP => "too many levels of symbolic links".to_owned(),
+        other => IoError::from_raw_os_error(other).to_string(),
+    };
+    format!("chdir to cwd ({folder:?}) set in config.json failed: {why}")
+}

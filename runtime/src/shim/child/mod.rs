@@ -1,0 +1,186 @@
+//! What children of the shim do between clone3 and execve, and what each of them may still hold.
+//!
+//! A container may be able to trace what it can see. So whatever has rights or descriptors of the host stays out of containers'
+//! PID namespaces, and what is born inside of one has given up everything before:
+//!
+//! ```text
+//! shim ── clone3 ──▶ builder              shim ── clone3 ──▶ entrant                   shim ── clone3 ──▶ pause
+//!                      │ clone3(PARENT)                         │ clone3(PARENT, FILES)
+//!                      └▶ entrant                               └▶ bearer
+//!                           │ clone3(PARENT)                         │ clone(PARENT)
+//!                           └▶ process ── execve                     └▶ process ── execve
+//!  a container that is alone in its PID namespace   an exec; likewise the entrant of a          the sandbox
+//!                                                   container that is not alone there
+//! ```
+//!
+//! | who | PID namespace | user and capabilities | mounts, root | descriptors |
+//! |---|---|---|---|---|
+//! | builder ([`container`]) | the shim's | the shim's | a copy of the host's; from `pivot_root` on the container's | 0-2, sync, filters, pidfds of `pause` and the container to join; what it opens itself: the root, binds, masks |
+//! | entrant ([`exec`], [`container`]) | the shim's | the shim's; the process's ([`identity`]) before it bears one that is alone | the container's | 0-2, sync, filters, the pidfd to join by, an exec's terminal's master |
+//! | bearer ([`process`]) | the shim's; its children's is the container's | the shim's, then exactly the process's, filters and no_new_privs included | the container's | the entrant's own table: first as that has it, at the birth 0-2, sync, and the master or the way to the builder |
+//! | process among others | the container's | its own, filters and no_new_privs included | the container's | what the bearer has, of which it keeps 0-2 and sync |
+//! | process that is alone | the container's | its own; CAP_SYS_ADMIN too until its filters are loaded, without no_new_privs | the container's | 0-2, sync, filters |
+//! | helper ([`procfs`]), before Linux 6.17 | the container's | CAP_SYS_ADMIN, and a filter that allows two system calls: fsopen(2), and sendmsg(2) to the builder | the container's | 0-2, the way to the builder |
+//! | pause ([`sandbox`]) | its own, or the shim's | the shim's, then nobody's and none | the host's, then an empty one, if containers can see it | 0-2, sync, its program, the node's network namespace until it has joined it |
+//!
+//! With users of its own ([`users`]) a sandbox has a user namespace, in which all this is the same but:
+//!
+//! | who | user namespace and capabilities | mounts, and whose they are |
+//! |---|---|---|
+//! | pause | the sandbox's, from its birth: its root until it is nobody, after the shim has mapped who that is. It owns the network, IPC, UTS and PID namespaces that are born with it | as above, its own user namespace's |
+//! | builder | the shim's, with all rights: only it can show the host's layers and binds through the mapping. From the first thing that it makes on, its files are the mapped root's ([`Kernel::make_files_as`]), and all that is mounted is the host's | the host's user namespace's |
+//! | entrant | the sandbox's, as its root, before anything else that it does but raising limits: nothing over the host is left | as for the process |
+//! | process | the sandbox's; what it may there is the plan's | a copy of the builder's that the sandbox's user namespace owns: by that all mounts, masks too, are locked |
+//!
+//! That copy must be made when the root is complete. In a PID namespace that is there already (the sandbox's, another container's) it
+//! is, and the entrant makes the copy before the birth. In one of its own the process makes the copy itself, when it is told to go on
+//! ([`process::Mounts::Own`]): until then it has CAP_SYS_ADMIN in the sandbox's user namespace, and nobody is there who could see it.
+//!
+//! Among others (an exec or a probe, a container of a Pod that shares its PID namespace, one with the host's, one that joins another's)
+//! somebody may have CAP_SYS_PTRACE, whom nothing keeps from tracing a process and doing by it what that may. So all is done before the
+//! birth: the root is complete, the working directory entered, the program found, the filters loaded. Those must allow clone(2), and
+//! then read(2) and execve(2); RuntimeDefault answers clone3(2) with ENOSYS. A container's first process in a PID namespace of its own has nobody beside it who could
+//! trace it: until it executes only the builder and the shim know it. It loads its filters last, and they need not allow anything
+//! but execve(2), and without no_new_privs capset(2) and prctl(2).
+//!
+//! No birth lasts for ever ([`crate::BIRTH`]): a container can stop who is born beside it. The shim kills it then, and says so.
+//!
+//! The first act of each is [`Birth::begin`]: every descriptor that is not listed is closed, by allow-list, before a path of a
+//! container is resolved. *sync* is a socket to the shim, which takes what comes over it for hostile ([`super::container::listen`]);
+//! *filters* are sealed memfds; 0-2 are the process's own streams, or a null device that nobody else has. No journal is open: records
+//! go over *sync* too. All are closed to inspection (PR_SET_DUMPABLE) until they execute; that keeps out everybody but who has
+//! CAP_SYS_PTRACE over the machine's own user namespace. What such a container reads in the memory of a *process* is a copy of
+//! the shim's: the plans of its own Pod's containers, their environments as long as they have not started, and nothing of other Pods.
+//!
+//! What goes over *sync*: [`BORN`], from the builder (or an exec's entrant) alone, with the process's pidfd and its terminal's master;
+//! [`FAILED`] with a [`Failure`]; batches of the journal. The process waits for one byte, and either the socket closes by itself
+//! (execve succeeded: it is close-on-exec) or a failure comes.
+
+pub mod container;
+pub mod exec;
+mod executable;
+mod identity;
+mod process;
+mod procfs;
+mod root;
+pub mod sandbox;
+mod stdio;
+pub mod users;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use podwright_journal::{Role, Scribe};
+
+use crate::StartFailure;
+use crate::plan::{Failure, FailureKind, ProcessPlan};
+use crate::sys::{Kernel, SysResult, io, own};
+
+pub use sandbox::PAUSE;
+pub use stdio::private_null;
+
+pub const BORN: u8 = b'b';
+pub const FAILED: u8 = b'f';
+/// The first byte of a batch of the journal.
+pub const RECORDS: u8 = b'p';
+/// What the shim says to a process that may go on.
+pub const GO: &[u8] = b"g";
+
+/// Everything that a child takes with it.
+pub struct Birth<'a> {
+    pub scribe: Scribe,
+    pub sync: OwnedFd,
+    /// stdin, stdout, stderr; without a terminal. A missing one is `null`.
+    pub stdio: [Option<OwnedFd>; 3],
+    pub null: BorrowedFd<'a>,
+    pub seccomp: &'a [OwnedFd],
+}
+
+impl Birth<'_> {
+    /// The first act of every child: 0, 1 and 2 are its streams, and all else is closed but what every child has and `also`.
+    fn begin(&self, streams_of: Option<(u32, u32)>, also: &[BorrowedFd<'_>]) -> Result<Kernel, Failure> {
+        own::become_child();
+        own::umask(0);
+        let placed = self.place_streams(streams_of);
+        let kernel = self.keep(also)?;
+        placed.map_err(|e| Failure::new(FailureKind::Kernel, format!("dup2(0, 1, 2): {e}")))?;
+        Ok(kernel)
+    }
+
+    /// Closes all but what every child has and `also`. What records from now on is of this process alone.
+    fn keep(&self, also: &[BorrowedFd<'_>]) -> Result<Kernel, Failure> {
+        let filters = self.seccomp.iter().map(|fd| fd.as_fd());
+        self.keep_without_filters(&also.iter().copied().chain(filters).collect::<Vec<_>>())
+    }
+
+    /// [`Birth::keep`] for who has loaded the filters, or is about to.
+    fn keep_without_filters(&self, also: &[BorrowedFd<'_>]) -> Result<Kernel, Failure> {
+        let closed = || -> Result<(), std::io::Error> {
+            own::close_to_inspection()?;
+            let mut kept: Vec<BorrowedFd<'_>> = also.to_vec();
+            kept.push(self.sync.as_fd());
+            own::keep_only(&kept)
+        };
+        closed().map_err(|e| Failure::new(FailureKind::Kernel, format!("closing descriptors: {e}")))?;
+        // A limit may leave no room for one more: then nothing is recorded.
+        let scribe = match self.sync.try_clone() {
+            Ok(channel) => self.scribe.for_child_over(Role::Init, channel),
+            Err(_) => Scribe::none(),
+        };
+        Ok(Kernel { scribe })
+    }
+
+    /// Records nothing from now on: all that keeps other descriptors than these comes next.
+    fn hush(&self, kernel: &mut Kernel) {
+        kernel.scribe.flush();
+        // Its channel is closed by its owner alone: the number may be another's afterwards.
+        *kernel = Kernel { scribe: Scribe::none() };
+    }
+
+    /// Reports why it could not be done, and ends.
+    fn fail(&self, kernel: Option<&Kernel>, failure: &Failure) -> ! {
+        self.report(kernel, failure);
+        crate::sys::process::exit(1)
+    }
+
+    fn report(&self, kernel: Option<&Kernel>, failure: &Failure) {
+        // First: whoever learns of it may ask how it came.
+        if let Some(kernel) = kernel {
+            kernel.scribe.flush();
+        }
+        let mut message = vec![FAILED];
+        let _ = serde_json::to_writer(&mut message, failure);
+        let _ = io::send(self.sync.as_fd(), &message, &[]);
+    }
+}
+
+/// What a child reports of the process that it has borne.
+fn newborn(pid: u32) -> [u8; 5] {
+    let [a, b, c, d] = pid.to_le_bytes();
+    [BORN, a, b, c, d]
+}
+
+fn setup(failure: impl Into<Failure>) -> Failure {
+    let failure = failure.into();
+    if let FailureKind::Start(_) = failure.kind {
+        return failure;
+    }
+    let message = format!("unable to start container process: error during container init: {}", failure.message);
+    Failure::new(FailureKind::Start(StartFailure::Setup), message)
+}
+
+fn refused(why: impl std::fmt::Display) -> Failure {
+    Failure::new(FailureKind::Kernel, why)
+}
+
+/// Lowering it needs a privilege that an agent in a container may lack; then the journal has the refusal. Done before anything of
+/// a container is mounted where it is written.
+fn adjust_oom_score(kernel: &Kernel, plan: &ProcessPlan) {
+    let score = plan.oom_score_adj.unwrap_or(0);
+    let _ = kernel.write_proc(Path::new("self/oom_score_adj"), &score.to_string());
+}
+
+/// The root of the calling process, as a place alone.
+fn own_root(kernel: &Kernel) -> SysResult<OwnedFd> {
+    kernel.open_path(Path::new("/"))
+}

@@ -1,0 +1,194 @@
+//! The process itself, from its birth inside a container to its execve.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use podwright_journal::Clock;
+
+use super::executable::{self, Program};
+use super::identity::{self, NotEntered};
+use super::{Birth, refused, setup};
+use crate::plan::{Failure, ProcessPlan};
+use crate::sys::birth::{self, Born};
+use crate::sys::credentials::read_program;
+use crate::sys::{Kernel, io, own, process};
+
+/// Whose the mount namespace is that a process is born in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mounts {
+    /// That which it shall have.
+    Entered,
+    /// The host's still, because its own PID namespace had to be there before its root was complete. It makes one of its own, which
+    /// its user namespace owns, before anything else: by then all that is mounted is locked.
+    Own,
+}
+
+impl Birth<'_> {
+    /// Bears the process beside the caller, which has taken its user, in a PID namespace of its own: nobody is there yet who could
+    /// see it, so its last rights go when it is told to go on. Its number and pidfd. `entered`: whether the caller is in its working
+    /// directory already.
+    pub(super) fn bear_alone(
+        &self,
+        kernel: &Kernel,
+        plan: &ProcessPlan,
+        entered: bool,
+        mounts: Mounts,
+    ) -> Result<(u32, OwnedFd), Failure> {
+        // What waits here must not be written by both.
+        kernel.scribe.flush();
+        let life = || {
+            let kernel = match self.keep(&[]) {
+                Ok(kernel) => kernel,
+                Err(failure) => self.fail(None, &setup(failure)),
+            };
+            self.await_start();
+            let failure = match prepare(&kernel, plan, entered, mounts, self.seccomp) {
+                Ok(program) => execute(&kernel, plan, program),
+                Err(failure) => failure,
+            };
+            self.fail(Some(&kernel), &setup(failure))
+        };
+        Ok(kernel.clone3(process::PARENT, None, &plan.args[0], life)?)
+    }
+
+    /// Bears the process beside the caller in the PID namespace of `pids` (the shim's, if that is none), where others may trace it:
+    /// so it has no more, from its first moment on, than it shall have. Whoever joins that namespace has no way back, and who has
+    /// loaded the filters may not be able to say a word: so that is a process between. The caller keeps `kept`.
+    pub(super) fn bear_among_others(
+        &self,
+        kernel: &mut Kernel,
+        plan: &ProcessPlan,
+        pids: Option<BorrowedFd<'_>>,
+        kept: &[BorrowedFd<'_>],
+    ) -> Result<(u32, OwnedFd), Failure> {
+        let begun = Clock::read();
+        self.hush(kernel);
+        let born = birth::bear_by_another(
+            || self.confine(plan, pids, kept),
+            |program| {
+                // What a filter keeps from being closed goes at execve.
+                let kernel =
+                    self.keep_without_filters(&[]).unwrap_or_else(|_| Kernel::new(&podwright_journal::Scribe::none()));
+                self.await_start();
+                let failure = match enter_session(&kernel, plan).and(program) {
+                    Ok(program) => execute(&kernel, plan, program),
+                    Err(failure) => failure,
+                };
+                self.fail(Some(&kernel), &setup(failure))
+            },
+        );
+        let born = born.map_err(|e| refused(format!("clone3: {e}")))?;
+        let mut kept = kept.to_vec();
+        if let Born::Process(_, pidfd) = &born {
+            kept.push(pidfd.as_fd());
+        }
+        *kernel = self.keep_without_filters(&kept)?;
+        let profile = if self.seccomp.is_empty() { "" } else { NEEDED };
+        match born {
+            Born::Process(pid, pidfd) => {
+                kernel.scribe.record(begun, "clone", &plan.args[0], None);
+                Ok((pid, pidfd))
+            }
+            Born::Refused(e) => Err(refused(format!("clone: {e}{profile}"))),
+            Born::Lost => Err(refused(format!("killed before it was born{profile}"))),
+            Born::Failed => process::exit(1),
+        }
+    }
+
+    /// The process between: becomes what the process shall be, but for its PID namespace, which only who it bears is in.
+    fn confine(&self, plan: &ProcessPlan, pids: Option<BorrowedFd<'_>>, kept: &[BorrowedFd<'_>]) -> Option<Program> {
+        let also: Vec<BorrowedFd<'_>> = kept.iter().copied().chain(pids).collect();
+        let mut kernel = match self.keep(&also) {
+            Ok(kernel) => kernel,
+            Err(failure) => {
+                self.report(None, &setup(failure));
+                return None;
+            }
+        };
+        let become_it = |kernel: &mut Kernel| -> Result<Program, Failure> {
+            if let Some(pids) = pids {
+                kernel.setns(pids, process::NEWPID, "for the process")?;
+            }
+            let entered = match identity::enter_folder(kernel, &plan.cwd) {
+                Err(e) if e.is_denied() => false,
+                entered => entered.map(|()| true)?,
+            };
+            identity::take(kernel, plan, Mounts::Entered)?;
+            enter_folder(kernel, plan, entered)?;
+            let filters = read_programs(self.seccomp)?;
+            self.hush(kernel);
+            *kernel = self.keep_without_filters(kept)?;
+            own::close_on_exec_from(3).map_err(|e| refused(format!("close_range: {e}")))?;
+            let program = executable::program(plan);
+            identity::confine(kernel, plan, &filters)?;
+            kernel.scribe.flush();
+            Ok(program)
+        };
+        match become_it(&mut kernel) {
+            Ok(program) => Some(program),
+            Err(failure) => {
+                self.report(Some(&kernel), &setup(failure));
+                None
+            }
+        }
+    }
+
+    fn await_start(&self) {
+        // The shim died, or gave up: nobody will ever start us.
+        if !io::await_byte(self.sync.as_fd()) {
+            process::exit(1);
+        }
+    }
+}
+
+/// What an administrator has to know whose profile is too narrow.
+const NEEDED: &str = ": a seccomp profile must allow clone(2), read(2) and execve(2), and without no_new_privs capset(2) and prctl(2) too";
+
+/// All that is between the start of a process that was born alone and its execve.
+fn prepare(kernel: &Kernel, plan: &ProcessPlan, entered: bool, mounts: Mounts, filters: &[OwnedFd]) -> Program {
+    if mounts == Mounts::Own {
+        kernel.unshare(process::NEWNS | process::NEWCGROUP)?;
+    }
+    enter_session(kernel, plan)?;
+    enter_folder(kernel, plan, entered)?;
+    own::close_on_exec_from(3).map_err(|e| refused(format!("close_range: {e}")))?;
+    // Before the filters: they need not allow what it takes.
+    let program = executable::program(plan);
+    identity::confine(kernel, plan, &read_programs(filters)?)?;
+    program
+}
+
+/// Returns only with the failure.
+fn execute(kernel: &Kernel, plan: &ProcessPlan, (path, env): (std::path::PathBuf, Vec<String>)) -> Failure {
+    let error = kernel.execve(&path, &plan.args, &env);
+    executable::failure(&plan.args[0], &error)
+}
+
+/// Takes the terminal that is its stdin, as the leader of a session of its own.
+fn enter_session(kernel: &Kernel, plan: &ProcessPlan) -> Result<(), Failure> {
+    own::new_session();
+    if plan.terminal {
+        kernel.control_tty(std::io::stdin().as_fd())?;
+    }
+    Ok(())
+}
+
+/// Goes to the working directory with the process's own rights. `entered`: root is there already.
+fn enter_folder(kernel: &Kernel, plan: &ProcessPlan, entered: bool) -> Result<(), Failure> {
+    match identity::enter_folder(kernel, &plan.cwd) {
+        // A folder of root's may be anybody's working directory.
+        Err(e) if e.is_denied() && entered => prove_inside(),
+        entered => Ok(entered?),
+    }
+}
+
+fn prove_inside() -> Result<(), Failure> {
+    match own::working_directory() {
+        Ok(path) if path.first() == Some(&b'/') => Ok(()),
+        _ => Err(NotEntered::Outside.into()),
+    }
+}
+
+fn read_programs(filters: &[OwnedFd]) -> Result<Vec<Vec<u8>>, Failure> {
+    let programs = filters.iter().map(|filter| read_program(filter.as_fd()));
+    programs.collect::<Result<_, _>>().map_err(|e| refused(format!("a seccomp filter: {e}")))
+}

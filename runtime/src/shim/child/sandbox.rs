@@ -1,0 +1,93 @@
+//! The life of `pause` until it is executed: its namespaces are new already.
+
+use std::convert::Infallible;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use super::Birth;
+use crate::plan::{Failure, FailureKind, SandboxPlan};
+use crate::sys::credentials::{CapSets, allow_only};
+use crate::sys::{Kernel, SysResult, io, mount, own, process};
+
+/// The pause program, built by build.rs.
+pub const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
+/// Who `pause` is: upstream's pause image runs as this too. A container can be the same user: what keeps it out is that `pause` is closed
+/// to inspection, as nobody may read its file.
+const PAUSE_USER: u32 = 65535;
+
+pub fn sandbox(birth: Birth<'_>, plan: &SandboxPlan, net: Option<OwnedFd>, pause: &OwnedFd) -> Infallible {
+    let mut also = vec![pause.as_fd()];
+    also.extend(net.as_ref().map(|net| net.as_fd()));
+    let kernel = match birth.begin(None, &also) {
+        Ok(kernel) => kernel,
+        Err(failure) => birth.fail(None, &failure),
+    };
+    // Whoever has the rights for it says who our users are.
+    if plan.users.is_some() && !io::await_byte(birth.sync.as_fd()) {
+        process::exit(1);
+    }
+    own::new_session();
+    let failure = match prepare(&kernel, plan, net) {
+        Ok(()) => {
+            let error = kernel.execve_fd(
+                pause.as_fd(),
+                "pause",
+                &allow_only(&CALLS, (libc::SYS_prctl, libc::PR_SET_NAME as u64)),
+            );
+            Failure::new(FailureKind::Kernel, format!("execveat(pause): {error}"))
+        }
+        Err(e) => e.into(),
+    };
+    birth.fail(Some(&kernel), &failure)
+}
+
+fn prepare(kernel: &Kernel, plan: &SandboxPlan, net: Option<OwnedFd>) -> SysResult<()> {
+    if plan.users.is_some() {
+        kernel.set_user(0, 0, &[])?;
+    }
+    if let Some(net) = net {
+        kernel.setns(net.as_fd(), process::NEWNET, "of the node")?;
+    }
+    if plan.new_net {
+        kernel.loopback_up()?;
+    }
+    if !plan.hostname.is_empty() {
+        kernel.sethostname(&plan.hostname)?;
+    }
+    for (file, value) in &plan.sysctls {
+        kernel.write_proc(Path::new(file), value)?;
+    }
+    // Its /proc/PID/root is within reach of the containers if they share its PID namespace or are in the host's: leave it nothing there.
+    empty_root(kernel)?;
+    kernel.bound_capabilities(0)?;
+    // The last one, where there are fewer users.
+    let user = plan.users.map_or(PAUSE_USER, |users| PAUSE_USER.min(users.size.saturating_sub(1)));
+    kernel.set_user(user, user, &[])?;
+    kernel.set_capabilities(&CapSets::default())?;
+    kernel.no_new_privs()
+}
+
+/// What is left to do: to become `pause`, all that `pause` does, and to say so if there is none. Who gets hold of it gets nothing that
+/// a container is refused.
+const CALLS: [libc::c_long; 9] = [
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_restart_syscall,
+    libc::SYS_wait4,
+    libc::SYS_execveat,
+    libc::SYS_exit_group,
+    // If it cannot be executed.
+    libc::SYS_clock_gettime,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+];
+
+/// A `/` that is one empty read-only tmpfs, in a mount namespace of its own.
+fn empty_root(kernel: &Kernel) -> SysResult<()> {
+    kernel.unshare(process::NEWNS)?;
+    kernel.propagate_root(mount::PRIVATE)?;
+    let attrs = mount::ATTR_RDONLY | mount::ATTR_NODEV | mount::ATTR_NOSUID | mount::ATTR_NOEXEC;
+    let root = kernel.new_fs("tmpfs", &[("size", Some("4k"))], attrs)?;
+    kernel.attach_at(root.as_fd(), Path::new("/proc"))?;
+    kernel.pivot_root(root.as_fd())
+}

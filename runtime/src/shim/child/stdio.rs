@@ -1,0 +1,102 @@
+//! A process's streams: pipes and null devices from outside, or a terminal of the container's own devpts.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags, makedev};
+
+use super::{Birth, refused};
+use crate::plan::{Failure, ProcessPlan};
+use crate::sys::fs::{Node, is_device, is_pty};
+use crate::sys::{self, Kernel, SysResult, io};
+
+/// 1:3, by mem(4).
+pub const NULL: (u32, u32) = (1, 3);
+
+impl Birth<'_> {
+    /// Puts stdin, stdout and stderr in place, as the files of this user. There is no number that keeps what it was.
+    pub(super) fn place_streams(&self, user: Option<(u32, u32)>) -> Result<(), std::io::Error> {
+        for (number, stream) in (0..).zip(&self.stdio) {
+            let stream = stream.as_ref().map_or(self.null, |fd| fd.as_fd());
+            // /dev/stdout is reopened by programs that run as somebody else.
+            if let Some((uid, gid)) = user {
+                own(stream, uid, Some(gid));
+            }
+            io::dup_to(stream, number)?;
+        }
+        Ok(())
+    }
+}
+
+/// A null device that is nobody else's: who has it as a stream may change its mode, and changes nobody's `/dev/null` by that.
+pub fn private_null(kernel: &Kernel) -> Result<OwnedFd, std::io::Error> {
+    let made = || -> Result<OwnedFd, std::io::Error> {
+        let tmpfs = null_tmpfs(kernel).map_err(|e| e.source)?;
+        Ok(rustix::fs::openat(&tmpfs, "null", OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
+    };
+    // A shim in a container may be kept from making devices: then it is the machine's.
+    let null = match made() {
+        Ok(null) => null,
+        Err(_) => std::fs::File::options().read(true).write(true).open("/dev/null")?.into(),
+    };
+    match is_device(null.as_fd(), NULL.0, NULL.1) {
+        true => Ok(null),
+        false => Err(std::io::Error::other("/dev/null is not the null device")),
+    }
+}
+
+/// A detached tmpfs with a null device in it, and nothing else.
+pub fn null_tmpfs(kernel: &Kernel) -> SysResult<OwnedFd> {
+    let tmpfs = kernel.new_fs("tmpfs", &[("mode", Some("755")), ("size", Some("4k"))], 0)?;
+    let (kind, dev) = (FileType::CharacterDevice, makedev(NULL.0, NULL.1));
+    kernel.mknod_in(tmpfs.as_fd(), &[Node { name: "null", kind, mode: 0o666, dev, owner: (0, 0) }])?;
+    Ok(tmpfs)
+}
+
+/// Makes a terminal of the devpts in this root, puts its slave in place of all streams, and gives its (master, slave).
+pub fn terminal(
+    kernel: &Kernel,
+    root: BorrowedFd<'_>,
+    plan: &ProcessPlan,
+    user: u32,
+) -> Result<(OwnedFd, OwnedFd), Failure> {
+    let (master, slave) = kernel.open_pty(root)?;
+    if let Some(size) = plan.size {
+        let _ = sys::tty::resize(slave.as_fd(), size);
+    }
+    own(slave.as_fd(), user, None);
+    let put = || (0..3).try_for_each(|n| io::dup_to(slave.as_fd(), n));
+    kernel.op("dup2", |a| a.text("the pty to 0, 1, 2"), put)?;
+    Ok((master, slave))
+}
+
+/// Mounts a terminal as a container's console: onto a file there, and through no symlink.
+pub fn console(kernel: &Kernel, root: BorrowedFd<'_>, slave: BorrowedFd<'_>) -> Result<(), Failure> {
+    let console = Path::new("/dev/console");
+    let target = match kernel.find_plain(root, console)? {
+        Some(target) => target,
+        None => kernel.make_inside(root, console, false)?,
+    };
+    let kind = rustix::fs::fstat(&target).map(|s| FileType::from_raw_mode(s.st_mode)).ok();
+    if !matches!(kind, Some(FileType::RegularFile | FileType::CharacterDevice)) {
+        return Err(refused("/dev/console is neither a file nor a terminal"));
+    }
+    let tree = kernel.clone_tree_of(slave, Path::new("the pty"), false)?;
+    if !is_pty(tree.as_fd()) {
+        return Err(refused("the console is no pty"));
+    }
+    Ok(kernel.attach(tree.as_fd(), target.as_fd(), console)?)
+}
+
+/// Gives a pipe or terminal to the container's user. A null device stays who it is.
+fn own(fd: BorrowedFd<'_>, uid: u32, gid: Option<u32>) {
+    use rustix::fs::{Gid, Uid, fchown, fstat};
+    let pipe_or_pty = fstat(fd).is_ok_and(|s| match FileType::from_raw_mode(s.st_mode) {
+        FileType::Fifo | FileType::Socket => true,
+        FileType::CharacterDevice => (136..=143).contains(&rustix::fs::major(s.st_rdev)),
+        _ => false,
+    });
+    if pipe_or_pty && uid != 0 {
+        let _ = fchown(fd, Some(Uid::from_raw(uid)), gid.map(Gid::from_raw));
+    }
+}

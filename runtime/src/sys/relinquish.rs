@@ -1,0 +1,178 @@
+//! How a process of ours gives up, for good, what it does not need: user, capabilities, files, system calls, its parent's keys.
+//! Not recorded: nothing of a Pod is made here.
+//!
+//! Each is for all threads that begin later, so it is done before there are any.
+
+use std::collections::BTreeMap;
+use std::io::Error as IoError;
+use std::path::PathBuf;
+
+use landlock::{
+    ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, path_beneath_rules,
+};
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+#[cfg(target_arch = "x86_64")]
+use seccompiler::sock_filter;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+};
+
+use super::checked;
+
+/// The x32 ABI calls by the numbers of x86-64 with this bit, and by some of its own. No other call has a number as high.
+#[cfg(target_arch = "x86_64")]
+const X32: u32 = 0x4000_0000;
+
+const KEYCTL_GET_KEYRING_ID: libc::c_long = 0;
+const KEYCTL_JOIN_SESSION_KEYRING: libc::c_long = 1;
+const KEY_SPEC_SESSION_KEYRING: libc::c_long = -3;
+
+const PR_SET_MDWE: i32 = 65;
+const MDWE_REFUSE_EXEC_GAIN: libc::c_ulong = 1;
+const MDWE_NO_INHERIT: libc::c_ulong = 2;
+
+/// Becomes another user, without the groups of the old one. Needs root (setresuid(2)).
+pub fn become_user(uid: u32, gid: u32) -> Result<(), IoError> {
+    setgroups(&[])?;
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    setresgid(gid, gid, gid)?;
+    setresuid(uid, uid, uid)?;
+    Ok(())
+}
+
+/// Gives up the capabilities that a program to be executed could have (capabilities(7)). It needs one itself, so it comes before
+/// [`become_user`]; who does not have that one keeps the set, and has no_new_privs instead.
+pub fn drop_bounding_set() -> Result<(), IoError> {
+    let failed = |why: caps::errors::CapsError| IoError::other(why.to_string());
+    if caps::has_cap(None, caps::CapSet::Effective, caps::Capability::CAP_SETPCAP).map_err(failed)? {
+        caps::clear(None, caps::CapSet::Bounding).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Gives up all capabilities of this thread.
+pub fn drop_capabilities() -> Result<(), IoError> {
+    let failed = |why: caps::errors::CapsError| IoError::other(why.to_string());
+    let ambient = caps::clear(None, caps::CapSet::Ambient).map_err(failed);
+    let inheritable = caps::clear(None, caps::CapSet::Inheritable).map_err(failed);
+    caps::clear(None, caps::CapSet::Effective).map_err(failed)?;
+    caps::clear(None, caps::CapSet::Permitted).map_err(failed)?;
+    ambient.and(inheritable)
+}
+
+/// Nothing that is executed gains rights, and nobody of the same user may look into the process (prctl(2)).
+pub fn close_to_others() -> Result<(), IoError> {
+    // SAFETY: plain values.
+    unsafe {
+        checked(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0).into())?;
+        checked(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0).into())?;
+    }
+    Ok(())
+}
+
+/// Keeps the process to these files and folders, for reading or for all; paths that are not there are left out. Says whether the
+/// kernel does so: none without Landlock (landlock(7)).
+pub fn confine_files(read: &[PathBuf], write: &[PathBuf]) -> Result<bool, IoError> {
+    let failed = |why: RulesetError| IoError::other(why.to_string());
+    let abi = ABI::V5;
+    let status = Ruleset::default()
+        .handle_access(AccessFs::from_all(abi))
+        .and_then(|ruleset| ruleset.create())
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(read, AccessFs::from_read(abi))))
+        .and_then(|ruleset| ruleset.add_rules(path_beneath_rules(write, AccessFs::from_all(abi))))
+        .and_then(|ruleset| ruleset.restrict_self())
+        .map_err(failed)?;
+    Ok(status.ruleset != RulesetStatus::NotEnforced)
+}
+
+/// Refuses these system calls with EPERM, and new namespaces. What asks for clone3, whose flags no filter sees, is told that there
+/// is none: the C library then makes its threads by clone.
+pub fn deny(calls: &[i64]) -> Result<(), IoError> {
+    let failed = |why: &dyn std::fmt::Display| IoError::other(why.to_string());
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for call in calls {
+        rules.insert(*call, Vec::new());
+    }
+    let namespaces = [
+        libc::CLONE_NEWUSER,
+        libc::CLONE_NEWNS,
+        libc::CLONE_NEWNET,
+        libc::CLONE_NEWPID,
+        libc::CLONE_NEWIPC,
+        libc::CLONE_NEWUTS,
+        libc::CLONE_NEWCGROUP,
+    ];
+    let mut clones = Vec::new();
+    for flag in namespaces {
+        let bit = flag as u64;
+        let set = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bit), bit);
+        clones.push(SeccompRule::new(vec![set.map_err(|why| failed(&why))?]).map_err(|why| failed(&why))?);
+    }
+    rules.insert(libc::SYS_clone, clones);
+    #[cfg(target_arch = "x86_64")]
+    apply(&no_x32())?;
+    install(rules, libc::EPERM).and_then(|()| install([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS))
+}
+
+/// Refuses every call of the x32 ABI, whose twins of the refused ones would pass; other architectures' are the rules' to refuse.
+#[cfg(target_arch = "x86_64")]
+fn no_x32() -> BpfProgram {
+    // The offset of the number in `struct seccomp_data`.
+    const NUMBER: u32 = 0;
+    let does = |code: u32, k: u32, jt: u8, jf: u8| sock_filter { code: code as u16, jt, jf, k };
+    let give = |action: SeccompAction| does(libc::BPF_RET | libc::BPF_K, action.into(), 0, 0);
+    vec![
+        does(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, NUMBER, 0, 0),
+        does(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, X32, 0, 1),
+        give(SeccompAction::Errno(libc::EPERM as u32)),
+        give(SeccompAction::Allow),
+    ]
+}
+
+fn install(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> Result<(), IoError> {
+    let failed = |why: &dyn std::fmt::Display| IoError::other(format!("seccomp: {why}"));
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|why| failed(&why))?;
+    let refuse = SeccompAction::Errno(errno.unsigned_abs());
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).map_err(|why| failed(&why))?;
+    apply(&BpfProgram::try_from(filter).map_err(|why| failed(&why))?)
+}
+
+fn apply(program: &BpfProgram) -> Result<(), IoError> {
+    seccompiler::apply_filter_all_threads(program).map_err(|why| IoError::other(format!("seccomp: {why}")))
+}
+
+/// A new, empty session keyring for this process and its children (keyctl(2)).
+pub fn own_keyring() -> Result<(), IoError> {
+    // SAFETY: plain values; a null name makes the keyring anonymous.
+    checked(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<u8>()) }).map(drop)
+}
+
+/// The id of the session keyring.
+pub fn keyring() -> Result<i64, IoError> {
+    // SAFETY: plain values.
+    checked(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING, 0) })
+}
+
+/// Memory that was once writable never becomes executable in this process; children do not inherit that (prctl(2),
+/// `PR_SET_MDWE`, Linux 6.6).
+pub fn no_new_code() -> Result<(), IoError> {
+    // SAFETY: plain values.
+    let done = unsafe { libc::prctl(PR_SET_MDWE, MDWE_REFUSE_EXEC_GAIN | MDWE_NO_INHERIT, 0, 0, 0) };
+    checked(done.into()).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_keyring_of_ones_own() {
+        let mine = || std::thread::spawn(|| own_keyring().and_then(|()| keyring())).join().unwrap();
+        match (keyring(), mine()) {
+            (Ok(before), Ok(own)) => assert_ne!(own, before),
+            // Containers that tests run in may be refused keyctl(2).
+            (_, Err(e)) => assert!(matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::EDQUOT)), "{e}"),
+            (Err(e), Ok(_)) => panic!("{e}"),
+        }
+    }
+}

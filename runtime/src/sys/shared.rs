@@ -1,0 +1,203 @@
+//! The one door to files that a container sees, or may have put in the place of another: opened without waiting for anybody.
+//!
+//! Such a file may be a link out, a FIFO that nobody writes, a device that acts on being opened, or under a lease: who owns a
+//! file may keep open(2) and truncate(2) waiting for `/proc/sys/fs/lease-break-time` seconds, again and again (fcntl(2),
+//! "Leases"). Calls that open nothing break no lease: stat, chmod, chown, link, rename and unlink, and open with O_PATH.
+//!
+//! So what is there is first held as a place (O_PATH, its last part no link), and opened by that descriptor, without blocking,
+//! once it is known to be a regular file. A lease is the error [`ErrorKind::WouldBlock`], in words.
+
+use std::fs::File;
+use std::io::{Error as IoError, ErrorKind, Read, Result as IoResult, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{self, CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::fs::proc_fd;
+
+/// Opens a regular file for reading; its last part may be no link.
+/// Errors: `NotFound`, `WouldBlock` (it is under a lease), `InvalidInput` (there is something else), those of open(2).
+pub fn open(path: &Path) -> IoResult<File> {
+    reopen(&place(path, OFlags::NOFOLLOW)?, OFlags::RDONLY)
+}
+
+/// The first bytes of a file, `most` of them. Errors: those of [`open()`].
+pub fn read(path: &Path, most: usize) -> IoResult<Vec<u8>> {
+    start_of(open(path)?, most)
+}
+
+/// [`read`] for a file of the host's own, which may be a link, as `/etc/resolv.conf` is on many a host.
+pub fn read_linked(path: &Path, most: usize) -> IoResult<Vec<u8>> {
+    start_of(reopen(&place(path, OFlags::empty())?, OFlags::RDONLY)?, most)
+}
+
+/// Makes a new file, for writing. Errors: `AlreadyExists`, whatever is there, those of open(2).
+pub fn create(path: &Path, mode: u32) -> IoResult<File> {
+    // With O_EXCL nothing that is there is opened, nor followed.
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    Ok(fs::openat(CWD, path, flags, Mode::from_raw_mode(mode))?.into())
+}
+
+/// Has a file say just `bytes`. It changes in place: containers may have it mounted. A missing one is made, with mode 0666 less
+/// the umask. The file, for what else is to be done with it. Errors: those of [`open()`], and of writing.
+pub fn write(path: &Path, bytes: &[u8]) -> IoResult<File> {
+    let place = match place(path, OFlags::NOFOLLOW) {
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            let mut file = create(path, 0o666)?;
+            file.write_all(bytes)?;
+            return Ok(file);
+        }
+        other => other?,
+    };
+    let file = reopen(&place, OFlags::RDONLY)?;
+    // One byte more than is wanted tells whether there is more. A container may have written more than fits into memory.
+    if start_of(file.try_clone()?, bytes.len() + 1)? == bytes {
+        return Ok(file);
+    }
+    let mut file = reopen(&place, OFlags::WRONLY)?;
+    file.set_len(0)?;
+    file.write_all(bytes)?;
+    Ok(file)
+}
+
+/// Opens a file to write at its end; a missing one is made. Errors: those of [`open()`].
+pub fn append(path: &Path, mode: u32) -> IoResult<File> {
+    let held = match place(path, OFlags::NOFOLLOW) {
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            create(path, mode)?;
+            place(path, OFlags::NOFOLLOW)
+        }
+        held => held,
+    };
+    reopen(&held?, OFlags::WRONLY | OFlags::APPEND)
+}
+
+/// Cuts a file that is longer than `most` bytes. Errors: those of [`open()`].
+pub fn cut(path: &Path, most: u64) -> IoResult<()> {
+    let place = place(path, OFlags::NOFOLLOW)?;
+    let stat = fs::fstat(&place)?;
+    match stat.st_size > most as i64 || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        true => reopen(&place, OFlags::WRONLY)?.set_len(most),
+        false => Ok(()),
+    }
+}
+
+fn place(path: &Path, how: OFlags) -> IoResult<OwnedFd> {
+    Ok(fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC | how, Mode::empty())?)
+}
+
+/// Opens what is held, if it is a regular file.
+fn reopen(place: &OwnedFd, access: OFlags) -> IoResult<File> {
+    if FileType::from_raw_mode(fs::fstat(place)?.st_mode) != FileType::RegularFile {
+        return Err(IoError::new(ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let flags = access | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    match fs::openat(CWD, proc_fd(place.as_fd()), flags, Mode::empty()) {
+        Err(Errno::WOULDBLOCK) => Err(IoError::new(ErrorKind::WouldBlock, "another process holds a lease on the file")),
+        other => Ok(other?.into()),
+    }
+}
+
+fn start_of(file: File, most: usize) -> IoResult<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(most as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::path::PathBuf;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Far below what a lease keeps an open(2) waiting, which is 45 s.
+    const AT_ONCE: Duration = Duration::from_secs(10);
+
+    fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, text).unwrap();
+        (dir, path)
+    }
+
+    /// Which signal tells of a lease being broken (`include/uapi/asm-generic/fcntl.h`); the usual one would end us.
+    const F_SETSIG: i32 = 10;
+
+    /// Takes a lease on a file, as long as what it returns is open.
+    fn lease(path: &Path, kind: i32) -> File {
+        let held = File::open(path).unwrap();
+        // SAFETY: an open descriptor and plain values.
+        unsafe {
+            assert_eq!(libc::fcntl(held.as_raw_fd(), F_SETSIG, libc::SIGURG), 0);
+            let taken = libc::fcntl(held.as_raw_fd(), libc::F_SETLEASE, kind);
+            assert_eq!(taken, 0, "{}", IoError::last_os_error());
+        }
+        held
+    }
+
+    fn refuses<T>(kind: ErrorKind, act: impl FnOnce() -> IoResult<T>) {
+        let begun = Instant::now();
+        let refused = act().err().map(|e| (e.kind(), e.to_string()));
+        assert_eq!(refused.as_ref().map(|(kind, _)| *kind), Some(kind), "{refused:?}");
+        assert!(begun.elapsed() < AT_ONCE, "it waited {:?}", begun.elapsed());
+    }
+
+    #[test]
+    fn a_lease_is_an_error_at_once() {
+        let (_dir, path) = file("what is there");
+        let held = lease(&path, libc::F_WRLCK);
+        refuses(ErrorKind::WouldBlock, || read(&path, 10));
+        refuses(ErrorKind::WouldBlock, || read_linked(&path, 10));
+        refuses(ErrorKind::WouldBlock, || write(&path, b"other"));
+        refuses(ErrorKind::WouldBlock, || append(&path, 0o600));
+        refuses(ErrorKind::WouldBlock, || cut(&path, 1));
+        drop(held);
+        assert_eq!(read(&path, 4).unwrap(), b"what");
+    }
+
+    #[test]
+    fn a_lease_for_reading_keeps_nobody_from_reading() {
+        let (_dir, path) = file("what is there");
+        let _held = lease(&path, libc::F_RDLCK);
+        assert_eq!(read(&path, 100).unwrap(), b"what is there");
+        write(&path, b"what is there").unwrap();
+        refuses(ErrorKind::WouldBlock, || write(&path, b"other"));
+    }
+
+    #[test]
+    fn nothing_but_regular_files_is_opened() {
+        let (dir, path) = file("precious");
+        let (fifo, link) = (dir.path().join("fifo"), dir.path().join("link"));
+        fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        for wrong in [&fifo, &link, &dir.path().to_owned()] {
+            refuses(ErrorKind::InvalidInput, || read(wrong, 10));
+            refuses(ErrorKind::InvalidInput, || write(wrong, b"x"));
+            refuses(ErrorKind::InvalidInput, || append(wrong, 0o600));
+            refuses(ErrorKind::InvalidInput, || cut(wrong, 0));
+            refuses(ErrorKind::AlreadyExists, || create(wrong, 0o600));
+        }
+        refuses(ErrorKind::NotFound, || read(&dir.path().join("none"), 10));
+        assert_eq!(read_linked(&link, 100).unwrap(), b"precious");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[test]
+    fn a_file_changes_in_place_and_is_cut() {
+        let (dir, path) = file("longer than what comes");
+        let seen_before = File::open(&path).unwrap();
+        write(&path, b"short").unwrap();
+        assert_eq!(start_of(seen_before, 100).unwrap(), b"short");
+        cut(&path, 100).unwrap();
+        cut(&path, 2).unwrap();
+        assert_eq!(read(&path, 100).unwrap(), b"sh");
+        let new = dir.path().join("new");
+        write(&new, b"made").unwrap();
+        append(&new, 0o600).unwrap().write_all(b", and more").unwrap();
+        assert_eq!(read(&new, 100).unwrap(), b"made, and more");
+    }
+}

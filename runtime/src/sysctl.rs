@@ -1,0 +1,153 @@
+//! The sysctls that the kernel keeps per namespace: all others belong to the host, and no sandbox sets them. Pure.
+//!
+//! Upstream: `k8s.io/component-helpers/node/util/sysctl`; `man 5 sysctl.d` for the two ways to write a name.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use crate::spec::{Network, SandboxSpec};
+use crate::{Error, Result};
+
+/// The namespace that keeps a sysctl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Namespace {
+    Ipc,
+    Net,
+}
+
+impl Namespace {
+    /// Upstream's word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Namespace::Ipc => "IPC",
+            Namespace::Net => "Net",
+        }
+    }
+}
+
+/// What the kernel keeps per namespace: a whole name, or with a `*` all names that begin so.
+const NAMESPACED: [(&str, Namespace); 5] = [
+    ("kernel.sem", Namespace::Ipc),
+    ("kernel.shm*", Namespace::Ipc),
+    ("kernel.msg*", Namespace::Ipc),
+    ("fs.mqueue.*", Namespace::Ipc),
+    ("net.*", Namespace::Net),
+];
+
+/// The namespace that keeps the sysctl `name`, written with dots; `None`: the whole host has one.
+pub fn namespace(name: &str) -> Option<Namespace> {
+    let is_it = |pattern: &str| pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix));
+    NAMESPACED.iter().find(|(pattern, _)| is_it(pattern)).map(|(_, namespace)| *namespace)
+}
+
+/// A name in its form with dots. Whichever of `.` and `/` comes first separates its parts; the other one stands for itself
+/// within a part: `net/ipv4/conf/eth0.1/forwarding` is `net.ipv4.conf.eth0/1.forwarding`.
+pub fn dotted(name: &str) -> Cow<'_, str> {
+    match name.find(['.', '/']).map(|at| name.as_bytes()[at]) {
+        Some(b'/') => Cow::Owned(swapped(name)),
+        _ => Cow::Borrowed(name),
+    }
+}
+
+fn swapped(name: &str) -> String {
+    let swap = |c| match c {
+        '.' => '/',
+        '/' => '.',
+        other => other,
+    };
+    name.chars().map(swap).collect()
+}
+
+/// The file of a sysctl, below `/proc`. Error: a name whose parts could lead anywhere else.
+pub fn path(name: &str) -> Result<PathBuf> {
+    let below = swapped(&dotted(name));
+    let is_plain = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.contains('\0');
+    match below.split('/').all(is_plain) {
+        true => Ok(Path::new("sys").join(below)),
+        false => Err(Error::Invalid(format!("sysctl {name:?} is not a name"))),
+    }
+}
+
+/// The files to write for a sandbox, in the order of their names, each with its text.
+///
+/// Error: a sysctl that is the host's, or is kept by a namespace that the sandbox shares with the host.
+pub fn files(sandbox: &SandboxSpec) -> Result<Vec<(PathBuf, String)>> {
+    sandbox.sysctls.iter().map(|(name, value)| Ok((own(name, sandbox)?, value.clone()))).collect()
+}
+
+fn own(name: &str, sandbox: &SandboxSpec) -> Result<PathBuf> {
+    let refused = |why: &str| Err(Error::Invalid(format!("sysctl {name:?} {why}")));
+    match namespace(&dotted(name)) {
+        None => refused("is not kept by a namespace: it is the host's"),
+        Some(Namespace::Net) if sandbox.network != Network::New => {
+            refused("is kept by the network namespace, which the sandbox shares")
+        }
+        Some(Namespace::Ipc) if sandbox.host_ipc => refused("is kept by the IPC namespace, which the sandbox shares"),
+        Some(_) => path(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::CgroupName;
+
+    fn sandbox(sysctl: &str) -> SandboxSpec {
+        let mut spec = SandboxSpec::new("s", CgroupName::new("s"));
+        spec.sysctls.insert(sysctl.to_owned(), "1".to_owned());
+        spec
+    }
+
+    #[test]
+    fn a_sandbox_sets_what_its_own_namespaces_keep() {
+        for (name, file) in [
+            ("net.core.somaxconn", "sys/net/core/somaxconn"),
+            ("net/core/somaxconn", "sys/net/core/somaxconn"),
+            ("net.ipv4.conf.eth0/1.forwarding", "sys/net/ipv4/conf/eth0.1/forwarding"),
+            ("net/ipv4/conf/eth0.1/forwarding", "sys/net/ipv4/conf/eth0.1/forwarding"),
+            ("kernel.sem", "sys/kernel/sem"),
+            ("kernel.shm_rmid_forced", "sys/kernel/shm_rmid_forced"),
+            ("kernel/msgmax", "sys/kernel/msgmax"),
+            ("fs.mqueue.msg_max", "sys/fs/mqueue/msg_max"),
+        ] {
+            let files = files(&sandbox(name)).unwrap();
+            assert_eq!(files, [(PathBuf::from(file), "1".to_owned())], "{name}");
+        }
+    }
+
+    #[test]
+    fn the_hosts_are_never_set() {
+        for name in [
+            "kernel.core_pattern",
+            "kernel/core_pattern",
+            "kernel.hostname",
+            "kernel.semaphore",
+            "vm.overcommit_memory",
+            "fs.file-max",
+            "net",
+            "",
+            "net..kernel.core_pattern",
+            "net...kernel.core_pattern",
+            "net/../kernel/core_pattern",
+            "net.//.kernel.core_pattern",
+            "net.//kernel.core_pattern",
+            "kernel.shm/../core_pattern",
+            "kernel.shm.//.core_pattern",
+            "/net/core/somaxconn",
+            ".net.core.somaxconn",
+            "net.core.somaxconn.",
+            "net.core.a\0b",
+        ] {
+            assert!(files(&sandbox(name)).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_shared_with_the_host_is_the_hosts() {
+        for network in [Network::Host, Network::Path("/run/netns/n".into())] {
+            assert!(files(&SandboxSpec { network, ..sandbox("net.core.somaxconn") }).is_err());
+        }
+        assert!(files(&SandboxSpec { host_ipc: true, ..sandbox("kernel.msgmax") }).is_err());
+        assert!(files(&SandboxSpec { host_ipc: true, ..sandbox("net.core.somaxconn") }).is_ok());
+    }
+}

@@ -1,0 +1,111 @@
+//! A byte stream of which no more is read than an honest peer would send: an answer has no end of interim answers or pings.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Reads from a stream until so many bytes have come; then reading fails. Writing is not bounded.
+pub struct Bounded<S> {
+    stream: S,
+    bytes: usize,
+    left: Bound,
+}
+
+/// How many bytes a [`Bounded`] stream may still give.
+#[derive(Clone)]
+pub struct Bound(Arc<AtomicUsize>);
+
+impl Bound {
+    /// From now on all may come: the head of an answer is there, and its body has a reader of its own.
+    pub fn lift(&self) {
+        self.0.store(usize::MAX, Ordering::Relaxed);
+    }
+}
+
+impl<S> Bounded<S> {
+    pub fn new(stream: S, bytes: usize) -> Bounded<S> {
+        Bounded { stream, bytes, left: Bound(Arc::new(AtomicUsize::new(bytes))) }
+    }
+
+    pub fn bound(&self) -> Bound {
+        self.left.clone()
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    /// Errors: `InvalidData` in the words of Go's client, whose bound includes interim answers as well.
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let left = self.left.0.load(Ordering::Relaxed);
+        if left == 0 {
+            let why = format!("net/http: server response headers exceeded {} bytes; aborted", self.bytes);
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+        }
+        let before = buffer.filled().len();
+        std::task::ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        if left != usize::MAX {
+            let read = buffer.filled().len() - before;
+            // Lifted meanwhile, it stays so.
+            let counted = (left, left.saturating_sub(read));
+            let _ = self.left.0.compare_exchange(counted.0, counted.1, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_endless_stream_ends_at_its_bound_unless_that_is_lifted() {
+        let mut stream = Bounded::new(tokio::io::join(tokio::io::repeat(b'1'), tokio::io::sink()), 1000);
+        let mut some = [0; 700];
+        stream.read_exact(&mut some).await.unwrap();
+        stream.read_exact(&mut some).await.unwrap();
+        let why = stream.read_exact(&mut some).await.unwrap_err();
+        assert_eq!(why.to_string(), "net/http: server response headers exceeded 1000 bytes; aborted");
+        let mut stream = Bounded::new(tokio::io::join(tokio::io::repeat(b'1'), tokio::io::sink()), 1000);
+        let bound = stream.bound();
+        stream.read_exact(&mut some).await.unwrap();
+        bound.lift();
+        for _ in 0..10 {
+            stream.read_exact(&mut some).await.unwrap();
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The kinds that are sent to a subresource and kept nowhere: bindings, evictions, requests for tokens, scales.
+
+use k8s_openapi::api::{authentication, autoscaling, core, policy};
+
+use super::{Kind, Storage};
+
+/// A kind that is sent, and is not kept.
+const fn order(kind: Kind) -> Kind {
+    Kind { storage: Storage::Nowhere, verbs: &[], columns: &[], ..kind }
+}
+
+static BINDING: Kind = order(Kind::of::<core::v1::Binding>("binding"));
+static EVICTION: Kind = order(Kind::of::<policy::v1::Eviction>("eviction"));
+static SCALE: Kind = order(Kind::of::<autoscaling::v1::Scale>("scale"));
+static TOKEN_REQUEST: Kind = order(Kind::of::<authentication::v1::TokenRequest>("tokenrequest"));
+
+/// The kind of what a subresource takes, where that is no object of the kind that has it.
+pub fn of(subresource: &str) -> Option<&'static Kind> {
+    match subresource {
+        "binding" => Some(&BINDING),
+        "eviction" => Some(&EVICTION),
+        "scale" => Some(&SCALE),
+        "token" => Some(&TOKEN_REQUEST),
+        _ => None,
+    }
+}

@@ -1,0 +1,88 @@
+//! Which protections of the API server are in force, as it says itself: the answer of the method `protections`.
+
+use serde::{Deserialize, Serialize};
+
+/// The method's name.
+pub const METHOD: &str = "protections";
+/// Who may ask: whoever may `get` this path.
+pub const PATH: &str = "/debug/protections";
+
+/// The annotation by which a Node says how it learns what Pods have on disk: [`PROJECT_QUOTAS`], or `walking: WHY`.
+pub const DISK_USAGE: &str = "podwright/disk-usage";
+pub const PROJECT_QUOTAS: &str = "project quotas";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Protections {
+    /// What lies in the store of Secrets.
+    pub secrets: AtRest,
+    /// Whether there is an audit log.
+    pub audit: bool,
+    /// How many fixed tokens a file has brought.
+    pub fixed_tokens: usize,
+    /// The OpenID Connect issuer that is trusted beside the server itself.
+    pub issuer: Option<String>,
+    /// The addresses that TLS is spoken on.
+    pub listening: Vec<String>,
+    /// The server's process.
+    pub process: Process,
+}
+
+/// What was found by reading raw values of the store, past the encryption.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AtRest {
+    /// Whether what is written now is encrypted.
+    pub configured: bool,
+    pub encrypted: usize,
+    /// The keys of those that lie in the clear, as far as they fit.
+    pub clear: Vec<String>,
+}
+
+/// What the kernel says of a process (proc_pid_status(5)).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Process {
+    pub pid: u32,
+    pub uid: u32,
+    /// The effective capabilities, a bit each.
+    pub capabilities: u64,
+    pub no_new_privs: bool,
+    /// 0: none, 2: a filter.
+    pub seccomp: u8,
+    /// Whether it also runs this machine's node, which needs root's rights.
+    pub runs_node: bool,
+    /// Whether Landlock confines it to its folders.
+    pub landlock: bool,
+}
+
+impl Process {
+    /// Out of the text of `/proc/PID/status`.
+    pub fn parse(status: &str) -> Process {
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.and_then(|rest| rest.split_whitespace().nth(if name == "Uid" { 1 } else { 0 })).unwrap_or("")
+        };
+        Process {
+            pid: field("Pid").parse().unwrap_or_default(),
+            uid: field("Uid").parse().unwrap_or_default(),
+            capabilities: u64::from_str_radix(field("CapEff"), 16).unwrap_or_default(),
+            no_new_privs: field("NoNewPrivs") == "1",
+            seccomp: field("Seccomp").parse().unwrap_or_default(),
+            ..Process::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_says_what_a_process_may() {
+        let status = "Name:\tpodwright\nPid:\t42\nUid:\t0\t991\t991\t991\nCapEff:\t0000000000000400\nNoNewPrivs:\t1\nSeccomp:\t2\n";
+        let wanted =
+            Process { pid: 42, uid: 991, capabilities: 0x400, no_new_privs: true, seccomp: 2, ..Process::default() };
+        assert_eq!(Process::parse(status), wanted);
+    }
+}

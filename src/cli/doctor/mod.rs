@@ -1,0 +1,168 @@
+//! `doctor`: which protections are in force on this host and in its cluster, and why others are not.
+//!
+//! [`host`] and [`cluster`] gather facts; the tables of [`kernel`], [`files`], [`server`] and [`workloads`] judge them, a row a
+//! check, each a pure function of the facts.
+
+mod cluster;
+mod facts;
+mod files;
+mod host;
+mod kernel;
+mod server;
+#[cfg(test)]
+mod tests;
+mod workloads;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use serde::Serialize;
+use serde_json::json;
+
+use self::facts::Facts;
+use super::{
+    Outcome, Session,
+    error::Failure,
+    print::{Format, Table, whole},
+};
+use crate::api::Object;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// How to show it: json, yaml, or wide: with how each was found, and what to do
+    #[arg(long, short = 'o', value_name = "FORMAT")]
+    output: Option<Format>,
+    /// Show only what is not in force: WARN and FAIL
+    #[arg(long)]
+    problems: bool,
+    /// The server's folder [default: where its socket is, or /var/lib/podwright]
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+/// How a protection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Verdict {
+    #[serde(rename = "PASS")]
+    Pass,
+    /// It does not concern this host or cluster, or cannot be seen from here.
+    #[serde(rename = "N/A")]
+    NotApplicable,
+    /// Weaker than it could be; what an operator may choose.
+    #[serde(rename = "WARN")]
+    Warn,
+    /// Open to somebody who should be kept out.
+    #[serde(rename = "FAIL")]
+    Fail,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Pass => "PASS",
+            Verdict::NotApplicable => "N/A",
+            Verdict::Warn => "WARN",
+            Verdict::Fail => "FAIL",
+        }
+    }
+}
+
+/// What a check comes to, and why.
+type Found = (Verdict, String);
+
+fn pass(why: impl Into<String>) -> Found {
+    (Verdict::Pass, why.into())
+}
+fn not_applicable(why: impl Into<String>) -> Found {
+    (Verdict::NotApplicable, why.into())
+}
+fn warn(why: impl Into<String>) -> Found {
+    (Verdict::Warn, why.into())
+}
+fn fail(why: impl Into<String>) -> Found {
+    (Verdict::Fail, why.into())
+}
+
+/// One row a check.
+pub struct Check {
+    /// `AREA.NAME`, for scripts.
+    id: &'static str,
+    what: &'static str,
+    /// Where the facts come from.
+    how: &'static str,
+    rule: fn(&Facts) -> Found,
+    remedy: &'static str,
+}
+
+/// All checks, in the order they are shown.
+fn checks() -> impl Iterator<Item = &'static Check> {
+    [kernel::CHECKS, files::CHECKS, server::CHECKS, workloads::CHECKS].into_iter().flatten()
+}
+
+/// A check with its outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Line {
+    id: &'static str,
+    area: &'static str,
+    what: &'static str,
+    how: &'static str,
+    verdict: Verdict,
+    why: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    remedy: &'static str,
+}
+
+fn judge(facts: &Facts) -> Vec<Line> {
+    let line = |check: &'static Check| {
+        let (verdict, why) = (check.rule)(facts);
+        let remedy = if verdict >= Verdict::Warn { check.remedy } else { "" };
+        let area = check.id.split('.').next().unwrap_or_default();
+        Line { id: check.id, area, what: check.what, how: check.how, verdict, why, remedy }
+    };
+    checks().map(line).collect()
+}
+
+/// Exit code 0 when nothing fails, 1 otherwise.
+pub async fn run(args: Args, session: &Session) -> Outcome {
+    let format = args.output.unwrap_or_default();
+    if !matches!(format, Format::Table | Format::Wide | Format::Json | Format::Yaml) {
+        return Err(Failure::usage("doctor has the output formats json, yaml and wide"));
+    }
+    let facts = Facts { host: host::look(args.state_dir, session), cluster: cluster::look(session).await };
+    let mut lines = judge(&facts);
+    let failed = lines.iter().any(|line| line.verdict == Verdict::Fail);
+    if args.problems {
+        lines.retain(|line| line.verdict >= Verdict::Warn);
+    }
+    match format {
+        Format::Json | Format::Yaml => {
+            let report = Object(json!({"kind": "ProtectionReport", "checks": lines}));
+            out!("{}", whole(&format, &report)?);
+        }
+        _ => show(&lines, matches!(format, Format::Wide)),
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn show(lines: &[Line], wide: bool) {
+    let mut headings = vec!["CHECK", "VERDICT", "WHAT", "WHY"];
+    if wide {
+        headings.extend(["FOUND BY", "REMEDY"]);
+    }
+    let mut rows = vec![headings.into_iter().map(str::to_owned).collect::<Vec<_>>()];
+    for line in lines {
+        let mut row = vec![line.id.to_owned(), line.verdict.word().to_owned(), line.what.to_owned(), line.why.clone()];
+        if wide {
+            row.extend([line.how.to_owned(), line.remedy.to_owned()]);
+        }
+        rows.push(row);
+    }
+    out!("{}", Table::default().render(&rows));
+    let count = |verdict| lines.iter().filter(|line| line.verdict == verdict).count();
+    let [passed, warned, failed] = [Verdict::Pass, Verdict::Warn, Verdict::Fail].map(count);
+    outln!("\n{passed} in force, {warned} weaker than they could be, {failed} failed");
+    if !wide {
+        for line in lines.iter().filter(|line| line.verdict == Verdict::Fail) {
+            outln!("{}: {}", line.id, line.remedy);
+        }
+    }
+}

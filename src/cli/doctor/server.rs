@@ -1,0 +1,187 @@
+//! Checks of the API server: who is recognized, what he may do unrecognized, what is kept encrypted and told, and how far the
+//! process itself is confined.
+
+use super::facts::{Cluster, Facts};
+use super::{Check, Found, fail, not_applicable, pass, warn};
+
+pub const CHECKS: &[Check] = &[
+    Check {
+        id: "server.reachable",
+        what: "the cluster can be looked at",
+        how: "the API, by the socket of --server",
+        rule: |facts| match &facts.cluster {
+            Ok(_) => pass("it answers, and says what is in force"),
+            Err(why) => fail(why.clone()),
+        },
+        remedy: "run this as root on the server's machine, with --server where its socket is elsewhere",
+    },
+    Check {
+        id: "server.anonymous",
+        what: "who shows no credential may do nothing but discover",
+        how: "bindings of system:anonymous and system:unauthenticated",
+        rule: |facts| {
+            of(facts, |cluster| match &*cluster.anonymous_bindings {
+                [] => pass("only health, version and what every cluster lets him read"),
+                bindings => fail(format!("bound by {}", bindings.join(", "))),
+            })
+        },
+        remedy: "delete these bindings",
+    },
+    Check {
+        id: "server.token-file",
+        what: "no fixed tokens",
+        how: "what the server says of --token-auth-file",
+        rule: |facts| {
+            of(facts, |cluster| match cluster.protections.fixed_tokens {
+                0 => pass("there are none"),
+                count => fail(format!("{count} tokens of a file never end, and cannot be revoked without a restart")),
+            })
+        },
+        remedy: "use client certificates, OpenID Connect or ServiceAccount tokens instead of --token-auth-file",
+    },
+    Check {
+        id: "server.encryption",
+        what: "Secrets are encrypted in the store",
+        how: "raw values of the store, as the server reads them past the encryption",
+        rule: |facts| {
+            of(facts, |cluster| {
+                let found = &cluster.protections.secrets;
+                match (found.configured, &*found.clear) {
+                    (true, []) => pass(format!("{} looked at, all encrypted", found.encrypted)),
+                    (false, _) => fail("what is written now is not encrypted".to_owned()),
+                    (true, clear) => fail(format!("in the clear: {}", clear.join(", "))),
+                }
+            })
+        },
+        remedy: "name secrets with a key first in the EncryptionConfiguration, and restart: all is encrypted anew",
+    },
+    Check {
+        id: "server.audit",
+        what: "there is an audit log",
+        how: "what the server says",
+        rule: |facts| {
+            of(facts, |cluster| match cluster.protections.audit {
+                true => pass("it is kept"),
+                false => warn("nobody can tell afterwards who did what"),
+            })
+        },
+        remedy: "--audit-policy-file and --audit-log-path",
+    },
+    Check {
+        id: "server.listening",
+        what: "the API is reached only from where it must be",
+        how: "what the server says of --listen",
+        rule: listening,
+        remedy: "--listen ADDR:PORT with the one address that Pods and nodes need, or a firewall",
+    },
+    Check {
+        id: "server.process",
+        what: "the server has given up the rights that it does not need",
+        how: "its /proc/PID/status: user, capabilities, no_new_privs, seccomp; Landlock by its own word",
+        rule: process,
+        remedy: "run `podwright server --user podwright` and `podwright agent` as two processes",
+    },
+    Check {
+        id: "server.bootstrap-tokens",
+        what: "bootstrap tokens end",
+        how: "Secrets of type bootstrap.kubernetes.io/token",
+        rule: |facts| {
+            of(facts, |cluster| {
+                let endless = cluster.bootstrap_tokens.iter().filter(|(_, ends)| !ends);
+                let endless: Vec<&str> = endless.map(|(name, _)| name.as_str()).collect();
+                match endless.is_empty() {
+                    true => pass(format!("{} looked at", cluster.bootstrap_tokens.len())),
+                    false => warn(format!("for ever: {}", endless.join(", "))),
+                }
+            })
+        },
+        remedy: "set `expiration` in the Secret, or delete it once the nodes have joined",
+    },
+    Check {
+        id: "server.endless-tokens",
+        what: "no tokens of ServiceAccounts that never end",
+        how: "Secrets of type kubernetes.io/service-account-token",
+        rule: |facts| {
+            of(facts, |cluster| match &*cluster.endless_tokens {
+                [] => pass("there are none"),
+                tokens => warn(tokens.join(", ")),
+            })
+        },
+        remedy: "use `create token` or projected tokens, and delete these Secrets",
+    },
+    Check {
+        id: "server.administrators",
+        what: "nobody but the administrators' group is cluster-admin",
+        how: "ClusterRoleBindings and RoleBindings to cluster-admin",
+        rule: |facts| {
+            of(facts, |cluster| match &*cluster.administrators {
+                [] => pass("system:masters alone"),
+                subjects => warn(format!("also {}", subjects.join(", "))),
+            })
+        },
+        remedy: "bind narrower roles",
+    },
+    Check {
+        id: "node.flags",
+        what: "nodes enforce limits, and allow no unsafe sysctls",
+        how: "the command lines of this machine's podwright processes",
+        rule: flags,
+        remedy: "start the node without --allow-missing-cgroup-controllers and --allowed-unsafe-sysctls",
+    },
+];
+
+/// Judges what the cluster says; nothing where it says nothing, which is a failure of its own.
+pub fn of(facts: &Facts, rule: impl FnOnce(&Cluster) -> Found) -> Found {
+    match &facts.cluster {
+        Ok(cluster) => rule(cluster),
+        Err(_) => not_applicable("the cluster cannot be looked at"),
+    }
+}
+
+fn listening(facts: &Facts) -> Found {
+    of(facts, |cluster| {
+        let all = &cluster.protections.listening;
+        let everywhere = |at: &&String| at.parse::<std::net::SocketAddr>().is_ok_and(|at| at.ip().is_unspecified());
+        match (all.iter().find(everywhere), all.is_empty()) {
+            (Some(at), _) => warn(format!("{at} is all addresses of this machine")),
+            (None, true) => pass("on the socket alone"),
+            (None, false) => pass(all.join(", ")),
+        }
+    })
+}
+
+fn process(facts: &Facts) -> Found {
+    of(facts, |cluster| {
+        let process = &cluster.protections.process;
+        if process.runs_node {
+            return not_applicable("`up` also runs the node, which needs root's rights");
+        }
+        let mut missing = Vec::new();
+        for (has, what) in [
+            (process.capabilities == 0, "no capabilities"),
+            (process.no_new_privs, "no_new_privs"),
+            (process.seccomp == 2, "a seccomp filter"),
+        ] {
+            missing.extend((!has).then_some(what));
+        }
+        match (&*missing, process.uid, process.landlock) {
+            ([], 1.., true) => pass(format!("uid {}, no capabilities, seccomp, Landlock", process.uid)),
+            ([], 1.., false) => warn("the kernel has no Landlock"),
+            ([], 0, _) => warn("it runs as root, though without capabilities"),
+            (missing, ..) => fail(format!("it lacks {}", missing.join(", "))),
+        }
+    })
+}
+
+fn flags(facts: &Facts) -> Found {
+    let host = &facts.host;
+    let unsafe_sysctls = host.flags("--allowed-unsafe-sysctls");
+    let node = host.processes.iter().any(|words| matches!(words.get(1).map(String::as_str), Some("up" | "agent")));
+    let unlimited = host.processes.iter().flatten().any(|word| word == "--allow-missing-cgroup-controllers");
+    match (node, unsafe_sysctls.is_empty(), unlimited) {
+        (false, ..) => not_applicable("no node runs here"),
+        (_, false, _) => warn(format!("unsafe sysctls are allowed: {}", unsafe_sysctls.join(", "))),
+        (_, _, true) => warn("a node goes on where limits cannot be enforced"),
+        _ => pass("neither is loosened"),
+    }
+}

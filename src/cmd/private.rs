@@ -1,0 +1,246 @@
+//! What a process keeps is its user's alone: folders and files that others may enter or read are tightened when it starts, and
+//! those that others may have written are refused.
+
+use std::{
+    fs::{self, File, Metadata, Permissions},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown},
+    },
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use rustix::{
+    fs::{Mode, OFlags, ResolveFlags, open, openat2},
+    io::Errno,
+};
+
+use super::paths::Paths;
+
+/// What the mode of a file may have for others: nothing.
+const OTHERS: u32 = 0o077;
+const OTHERS_WRITE: u32 = 0o022;
+
+/// Who a process runs as, and so whose its files are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl Owner {
+    /// This process's own.
+    pub fn here() -> Owner {
+        Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() }
+    }
+}
+
+/// A folder of this process's: nobody else's to enter. It is given to `owner`, where there shall be another.
+pub fn folder(path: &Path, owner: Option<Owner>) -> anyhow::Result<()> {
+    let shown = path.display();
+    let opened = Opened::folder(path)?;
+    let found = &opened.found;
+    let here = Owner::here();
+    if found.uid() != here.uid && here.uid != 0 {
+        bail!("{shown} belongs to uid {}, not to uid {}, which runs this", found.uid(), here.uid);
+    }
+    if found.mode() & OTHERS_WRITE != 0 {
+        bail!(
+            "{shown} has the mode {:04o}: others may write what is trusted here (chmod 0700 it)",
+            found.mode() & 0o7777
+        );
+    }
+    opened.settle(owner)
+}
+
+/// The files of the control plane below its folders, as far as they are there.
+pub fn server_files(paths: &Paths) -> Vec<PathBuf> {
+    let store = paths.store();
+    let beside = |tail: &str| {
+        let mut name = store.as_os_str().to_owned();
+        name.push(tail);
+        PathBuf::from(name)
+    };
+    let mut all = vec![paths.kubeconfig(), paths.encryption(), paths.socket()];
+    all.extend(["", "-wal", "-shm", ".lock", ".backup", ".draft"].map(beside));
+    all.extend([paths.pki(), paths.membership()].into_iter().filter(|dir| dir.exists()));
+    all.extend([paths.pki(), paths.membership()].iter().flat_map(|dir| entries(dir)));
+    all.retain(|path| path.symlink_metadata().is_ok());
+    all
+}
+
+/// Closes the control plane's files to others, and gives them to `owner`, where there shall be another.
+///
+/// Error: one of them is a link, or has names elsewhere. The folders may be those of an unprivileged server, and root must not
+/// be led by it to files of others.
+pub fn tighten(paths: &Paths, owner: Option<Owner>) -> anyhow::Result<()> {
+    let mut all = Vec::new();
+    for path in server_files(paths) {
+        all.extend(Opened::below([&paths.state, &paths.run], &path)?);
+    }
+    for opened in &all {
+        let names = all.iter().filter(|other| other.inode() == opened.inode()).count() as u64;
+        if opened.found.is_file() && opened.found.nlink() > names {
+            bail!("{} has another name elsewhere (a hard link): copy it, and remove the link", opened.path.display());
+        }
+    }
+    all.iter().try_for_each(|opened| opened.settle(owner))
+}
+
+/// A file or folder, held: what its path leads to later does not matter.
+struct Opened {
+    path: PathBuf,
+    place: File,
+    found: Metadata,
+}
+
+impl Opened {
+    fn new(path: &Path, place: OwnedFd) -> anyhow::Result<Opened> {
+        let place = File::from(place);
+        let found = place.metadata().with_context(|| path.display().to_string())?;
+        Ok(Opened { path: path.to_owned(), place, found })
+    }
+
+    fn folder(path: &Path) -> anyhow::Result<Opened> {
+        let place = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        Opened::new(path, place.with_context(|| path.display().to_string())?)
+    }
+
+    /// A file that lies in one of the folders, without following links; `None`: it has gone.
+    fn below(folders: [&Path; 2], path: &Path) -> anyhow::Result<Option<Opened>> {
+        let shown = path.display();
+        let place = folders.into_iter().find_map(|folder| Some((folder, path.strip_prefix(folder).ok()?)));
+        let (folder, name) = place.with_context(|| format!("{shown} lies in no folder of the server's"))?;
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let opened = match openat2(&Opened::folder(folder)?.place, name, flags, Mode::empty(), how) {
+            Ok(place) => Opened::new(path, place)?,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => bail!("{shown} is a symbolic link, or lies behind one: put the file itself there"),
+            Err(why) => return Err(why).with_context(|| shown.to_string()),
+        };
+        let kind = opened.found.file_type();
+        if !(kind.is_file() || kind.is_dir() || kind.is_socket()) {
+            bail!("{shown} is neither a file nor a folder nor a socket");
+        }
+        Ok(Some(opened))
+    }
+
+    fn inode(&self) -> (u64, u64) {
+        (self.found.dev(), self.found.ino())
+    }
+
+    /// The held file as a path: fchmod(2) and fchown(2) refuse what is opened as a place alone.
+    fn held(&self) -> String {
+        format!("/proc/self/fd/{}", self.place.as_raw_fd())
+    }
+
+    fn settle(&self, owner: Option<Owner>) -> anyhow::Result<()> {
+        let (shown, mode) = (self.path.display(), self.found.mode() & 0o7777);
+        if mode & OTHERS != 0 {
+            let closed = Permissions::from_mode(mode & !OTHERS);
+            fs::set_permissions(self.held(), closed).with_context(|| format!("chmod {shown}"))?;
+            tracing::warn!("{shown} had the mode {mode:04o}: others could reach it; now it is {:04o}", mode & !OTHERS);
+        }
+        let differs = |owner: &Owner| (self.found.uid(), self.found.gid()) != (owner.uid, owner.gid);
+        if let Some(owner) = owner.filter(differs)
+            && Owner::here().uid == 0
+        {
+            chown(self.held(), Some(owner.uid), Some(owner.gid)).with_context(|| format!("chown {shown}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        path.metadata().unwrap().mode() & 0o7777
+    }
+
+    fn below(state: &Path) -> Paths {
+        Paths {
+            run: state.to_owned(),
+            logs: state.join("log"),
+            manifests: state.join("manifests"),
+            cgroup_root: "/podwright-test".into(),
+            state: state.to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_others_could_read_they_cannot_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        fs::create_dir_all(state.join("pki")).unwrap();
+        let names =
+            ["store.db", "store.db-wal", "store.db.lock", "admin.kubeconfig", "pki/ca.key", "encryption-config.yaml"];
+        for name in names {
+            fs::write(state.join(name), "secret").unwrap();
+            fs::set_permissions(state.join(name), Permissions::from_mode(0o644)).unwrap();
+        }
+        fs::set_permissions(&state, Permissions::from_mode(0o755)).unwrap();
+        let paths = below(&state);
+        folder(&state, None).unwrap();
+        tighten(&paths, None).unwrap();
+        assert_eq!((mode(&state), mode(&state.join("pki"))), (0o700, 0o700));
+        for name in names {
+            assert_eq!(mode(&state.join(name)), 0o600, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_to_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for mode in [0o777, 0o1777, 0o770] {
+            fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
+            let why = folder(dir.path(), None).unwrap_err().to_string();
+            assert!(why.contains("others may write"), "{mode:o}: {why}");
+        }
+    }
+
+    /// An unprivileged server owns its folder, and may have put a link there to what is not its own.
+    #[test]
+    fn a_link_leads_root_to_no_file_of_others() {
+        type Plant = fn(&Path, &Path);
+        let plants: [(&str, Plant); 4] = [
+            ("pki/x", |canary, state| std::os::unix::fs::symlink(canary, state.join("pki/x")).unwrap()),
+            ("store.db", |canary, state| std::os::unix::fs::symlink(canary, state.join("store.db")).unwrap()),
+            ("agent", |canary, state| {
+                std::os::unix::fs::symlink(canary.parent().unwrap(), state.join("agent")).unwrap();
+            }),
+            ("pki/y", |canary, state| fs::hard_link(canary, state.join("pki/y")).unwrap()),
+        ];
+        for (name, plant) in plants {
+            let dir = tempfile::tempdir().unwrap();
+            let (state, canary) = (dir.path().join("state"), dir.path().join("others/canary"));
+            fs::create_dir_all(state.join("pki")).unwrap();
+            fs::create_dir_all(canary.parent().unwrap()).unwrap();
+            fs::write(&canary, "not yours").unwrap();
+            for path in [&canary, canary.parent().unwrap()] {
+                fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+            }
+            plant(&canary, &state);
+            let why = tighten(&below(&state), Some(Owner { uid: 65534, gid: 65534 })).unwrap_err().to_string();
+            assert!(why.contains(name) && why.contains("link"), "{name}: {why}");
+            assert_eq!((mode(&canary), mode(canary.parent().unwrap())), (0o755, 0o755), "{name}");
+            assert_eq!(canary.metadata().unwrap().uid(), Owner::here().uid, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_draft_that_is_linked_to_the_store_itself_is_the_stores() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("store.db"), "").unwrap();
+        fs::hard_link(dir.path().join("store.db"), dir.path().join("store.db.draft")).unwrap();
+        tighten(&below(dir.path()), None).unwrap();
+        assert_eq!(mode(&dir.path().join("store.db")), 0o600);
+    }
+}

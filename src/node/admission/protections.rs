@@ -1,0 +1,81 @@
+//! What a Pod asks for its own safety or its neighbours', and this node cannot give: the Pod is refused, never run with less.
+//! Pure.
+
+use k8s_openapi::api::core::v1::{Pod, SELinuxOptions, WindowsSecurityContextOptions};
+
+use super::sysctls::Sysctls;
+use crate::node::{observed::Failure, spec::PodExt};
+
+/// What a node can give; where it cannot, why.
+#[derive(Clone, Debug)]
+pub struct Protections {
+    pub sysctls: Sysctls,
+    pub user_namespaces: Result<(), String>,
+    pub app_armor: Result<(), String>,
+    pub se_linux: Result<(), String>,
+    /// No Pod asks for them: without, what it has on disk is counted by walking.
+    pub project_quotas: Result<(), String>,
+}
+
+/// A Pod's wish: whether it has it, and whether it can be given.
+type Rule = (fn(&Pod) -> bool, fn(&Protections) -> Result<(), Failure>);
+
+fn failure(reason: &str, message: String) -> Failure {
+    Failure { reason: reason.to_owned(), message }
+}
+
+/// Upstream's reason for what a node does not do.
+const UNSUPPORTED: &str = "PodFeatureUnsupported";
+
+#[rustfmt::skip]
+const RULES: &[Rule] = &[
+    (has_own_users, |node| node.user_namespaces.as_ref().map(drop).map_err(|why| failure(UNSUPPORTED,
+        format!("can't set `spec.hostUsers: false`, runtime does not support user namespaces: {why}")))),
+    (has_app_armor, |node| node.app_armor.as_ref().map(drop).map_err(|why| failure("AppArmor",
+        format!("Cannot enforce AppArmor: {why}")))),
+    (has_se_linux, |node| node.se_linux.as_ref().map(drop).map_err(|why| failure(UNSUPPORTED,
+        format!("Cannot enforce seLinuxOptions: {why}")))),
+    (has_windows, |_| Err(failure(UNSUPPORTED, "Cannot enforce windowsOptions: this node runs Linux".to_owned()))),
+    (|pod| pod.spec().runtime_class_name.is_some(), |_| Err(failure(UNSUPPORTED,
+        "no runtime handlers are configured on this node: it runs no Pods with a runtimeClassName".to_owned()))),
+];
+
+impl Protections {
+    /// Whether this node gives all that the Pod asks for; if not, what is missing.
+    pub fn admit(&self, pod: &Pod) -> Result<(), Failure> {
+        self.sysctls.admit(pod)?;
+        RULES.iter().filter(|(asks, _)| asks(pod)).try_for_each(|(_, given)| given(self))
+    }
+}
+
+pub fn has_own_users(pod: &Pod) -> bool {
+    pod.spec().host_users == Some(false)
+}
+
+const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+
+fn has_app_armor(pod: &Pod) -> bool {
+    let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.app_armor_profile.as_ref());
+    let parts = pod.parts();
+    let of_parts = parts.iter().filter_map(|p| p.container.security_context.as_ref()?.app_armor_profile.as_ref());
+    let mut profiles = of_parts.chain(of_pod);
+    let annotations = pod.metadata.annotations.iter().flatten();
+    let mut annotated = annotations.filter(|(key, _)| key.starts_with(APP_ARMOR)).map(|(_, value)| value.as_str());
+    profiles.any(|profile| profile.type_ != "Unconfined") || annotated.any(|value| !matches!(value, "" | "unconfined"))
+}
+
+fn has_se_linux(pod: &Pod) -> bool {
+    let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.se_linux_options.as_ref());
+    let parts = pod.parts();
+    let mut of_parts = parts.iter().filter_map(|p| p.container.security_context.as_ref()?.se_linux_options.as_ref());
+    of_parts.any(|options| *options != SELinuxOptions::default())
+        || of_pod.is_some_and(|options| *options != SELinuxOptions::default())
+}
+
+fn has_windows(pod: &Pod) -> bool {
+    let of_pod = pod.spec().security_context.as_ref().and_then(|c| c.windows_options.as_ref());
+    let parts = pod.parts();
+    let mut of_parts = parts.iter().filter_map(|p| p.container.security_context.as_ref()?.windows_options.as_ref());
+    of_parts.any(|options| *options != WindowsSecurityContextOptions::default())
+        || of_pod.is_some_and(|options| *options != WindowsSecurityContextOptions::default())
+}

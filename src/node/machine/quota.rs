@@ -1,0 +1,113 @@
+//! Whether what a Pod has on disk is read from project quotas, and for how long that is believed.
+//!
+//! Upstream: `LocalStorageCapacityIsolationFSQuotaMonitoring` (KEP-1029), which counts so for Pods with users of their own alone:
+//! nobody in a user namespace changes the project of a file. But somebody outside of it may, whom the Pod hands an open folder
+//! over a socket in a volume that both have. So what is read is compared with what a walk sees, now and then.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{Mutex, MutexGuard},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use podwright_runtime::projects;
+
+use crate::node::{
+    admission::protections::has_own_users,
+    storage::{REST, Usage},
+};
+
+/// For how long a Pod's quotas are believed, or longer where a walk costs much.
+const BELIEVED: Duration = Duration::from_secs(300);
+/// So much more a walk may see than quotas count: files that go, or move, while it walks.
+const SLACK: u64 = 1 << 20;
+
+/// Which Pods' quotas are believed, by uid, and until when.
+#[derive(Debug, Default)]
+pub struct Quotas(Mutex<HashMap<String, Instant>>);
+
+impl Quotas {
+    fn known(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        // What a panic left behind is sound: an entry is noted at once or not at all.
+        self.0.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Whether what quotas say of the Pod needs no walk beside it.
+    pub fn are_believed(&self, uid: &str, now: Instant) -> bool {
+        self.known().get(uid).is_some_and(|until| now < *until)
+    }
+
+    /// What of these is the Pod's usage. One whose quotas miss something is walked, until they do no more.
+    pub fn judge(&self, uid: &str, now: Instant, counted: Usage, walked: Usage) -> Usage {
+        let sound = !walked.total().evades && walked.total().bytes <= counted.total().bytes.saturating_add(SLACK);
+        match sound {
+            true => {
+                let until = now + BELIEVED.max(walked.total().cost * REST);
+                self.known().insert(uid.to_owned(), until);
+                counted
+            }
+            false => {
+                tracing::warn!(uid, "a Pod has more on disk than its project quotas count: it is walked");
+                walked
+            }
+        }
+    }
+
+    /// All of the Pod is gone.
+    pub fn forget(&self, uid: &str) {
+        self.known().remove(uid);
+    }
+}
+
+/// Whether quotas may be believed of such a Pod at all.
+pub fn may_count(pod: &Pod) -> bool {
+    has_own_users(pod)
+}
+
+/// Whether this node reads what Pods with users of their own have from quotas. Error: why it walks instead.
+pub fn in_force(user_namespaces: &Result<(), String>, folders: &[&Path]) -> Result<(), String> {
+    if let Err(why) = user_namespaces {
+        return Err(format!("Pods can have no users of their own: {why}"));
+    }
+    folders.iter().try_for_each(|folder| projects::supported(folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use podwright_runtime::sys::walk::Measure;
+
+    use super::*;
+
+    fn usage(mib: u64) -> Usage {
+        Usage { rest: Measure { bytes: mib << 20, inodes: 1, ..Measure::default() }, ..Usage::default() }
+    }
+
+    #[test]
+    fn quotas_are_believed_for_a_time_after_a_walk_has_seen_no_more() {
+        let (quotas, now) = (Quotas::default(), Instant::now());
+        assert!(!quotas.are_believed("a", now));
+        // What has no name is seen by quotas alone.
+        assert_eq!(quotas.judge("a", now, usage(9), usage(2)), usage(9));
+        assert!(quotas.are_believed("a", now) && !quotas.are_believed("b", now));
+        assert!(!quotas.are_believed("a", now + BELIEVED));
+        let costly = Usage { rest: Measure { cost: BELIEVED, ..usage(2).rest }, ..usage(2) };
+        quotas.judge("a", now, usage(2), costly);
+        assert!(quotas.are_believed("a", now + BELIEVED * (REST - 1)));
+        quotas.forget("a");
+        assert!(!quotas.are_believed("a", now));
+    }
+
+    #[test]
+    fn a_pod_whose_quotas_miss_something_is_walked() {
+        let (quotas, now) = (Quotas::default(), Instant::now());
+        assert_eq!(quotas.judge("a", now, usage(2), usage(9)), usage(9));
+        assert!(!quotas.are_believed("a", now));
+        let evades = Usage { rest: Measure { evades: true, ..usage(1).rest }, ..usage(1) };
+        assert_eq!(quotas.judge("a", now, usage(2), evades.clone()), evades);
+        assert!(!quotas.are_believed("a", now));
+        assert_eq!(quotas.judge("a", now, usage(2), usage(3)), usage(2));
+        assert!(quotas.are_believed("a", now));
+    }
+}

@@ -1,0 +1,235 @@
+//! What Pods have on this machine's disks: as project quotas count it, or by walking.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use podwright_runtime::{
+    ContainerState, SandboxState, projects,
+    sys::{
+        shared,
+        unlinked::unlinked,
+        walk::{Measure, measure},
+    },
+};
+
+use super::{Machine, all, messages, quota, remove_dir};
+use crate::node::{
+    sessions::logs,
+    spec::PodExt,
+    storage::{ContainerUsage, Disks, Space, Thresholds, Usage},
+};
+
+/// Beside volumes, what of a Pod's folder its containers may write to.
+const MANAGED: [&str; 4] = ["containers", "hosts", "hostname", "resolv.conf"];
+
+/// CPU time for one measurement of a Pod: enough for tens of millions of files. Who has more evades.
+const MOST: Duration = Duration::from_secs(60);
+
+/// Measures all that a Pod has. What a container wrote to its root goes when it has ended: nobody can read it any more, and
+/// it would count for as long as the Pod is there. `None`, with a warning: it cannot be told.
+pub async fn usage(machine: &Machine, pod: &Pod) -> Option<Usage> {
+    clear_ended(machine, pod).await;
+    let holdings = holdings(machine, pod).await;
+    let (uid, now) = (pod.uid().to_owned(), Instant::now());
+    let (by_quota, believed) = (quota::may_count(pod), machine.quotas.are_believed(&uid, now));
+    let measured = tokio::task::spawn_blocking(move || {
+        let walked = if by_quota && believed { None } else { Some(holdings.walk()?) };
+        // After the walk: what is written meanwhile is no sign that quotas miss something.
+        let counted = if by_quota { holdings.count()? } else { None };
+        match counted {
+            None => Ok((None, walked.map_or_else(|| holdings.walk(), Ok)?)),
+            Some(counted) => Ok((walked, counted)),
+        }
+    });
+    match measured.await.unwrap_or_else(|e| Err(e.to_string())) {
+        Ok((None, usage)) => Some(usage),
+        Ok((Some(walked), counted)) => Some(machine.quotas.judge(pod.uid(), now, counted, walked)),
+        Err(error) => {
+            tracing::warn!(pod = %pod.full_name(), error, "what a Pod has on disk cannot be measured");
+            None
+        }
+    }
+}
+
+/// Where a Pod has what counts as its use of the disk.
+struct Holdings {
+    uid: String,
+    volumes: Vec<(String, PathBuf)>,
+    containers: Vec<Holding>,
+    rest: Vec<PathBuf>,
+}
+
+struct Holding {
+    container: String,
+    layers: Vec<PathBuf>,
+    pids: Vec<u32>,
+    logs: PathBuf,
+}
+
+async fn holdings(machine: &Machine, pod: &Pod) -> Holdings {
+    let mut containers: Vec<Holding> = Vec::new();
+    let sandboxes = of(machine, pod).await;
+    for part in pod.parts() {
+        let starts = sandboxes.iter().flat_map(|sandbox| &sandbox.containers).filter(|c| c.id.name == part.name());
+        let (mut layers, mut pids) = (Vec::new(), Vec::new());
+        for start in starts {
+            layers.extend(machine.runtime.layer(&start.id));
+            pids.extend(machine.runtime.pids(&start.id).unwrap_or_default());
+        }
+        let logs = machine.log_dir(pod).join(part.name());
+        containers.push(Holding { container: part.name().to_owned(), layers, pids, logs });
+    }
+    let folder = machine.volumes.folder(pod);
+    let mut rest: Vec<PathBuf> = MANAGED.iter().map(|name| folder.join(name)).collect();
+    let mut volumes: Vec<(String, PathBuf)> = Vec::new();
+    for volume in pod.spec().volumes.iter().flatten() {
+        let path = folder.join("volumes").join(&volume.name);
+        match &volume.empty_dir {
+            Some(source) if source.medium.as_deref().unwrap_or_default().is_empty() => {
+                volumes.push((volume.name.clone(), path));
+            }
+            None if volume.config_map.is_some() => rest.push(path),
+            _ => {}
+        }
+    }
+    Holdings { uid: pod.uid().to_owned(), volumes, containers, rest }
+}
+
+impl Holdings {
+    /// File by file.
+    fn walk(&self) -> Result<Usage, String> {
+        let mut left = MOST;
+        let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
+        for (name, path) in &self.volumes {
+            usage.volumes.insert(name.clone(), sum(std::slice::from_ref(path), &mut left)?);
+        }
+        for Holding { container, layers, pids, logs } in &self.containers {
+            let mut layer = sum(layers, &mut left)?;
+            let nameless = unlinked(pids, &self.uid, left);
+            left = left.saturating_sub(nameless.cost);
+            layer += nameless;
+            let logs = sum(std::slice::from_ref(logs), &mut left)?;
+            usage.containers.insert(container.clone(), ContainerUsage { layer, logs });
+        }
+        Ok(usage)
+    }
+
+    /// By project quotas, which see files without a name too; what containers share with the node is walked. `None`: some of the
+    /// folders are in no project of their own.
+    fn count(&self) -> Result<Option<Usage>, String> {
+        let counted = |paths: &[PathBuf]| projects::usage(paths).map_err(|e| format!("project quota: {e}"));
+        let mut left = MOST;
+        let mut usage = Usage { rest: sum(&self.rest, &mut left)?, ..Usage::default() };
+        for (name, path) in &self.volumes {
+            let Some(volume) = counted(std::slice::from_ref(path))? else { return Ok(None) };
+            usage.volumes.insert(name.clone(), volume);
+        }
+        for Holding { container, layers, logs, .. } in &self.containers {
+            let Some(layer) = counted(layers)? else { return Ok(None) };
+            let logs = sum(std::slice::from_ref(logs), &mut left)?;
+            usage.containers.insert(container.clone(), ContainerUsage { layer, logs });
+        }
+        Ok(Some(usage))
+    }
+}
+
+/// What all these hold, within the CPU time that is left.
+fn sum(paths: &[PathBuf], left: &mut Duration) -> Result<Measure, String> {
+    paths.iter().try_fold(Measure::default(), |mut sum, path| {
+        let counted = measure(path, *left).map_err(|e| format!("{}: {e}", path.display()))?;
+        *left = left.saturating_sub(counted.cost);
+        sum += counted;
+        Ok(sum)
+    })
+}
+
+async fn of(machine: &Machine, pod: &Pod) -> Vec<podwright_runtime::SandboxStatus> {
+    let all = machine.runtime.list().await;
+    all.into_iter().filter(|sandbox| messages::split(&sandbox.spec.id).0 == pod.uid()).collect()
+}
+
+/// Removes the writable layers of the Pod's containers that have ended.
+pub async fn clear_ended(machine: &Machine, pod: &Pod) {
+    for sandbox in of(machine, pod).await {
+        for container in sandbox.containers.iter().filter(|c| c.state == ContainerState::Exited) {
+            if let Err(error) = machine.runtime.clear_layer(&container.id).await {
+                tracing::warn!(%error, id = %container.id, "the writable layer of a container that has ended stays");
+            }
+        }
+    }
+}
+
+/// Gives back what a Pod that has ended has on disk, but for its containers' last words and logs. There may be a million files.
+pub async fn clear(machine: &Machine, pod: &Pod) -> Result<(), String> {
+    clear_ended(machine, pod).await;
+    let (scratch, folder) = (machine.volumes.scratch(pod), machine.volumes.folder(pod));
+    let removal = tokio::task::spawn_blocking(move || {
+        let cut = cut_messages(&folder.join("containers"));
+        let managed = ["hosts", "hostname", "resolv.conf"].map(|name| folder.join(name));
+        all(scratch.into_iter().chain(managed).map(remove).chain([cut]))
+    });
+    removal.await.map_err(|e| e.to_string())?
+}
+
+/// A folder with all in it, or a file.
+fn remove(path: PathBuf) -> Result<(), String> {
+    match path.symlink_metadata().is_ok_and(|found| !found.is_dir()) {
+        true => std::fs::remove_file(&path).map_err(|e| format!("remove {}: {e}", path.display())),
+        false => remove_dir(path),
+    }
+}
+
+/// Cuts termination messages to what is ever read of them.
+fn cut_messages(containers: &Path) -> Result<(), String> {
+    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
+    all(entries(containers).flat_map(|own| entries(&own).collect::<Vec<_>>()).map(|file| {
+        shared::cut(&file, messages::MESSAGE as u64).map_err(|e| format!("truncate {}: {e}", file.display()))
+    }))
+}
+
+/// Makes room at the cost of nobody who runs: as upstream does, the logs of Pods that have ended, and images that nobody uses.
+pub async fn reclaim(machine: &Machine, thresholds: &Thresholds) {
+    clear_logs(machine).await;
+    if let Err(error) = super::images::reclaim(machine, thresholds).await {
+        tracing::warn!(error, "images that nobody uses stay");
+    }
+}
+
+/// Removes the logs of Pods that have ended.
+async fn clear_logs(machine: &Machine) {
+    for sandbox in machine.runtime.list().await {
+        let over = |c: &podwright_runtime::ContainerStatus| c.state == ContainerState::Exited;
+        if sandbox.state == SandboxState::Ready || !sandbox.containers.iter().all(over) {
+            continue;
+        }
+        for log in sandbox.containers.iter().filter_map(|container| container.log.as_ref()) {
+            for file in logs::files(&log.path) {
+                std::fs::remove_file(file).ok();
+            }
+        }
+    }
+}
+
+/// The file systems of Pods and of images.
+pub fn disks(machine: &Machine) -> Disks {
+    disks_of(machine.volumes.root(), machine.images.root())
+}
+
+/// The file systems of these folders: of Pods, and of images.
+pub fn disks_of(pods: &Path, images: &Path) -> Disks {
+    let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev).ok();
+    Disks { nodefs: space(pods), imagefs: space(images), shared: device(pods) == device(images) }
+}
+
+fn space(path: &Path) -> Option<Space> {
+    let stat = rustix::fs::statvfs(path).ok()?;
+    Some(Space {
+        bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+        bytes_free: stat.f_bavail.saturating_mul(stat.f_frsize),
+        inodes: stat.f_files,
+        inodes_free: stat.f_favail,
+    })
+}

@@ -1,0 +1,77 @@
+//! Who lives here: the one table by which this node finds the Pod that the API means, for sessions and for figures.
+//!
+//! An object of the API names a Pod of this node by namespace, name and uid, all three. A mirror Pod stands for the static Pod
+//! that this agent has found it to show. Nothing is taken from what a user can write: annotations least of all.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::spec::PodExt;
+use crate::api::rpc::PodRef;
+
+/// The Pods that this node runs.
+#[derive(Debug, Default)]
+pub struct Residents(RwLock<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// By the uid that the node knows them by.
+    pods: HashMap<String, Arc<Pod>>,
+    /// Uids of mirror Pods: those of the static Pods that they show.
+    mirrors: HashMap<String, String>,
+}
+
+impl Residents {
+    // Each change is one insertion or removal: what a panic left behind is sound.
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A Pod lives here, or has changed.
+    pub fn put(&self, pod: Arc<Pod>) {
+        self.write().pods.insert(pod.uid().to_owned(), pod);
+    }
+
+    /// Nothing is left of a Pod.
+    pub fn remove(&self, uid: &str) {
+        let mut state = self.write();
+        state.pods.remove(uid);
+        state.mirrors.retain(|_, of| of != uid);
+    }
+
+    /// A mirror Pod shows a static Pod.
+    pub fn shows(&self, mirror: &str, uid: &str) {
+        self.write().mirrors.insert(mirror.to_owned(), uid.to_owned());
+    }
+
+    /// A mirror Pod is gone.
+    pub fn shows_no_more(&self, mirror: &str) {
+        self.write().mirrors.remove(mirror);
+    }
+
+    /// The Pod of this node that an object of the API is, or shows.
+    pub fn find(&self, object: &PodRef) -> Option<Arc<Pod>> {
+        let state = self.read();
+        let pod = match state.mirrors.get(&object.uid) {
+            Some(uid) => state.pods.get(uid).filter(|pod| pod.is_static()),
+            None => state.pods.get(&object.uid).filter(|pod| !pod.is_static()),
+        };
+        pod.filter(|pod| pod.namespace() == object.namespace && pod.name() == object.name).cloned()
+    }
+
+    /// The uid by which the API knows a Pod of this node: its own, or its mirror's, if it has one.
+    pub fn api_uid(&self, uid: &str) -> Option<String> {
+        let state = self.read();
+        if state.pods.get(uid)?.is_static() {
+            return state.mirrors.iter().find(|(_, of)| *of == uid).map(|(mirror, _)| mirror.clone());
+        }
+        Some(uid.to_owned())
+    }
+}

@@ -1,0 +1,264 @@
+//! Disks as Pods use them: who has more than its limits allow is evicted, and when a disk runs full, who it is for.
+//!
+//! ```text
+//!  executor.storage(pod) --Usage-->  limits.rs (pure)   --Eviction-->  pods.rs -> worker
+//!  executor.disks()      --Disks-->  pressure.rs (pure) --Eviction-->  '
+//!                                      '-- Pressure: the node's condition, and what it admits
+//! ```
+//!
+//! Usage is measured every [`PERIOD`]. Where the file system has project quotas, they tell it of Pods with users of their own
+//! (`podwright_runtime::projects`): the owner of a file may give it another project unless he is in a user namespace, so
+//! upstream, too, believes them of such Pods alone. Everywhere else it is found by walking (`podwright_runtime::sys::walk`),
+//! less often where that costs much. What is decided is in the Pod's status; an agent that dies before it is there decides the
+//! same again, for the files are still there.
+//!
+//! What is written faster than anybody looks is held up by the disk itself: its free space is read every [`GLANCE`].
+
+pub mod limits;
+pub mod pressure;
+
+use std::{
+    collections::{HashMap, HashSet},
+    panic::AssertUnwindSafe,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::FutureExt;
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+    time::Instant,
+};
+
+use super::{Shared, observed::Failure, spec::PodExt};
+pub use limits::{ContainerUsage, Usage};
+use pressure::Shortage;
+pub use pressure::{Disks, Space, Thresholds};
+
+/// How often a Pod is measured at most: kubelet's `housekeepingInterval`.
+const PERIOD: Duration = Duration::from_secs(10);
+/// A Pod whose measurement costs so many seconds is left alone so many times as long.
+pub const REST: u32 = 50;
+/// Pods that are measured at the same time.
+const AT_ONCE: usize = 2;
+/// How often the free space of the disks is read.
+const GLANCE: Duration = Duration::from_secs(1);
+/// How long an evicted Pod may take to give back its space before another one goes: kubelet's `podCleanupTimeout`.
+const CLEANUP: Duration = Duration::from_secs(30);
+/// How long Pods are measured before one goes for the node's sake; who takes longer counts as unknown.
+const HASTE: Duration = Duration::from_secs(5);
+/// How long a disk must have room before the node says so: kubelet's `evictionPressureTransitionPeriod`.
+const TRANSITION: Duration = Duration::from_secs(300);
+
+/// A Pod has to go.
+#[derive(Clone, Debug)]
+pub struct Eviction {
+    pub uid: String,
+    pub failure: Failure,
+    /// For the node's sake, not for what the Pod did: condition `DisruptionTarget`.
+    pub disruption: bool,
+}
+
+/// What is asked of who holds the Pods.
+#[derive(Debug)]
+pub enum Order {
+    /// Those that have not ended.
+    Active(oneshot::Sender<Vec<Arc<Pod>>>),
+    Evict(Eviction),
+}
+
+/// Whether the node is short of disk space: `DiskPressure`.
+pub type Pressure = watch::Sender<bool>;
+
+/// Looks after the disks until the agent ends.
+pub async fn run(shared: Arc<Shared>, orders: mpsc::UnboundedSender<Order>) {
+    // Nothing is written where there is no disk.
+    if shared.executor.disks().await == Disks::default() {
+        return;
+    }
+    tokio::select! {
+        () = hold_to_limits(&shared, &orders) => {}
+        () = keep_free(&shared, &orders) => {}
+        () = shared.stop.cancelled() => {}
+    }
+}
+
+/// Reads whether the disks are too full, before there is a Pod to be admitted.
+pub async fn glance(shared: &Shared) {
+    let short = pressure::shortage(&shared.config.eviction_hard, &shared.executor.disks().await).is_some();
+    shared.pressure.send_replace(short);
+}
+
+async fn active(orders: &mpsc::UnboundedSender<Order>) -> Vec<Arc<Pod>> {
+    let (sender, receiver) = oneshot::channel();
+    orders.send(Order::Active(sender)).ok();
+    // Nobody answers any more when the agent ends.
+    receiver.await.unwrap_or_default()
+}
+
+fn evict(orders: &mpsc::UnboundedSender<Order>, pod: &Pod, message: String, disruption: bool) {
+    let failure = Failure { reason: "Evicted".to_owned(), message };
+    orders.send(Order::Evict(Eviction { uid: pod.uid().to_owned(), failure, disruption })).ok();
+}
+
+/// Measures each Pod from time to time, and evicts those above their limits.
+async fn hold_to_limits(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) {
+    let mut due: HashMap<String, Instant> = HashMap::new();
+    let mut looks: JoinSet<(String, Duration)> = JoinSet::new();
+    loop {
+        let now = Instant::now();
+        let pods = active(orders).await;
+        due.retain(|uid, _| pods.iter().any(|pod| pod.uid() == uid));
+        let mut waiting: Vec<(Instant, &Arc<Pod>)> = Vec::new();
+        for pod in pods.iter().filter(|pod| !pressure::is_critical(pod) && limits::is_limited(pod)) {
+            waiting.push((*due.entry(pod.uid().to_owned()).or_insert(now + PERIOD), pod));
+        }
+        waiting.sort_by_key(|(at, _)| *at);
+        for (_, pod) in waiting.into_iter().filter(|(at, _)| *at <= now).take(AT_ONCE.saturating_sub(looks.len())) {
+            // Until it is known what it costs.
+            due.insert(pod.uid().to_owned(), now + Duration::from_secs(3600));
+            let (shared, orders, pod) = (shared.clone(), orders.clone(), pod.clone());
+            looks.spawn(async move {
+                let cost = whole(&pod, look(&shared, &orders, &pod)).await;
+                (pod.uid().to_owned(), cost.unwrap_or_default())
+            });
+        }
+        tokio::select! {
+            Some(Ok((uid, cost))) = looks.join_next() => {
+                if let Some(due) = due.get_mut(&uid) {
+                    *due = Instant::now() + PERIOD.max(cost * REST);
+                }
+            }
+            () = tokio::time::sleep(GLANCE) => {}
+        }
+    }
+}
+
+/// What comes out of a look at a Pod; `None`, with an error in the log: it panicked. Its Pod is measured again all the same.
+async fn whole<T>(pod: &Pod, look: impl Future<Output = T>) -> Option<T> {
+    // A look changes nothing that others see, so nothing is left half done.
+    let outcome = AssertUnwindSafe(look).catch_unwind().await;
+    outcome.inspect_err(|_| tracing::error!(pod = %pod.full_name(), "the measurement of a Pod panicked")).ok()
+}
+
+/// Measures a Pod; what that has cost. Nobody is evicted because of one look: a file that moves may be counted twice.
+async fn look(shared: &Shared, orders: &mpsc::UnboundedSender<Order>, pod: &Pod) -> Duration {
+    let mut cost = Duration::ZERO;
+    for last in [false, true] {
+        let Some(usage) = shared.executor.storage(pod).await else { return cost };
+        cost += usage.total().cost;
+        match limits::exceeded(pod, &usage) {
+            Some(message) if last => evict(orders, pod, message, false),
+            Some(_) => {}
+            None => break,
+        }
+    }
+    cost
+}
+
+/// Reads the free space of the disks, tells the node's condition, and evicts one Pod after the other while too little is
+/// free: what nobody needs is removed first.
+async fn keep_free(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Order>) {
+    let thresholds = &shared.config.eviction_hard;
+    let mut low_at: Option<Instant> = None;
+    let mut evicted: Option<(String, Instant)> = None;
+    let mut next = Instant::now();
+    let mut looks = Looks::default();
+    loop {
+        let now = Instant::now();
+        let shortage = pressure::shortage(thresholds, &shared.executor.disks().await);
+        if shortage.is_some() {
+            low_at = Some(now);
+        }
+        let pressure = low_at.is_some_and(|at| now < at + TRANSITION);
+        shared.pressure.send_if_modified(|known| std::mem::replace(known, pressure) != pressure);
+        match shortage {
+            None => evicted = None,
+            Some(_) if now < next || is_leaving(orders, evicted.as_ref()).await => {}
+            Some(shortage) => {
+                let message = format!("Attempting to reclaim {}", shortage.resource);
+                shared.recorder.warning(node(shared), "EvictionThresholdMet", message);
+                shared.executor.reclaim(thresholds).await;
+                let left = pressure::shortage(thresholds, &shared.executor.disks().await);
+                if let Some(shortage) = left.filter(|shortage| shortage.of_pods) {
+                    evicted = make_room(shared, orders, &shortage, &mut looks).await.map(|uid| (uid, Instant::now()));
+                }
+                if evicted.is_none() {
+                    // Nothing that this node has helps.
+                    next = now + PERIOD;
+                }
+            }
+        }
+        tokio::time::sleep(GLANCE).await;
+    }
+}
+
+/// Whether a Pod that was evicted may still give back its space.
+async fn is_leaving(orders: &mpsc::UnboundedSender<Order>, evicted: Option<&(String, Instant)>) -> bool {
+    let Some((uid, at)) = evicted else { return false };
+    Instant::now() < *at + CLEANUP && active(orders).await.iter().any(|pod| pod.uid() == uid)
+}
+
+/// Measurements for the node's sake. One that takes too long goes on, and its Pod is not measured a second time meanwhile.
+#[derive(Default)]
+struct Looks {
+    tasks: JoinSet<(String, Option<Usage>)>,
+    busy: HashSet<String>,
+}
+
+/// Evicts the Pod that ranks first: its uid, if there is one.
+async fn make_room(
+    shared: &Arc<Shared>,
+    orders: &mpsc::UnboundedSender<Order>,
+    shortage: &Shortage,
+    looks: &mut Looks,
+) -> Option<String> {
+    let pods = active(orders).await;
+    for pod in pods.iter().filter(|pod| looks.busy.insert(pod.uid().to_owned())) {
+        let (shared, pod) = (shared.clone(), pod.clone());
+        looks.tasks.spawn(async move {
+            let usage = whole(&pod, shared.executor.storage(&pod)).await.flatten();
+            (pod.uid().to_owned(), usage)
+        });
+    }
+    let mut measured: HashMap<String, Usage> = HashMap::new();
+    let end = Instant::now() + HASTE;
+    while let Ok(Some(Ok((uid, usage)))) = tokio::time::timeout_at(end, looks.tasks.join_next()).await {
+        looks.busy.remove(&uid);
+        measured.extend(usage.map(|usage| (uid, usage)));
+    }
+    let measured = pods.into_iter().map(|pod| (pod.clone(), measured.remove(pod.uid()))).collect();
+    let ranked = pressure::rank(measured, shortage.resource);
+    let Some((pod, usage)) = ranked.first() else {
+        tracing::warn!("the disk is too full, and no Pod can be evicted for it");
+        return None;
+    };
+    if !pressure::explains(ranked.iter().map(|(_, usage)| usage.as_ref()), shortage) {
+        let Shortage { resource, threshold, available, .. } = shortage;
+        tracing::warn!(
+            %resource, %threshold, %available,
+            "what Pods are measured to have on disk does not explain what it lacks: somebody else fills it, or a Pod hides what it has"
+        );
+    }
+    evict(orders, pod, pressure::message(shortage, pod, usage.as_ref()), true);
+    Some(pod.uid().to_owned())
+}
+
+fn node(shared: &Shared) -> ObjectReference {
+    let name = Some(shared.config.name.clone());
+    ObjectReference { kind: Some("Node".into()), uid: name.clone(), name, ..ObjectReference::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_look_that_panics_is_none_and_ends_nobody_elses() {
+        let pod = Pod::default();
+        assert_eq!(whole(&pod, async { 1 }).await, Some(1));
+        assert_eq!(whole(&pod, async { panic!("a look") as u8 }).await, None);
+    }
+}

@@ -1,0 +1,281 @@
+//! When a disk is too full, and which Pod has to go for it: thresholds, the ranking of Pods, the words. Pure.
+//! <https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/>
+
+use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::limits::{Usage, bytes};
+use crate::{
+    api::{Quantity, pod_resources, quantity::Format},
+    node::{
+        observed::Failure,
+        qos,
+        spec::{Part, PodExt},
+    },
+};
+
+/// Upstream's `DefaultEvictionHard`, as far as it is about disks.
+pub const DEFAULT: &str = "nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%";
+/// Of an isolated node: a guest on a machine that may be full for reasons of its own, so only the last bit counts.
+pub const ISOLATED: &str = "nodefs.available<16Mi,nodefs.inodesFree<1k";
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Of the file system that holds volumes, writable layers and logs.
+    NodefsAvailable,
+    NodefsInodesFree,
+    /// Of the one that holds images; often the same.
+    ImagefsAvailable,
+    ImagefsInodesFree,
+}
+
+const SIGNALS: [(&str, Signal); 4] = [
+    ("nodefs.available", Signal::NodefsAvailable),
+    ("nodefs.inodesFree", Signal::NodefsInodesFree),
+    ("imagefs.available", Signal::ImagefsAvailable),
+    ("imagefs.inodesFree", Signal::ImagefsInodesFree),
+];
+
+/// How much must stay free.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Least {
+    /// Of the capacity, in hundredths.
+    Percent(f64),
+    Amount(Quantity),
+}
+
+/// `--eviction-hard`: what must stay free of which disk, else Pods go at once.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Thresholds(Vec<(Signal, Least)>);
+
+impl Default for Thresholds {
+    fn default() -> Thresholds {
+        // The invariant: a constant, which a test parses.
+        DEFAULT.parse().expect("the default thresholds")
+    }
+}
+
+impl FromStr for Thresholds {
+    type Err = String;
+
+    /// `SIGNAL<QUANTITY` or `SIGNAL<PERCENT%`, by commas; nothing for none.
+    fn from_str(text: &str) -> Result<Thresholds, String> {
+        let statements = text.split(',').map(str::trim).filter(|statement| !statement.is_empty());
+        let all: Vec<(Signal, Least)> = statements.map(threshold).collect::<Result<_, _>>()?;
+        match (1..all.len()).find(|i| all[..*i].iter().any(|(signal, _)| *signal == all[*i].0)) {
+            Some(_) => Err(format!("{text}: a signal is named twice")),
+            None => Ok(Thresholds(all)),
+        }
+    }
+}
+
+fn threshold(text: &str) -> Result<(Signal, Least), String> {
+    let (name, least) = text.split_once('<').ok_or_else(|| format!("{text}: expected SIGNAL<QUANTITY"))?;
+    let signal = SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal);
+    let known = SIGNALS.map(|(name, _)| name).join(", ");
+    let signal = signal.ok_or_else(|| format!("{text}: this node knows the signals {known}"))?;
+    let least = match least.strip_suffix('%') {
+        Some(percent) => match percent.parse::<f64>() {
+            Ok(percent) if (0.0..=100.0).contains(&percent) => Least::Percent(percent),
+            _ => return Err(format!("{text}: expected a percentage from 0% to 100%")),
+        },
+        None => match least.parse::<Quantity>() {
+            Ok(amount) if !amount.is_negative() => Least::Amount(amount),
+            _ => return Err(format!("{text}: expected a quantity, such as 1Gi, or a percentage")),
+        },
+    };
+    Ok((signal, least))
+}
+
+impl Thresholds {
+    /// How many of so many bytes of the Pods' disk stay free, or Pods go: no Pod can count on them.
+    pub fn reserved(&self, capacity: i64) -> i64 {
+        let least = self.0.iter().find(|(signal, _)| *signal == Signal::NodefsAvailable).map(|(_, least)| *least);
+        match least {
+            Some(Least::Amount(amount)) => amount.value().min(capacity),
+            Some(Least::Percent(percent)) => (capacity as f64 * percent / 100.0) as i64,
+            None => 0,
+        }
+    }
+}
+
+/// What a file system has, and has free for everybody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    pub bytes: u64,
+    pub bytes_free: u64,
+    /// 0: it makes them as they are needed.
+    pub inodes: u64,
+    pub inodes_free: u64,
+}
+
+/// The disks of a node; `None`: it has none, or cannot tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disks {
+    pub nodefs: Option<Space>,
+    pub imagefs: Option<Space>,
+    /// Images are on the file system of the Pods.
+    pub shared: bool,
+}
+
+/// What a disk is short of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resource {
+    Storage,
+    Inodes,
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Resource::Storage => "ephemeral-storage",
+            Resource::Inodes => "inodes",
+        })
+    }
+}
+
+/// A threshold that is met.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shortage {
+    pub resource: Resource,
+    pub threshold: Quantity,
+    pub available: Quantity,
+    /// Pods use the disk, so that evicting one helps.
+    pub of_pods: bool,
+}
+
+/// The first threshold that is met, those of the Pods' own disk first.
+pub fn shortage(thresholds: &Thresholds, disks: &Disks) -> Option<Shortage> {
+    let met = thresholds.0.iter().filter_map(|(signal, least)| {
+        let node = matches!(signal, Signal::NodefsAvailable | Signal::NodefsInodesFree);
+        let space = if node { disks.nodefs } else { disks.imagefs }?;
+        let (resource, capacity, free, format) = match signal {
+            Signal::NodefsAvailable | Signal::ImagefsAvailable => {
+                (Resource::Storage, space.bytes, space.bytes_free, Format::BinarySi)
+            }
+            Signal::NodefsInodesFree | Signal::ImagefsInodesFree => {
+                (Resource::Inodes, space.inodes, space.inodes_free, Format::DecimalSi)
+            }
+        };
+        let whole = |n: u64| Quantity::from_units(i64::try_from(n).unwrap_or(i64::MAX), format);
+        let threshold = match least {
+            Least::Amount(amount) => *amount,
+            Least::Percent(percent) => whole((capacity as f64 * percent / 100.0) as u64),
+        };
+        let available = whole(free);
+        let short = capacity > 0 && available.value() < threshold.value();
+        short.then_some(Shortage { resource, threshold, available, of_pods: node || disks.shared })
+    });
+    let mut met: Vec<Shortage> = met.collect();
+    met.sort_by_key(|shortage| !shortage.of_pods);
+    met.into_iter().next()
+}
+
+/// Whether the disk of images falls below a threshold, so that removing some helps.
+pub fn images_help(thresholds: &Thresholds, disks: &Disks) -> bool {
+    let nodefs = disks.nodefs.filter(|_| disks.shared);
+    shortage(thresholds, &Disks { nodefs, ..*disks }).is_some()
+}
+
+/// Whether there were enough if Pods had nothing of what they are measured to have. One that cannot be measured explains all.
+pub fn explains<'a>(pods: impl IntoIterator<Item = Option<&'a Usage>>, shortage: &Shortage) -> bool {
+    let lacks = shortage.threshold.value().saturating_sub(shortage.available.value());
+    let had = |usage: Option<&Usage>| match (usage.map(Usage::total), shortage.resource) {
+        (Some(total), Resource::Inodes) if !total.evades => i64::try_from(total.inodes).unwrap_or(i64::MAX),
+        (Some(total), Resource::Storage) => bytes(total),
+        _ => i64::MAX,
+    };
+    pods.into_iter().fold(0i64, |sum, usage| sum.saturating_add(had(usage))) >= lacks
+}
+
+/// Whether a Pod stays whatever the node lacks: static Pods, which nobody would make anew, and those of the system's own
+/// priorities; upstream's `IsCriticalPod`.
+pub fn is_critical(pod: &Pod) -> bool {
+    /// `SystemCriticalPriority`
+    const SYSTEM: i32 = 2_000_000_000;
+    pod.is_static() || pod.is_mirror() || pod.spec().priority.is_some_and(|priority| priority >= SYSTEM)
+}
+
+/// Pods with what they have on disk (`None`: it cannot be told), the one that goes first in front: who has more than it
+/// requests, then who matters less, then who is further above its request. Critical Pods are left out.
+pub fn rank(pods: Vec<(Arc<Pod>, Option<Usage>)>, resource: Resource) -> Vec<(Arc<Pod>, Option<Usage>)> {
+    let mut ranked: Vec<_> = pods.into_iter().filter(|(pod, _)| !is_critical(pod)).collect();
+    ranked.sort_by_cached_key(|(pod, usage)| {
+        let Some(usage) = usage else { return (false, false, 0, Reverse(i64::MAX)) };
+        let (used, requested) = match resource {
+            Resource::Storage => (bytes(usage.total()), pod_resources::requests(pod).ephemeral_storage),
+            Resource::Inodes if usage.total().evades => (i64::MAX, 0),
+            Resource::Inodes => (i64::try_from(usage.total().inodes).unwrap_or(i64::MAX), 0),
+        };
+        let priority = pod.spec().priority.unwrap_or(0);
+        (true, used <= requested, priority, Reverse(used.saturating_sub(requested)))
+    });
+    ranked
+}
+
+/// Upstream's words for a Pod that goes because of a shortage.
+pub fn message(shortage: &Shortage, pod: &Pod, usage: Option<&Usage>) -> String {
+    let Shortage { resource, threshold, available, .. } = shortage;
+    let low =
+        format!("The node was low on resource: {resource}. Threshold quantity: {threshold}, available: {available}. ");
+    let more = |part: &Part<'_>| {
+        let used = bytes(usage?.containers.get(part.name())?.total());
+        let request = qos::request(&part.container, "ephemeral-storage").map_or(0, qos::units);
+        let shown = |n: i64| Quantity::from_units(n, Format::BinarySi);
+        (used > request && *resource == Resource::Storage).then(|| {
+            let (name, used, request) = (part.name(), shown(used), shown(request));
+            format!("Container {name} was using {used}, request is {request}, has larger consumption of {resource}. ")
+        })
+    };
+    pod.parts().iter().filter_map(more).fold(low, |text, more| text + &more)
+}
+
+/// Whether a node takes a Pod while its disk is too full.
+pub fn admit(pod: &Pod, pressure: bool) -> Result<(), Failure> {
+    if !pressure || is_critical(pod) {
+        return Ok(());
+    }
+    let message = "Pod was rejected: The node had condition: [DiskPressure]. ".to_owned();
+    Err(Failure { reason: "Evicted".to_owned(), message })
+}
+
+#[cfg(test)]
+mod tests {
+    use podwright_runtime::sys::walk::Measure;
+
+    use super::*;
+
+    fn space(bytes_free: u64) -> Option<Space> {
+        Some(Space { bytes: 1000, bytes_free, inodes: 0, inodes_free: 0 })
+    }
+
+    #[test]
+    fn images_go_where_that_helps() {
+        let thresholds = Thresholds::default();
+        for (nodefs, imagefs, shared, helps) in [
+            (50, 900, false, false),
+            (50, 50, true, true),
+            (120, 120, true, true),
+            (900, 50, false, true),
+            (900, 900, true, false),
+        ] {
+            let disks = Disks { nodefs: space(nodefs), imagefs: space(imagefs), shared };
+            assert_eq!(images_help(&thresholds, &disks), helps, "{disks:?}");
+        }
+    }
+
+    #[test]
+    fn a_shortage_is_explained_by_who_has_as_much_or_cannot_be_measured() {
+        let disks = Disks { nodefs: space(40), ..Disks::default() };
+        let shortage = shortage(&Thresholds::default(), &disks).unwrap();
+        let usage = |bytes, evades| Usage { rest: Measure { bytes, evades, ..Measure::default() }, ..Usage::default() };
+        let (small, half, evading) = (usage(20, false), usage(30, false), usage(0, true));
+        assert!(!explains([], &shortage));
+        assert!(!explains([Some(&small), Some(&half)], &shortage));
+        assert!(explains([Some(&half), Some(&half)], &shortage));
+        assert!(explains([Some(&evading)], &shortage));
+        assert!(explains([Some(&small), None], &shortage));
+    }
+}

@@ -1,0 +1,110 @@
+//! NodeRestriction: what a node's agent may not write, whatever it was granted; and what nobody but a node may write.
+//!
+//! The Node authorizer (`authorize::node`) says which objects a node may write at all, this plugin what may be in them: [`pod`]
+//! mirror Pods and reports of Pods, [`node`] its own Node, [`token`] tokens for its Pods; the rest is here. It looks twice: at
+//! what was sent, and at what webhooks have made of it.
+//! <https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#noderestriction>
+
+use serde_json::Value;
+
+use super::{Operation, Review};
+use crate::api::validation::same;
+use crate::api::{Object, Status};
+use crate::server::authorize::node::{LEASES, node_of};
+
+mod node;
+mod pod;
+mod token;
+
+pub(super) fn concerns(review: &Review<'_>) -> bool {
+    review.operation != Operation::Connect && (node_of(&review.call.user).is_some() || is_new_pod(review))
+}
+
+/// Mirror Pods are nodes' alone: of others' new Pods it is looked at whether they are such.
+fn is_new_pod(review: &Review<'_>) -> bool {
+    review.is("Pod", Operation::Create) && review.call.kind.group.is_empty()
+}
+
+pub(super) fn mutate(review: &Review<'_>, object: &mut Object) -> Result<(), Status> {
+    validate(review, object)
+}
+
+pub(super) fn validate(review: &Review<'_>, object: &Object) -> Result<(), Status> {
+    let (user, kind) = (&review.call.user, review.call.kind);
+    let refuse = |why: String| Err(review.forbidden(object, why));
+    let Some(node) = node_of(user) else { return pod::of_others(review, object) };
+    if node.is_empty() {
+        return refuse(format!("could not determine node from user {:?}", user.name));
+    }
+    match (kind.group, kind.built_in(), review.subresource()) {
+        ("", "Pod", "") => pod::itself(review, node, object),
+        ("", "Pod", "status") => pod::status(review, node, object),
+        ("", "Pod", "eviction") => pod::eviction(review, node, object),
+        ("", "Pod", other) => {
+            refuse(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))
+        }
+        ("", "Node", _) => node::itself(review, node, object),
+        ("", "PersistentVolumeClaim", "status") => claim_status(review, node, object),
+        ("", "PersistentVolumeClaim", _) => refuse("may only update PVC status".into()),
+        ("", "ServiceAccount", "token") => token::request(review, node, object),
+        ("coordination.k8s.io", "Lease", _) if review.namespace() != LEASES => {
+            refuse(format!("can only access leases in the {LEASES:?} system namespace"))
+        }
+        ("coordination.k8s.io", "Lease", _) if name_of(review, object) != node => {
+            refuse("can only access node lease with the same name as the requesting node".into())
+        }
+        ("storage.k8s.io", "CSINode", _) if name_of(review, object) != node => {
+            refuse("can only access CSINode with the same name as the requesting node".into())
+        }
+        ("resource.k8s.io", "ResourceSlice", _) => slice(review, node, object),
+        _ => Ok(()),
+    }
+}
+
+/// The name in the request, or on create, where that has none, the object's.
+fn name_of<'a>(review: &'a Review<'_>, object: &'a Object) -> &'a str {
+    match review.call.name() {
+        "" => object.name(),
+        name => name,
+    }
+}
+
+/// A node reports how far a volume's growth has come, and nothing else of a claim.
+fn claim_status(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
+    const REPORTED: [&str; 4] = ["capacity", "conditions", "allocatedResources", "allocatedResourceStatuses"];
+    let Some(old) = review.old.filter(|_| review.operation == Operation::Update) else {
+        return Err(review.forbidden(new, format!("unexpected operation {:?}", review.operation.as_str())));
+    };
+    let rest = |claim: &Object| -> Value {
+        let mut rest = claim.clone();
+        ["resourceVersion", "managedFields"].iter().for_each(|field| rest.set_meta(field, None));
+        if let Some(status) = rest.0["status"].as_object_mut() {
+            REPORTED.iter().for_each(|field| drop(status.shift_remove(*field)));
+        }
+        rest.0
+    };
+    match same(&rest(new), &rest(old)) {
+        true => Ok(()),
+        false => {
+            let why = "is not allowed to update fields other than status.capacity and status.conditions";
+            Err(review.forbidden(new, format!("node {node:?} {why}")))
+        }
+    }
+}
+
+/// The devices of a node are its own to list.
+fn slice(review: &Review<'_>, node: &str, object: &Object) -> Result<(), Status> {
+    let verb = match review.operation {
+        Operation::Create => "create",
+        Operation::Delete => "delete",
+        _ => "update",
+    };
+    let of_node = |slice: &Object| slice.0["spec"]["nodeName"] == node;
+    match of_node(object) && review.old.is_none_or(of_node) {
+        true => Ok(()),
+        false => {
+            let why = format!("can only {verb} ResourceSlice with the same NodeName as the requesting node");
+            Err(review.forbidden(object, why))
+        }
+    }
+}

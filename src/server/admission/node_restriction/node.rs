@@ -1,0 +1,164 @@
+//! A node's own Node: what it may not say of itself, because others decide by it.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::super::{Operation, Review};
+use crate::api::validation::{names, same};
+use crate::api::{Object, Status};
+
+pub(super) fn itself(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
+    let refuse = |why: String| Err(review.forbidden(new, why));
+    let name = super::name_of(review, new);
+    if name != node {
+        return refuse(format!("node {node:?} is not allowed to modify node {name:?}"));
+    }
+    match (review.operation, review.old) {
+        (Operation::Create, _) => {
+            if !value(new, "/spec/configSource").is_null() {
+                return refuse(format!("node {node:?} is not allowed to create pods with a non-nil configSource"));
+            }
+            let labels = forbidden_labels(new, None);
+            if !labels.is_empty() {
+                return refuse(format!("node {node:?} is not allowed to set the following labels: {labels}"));
+            }
+            assigned(review, node, new, None)
+        }
+        (Operation::Update, Some(old)) => {
+            let source = value(new, "/spec/configSource");
+            if !source.is_null() && !same(source, value(old, "/spec/configSource")) {
+                let why = "is not allowed to update configSource to a new non-nil configSource";
+                return refuse(format!("node {node:?} {why}"));
+            }
+            if !same(value(new, "/spec/taints"), value(old, "/spec/taints")) {
+                return refuse(format!("node {node:?} is not allowed to modify taints"));
+            }
+            let labels = forbidden_labels(new, Some(old));
+            if !labels.is_empty() {
+                return refuse(format!("is not allowed to modify labels: {labels}"));
+            }
+            assigned(review, node, new, Some(old))
+        }
+        _ => refuse(format!("node {node:?} is not allowed to delete node {name:?}")),
+    }
+}
+
+/// What a node may neither choose nor change: who owns it, which Pods' addresses it may report, and addresses that lead to
+/// whoever calls them.
+fn assigned(review: &Review<'_>, node: &str, new: &Object, old: Option<&Object>) -> Result<(), Status> {
+    let refuse = |why: String| Err(review.forbidden(new, why));
+    let before = |path: &str| old.map_or(&Value::Null, |old| value(old, path));
+    // Who is owned by what does not exist is collected: a node would so delete itself, and come again as it likes.
+    if !same(value(new, "/metadata/ownerReferences"), before("/metadata/ownerReferences")) {
+        return refuse(format!("node {node:?} is not allowed to modify ownerReferences"));
+    }
+    for field in ["podCIDR", "podCIDRs"] {
+        let path = format!("/spec/{field}");
+        if !same(value(new, &path), before(&path)) {
+            return refuse(format!("node {node:?} is not allowed to modify {field}"));
+        }
+    }
+    addresses(review, node, new, before("/status/addresses"))
+}
+
+/// The most addresses that a node may report.
+const MAX_ADDRESSES: usize = 64;
+
+/// The addresses that a node reports to be its own: traffic goes there, to host ports and to the node itself. So they are none that
+/// lead to whoever calls them, to Pods, to Services or to another node. (Upstream trusts it with that.) What was let in stays.
+fn addresses(review: &Review<'_>, node: &str, new: &Object, before: &Value) -> Result<(), Status> {
+    let list = value(new, "/status/addresses").as_array().map(Vec::as_slice).unwrap_or_default();
+    if list.len() > MAX_ADDRESSES {
+        let why = format!("node {node:?} cannot report more than {MAX_ADDRESSES} addresses");
+        return Err(review.forbidden(new, why));
+    }
+    let known: HashSet<&Value> = before.as_array().into_iter().flatten().map(|address| &address["address"]).collect();
+    let config = &review.server.config;
+    let mut added = Vec::new();
+    for address in list.iter().map(|address| &address["address"]).filter(|address| !known.contains(address)) {
+        let text = address.as_str().unwrap_or("");
+        let Ok(ip) = text.parse::<IpAddr>() else { continue };
+        let refuse =
+            |why: &str| Err(review.forbidden(new, format!("node {node:?} cannot report the address {address}: {why}")));
+        let among = |ranges: &[IpNet]| ranges.iter().any(|range| range.contains(&names::plain_ip(ip)));
+        match names::special_ip(ip) {
+            Some(why) => return refuse(why),
+            None if names::plain_ip(ip).to_string() != text => {
+                return refuse(&format!("must be in canonical form (\"{}\")", names::plain_ip(ip)));
+            }
+            None if among(&config.cluster_cidrs) => return refuse("it is in the range of Pods' addresses"),
+            None if among(&config.service_cidrs) => return refuse("it is in the range of Services' addresses"),
+            None => added.push(text),
+        }
+    }
+    if let Some((text, other)) = held_by_others(review, node, &added) {
+        let why = format!("node {node:?} cannot report the address {text:?}: node {other:?} has it");
+        return Err(review.forbidden(new, why));
+    }
+    Ok(())
+}
+
+/// The first of these addresses that another Node has, and which one. Of thousands of Nodes those are decoded that have the text.
+fn held_by_others(review: &Review<'_>, node: &str, addresses: &[&str]) -> Option<(String, String)> {
+    if addresses.is_empty() {
+        return None;
+    }
+    let quoted: Vec<String> = addresses.iter().map(|address| format!("{address:?}")).collect();
+    for item in review.items("nodes", None).into_iter().filter(|item| item.name() != node) {
+        let text = std::str::from_utf8(&item.bytes).unwrap_or("");
+        let Some(at) = quoted.iter().position(|quoted| text.contains(quoted.as_str())) else { continue };
+        let Ok(other) = Object::from_slice(&item.bytes) else { continue };
+        let held = value(&other, "/status/addresses").as_array().into_iter().flatten();
+        let held: HashSet<&str> =
+            held.filter(|it| it["type"] != "Hostname").filter_map(|it| it["address"].as_str()).collect();
+        if let Some(address) = addresses[at..].iter().find(|address| held.contains(*address)) {
+            return Some(((*address).to_owned(), other.name().to_owned()));
+        }
+    }
+    None
+}
+
+fn value<'a>(object: &'a Object, path: &str) -> &'a Value {
+    object.0.pointer(path).unwrap_or(&Value::Null)
+}
+
+/// The labels that a node may set on itself below `kubernetes.io` and `k8s.io`.
+const OWN_LABELS: &[&str] = &[
+    "kubernetes.io/hostname",
+    "kubernetes.io/arch",
+    "kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/instance-type",
+    "failure-domain.beta.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.kubernetes.io/region",
+    "failure-domain.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+];
+
+/// The changed labels by which a node would draw Pods to itself, as a list.
+fn forbidden_labels(new: &Object, old: Option<&Object>) -> String {
+    let labels = |object: &Object| object.labels().cloned().unwrap_or_default();
+    let (new, old) = (labels(new), old.map(labels).unwrap_or_default());
+    let changed = new.keys().chain(old.keys()).filter(|key| new.get(*key) != old.get(*key));
+    let mut forbidden: Vec<&str> = changed.filter(|key| is_reserved(key)).map(String::as_str).collect();
+    forbidden.sort_unstable();
+    forbidden.dedup();
+    forbidden.join(", ")
+}
+
+fn is_reserved(label: &str) -> bool {
+    let Some((prefix, _)) = label.split_once('/') else { return false };
+    let below = |domain: &str| prefix == domain || prefix.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
+    if below("node-restriction.kubernetes.io") {
+        return true;
+    }
+    let open = below("kubelet.kubernetes.io") || below("node.kubernetes.io") || OWN_LABELS.contains(&label);
+    !open && (below("kubernetes.io") || below("k8s.io"))
+}

@@ -1,0 +1,346 @@
+//! Answers on their way out: how many bytes of them lie in memory, in pieces, and for how long a client may leave them unread.
+//!
+//! HTTP/2 lets a client take an answer as slowly as it likes while its connection is alive, so nothing below cuts it off.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::limits::Limits;
+use super::rest::reply::{BodyError, HttpBody};
+use crate::api::{Status, User};
+
+/// The most that is handed to a connection at once: it keeps that until its client takes it.
+pub(super) const PIECE: usize = 64 << 10;
+
+/// How many bytes of answers may lie in memory, of all users and of one. One answer is always let through, however large.
+pub(super) struct Answers {
+    most: usize,
+    most_of_one: usize,
+    queue: usize,
+    wait: Duration,
+    state: Mutex<State>,
+    freed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    bytes: usize,
+    users: HashMap<String, OfUser>,
+}
+
+#[derive(Default)]
+struct OfUser {
+    bytes: usize,
+    waiting: usize,
+}
+
+/// The right of an answer to lie in memory; it ends when dropped.
+pub(super) struct Room {
+    answers: Arc<Answers>,
+    user: String,
+    bytes: usize,
+}
+
+impl Answers {
+    pub fn new(limits: &Limits) -> Arc<Answers> {
+        let (state, freed) = Default::default();
+        let Limits { answers: most, answers_of_one: most_of_one, queue, wait, .. } = *limits;
+        Arc::new(Answers { most, most_of_one, queue, wait, state, freed })
+    }
+
+    /// Room for an answer of this size, if there is any now. The superuser's have it always, as he has a seat.
+    pub fn try_enter(self: &Arc<Answers>, user: &User, bytes: usize) -> Option<Room> {
+        if bytes == 0 || user.is_in("system:masters") {
+            return Some(Room { answers: self.clone(), user: String::new(), bytes: 0 });
+        }
+        let mut state = self.lock();
+        let of_user = state.users.get(&user.name).map_or(0, |of_user| of_user.bytes);
+        let fits = |taken: usize, most: usize| taken == 0 || taken.saturating_add(bytes) <= most;
+        if !fits(of_user, self.most_of_one) || !fits(state.bytes, self.most) {
+            return None;
+        }
+        state.bytes += bytes;
+        state.users.entry(user.name.clone()).or_default().bytes += bytes;
+        Some(Room { answers: self.clone(), user: user.name.clone(), bytes })
+    }
+
+    /// Waits for room; 429 when none becomes free in time, or too many of this user wait already.
+    pub async fn enter(self: &Arc<Answers>, user: &User, bytes: usize) -> Result<Room, Status> {
+        if let Some(room) = self.try_enter(user, bytes) {
+            return Ok(room);
+        }
+        let _waiting = Waiting::of(self, &user.name).ok_or_else(full)?;
+        let room = async {
+            loop {
+                let mut freed = std::pin::pin!(self.freed.notified());
+                freed.as_mut().enable();
+                if let Some(room) = self.try_enter(user, bytes) {
+                    return room;
+                }
+                freed.await;
+            }
+        };
+        tokio::time::timeout(self.wait, room).await.map_err(|_| full())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Counters that a panic left behind are whole: each is changed in one step.
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl State {
+    fn forget(&mut self, user: &str) {
+        if self.users.get(user).is_some_and(|of_user| of_user.bytes == 0 && of_user.waiting == 0) {
+            self.users.remove(user);
+        }
+    }
+}
+
+pub(super) fn full() -> Status {
+    Status::too_many_requests("Too many answers are being sent, please try again later.", 1)
+}
+
+/// One who waits for room, and may give up at any moment.
+struct Waiting<'a> {
+    answers: &'a Answers,
+    user: &'a str,
+}
+
+impl<'a> Waiting<'a> {
+    fn of(answers: &'a Answers, user: &'a str) -> Option<Waiting<'a>> {
+        let mut state = answers.lock();
+        let of_user = state.users.entry(user.to_owned()).or_default();
+        if of_user.waiting >= answers.queue {
+            return None;
+        }
+        of_user.waiting += 1;
+        Some(Waiting { answers, user })
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.answers.lock();
+        if let Some(of_user) = state.users.get_mut(self.user) {
+            of_user.waiting -= 1;
+        }
+        state.forget(self.user);
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if self.bytes == 0 {
+            return;
+        }
+        let mut state = self.answers.lock();
+        state.bytes -= self.bytes;
+        if let Some(of_user) = state.users.get_mut(&self.user) {
+            of_user.bytes -= self.bytes;
+        }
+        state.forget(&self.user);
+        drop(state);
+        self.answers.freed.notify_waiters();
+    }
+}
+
+/// A body that goes out in pieces; its room is free as soon as all of it has gone, or nobody wants the rest.
+struct Sent {
+    outgoing: Arc<Mutex<Outgoing>>,
+    overseer: Option<AbortHandle>,
+}
+
+struct Outgoing {
+    body: Option<HttpBody>,
+    /// What the body has told and the connection has not taken yet.
+    rest: Bytes,
+    room: Option<Arc<Room>>,
+    /// When the connection last asked for more, and whether there was nothing more for it.
+    asked: Instant,
+    idle: bool,
+    cut: bool,
+}
+
+/// A body that holds its room until it is sent. With `stalled`, one that is left unread for so long is dropped, and ends with
+/// an error.
+pub(super) fn sent(body: HttpBody, room: Option<Arc<Room>>, stalled: Option<Duration>) -> HttpBody {
+    let (asked, rest) = (Instant::now(), Bytes::new());
+    let outgoing = Arc::new(Mutex::new(Outgoing { body: Some(body), rest, room, asked, idle: false, cut: false }));
+    let overseer = stalled.map(|stalled| tokio::spawn(oversee(Arc::downgrade(&outgoing), stalled)).abort_handle());
+    Sent { outgoing, overseer }.boxed_unsync()
+}
+
+async fn oversee(outgoing: Weak<Mutex<Outgoing>>, stalled: Duration) {
+    loop {
+        let Some(strong) = outgoing.upgrade() else { return };
+        let now = Instant::now();
+        let next = {
+            let mut outgoing = lock(&strong);
+            match outgoing.asked + stalled {
+                _ if outgoing.idle => now + stalled,
+                due if due > now => due,
+                _ => return outgoing.cut_off(),
+            }
+        };
+        drop(strong);
+        tokio::time::sleep_until(next).await;
+    }
+}
+
+fn lock(outgoing: &Mutex<Outgoing>) -> MutexGuard<'_, Outgoing> {
+    // What a body left behind that panicked is not polled again: the connection ends with its task.
+    outgoing.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Outgoing {
+    fn cut_off(&mut self) {
+        self.cut = true;
+        self.rest = Bytes::new();
+        drop((self.body.take(), self.room.take()));
+    }
+
+    fn piece(&mut self) -> Frame<Bytes> {
+        Frame::data(self.rest.split_to(self.rest.len().min(PIECE)))
+    }
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let mut outgoing = lock(&self.outgoing);
+        let outgoing = &mut *outgoing;
+        outgoing.asked = Instant::now();
+        if outgoing.cut {
+            return Poll::Ready(Some(Err(std::io::ErrorKind::TimedOut.into())));
+        }
+        if !outgoing.rest.is_empty() {
+            return Poll::Ready(Some(Ok(outgoing.piece())));
+        }
+        let Some(body) = outgoing.body.as_mut() else { return Poll::Ready(None) };
+        let polled = Pin::new(body).poll_frame(cx);
+        outgoing.idle = polled.is_pending();
+        match polled {
+            Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(match frame.into_data() {
+                Ok(data) => {
+                    outgoing.rest = data;
+                    outgoing.piece()
+                }
+                Err(trailers) => trailers,
+            }))),
+            Poll::Ready(None) => {
+                outgoing.idle = true;
+                drop((outgoing.body.take(), outgoing.room.take()));
+                Poll::Ready(None)
+            }
+            other => other,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let outgoing = lock(&self.outgoing);
+        !outgoing.cut && outgoing.rest.is_empty() && outgoing.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let outgoing = lock(&self.outgoing);
+        let rest = outgoing.rest.len() as u64;
+        let of_body = outgoing.body.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint);
+        let mut hint = SizeHint::new();
+        hint.set_lower(of_body.lower().saturating_add(rest));
+        if let Some(upper) = of_body.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if let Some(overseer) = &self.overseer {
+            overseer.abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rest::reply;
+    use super::*;
+
+    fn answers() -> Arc<Answers> {
+        let limits = Limits { answers: 300, answers_of_one: 100, queue: 1, ..Limits::default() };
+        Answers::new(&limits)
+    }
+
+    fn user(name: &str) -> User {
+        User::new(name, Vec::<String>::new())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_users_answers_leave_room_for_others() {
+        let answers = answers();
+        let (greedy, polite) = (user("greedy"), user("polite"));
+        let huge = answers.enter(&greedy, 250).await.expect("one is let through, however large");
+        let late = answers.enter(&greedy, 1).await.map(drop).unwrap_err();
+        assert_eq!(late.code, 429, "nothing was sent in time");
+        assert!(answers.try_enter(&polite, 60).is_none() && answers.try_enter(&User::system("root"), 900).is_some());
+        let small = answers.enter(&polite, 50).await.unwrap();
+        let mut first = std::pin::pin!(answers.enter(&greedy, 100));
+        assert!(futures::poll!(first.as_mut()).is_pending());
+        assert_eq!(answers.enter(&greedy, 1).await.map(drop).unwrap_err().code, 429, "his queue is full");
+        drop(huge);
+        drop((first.await.unwrap(), small));
+        assert!(answers.lock().users.is_empty() && answers.lock().bytes == 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_goes_out_in_pieces_and_is_dropped_when_it_is_left_unread() {
+        let answers = answers();
+        let stalled = Duration::from_secs(60);
+        let room = || Some(Arc::new(answers.try_enter(&user("a"), 100).unwrap()));
+        let taken = || answers.lock().bytes;
+        let long = vec![b'x'; 3 * PIECE + 1];
+
+        let mut read = sent(reply::full(long.clone()), room(), Some(stalled));
+        assert_eq!(read.size_hint().exact(), Some(long.len() as u64));
+        let mut sizes = Vec::new();
+        while let Some(frame) = read.frame().await {
+            sizes.push(frame.unwrap().into_data().unwrap().len());
+            // Who is slow, and reads, gets everything.
+            tokio::time::sleep(stalled / 2).await;
+        }
+        assert_eq!((sizes, taken()), (vec![PIECE, PIECE, PIECE, 1], 0));
+
+        let mut unread = sent(reply::full(long), room(), Some(stalled));
+        assert!(unread.frame().await.unwrap().is_ok() && taken() == 100);
+        tokio::time::sleep(stalled * 2).await;
+        assert_eq!(taken(), 0, "nothing is kept for him");
+        assert!(unread.frame().await.unwrap().is_err(), "and he is told that it is not all");
+
+        // Who waits for news is not slow.
+        let (news, coming) = tokio::sync::oneshot::channel::<()>();
+        let frame = futures::stream::once(async {
+            let _ = coming.await;
+            Ok::<_, BodyError>(Frame::data(Bytes::from_static(b"news")))
+        });
+        let mut watch = sent(http_body_util::StreamBody::new(frame).boxed_unsync(), None, Some(stalled));
+        let mut next = std::pin::pin!(watch.frame());
+        assert!(futures::poll!(next.as_mut()).is_pending());
+        tokio::time::sleep(stalled * 5).await;
+        news.send(()).unwrap();
+        assert!(next.await.unwrap().is_ok());
+    }
+}

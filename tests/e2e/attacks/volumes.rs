@@ -1,0 +1,501 @@
+//! Volumes: sub-paths, links and races in them, what the agent writes into them, logs and messages.
+
+use std::{
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use super::world::{BASELINE, End, IMAGE, OPEN, World};
+use super::{Attack, Expect, POD, Pod, Target, Try, Verdict, judge, verdict};
+use crate::support::{api, eventually, registry, slowness};
+
+/// An emptyDir whose content an init container makes.
+macro_rules! prepared {
+    ($script:literal) => {
+        concat!(
+            "{volumes: [{name: v, emptyDir: {}}], initContainers: [{name: i, image: 'localhost/attack:1', volumeMounts: [{name: v, mountPath: /v}], command: [sh, -c, '",
+            $script,
+            "']}]}"
+        )
+    };
+}
+
+pub const ATTACKS: &[Attack] = &[
+    Attack {
+        id: "sub-path-link",
+        class: "sub-path",
+        cves: &["CVE-2017-1002101"],
+        how: "`subPath` through an absolute link that a container made in the volume",
+        held: "sub-paths are opened below the volume, with no link followed out of it",
+        attempt: Try::Pod(Pod {
+            spec: prepared!("ln -s / /v/out"),
+            container: "volumeMounts: [{name: v, mountPath: /m, subPath: 'out@FOLDER@'}]",
+            script: "cat /m/sub-path-link; echo held: $(ls /m 2>&1 | wc -l)",
+            expect: Expect::HeldOrRefused,
+            ..POD
+        }),
+    },
+    Attack {
+        id: "sub-path-relative-link",
+        class: "sub-path",
+        cves: &["CVE-2017-1002101"],
+        how: "the same through a link of many `..`, its last part the host's folder itself",
+        held: "as above",
+        attempt: Try::Pod(Pod {
+            spec: prepared!("ln -s ../../../../../../../../../../../../../..@FOLDER@ /v/out"),
+            container: "volumeMounts: [{name: v, mountPath: /m, subPath: out}]",
+            script: "cat /m/sub-path-relative-link; echo held: $(ls /m 2>&1 | wc -l)",
+            expect: Expect::HeldOrRefused,
+            ..POD
+        }),
+    },
+    Attack {
+        id: "sub-path-magic-link",
+        class: "sub-path",
+        cves: &["CVE-2017-1002101", "CVE-2021-25741"],
+        how: "the same through `/proc/self/root` and `/proc/self/cwd`, which lead elsewhere for who resolves them",
+        held: "as above",
+        attempt: Try::Pod(Pod {
+            spec: prepared!("ln -s /proc/self/root@FOLDER@ /v/out"),
+            container: "volumeMounts: [{name: v, mountPath: /m, subPath: out}]",
+            script: "cat /m/sub-path-magic-link; echo held: $(ls /m 2>&1 | wc -l)",
+            expect: Expect::HeldOrRefused,
+            ..POD
+        }),
+    },
+    Attack {
+        id: "sub-path-race",
+        class: "sub-path",
+        cves: &["CVE-2021-25741"],
+        how: "a sidecar exchanges a folder and a link out of the volume all the time, while twelve containers mount it by `subPath`",
+        held: "what was opened and checked is what is mounted, by its descriptor",
+        attempt: Try::Code(|world, target| {
+            race(
+                world,
+                target,
+                "[{name: v, mountPath: /m, subPath: d}]",
+                "cat /m/sub-path-race /m@CANARY@; echo held: $(ls /m | wc -l)",
+            )
+        }),
+    },
+    Attack {
+        id: "mount-race",
+        class: "mount race",
+        cves: &["CVE-2021-30465", "CVE-2019-19921"],
+        how: "the same sidecar, while twelve containers mount a second volume on that folder below the first",
+        held: "the mount point is opened below the root, and the mount is attached to that descriptor",
+        attempt: Try::Code(|world, target| {
+            let mounts = "[{name: v, mountPath: /v}, {name: w, mountPath: '/v/d/made-by-mount-race'}]";
+            race(world, target, mounts, "attack climb @CANARY@")
+        }),
+    },
+    Attack {
+        id: "sub-path-parent",
+        class: "sub-path",
+        cves: &[],
+        how: "`subPath: ../../..`",
+        held: "refused by validation",
+        attempt: Try::Pod(Pod {
+            spec: "volumes: [{name: v, emptyDir: {}}]",
+            container: "volumeMounts: [{name: v, mountPath: /m, subPath: '../../../../../../..@FOLDER@'}]",
+            expect: Expect::Refused("must not contain '..'"),
+            ..POD
+        }),
+    },
+    Attack {
+        id: "sub-path-expression-parent",
+        class: "sub-path",
+        cves: &[],
+        how: "`subPathExpr` of a variable whose value is `../../..`, and one that is absolute",
+        held: "what the expression gives is checked too, and opened below the volume",
+        attempt: Try::Pod(Pod {
+            spec: "volumes: [{name: v, emptyDir: {}}]",
+            container: "{env: [{name: X, value: '../../../../../../../../..@FOLDER@'}], volumeMounts: [{name: v, mountPath: /m, subPathExpr: $(X)}]}",
+            script: "cat /m/sub-path-expression-parent; echo held: $(ls /m | wc -l)",
+            expect: Expect::HeldOrRefused,
+            ..POD
+        }),
+    },
+    Attack {
+        id: "proc-volume",
+        class: "mount over procfs",
+        cves: &["CVE-2019-16884", "CVE-2019-19921", "CVE-2023-27561", "CVE-2025-52881"],
+        how: "an emptyDir at `/proc`, with links of its own at `self/attr/exec` and `sys`",
+        held: "what is at `/proc` must be procfs",
+        attempt: Try::Pod(Pod {
+            spec: prepared!(
+                "mkdir -p /v/self/attr /v/self/fd /v/sys/kernel; for f in attr/exec oom_score_adj attr/current; do ln -s @CANARY@ /v/self/$f; done"
+            ),
+            container: "volumeMounts: [{name: v, mountPath: /proc}]",
+            expect: Expect::Refused("not of type proc"),
+            ..POD
+        }),
+    },
+    Attack {
+        id: "config-map-write",
+        class: "agent's writes",
+        cves: &["CVE-2017-1002102"],
+        how: "writes, links and removals in ConfigMap, Secret, projected and downward volumes, which the agent updates",
+        held: "they are mounted read-only",
+        attempt: Try::Pod(Pod {
+            spec: "volumes: [{name: c, configMap: {name: kube-root-ca.crt}}, {name: p, projected: {sources: [{configMap: {name: kube-root-ca.crt}}]}}, {name: d, downwardAPI: {items: [{path: name, fieldRef: {fieldPath: metadata.name}}]}}]",
+            container: "volumeMounts: [{name: c, mountPath: /c}, {name: p, mountPath: /p}, {name: d, mountPath: /d}]",
+            script: "
+for f in /c /p /d /var/run/secrets/kubernetes.io/serviceaccount; do
+  for try in \"ln -s @FOLDER@ $f/x\" \"rm -rf $f/..data\" \"touch $f/y\" \"mount -o remount,rw $f\"; do
+    if $try 2>/tmp/why; then echo \"BREACH: $try\"; else echo \"held: $(tail -n 1 /tmp/why)\"; fi
+  done
+done",
+            ..POD
+        }),
+    },
+    Attack {
+        id: "config-map-key",
+        class: "agent's writes",
+        cves: &["CVE-2017-1002102"],
+        how: "items of ConfigMap, projected, downward and token volumes whose paths lead up",
+        held: "refused by validation",
+        attempt: Try::Code(item_paths),
+    },
+    Attack {
+        id: "git-repo",
+        class: "agent's programs",
+        cves: &["CVE-2024-10220", "CVE-2025-1767"],
+        how: "a gitRepo volume, of a local repository and with a folder `..`",
+        held: "no such volume is made: the Pod does not start",
+        attempt: Try::Pod(Pod {
+            spec: "volumes: [{name: g, gitRepo: {repository: '@FOLDER@', directory: '.'}}]",
+            container: "volumeMounts: [{name: g, mountPath: /g}]",
+            script: "ls -lR /g",
+            expect: Expect::Refused("not supported by this node"),
+            ..POD
+        }),
+    },
+    Attack {
+        id: "host-path-baseline",
+        class: "hostPath",
+        cves: &[],
+        how: "hostPath of a socket (as docker.sock), a folder and `/` in a `baseline` namespace",
+        held: "Pod Security",
+        attempt: Try::Pod(Pod {
+            namespace: BASELINE,
+            spec: "volumes: [{name: v, hostPath: {path: /}}]",
+            container: "volumeMounts: [{name: v, mountPath: /v}]",
+            script: "cat /v@CANARY@",
+            expect: Expect::Refused("hostPath"),
+            ..POD
+        }),
+    },
+    Attack {
+        id: "host-path-parent",
+        class: "hostPath",
+        cves: &[],
+        how: "a hostPath with `..`, by which an allow-list of prefixes is passed",
+        held: "refused by validation",
+        attempt: Try::Pod(Pod {
+            spec: "volumes: [{name: v, hostPath: {path: '/tmp/../@FOLDER@'}}]",
+            container: "volumeMounts: [{name: v, mountPath: /v}]",
+            script: "cat /v/*",
+            expect: Expect::Refused("must not contain '..'"),
+            ..POD
+        }),
+    },
+    Attack {
+        id: "propagation",
+        class: "hostPath",
+        cves: &[],
+        how: "`mountPropagation: Bidirectional` without privilege",
+        held: "refused by validation",
+        attempt: Try::Pod(Pod {
+            spec: "volumes: [{name: v, emptyDir: {}}]",
+            container: "volumeMounts: [{name: v, mountPath: /v, mountPropagation: Bidirectional}]",
+            expect: Expect::Refused("Bidirectional mount propagation is available only to privileged containers"),
+            ..POD
+        }),
+    },
+    Attack {
+        id: "message-link",
+        class: "agent's reads",
+        cves: &[],
+        how: "the termination message is replaced by a link to a file of the host, by a FIFO, and read into the status",
+        held: "the message is a file of the agent's own, bind-mounted; it is opened without following links",
+        attempt: Try::Pod(Pod {
+            container: "terminationMessagePath: /message",
+            script: "rm -f /message; ln -s @CANARY@ /message; umount /message; mkfifo /message; echo held: $(ls -l /message | cut -c 1)",
+            ..POD
+        }),
+    },
+    Attack {
+        id: "message-path-proc",
+        class: "agent's reads",
+        cves: &[],
+        how: "`terminationMessagePath: /proc/self/fd/9/../../x`",
+        held: "nothing is mounted on a part of /proc; elsewhere paths are resolved inside the root",
+        attempt: Try::Pod(Pod {
+            container: "terminationMessagePath: '/proc/self/root@CANARY@'",
+            expect: Expect::Refused("inside /proc"),
+            ..POD
+        }),
+    },
+    Attack {
+        id: "log-link",
+        class: "agent's reads",
+        cves: &[],
+        how: "who can write in the folder of the logs puts a link for the log of a container, and asks for its log",
+        held: "logs are opened without following links, and must be regular files",
+        attempt: Try::Code(log_link),
+    },
+    Attack {
+        id: "log-fifo",
+        class: "agent's reads",
+        cves: &[],
+        how: "the same with a FIFO that nobody writes",
+        held: "what is no regular file is not opened",
+        attempt: Try::Code(log_fifo),
+    },
+    Attack {
+        id: "lease-volumes",
+        class: "agent's reads",
+        cves: &[],
+        how: "a container takes leases (fcntl F_SETLEASE) on all files of its ConfigMap, projected and token volumes, and the ConfigMap changes: each open(2) of the agent would wait 45 s",
+        held: "files that containers see are opened without waiting, and off the threads that all Pods share; a file that cannot be read gets another in its place",
+        attempt: Try::Code(lease_volumes),
+    },
+    Attack {
+        id: "lease-managed",
+        class: "agent's reads",
+        cves: &[],
+        how: "a container takes leases on another's termination log, and on the Pod's hosts, resolv.conf and hostname; the other ends and starts again",
+        held: "as above: the status tells so in the message's place, and that container alone waits to be started",
+        attempt: Try::Code(lease_managed),
+    },
+];
+
+/// Many containers of one Pod mount what a sidecar exchanges.
+fn race(world: &World, target: &Target, mounts: &str, script: &'static str) -> Verdict {
+    let pod = Pod { script, container: "", ..POD };
+    let mut object = world.pod(target, &pod);
+    let template = object["spec"]["containers"][0].clone();
+    let mounts = super::yaml(mounts, target);
+    let containers = (0..12).map(|n| {
+        let mut container = template.clone();
+        container["name"] = json!(format!("c{n}"));
+        container["volumeMounts"] = mounts.clone();
+        container
+    });
+    let up = format!("../../../../../../../../../../../..{}", world.folder().display());
+    let swap = format!("mkdir /v/d; ln -s {up} /v/l; touch /v/up; attack swap /v/d /v/l 60000");
+    object["spec"]["containers"] = containers.collect();
+    object["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}, {"name": "w", "emptyDir": {}}]);
+    object["spec"]["initContainers"] = json!([{
+        "name": "swap", "image": template["image"], "restartPolicy": "Always", "command": ["sh", "-c", swap],
+        "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+        "startupProbe": {"exec": {"command": ["test", "-e", "/v/up"]}, "periodSeconds": 1},
+    }]);
+    if let Err(why) = world.create("pods", OPEN, object) {
+        return Verdict::Untried(why);
+    }
+    eventually("all containers have been tried", super::PATIENCE, || {
+        let pod = world.get("pods", OPEN, target.id).unwrap_or_default();
+        let all = pod["status"]["containerStatuses"].as_array().cloned().unwrap_or_default();
+        let tried = |c: &serde_json::Value| {
+            let waiting = c["state"]["waiting"]["reason"].as_str().unwrap_or_default();
+            !c["state"]["terminated"].is_null() || waiting.ends_with("Error")
+        };
+        if all.len() == 12 && all.iter().all(tried) { Ok(()) } else { Err(pod["status"].to_string()) }
+    });
+    let mut said = world.get("pods", OPEN, target.id).unwrap_or_default()["status"].to_string();
+    for n in 0..12 {
+        said.push_str(&world.node.run(&["-n", OPEN, "logs", target.id, "-c", &format!("c{n}")]).out);
+    }
+    world.delete("pods", OPEN, target.id);
+    match judge(target, &said) {
+        Verdict::Untried(_) => Verdict::Held("no container started".into()),
+        other => other,
+    }
+}
+
+fn item_paths(world: &World, target: &Target) -> Verdict {
+    let mut seen = Vec::new();
+    for (number, path) in ["../../x", "/x", "a/../../x", "..x/../../y", "..data"].iter().enumerate() {
+        let item = json!([{"key": "ca.crt", "path": path}]);
+        let volumes = [
+            json!({"name": "v", "configMap": {"name": "kube-root-ca.crt", "items": item}}),
+            json!({"name": "v", "projected": {"sources": [{"configMap": {"name": "kube-root-ca.crt", "items": item}}]}}),
+            json!({"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": path}}]}}),
+            json!({"name": "v", "downwardAPI": {"items": [{"path": path, "fieldRef": {"fieldPath": "metadata.name"}}]}}),
+        ];
+        for (kind, volume) in volumes.into_iter().enumerate() {
+            let mut object = world.pod(target, &POD);
+            object["metadata"]["name"] = json!(format!("{}-{number}-{kind}", target.id));
+            object["spec"]["volumes"] = json!([volume]);
+            match world.create("pods", OPEN, object) {
+                Ok(_) => return Verdict::Breach(format!("accepted: {volume}")),
+                Err(why) => seen.push(why),
+            }
+        }
+    }
+    Verdict::Held(format!("{} were refused; {}", seen.len(), seen[0]))
+}
+
+/// A Pod that has a log; where it is.
+fn with_log(world: &World, target: &Target) -> Result<PathBuf, String> {
+    world.start_pod(target, &Pod { script: "echo up; sleep 1000", ..POD })?;
+    eventually("it has a log", super::PATIENCE, || {
+        let said = world.logs(target, OPEN);
+        if said.contains("up") { Ok(()) } else { Err(said) }
+    });
+    let found: serde_json::Value =
+        serde_json::from_str(&world.node.ok(&["-n", OPEN, "inspect", "pod", target.id, "-o", "json"])).unwrap();
+    Ok(PathBuf::from(found["containers"][0]["log"].as_str().unwrap()))
+}
+
+fn log_link(world: &World, target: &Target) -> Verdict {
+    let log = match with_log(world, target) {
+        Err(why) => return Verdict::Untried(why),
+        Ok(log) => log,
+    };
+    std::fs::write(
+        target.canary.with_extension("log"),
+        format!("2024-01-02T03:04:05.000000000Z stdout F {}\n", target.text),
+    )
+    .unwrap();
+    std::fs::remove_file(&log).unwrap();
+    std::os::unix::fs::symlink(target.canary.with_extension("log"), &log).unwrap();
+    let said = world.logs(target, OPEN);
+    std::fs::remove_file(target.canary.with_extension("log")).unwrap();
+    verdict(!said.contains(&target.text), said)
+}
+
+fn log_fifo(world: &World, target: &Target) -> Verdict {
+    let log = match with_log(world, target) {
+        Err(why) => return Verdict::Untried(why),
+        Ok(log) => log,
+    };
+    std::fs::remove_file(&log).unwrap();
+    registry::run(Command::new("mkfifo").arg(&log));
+    let begun = Instant::now();
+    let said = world.logs(target, OPEN);
+    verdict(begun.elapsed() < soon(), format!("after {:?}: {said}", begun.elapsed()))
+}
+
+/// What waits for one lease alone takes 45 s.
+fn soon() -> Duration {
+    Duration::from_secs(20) * slowness()
+}
+
+/// Waits for what is to come soon, but does not insist; after how long it came.
+fn comes(mut is_there: impl FnMut() -> bool) -> Result<Duration, Duration> {
+    let begun = Instant::now();
+    while !is_there() {
+        if begun.elapsed() > soon() {
+            return Err(begun.elapsed());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    if begun.elapsed() > soon() { Err(begun.elapsed()) } else { Ok(begun.elapsed()) }
+}
+
+/// That another Pod starts and ends, and is answered for, while somebody holds leases.
+fn another_runs(world: &World, target: &Target) -> Result<Duration, Duration> {
+    let mut other = world.pod(target, &Pod { script: "echo held: it runs", ..POD });
+    other["metadata"]["name"] = json!(format!("{}-other", target.id));
+    let begun = Instant::now();
+    let end = world.run_to_the_end(&other);
+    let ran = matches!(end, End::Said(said) if said.contains("held: it runs"));
+    if ran && begun.elapsed() < soon() { Ok(begun.elapsed()) } else { Err(begun.elapsed()) }
+}
+
+fn lease_volumes(world: &World, target: &Target) -> Verdict {
+    let map = |word: &str| {
+        let data: serde_json::Map<String, Value> = (0..8).map(|n| (format!("k{n}"), json!(word))).collect();
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": target.id, "namespace": OPEN}, "data": data})
+    };
+    if let Err(why) = world.create("configmaps", OPEN, map("old")) {
+        return Verdict::Untried(why);
+    }
+    let pod = Pod {
+        spec: "volumes: [{name: c, configMap: {name: lease-volumes}}, {name: p, projected: {sources: [{configMap: {name: lease-volumes}}]}}]",
+        container: "volumeMounts: [{name: c, mountPath: /c}, {name: p, mountPath: /p}]",
+        script: "attack lease 120000 /c /p /var/run/secrets/kubernetes.io/serviceaccount",
+        ..POD
+    };
+    if let Err(why) = world.start_pod(target, &pod) {
+        return Verdict::Untried(why);
+    }
+    eventually("it has leases", super::PATIENCE, || {
+        let said = world.logs(target, OPEN);
+        if said.contains("leased: ") { Ok(()) } else { Err(said) }
+    });
+    // Which files are shown is told by links: to open one would wait, too.
+    let shown = || -> Vec<String> {
+        let said = world.inside(target, OPEN, &["sh", "-c", "readlink /c/..data; readlink /p/..data"]);
+        said.lines().filter(|line| line.starts_with("..")).map(str::to_owned).collect()
+    };
+    let old = shown();
+    if old.len() != 2 {
+        return Verdict::Untried(format!("volumes are laid out otherwise: {old:?}"));
+    }
+    let params = json!({"resource": "configmaps", "namespace": OPEN, "name": target.id, "body": map("new")});
+    if let Err(why) = api::call(&world.node.socket(), "update", params) {
+        return Verdict::Untried(format!("{why:?}"));
+    }
+    let changed = comes(|| {
+        let new = shown();
+        new.len() == 2 && new.iter().all(|link| !old.contains(link))
+    });
+    let ran = another_runs(world, target);
+    let seen = format!("files changed: {changed:?}; another Pod: {ran:?}; {}", world.logs(target, OPEN));
+    world.delete("pods", OPEN, target.id);
+    verdict(changed.is_ok() && ran.is_ok(), seen)
+}
+
+fn lease_managed(world: &World, target: &Target) -> Verdict {
+    let mut object = world.pod(target, &POD);
+    let container = |name: &str, script: &str| json!({"name": name, "image": IMAGE, "command": ["sh", "-c", script], "volumeMounts": [{"name": "v", "mountPath": "/v"}]});
+    object["spec"]["restartPolicy"] = json!("Always");
+    object["spec"]["shareProcessNamespace"] = json!(true);
+    object["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+    object["spec"]["containers"] = json!([
+        container("c", "touch /v/up; until test -e /v/go; do sleep 0.1; done; exit 3"),
+        container(
+            "b",
+            "
+until test -e /v/up; do sleep 0.1; done
+attack lease 120000 /etc/hosts /etc/resolv.conf /etc/hostname /proc/[0-9]*/root/dev/termination-log >/v/said &
+until grep leased /v/said; do sleep 0.1; done
+touch /v/go
+wait"
+        ),
+    ]);
+    if let Err(why) = world.create("pods", OPEN, object) {
+        return Verdict::Untried(why);
+    }
+    eventually("it has leases", super::PATIENCE, || {
+        let said = world.logs(target, OPEN);
+        if said.contains("leased: ") { Ok(()) } else { Err(said) }
+    });
+    let of_c = || {
+        let pod = world.get("pods", OPEN, target.id).unwrap_or_default();
+        let all = pod["status"]["containerStatuses"].as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|status| status["name"] == "c").unwrap_or_default()
+    };
+    let has = |text: &Value, word: &str| text.as_str().is_some_and(|text| text.contains(word));
+    let told = comes(|| {
+        let c = of_c();
+        [&c["state"], &c["lastState"]].iter().any(|state| {
+            has(&state["terminated"]["message"], "Error on reading termination log")
+                && has(&state["terminated"]["message"], "lease")
+        })
+    });
+    let ran = another_runs(world, target);
+    // It is started again after ten seconds.
+    let lease = "another process holds a lease on the file";
+    let waits = comes(|| world.failed_to_start(OPEN, target.id).is_some_and(|why| why.contains(lease)));
+    let seen = format!("message: {told:?}; another Pod: {ran:?}; the next start: {waits:?}; {}", of_c());
+    world.delete("pods", OPEN, target.id);
+    verdict(told.is_ok() && ran.is_ok() && waits.is_ok(), seen)
+}

@@ -1,0 +1,401 @@
+//! The node that is attacked: its namespaces, users, victims and images, and how Pods are run on it.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::Instant,
+};
+
+use rustls::ClientConfig;
+use serde_json::{Value, json};
+
+use super::{Attack, Expect, PATIENCE, Pod, Target, Try, Verdict, judge, yaml};
+use crate::support::{TestNode, api, eventually, leftovers::Machine, node::busybox_tar, registry, slowness, tls};
+
+/// Busybox and the tool.
+pub const IMAGE: &str = "localhost/attack:1";
+/// Namespaces without Pod Security, and with its levels.
+pub const OPEN: &str = "open";
+pub const BASELINE: &str = "baseline";
+pub const RESTRICTED: &str = "restricted";
+/// The attackers' tenant, and the one that they have nothing to do with.
+pub const OURS: &str = "tenant-a";
+pub const THEIRS: &str = "tenant-b";
+/// What the victim's Secret says.
+pub const SECRET: &str = "what only tenant-b may read";
+/// What is in no other object than that.
+pub const HIDDEN: &str = "hidden in a Secret alone";
+pub const NODE: &str = "target";
+
+/// Users: the roles `edit`, `admin` and `view` in the attackers' tenant; the node; and another node, which runs nothing.
+pub const EDIT: &str = "token-edit";
+pub const ADMIN: &str = "token-admin";
+pub const VIEW: &str = "token-view";
+pub const AGENT: &str = "token-agent";
+pub const OTHER: &str = "token-other";
+pub const ROOT: &str = "token-root";
+
+const TOKENS: &str = "\
+token-edit,edna,1,tenants
+token-admin,adam,2,tenants
+token-view,vera,3,tenants
+token-agent,system:node:target,4,system:nodes
+token-other,system:node:other,5,system:nodes
+token-root,root,6,system:masters
+";
+
+const OBJECTS: &str = "
+{apiVersion: v1, kind: Namespace, metadata: {name: open}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: baseline, labels: {pod-security.kubernetes.io/enforce: baseline}}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: restricted, labels: {pod-security.kubernetes.io/enforce: restricted}}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: tenant-a}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: tenant-b}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: edit, namespace: tenant-a}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: edit}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: edna}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: admin, namespace: tenant-a}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: admin}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: adam}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: view, namespace: tenant-a}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: vera}]
+---
+{apiVersion: v1, kind: Secret, metadata: {name: victim, namespace: tenant-b}, stringData: {word: what only tenant-b may read, other: hidden in a Secret alone}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: other}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: victim, namespace: tenant-b, labels: {app: victim}}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - {name: c, image: 'localhost/attack:1', command: [sh, -c, 'echo what only tenant-b may read > /word; cat /word; sleep 1000']}
+";
+
+pub struct World {
+    pub node: TestNode,
+    /// Files of the host, one an attack, in a folder that all may enter: what holds is not its mode.
+    canaries: tempfile::TempDir,
+    tokens: tempfile::TempDir,
+    address: String,
+    anybody: Arc<ClientConfig>,
+}
+
+impl World {
+    pub fn start() -> World {
+        let (tokens, canaries) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::set_permissions(canaries.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let file = tokens.path().join("tokens");
+        fs::write(&file, TOKENS).unwrap();
+        let node = TestNode::start(&["--node-name", NODE, "--token-auth-file", file.to_str().unwrap()]);
+        let (address, anybody) = tls::client(&node, false);
+        let world = World { node, canaries, tokens, address, anybody };
+        world.load(IMAGE, &[], json!({}));
+        super::images::load(&world);
+        world.node.apply(OBJECTS);
+        for namespace in [OPEN, BASELINE, RESTRICTED, OURS, THEIRS] {
+            eventually("Pods can be made", PATIENCE, || {
+                world.get("serviceaccounts", namespace, "default").map(drop).ok_or_else(|| namespace.to_owned())
+            });
+        }
+        world.node.wait("condition=Ready", &["-n", THEIRS, "pod/victim"], PATIENCE);
+        world
+    }
+
+    /// Makes an image of busybox, the tool, and more layers.
+    pub fn load(&self, name: &str, layers: &[Vec<u8>], config: Value) {
+        let mut layout = registry::Layout::new();
+        let mut all = vec![fs::read(busybox_tar()).unwrap(), tool_layer()];
+        all.extend_from_slice(layers);
+        let mut config = config;
+        config["Env"] = json!(["PATH=/bin"]);
+        let image = layout.image(architecture(), &all, config);
+        layout.tag(image, name);
+        let answer = self.load_layout(&layout);
+        assert_eq!(answer.code, 0, "{name}: {}", answer.all());
+    }
+
+    /// Loads what may be refused.
+    pub fn load_layout(&self, layout: &registry::Layout) -> crate::support::Answer {
+        let archive = tempfile::NamedTempFile::new().unwrap();
+        registry::run(Command::new("tar").arg("-C").arg(layout.dir.path()).arg("-cf").arg(archive.path()).arg("."));
+        self.node.run(&["image", "--node", NODE, "load", archive.path().to_str().unwrap()])
+    }
+
+    fn target(&self, id: &'static str) -> Target {
+        let text = format!("the canary of {id} {}", uuid::Uuid::new_v4());
+        let canary = self.canaries.path().join(id);
+        fs::write(&canary, &text).unwrap();
+        Target { id, canary, text }
+    }
+
+    /// One attack, and what became of its canary.
+    pub fn attempt(&self, attack: &Attack) -> Verdict {
+        let target = self.target(attack.id);
+        let attempt = || match &attack.attempt {
+            Try::Pod(pod) => self.run_pod(&target, pod),
+            Try::Code(code) => code(self, &target),
+        };
+        let verdict = std::panic::catch_unwind(std::panic::AssertUnwindSafe(attempt)).unwrap_or_else(|why| {
+            let text = why.downcast_ref::<String>().cloned();
+            Verdict::Untried(text.or_else(|| why.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default())
+        });
+        let made = self.canaries.path().join(format!("made-by-{}", attack.id));
+        match fs::read_to_string(&target.canary) {
+            Ok(_) if made.exists() => Verdict::Breach(format!("{} was made on the host; {verdict:?}", made.display())),
+            Ok(text) if text == target.text => verdict,
+            other => Verdict::Breach(format!("the canary was changed to {other:?}; {verdict:?}")),
+        }
+    }
+
+    /// Ends the node. What was made in the folder of the canaries, and what the node must leave behind: nothing.
+    pub fn end(self) -> (Vec<String>, Machine) {
+        let found = fs::read_dir(self.canaries.path()).unwrap().flatten().map(|e| e.file_name().into_string().unwrap());
+        let strange = found.filter(|name| super::attacks().all(|attack| attack.id != name)).collect();
+        let untouched = Machine::untouched(self.node.dir.path());
+        drop(self.node);
+        drop(self.tokens);
+        (strange, untouched)
+    }
+
+    /// The Pod of an entry, as an object.
+    pub fn pod(&self, target: &Target, pod: &Pod) -> Value {
+        let folder = self.canaries.path().display().to_string();
+        let script = pod.script.replace("@CANARY@", &target.canary.display().to_string()).replace("@FOLDER@", &folder);
+        let mut object = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": target.id, "namespace": pod.namespace},
+            "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [
+                {"name": "c", "image": pod.image, "command": ["sh", "-c", script]},
+            ]},
+        });
+        if pod.namespace == RESTRICTED {
+            object["spec"]["securityContext"] =
+                json!({"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}});
+            object["spec"]["containers"][0]["securityContext"] =
+                json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+        }
+        lay_over(&mut object["spec"], yaml(pod.spec, target));
+        lay_over(&mut object["spec"]["containers"][0], yaml(pod.container, target));
+        object
+    }
+
+    fn run_pod(&self, target: &Target, pod: &Pod) -> Verdict {
+        let object = self.pod(target, pod);
+        let said = self.run_to_the_end(&object);
+        match (&said, pod.expect) {
+            (End::Refused(why), Expect::Refused(wanted)) => match why.contains(wanted) {
+                true => Verdict::Held(why.clone()),
+                false => Verdict::Untried(format!("refused, but not because of {wanted:?}: {why}")),
+            },
+            (End::Refused(why), Expect::HeldOrRefused) => match why.contains(&target.text) {
+                true => Verdict::Breach(why.clone()),
+                false => Verdict::Held(format!("refused: {why}")),
+            },
+            (End::Refused(why), Expect::Held) => Verdict::Untried(why.clone()),
+            (End::Said(said), Expect::Refused(wanted)) => {
+                Verdict::Breach(format!("it ran, not refused by {wanted:?}: {said}"))
+            }
+            (End::Said(said), _) => judge(target, said),
+        }
+    }
+
+    /// Makes a Pod, waits until it has ended or cannot start, removes it.
+    pub fn run_to_the_end(&self, object: &Value) -> End {
+        let (namespace, name) =
+            (object["metadata"]["namespace"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap());
+        if let Err(why) = self.create("pods", namespace, object.clone()) {
+            return End::Refused(why);
+        }
+        let end = self.wait_end(namespace, name);
+        self.delete("pods", namespace, name);
+        end
+    }
+
+    pub fn wait_end(&self, namespace: &str, name: &str) -> End {
+        let (deadline, mut looked) = (Instant::now() + PATIENCE * slowness(), Instant::now());
+        loop {
+            let pod = self.get("pods", namespace, name).unwrap_or_default();
+            let status = &pod["status"];
+            let all = || {
+                status["initContainerStatuses"]
+                    .as_array()
+                    .into_iter()
+                    .chain(status["containerStatuses"].as_array())
+                    .flatten()
+            };
+            let stuck = all().map(|c| &c["state"]["waiting"]).find(|waiting| is_stuck(waiting));
+            let unstarted = all()
+                .map(|c| &c["state"]["terminated"])
+                .find(|t| t["reason"] == "StartError" || t["reason"] == "ContainerCannotRun");
+            let phase = status["phase"].as_str().unwrap_or_default();
+            if let Some(why) = stuck.or(unstarted) {
+                return End::Refused(why.to_string());
+            }
+            if phase == "Failed" && !status["reason"].is_null() {
+                return End::Refused(format!("{} {}", status["reason"], status["message"]));
+            }
+            if phase == "Failed" || phase == "Succeeded" {
+                let said = self.node.run(&["-n", namespace, "logs", name, "--all-containers"]).all();
+                // What the status tells counts as said: messages come from inside.
+                return End::Said(format!("{said}\n{}", status));
+            }
+            if phase == "Pending" && looked.elapsed() > std::time::Duration::from_secs(2) {
+                looked = Instant::now();
+                if let Some(why) = self.failed_to_start(namespace, name) {
+                    return End::Refused(why);
+                }
+            }
+            if Instant::now() > deadline {
+                let events = self.node.run(&["-n", namespace, "events", "--for", &format!("pod/{name}")]).out;
+                let said = self.node.run(&["-n", namespace, "logs", name, "--all-containers"]).all();
+                return End::Refused(format!("it neither ended nor failed to start: {status}\n{events}\n{said}"));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    }
+
+    /// What events say of a Pod that its node cannot make.
+    pub fn failed_to_start(&self, namespace: &str, name: &str) -> Option<String> {
+        let params = json!({"resource": "events", "namespace": namespace, "options": {"fieldSelector": format!("involvedObject.name={name}")}});
+        let events = api::call(&self.node.socket(), "list", params).ok()?;
+        let failed = |event: &&Value| event["reason"].as_str().is_some_and(|reason| reason.starts_with("Failed"));
+        events["items"].as_array()?.iter().find(failed).map(|event| format!("{} {}", event["reason"], event["message"]))
+    }
+
+    /// A Pod that goes on; waits until it runs.
+    #[track_caller]
+    pub fn start_pod(&self, target: &Target, pod: &Pod) -> Result<(), String> {
+        self.create("pods", pod.namespace, self.pod(target, pod))?;
+        let phase = format!("--for=jsonpath={{.status.phase}}=Running");
+        let answer =
+            self.node.run(&["-n", pod.namespace, "wait", &phase, "--timeout=30s", &format!("pod/{}", target.id)]);
+        if answer.code == 0 {
+            Ok(())
+        } else {
+            Err(format!("{} {:?}", answer.all(), self.get("pods", pod.namespace, target.id)))
+        }
+    }
+
+    /// What a command in the entry's Pod says.
+    pub fn inside(&self, target: &Target, namespace: &str, command: &[&str]) -> String {
+        self.node.run(&[&["-n", namespace, "exec", target.id, "--"], command].concat()).all()
+    }
+
+    /// What the container of the entry's Pod has said so far.
+    pub fn logs(&self, target: &Target, namespace: &str) -> String {
+        self.node.run(&["-n", namespace, "logs", target.id, "--all-containers"]).all()
+    }
+
+    pub fn create(&self, resource: &str, namespace: &str, body: Value) -> Result<Value, String> {
+        let params = json!({"resource": resource, "namespace": namespace, "body": body});
+        api::call(&self.node.socket(), "create", params).map_err(|e| format!("{e:?}"))
+    }
+
+    pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
+        let params = json!({"resource": resource, "namespace": namespace, "name": name});
+        api::call(&self.node.socket(), "get", params).ok()
+    }
+
+    pub fn delete(&self, resource: &str, namespace: &str, name: &str) {
+        let params =
+            json!({"resource": resource, "namespace": namespace, "name": name, "options": {"gracePeriodSeconds": 0}});
+        // It may have gone by itself.
+        let _ = api::call(&self.node.socket(), "delete", params);
+    }
+
+    /// A request by REST with a token, or with none; the code and what comes with it.
+    pub fn ask(&self, token: &str, method: &str, path: &str, body: &Value) -> (u16, String) {
+        let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let bearer = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
+        let said = self.raw(&format!(
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: {kind}\r\n{bearer}Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        (said.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0), said)
+    }
+
+    /// What the server says to these bytes until it hangs up.
+    pub fn raw(&self, sent: &str) -> String {
+        let mut stream = tls::dial(&self.address, &self.anybody);
+        let _ = stream.write_all(sent.as_bytes()).and_then(|()| stream.flush());
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// The folder in which canaries are.
+    pub fn folder(&self) -> &Path {
+        self.canaries.path()
+    }
+}
+
+/// How a Pod ended.
+pub enum End {
+    Said(String),
+    Refused(String),
+}
+
+/// Reasons to wait by which a container will not start.
+fn is_stuck(waiting: &Value) -> bool {
+    let reason = waiting["reason"].as_str().unwrap_or_default();
+    reason.ends_with("Error") || reason.contains("Err") || reason == "ImagePullBackOff" || reason == "InvalidImageName"
+}
+
+/// Objects are merged, all else is replaced.
+fn lay_over(under: &mut Value, over: Value) {
+    match (under, over) {
+        (Value::Object(under), Value::Object(over)) => {
+            for (key, value) in over {
+                lay_over(under.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (under, over) => *under = over,
+    }
+}
+
+fn architecture() -> &'static str {
+    if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }
+}
+
+/// The tool, compiled once.
+pub fn tool() -> &'static [u8] {
+    static TOOL: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+    TOOL.get_or_init(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let program: PathBuf = dir.path().join("attack");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/attacks/tool.c");
+        registry::run(Command::new("gcc").args(["-static", "-O1", "-s", "-o"]).arg(&program).arg(source));
+        fs::read(&program).unwrap()
+    })
+}
+
+/// It as a layer.
+fn tool_layer() -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_mode(0o755);
+    header.set_size(tool().len() as u64);
+    header.set_uid(0);
+    header.set_gid(0);
+    tar.append_data(&mut header, "bin/attack", tool()).unwrap();
+    tar.into_inner().unwrap()
+}

@@ -1,0 +1,235 @@
+//! What a node refuses although the scheduler sent it: sysctls, protections that it cannot give, mounts without end.
+
+use std::sync::Arc;
+
+use podwright::node::{
+    admission::{Allocatable, admit, protections::Protections, sysctls::Sysctls},
+    observed::Failure,
+};
+use serde_json::{Value, json};
+
+use super::pod;
+
+const KERNEL: &str = "6.1.0-13-amd64";
+
+fn allowing(patterns: &[&str]) -> Result<Sysctls, String> {
+    let patterns: Vec<String> = patterns.iter().map(|p| (*p).to_owned()).collect();
+    Sysctls::new(KERNEL, &patterns)
+}
+
+fn refusal(sysctls: &Sysctls, name: &str, spec: Value) -> Option<String> {
+    let mut spec = spec;
+    spec["containers"] = json!([]);
+    spec["securityContext"] = json!({ "sysctls": [{ "name": name, "value": "1" }] });
+    let refused = sysctls.admit(&pod(spec)).err();
+    refused.map(|Failure { reason, message }| format!("{reason}: {message}"))
+}
+
+#[test]
+fn a_pod_sets_safe_sysctls_alone() {
+    let safe = allowing(&[]).unwrap();
+    for name in [
+        "kernel.shm_rmid_forced",
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.tcp_syncookies",
+        "net.ipv4.ping_group_range",
+        "net.ipv4.ip_unprivileged_port_start",
+        "net.ipv4.ip_local_reserved_ports",
+        "net.ipv4.tcp_keepalive_time",
+        "net.ipv4.tcp_fin_timeout",
+        "net.ipv4.tcp_keepalive_intvl",
+        "net.ipv4.tcp_keepalive_probes",
+        "net.ipv4.tcp_rmem",
+        "net.ipv4.tcp_wmem",
+        "net/ipv4/tcp_wmem",
+    ] {
+        assert_eq!(refusal(&safe, name, json!({})), None, "{name}");
+    }
+    for (name, shown) in [
+        ("kernel.core_pattern", "kernel.core_pattern"),
+        ("kernel/core_pattern", "kernel.core_pattern"),
+        ("net.core.somaxconn", "net.core.somaxconn"),
+        ("kernel.msgmax", "kernel.msgmax"),
+        ("vm.swappiness", "vm.swappiness"),
+        ("net.ipv4.tcp_syncookies2", "net.ipv4.tcp_syncookies2"),
+        ("net.ipv4..tcp_syncookies", "net.ipv4..tcp_syncookies"),
+        ("net/../kernel/core_pattern", "net.//.kernel.core_pattern"),
+        ("", ""),
+    ] {
+        let why = format!("SysctlForbidden: forbidden sysctl: {shown:?} not allowlisted");
+        assert_eq!(refusal(&safe, name, json!({})), Some(why), "{name}");
+    }
+}
+
+#[test]
+fn an_old_kernel_has_fewer_safe_sysctls() {
+    for (name, before, since) in [
+        ("net.ipv4.ip_local_reserved_ports", "3.15.0", "3.16.0"),
+        ("net.ipv4.tcp_keepalive_time", "4.4.0", "4.5.0"),
+        ("net.ipv4.tcp_fin_timeout", "4.5.7", "4.6"),
+        ("net.ipv4.tcp_wmem", "4.14.99-x", "4.15-rc1"),
+        ("net.ipv4.tcp_rmem", "nonsense", "10.0"),
+    ] {
+        assert!(refusal(&Sysctls::safe(before), name, json!({})).is_some(), "{name} {before}");
+        assert!(refusal(&Sysctls::safe(since), name, json!({})).is_none(), "{name} {since}");
+    }
+    assert!(refusal(&Sysctls::safe(""), "net.ipv4.tcp_syncookies", json!({})).is_none());
+}
+
+#[test]
+fn an_operator_allows_more_but_never_the_hosts() {
+    let more = allowing(&["kernel.msg*", "net/core/somaxconn", "fs.mqueue.*", "net.ipv6.conf.*"]).unwrap();
+    for name in ["kernel.msgmax", "net.core.somaxconn", "fs/mqueue/msg_max", "net.ipv6.conf.all.forwarding"] {
+        assert_eq!(refusal(&more, name, json!({})), None, "{name}");
+    }
+    for name in ["net.core.rmem_max", "net.core.somaxconn2", "kernel.core_pattern", "net.ipv6.conf.//.kernel.x"] {
+        assert!(refusal(&more, name, json!({})).is_some(), "{name}");
+    }
+    for (pattern, why) in [
+        ("kernel.core_pattern", "is not known to be namespaced"),
+        ("kernel.*", "is not known to be namespaced"),
+        ("kernel/*", "is not known to be namespaced"),
+        ("vm.*", "is not known to be namespaced"),
+        ("n*", "is not known to be namespaced"),
+        ("net*", "is not known to be namespaced"),
+        ("*", "match regex"),
+        ("", "match regex"),
+        ("net.*.x", "match regex"),
+        ("net..x", "match regex"),
+        ("/net.x", "match regex"),
+        ("net.X", "match regex"),
+        ("net.../kernel.core_pattern", "match regex"),
+    ] {
+        let refused = allowing(&[pattern]).unwrap_err();
+        assert!(refused.contains(why), "{pattern}: {refused}");
+    }
+}
+
+#[test]
+fn a_namespace_of_the_hosts_is_not_set_whatever_is_allowed() {
+    let more = allowing(&["net.*", "kernel.msg*"]).unwrap();
+    for (name, spec, kept_by) in [
+        ("net.core.somaxconn", json!({ "hostNetwork": true }), "Net"),
+        ("net.ipv4.tcp_syncookies", json!({ "hostNetwork": true }), "Net"),
+        ("kernel.msgmax", json!({ "hostIPC": true }), "IPC"),
+        ("kernel.shm_rmid_forced", json!({ "hostIPC": true }), "IPC"),
+    ] {
+        let why = format!("SysctlForbidden: forbidden sysctl: {name:?} not allowed with host {kept_by} enabled");
+        assert_eq!(refusal(&more, name, spec), Some(why));
+    }
+    assert_eq!(refusal(&more, "net.core.somaxconn", json!({ "hostIPC": true })), None);
+    assert_eq!(refusal(&more, "kernel.msgmax", json!({ "hostNetwork": true })), None);
+}
+
+/// A node that gives nothing, each with its reason.
+fn bare() -> Protections {
+    let not = |why: &str| Err(why.to_owned());
+    Protections {
+        sysctls: Sysctls::safe(KERNEL),
+        user_namespaces: not("no users"),
+        app_armor: not("AppArmor is not enabled on the host"),
+        se_linux: not("SELinux is not enabled on the host"),
+        project_quotas: not("no quotas"),
+    }
+}
+
+fn refused_by(node: &Protections, spec: Value) -> Option<(String, String)> {
+    let mut spec = spec;
+    if spec.get("containers").is_none() {
+        spec["containers"] = json!([{ "name": "c", "image": "i:1" }]);
+    }
+    let room = Allocatable { cpu_millis: 1000, memory: 1 << 30, storage: 1 << 30, pods: 10 };
+    let refused = admit(&pod(spec), &[], &room, &Default::default(), node).err();
+    refused.map(|Failure { reason, message }| (reason, message))
+}
+
+#[test]
+fn what_only_looks_like_a_mirror_is_not_run() {
+    let mut false_mirror = pod(json!({ "containers": [{ "name": "c", "image": "i:1" }] }));
+    let annotations = false_mirror.metadata.annotations.get_or_insert_default();
+    annotations.insert("kubernetes.io/config.mirror".into(), "hash".into());
+    let room = Allocatable { cpu_millis: 1000, memory: 1 << 30, storage: 1 << 30, pods: 10 };
+    let failure = admit(&false_mirror, &[], &room, &Default::default(), &bare()).unwrap_err();
+    assert_eq!(failure.reason, "InvalidMirrorPod");
+}
+
+#[test]
+fn a_protection_that_cannot_be_given_refuses_the_pod() {
+    let own = |context: Value| json!({ "containers": [{ "name": "c", "image": "i:1", "securityContext": context }] });
+    let init = |context: Value| {
+        json!({ "containers": [{ "name": "c", "image": "i:1" }],
+                "initContainers": [{ "name": "i", "image": "i:1", "securityContext": context }] })
+    };
+    let of_pod = |context: Value| json!({ "securityContext": context });
+    let app_armor = ("AppArmor", "Pod was rejected: Cannot enforce AppArmor: AppArmor is not enabled on the host");
+    let users = (
+        "PodFeatureUnsupported",
+        "Pod was rejected: can't set `spec.hostUsers: false`, runtime does not support user namespaces: no users",
+    );
+    let labels = (
+        "PodFeatureUnsupported",
+        "Pod was rejected: Cannot enforce seLinuxOptions: SELinux is not enabled on the host",
+    );
+    let windows = ("PodFeatureUnsupported", "Pod was rejected: Cannot enforce windowsOptions: this node runs Linux");
+    for (spec, (reason, message)) in [
+        (json!({ "hostUsers": false }), users),
+        (of_pod(json!({ "appArmorProfile": { "type": "RuntimeDefault" } })), app_armor),
+        (of_pod(json!({ "appArmorProfile": { "type": "Localhost", "localhostProfile": "p" } })), app_armor),
+        (own(json!({ "appArmorProfile": { "type": "RuntimeDefault" } })), app_armor),
+        (init(json!({ "appArmorProfile": { "type": "RuntimeDefault" } })), app_armor),
+        (of_pod(json!({ "seLinuxOptions": { "level": "s0:c1,c2" } })), labels),
+        (own(json!({ "seLinuxOptions": { "type": "container_t" } })), labels),
+        (of_pod(json!({ "windowsOptions": { "runAsUserName": "a" } })), windows),
+        (own(json!({ "windowsOptions": { "hostProcess": true } })), windows),
+    ] {
+        let told = refused_by(&bare(), spec.clone());
+        assert_eq!(told, Some((reason.to_owned(), message.to_owned())), "{spec}");
+    }
+    let class = refused_by(&bare(), json!({ "runtimeClassName": "vm" })).unwrap();
+    assert!(class.0 == "PodFeatureUnsupported" && class.1.contains("runtimeClassName"), "{class:?}");
+    let sysctl = of_pod(json!({ "sysctls": [{ "name": "kernel.core_pattern", "value": "x" }] }));
+    assert_eq!(refused_by(&bare(), sysctl).unwrap().0, "SysctlForbidden");
+}
+
+#[test]
+fn what_asks_for_no_protection_runs_anywhere() {
+    for spec in [
+        json!({}),
+        json!({ "hostUsers": true }),
+        json!({ "securityContext": { "appArmorProfile": { "type": "Unconfined" }, "seLinuxOptions": {}, "windowsOptions": {} } }),
+    ] {
+        assert_eq!(refused_by(&bare(), spec.clone()), None, "{spec}");
+    }
+    let all = Protections { user_namespaces: Ok(()), app_armor: Ok(()), se_linux: Ok(()), ..bare() };
+    let asks = json!({ "hostUsers": false, "securityContext": {
+        "appArmorProfile": { "type": "RuntimeDefault" }, "seLinuxOptions": { "type": "container_t" } } });
+    assert_eq!(refused_by(&all, asks), None);
+}
+
+fn mounting(mounts: usize, volumes: usize) -> Value {
+    let mount = |n: usize| json!({ "name": "v0", "mountPath": format!("/m{n}"), "subPath": n.to_string() });
+    let half = |range: std::ops::Range<usize>| {
+        json!({ "name": format!("c{}", range.start), "image": "i:1",
+        "volumeMounts": range.map(mount).collect::<Vec<_>>() })
+    };
+    let volumes: Vec<Value> = (0..volumes).map(|n| json!({ "name": format!("v{n}"), "emptyDir": {} })).collect();
+    json!({ "volumes": volumes, "initContainers": [half(0..mounts / 2)], "containers": [half(mounts / 2..mounts)] })
+}
+
+#[test]
+fn mounts_are_bounded_in_one_pod_and_on_one_node() {
+    assert_eq!(refused_by(&bare(), mounting(500, 12)), None);
+    for (mounts, volumes) in [(500, 13), (512, 1), (10, 503), (33_000, 1)] {
+        let sum = mounts + volumes;
+        let why = "Pod was rejected: spec.volumes and volumeMounts of all containers";
+        let expected = ("TooManyMounts".to_owned(), format!("{why}: {sum}, more than 512 in one Pod"));
+        assert_eq!(refused_by(&bare(), mounting(mounts, volumes)), Some(expected));
+    }
+    let room = Allocatable { cpu_millis: 1000, memory: 1 << 30, storage: 1 << 30, pods: 1000 };
+    let heavy = Arc::new(pod(mounting(499, 1)));
+    let beside = |others: usize| admit(&heavy, &vec![heavy.clone(); others], &room, &Default::default(), &bare());
+    assert!(beside(99).is_ok());
+    let Failure { reason, message } = beside(100).unwrap_err();
+    let why = "Node didn't have enough resource: mounts, requested: 500, used: 50000, capacity: 50000";
+    assert_eq!((reason.as_str(), message), ("OutOfmounts", format!("Pod was rejected: {why}")));
+}

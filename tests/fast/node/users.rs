@@ -1,0 +1,116 @@
+//! Which ids of the host Pods with users of their own have: ranges that nobody else has, also after a restart.
+
+use std::collections::BTreeMap;
+
+use podwright::node::users::{IDS_PER_POD, IdPool, Ids, Users, pick, taken_by_host};
+use podwright_runtime::IdRange;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+fn pool(text: &str) -> IdPool {
+    text.parse().unwrap()
+}
+
+fn ids(range: IdRange) -> Ids {
+    u64::from(range.host)..u64::from(range.host) + u64::from(range.size)
+}
+
+fn apart(a: &Ids, b: &Ids) -> bool {
+    a.end <= b.start || b.end <= a.start
+}
+
+#[test]
+fn a_pool_is_never_of_the_hosts_own_ids() {
+    for (text, why) in [
+        ("0:65536", "must be a multiple of 65536, and not 0"),
+        ("1:65536", "must be a multiple of 65536, and not 0"),
+        ("65536:0", "must be a multiple of 65536, and not 0"),
+        ("65536:100", "must be a multiple of 65536, and not 0"),
+        ("4294901760:65536", "there are no ids above 4294901759"),
+        ("65536:4294901760", "there are no ids above 4294901759"),
+        ("65536", "expected FIRST:COUNT"),
+        ("a:b", "expected FIRST:COUNT"),
+        ("-1:65536", "expected FIRST:COUNT"),
+        ("65536:4294967296", "expected FIRST:COUNT"),
+    ] {
+        let refused = text.parse::<IdPool>().unwrap_err();
+        assert!(refused.contains(why), "{text}: {refused}");
+    }
+    assert_eq!(IdPool::for_pods(110), pool("65536:14417920"));
+    // As many as there can be, whatever number of Pods somebody writes.
+    assert_eq!(IdPool::for_pods(u32::MAX), pool("65536:4294836224"));
+}
+
+#[test]
+fn the_hosts_people_and_daemons_keep_theirs() {
+    let subuid = "alice:100000:65536\nbroken\nbob:165536:65536\nnone:x:1\n0:300000:1\nempty:7:0\n";
+    let passwd = "root:x:0:0::/root:/bin/sh\nldap:x:200001:5::/:/bin/sh\nodd:x:-1\n";
+    let taken = taken_by_host(subuid, passwd);
+    assert_eq!(taken, [100000..165536, 165536..231072, 300000..300001, 0..1, 200001..200002]);
+    // 65536.. is alice's from 100000 on, 131072.. hers and bob's, 196608.. bob's, 262144.. has 300000.
+    assert_eq!(pick(pool("65536:655360"), &taken, 0).unwrap().host, 327680);
+    assert_eq!(pick(pool("65536:262144"), &taken, 0), None);
+}
+
+#[test]
+fn ranges_go_round_and_are_not_at_once_anothers() {
+    let users = Users::new(pool("65536:196608"), Vec::new(), []);
+    let first = users.take("a").unwrap();
+    assert_eq!(first, IdRange { host: 65536, size: IDS_PER_POD });
+    assert_eq!(users.take("a").unwrap(), first, "a Pod keeps its own");
+    users.free("a");
+    let hosts = ["b", "c", "d"].map(|pod| users.take(pod).unwrap().host);
+    assert_eq!(hosts, [131072, 196608, 65536]);
+    assert_eq!(
+        users.take("e").unwrap_err(),
+        "create user namespace: could not find an empty slot to allocate a user namespace"
+    );
+    users.retain(|pod| pod != "c");
+    assert_eq!(users.take("e").unwrap().host, 196608);
+}
+
+/// Pods come and go, agents die and start, the range that was configured changes: no two Pods ever share an id, nor do a Pod
+/// and the host.
+#[test]
+fn no_two_ever_share_an_id() {
+    let seed = rand::rng().random();
+    println!("seed {seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    for _ in 0..200 {
+        let mut foreign: Vec<Ids> = vec![0..65536];
+        for _ in 0..random.random_range(0..4) {
+            let first = random.random_range(0..2_000_000u64);
+            foreign.push(first..first + random.random_range(1..200_000u64));
+        }
+        let sized = |random: &mut StdRng| {
+            let (first, count) = (random.random_range(1..20u32), random.random_range(1..20u32));
+            pool(&format!("{}:{}", first * IDS_PER_POD, count * IDS_PER_POD))
+        };
+        let mut users = Users::new(sized(&mut random), foreign.clone(), []);
+        let mut living: BTreeMap<String, IdRange> = BTreeMap::new();
+        for step in 0..60 {
+            match random.random_range(0..10) {
+                0..6 => {
+                    let pod = format!("p{step}");
+                    let Ok(range) = users.take(&pod) else { continue };
+                    for other in living.values().map(|r| ids(*r)).chain(foreign.clone()) {
+                        assert!(apart(&other, &ids(range)), "{range:?} and {other:?}");
+                    }
+                    assert!(range.host >= IDS_PER_POD && range.size == IDS_PER_POD);
+                    living.insert(pod, range);
+                }
+                6..9 => {
+                    let gone = living.keys().nth(random.random_range(0..living.len().max(1))).cloned();
+                    if let Some(gone) = gone {
+                        users.free(&gone);
+                        living.remove(&gone);
+                    }
+                }
+                // Another agent, perhaps with another range, which knows what the sandboxes' records say.
+                _ => users = Users::new(sized(&mut random), foreign.clone(), living.clone()),
+            }
+            for (pod, range) in &living {
+                assert_eq!(users.take(pod).unwrap(), *range, "{pod} keeps its own");
+            }
+        }
+    }
+}

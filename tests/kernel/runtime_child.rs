@@ -1,0 +1,245 @@
+//! What a process may still hold on its way into a container, judged from inside real ones that try to make use of it.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use podwright_runtime::{
+    ContainerId, ContainerSpec, Error, ExecSpec, PidMode, Scribe, StartFailure, default_capabilities, oci,
+};
+
+use crate::runtime::support::{Bed, within};
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_descriptor_is_a_working_directory() {
+    let bed = Bed::new("cwd").await;
+    bed.sandbox("s").await;
+    let folders: Vec<String> = (0..64).map(|n| format!("/proc/self/fd/{n}")).collect();
+    for (n, folder) in folders.iter().enumerate() {
+        symlink(folder, bed.path("layers/top").join(format!("w{n}"))).unwrap();
+    }
+    let main = bed.run("main", "sleep 1000").await;
+    for (n, folder) in folders.iter().enumerate() {
+        for cwd in [folder, &format!("/w{n}"), &format!("/proc/thread-self/fd/{n}")] {
+            let asked =
+                bed.runtime.exec_sync(&main, bed.process("pwd", &[("cwd", cwd)]), TIMEOUT, &Scribe::none()).await;
+            assert!(matches!(asked, Err(Error::Start { kind: StartFailure::Setup, .. })), "{cwd}: {asked:?}");
+        }
+        // An image's WORKDIR is enough.
+        let cwd = if n % 2 == 0 { folder.clone() } else { format!("/w{n}") };
+        let spec = bed.container("first", "pwd; ls", &[("cwd", &cwd)]);
+        let made = bed.runtime.create_container(spec, &Scribe::none()).await;
+        let started = match made {
+            Ok(made) => bed.runtime.start_container(&made.id, &Scribe::none()).await.map(drop),
+            Err(e) => Err(e),
+        };
+        assert!(matches!(started, Err(Error::Start { kind: StartFailure::Setup, .. })), "{cwd}: {started:?}");
+        bed.runtime.remove_container(&ContainerId::new("s", "first", 0), &Scribe::none()).await.unwrap();
+    }
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_process_s_root_is_no_working_directory() {
+    let bed = Bed::new("cwdroot").await;
+    bed.sandbox_with("s", |spec| spec.pid = PidMode::Sandbox).await;
+    let other = bed.run("other", "mkdir /secret; sleep 1000").await;
+    let main = bed.run("main", "sleep 1000").await;
+    within("the folder of another container", || async {
+        let seen = bed.exec(&other, "ls -d /secret").await.unwrap();
+        if seen.code == 0 { Ok(()) } else { Err(seen) }
+    })
+    .await;
+    let list = "for p in /proc/[0-9]*; do [ -d $p/root/secret ] && echo $p; done; true";
+    let seen = bed.exec(&other, list).await.unwrap();
+    let process = String::from_utf8(seen.stdout).unwrap().lines().next().unwrap().to_owned();
+    // Through /proc this can be entered with enough rights, and is not below the container's own root.
+    let cwd = format!("{process}/root/secret");
+    let asked = bed.runtime.exec_sync(&main, bed.process("pwd", &[("cwd", &cwd)]), TIMEOUT, &Scribe::none()).await;
+    match asked {
+        Err(Error::Start { kind: StartFailure::Setup, message }) => {
+            assert!(message.contains("outside of container") || message.contains("permission denied"), "{message}");
+        }
+        other => panic!("{cwd}: {other:?}"),
+    }
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_come_from_outside_and_passwd_is_a_file() {
+    let bed = Bed::new("null").await;
+    bed.sandbox("s").await;
+    let canary = bed.path("canary");
+    fs::create_dir(&canary).unwrap();
+    fs::write(canary.join("file"), "alive").unwrap();
+    let host = fs::metadata("/dev/null").unwrap();
+    let id = bed.create("main", "sleep 1000", &[("rw", canary.to_str().unwrap())]).await;
+    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    // What its /dev/null is must be nobody's concern but its own.
+    for replace in ["ln -s /rw/file /dev/null", "mkfifo /dev/null", "true"] {
+        let out = bed.exec(&id, &format!("rm -f /dev/null; {replace}")).await.unwrap();
+        assert_eq!(out.code, 0, "{out:?}");
+        let out = bed.exec(&id, "echo overwritten >&0; stat -L -c '%F %t:%T' /proc/self/fd/0; cat").await.unwrap();
+        assert_eq!(out.stdout, b"character special file 1:3\n", "{replace}: {out:?}");
+        assert_eq!(fs::read_to_string(canary.join("file")).unwrap(), "alive", "{replace}");
+    }
+    // Nor is the machine's null device what it holds.
+    assert_eq!(bed.exec(&id, "chmod 0600 /proc/self/fd/0; chmod 0600 /proc/interrupts; true").await.unwrap().code, 0);
+    use std::os::unix::fs::MetadataExt;
+    assert_eq!(fs::metadata("/dev/null").unwrap().mode(), host.mode());
+
+    let fifo = bed.exec(&id, "rm /etc/passwd; mkfifo /etc/passwd; echo made").await.unwrap();
+    assert_eq!(fifo.stdout, b"made\n");
+    let asked = tokio::time::timeout(TIMEOUT, bed.exec(&id, "echo $HOME")).await.expect("a FIFO for a passwd file");
+    assert_eq!(asked.unwrap().stdout, b"/\n");
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dev_of_somebody_else_is_not_trusted() {
+    let bed = Bed::new("dev").await;
+    bed.sandbox("s").await;
+    let dev = bed.path("dev");
+    fs::create_dir(&dev).unwrap();
+    fs::write(bed.path("canary"), "alive").unwrap();
+    symlink(bed.path("canary"), dev.join("null")).unwrap();
+    let mut spec =
+        bed.container("first", "stat -L -c %t:%T /proc/self/fd/0; echo x >&0; head -c1 /proc/interrupts | wc -c", &[]);
+    let mut mounts = spec.oci.mounts().clone().unwrap();
+    mounts.retain(|m| !m.destination().starts_with("/dev"));
+    mounts.push(bind(&dev, "/dev"));
+    spec.oci.set_mounts(Some(mounts));
+    let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    bed.runtime.wait_container(&id, TIMEOUT).await.unwrap();
+    assert_eq!(bed.log(&id), "1:3\n0\n");
+    assert_eq!(fs::read_to_string(bed.path("canary")).unwrap(), "alive");
+
+    // Without a devpts there is no terminal; none is made of what else is there.
+    let mut spec = bed.container("tty", "true", &[("tty", "yes")]);
+    let mut mounts = spec.oci.mounts().clone().unwrap();
+    mounts.retain(|m| !m.destination().starts_with("/dev"));
+    mounts.push(bind(&dev, "/dev"));
+    fs::create_dir_all(dev.join("pts")).unwrap();
+    symlink(bed.path("canary"), dev.join("pts/ptmx")).unwrap();
+    spec.oci.set_mounts(Some(mounts));
+    let made = bed.runtime.create_container(spec, &Scribe::none()).await;
+    assert!(made.as_ref().is_err_and(|e| e.to_string().contains("no devpts is mounted")), "{made:?}");
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_mounted_over_a_part_of_proc_or_past_a_symlink() {
+    let bed = Bed::new("over").await;
+    bed.sandbox("s").await;
+    let top = bed.path("layers/top");
+    fs::create_dir_all(top.join("real")).unwrap();
+    symlink("/real", top.join("linked")).unwrap();
+    let refused = |spec: ContainerSpec| {
+        let runtime = bed.runtime.clone();
+        async move { runtime.create_container(spec, &Scribe::none()).await.unwrap_err().to_string() }
+    };
+    let folder = bed.path("folder");
+    fs::create_dir(&folder).unwrap();
+
+    for target in ["/proc/self", "/proc/sys/kernel", "/x/../proc/1"] {
+        let mut spec = bed.container("a", "true", &[]);
+        spec.oci.mounts_mut().as_mut().unwrap().push(bind(&folder, target));
+        let why = refused(spec).await;
+        assert!(why.contains("cannot be mounted because it is inside /proc"), "{target}: {why}");
+    }
+    let mut spec = bed.container("b", "true", &[]);
+    spec.oci.mounts_mut().as_mut().unwrap().retain(|m| m.destination() != Path::new("/proc"));
+    spec.oci.mounts_mut().as_mut().unwrap().push(bind(&folder, "/proc"));
+    assert!(refused(spec).await.contains("because it is not of type proc"));
+
+    let mut spec = bed.container("c", "true", &[]);
+    let mut linux = spec.oci.linux().clone().unwrap();
+    linux.set_masked_paths(Some(vec!["/linked".into()]));
+    spec.oci.set_linux(Some(linux));
+    assert!(refused(spec).await.contains("is to be covered, and is a symlink"));
+
+    let mut spec = bed.container("d", "true", &[("cwd", "/bin/busybox")]);
+    let why = refused(spec.clone()).await;
+    assert!(why.contains("mkdir /bin/busybox: not a directory"), "{why}");
+    spec.oci.process_mut().as_mut().unwrap().set_cwd("/".into());
+    symlink("/real", top.join("proc")).unwrap();
+    let why = refused(spec).await;
+    assert!(why.contains(r#"filesystem "proc" must be mounted on ordinary directory"#), "{why}");
+    bed.end().await;
+}
+
+/// A process that can trace whom it sees finds nothing of the host in those that come to its PID namespace.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_born_in_sight_of_a_tracer_holds_nothing_of_the_host() {
+    let bed = Bed::new("tracer").await;
+    bed.sandbox_with("s", |spec| spec.pid = PidMode::Sandbox).await;
+    fs::write(bed.path("only-outside"), "").unwrap();
+    let outside = bed.path("only-outside");
+    // What each process has open, which root and folder it has: all that is not a stream, a socket or a filter is told.
+    let watch = format!(
+        r#"mkdir /mark; echo ready; while :; do for p in /proc/[0-9]*; do
+             [ -e $p/root{0} ] && echo "ROOT $p $(cat $p/comm)";
+             ls -l $p/fd $p/cwd 2>/dev/null | sed -n "s|.* -> |$p |p" | grep -vE ' (socket:|pipe:|/null$|/memfd:seccomp|/dev/|anon_inode:|/$|/proc$|/proc/)';
+           done; done"#,
+        outside.display()
+    );
+    let mut spec = bed.container("watcher", &watch, &[]);
+    let capabilities: HashSet<_> = default_capabilities().into_iter().chain([oci::Capability::SysPtrace]).collect();
+    let process = spec.oci.process_mut().as_mut().unwrap();
+    process.set_capabilities(Some(sets(&capabilities)));
+    let mut linux = spec.oci.linux().clone().unwrap();
+    linux.set_seccomp(None);
+    spec.oci.set_linux(Some(linux));
+    let watcher = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+    bed.runtime.start_container(&watcher, &Scribe::none()).await.unwrap();
+    bed.log_has(&watcher, "ready").await;
+
+    // One that waits for its start can be looked at for as long as one likes.
+    let waiting = bed.create("waiting", "sleep 1000", &[]).await;
+    let look = "for p in /proc/[0-9]*; do grep -q shim $p/comm && ls -l $p/fd && ls -d $p/root/mark; done; true";
+    let spec = ExecSpec {
+        process: with(bed.process(look, &[]).process, &capabilities),
+        seccomp: None,
+        stdin: false,
+        size: None,
+    };
+    let seen = bed.runtime.exec_sync(&watcher, spec, TIMEOUT, &Scribe::none()).await.unwrap();
+    let seen = String::from_utf8(seen.stdout).unwrap();
+    let open: Vec<&str> = seen.lines().filter_map(|l| l.split_once(" -> ").map(|(_, to)| to)).collect();
+    assert!(open.len() >= 4, "the one that waits is seen: {seen}");
+    let fine = |to: &&str| ["socket:", "pipe:", "/null", "/memfd:seccomp"].iter().any(|f| to.starts_with(f));
+    assert!(open.iter().all(fine), "{seen}");
+    bed.runtime.start_container(&waiting, &Scribe::none()).await.unwrap();
+
+    for _ in 0..100 {
+        assert_eq!(bed.exec(&waiting, "true").await.unwrap().code, 0);
+    }
+    assert_eq!(bed.log(&watcher), "ready\n", "a descriptor, folder or root of the host");
+    bed.end().await;
+}
+
+fn sets(capabilities: &HashSet<oci::Capability>) -> oci::LinuxCapabilities {
+    oci::LinuxCapabilitiesBuilder::default()
+        .bounding(capabilities.clone())
+        .effective(capabilities.clone())
+        .permitted(capabilities.clone())
+        .inheritable(HashSet::new())
+        .ambient(HashSet::new())
+        .build()
+        .unwrap()
+}
+
+fn with(mut process: oci::Process, capabilities: &HashSet<oci::Capability>) -> oci::Process {
+    process.set_capabilities(Some(sets(capabilities)));
+    process
+}
+
+fn bind(source: &Path, target: &str) -> oci::Mount {
+    let options = vec!["rbind".to_owned(), "rw".to_owned()];
+    oci::MountBuilder::default().destination(target).typ("bind").source(source).options(options).build().unwrap()
+}

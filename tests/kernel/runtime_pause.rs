@@ -1,0 +1,82 @@
+//! `pause` is beside the containers and may be of the same user as they: it gives nobody anything that a container is refused.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use podwright_runtime::{PidMode, Scribe};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+
+use crate::runtime::support::Bed;
+
+/// What is behind a process: each of these is open to whoever may inspect it (ptrace(2), `PTRACE_MODE_READ`).
+const LOOK: &str = r#"
+    for file in environ maps auxv; do cat /proc/1/$file >/dev/null 2>&1 && echo "READ $file"; done
+    for link in root cwd exe ns/net fd/0; do readlink /proc/1/$link >/dev/null 2>&1 && echo "FOLLOWED $link"; done
+    ls /proc/1/root/ /proc/1/fd/ >/dev/null 2>&1 && echo LISTED
+    echo done"#;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_the_same_user_as_pause_cannot_look_into_it() {
+    let bed = Bed::new("samepause").await;
+    bed.sandbox_with("s", |spec| spec.pid = PidMode::Sandbox).await;
+    for user in ["65535:65535", "0:0"] {
+        let name = format!("u{}", user.len());
+        let mut spec = bed.container(&name, LOOK, &[("user", user), ("caps", "none")]);
+        spec.oci.linux_mut().as_mut().unwrap().set_seccomp(None);
+        let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+        bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+        bed.log_has(&id, "done").await;
+        assert_eq!(bed.log(&id), "done\n", "user {user}");
+    }
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gets_hold_of_pause_gets_no_call_no_device_and_no_file() {
+    for mode in [PidMode::Sandbox, PidMode::Container, PidMode::Host] {
+        let bed = Bed::new("heldpause").await;
+        bed.sandbox_with("s", |spec| spec.pid = mode).await;
+        let pause = pause_of(&bed);
+        let status = fs::read_to_string(format!("/proc/{pause}/status")).unwrap();
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).unwrap();
+        assert_eq!((field("Seccomp:"), field("NoNewPrivs:")), ("2", "1"), "{mode:?}");
+        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+            assert_eq!(field(set), "0000000000000000", "{mode:?} {set}");
+        }
+        let root: Vec<PathBuf> =
+            fs::read_dir(format!("/proc/{pause}/root")).unwrap().flatten().map(|e| e.path()).collect();
+        assert_eq!(root, Vec::<PathBuf>::new(), "{mode:?}");
+
+        // A device that no driver has: whom nothing keeps from it hears ENXIO, whom the cgroup's program keeps from it EPERM.
+        let device = bed.path("device");
+        let node = Mode::from_raw_mode(0o666);
+        mknodat(CWD, &device, FileType::CharacterDevice, node, makedev(511, 255)).unwrap();
+        fs::set_permissions(&device, fs::Permissions::from_mode(0o666)).unwrap();
+        let outside = OpenOptions::new().read(true).open(&device).unwrap_err();
+        assert_eq!(outside.raw_os_error(), Some(libc::ENXIO), "{outside}");
+        let cgroup = fs::read_to_string(format!("/proc/{pause}/cgroup")).unwrap();
+        let cgroup = cgroup.lines().find_map(|line| line.strip_prefix("0::/")).unwrap();
+        let procs = podwright_runtime::cgroup::find_mount().unwrap().join(cgroup).join("cgroup.procs");
+        let script = format!("echo $$ >{} && exec cat {}", procs.display(), device.display());
+        let mut inside = Command::new("sh");
+        let said = inside.args(["-c", &script]).env("LC_ALL", "C").stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.contains("Operation not permitted"), "{mode:?}: {said}");
+        bed.end().await;
+    }
+}
+
+/// The first moment of it is nameless.
+fn pause_of(bed: &Bed) -> u32 {
+    let is_pause = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "pause");
+    let begun = Instant::now();
+    loop {
+        match bed.processes_of("s").into_iter().find(is_pause) {
+            Some(pause) => return pause,
+            None => assert!(begun.elapsed() < Duration::from_secs(10), "there is no pause"),
+        }
+    }
+}

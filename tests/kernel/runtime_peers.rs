@@ -1,0 +1,188 @@
+//! Who may speak to a shim, and whom an agent takes for one.
+
+use std::io::{IoSlice, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use podwright_runtime::plan::{Answer, Call, Frames, Message, Request, State, encode};
+use podwright_runtime::{SandboxState, Scribe};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use super::runtime::support::Bed;
+
+/// The first bytes of every handshake.
+const MAGIC: &[u8] = b"podshim";
+
+fn socket(bed: &Bed) -> PathBuf {
+    bed.path("run/s/s")
+}
+
+fn connect(bed: &Bed) -> UnixStream {
+    let stream = UnixStream::connect(socket(bed)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+}
+
+/// Whether the shim has hung up without a word.
+fn is_dropped(mut stream: UnixStream) -> bool {
+    match stream.read(&mut [0; 64]) {
+        Ok(read) => read == 0,
+        Err(e) => e.kind() != std::io::ErrorKind::WouldBlock,
+    }
+}
+
+fn state_request() -> Vec<u8> {
+    encode(&Request { id: 1, cause: Default::default(), call: Call::State }, 0).unwrap()
+}
+
+fn send_fds(stream: &UnixStream, bytes: &[u8], count: usize) {
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let fds = vec![null.as_fd(); count];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    rustix::net::sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_get_nowhere_and_harm_nobody() {
+    let mut bed = Bed::new("strangers").await;
+    bed.sandbox("s").await;
+    let id = bed.run("c", "sleep 1000").await;
+    let says = |bytes: &[u8]| {
+        let mut stream = connect(&bed);
+        stream.write_all(bytes).unwrap();
+        stream
+    };
+    // Requests as they were before there were secrets, rubbish, a handshake of somebody who knows no secret.
+    let padded = [state_request(), vec![0; 100]].concat();
+    let pair = [MAGIC, &[1], &[7; 64]].concat();
+    let proof = [MAGIC, &[3], &[7; 64]].concat();
+    for (what, bytes) in [("a request", padded), ("zeros", vec![0; 100]), ("another secret", pair), ("a proof", proof)]
+    {
+        assert!(is_dropped(says(&bytes)), "{what}");
+    }
+    let mut met = says(&[MAGIC, &[2], &[7; 64]].concat());
+    let mut answer = [0; 72];
+    met.read_exact(&mut answer).unwrap();
+    met.write_all(&answer).unwrap();
+    assert!(is_dropped(met), "the shim's own proof, sent back");
+    // Descriptors that belong to no frame.
+    let hoarder = connect(&bed);
+    send_fds(&hoarder, b"p", 8);
+    assert!(is_dropped(hoarder));
+    // More who say nothing than there is room for: they make room for each other, and for the agent.
+    let idle: Vec<UnixStream> = (0..40).map(|_| says(&MAGIC[..3])).collect();
+    assert_eq!(bed.exec(&id, "echo still here").await.unwrap().stdout, b"still here\n");
+    bed.forget().await;
+    bed.reopen().await;
+    assert_eq!(bed.exec(&id, "echo and again").await.unwrap().stdout, b"and again\n");
+    drop(idle);
+    bed.end().await;
+}
+
+/// Takes the place of a shim that nobody is connected to; `speak` gets the first connection.
+fn usurp<T: Send + 'static>(bed: &Bed, speak: impl FnOnce(UnixStream) -> T + Send + 'static) -> mpsc::Receiver<T> {
+    std::fs::rename(socket(bed), bed.path("aside")).unwrap();
+    let listener = UnixListener::bind(socket(bed)).unwrap();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let _ = tell.send(speak(stream));
+    });
+    told
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_listens_in_a_shims_place_is_not_believed() {
+    let mut bed = Bed::new("usurper").await;
+    bed.sandbox("s").await;
+    bed.run("c", "sleep 1000").await;
+    bed.forget().await;
+    let heard = usurp(&bed, |mut stream| {
+        // It claims to be a shim, in the words of one: then all would be well with its containers, for ever.
+        let lie = Message::Reply { id: 1, result: Ok(Answer::State(State { sandbox: 1, ..State::default() })) };
+        let mut said = [MAGIC, &[3], &[7; 64]].concat();
+        said.extend(encode(&lie, 0).unwrap());
+        let _ = stream.write_all(&said);
+        let mut heard = Vec::new();
+        let _ = stream.read_to_end(&mut heard);
+        heard
+    });
+    bed.reopen().await;
+    let heard = heard.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert!(heard.starts_with(MAGIC) && heard.len() == 72, "{} bytes: {heard:?}", heard.len());
+    assert_eq!(bed.runtime.sandbox("s").await.unwrap().state, SandboxState::NotReady);
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shim_from_before_there_were_secrets_is_spoken_to_as_before() {
+    let mut bed = Bed::new("old").await;
+    bed.sandbox("s").await;
+    let id = bed.run("c", "sleep 1000").await;
+    bed.forget().await;
+    std::fs::remove_file(bed.path("state/sandboxes/s/secret")).unwrap();
+    let known = bed.processes_of("s");
+    let heard = usurp(&bed, move |mut stream| {
+        let mut frames = Frames::default();
+        let mut buffer = [0; 4096];
+        let request: Request = loop {
+            let read = stream.read(&mut buffer).unwrap();
+            frames.bytes.extend_from_slice(&buffer[..read]);
+            if let Some((request, _)) = frames.next().unwrap() {
+                break request;
+            }
+        };
+        let state = State { sandbox: known[0], ..State::default() };
+        let reply = Message::Reply { id: request.id, result: Ok(Answer::State(state)) };
+        stream.write_all(&encode(&reply, 0).unwrap()).unwrap();
+        (format!("{:?}", request.call), stream)
+    });
+    bed.reopen().await;
+    let (call, _stream) = heard.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!(call, "State");
+    let _ = id;
+    drop(_stream);
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shim_holds_nothing_that_nobody_gave_it() {
+    let bed = Bed::new("confined").await;
+    bed.sandbox_by("s", &Scribe::none()).await;
+    let shims = bed.processes_of("s");
+    let is_shim =
+        |pid: &&u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with("shim:"));
+    let pid = shims.iter().find(is_shim).unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    for set in ["CapInh", "CapAmb"] {
+        assert!(status.contains(&format!("{set}:\t0000000000000000")), "{status}");
+    }
+    assert_eq!(std::fs::read(format!("/proc/{pid}/environ")).unwrap(), b"");
+    assert_eq!(std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap(), PathBuf::from("/"));
+    // An answer that is on its way has the network namespace with it.
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    let mut foreign = foreign_descriptors(*pid);
+    while !foreign.is_empty() && std::time::Instant::now() < deadline {
+        tokio::task::yield_now().await;
+        foreign = foreign_descriptors(*pid);
+    }
+    assert!(foreign.is_empty(), "{foreign:?}");
+    bed.end().await;
+}
+
+/// What a process has open that is neither its own nor its log. Its null device is a file of a mount that nobody else has.
+fn foreign_descriptors(pid: u32) -> Vec<String> {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let targets = open.filter_map(|fd| Some(std::fs::read_link(fd.path()).ok()?.to_string_lossy().into_owned()));
+    let own = |text: &str| {
+        let kinds = ["socket:[", "pipe:[", "anon_inode:", "/memfd:"];
+        kinds.iter().any(|kind| text.starts_with(kind)) || text.ends_with("/shim.log") || text == "/null"
+    };
+    targets.filter(|text| !own(text)).collect()
+}
