@@ -32,7 +32,8 @@ async fn a_container_that_works_uses_cpu_and_one_that_holds_memory_has_it() {
             (now.cpu_us - before.cpu_us, now.at.duration_since(before.at))
         };
         let ((used, passed), (slept, _)) = (grown("busy"), grown("holder"));
-        assert!(u128::from(used) < passed.as_micros() * 11 / 10, "{used} us of one CPU in {passed:?}");
+        // What is read a moment after the clock, and how late the reader may come to it on a busy machine.
+        assert!(u128::from(used) < passed.as_micros() * 11 / 10 + 100_000, "{used} us of one CPU in {passed:?}");
         assert!(slept < 50_000, "{slept} us of sleep");
         let machine = now.machine.unwrap().cpu_us - before.machine.unwrap().cpu_us;
         // The machine counts in ticks of 10 ms.
