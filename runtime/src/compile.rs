@@ -85,7 +85,8 @@ fn root(spec: &ContainerSpec, oci: &Spec, places: &Places) -> Result<RootPlan> {
     }
 }
 
-/// Errors: users of its own for a sandbox that shares namespaces with the host, or that would be the host's root, or nobody's (-1).
+/// Errors: users of its own for a sandbox that shares namespaces with the host, or that would be the host's root, or nobody's
+/// (-1).
 pub fn own_users(sandbox: &SandboxSpec) -> Result<()> {
     let Some(IdRange { host, size }) = sandbox.users else { return Ok(()) };
     let last = u64::from(host) + u64::from(size);

@@ -31,7 +31,8 @@ pub fn limits(spec: &Value) -> Amounts {
 }
 
 /// The spec of a Pod with what its containers hold: what they ask for, or more as long as they still have more, or were
-/// promised it. What its node has found that it cannot ever give does not count; what it has not judged yet does. Borrowed where that is what the spec says.
+/// promised it. What its node has found that it cannot ever give does not count; what it has not judged yet does. Borrowed where
+/// that is what the spec says.
 pub fn held(pod: &Value) -> Cow<'_, Value> {
     let spec = &pod["spec"];
     let list = |of: &'static str| pod["status"][of].as_array().into_iter().flatten();

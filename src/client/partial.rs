@@ -6,7 +6,8 @@ use k8s_openapi::{
 };
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// What loops over all kinds need of an object: its name, uid, revision, generation, owners, finalizers and deletion time. Labels, annotations and managed fields are not kept.
+/// What loops over all kinds need of an object: its name, uid, revision, generation, owners, finalizers and deletion time.
+/// Labels, annotations and managed fields are not kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Partial {
     pub metadata: ObjectMeta,

@@ -90,8 +90,8 @@ pub struct Files {
     pub write: Vec<PathBuf>,
 }
 
-/// 1. its files become its user's, 2. other files are out of reach, 3. it becomes that user, 4. without capabilities, 5. and nobody
-/// looks in, 6. and system calls are refused. From then on threads may begin.
+/// 1. its files become its user's, 2. other files are out of reach, 3. it becomes that user, 4. without capabilities, 5. and
+/// nobody looks in, 6. and system calls are refused. From then on threads may begin.
 pub fn confine(user: Option<&str>, paths: &Paths, files: &Files) -> anyhow::Result<Confinement> {
     let owner = user.map(owner_of).transpose()?.unwrap_or(Owner::here());
     let node = [paths.images(), paths.runtime(), paths.network()].into_iter().find(|folder| folder.exists());

@@ -1,4 +1,5 @@
-//! Standard error as the log's place: an event stays one line, and changes no terminal, whatever images and manifests put into it.
+//! Standard error as the log's place: an event stays one line, and changes no terminal, whatever images and manifests put into
+//! it.
 
 use std::{
     fmt::Write as _,

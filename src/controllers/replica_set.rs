@@ -196,7 +196,8 @@ pub fn plan<K: Replicated>(
     let active: Vec<Arc<Pod>> = pods.iter().filter(|pod| meta::is_active(pod)).cloned().collect();
     let (wanted, terminating) = (wanted(rs), meta::is_terminating(&rs.metadata));
     let told = owner.with_status(status(rs, pods, now, failure));
-    // How many there are is about to change: that alone is worth a write when it shows what has become of them, or why nothing has.
+    // How many there are is about to change: that alone is worth a write when it shows what has become of them, or why nothing
+    // has.
     let rest = |set: &ReplicaSet| {
         let status = set.status.clone().unwrap_or_default();
         ReplicaSetStatus { replicas: 0, fully_labeled_replicas: None, ..status }

@@ -1,4 +1,5 @@
-//! What must always exist: the initial namespaces, the default roles, the system's PriorityClasses, and the Services `kubernetes` and `kube-dns`.
+//! What must always exist: the initial namespaces, the default roles, the system's PriorityClasses, and the Services `kubernetes`
+//! and `kube-dns`.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! Outgoing connections: which addresses each sort of them may lead to, as one table; what is checked is the address that is dialled.
+//! Outgoing connections: which addresses each sort of them may lead to, as one table; what is checked is the address that is
+//! dialled.
 //!
 //! A name is resolved here, once, and the connection goes to an address of that answer: a name that resolves to something else a
 //! moment later leads nowhere else (CVE-2020-8562). No redirect is followed by anyone who connects here (CVE-2020-8561).

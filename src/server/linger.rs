@@ -1,7 +1,7 @@
 //! The end of a connection: who is still sending when he is answered shall hear the answer.
 //!
-//! A socket that is closed with unread bytes in it is reset by the kernel, and what was said last may be lost. So what still comes
-//! is taken in and thrown away, for a moment. (Upstream's servers wait half a second for the same reason.)
+//! A socket that is closed with unread bytes in it is reset by the kernel, and what was said last may be lost. So what still
+//! comes is taken in and thrown away, for a moment. (Upstream's servers wait half a second for the same reason.)
 
 use std::future::Future;
 use std::io;

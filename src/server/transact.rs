@@ -16,8 +16,8 @@ use super::{Server, allocate, store_error};
 /// How often a write is decided anew. Each time another writer got through, so this is not reached by bad luck.
 const ATTEMPTS: usize = 512;
 
-/// The most bytes that an object may have in the store. (Upstream's limit is etcd's, 1.5 MiB of protobuf.) Each patch may be small
-/// and make the object a little larger.
+/// The most bytes that an object may have in the store. (Upstream's limit is etcd's, 1.5 MiB of protobuf.) Each patch may be
+/// small and make the object a little larger.
 const MAX_OBJECT: usize = 3 << 20;
 
 /// What a writer wants, before admission has its say.

@@ -1,4 +1,5 @@
-//! What a Pod may not have, or this host cannot give: the Pod is refused, with upstream's reason, and nothing of the host changes.
+//! What a Pod may not have, or this host cannot give: the Pod is refused, with upstream's reason, and nothing of the host
+//! changes.
 
 use std::{fs, os::unix::fs::symlink, time::Duration};
 

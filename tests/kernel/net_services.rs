@@ -350,8 +350,8 @@ fn ten_thousand_services_change_as_fast_as_ten() {
     let small = podwright_net::dataplane::speed::measure(10, 50).unwrap();
     let large = podwright_net::dataplane::speed::measure(10_000, 50).unwrap();
     println!("10: {small:?}\n10,000: load {:?} p50 {:?} p99 {:?}", large.load, large.p50(), large.p99());
-    // Not a timed test: the cost must not grow with the number of Services. The quickest of fifty is what it costs; the others tell of
-    // what else the machine does.
+    // Not a timed test: the cost must not grow with the number of Services. The quickest of fifty is what it costs; the others
+    // tell of what else the machine does.
     assert!(large.changes[0] < small.changes[0] * 10 + Duration::from_millis(5), "{small:?} {large:?}");
 }
 

@@ -11,7 +11,7 @@ use podwright_runtime::{
 };
 use serde_json::json;
 
-use crate::runtime::support::Bed;
+use crate::runtime::support::{Bed, capability_sets};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -30,7 +30,7 @@ const WATCH: &str = r#"
         [ $p = /proc/1 ] && continue
         look $p
         [ -z "$sec" ] && continue
-        # Before Linux 6.17: the helper that opens procfs, whose filter leaves it two system calls.
+        # Before Linux 6.17: the helper that opens procfs, whose filter leaves it next to nothing.
         [ "$prm $eff $amb $sec" = "0000000000200000 0000000000200000 0000000000000000 2" ] && continue
         [ "$prm $eff $bnd $amb $sec" = "$own $own $own 0000000000000000 2" ] || echo "MORE $p $name: $prm $eff $bnd $amb $sec"
         case $name in shim*) [ -z "$told" ] && { echo seen; told=yes; } ;; esac
@@ -179,13 +179,6 @@ fn tracer(bed: &Bed, name: &str, script: &str) -> ContainerSpec {
 }
 
 fn with(mut process: oci::Process, capabilities: &HashSet<oci::Capability>) -> oci::Process {
-    let sets = oci::LinuxCapabilitiesBuilder::default()
-        .bounding(capabilities.clone())
-        .effective(capabilities.clone())
-        .permitted(capabilities.clone())
-        .inheritable(HashSet::new())
-        .ambient(HashSet::new())
-        .build();
-    process.set_capabilities(Some(sets.unwrap()));
+    process.set_capabilities(Some(capability_sets(capabilities)));
     process
 }

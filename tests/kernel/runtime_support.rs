@@ -71,14 +71,6 @@ impl Bed {
             None => ["sh", "-c", script].map(str::to_owned).to_vec(),
         };
         let capabilities = if option("caps") == Some("none") { HashSet::new() } else { default_capabilities() };
-        let sets = oci::LinuxCapabilitiesBuilder::default()
-            .bounding(capabilities.clone())
-            .effective(capabilities.clone())
-            .permitted(capabilities.clone())
-            .inheritable(HashSet::new())
-            .ambient(HashSet::new())
-            .build()
-            .unwrap();
         let (mut uid, mut gid, mut more) = (0, 0, Vec::new());
         if let Some(user) = option("user") {
             let numbers: Vec<u32> = user.split([':', '+']).map(|n| n.parse().unwrap()).collect();
@@ -90,7 +82,7 @@ impl Bed {
             .env(option("env").into_iter().map(str::to_owned).collect::<Vec<_>>())
             .cwd(option("cwd").unwrap_or("/"))
             .user(user)
-            .capabilities(sets)
+            .capabilities(capability_sets(&capabilities))
             .no_new_privileges(true)
             .terminal(option("tty").is_some())
             .build()
@@ -253,6 +245,18 @@ impl Bed {
         self.runtime.remove_root(&Scribe::none()).await.unwrap();
         assert!(!root.exists());
     }
+}
+
+/// The sets of a process that has these capabilities: what a container runtime gives, nothing inheritable or ambient.
+pub fn capability_sets(capabilities: &HashSet<oci::Capability>) -> oci::LinuxCapabilities {
+    oci::LinuxCapabilitiesBuilder::default()
+        .bounding(capabilities.clone())
+        .effective(capabilities.clone())
+        .permitted(capabilities.clone())
+        .inheritable(HashSet::new())
+        .ambient(HashSet::new())
+        .build()
+        .expect("every set is given")
 }
 
 /// What a test that has failed leaves: its shims and containers, their cgroups, their mounts.

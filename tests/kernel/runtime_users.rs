@@ -10,7 +10,7 @@ use podwright_runtime::{
     ContainerId, ContainerSpec, IdRange, Network, PidMode, Scribe, all_capabilities, default_capabilities, oci,
 };
 
-use crate::runtime::support::{Bed, read_tty};
+use crate::runtime::support::{Bed, capability_sets, read_tty};
 
 const SIZE: u32 = 1 << 16;
 const FIRST: u32 = 0x2000_0000;
@@ -43,14 +43,7 @@ async fn start(bed: &Bed, spec: ContainerSpec) -> ContainerId {
 }
 
 fn give_capabilities(spec: &mut ContainerSpec, capabilities: HashSet<oci::Capability>) {
-    let sets = oci::LinuxCapabilitiesBuilder::default()
-        .bounding(capabilities.clone())
-        .effective(capabilities.clone())
-        .permitted(capabilities)
-        .inheritable(HashSet::new())
-        .ambient(HashSet::new())
-        .build()
-        .unwrap();
+    let sets = capability_sets(&capabilities);
     spec.oci.process_mut().as_mut().unwrap().set_capabilities(Some(sets));
     spec.oci.linux_mut().as_mut().unwrap().set_seccomp(None);
 }

@@ -48,8 +48,8 @@ impl Machine {
     }
 }
 
-/// Ends and removes all that a node on `dir` has left, whatever state it is in: its processes, cgroups and mounts. For who has failed
-/// already: what cannot be removed stays, and is said.
+/// Ends and removes all that a node on `dir` has left, whatever state it is in: its processes, cgroups and mounts. For who has
+/// failed already: what cannot be removed stays, and is said.
 pub fn sweep(dir: &Path) {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     sweep::cgroup(&cgroup_mount().join(cgroup_root(&dir)));

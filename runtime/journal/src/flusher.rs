@@ -8,7 +8,8 @@ use crate::file::Journal;
 /// How long a record may wait: about a Pod's start and a half, so that most starts are written in one go.
 const LAPSE: Duration = Duration::from_millis(25);
 
-/// Of the thread; what is not touched costs nothing, and the allocator's first use of a thread takes more than 60 KiB unoptimized.
+/// Of the thread; what is not touched costs nothing, and the allocator's first use of a thread takes more than 60 KiB
+/// unoptimized.
 const STACK: usize = 256 << 10;
 
 /// Journals with records that wait: the first brings its journal here. One that has been full since is here once more.

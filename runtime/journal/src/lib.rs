@@ -18,8 +18,8 @@
 //! Several processes (the agent, the shim, the shim's children until they exec) append to one file without a lock. A record
 //! first waits in the memory of its process, raw, so that it costs a tenth of a microsecond, and many are written by one
 //! system call as one batch: the agent's by a thread within 25 ms, the shim's before it waits for something to do, a child's
-//! when it has reported to the shim and before it executes. **A process that is killed takes what waits with it**, as does one that
-//! hangs in a system call. Nothing is ever synced to disk; a batch that was torn fails its checksum and is skipped by
+//! when it has reported to the shim and before it executes. **A process that is killed takes what waits with it**, as does one
+//! that hangs in a system call. Nothing is ever synced to disk; a batch that was torn fails its checksum and is skipped by
 //! [`read`].
 
 mod args;

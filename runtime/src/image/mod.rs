@@ -9,8 +9,9 @@
 //! <dir>/tmp/                        everything in the making; emptied by `open`
 //! ```
 //!
-//! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] (what is there), [`config`], [`unpack`], [`attributes`],
-//! [`directories`] and [`view`] (layers), [`limits`] (what an image may cost), [`archive`] (import, load), [`pull`] and [`registry`] (registries), [`guard`] (where they may lead us), [`auth`] (docker configs), [`user`] (`USER`).
+//! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] (what is there), [`config`], [`unpack`],
+//! [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (what an image may cost), [`archive`] (import, load),
+//! [`pull`] and [`registry`] (registries), [`guard`] (where they may lead us), [`auth`] (docker configs), [`user`] (`USER`).
 
 mod archive;
 mod attributes;

@@ -1,4 +1,5 @@
-//! What has been loaded for containers before, as many as are of use: each is made of what a manifest asks for, and holds descriptors.
+//! What has been loaded for containers before, as many as are of use: each is made of what a manifest asks for, and holds
+//! descriptors.
 
 use std::hash::Hash;
 use std::{borrow::Borrow, collections::HashMap};

@@ -29,10 +29,10 @@ const HANG_UP: Duration = Duration::from_secs(2);
 /// A process started by [`Runtime::exec`].
 ///
 /// It ends with its session. Dropped while the process runs (or is still to be born), its streams are closed, and the process and
-/// its group get SIGHUP, as from a terminal that hangs up; after two seconds SIGKILL. Upstream leaves it running in the container,
-/// where it waits for a client that does not come back (<https://github.com/kubernetes/kubernetes/issues/89031>), and calls the
-/// behaviour undefined (<https://github.com/containerd/cri/pull/1256>). What has made a session of its own (`setsid`) stays here too,
-/// and so do the background processes of a command that has ended.
+/// its group get SIGHUP, as from a terminal that hangs up; after two seconds SIGKILL. Upstream leaves it running in the
+/// container, where it waits for a client that does not come back (<https://github.com/kubernetes/kubernetes/issues/89031>), and
+/// calls the behaviour undefined (<https://github.com/containerd/cri/pull/1256>). What has made a session of its own (`setsid`)
+/// stays here too, and so do the background processes of a command that has ended.
 #[derive(Debug)]
 pub struct ExecSession {
     /// Take what you need; the rest is closed on drop.

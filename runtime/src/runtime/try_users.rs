@@ -13,8 +13,8 @@ use crate::sys::{Kernel, SysResult, mount, process};
 /// Any range: nobody ever has it, as no file of its users is left.
 const RANGE: IdRange = IdRange { host: 0x7000_0000, size: 1 << 16 };
 
-/// Tries a user namespace, and through its mapping the folder `state`, a tmpfs, and an overlay of a layer in `state`. Errors: which
-/// of them cannot be had, and why.
+/// Tries a user namespace, and through its mapping the folder `state`, a tmpfs, and an overlay of a layer in `state`. Errors:
+/// which of them cannot be had, and why.
 pub fn try_users(state: &Path) -> Result<(), String> {
     let kernel = Kernel::new(&Scribe::none());
     let us = std::process::id();

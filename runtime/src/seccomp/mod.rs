@@ -106,8 +106,8 @@ fn conditional(rules: Rules, otherwise: SeccompAction, matched: SeccompAction) -
 }
 
 /// The answer to system calls that match whatever their arguments, as ranges of their numbers (sorted), and ENOSYS from
-/// `unknown` on; all others fall through to what follows. Whenever a filter is loaded, the kernel tries it on every number there is: rule by rule that
-/// takes most of a millisecond of a container's start.
+/// `unknown` on; all others fall through to what follows. Whenever a filter is loaded, the kernel tries it on every number there
+/// is: rule by rule that takes most of a millisecond of a container's start.
 fn shortcut(numbers: &[u32], answer: u32, unknown: u32) -> BpfProgram {
     // Offsets in `struct seccomp_data`.
     const NUMBER: u32 = 0;

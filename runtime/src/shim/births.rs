@@ -1,5 +1,5 @@
-//! How containers and execs are born, executed and ended, as the shim hears of it: from sockets that a container may have its hand
-//! on, and from wait(2).
+//! How containers and execs are born, executed and ended, as the shim hears of it: from sockets that a container may have its
+//! hand on, and from wait(2).
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -204,8 +204,8 @@ impl Shim {
         self.containers.iter().flatten().any(|c| !c.born && c.ended.is_none()) || self.execs.iter().any(|e| !e.born)
     }
 
-    /// Kills what an exec has become, and what has not been executed, if it is overdue: a container may have stopped it, or trace it,
-    /// or have it wait for a filesystem of its own.
+    /// Kills what an exec has become, and what has not been executed, if it is overdue: a container may have stopped it, or trace
+    /// it, or have it wait for a filesystem of its own.
     pub(super) fn kill_overdue(&mut self, now_ms: u64) {
         let overdue = |deadline: &mut Option<u64>| deadline.take_if(|d| *d <= now_ms).is_some();
         let mut late = Vec::new();

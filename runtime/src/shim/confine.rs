@@ -8,12 +8,12 @@
 //!   powerful container may hold is not known when it starts. Only what would reach a child *unasked* goes: the ambient and
 //!   the inheritable set.
 //! - **`no_new_privs`**: inherited for good; setuid programs would break in every container.
-//! - **seccomp**: inherited for good. A filter may deny what no container and no shim does, and there is no such call: a privileged
-//!   container may load modules and kernels, and says so in its manifest.
+//! - **seccomp**: inherited for good. A filter may deny what no container and no shim does, and there is no such call: a
+//!   privileged container may load modules and kernels, and says so in its manifest.
 //! - **Landlock**: a domain that handles file access forbids mount(2) and pivot_root(2) to all in it: no container could be
 //!   made. One that scopes signals and abstract sockets (ABI 6) cuts `hostPID` and `hostNetwork` Pods off.
-//! - **A mount namespace of its own**: volumes are mounted by the agent later and must arrive; `/dev/shm` is mounted by the shim and
-//!   must be found by an agent after this one. With CAP_SYS_ADMIN it would be no wall anyway.
+//! - **A mount namespace of its own**: volumes are mounted by the agent later and must arrive; `/dev/shm` is mounted by the shim
+//!   and must be found by an agent after this one. With CAP_SYS_ADMIN it would be no wall anyway.
 //! - **Resource limits**: containers inherit them, and upstream's have the runtime's.
 //!
 //! So what protects is what is *not there*. When it is executed all descriptors of the agent but its socket and its log are

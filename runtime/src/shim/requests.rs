@@ -91,7 +91,8 @@ impl Shim {
             seccomp: &[],
         };
         let pause = &self.pause;
-        // Who looks into `pause` needs rights over the owner of its program. Its containers' births are of its user namespace, and do.
+        // Who looks into `pause` needs rights over the owner of its program. Its containers' births are of its user namespace,
+        // and do.
         if plan.users.is_some() {
             let root = users::host_id(plan.users, 0);
             kernel.chown_in(pause.as_fd(), "", root, root)?;

@@ -19,10 +19,9 @@ const PLAIN: ResolveFlags = BENEATH.union(ResolveFlags::NO_SYMLINKS);
 const ATTEMPTS: usize = 128;
 
 /// Opens `path` below `folder` as a place (O_PATH), whatever it is; folders that are missing are made, as open to their users as
-/// `folder` itself. Links that are there already are followed as long as they stay below `folder`; where folders are made, none is.
-/// What was there before is never changed.
-/// Errors: `InvalidInput` (`path` is absolute or has `..`), EXDEV (it leads out), ELOOP and ENOTDIR (somebody put something else
-/// where a folder was being made), those of openat2(2) and mkdirat(2).
+/// `folder` itself. Links that are there already are followed as long as they stay below `folder`; where folders are made, none
+/// is. What was there before is never changed. Errors: `InvalidInput` (`path` is absolute or has `..`), EXDEV (it leads out),
+/// ELOOP and ENOTDIR (somebody put something else where a folder was being made), those of openat2(2) and mkdirat(2).
 pub fn open_or_make(folder: &Path, path: &Path) -> IoResult<OwnedFd> {
     let root = fs::openat(CWD, folder, PLACE | OFlags::DIRECTORY, Mode::empty())?;
     if path.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {

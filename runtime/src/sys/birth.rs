@@ -40,7 +40,8 @@ pub enum Born {
 /// Both are siblings of the caller, which waits until the first has ended. That has the caller's own table of descriptors: what
 /// it opens or closes is opened or closed for both. It need not be able to say anything when it has confined itself.
 ///
-/// Only for a process with one thread, as [`super::Kernel::clone3`]. Not recorded: the descriptor that records go by is closed meanwhile.
+/// Only for a process with one thread, as [`super::Kernel::clone3`]. Not recorded: the descriptor that records go by is closed
+/// meanwhile.
 pub fn bear_by_another<T>(confine: impl FnOnce() -> Option<T>, child: impl FnOnce(T)) -> Result<Born, IoError> {
     let page = SharedPage::new()?;
     let told = page.told();
@@ -103,7 +104,8 @@ pub fn bear_by_another<T>(confine: impl FnOnce() -> Option<T>, child: impl FnOnc
     })
 }
 
-/// Waits until a sibling that exits has no descriptors any more: CLONE_VFORK has waited until its memory was gone, which is earlier.
+/// Waits until a sibling that exits has no descriptors any more: CLONE_VFORK has waited until its memory was gone, which is
+/// earlier.
 fn await_exit(pid: libc::c_long) -> Result<(), IoError> {
     // SAFETY: plain values; gives a new descriptor of ours.
     let pidfd = match checked(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) }) {
@@ -122,8 +124,8 @@ fn await_exit(pid: libc::c_long) -> Result<(), IoError> {
 pub fn clone_sibling() -> Result<Option<(u32, i32)>, IoError> {
     let mut pidfd: i32 = -1;
     let none = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: a fork (no CLONE_VM, no stack of its own); `pidfd` outlives the call. On all our targets the third argument is where
-    // it goes; the last two are not used.
+    // SAFETY: a fork (no CLONE_VM, no stack of its own); `pidfd` outlives the call. On all our targets the third argument is
+    // where it goes; the last two are not used.
     let pid = unsafe { libc::syscall(libc::SYS_clone, CLONE_SIBLING, none, &raw mut pidfd, none, none) };
     match checked(pid)? {
         0 => Ok(None),
@@ -150,7 +152,8 @@ impl SharedPage {
     }
 
     fn told(&self) -> &Told {
-        // SAFETY: the mapping is aligned, larger than this, full of zeros at first, and lives as long as `self`; atomics may be shared.
+        // SAFETY: the mapping is aligned, larger than this, full of zeros at first, and lives as long as `self`; atomics may be
+        // shared.
         unsafe { &*self.0.cast::<Told>() }
     }
 

@@ -55,8 +55,8 @@ impl Kernel {
                     kern_version: 0,
                     prog_flags: 0,
                 };
-                // SAFETY: `attr` is complete and has no padding; the program, an array of `struct bpf_insn`, and the license, which
-                // ends with a NUL, outlive the call. The kernel checks the program.
+                // SAFETY: `attr` is complete and has no padding; the program, an array of `struct bpf_insn`, and the license,
+                // which ends with a NUL, outlive the call. The kernel checks the program.
                 let fd =
                     checked(unsafe { libc::syscall(libc::SYS_bpf, PROG_LOAD, &raw const attr, size_of::<Load>()) })?;
                 // SAFETY: the kernel has just made this descriptor for us (close-on-exec, as all of bpf's).

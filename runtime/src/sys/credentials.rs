@@ -57,7 +57,8 @@ impl Kernel {
             || {
                 let failed = |why: caps::errors::CapsError| IoError::other(why.to_string());
                 let effective = caps::read(None, caps::CapSet::Effective).map_err(failed)?;
-                // SAFETY: plain values. Neither call tells of a failure: so they are asked with no id at all, which changes nothing.
+                // SAFETY: plain values. Neither call tells of a failure: so they are asked with no id at all, which changes
+                // nothing.
                 let now = unsafe {
                     libc::syscall(libc::SYS_setfsgid, gid);
                     libc::syscall(libc::SYS_setfsuid, uid);

@@ -69,13 +69,14 @@ impl Kernel {
         )
     }
 
-    /// Devices, pipes or sockets inside an open folder, with these modes (less the umask) and owners; what is there already stays.
-    /// Errors: what is there is not such a one.
+    /// Devices, pipes or sockets inside an open folder, with these modes (less the umask) and owners; what is there already
+    /// stays. Errors: what is there is not such a one.
     pub fn mknod_in(&self, folder: BorrowedFd<'_>, nodes: &[Node<'_>]) -> SysResult<()> {
         self.op("mknodat", |a| listed(a, nodes), || nodes.iter().try_for_each(|node| make_node(folder, node)))
     }
 
-    /// Gives a file inside an open folder, or the folder itself (an empty name), to somebody; a symlink itself, not what it leads to.
+    /// Gives a file inside an open folder, or the folder itself (an empty name), to somebody; a symlink itself, not what it leads
+    /// to.
     pub fn chown_in(&self, folder: BorrowedFd<'_>, name: &str, uid: u32, gid: u32) -> SysResult<()> {
         self.op(
             "fchownat",
@@ -144,8 +145,8 @@ impl Kernel {
         )
     }
 
-    /// A sealed file in memory that everybody may execute and only who bypasses its mode may read: what executes it without that right is
-    /// closed to inspection from its first instruction on (`would_dump` of execve(2)).
+    /// A sealed file in memory that everybody may execute and only who bypasses its mode may read: what executes it without that
+    /// right is closed to inspection from its first instruction on (`would_dump` of execve(2)).
     pub fn sealed_program(&self, name: &str, bytes: &[u8]) -> SysResult<OwnedFd> {
         let file = self.sealed_memfd(name, bytes)?;
         self.op("fchmod", |a| a.text(name).text(", 0111"), || Ok(fs::fchmod(&file, Mode::from_raw_mode(0o111))?))?;

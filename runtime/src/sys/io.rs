@@ -184,8 +184,8 @@ pub fn dup_to(fd: BorrowedFd<'_>, number: i32) -> Result<(), IoError> {
     checked(unsafe { libc::dup2(fd.as_raw_fd(), number) }.into()).map(drop)
 }
 
-/// Takes the listening socket that the agent prepared as descriptor 0, to another number: 0, 1 and 2 are for streams alone. Errors:
-/// ENOTSOCK or EINVAL, it is something else.
+/// Takes the listening socket that the agent prepared as descriptor 0, to another number: 0, 1 and 2 are for streams alone.
+/// Errors: ENOTSOCK or EINVAL, it is something else.
 pub fn take_stdin() -> Result<OwnedFd, IoError> {
     use rustix::net::{AddressFamily, sockopt};
     use std::os::fd::FromRawFd;

@@ -67,8 +67,9 @@ pub fn become_child() {
 /// RLIMIT_NOFILE as this process found it, once it has raised its own.
 static INHERITED_DESCRIPTOR_LIMIT: OnceLock<libc::rlimit64> = OnceLock::new();
 
-/// Raises the soft limit of open descriptors to the hard one, for this process alone: each session, probe and connection has some. A
-/// shim, and so every container, has what this process was given (of systemd: `LimitNOFILE`), as with upstream's runtimes.
+/// Raises the soft limit of open descriptors to the hard one, for this process alone: each session, probe and connection has
+/// some. A shim, and so every container, has what this process was given (of systemd: `LimitNOFILE`), as with upstream's
+/// runtimes.
 pub fn raise_descriptor_limit() -> Result<(), IoError> {
     // SAFETY: the kernel fills a plain struct, and reads it.
     unsafe {

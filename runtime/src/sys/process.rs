@@ -201,8 +201,8 @@ impl Kernel {
         IoError::last_os_error()
     }
 
-    /// Executes an open file (a memfd) under a seccomp filter, which need allow no more than that and what the program does: all that we do
-    /// ourselves comes before. Returns only on failure.
+    /// Executes an open file (a memfd) under a seccomp filter, which need allow no more than that and what the program does: all
+    /// that we do ourselves comes before. Returns only on failure.
     pub fn execve_fd(&self, exe: BorrowedFd<'_>, name: &str, filter: &[u8]) -> IoError {
         self.scribe.note("execveat", |a| a.text(name));
         self.scribe.flush();
@@ -225,7 +225,8 @@ impl Kernel {
         self.signal(pidfd, signal, 0, shown)
     }
 
-    /// Sends a signal to the group that a process leads; to the process alone if it leads none, or if the kernel cannot (before 6.9).
+    /// Sends a signal to the group that a process leads; to the process alone if it leads none, or if the kernel cannot (before
+    /// 6.9).
     pub fn kill_group(&self, leader: BorrowedFd<'_>, signal: i32, shown: &str) -> SysResult<()> {
         let sent = self.signal(leader, signal, SIGNAL_PROCESS_GROUP, shown);
         sent.or_else(|_| self.signal(leader, signal, 0, shown))
@@ -351,8 +352,8 @@ pub fn exit(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// What a child of `parent` does whose namespaces alone are wanted, until it is killed: it holds no descriptor (a lock or a listening
-/// socket would outlive us with it), and ends at the latest with the thread that made it.
+/// What a child of `parent` does whose namespaces alone are wanted, until it is killed: it holds no descriptor (a lock or a
+/// listening socket would outlive us with it), and ends at the latest with the thread that made it.
 pub fn hold_namespaces(parent: u32) -> Infallible {
     // SAFETY: only raw system calls, with plain values; the descriptors are the child's own copies.
     unsafe {

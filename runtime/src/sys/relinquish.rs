@@ -85,8 +85,8 @@ pub fn confine_files(read: &[PathBuf], write: &[PathBuf]) -> Result<bool, IoErro
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Refuses these system calls with EPERM, and new namespaces. What asks for clone3, whose flags no filter sees, is told that there
-/// is none: the C library then makes its threads by clone.
+/// Refuses these system calls with EPERM, and new namespaces. What asks for clone3, whose flags no filter sees, is told that
+/// there is none: the C library then makes its threads by clone.
 pub fn deny(calls: &[i64]) -> Result<(), IoError> {
     let failed = |why: &dyn std::fmt::Display| IoError::other(why.to_string());
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();

@@ -31,8 +31,8 @@ const SPRINT: Duration = Duration::from_millis(200);
 /// What a folder holds, with the folder itself.
 ///
 /// Counted are blocks, so holes of files cost nothing, and each inode once, however many names it has here. Files that are
-/// deleted and still open are not seen (see [`unlinked`](super::unlinked)). While the folder changes, what moves may be missed, but is not counted twice unless
-/// it is a file.
+/// deleted and still open are not seen (see [`unlinked`](super::unlinked)). While the folder changes, what moves may be missed,
+/// but is not counted twice unless it is a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measure {
     pub bytes: u64,

@@ -1,8 +1,9 @@
 //! Structural schemas: what a CustomResourceDefinition says of its objects, and all that follows from it.
 //!
-//! A schema is [parsed](Schema::parse) once. [`definition`] says whether it may stand in a CustomResourceDefinition, [`costs`] whether
-//! its rules are cheap enough. Of objects, [`prune`] drops what it does not know, [`fill`] sets defaults, [`check`] validates values, [`rules`] runs the CEL rules,
-//! and [`compile`] makes the tree that patches and server-side apply read of every kind (`api::schema`).
+//! A schema is [parsed](Schema::parse) once. [`definition`] says whether it may stand in a CustomResourceDefinition, [`costs`]
+//! whether its rules are cheap enough. Of objects, [`prune`] drops what it does not know, [`fill`] sets defaults, [`check`]
+//! validates values, [`rules`] runs the CEL rules, and [`compile`] makes the tree that patches and server-side apply read of
+//! every kind (`api::schema`).
 //!
 //! <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema>
 

@@ -108,8 +108,8 @@ impl<'a> At<'a> {
     }
 }
 
-/// What is wrong with an object so far. The writer of an object that is wrong in many thousand places hears of the first ones: the
-/// answer must not be so much larger than the question.
+/// What is wrong with an object so far. The writer of an object that is wrong in many thousand places hears of the first ones:
+/// the answer must not be so much larger than the question.
 #[derive(Debug, Default)]
 pub struct Errors(pub Vec<Cause>);
 

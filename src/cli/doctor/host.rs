@@ -1,4 +1,5 @@
-//! The facts of this machine, out of /proc, /sys and the server's folder; nothing is changed, and what cannot be read is left out.
+//! The facts of this machine, out of /proc, /sys and the server's folder; nothing is changed, and what cannot be read is left
+//! out.
 
 use std::{
     fs,

@@ -1,8 +1,8 @@
 //! How many mounts Pods may cause. Pure.
 //!
 //! The kernel bounds a mount namespace (`fs.mount-max`, 100,000), and the host's holds those of all Pods: each `subPath` and each
-//! emptyDir in memory is one, and every container's namespace begins as a copy of it. Upstream bounds nothing, so that a few Pods of
-//! many mounts keep the whole host from mounting anything.
+//! emptyDir in memory is one, and every container's namespace begins as a copy of it. Upstream bounds nothing, so that a few Pods
+//! of many mounts keep the whole host from mounting anything.
 
 use std::sync::Arc;
 

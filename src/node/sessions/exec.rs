@@ -135,8 +135,8 @@ impl Target<'_> {
     }
 }
 
-/// Moves bytes both ways until the process has ended or closed its output, or the caller has gone. Nothing of this stays behind then:
-/// others may hold the other ends of the streams for as long as they like.
+/// Moves bytes both ways until the process has ended or closed its output, or the caller has gone. Nothing of this stays behind
+/// then: others may hold the other ends of the streams for as long as they like.
 async fn join(
     frames: &mut Frames,
     mut early: VecDeque<Frame>,
@@ -267,7 +267,8 @@ struct Pump {
 }
 
 impl Pump {
-    /// Reads until the end; once the process has ended, as much as it has left: its background processes may have the stream open.
+    /// Reads until the end; once the process has ended, as much as it has left: its background processes may have the stream
+    /// open.
     async fn run(self) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK];
         let mut left = None;

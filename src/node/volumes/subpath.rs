@@ -1,4 +1,5 @@
-//! `subPath`, safe against what a container does in the volume meanwhile: opened below it by the kernel, bound by that descriptor.
+//! `subPath`, safe against what a container does in the volume meanwhile: opened below it by the kernel, bound by that
+//! descriptor.
 
 use std::{io, os::fd::OwnedFd, path::Path};
 
@@ -7,7 +8,8 @@ use rustix::fs::{FileType, fstat};
 
 use crate::node::mounts;
 
-/// Binds what `sub` is below `volume` onto `target`, a folder or file that is made to fit. Folders of `sub` that are missing are made.
+/// Binds what `sub` is below `volume` onto `target`, a folder or file that is made to fit. Folders of `sub` that are missing are
+/// made.
 pub fn bind(volume: &Path, sub: &str, target: &Path) -> io::Result<()> {
     let held = open_or_make(volume, Path::new(sub))?;
     if let Some(parent) = target.parent() {

@@ -1,7 +1,8 @@
 //! ServiceAccount tokens: [`issue`] signs them with a key kept in the store, [`verify`] reads them, and the documents here tell
 //! others how to.
 //!
-//! Other bearer tokens are recognized beside them: those that a [`secret`] keeps, [`fixed`] ones of a file, [`bootstrap`] tokens, an [`oidc`] issuer's.
+//! Other bearer tokens are recognized beside them: those that a [`secret`] keeps, [`fixed`] ones of a file, [`bootstrap`] tokens,
+//! an [`oidc`] issuer's.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};

@@ -437,7 +437,8 @@ fn certificate(world: &World, target: &Target) -> Verdict {
         if approved < 400 {
             return Verdict::Breach(format!("it approves its own: {said}"));
         }
-        // Controllers have acted on it once they have acted on a later one that they do approve or refuse; an approval is at once.
+        // Controllers have acted on it once they have acted on a later one that they do approve or refuse; an approval is at
+        // once.
         let stored = world.get("certificatesigningrequests", "", &csr_name).unwrap_or_default();
         if stored["status"]["certificate"].is_string() || stored["status"]["conditions"][0]["type"] == "Approved" {
             return Verdict::Breach(format!("signed: {stored}"));

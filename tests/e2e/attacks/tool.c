@@ -1,5 +1,6 @@
 // The attacker inside a container: what busybox cannot do. One command a try; each prints `held: WHAT` for what was refused and
-// `BREACH: WHAT` for what was not. It opens, and never writes, what is not its own; where a value must be written, it is the old one.
+// `BREACH: WHAT` for what was not. It opens, and never writes, what is not its own; where a value must be written, it is the old
+// one.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -167,8 +168,8 @@ static int rights_of(const char *pid, struct rights *r) {
     return 0;
 }
 
-// newborn MS: what the processes may that come into the container's PID namespace, from the first moment that they can be seen on,
-// and whether one that is traced may more than we.
+// newborn MS: what the processes may that come into the container's PID namespace, from the first moment that they can be seen
+// on, and whether one that is traced may more than we.
 static void newborn(char **args) {
     long end = now_ms() + atol(args[0]), looks = 0, met = 0, traced = 0;
     struct rights own, its;
@@ -559,7 +560,8 @@ static int gateway(unsigned char *mac) {
     return 0;
 }
 
-// forge SOURCE DESTINATION PORT: ten datagrams straight onto the link, from an address that is not ours, which no table of ours sees.
+// forge SOURCE DESTINATION PORT: ten datagrams straight onto the link, from an address that is not ours, which no table of ours
+// sees.
 static void forge(char **args) {
     struct { struct iphdr ip; struct udphdr udp; char text[8]; } __attribute__((packed)) p = {0};
     p.ip.version = 4, p.ip.ihl = 5, p.ip.ttl = 64, p.ip.protocol = IPPROTO_UDP, p.ip.tot_len = htons(sizeof p);

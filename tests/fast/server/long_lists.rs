@@ -24,7 +24,8 @@ fn of(group: &str, kind: &str, spec: Value) -> Value {
     json!({"apiVersion": group, "kind": kind, "metadata": {"name": "long"}, "spec": spec})
 }
 
-/// Objects with one long list each (of NodePorts there are 2768): what it is, the resource, the object, and whether it may be written.
+/// Objects with one long list each (of NodePorts there are 2768): what it is, the resource, the object, and whether it may be
+/// written.
 fn objects(n: usize) -> Vec<(&'static str, &'static str, Value, bool)> {
     let name = |i: usize| format!("n{i}");
     let pod = || pod("long");

@@ -8,8 +8,8 @@ use super::{Birth, adjust_oom_score, identity, newborn, own_root, setup, stdio};
 use crate::plan::{ExecPlan, Failure};
 use crate::sys::{Kernel, io, process};
 
-/// `target` is the container's first process, `namespaces` which of its own it does not share with the shim; its user namespace is
-/// that of `users`.
+/// `target` is the container's first process, `namespaces` which of its own it does not share with the shim; its user namespace
+/// is that of `users`.
 pub fn exec(
     birth: Birth<'_>,
     plan: &ExecPlan,

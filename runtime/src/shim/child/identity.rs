@@ -20,8 +20,8 @@ pub fn limit(kernel: &Kernel, plan: &ProcessPlan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes a process's user, and gives up every capability that it is not to have, but for what it must still do: loading its filters,
-/// and making its mount namespace.
+/// Takes a process's user, and gives up every capability that it is not to have, but for what it must still do: loading its
+/// filters, and making its mount namespace.
 pub fn take(kernel: &Kernel, plan: &ProcessPlan, mounts: Mounts) -> Result<(), Failure> {
     own::umask(plan.umask.unwrap_or(0o022));
     kernel.bound_capabilities(plan.caps.bounding)?;

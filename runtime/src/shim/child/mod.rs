@@ -20,8 +20,8 @@
 //! | bearer ([`process`]) | the shim's; its children's is the container's | the shim's, then exactly the process's, filters and no_new_privs included | the container's | the entrant's own table: first as that has it, at the birth 0-2, sync, and the master or the way to the builder |
 //! | process among others | the container's | its own, filters and no_new_privs included | the container's | what the bearer has, of which it keeps 0-2 and sync |
 //! | process that is alone | the container's | its own; CAP_SYS_ADMIN too until its filters are loaded, without no_new_privs | the container's | 0-2, sync, filters |
-//! | helper ([`procfs`]), before Linux 6.17 | the container's | CAP_SYS_ADMIN, and a filter that allows two system calls: fsopen(2), and sendmsg(2) to the builder | the container's | 0-2, the way to the builder |
-//! | pause ([`sandbox`]) | its own, or the shim's | the shim's, then nobody's and none | the host's, then an empty one, if containers can see it | 0-2, sync, its program, the node's network namespace until it has joined it |
+//! | helper ([`procfs`]), before Linux 6.17 | the container's | CAP_SYS_ADMIN, and a filter that allows fsopen(2), sendmsg(2) to the builder, the one clone(2) that bears it, and exit_group(2) | the container's | 0-2, the way to the builder |
+//! | pause ([`sandbox`]) | its own, or the shim's | the shim's, then nobody's and none | the host's, then an empty one | 0-2, sync, its program (which nobody can read: that keeps it closed to inspection after execve), the node's network namespace until it has joined it |
 //!
 //! With users of its own ([`users`]) a sandbox has a user namespace, in which all this is the same but:
 //!
@@ -32,29 +32,32 @@
 //! | entrant | the sandbox's, as its root, before anything else that it does but raising limits: nothing over the host is left | as for the process |
 //! | process | the sandbox's; what it may there is the plan's | a copy of the builder's that the sandbox's user namespace owns: by that all mounts, masks too, are locked |
 //!
-//! That copy must be made when the root is complete. In a PID namespace that is there already (the sandbox's, another container's) it
-//! is, and the entrant makes the copy before the birth. In one of its own the process makes the copy itself, when it is told to go on
-//! ([`process::Mounts::Own`]): until then it has CAP_SYS_ADMIN in the sandbox's user namespace, and nobody is there who could see it.
+//! That copy must be made when the root is complete. In a PID namespace that is there already (the sandbox's, another
+//! container's) it is, and the entrant makes the copy before the birth. In one of its own the process makes the copy itself, when
+//! it is told to go on ([`process::Mounts::Own`]): until then it has CAP_SYS_ADMIN in the sandbox's user namespace, and nobody is
+//! there who could see it.
 //!
-//! Among others (an exec or a probe, a container of a Pod that shares its PID namespace, one with the host's, one that joins another's)
-//! somebody may have CAP_SYS_PTRACE, whom nothing keeps from tracing a process and doing by it what that may. So all is done before the
-//! birth: the root is complete, the working directory entered, the program found, the filters loaded. Those must allow clone(2), and
-//! then read(2) and execve(2); RuntimeDefault answers clone3(2) with ENOSYS. A container's first process in a PID namespace of its own has nobody beside it who could
-//! trace it: until it executes only the builder and the shim know it. It loads its filters last, and they need not allow anything
-//! but execve(2), and without no_new_privs capset(2) and prctl(2).
+//! Among others (an exec or a probe, a container of a Pod that shares its PID namespace, one with the host's, one that joins
+//! another's) somebody may have CAP_SYS_PTRACE, whom nothing keeps from tracing a process and doing by it what that may. So all
+//! is done before the birth: the root is complete, the working directory entered, the program found, the filters loaded. Those
+//! must allow clone(2), and then read(2) and execve(2); RuntimeDefault answers clone3(2) with ENOSYS. A container's first process
+//! in a PID namespace of its own has nobody beside it who could trace it: until it executes only the builder and the shim know
+//! it. It loads its filters last, and they need not allow anything but execve(2), and without no_new_privs capset(2) and
+//! prctl(2).
 //!
 //! No birth lasts for ever ([`crate::BIRTH`]): a container can stop who is born beside it. The shim kills it then, and says so.
 //!
 //! The first act of each is [`Birth::begin`]: every descriptor that is not listed is closed, by allow-list, before a path of a
-//! container is resolved. *sync* is a socket to the shim, which takes what comes over it for hostile ([`super::container::listen`]);
-//! *filters* are sealed memfds; 0-2 are the process's own streams, or a null device that nobody else has. No journal is open: records
-//! go over *sync* too. All are closed to inspection (PR_SET_DUMPABLE) until they execute; that keeps out everybody but who has
-//! CAP_SYS_PTRACE over the machine's own user namespace. What such a container reads in the memory of a *process* is a copy of
-//! the shim's: the plans of its own Pod's containers, their environments as long as they have not started, and nothing of other Pods.
+//! container is resolved. *sync* is a socket to the shim, which takes what comes over it for hostile
+//! ([`super::container::listen`]); *filters* are sealed memfds; 0-2 are the process's own streams, or a null device that nobody
+//! else has. No journal is open: records go over *sync* too. All are closed to inspection (PR_SET_DUMPABLE) until they execute;
+//! that keeps out everybody but who has CAP_SYS_PTRACE over the machine's own user namespace. What such a container reads in the
+//! memory of a *process* is a copy of the shim's: the plans of its own Pod's containers, their environments as long as they have
+//! not started, and nothing of other Pods.
 //!
-//! What goes over *sync*: [`BORN`], from the builder (or an exec's entrant) alone, with the process's pidfd and its terminal's master;
-//! [`FAILED`] with a [`Failure`]; batches of the journal. The process waits for one byte, and either the socket closes by itself
-//! (execve succeeded: it is close-on-exec) or a failure comes.
+//! What goes over *sync*: [`BORN`], from the builder (or an exec's entrant) alone, with the process's pidfd and its terminal's
+//! master; [`FAILED`] with a [`Failure`]; batches of the journal. The process waits for one byte, and either the socket closes by
+//! itself (execve succeeded: it is close-on-exec) or a failure comes.
 
 pub mod container;
 pub mod exec;

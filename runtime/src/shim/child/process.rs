@@ -17,15 +17,15 @@ use crate::sys::{Kernel, io, own, process};
 pub enum Mounts {
     /// That which it shall have.
     Entered,
-    /// The host's still, because its own PID namespace had to be there before its root was complete. It makes one of its own, which
-    /// its user namespace owns, before anything else: by then all that is mounted is locked.
+    /// The host's still, because its own PID namespace had to be there before its root was complete. It makes one of its own,
+    /// which its user namespace owns, before anything else: by then all that is mounted is locked.
     Own,
 }
 
 impl Birth<'_> {
-    /// Bears the process beside the caller, which has taken its user, in a PID namespace of its own: nobody is there yet who could
-    /// see it, so its last rights go when it is told to go on. Its number and pidfd. `entered`: whether the caller is in its working
-    /// directory already.
+    /// Bears the process beside the caller, which has taken its user, in a PID namespace of its own: nobody is there yet who
+    /// could see it, so its last rights go when it is told to go on. Its number and pidfd. `entered`: whether the caller is in
+    /// its working directory already.
     pub(super) fn bear_alone(
         &self,
         kernel: &Kernel,
@@ -50,9 +50,9 @@ impl Birth<'_> {
         Ok(kernel.clone3(process::PARENT, None, &plan.args[0], life)?)
     }
 
-    /// Bears the process beside the caller in the PID namespace of `pids` (the shim's, if that is none), where others may trace it:
-    /// so it has no more, from its first moment on, than it shall have. Whoever joins that namespace has no way back, and who has
-    /// loaded the filters may not be able to say a word: so that is a process between. The caller keeps `kept`.
+    /// Bears the process beside the caller in the PID namespace of `pids` (the shim's, if that is none), where others may trace
+    /// it: so it has no more, from its first moment on, than it shall have. Whoever joins that namespace has no way back, and who
+    /// has loaded the filters may not be able to say a word: so that is a process between. The caller keeps `kept`.
     pub(super) fn bear_among_others(
         &self,
         kernel: &mut Kernel,

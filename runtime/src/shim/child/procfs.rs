@@ -25,8 +25,9 @@ pub fn of(kernel: &Kernel, options: &[FsOption<'_>], attrs: u64, process: Borrow
     kernel.mount_opened(opened.as_fd(), options, attrs)
 }
 
-/// The helper is in sight of all that may be in the namespace. One who traces it gets no more by it than the two calls that its
-/// filter allows, of which the one gives what is useless without CAP_SYS_ADMIN, and the other reaches us alone.
+/// The helper is in sight of all that may be in the namespace. One who traces it gets no more by it than what its filter
+/// allows: fsopen(2) gives what is useless without CAP_SYS_ADMIN, sendmsg(2) reaches us alone, clone(2) bears another like it,
+/// and exit_group(2) ends it.
 fn opened_inside(kernel: &Kernel, process: BorrowedFd<'_>) -> SysResult<OwnedFd> {
     let (ours, theirs) = kernel.op("socketpair", |a| a, io::message_pair)?;
     kernel.scribe.flush();

@@ -89,8 +89,8 @@ impl<'a> Root<'a> {
         }
     }
 
-    /// Mounts what waited for the container's PID namespace, which is that of `process`, or else our own; then covers what is to be
-    /// covered.
+    /// Mounts what waited for the container's PID namespace, which is that of `process`, or else our own; then covers what is to
+    /// be covered.
     pub fn complete(&mut self, kernel: &Kernel, process: Option<BorrowedFd<'_>>) -> Result<(), Failure> {
         for (mount, bind) in std::mem::take(&mut self.late) {
             self.attach(kernel, mount, bind, process)?;
@@ -178,8 +178,8 @@ impl<'a> Root<'a> {
         if is_folder(target.as_fd()) { Ok(Some(target)) } else { Err(other()) }
     }
 
-    /// What is to be covered, if there is such a path: itself, not what a symlink there leads to, and of the filesystem that it is
-    /// said to be of. One that this kernel or image does not have needs no protection.
+    /// What is to be covered, if there is such a path: itself, not what a symlink there leads to, and of the filesystem that it
+    /// is said to be of. One that this kernel or image does not have needs no protection.
     fn covered(&self, kernel: &Kernel, path: &Path) -> Result<Option<OwnedFd>, Failure> {
         let found = match kernel.find_plain(self.fd(), path) {
             Err(e) if e.errno() == libc::ELOOP => {
@@ -249,8 +249,8 @@ fn give_to_root(kernel: &Kernel, mount: BorrowedFd<'_>, fstype: &str, users: Opt
     names.iter().try_for_each(|name| kernel.chown_in(mount, name, users.host(0), users.host(0)))
 }
 
-/// The image's layers are shown through the mapping of `users`, each in its own place, and nothing of them is changed on the disk.
-/// What is written is theirs.
+/// The image's layers are shown through the mapping of `users`, each in its own place, and nothing of them is changed on the
+/// disk. What is written is theirs.
 fn root_mount(kernel: &Kernel, plan: &ContainerPlan, users: Option<Users<'_>>) -> SysResult<OwnedFd> {
     let root = &plan.root;
     if !root.layers.is_empty() {
@@ -275,8 +275,8 @@ fn root_mount(kernel: &Kernel, plan: &ContainerPlan, users: Option<Users<'_>>) -
     Ok(tree)
 }
 
-/// So many binds of one fresh null device, proven to be one. `scratch` is where the root is mounted over it, and it goes with all that
-/// is the host's: before Linux 6.15 what is detached cannot be cloned, and an unmount of its own would wait for all CPUs.
+/// So many binds of one fresh null device, proven to be one. `scratch` is where the root is mounted over it, and it goes with all
+/// that is the host's: before Linux 6.15 what is detached cannot be cloned, and an unmount of its own would wait for all CPUs.
 fn nulls(kernel: &Kernel, scratch: &Path, count: usize) -> Result<VecDeque<OwnedFd>, Failure> {
     if count == 0 {
         return Ok(VecDeque::new());

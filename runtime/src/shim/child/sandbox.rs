@@ -11,8 +11,8 @@ use crate::sys::{Kernel, SysResult, io, mount, own, process};
 
 /// The pause program, built by build.rs.
 pub const PAUSE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
-/// Who `pause` is: upstream's pause image runs as this too. A container can be the same user: what keeps it out is that `pause` is closed
-/// to inspection, as nobody may read its file.
+/// Who `pause` is: upstream's pause image runs as this too. A container can be the same user: what keeps it out is that `pause`
+/// is closed to inspection, as nobody may read its file.
 const PAUSE_USER: u32 = 65535;
 
 pub fn sandbox(birth: Birth<'_>, plan: &SandboxPlan, net: Option<OwnedFd>, pause: &OwnedFd) -> Infallible {
@@ -57,7 +57,8 @@ fn prepare(kernel: &Kernel, plan: &SandboxPlan, net: Option<OwnedFd>) -> SysResu
     for (file, value) in &plan.sysctls {
         kernel.write_proc(Path::new(file), value)?;
     }
-    // Its /proc/PID/root is within reach of the containers if they share its PID namespace or are in the host's: leave it nothing there.
+    // Its /proc/PID/root is within reach of the containers if they share its PID namespace or are in the host's: leave it nothing
+    // there.
     empty_root(kernel)?;
     kernel.bound_capabilities(0)?;
     // The last one, where there are fewer users.
@@ -67,9 +68,9 @@ fn prepare(kernel: &Kernel, plan: &SandboxPlan, net: Option<OwnedFd>) -> SysResu
     kernel.no_new_privs()
 }
 
-/// What is left to do: to become `pause`, all that `pause` does, and to say so if there is none. Who gets hold of it gets nothing that
-/// a container is refused.
-const CALLS: [libc::c_long; 9] = [
+/// What is left to do: to become `pause`, all that `pause` does, and to say so if there is none. Who gets hold of it gets nothing
+/// that a container is refused.
+const CALLS: [libc::c_long; 8] = [
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigtimedwait,
     libc::SYS_restart_syscall,
@@ -79,7 +80,6 @@ const CALLS: [libc::c_long; 9] = [
     // If it cannot be executed.
     libc::SYS_clock_gettime,
     libc::SYS_sendmsg,
-    libc::SYS_sendto,
 ];
 
 /// A `/` that is one empty read-only tmpfs, in a mount namespace of its own.

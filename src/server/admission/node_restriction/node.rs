@@ -67,8 +67,9 @@ fn assigned(review: &Review<'_>, node: &str, new: &Object, old: Option<&Object>)
 /// The most addresses that a node may report.
 const MAX_ADDRESSES: usize = 64;
 
-/// The addresses that a node reports to be its own: traffic goes there, to host ports and to the node itself. So they are none that
-/// lead to whoever calls them, to Pods, to Services or to another node. (Upstream trusts it with that.) What was let in stays.
+/// The addresses that a node reports to be its own: traffic goes there, to host ports and to the node itself. So they are none
+/// that lead to whoever calls them, to Pods, to Services or to another node. (Upstream trusts it with that.) What was let in
+/// stays.
 fn addresses(review: &Review<'_>, node: &str, new: &Object, before: &Value) -> Result<(), Status> {
     let list = value(new, "/status/addresses").as_array().map(Vec::as_slice).unwrap_or_default();
     if list.len() > MAX_ADDRESSES {

@@ -15,8 +15,8 @@ use crate::server::authorize::MASTERS;
 /// A new Pod of anyone but a node.
 ///
 /// Upstream lets any user set the mirror annotation, which exempts his Pod from rules that hold for others (no ServiceAccount is
-/// looked for; agents do not run it). Here it is a node's to set, and of the superuser, who the agent of a machine's only node is;
-/// and what either shows is a node's own.
+/// looked for; agents do not run it). Here it is a node's to set, and of the superuser, who the agent of a machine's only node
+/// is; and what either shows is a node's own.
 pub(super) fn of_others(review: &Review<'_>, pod: &Object) -> Result<(), Status> {
     if pod.annotation(MIRROR).is_none() {
         return Ok(());
