@@ -346,4 +346,19 @@ mod tests {
         }
         assert_eq!(keys, [(b'a', 2 << 20), (b'c', 1)]);
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_shim_that_never_answers_is_not_waited_for_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = listen(folder.path()).unwrap();
+        let (messages, _heard) = mpsc::unbounded_channel();
+        let (link, _reader) = Link::connect("s", folder.path(), None, messages).unwrap();
+        let _shim = listener.accept().unwrap();
+        let (begun, cause) = (tokio::time::Instant::now(), Cause::default());
+        let asked = link.ask(&cause, Call::Signal { key: "k".into(), signal: 0 }, &[]);
+        let asked = tokio::time::timeout(10 * ANSWER, asked).await.expect("it gives up by itself");
+        assert!(matches!(asked, Err(Error::Timeout(_, after)) if after == ANSWER), "{asked:?}");
+        assert!(begun.elapsed() > BIRTH, "a birth may take longer than others");
+        assert!(link.waiting().replies.is_empty(), "nobody waits any more");
+    }
 }

@@ -300,7 +300,9 @@ mod tests {
         let small = answers.enter(&polite, 50).await.unwrap();
         let mut first = std::pin::pin!(answers.enter(&greedy, 100));
         assert!(futures::poll!(first.as_mut()).is_pending());
+        let begun = Instant::now();
         assert_eq!(answers.enter(&greedy, 1).await.map(drop).unwrap_err().code, 429, "his queue is full");
+        assert_eq!(begun.elapsed(), Duration::ZERO, "he does not wait in it");
         drop(huge);
         drop((first.await.unwrap(), small));
         assert!(answers.lock().users.is_empty() && answers.lock().bytes == 0);

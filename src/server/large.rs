@@ -109,12 +109,17 @@ mod tests {
     async fn work(at_once: &AtomicUsize, most: &AtomicUsize, begin: oneshot::Receiver<()>) {
         begin.await.unwrap();
         most.fetch_max(at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        // The first waits for a second, however busy the machine is; others that are let in come meanwhile.
+        let begun = std::time::Instant::now();
+        while most.load(Ordering::SeqCst) < 2 && begun.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         std::thread::sleep(Duration::from_millis(5));
         at_once.fetch_sub(1, Ordering::SeqCst);
         tokio::task::yield_now().await;
     }
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn large_requests_hold_no_worker_while_they_work_and_no_cpu_while_they_wait() {
         let large = Arc::new(LargeRequests { cpus: Semaphore::new(2), ..LargeRequests::new(&Limits::default()) });
         let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -137,19 +142,30 @@ mod tests {
         }
         assert_eq!(most.load(Ordering::SeqCst), 2, "as many as there are CPUs for them");
 
-        // Both workers' tasks block, and the runtime still answers.
+        // As many block as there are workers, and the runtime still answers.
+        let large = Arc::new(LargeRequests { cpus: Semaphore::new(4), ..LargeRequests::new(&Limits::default()) });
         let (release, released) = std::sync::mpsc::channel::<()>();
-        let released = Arc::new(std::sync::Mutex::new(released));
-        let blocked: Vec<_> = (0..2)
+        let (released, blocking) = (Arc::new(std::sync::Mutex::new(released)), Arc::new(AtomicUsize::new(0)));
+        let blocked: Vec<_> = (0..4)
             .map(|_| {
-                let (large, released) = (large.clone(), released.clone());
-                let wait = move || released.lock().unwrap().recv();
+                let (large, released, blocking) = (large.clone(), released.clone(), blocking.clone());
+                let wait = move || {
+                    blocking.fetch_add(1, Ordering::SeqCst);
+                    released.lock().unwrap().recv()
+                };
                 tokio::spawn(async move { large.run(LARGE, async { wait() }).await })
             })
             .collect();
-        let answer = tokio::time::timeout(Duration::from_secs(60), tokio::spawn(async { 42 })).await;
-        assert_eq!(answer.expect("a worker is free").unwrap(), 42);
-        (0..2).for_each(|_| release.send(()).unwrap());
+        // This thread is none of the workers.
+        let begun = std::time::Instant::now();
+        while blocking.load(Ordering::SeqCst) < 4 && begun.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        tokio::spawn(async move { tell.send(42) });
+        let answer = told.recv_timeout(Duration::from_secs(30));
+        (0..4).for_each(|_| release.send(()).unwrap());
+        assert_eq!(answer, Ok(42), "a worker is free, while {} block", blocking.load(Ordering::SeqCst));
         for task in blocked {
             task.await.unwrap().unwrap();
         }

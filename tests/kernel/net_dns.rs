@@ -178,7 +178,8 @@ fn without_an_upstream_server_the_answer_is_quick() {
     let (node, _server, _host) = start("# nothing\nnameserver 10.96.0.10\n");
     let started = std::time::Instant::now();
     assert_eq!(lookup(node.netns(), "www.example.org", A).code, SERVFAIL);
-    assert!(started.elapsed() < Duration::from_millis(500));
+    // Who asks somebody waits two seconds for him.
+    assert!(started.elapsed() < Duration::from_millis(1900), "{:?}", started.elapsed());
 }
 
 #[test]

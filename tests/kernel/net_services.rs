@@ -77,15 +77,25 @@ fn no_endpoints_and_unknown_ports_are_refused_at_once() {
         let targets =
             [at(VIP, 80), at(VIP, 81), at("10.96.7.7", 80), SocketAddr::new(node_ip, 30080), at("fd00:96::5", 80)];
         for target in targets {
-            let started = Instant::now();
-            let error = ask(from, target).unwrap_err();
-            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{target}");
-            assert!(started.elapsed() < Duration::from_millis(50), "{target}: {:?}", started.elapsed());
+            refused_at_once(|| ask(from, target).map(drop), target);
         }
     }
-    let started = Instant::now();
-    ask_udp(client.netns.as_fd(), at("10.96.7.7", 80)).unwrap_err();
-    assert!(started.elapsed() < Duration::from_millis(50), "udp: {:?}", started.elapsed());
+    let target = at("10.96.7.7", 80);
+    refused_at_once(|| ask_udp(client.netns.as_fd(), target).map(drop), target);
+}
+
+/// What is dropped is sent again after a second at the earliest (TCP), or never answered (UDP); this machine may be as slow now and
+/// then, and not five times.
+#[track_caller]
+fn refused_at_once(mut ask: impl FnMut() -> std::io::Result<()>, target: SocketAddr) {
+    let mut took = Vec::new();
+    while took.iter().all(|took| *took > Duration::from_millis(500)) {
+        assert!(took.len() < 5, "{target}: {took:?}");
+        let started = Instant::now();
+        let why = ask().unwrap_err();
+        assert_eq!(why.kind(), std::io::ErrorKind::ConnectionRefused, "{target}: {why}");
+        took.push(started.elapsed());
+    }
 }
 
 #[test]

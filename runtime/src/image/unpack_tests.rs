@@ -284,10 +284,7 @@ fn bombs_go_off_nowhere() {
         return;
     }
     let options = Options { free_bytes: 1 << 20, max_ratio: 50, max_entries: 300, ..Options::default() };
-    let mut many = Tar::new();
-    for number in 0..200 {
-        many = many.file(&format!("f{number}"), "");
-    }
+    let nothing = |files| (0..files).fold(Tar::new(), |tar, number| tar.file(&format!("f{number}"), "")).bytes();
     let (mut deep, mut crowd) = (Tar::new(), Tar::new());
     for number in 0..301 {
         crowd = crowd.hardlink(&format!("h{number}"), "x");
@@ -297,7 +294,8 @@ fn bombs_go_off_nowhere() {
     let bombs: Vec<(&str, Vec<u8>, &str)> = vec![
         ("a file of zeros", gzip(&Tar::new().file("zeros", &"\0".repeat(4 << 20)).bytes()), "decompression bomb"),
         ("zeros after the end", gzip(&padded), "decompression bomb"),
-        ("files of nothing", gzip(&many.bytes()), ""),
+        ("files of nothing", gzip(&nothing(200)), ""),
+        ("more inodes of nothing than a MiB has", gzip(&nothing(280)), "decompression bomb"),
         ("too many entries", deep.bytes(), "more than 300 entries"),
         ("links to nothing", crowd.bytes(), "not there"),
         ("a sparse file", sparse("hole", 1 << 40), "larger than"),

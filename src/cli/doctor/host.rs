@@ -122,6 +122,8 @@ fn processes() -> Vec<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{CWD, Mode};
+
     use super::*;
 
     #[test]
@@ -135,7 +137,16 @@ mod tests {
         fs::write(state.join("elsewhere"), &pem).unwrap();
         std::os::unix::fs::symlink(state.join("elsewhere"), state.join("pki/link.crt")).unwrap();
         fs::write(state.join("pki/large.crt"), " ".repeat(CERTIFICATE) + "\n" + &pem).unwrap();
-        let found: Vec<_> = certificates(state).into_iter().map(|certificate| certificate.name).collect();
+        let fifo = state.join("pki/fifo.crt");
+        rustix::fs::mknodat(CWD, fifo, rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let state = state.to_owned();
+        std::thread::spawn(move || {
+            let found: Vec<_> = certificates(&state).into_iter().map(|certificate| certificate.name).collect();
+            tell.send(found)
+        });
+        let found =
+            told.recv_timeout(std::time::Duration::from_secs(30)).expect("it waits for nobody who writes to a FIFO");
         assert_eq!(found, ["ca.crt"]);
     }
 }

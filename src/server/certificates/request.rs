@@ -154,3 +154,55 @@ impl Asked {
         self.name.strip_prefix(NODE_PREFIX)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+    use serde_json::json;
+
+    use super::*;
+
+    /// A request of the node `n` of this signer: the common name, the organization, the alternative names.
+    fn asked(signer: &str, name: &str, group: &str, others: Vec<SanType>) -> Result<(), String> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.distinguished_name.push(DnType::OrganizationName, group);
+        params.subject_alt_names = others;
+        let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        let usage = if signer == NODE_SERVING { "server auth" } else { "client auth" };
+        let spec = json!({
+            "request": STANDARD.encode(pem), "signerName": signer, "usages": [usage, "digital signature"],
+            "username": "system:node:n", "groups": [NODES],
+        });
+        Asked::of(&Object(json!({"spec": spec}))).unwrap().check()
+    }
+
+    #[test]
+    fn each_signer_signs_what_it_is_for() {
+        let host = || SanType::DnsName("n.example".try_into().unwrap());
+        let address = || SanType::IpAddress([192, 0, 2, 1].into());
+        let mail = || SanType::Rfc822Name("a@n.example".try_into().unwrap());
+        let uri = || SanType::URI("https://n.example".try_into().unwrap());
+        let own = "system:node:n";
+        for (signer, name, group, others, why) in [
+            (CLIENT, "ann", "people", vec![], ""),
+            (CLIENT, "ann", super::super::MASTERS, vec![], "the organization system:masters is not allowed"),
+            (NODE_CLIENT, own, NODES, vec![], ""),
+            (NODE_CLIENT, own, NODES, vec![host()], "alternative names are not allowed"),
+            (NODE_CLIENT, own, NODES, vec![address()], "alternative names are not allowed"),
+            (NODE_CLIENT, own, NODES, vec![mail()], "alternative names are not allowed"),
+            (NODE_CLIENT, own, "people", vec![], "the organization must be system:nodes"),
+            (NODE_CLIENT, "n", NODES, vec![], "the common name must begin with system:node:"),
+            (NODE_SERVING, own, NODES, vec![host(), address()], ""),
+            (NODE_SERVING, own, NODES, vec![], "a host name or an address is needed"),
+            (NODE_SERVING, own, NODES, vec![host(), mail()], "mail addresses and URIs are not allowed"),
+            (NODE_SERVING, own, NODES, vec![address(), uri()], "mail addresses and URIs are not allowed"),
+            (NODE_SERVING, "system:node:m", NODES, vec![host()], "the common name must be the requestor's"),
+            ("example.com/other", "ann", "people", vec![], "\"example.com/other\" is not signed here"),
+        ] {
+            let expected = if why.is_empty() { Ok(()) } else { Err(why.to_owned()) };
+            assert_eq!(asked(signer, name, group, others.clone()), expected, "{signer} {name} {group} {others:?}");
+        }
+    }
+}

@@ -359,7 +359,7 @@ fn passwd_fifo(world: &World, target: &Target) -> Verdict {
     let why = match end {
         super::world::End::Said(said) | super::world::End::Refused(said) => said,
     };
-    verdict(begin.elapsed() < std::time::Duration::from_secs(15), why)
+    verdict(begin.elapsed() < std::time::Duration::from_secs(15) * crate::support::slowness(), why)
 }
 
 /// Loads an image whose upper layer is this; whether it was refused, and what there is on the host now.

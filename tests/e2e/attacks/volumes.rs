@@ -1,11 +1,16 @@
 //! Volumes: sub-paths, links and races in them, what the agent writes into them, logs and messages.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Command,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
+use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags};
 use serde_json::{Value, json};
 
 use super::world::{BASELINE, End, IMAGE, OPEN, World};
@@ -244,7 +249,7 @@ done",
         id: "log-link",
         class: "agent's reads",
         cves: &[],
-        how: "who can write in the folder of the logs puts a link for the log of a container, and asks for its log",
+        how: "who can write in the folder of the logs has the log of a container and a link change places all the time, and asks for the log again and again",
         held: "logs are opened without following links, and must be regular files",
         attempt: Try::Code(log_link),
     },
@@ -353,21 +358,42 @@ fn with_log(world: &World, target: &Target) -> Result<PathBuf, String> {
     Ok(PathBuf::from(found["containers"][0]["log"].as_str().unwrap()))
 }
 
+/// Asks for a log again and again, while its file and what `other` has made beside it change places all the time: one of both is
+/// what the agent finds, the other what it opens. Ends with the first answer that `ends` wants no more after, if any.
+fn logs_of_exchanged(
+    world: &World,
+    target: &Target,
+    log: &Path,
+    other: &Path,
+    ends: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                rustix::fs::renameat_with(CWD, log, CWD, other, RenameFlags::EXCHANGE).expect("both are there");
+            }
+        });
+        let bad = (0..ASKED).map(|_| world.logs(target, OPEN)).find(|said| ends(said));
+        over.store(true, Ordering::Relaxed);
+        bad
+    })
+}
+
+/// So often, one of two places is looked at and the other opened, be it only one time in ten.
+const ASKED: usize = 60;
+
 fn log_link(world: &World, target: &Target) -> Verdict {
     let log = match with_log(world, target) {
         Err(why) => return Verdict::Untried(why),
         Ok(log) => log,
     };
-    std::fs::write(
-        target.canary.with_extension("log"),
-        format!("2024-01-02T03:04:05.000000000Z stdout F {}\n", target.text),
-    )
-    .unwrap();
-    std::fs::remove_file(&log).unwrap();
-    std::os::unix::fs::symlink(target.canary.with_extension("log"), &log).unwrap();
-    let said = world.logs(target, OPEN);
-    std::fs::remove_file(target.canary.with_extension("log")).unwrap();
-    verdict(!said.contains(&target.text), said)
+    let (canary, link) = (target.canary.with_extension("log"), log.with_extension("other"));
+    std::fs::write(&canary, format!("2024-01-02T03:04:05.000000000Z stdout F {}\n", target.text)).unwrap();
+    std::os::unix::fs::symlink(&canary, &link).unwrap();
+    let bad = logs_of_exchanged(world, target, &log, &link, |said| said.contains(&target.text));
+    std::fs::remove_file(&canary).unwrap();
+    verdict(bad.is_none(), bad.unwrap_or_else(|| format!("asked {ASKED} times")))
 }
 
 fn log_fifo(world: &World, target: &Target) -> Verdict {
@@ -375,11 +401,32 @@ fn log_fifo(world: &World, target: &Target) -> Verdict {
         Err(why) => return Verdict::Untried(why),
         Ok(log) => log,
     };
-    std::fs::remove_file(&log).unwrap();
-    registry::run(Command::new("mkfifo").arg(&log));
-    let begun = Instant::now();
-    let said = world.logs(target, OPEN);
-    verdict(begun.elapsed() < soon(), format!("after {:?}: {said}", begun.elapsed()))
+    let fifo = log.with_extension("other");
+    registry::run(Command::new("mkfifo").arg(&fifo));
+    // Without a reader a FIFO cannot be opened so.
+    let has_reader = |path: &PathBuf| {
+        let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW, Mode::empty());
+        file.is_ok_and(|file| FileType::from_raw_mode(rustix::fs::fstat(file).unwrap().st_mode) == FileType::Fifo)
+    };
+    let (answered, over, waited) = (Mutex::new(Instant::now()), AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        // Who waits there is let go on after a while.
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(50));
+                if answered.lock().unwrap().elapsed() > soon() / 2 && [&log, &fifo].into_iter().any(has_reader) {
+                    waited.store(true, Ordering::Relaxed);
+                }
+            }
+        });
+        logs_of_exchanged(world, target, &log, &fifo, |_| {
+            *answered.lock().unwrap() = Instant::now();
+            waited.load(Ordering::Relaxed)
+        });
+        over.store(true, Ordering::Relaxed);
+    });
+    let waited = waited.into_inner();
+    verdict(!waited, if waited { "the agent waits for who would write".into() } else { format!("asked {ASKED} times") })
 }
 
 /// What waits for one lease alone takes 45 s.

@@ -18,7 +18,7 @@ async fn filled(api: Api) -> Api {
         let node = json!({
             "apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("n{n}")},
             "spec": {"podCIDR": format!("10.{n}.0.0/24"), "podCIDRs": [format!("10.{n}.0.0/24"), format!("fd00:{n}::/64")]},
-            "status": {"addresses": [{"type": "InternalIP", "address": format!("192.0.2.{n}")}, {"type": "Hostname", "address": "10.9.9.9"}]},
+            "status": {"addresses": [{"type": "InternalIP", "address": format!("192.0.2.{n}")}, {"type": "Hostname", "address": format!("10.9.9.{n}")}]},
         });
         api.create("nodes", node).await.unwrap();
         api.create("pods", on(name, &format!("n{n}"))).await.unwrap();
@@ -63,7 +63,7 @@ async fn a_node_reports_addresses_that_are_its_own() {
         ("on-host", json!({"podIP": "10.1.0.5"}), not_own("podIP", "10.1.0.5")),
         ("on-host", json!({"podIP": "192.0.2.2"}), not_own("podIP", "192.0.2.2")),
         // A name is no address of the node, whatever it looks like.
-        ("on-host", json!({"podIP": "10.9.9.9"}), not_own("podIP", "10.9.9.9")),
+        ("on-host", json!({"podIP": "10.9.9.1"}), not_own("podIP", "10.9.9.1")),
         ("on-host", json!({"podIP": "192.0.2.1"}), String::new()),
     ];
     for (name, status, why) in cases {
@@ -217,7 +217,7 @@ async fn a_node_reports_no_address_of_pods_services_or_other_nodes() {
         ("::ffff:192.0.2.2", no("\"::ffff:192.0.2.2\": must be in canonical form (\"192.0.2.2\")")),
         ("2001:db8:0::1", no("\"2001:db8:0::1\": must be in canonical form (\"2001:db8::1\")")),
         // The name of the other one, which looks like an address.
-        ("10.9.9.9", String::new()),
+        ("10.9.9.2", String::new()),
         ("192.0.2.22", String::new()),
         ("2001:db8::1", String::new()),
         // As it was, and as it is.

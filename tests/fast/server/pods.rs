@@ -351,3 +351,26 @@ async fn what_a_writer_says_about_itself_is_bounded() {
         assert!(refused.message.contains(options_of) && refused.message.contains("may not be more than 128 bytes"));
     }
 }
+
+#[tokio::test]
+async fn the_trace_of_a_pod_has_its_first_steps_and_its_latest() {
+    let api = Api::new().await;
+    let trace = async |name: &str| {
+        let asked = request(Verb::Get, "pods", name, None, Options::default());
+        let asked = Request { subresource: Some("trace".into()), ..asked };
+        object_of(api.0.handle(asked).await.unwrap()).0["items"].as_array().unwrap().clone()
+    };
+    api.create("pods", pod("first")).await.unwrap();
+    for n in 0..30 {
+        api.patch("pods", "first", json!({"metadata": {"labels": {"n": n.to_string()}}})).await.unwrap();
+    }
+    let steps = trace("first").await;
+    let last = api.get("pods", "first").await.unwrap();
+    assert_eq!((steps.len(), steps[0]["verb"].as_str()), (20, Some("create")));
+    assert_eq!(steps[19]["revision"].to_string(), last.resource_version(), "{steps:?}");
+    // More objects than are remembered.
+    for n in 0..1024 {
+        api.create("pods", pod(&format!("p{n}"))).await.unwrap();
+    }
+    assert_eq!((trace("first").await.len(), trace("p0").await.len()), (0, 1));
+}

@@ -262,3 +262,13 @@ async fn a_log_is_refused_for_what_has_none() {
     assert!(log(json!({"previous": true, "container": "b"})).await.contains("previous terminated container \"b\""));
     assert!(log(json!({"colour": 1})).await.contains("colour"));
 }
+
+#[tokio::test]
+async fn a_batch_has_so_many_calls_and_no_more() {
+    let served = Served::new().await;
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "nothing"});
+    for (calls, answers) in [(100, true), (101, false)] {
+        let (_, told) = served.http("POST /rpc", &Value::from(vec![call.clone(); calls]).to_string()).await;
+        assert_eq!(told.trim_start().starts_with('['), answers, "{calls}: {told}");
+    }
+}

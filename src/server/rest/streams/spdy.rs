@@ -491,6 +491,61 @@ mod tests {
         drained.await.unwrap();
     }
 
+    /// The next frame that the client gets: its type, and its payload.
+    async fn told(ours: &mut tokio::io::DuplexStream) -> (u16, Vec<u8>) {
+        let mut head = [0u8; 8];
+        ours.read_exact(&mut head).await.unwrap();
+        let mut payload = vec![0; u32::from_be_bytes([0, head[5], head[6], head[7]]) as usize];
+        ours.read_exact(&mut payload).await.unwrap();
+        (u16::from_be_bytes([head[2], head[3]]), payload)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_wants_no_more_input_holds_nobody_up() {
+        let (mut ours, theirs) = tokio::io::duplex(4 * BUDGET);
+        let mut session = Session::start(theirs);
+        let mut client = Client::new();
+        let mut streams = Vec::new();
+        for id in [1, 3] {
+            ours.write_all(&client.syn(id, &[])).await.unwrap();
+            streams.push(session.accept().await.unwrap());
+            assert_eq!(told(&mut ours).await.0, SYN_REPLY);
+        }
+        let (other, _unread) = (streams.pop(), streams.pop());
+        // The first one's reader has all the room there is, and reads nothing; what comes for the other waits for some.
+        ours.write_all(&data(1, 0, &[0; BUDGET])).await.unwrap();
+        ours.write_all(&data(3, 0, &[0; BUDGET])).await.unwrap();
+        let mut ping = control(PING, 0, 4);
+        ping.put_u32(7);
+        ours.write_all(&ping).await.unwrap();
+        let wait = Duration::from_secs(60);
+        assert!(tokio::time::timeout(wait, told(&mut ours)).await.is_err(), "it waits");
+        drop(other);
+        let pong = tokio::time::timeout(wait, told(&mut ours)).await.expect("the session goes on");
+        assert_eq!(pong, (PING, 7u32.to_be_bytes().to_vec()));
+    }
+
+    #[tokio::test]
+    async fn streams_and_headers_have_a_limit() {
+        let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+        let mut session = Session::start(theirs);
+        let mut client = Client::new();
+        let mut streams = Vec::new();
+        for n in 0..MAX_STREAMS as u32 {
+            ours.write_all(&client.syn(1 + 2 * n, &[])).await.unwrap();
+            streams.push(session.accept().await.unwrap());
+            assert_eq!(told(&mut ours).await.0, SYN_REPLY);
+        }
+        let last = 1 + 2 * MAX_STREAMS as u32;
+        ours.write_all(&client.syn(last, &[])).await.unwrap();
+        let (kind, payload) = told(&mut ours).await;
+        assert_eq!((kind, payload), (RST_STREAM, [last.to_be_bytes(), REFUSED.to_be_bytes()].concat()));
+        // A few bytes that say many.
+        ours.write_all(&client.syn(last, &[("a", &"x".repeat(2 * MAX_HEADERS))])).await.unwrap();
+        let closed = tokio::time::timeout(Duration::from_secs(30), session.closed()).await;
+        assert!(closed.is_ok(), "headers of {} bytes are taken in", 2 * MAX_HEADERS);
+    }
+
     #[tokio::test]
     async fn rubbish_ends_the_connection_and_nothing_else() {
         for rubbish in
@@ -499,8 +554,11 @@ mod tests {
             let (mut ours, theirs) = tokio::io::duplex(1 << 16);
             let mut session = Session::start(theirs);
             ours.write_all(rubbish).await.unwrap();
-            assert!(session.accept().await.is_none());
-            session.closed().await;
+            let ended = async {
+                assert!(session.accept().await.is_none());
+                session.closed().await;
+            };
+            tokio::time::timeout(Duration::from_secs(30), ended).await.expect("the connection ends");
         }
     }
 }

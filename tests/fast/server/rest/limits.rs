@@ -9,7 +9,7 @@ use podwright::api::{Env, User};
 use podwright::server::audit::{Audit, Place, Policy};
 use podwright::server::listen::{Tls, bind, serve};
 use podwright::server::rest::authenticate::Peer;
-use podwright::server::{Config, Limits, Server, rest};
+use podwright::server::{Config, FixedTokens, Limits, Server, rest};
 use podwright::store::Memory;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -40,7 +40,8 @@ impl Door {
         let policy = format!("{{apiVersion: audit.k8s.io/v1, kind: Policy, rules: [{rules}]}}");
         let place = Place { path: Some(dir.path().join("audit.log")), ..Place::default() };
         let audit = Audit::open(Policy::parse(&policy).unwrap(), place, Env::system()).unwrap();
-        let config = Config { limits, audit: Some(Arc::new(audit)), ..Config::default() };
+        let tokens = FixedTokens::parse("token-ann,ann,1,people\n").unwrap();
+        let config = Config { limits, tokens, audit: Some(Arc::new(audit)), ..Config::default() };
         let server = Server::open(Arc::new(Memory::new()), Env::system(), config).await.unwrap();
         let socket = bind(&dir.path().join("api.sock")).unwrap();
         let tls = Tls::new(listener, pki.server_config().unwrap());
@@ -55,6 +56,106 @@ impl Door {
     }
 }
 
+type Sent = http_body_util::Full<bytes::Bytes>;
+type H2 = hyper::client::conn::http2::SendRequest<Sent>;
+
+impl Door {
+    /// A connection of HTTP/2 with the administrator's certificate, or with none; with `window`, so much of each answer is taken.
+    async fn h2(&self, window: Option<u32>) -> (H2, tokio::task::JoinHandle<hyper::Result<()>>) {
+        let mut config = tls::client(&self.kubeconfig, window.is_none());
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let stream = tls::handshake(self.address, config).await.unwrap();
+        let mut builder = hyper::client::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
+        builder.initial_stream_window_size(window);
+        let (client, connection) = builder.handshake(hyper_util::rt::TokioIo::new(stream)).await.unwrap();
+        (client, tokio::spawn(connection))
+    }
+
+    /// ann asks for a ConfigMap, or for the methods of JSON-RPC.
+    fn asks(&self, face: &str) -> hyper::Request<Sent> {
+        let body = match face {
+            "rpc" => json!({"jsonrpc": "2.0", "id": 1, "method": "rpc.discover"}).to_string(),
+            _ => String::new(),
+        };
+        let (method, path) = if face == "rpc" { ("POST", "/rpc".to_owned()) } else { ("GET", format!("{MAPS}/a")) };
+        let ask = hyper::Request::builder().method(method).uri(format!("https://127.0.0.1{path}"));
+        let ask = ask.header("authorization", "Bearer token-ann").header("content-type", "application/json");
+        ask.body(body.into()).unwrap()
+    }
+}
+
+const EVERYTHING: u32 = 1 << 20;
+
+/// What a user leaves unread counts, by whichever face he has asked for it, and he gets no more by either.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_left_unread_takes_the_room_of_the_next_answers() {
+    let limits = Limits { answers_of_one: 1, wait: Duration::from_millis(200), ..Limits::default() };
+    let door = Door::open(limits, "{level: None}").await;
+    door.api.create("configmaps", config_map("a")).await.unwrap();
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "all-view"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "people"}],
+    });
+    door.api.create("clusterrolebindings.rbac.authorization.k8s.io", binding).await.unwrap();
+    let asked = async |face: &str| {
+        let (mut client, _open) = door.h2(Some(EVERYTHING)).await;
+        let answer = client.send_request(door.asks(face)).await.unwrap();
+        let code = answer.status().as_u16();
+        let body = http_body_util::BodyExt::collect(answer.into_body()).await.unwrap().to_bytes();
+        (code, String::from_utf8_lossy(&body).into_owned())
+    };
+    for unread in ["rest", "rpc"] {
+        let (mut client, open) = door.h2(Some(0)).await;
+        let begun = Instant::now();
+        // Rights take a moment to be in force, and an answer a moment to be gone.
+        while !matches!(asked("rest").await, (200, _)) {
+            assert!(begun.elapsed() < PATIENCE, "ann may look: {:?}", asked("rest").await);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let held = client.send_request(door.asks(unread)).await.unwrap();
+        assert_eq!(held.status(), 200);
+        for face in ["rest", "rpc"] {
+            let (code, said) = asked(face).await;
+            assert_eq!(code, 429, "{face} beside what came by {unread}: {said}");
+        }
+        drop((held, client));
+        open.abort();
+    }
+}
+
+/// Who waits for room to be answered holds no seat.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_behind_who_does_not_read() {
+    let limits = Limits { inflight: 1, answers_of_one: 1, ..Limits::default() };
+    let config = Config { limits, ..Config::default() };
+    let server = Server::open(Arc::new(Memory::new()), Env::system(), config).await.unwrap();
+    let rest = Arc::new(Rest { face: rest::Face::new(server.clone()), api: Api(server) });
+    rest.post(MAPS, config_map("a")).await;
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "all-view"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "people"}],
+    });
+    rest.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await;
+    let peer = |name: &str| Peer { certificate: Some(User::new(name, ["people"])), ..Peer::default() };
+    let (lazy, polite) = (peer("lazy"), peer("polite"));
+    let ask = || rest::boxed(hyper::Request::get(MAPS).body(Sent::default()).unwrap());
+    let unread = rest.face.answer(&lazy, ask()).await;
+    assert_eq!(unread.status(), 200);
+    let second = tokio::spawn({
+        let (rest, lazy) = (rest.clone(), peer("lazy"));
+        async move { rest.ask_as(&lazy, &format!("GET {MAPS}"), &[], "").await.code }
+    });
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    let begun = tokio::time::Instant::now();
+    assert_eq!(rest.ask_as(&polite, &format!("GET {MAPS}"), &[], "").await.code, 200);
+    assert!(begun.elapsed() < Duration::from_secs(1), "after {:?}", begun.elapsed());
+    assert_eq!(second.await.unwrap(), 429, "nothing was read in time");
+    drop(unread);
+    assert_eq!(rest.ask_as(&lazy, &format!("GET {MAPS}"), &[], "").await.code, 200);
+}
+
 /// Everything that is said until the connection ends, which it must; its status code, 0 for none.
 async fn ended(stream: &mut (impl AsyncReadExt + Unpin)) -> u16 {
     let mut answer = Vec::new();
@@ -65,7 +166,8 @@ async fn ended(stream: &mut (impl AsyncReadExt + Unpin)) -> u16 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_dawdles_is_cut_off() {
-    let short = Duration::from_millis(300);
+    // Long enough for a client that hurries on a busy machine.
+    let short = Duration::from_secs(3);
     let limits = Limits { handshake: short, headers: short, body: short, ..Limits::default() };
     let door = Door::open(limits, "{level: None}").await;
     let begun = Instant::now();
@@ -96,6 +198,14 @@ async fn who_dawdles_is_cut_off() {
     }
     assert_eq!(ended(&mut body).await, 408, "a body that never comes");
     assert!(begun.elapsed() < PATIENCE);
+    // The next request on a connection has no more time than the first.
+    let mut second = door.connect().await;
+    second.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    second.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+    second.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow:").await.unwrap();
+    ended(&mut second).await;
     // Who is quick is served meanwhile and afterwards.
     let mut quick = door.connect().await;
     quick.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
@@ -134,6 +244,12 @@ async fn what_is_too_large_is_refused_before_it_is_read() {
     let headers: String = (0..1000).map(|i| format!("X-{i}: x\r\n")).collect();
     let _ = many.write_all(format!("GET /healthz HTTP/1.1\r\nHost: x\r\n{headers}\r\n").as_bytes()).await;
     assert_eq!(ended(&mut many).await, 431, "a thousand headers");
+    let (mut client, _open) = door.h2(None).await;
+    for (size, code) in [(10 << 10, 200), (100 << 10, 431)] {
+        let ask = hyper::Request::get("https://127.0.0.1/healthz").header("x-long", "x".repeat(size));
+        let answer = client.send_request(ask.body(Sent::default()).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), code, "{size} bytes of a header of HTTP/2");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
