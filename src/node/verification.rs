@@ -1,7 +1,7 @@
 //! Whether a Pod may use an image that is on its node already, as data.
 //!
-//! What one tenant's credentials have pulled is not another's: he shows a credential that the image's registry has accepted before,
-//! or the registry is asked again. Upstream: KEP-2535 (`KubeletEnsureSecretPulledImages`), kubelet's
+//! What one tenant's credentials have pulled is not another's: he shows a credential that the image's registry has accepted
+//! before, or the registry is asked again. Upstream: KEP-2535 (`KubeletEnsureSecretPulledImages`), kubelet's
 //! `imagePullCredentialsVerificationPolicy` and `preloadedImagesVerificationAllowlist`.
 
 use podwright_runtime::image::{ImageName, MAX_SECRETS, Provenance, PullSecret};

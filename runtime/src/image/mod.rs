@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] (what is there), [`collect`] (what goes),
-//! [`config`], [`unpack`], [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (what an image may cost), [`archive`] (import, load),
-//! [`pull`] and [`registry`] (registries), [`guard`] (where they may lead us), [`auth`] (docker configs), [`pulled`] (who may use what
-//! was pulled), [`user`] (`USER`).
+//! [`config`], [`unpack`], [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (what an image may cost),
+//! [`archive`] (import, load), [`pull`] and [`registry`] (registries), [`guard`] (where they may lead us), [`auth`] (docker
+//! configs), [`pulled`] (who may use what was pulled), [`user`] (`USER`).
 
 mod archive;
 mod attributes;

@@ -121,8 +121,8 @@ impl ImageStore {
         Ok(Some((image, provenance)))
     }
 
-    /// Notes durably that whoever `grant` means may use the image by `name` (whatever tag or digest). Nothing is noted of an image
-    /// that has been removed meanwhile.
+    /// Notes durably that whoever `grant` means may use the image by `name` (whatever tag or digest). Nothing is noted of an
+    /// image that has been removed meanwhile.
     pub fn grant(&self, image: &Image, name: &str, grant: &Grant) -> Result<()> {
         let family = ImageName::parse(name)?.family();
         // Held to the end: the collector removes records under it, and two grants make one record.

@@ -70,7 +70,8 @@ pub fn without_credentials(world: &World, target: &Target) -> Verdict {
         return Verdict::Untried("the Pod without its ConfigMap does not wait for it".to_owned());
     }
     let image = json!({"spec": {"containers": [{"name": "c", "image": name}]}}).to_string();
-    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late", "namespace": OURS}, "data": {"a": "b"}});
+    let meta = json!({"name": "late", "namespace": OURS});
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"a": "b"}});
     let patched = world.node.run(&["-n", OURS, "patch", "pod", target.id, "-p", &image]);
     if patched.code != 0 || world.create("configmaps", OURS, map).is_err() {
         return Verdict::Untried(patched.all());
