@@ -173,6 +173,9 @@ fn what_one_tenant_has_pulled_another_does_not_get() {
         thief.ok(&["wait", "--for=condition=Ready", "pod/host", "--timeout=60s"]);
         thief.ok(&["debug", "host", "-q", &format!("--image={name}"), "-c", "look", "--", "cat", "/word"]);
         eventually("the debugger is refused", PATIENCE, || contains(&thief.events("host"), "pull access denied"));
+        // From here on nobody asks the registry because he was refused before.
+        thief.delete_pods();
+        guesser.delete_pods();
         // Who has the same credential in a Secret of his own needs no registry. Then his Secret is known, too.
         (asked, blobs) = (registry.gets("/manifests/"), registry.gets("/blobs/"));
         friend.reads("friend", &name, "Never", SECRET);
