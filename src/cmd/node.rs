@@ -23,6 +23,7 @@ use crate::{
         kernel_release, pods_of,
         storage::{Thresholds, pressure},
         users::IdPool,
+        verification::{self, VerificationPolicy},
     },
     proxy::{self, Proxy, ProxyConfig, Relay, Sources},
 };
@@ -63,6 +64,14 @@ pub struct NodeArgs {
     /// The host's ids for Pods with users of their own, as in /etc/subuid [default: of 65536 on, for twice --max-pods]
     #[arg(long, value_name = "FIRST:COUNT")]
     pub userns_range: Option<IdPool>,
+    /// Which images that are on the node already are for every Pod; for others a Pod shows credentials that their registry has
+    /// accepted, or the registry is asked again: NeverVerify (all), NeverVerifyPreloadedImages (those that were not pulled),
+    /// NeverVerifyAllowlistedImages, AlwaysVerify (none)
+    #[arg(long, value_name = "POLICY", default_value = verification::POLICIES[0])]
+    pub image_pull_credentials_verification_policy: String,
+    /// The images of NeverVerifyAllowlistedImages: registry/repository, or registry/path/* for all below
+    #[arg(long, value_delimiter = ',', value_name = "IMAGE")]
+    pub preloaded_images_verification_allowlist: Vec<String>,
     /// Labels of the Node
     #[arg(long, value_delimiter = ',', value_name = "KEY=VALUE")]
     pub node_labels: Vec<String>,
@@ -125,6 +134,7 @@ impl Node {
         let (name, labels, shim) = (name(args)?, labels(args)?, shim()?);
         check_resolv_conf(&args.resolv_conf)?;
         sysctls(args)?;
+        verification(args)?;
         // 2. Images, whose lock says that no other agent is on these folders.
         let images = paths.images();
         let images = tokio::task::spawn_blocking(move || ImageStore::open(&images)).await;
@@ -218,6 +228,7 @@ impl Node {
                 None => Thresholds::default(),
             },
             sysctls: sysctls(args)?,
+            verification: verification(args)?,
             ids: args.userns_range.unwrap_or_else(|| IdPool::for_pods(args.max_pods)),
             ..Config::new(&name, paths.state.clone(), paths.run.clone())
         };
@@ -298,6 +309,13 @@ fn check_controllers(args: &NodeArgs, runtime: &Runtime) -> anyhow::Result<()> {
 fn sysctls(args: &NodeArgs) -> anyhow::Result<Sysctls> {
     Sysctls::new(&kernel_release(), &args.allowed_unsafe_sysctls)
         .map_err(|why| anyhow::anyhow!("--allowed-unsafe-sysctls: {why}"))
+}
+
+/// Which images that are here are for every Pod.
+fn verification(args: &NodeArgs) -> anyhow::Result<VerificationPolicy> {
+    let allowlist = &args.preloaded_images_verification_allowlist;
+    VerificationPolicy::new(&args.image_pull_credentials_verification_policy, allowlist)
+        .map_err(|why| anyhow::anyhow!("--image-pull-credentials-verification-policy: {why}"))
 }
 
 /// A file that was named must be there; a host without name servers may lack its own.

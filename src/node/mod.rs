@@ -48,6 +48,7 @@ pub mod unreadable;
 pub mod unsupported;
 pub mod usage;
 pub mod users;
+pub mod verification;
 pub mod volumes;
 mod worker;
 
@@ -73,6 +74,7 @@ use residents::Residents;
 use status::Host;
 use translate::{env::Facts, files::Names};
 use users::{IdPool, Users};
+use verification::VerificationPolicy;
 use volumes::{Tokens, Volumes};
 
 pub use hollow::Hollow;
@@ -119,6 +121,8 @@ pub struct Config {
     pub sysctls: Sysctls,
     /// The ids of the host that Pods with users of their own get.
     pub ids: IdPool,
+    /// Which images that are here are for every Pod.
+    pub verification: VerificationPolicy,
 }
 
 impl Config {
@@ -144,6 +148,7 @@ impl Config {
             eviction_hard: storage::Thresholds::default(),
             sysctls: Sysctls::safe(&host::kernel()),
             ids: IdPool::for_pods(110),
+            verification: VerificationPolicy::default(),
         }
     }
 }
@@ -237,6 +242,7 @@ impl Agent {
             runtime,
             protections: protections.clone(),
             images,
+            verification: config.verification.clone(),
             network: network.clone(),
             objects: objects.clone(),
             volumes: Arc::new(volumes),

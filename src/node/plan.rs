@@ -142,13 +142,15 @@ fn run(plan: &mut Plan, pod: &Pod, seen: &Observed, now: Timestamp) {
         if container.busy != Busy::Idle || !may_start(plan, pod, part, container, now) {
             continue;
         }
-        match container.image {
-            Image::Unknown => plan.act(Action::Pull(part.name().to_owned())),
-            Image::Ready { .. } if ready && !starting => {
-                starting = true;
-                plan.act(Action::Start(part.name().to_owned()));
+        match &container.image {
+            // That the Pod may use one image says nothing of another that has been put in its place since.
+            Image::Ready { name, .. } if *name == part.container.image.as_deref().unwrap_or_default() => {
+                if ready && !starting {
+                    starting = true;
+                    plan.act(Action::Start(part.name().to_owned()));
+                }
             }
-            Image::Ready { .. } => {}
+            Image::Ready { .. } | Image::Unknown => plan.act(Action::Pull(part.name().to_owned())),
         }
     }
 }

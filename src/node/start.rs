@@ -92,6 +92,10 @@ pub fn failed(seen: &mut Observed, container: &str, restart: u32, trouble: &Trou
         known.last = known.attempt.replace(new);
     } else {
         known.retry_at = Some(later(now, RETRY));
+        if trouble.reason == "CreateContainerError" {
+            // The image may be what has gone: the next try looks for it again, as upstream's.
+            known.image = Image::Unknown;
+        }
     }
     known.waiting = Some(waiting);
 }

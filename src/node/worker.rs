@@ -80,6 +80,8 @@ pub enum Done {
     },
     Pulled {
         container: String,
+        /// What was asked for; the manifest may name another one by now.
+        image: String,
         result: Result<Pulled, Trouble>,
     },
     Started {

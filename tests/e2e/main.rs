@@ -28,6 +28,7 @@ mod metrics;
 mod names;
 mod node;
 mod node_loss;
+mod private_images;
 mod probes;
 mod project_quotas;
 mod refused_pods;

@@ -130,9 +130,13 @@ impl Registry {
 
     /// The manifest that a tag stands for, as stored.
     pub fn manifest(&self, name: &str, tag: &str) -> Value {
+        serde_json::from_slice(&fs::read(self.blob_file(&self.manifest_digest(name, tag))).unwrap()).unwrap()
+    }
+
+    /// Its digest.
+    pub fn manifest_digest(&self, name: &str, tag: &str) -> String {
         let tags = self.dir.path().join("data/docker/registry/v2/repositories").join(name).join("_manifests/tags");
-        let digest = fs::read_to_string(tags.join(tag).join("current/link")).unwrap();
-        serde_json::from_slice(&fs::read(self.blob_file(&digest)).unwrap()).unwrap()
+        fs::read_to_string(tags.join(tag).join("current/link")).unwrap()
     }
 }
 

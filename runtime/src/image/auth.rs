@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
 use serde::Deserialize;
 
+use super::pulled::SecretRef;
 use super::{ImageError, Result};
 
 /// What a pull presents to the registry.
@@ -36,8 +37,9 @@ impl fmt::Debug for Auth {
 /// Credentials by registry location, matched as the kubelet matches them (`pkg/credentialprovider/keyring.go`).
 #[derive(Debug, Clone, Default)]
 pub struct Keyring {
-    /// Location without a scheme (`host[:port][/path]`, globs in the host's labels) -> credentials, in order of adding.
-    entries: BTreeMap<String, Vec<Auth>>,
+    /// Location without a scheme (`host[:port][/path]`, globs in the host's labels) -> credentials, in order of adding, and the
+    /// Secret that each was found in.
+    entries: BTreeMap<String, Vec<(Auth, SecretRef)>>,
 }
 
 #[derive(Deserialize)]
@@ -59,20 +61,20 @@ struct Entry {
 
 impl Keyring {
     /// Adds a Secret's `.dockerconfigjson` (type `kubernetes.io/dockerconfigjson`).
-    pub fn add_docker_config_json(&mut self, json: &[u8]) -> Result<()> {
+    pub fn add_docker_config_json(&mut self, json: &[u8], secret: &SecretRef) -> Result<()> {
         let config: DockerConfigJson = serde_json::from_slice(json).map_err(|e| bad(".dockerconfigjson", e))?;
-        self.add_entries(config.auths)
+        self.add_entries(config.auths, secret)
     }
 
     /// Adds a Secret's legacy `.dockercfg` (type `kubernetes.io/dockercfg`): the `auths` map alone.
-    pub fn add_dockercfg(&mut self, json: &[u8]) -> Result<()> {
-        self.add_entries(serde_json::from_slice(json).map_err(|e| bad(".dockercfg", e))?)
+    pub fn add_dockercfg(&mut self, json: &[u8], secret: &SecretRef) -> Result<()> {
+        self.add_entries(serde_json::from_slice(json).map_err(|e| bad(".dockercfg", e))?, secret)
     }
 
-    fn add_entries(&mut self, entries: BTreeMap<String, Entry>) -> Result<()> {
+    fn add_entries(&mut self, entries: BTreeMap<String, Entry>, secret: &SecretRef) -> Result<()> {
         for (location, entry) in entries {
             if let Some(auth) = entry.credentials().map_err(|e| bad(&location, e))? {
-                self.entries.entry(location_key(&location)).or_default().push(auth);
+                self.entries.entry(location_key(&location)).or_default().push((auth, secret.clone()));
             }
         }
         Ok(())
@@ -80,9 +82,9 @@ impl Keyring {
 
     /// Every credential that fits `registry/repository` (see `ImageName::family`), most specific location first;
     /// empty means: pull anonymously.
-    pub fn lookup(&self, family: &str) -> Vec<Auth> {
+    pub fn lookup(&self, family: &str) -> Vec<(Auth, SecretRef)> {
         // Reverse order puts `host/path` before `host`, as upstream's reversed index does.
-        let fits: Vec<Auth> = self
+        let fits: Vec<(Auth, SecretRef)> = self
             .entries
             .iter()
             .rev()
@@ -169,7 +171,7 @@ mod tests {
     use super::*;
 
     fn users(keyring: &Keyring, family: &str) -> Vec<String> {
-        let user = |auth: &Auth| match auth {
+        let user = |(auth, _): &(Auth, SecretRef)| match auth {
             Auth::Basic { username, password } => format!("{username}/{password}"),
             other => format!("{other:?}"),
         };
@@ -193,7 +195,7 @@ mod tests {
             auth("hub:pass:word"),
             auth("local:x").trim_end_matches('='),
         );
-        keyring.add_docker_config_json(json.as_bytes()).unwrap();
+        keyring.add_docker_config_json(json.as_bytes(), &SecretRef::default()).unwrap();
         for (family, expected) in [
             ("docker.io/library/nginx", vec!["hub/pass:word"]),
             ("quay.io/other/app", vec!["q/1"]),
@@ -213,7 +215,8 @@ mod tests {
     #[test]
     fn legacy_dockercfg_is_the_bare_map() {
         let mut keyring = Keyring::default();
-        keyring.add_dockercfg(br#"{"r.io":{"username":"u","password":"p","email":"e"}}"#).unwrap();
+        let json = br#"{"r.io":{"username":"u","password":"p","email":"e"}}"#;
+        keyring.add_dockercfg(json, &SecretRef::default()).unwrap();
         assert_eq!(users(&keyring, "r.io/x"), ["u/p"]);
     }
 
@@ -221,7 +224,7 @@ mod tests {
     fn damaged_configs_are_named() {
         for bad in [&br#"{"auths":{"r.io":{"auth":"%%"}}}"#[..], br#"{"auths":{"r.io":{"auth":"bm9jb2xvbg=="}}}"#, b"["]
         {
-            let error = Keyring::default().add_docker_config_json(bad).unwrap_err();
+            let error = Keyring::default().add_docker_config_json(bad, &SecretRef::default()).unwrap_err();
             assert!(error.to_string().starts_with("docker config "), "{error}");
         }
     }

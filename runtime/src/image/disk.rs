@@ -1,12 +1,12 @@
 //! What is on disk, and who may touch it: blobs, layers, names, work in the making, the collector.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use oci_spec::image::ImageManifest;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use super::digest::{self, chain_ids, hex_of, sha256};
 use super::limits::{Allowance, Space};
 use super::pull::Pulls;
 use super::unpack::{Unpacked, unpack};
-use super::{Image, ImageError, Options, Removed, Result};
+use super::{Image, ImageError, Options, Result};
 use crate::sys::tree::remove_all;
 
 /// The open store, shared by its clones and by the work that it does.
@@ -29,10 +29,12 @@ pub(super) struct Inner {
     /// Key of a name -> what it stands for. The files below `refs/` say the same.
     refs: Mutex<BTreeMap<String, Ref>>,
     /// Digests and chainIDs that work in flight counts on; the collector leaves them alone.
-    pins: Mutex<HashMap<String, usize>>,
+    pub(super) pins: Mutex<HashMap<String, usize>>,
     /// One lock per blob or layer in the making, so that nobody makes it twice.
     making: Mutex<HashMap<String, Arc<Mutex<()>>>>,
     pub(super) pulls: Pulls,
+    /// What keys the hashes of credentials, once it was asked for.
+    pub(super) key: Mutex<Option<[u8; 32]>>,
     temp: AtomicU64,
 }
 
@@ -44,6 +46,9 @@ pub(super) struct Ref {
     pub target: String,
     /// The manifest chosen for this host.
     pub manifest: String,
+    /// A pull brought the name: what it stands for is not for everybody. Of names of earlier versions nobody knows.
+    #[serde(default)]
+    pub pulled: bool,
 }
 
 /// One process at a time: `flock` on `<dir>/lock`, gone with the process.
@@ -84,12 +89,12 @@ fn clear_leftovers(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn read_dir(dir: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn read_dir(dir: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(dir).map_err(|e| ImageError::io("read", dir, e))?;
     entries.map(|entry| entry.map(|e| e.path()).map_err(|e| ImageError::io("read", dir, e))).collect()
 }
 
-fn remove_any(path: &Path) -> Result<()> {
+pub(super) fn remove_any(path: &Path) -> Result<()> {
     let is_dir = fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
     let removed = if is_dir { remove_all(path) } else { fs::remove_file(path) };
     match removed {
@@ -120,7 +125,9 @@ impl Temp {
     }
 
     pub(super) fn create(&self) -> Result<File> {
-        File::create_new(&self.0).map_err(|e| ImageError::io("create", &self.0, e))
+        // Nobody but the agent reads these, some of which are private.
+        let file = File::options().write(true).create_new(true).mode(0o600).open(&self.0);
+        file.map_err(|e| ImageError::io("create", &self.0, e))
     }
 
     pub(super) fn move_to(&self, path: &Path) -> Result<()> {
@@ -163,7 +170,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Inner {
     /// Makes what is missing, takes the lock, clears leftovers, reads the names.
     pub(super) fn open(dir: PathBuf, options: Options) -> Result<Inner> {
-        for part in ["blobs/sha256", "layers", "refs", "tmp"] {
+        for part in ["blobs/sha256", "layers", "pulled", "refs", "tmp"] {
             let path = dir.join(part);
             fs::create_dir_all(&path).map_err(|e| ImageError::io("mkdir", &path, e))?;
         }
@@ -179,6 +186,7 @@ impl Inner {
             pins: Mutex::default(),
             making: Mutex::default(),
             pulls: Pulls::default(),
+            key: Mutex::default(),
             temp: AtomicU64::new(0),
         })
     }
@@ -300,7 +308,7 @@ impl Inner {
     }
 
     /// Whole or not at all, also across a power loss.
-    fn write_file(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+    pub(super) fn write_file(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         let temp = self.temp("file");
         let mut file = temp.create()?;
         file.write_all(bytes).and_then(|()| file.sync_all()).map_err(|e| ImageError::io("write", path, e))?;
@@ -319,13 +327,21 @@ impl Inner {
         let _pin = self.pin([sha256(config), sha256(manifest)]);
         self.write_blob(config)?;
         let digest = self.write_blob(manifest)?;
-        self.commit(names, &digest, &digest, chain)?;
+        self.commit(names, &digest, &digest, chain, false)?;
         let image = self.image(&self.refs(), &digest)?;
         image.ok_or_else(|| ImageError::NotFound(format!("image {digest} was removed while it was stored")))
     }
 
-    /// Makes the layers' files durable, marks them done and publishes the names, in this order.
-    pub(super) fn commit(&self, names: &[String], target: &str, manifest: &str, chain: &[String]) -> Result<()> {
+    /// Makes the layers' files durable, marks them done and publishes the names, in this order. What was `pulled` once stays so
+    /// when the same is imported.
+    pub(super) fn commit(
+        &self,
+        names: &[String],
+        target: &str,
+        manifest: &str,
+        chain: &[String],
+        pulled: bool,
+    ) -> Result<()> {
         let new: Vec<PathBuf> =
             chain.iter().map(|c| self.layer_path(c).join("done")).filter(|done| !done.exists()).collect();
         if !new.is_empty() {
@@ -338,7 +354,8 @@ impl Inner {
         let mut refs = self.refs();
         self.note_use(manifest);
         for name in names {
-            let record = Ref { name: name.clone(), target: target.to_owned(), manifest: manifest.to_owned() };
+            let pulled = pulled || refs.get(name).is_some_and(|known| known.pulled && known.manifest == manifest);
+            let record = Ref { name: name.clone(), target: target.to_owned(), manifest: manifest.to_owned(), pulled };
             if refs.get(name) == Some(&record) {
                 continue;
             }
@@ -383,95 +400,6 @@ impl Inner {
         let (repo_digests, names) = names.partition(|n| n.contains('@'));
         let size = manifest.layers().iter().fold(manifest.config().size(), |sum, l| sum.saturating_add(l.size()));
         Ok(Some(Image { id, digest: manifest_digest.to_owned(), names, repo_digests, size, config, layers }))
-    }
-
-    /// Notes, in the time of its manifest's file, that an image is asked for now.
-    pub(super) fn note_use(&self, manifest: &str) {
-        let noted = File::open(self.blob_path(manifest)).and_then(|file| file.set_modified(SystemTime::now()));
-        if let Err(error) = noted {
-            tracing::debug!(manifest, %error, "the last use of an image is not noted");
-        }
-    }
-
-    /// When an image was last asked for; the beginning of time where that is not known.
-    pub(super) fn last_use(&self, manifest: &str) -> SystemTime {
-        let modified = fs::metadata(self.blob_path(manifest)).and_then(|meta| meta.modified());
-        modified.unwrap_or(SystemTime::UNIX_EPOCH)
-    }
-
-    /// The manifests of images that came from a registry and that no layer in `in_use` belongs to, least recently used first.
-    /// Those in use are noted as used now.
-    pub(super) fn unused(&self, in_use: &HashSet<PathBuf>) -> Result<Vec<String>> {
-        let refs = self.refs();
-        let manifests: HashSet<&String> = refs.values().map(|r| &r.manifest).collect();
-        let mut unused = Vec::new();
-        for manifest in manifests {
-            // A damaged image has nobody who could use it, but its names say where it came from.
-            let image = self.image(&refs, manifest).ok().flatten();
-            if image.as_ref().and_then(|image| image.layers.first()).is_some_and(|top| in_use.contains(top)) {
-                self.note_use(manifest);
-            } else if refs.values().any(|r| r.manifest == *manifest && r.name.contains('@')) {
-                unused.push(manifest.clone());
-            }
-        }
-        unused.sort_by_cached_key(|manifest| self.last_use(manifest));
-        Ok(unused)
-    }
-
-    /// Whether work in flight counts on a part of the image.
-    pub(super) fn is_pinned(&self, refs: &BTreeMap<String, Ref>, manifest: &str) -> bool {
-        let pins = lock(&self.pins);
-        let targets = refs.values().filter(|r| r.manifest == manifest).map(|r| &r.target);
-        if pins.contains_key(manifest) || targets.into_iter().any(|target| pins.contains_key(target)) {
-            return true;
-        }
-        let image = self.image(refs, manifest).ok().flatten();
-        image.is_some_and(|image| {
-            let top = chain_ids(image.config.rootfs().diff_ids()).pop();
-            pins.contains_key(&image.id) || top.is_some_and(|top| pins.contains_key(&top))
-        })
-    }
-
-    pub(super) fn collect(&self, refs: &BTreeMap<String, Ref>, in_use: &HashSet<PathBuf>) -> Result<Removed> {
-        let mut blobs: HashSet<String> = HashSet::new();
-        let mut layers: HashSet<String> = HashSet::new();
-        for record in refs.values() {
-            blobs.extend([record.target.clone(), record.manifest.clone()]);
-            // A damaged image keeps what is known of it; pulling it again mends it.
-            let Ok(Some(image)) = self.image(refs, &record.manifest) else { continue };
-            layers.extend(chain_ids(image.config.rootfs().diff_ids()));
-            blobs.insert(image.id);
-        }
-        // Held throughout, so that nobody can pin what is being deleted.
-        let pins = lock(&self.pins);
-        let mut removed = Removed::default();
-        for path in read_dir(&self.dir.join("blobs/sha256"))? {
-            let digest = digest::of_path(&path);
-            if !blobs.contains(&digest) && !pins.contains_key(&digest) {
-                remove_any(&path)?;
-                removed.deleted.push(digest);
-            }
-        }
-        let mut doomed = Vec::new();
-        for path in read_dir(&self.dir.join("layers"))? {
-            let chain_id = digest::of_path(&path);
-            if layers.contains(&chain_id) || pins.contains_key(&chain_id) {
-                continue;
-            }
-            if in_use.contains(&path.join("fs")) {
-                removed.in_use.push(path.join("fs"));
-                continue;
-            }
-            let temp = self.temp("removed");
-            fs::rename(&path, temp.path()).map_err(|e| ImageError::io("rename", &path, e))?;
-            doomed.push(temp);
-            removed.deleted.push(chain_id);
-        }
-        drop(pins);
-        for temp in doomed {
-            remove_any(temp.path())?;
-        }
-        Ok(removed)
     }
 }
 

@@ -5,17 +5,20 @@
 //! <dir>/blobs/sha256/<hex>          manifests, indexes and configs (layers only until they are unpacked)
 //! <dir>/layers/<chainID hex>/fs     a layer unpacked for overlayfs
 //! <dir>/layers/<chainID hex>/done   written after the layer has reached the disk: without it the layer is a leftover
-//! <dir>/refs/<sha256 of name>       one name (a tag or a digest) -> target and manifest digest
+//! <dir>/refs/<sha256 of name>       one name (a tag or a digest) -> target and manifest digest, and whether it was pulled
+//! <dir>/pulled/<image id hex>       whose credentials a registry has accepted for the image
 //! <dir>/tmp/                        everything in the making; emptied by `open`
 //! ```
 //!
-//! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] (what is there), [`config`], [`unpack`],
-//! [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (what an image may cost), [`archive`] (import, load),
-//! [`pull`] and [`registry`] (registries), [`guard`] (where they may lead us), [`auth`] (docker configs), [`user`] (`USER`).
+//! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] (what is there), [`collect`] (what goes),
+//! [`config`], [`unpack`], [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (what an image may cost),
+//! [`archive`] (import, load), [`pull`] and [`registry`] (registries), [`guard`] (where they may lead us), [`auth`] (docker
+//! configs), [`pulled`] (who may use what was pulled), [`user`] (`USER`).
 
 mod archive;
 mod attributes;
 pub mod auth;
+mod collect;
 mod config;
 mod digest;
 mod directories;
@@ -25,6 +28,7 @@ mod guard;
 mod limits;
 mod name;
 mod pull;
+mod pulled;
 mod registry;
 mod store;
 mod tarball;
@@ -36,6 +40,7 @@ pub use auth::{Auth, Keyring};
 pub use error::ImageError;
 pub use limits::Options;
 pub use name::ImageName;
+pub use pulled::{Access, Grant, MAX_SECRETS, Provenance, PullSecret, SecretRef};
 pub use store::{Image, ImageInfo, ImageStore, ImportOptions, Progress, PullEvent, Removed};
 pub use user::{UserIds, resolve_user};
 

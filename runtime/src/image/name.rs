@@ -24,6 +24,11 @@ impl ImageName {
         Ok(ImageName(parsed))
     }
 
+    /// Whether what a person wrote is an image id, `sha256:<hex>`, which is looked for among the images that are here.
+    pub fn is_id(name: &str) -> bool {
+        super::digest::is_digest(name)
+    }
+
     /// `docker.io`, `localhost:5000`, ...
     pub fn registry(&self) -> &str {
         self.0.registry()

@@ -47,7 +47,8 @@ impl Pulls {
 impl ImageStore {
     /// Fetches `name` from its registry, whether it is here already or not (then only the manifest travels), and gives
     /// the image. Callers who want the same name with the same credentials at once share one pull, whose events go to
-    /// the first of them; it ends when all of them have dropped it, and the next one goes on where it stopped.
+    /// the first of them; it ends when all of them have dropped it, and the next one goes on where it stopped. The image is
+    /// nobody's until it is [granted](ImageStore::grant) to whoever the credentials belong to.
     pub async fn pull(&self, name: &str, auth: &Auth, progress: Option<Progress>) -> Result<Image> {
         let name = ImageName::parse(name)?;
         if name.is_local_only() {
@@ -175,7 +176,7 @@ impl Job {
             for document in [&config, &resolved.manifest].into_iter().chain(&resolved.index) {
                 inner.write_blob(document)?;
             }
-            inner.commit(&names, &resolved.target, &digest, &chain)?;
+            inner.commit(&names, &resolved.target, &digest, &chain, true)?;
             let image = inner.image(&inner.refs(), &digest)?;
             image.ok_or_else(|| ImageError::NotFound(format!("image {digest} was removed while it was pulled")))
         })

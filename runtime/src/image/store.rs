@@ -107,16 +107,9 @@ impl ImageStore {
     /// The image that a name, a `name@digest`, or an image id (`sha256:<hex>`) stands for, if it is all there.
     pub fn resolve(&self, name: &str) -> Result<Option<Image>> {
         let refs = self.inner.refs();
-        let manifest = if digest::is_digest(name) {
-            refs.values().map(|r| r.manifest.clone()).find(|m| {
-                m == name || self.inner.manifest(m).is_ok_and(|manifest| manifest.config().digest().to_string() == name)
-            })
-        } else {
-            refs.get(&ImageName::parse(name)?.key()).map(|r| r.manifest.clone())
-        };
-        let Some(manifest) = manifest else { return Ok(None) };
-        self.inner.note_use(&manifest);
-        self.inner.image(&refs, &manifest)
+        let Some(found) = self.inner.look_up(&refs, name)? else { return Ok(None) };
+        self.inner.note_use(&found.manifest);
+        self.inner.image(&refs, &found.manifest)
     }
 
     /// Every image, sorted by name; images without a tag come with their digests alone.
@@ -308,7 +301,7 @@ mod tests {
                 store.import(&tar[..], &format!("registry.example/{name}:1"), &ImportOptions::default()).unwrap();
             if name != "d" {
                 let by_digest = format!("registry.example/{name}@{}", image.digest);
-                store.inner.commit(&[by_digest], &image.digest, &image.digest, &[]).unwrap();
+                store.inner.commit(&[by_digest], &image.digest, &image.digest, &[], true).unwrap();
             }
             image
         });
@@ -360,7 +353,7 @@ mod tests {
         let manifest = serde_json::json!({ "schemaVersion": 2, "layers": [],
             "config": { "mediaType": "application/vnd.oci.image.config.v1+json", "digest": config, "size": 1 } });
         let manifest = store.inner.write_blob(&serde_json::to_vec(&manifest).unwrap()).unwrap();
-        store.inner.commit(&["registry.example/large:1".to_owned()], &manifest, &manifest, &[]).unwrap();
+        store.inner.commit(&["registry.example/large:1".to_owned()], &manifest, &manifest, &[], false).unwrap();
         assert_eq!(store.list().unwrap().len(), images.len());
         let error = store.resolve("registry.example/large:1").unwrap_err().to_string();
         assert!(error.starts_with(&format!("image config {config}: config.Env has 2")), "{error}");

@@ -1,4 +1,4 @@
-//! Images for containers: pull policy, credentials, and upstream's words when something is wrong.
+//! Images for containers: pull policy, who may use what is here, credentials, and upstream's words when something is wrong.
 
 use std::{
     collections::HashSet,
@@ -8,7 +8,9 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
-use podwright_runtime::image::{Auth, Image, ImageError, ImageName, Keyring};
+use podwright_runtime::image::{
+    Auth, Grant, Image, ImageError, ImageName, ImageStore, Keyring, Provenance, PullSecret, SecretRef,
+};
 
 use super::{Machine, storage};
 use crate::node::{
@@ -16,12 +18,15 @@ use crate::node::{
     labels,
     spec::{Part, PodExt},
     storage::{Thresholds, pressure},
+    verification::{self, Step, Verdict},
 };
 
 /// An image that was asked for less than this ago is about to be used: kubelet's `imageMinimumGCAge`.
 const MIN_AGE: Duration = Duration::from_secs(120);
 
-/// Makes sure that the container's image is present, as its pull policy says.
+/// Makes sure that the container's image is present and that the Pod may use it, as its pull policy says.
+///
+/// 1. find the image, 2. see whether the Pod may use it, 3. decide, 4. ask the registry, 5. note whom it has let in.
 pub async fn pull(
     machine: &Machine,
     pod: &Arc<Pod>,
@@ -34,33 +39,45 @@ pub async fn pull(
     let parsed = ImageName::parse(&name).map_err(invalid)?;
     let policy = part.container.image_pull_policy.as_deref().unwrap_or(default_policy(&parsed));
     let pull_error = |e: &ImageError| Trouble::new("ErrImagePull", e);
-    let store = machine.images.clone();
     let wanted = name.clone();
-    let present = tokio::task::spawn_blocking(move || store.resolve(&wanted))
-        .await
-        .map_err(|e| Trouble::new("ErrImagePull", e))?
-        .map_err(|e| pull_error(&e))?;
-    match (policy, present) {
-        // A name that no registry has is never asked for.
-        ("IfNotPresent" | "Never", Some(image)) => return Ok(ready(&image)),
-        (_, Some(image)) if parsed.is_local_only() => return Ok(ready(&image)),
-        ("Never", None) => {
+    let found = in_store(machine, move |store| store.find(&wanted)).await.map_err(|e| pull_error(&e))?;
+    let usable = match &found {
+        Some((image, provenance)) if policy != "Always" || parsed.is_local_only() => {
+            Some(may_use(machine, pod, &parsed, &name, image, provenance).await)
+        }
+        _ => None,
+    };
+    match (verification::step(policy, usable, parsed.is_local_only()), found) {
+        (Step::Use, Some((image, _))) => return Ok(ready(&image)),
+        (Step::NotPresent, _) => {
             let why = format!("Container image \"{name}\" is not present with pull policy of Never");
             return Err(Trouble::new("ErrImageNeverPull", why));
         }
-        _ => {}
+        (Step::Use | Step::Pull, _) => {}
     }
     news(PullNews::Pulling);
     let started = Instant::now();
     let attempt = machine.leftovers.attempt();
-    let image = fetch(machine, pod, &parsed, &name).await.map_err(|e| pull_error(&e))?;
+    let (image, grant) = fetch(machine, pod, &parsed, &name).await.map_err(|e| pull_error(&e))?;
     attempt.succeeded();
+    note(machine, &image, &name, grant).await;
     let took = started.elapsed();
     Ok(Pulled { pulled: Some((took, took)), ..ready(&image) })
 }
 
 fn ready(image: &Image) -> Pulled {
     Pulled { id: image.reference().to_owned(), pulled: None, size: image.size }
+}
+
+/// The image that a container's pull ended with. By then its name may stand for another one, of which nobody has said that the
+/// Pod may use it.
+pub fn of(store: &ImageStore, name: &str, id: &str) -> Result<Image, Trouble> {
+    let named = store.resolve(name).map_err(|e| Trouble::new("CreateContainerError", e))?;
+    let image = match named.filter(|image| image.reference() == id) {
+        Some(image) => Some(image),
+        None => store.resolve(id).map_err(|e| Trouble::new("CreateContainerError", e))?,
+    };
+    image.ok_or_else(|| Trouble::new("CreateContainerError", format!("image \"{name}\" is gone")))
 }
 
 /// `:latest` is always asked for again.
@@ -72,23 +89,87 @@ fn default_policy(name: &ImageName) -> &'static str {
     }
 }
 
-/// Tries all credentials that fit, then none.
-async fn fetch(machine: &Machine, pod: &Pod, parsed: &ImageName, name: &str) -> Result<Image, ImageError> {
-    let keyring = keyring(machine, pod).await;
-    let mut tries = keyring.lookup(&parsed.family());
-    tries.push(Auth::Anonymous);
+async fn in_store<T: Send + 'static>(
+    machine: &Machine,
+    work: impl FnOnce(ImageStore) -> Result<T, ImageError> + Send + 'static,
+) -> Result<T, ImageError> {
+    let store = machine.images.clone();
+    let joined = tokio::task::spawn_blocking(move || work(store)).await;
+    joined.map_err(|e| ImageError::Local(format!("image worker: {e}")))?
+}
+
+/// Whether the Pod may use an image that is here. Its Secrets are read only where the record has any.
+async fn may_use(
+    machine: &Machine,
+    pod: &Pod,
+    parsed: &ImageName,
+    name: &str,
+    image: &Image,
+    provenance: &Provenance,
+) -> bool {
+    let family = (!ImageName::is_id(name)).then(|| parsed.family());
+    let judge = |presented: &[PullSecret]| {
+        verification::verdict(&machine.verification, family.as_deref(), provenance, presented)
+    };
+    let verdict = match judge(&[]) {
+        Verdict::Unverified if matches!(provenance, Provenance::Pulled(access) if !access.secrets.is_empty()) => {
+            let credentials = keyring(machine, pod).await.lookup(&parsed.family());
+            let presented = in_store(machine, move |store| {
+                Ok(credentials.into_iter().map(|(auth, secret)| presented(&store, &auth, secret)).collect::<Vec<_>>())
+            });
+            judge(&presented.await.unwrap_or_default())
+        }
+        verdict => verdict,
+    };
+    match verdict {
+        Verdict::Usable => true,
+        Verdict::UsableNoting(secret) => {
+            note(machine, image, name, Grant::Secret(secret)).await;
+            true
+        }
+        Verdict::Unverified => false,
+    }
+}
+
+/// A credential as records know it. Without a hash it is known by its Secret alone.
+fn presented(store: &ImageStore, auth: &Auth, secret: SecretRef) -> PullSecret {
+    let credential_hash = store.hash_of(auth).unwrap_or_else(|error| {
+        tracing::warn!(%error, "a credential is known by its Secret alone");
+        String::new()
+    });
+    PullSecret { secret, credential_hash }
+}
+
+/// Notes whom a registry has let in. Where that cannot be kept the next Pod asks the registry again.
+async fn note(machine: &Machine, image: &Image, name: &str, grant: Grant) {
+    let (image, wanted) = (image.clone(), name.to_owned());
+    if let Err(error) = in_store(machine, move |store| store.grant(&image, &wanted, &grant)).await {
+        tracing::warn!(image = name, %error, "who has pulled an image is not noted: its registry will be asked again");
+    }
+}
+
+/// Tries all credentials that fit, then none; and whom the registry has let in.
+async fn fetch(machine: &Machine, pod: &Pod, parsed: &ImageName, name: &str) -> Result<(Image, Grant), ImageError> {
     let mut first = None;
-    for auth in tries {
+    for (auth, secret) in keyring(machine, pod).await.lookup(&parsed.family()) {
         match machine.images.pull(name, &auth, None).await {
-            Ok(image) => return Ok(image),
+            Ok(image) => {
+                let accepted = in_store(machine, move |store| Ok(presented(&store, &auth, secret))).await?;
+                return Ok((image, Grant::Secret(accepted)));
+            }
             Err(e @ ImageError::Unauthorized(_)) => first = first.or(Some(e)),
             Err(e) => return Err(e),
         }
     }
-    Err(first.unwrap_or_else(|| ImageError::Unauthorized(format!("{name}: unauthorized"))))
+    match machine.images.pull(name, &Auth::Anonymous, None).await {
+        Ok(image) => Ok((image, Grant::Anyone)),
+        Err(e @ ImageError::Unauthorized(_)) => Err(first.unwrap_or(e)),
+        Err(e) => Err(e),
+    }
 }
 
-/// The credentials of the Pod's imagePullSecrets. What is missing or damaged is said once and left out, as upstream.
+/// The credentials of the Pod's imagePullSecrets, those of its ServiceAccount among them by admission. What is missing or damaged
+/// is said once and left out, as upstream.
 async fn keyring(machine: &Machine, pod: &Pod) -> Keyring {
     let mut keyring = Keyring::default();
     let names = pod.spec().image_pull_secrets.iter().flatten().map(|r| r.name.clone()).collect();
@@ -106,12 +187,15 @@ async fn keyring(machine: &Machine, pod: &Pod) -> Keyring {
 }
 
 fn add(keyring: &mut Keyring, secret: &Secret) -> Result<(), String> {
+    let own = |text: &Option<String>| text.clone().unwrap_or_default();
+    let meta = &secret.metadata;
+    let known = SecretRef { uid: own(&meta.uid), namespace: own(&meta.namespace), name: own(&meta.name) };
     let data = |key: &str| secret.data.as_ref().and_then(|d| d.get(key)).map(|b| b.0.as_slice());
     if let Some(json) = data(".dockerconfigjson") {
-        return keyring.add_docker_config_json(json).map_err(|e| e.to_string());
+        return keyring.add_docker_config_json(json, &known).map_err(|e| e.to_string());
     }
     match data(".dockercfg") {
-        Some(json) => keyring.add_dockercfg(json).map_err(|e| e.to_string()),
+        Some(json) => keyring.add_dockercfg(json, &known).map_err(|e| e.to_string()),
         None => Err("it holds no docker config".to_owned()),
     }
 }

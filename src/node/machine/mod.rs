@@ -54,6 +54,7 @@ use super::{
     },
     usage::meter::Sample,
     users::Users,
+    verification::VerificationPolicy,
     volumes::Volumes,
 };
 use crate::api::Env;
@@ -81,6 +82,8 @@ pub struct Places {
 pub struct Machine {
     pub runtime: Runtime,
     pub images: ImageStore,
+    /// Which of them are for every Pod.
+    pub verification: VerificationPolicy,
     pub network: Network,
     pub objects: Arc<Objects>,
     pub volumes: Arc<Volumes>,
@@ -182,8 +185,7 @@ impl Machine {
         admission::mounts::check(pod).map_err(|failure| config_error(failure.message))?;
         self.check_users(pod, order.sandbox).await.map_err(config_error)?;
         let name = part.container.image.clone().unwrap_or_default();
-        let image = self.images.resolve(&name).map_err(|e| Trouble::new("CreateContainerError", e))?;
-        let image = image.ok_or_else(|| Trouble::new("CreateContainerError", format!("image \"{name}\" is gone")))?;
+        let image = images::of(&self.images, &name, &order.image_id)?;
         let (maps, secrets) = env_references(&part.container);
         let mut sources = self.objects.sources(pod, &maps, &secrets).await.map_err(config_error)?;
         sources.services = self.objects.services_for(pod);

@@ -4,7 +4,7 @@ use std::{io, sync::Arc};
 
 use bytes::{Buf, Bytes};
 use futures::{SinkExt, StreamExt};
-use podwright_runtime::image::{Auth, Image, ImageError, ImportOptions, Progress, PullEvent};
+use podwright_runtime::image::{Auth, Grant, Image, ImageError, ImportOptions, Progress, PullEvent};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -49,6 +49,9 @@ pub async fn serve(machine: &Machine, frames: &mut Frames, options: ImageOptions
                 let progress = lines.clone();
                 let progress: Progress = Arc::new(move |event| tell(&progress, &progress_line(event)));
                 let image = store.pull(&name, &auth, Some(progress)).await.map_err(refused)?;
+                // What the node's operator fetches by hand is for all of its Pods, as what he imports.
+                let granted = image.clone();
+                blocking(move || store.grant(&granted, &name, &Grant::Anyone)).await?;
                 tell(&lines, &described(&image));
             }
             ImageOptions::List => {

@@ -17,7 +17,7 @@ impl Worker {
     pub(super) fn pull(&mut self, container: String) {
         let (shared, pod, me) = (self.shared.clone(), self.pod.clone(), self.me.clone());
         self.seen.container_mut(&container).busy = Busy::Pulling;
-        let name = container.clone();
+        let (name, image) = (container.clone(), self.image_of(&container));
         let pull = self.spawn(async move {
             let news = |_| {
                 me.send(News::Done(Done::Pulling { container: name.clone() })).ok();
@@ -26,7 +26,7 @@ impl Worker {
                 Some(part) => shared.executor.pull(&pod, &part, &news).await,
                 None => Err(Trouble::new("ErrImagePull", "the container has left the manifest")),
             };
-            Done::Pulled { container: name.clone(), result }
+            Done::Pulled { container: name.clone(), image, result }
         });
         self.pulls.insert(container, pull);
     }

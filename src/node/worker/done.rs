@@ -46,7 +46,7 @@ impl Worker {
                 let image = self.image_of(&container);
                 self.normal(Some(&container), "Pulling", format!("Pulling image \"{image}\""));
             }
-            Done::Pulled { container, result } => self.pulled(&container, result, now),
+            Done::Pulled { container, image, result } => self.pulled(&container, image, result, now),
             Done::Started { container, restart, resources, result } => {
                 self.started(&container, restart, result, now);
                 self.started_with(&container, restart, resources);
@@ -107,25 +107,28 @@ impl Worker {
         }
     }
 
-    fn image_of(&self, container: &str) -> String {
+    pub(super) fn image_of(&self, container: &str) -> String {
         self.pod.part(container).and_then(|p| p.container.image.clone()).unwrap_or_default()
     }
 
-    fn pulled(&mut self, container: &str, result: Result<Pulled, Trouble>, now: Timestamp) {
+    fn pulled(&mut self, container: &str, name: String, result: Result<Pulled, Trouble>, now: Timestamp) {
         self.pulls.remove(container);
-        let name = self.image_of(container);
         let seen = self.seen.container_mut(container);
         seen.busy = Busy::Idle;
         match result {
             Ok(pulled) => {
-                if seen.waiting.as_ref().is_some_and(|w| w.reason != "CrashLoopBackOff") {
+                // What a start failed with stays true until one succeeds.
+                let of_starts = ["CrashLoopBackOff", "CreateContainerError"];
+                if seen.waiting.as_ref().is_some_and(|w| !of_starts.contains(&w.reason.as_str())) {
                     seen.waiting = None;
                 }
                 seen.retry_at = None;
                 seen.image = Image::Ready { name: name.clone(), id: pulled.id };
                 self.pull_backoff.remove(&name);
                 let message = match pulled.pulled {
-                    None => format!("Container image \"{name}\" already present on machine"),
+                    None => {
+                        format!("Container image \"{name}\" already present on machine and can be accessed by the pod")
+                    }
                     Some((took, waited)) => format!(
                         "Successfully pulled image \"{name}\" in {} ({} including waiting). Image size: {} bytes.",
                         millis(took),

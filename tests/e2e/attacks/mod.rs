@@ -12,6 +12,7 @@ mod network;
 mod nodes;
 mod operators;
 mod policies;
+mod private_images;
 mod volumes;
 mod watch;
 mod world;

@@ -372,7 +372,7 @@ fn lay_over(under: &mut Value, over: Value) {
     }
 }
 
-fn architecture() -> &'static str {
+pub fn architecture() -> &'static str {
     if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }
 }
 

@@ -18,6 +18,7 @@ mod translate;
 mod trouble;
 mod usage;
 mod users;
+mod verification;
 mod volumes;
 
 use jiff::Timestamp;

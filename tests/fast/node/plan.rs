@@ -93,6 +93,22 @@ fn restart_rules_outweigh_the_policy() {
     assert_eq!(short(&plan(&pod(spec), &seen(&[("a", ended(1))]), at(6))), ["Finish"]);
 }
 
+/// That the Pod may use one image does not say that it may use another.
+#[test]
+fn an_image_that_was_changed_before_the_start_is_looked_for_anew() {
+    let changed = pod(json!({ "containers": [{ "name": "a", "image": "i:2" }] }));
+    let mut seen = seen(&[("a", fetched())]);
+    assert_eq!(short(&plan(&changed, &seen, at(1))), ["pull a"]);
+    // So is one that may have gone since; the wait before the next try stays.
+    let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));
+    for (reason, then) in [("CreateContainerError", "pull a"), ("CreateContainerConfigError", "start a")] {
+        *seen.container_mut("a") = fetched();
+        start::failed(&mut seen, "a", 0, &Trouble::new(reason, "x"), at(1));
+        assert_eq!(short(&plan(&pod, &seen, at(2))), Vec::<String>::new(), "{reason}");
+        assert_eq!(short(&plan(&pod, &seen, at(20))), [then], "{reason}");
+    }
+}
+
 #[test]
 fn a_crash_loop_waits_and_says_so_once() {
     let pod = pod(json!({ "containers": [{ "name": "a", "image": "i:1" }] }));

@@ -10,7 +10,7 @@ use podwright::server::audit::Policy;
 use podwright::server::encryption::Rules;
 use podwright::server::{FixedTokens, PodSecurity};
 use podwright_runtime::cgroup;
-use podwright_runtime::image::{ImageStore, ImportOptions, Keyring};
+use podwright_runtime::image::{ImageStore, ImportOptions, Keyring, SecretRef};
 
 use super::{Target, parts};
 
@@ -116,9 +116,9 @@ fn docker_config(text: &str) {
     for legacy in [false, true] {
         let mut keyring = Keyring::default();
         let added = if legacy {
-            keyring.add_dockercfg(text.as_bytes())
+            keyring.add_dockercfg(text.as_bytes(), &SecretRef::default())
         } else {
-            keyring.add_docker_config_json(text.as_bytes())
+            keyring.add_docker_config_json(text.as_bytes(), &SecretRef::default())
         };
         if added.is_ok() {
             for family in ["docker.io/library/a", "a.example.com:5000/a/b", "r.io/x"] {

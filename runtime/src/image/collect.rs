@@ -1,0 +1,102 @@
+//! What nobody uses any more: when an image was last asked for, who counts on it, and the collector.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use super::digest::{self, chain_ids};
+use super::disk::{Inner, Ref, lock, read_dir, remove_any};
+use super::{ImageError, Removed, Result};
+
+impl Inner {
+    /// Notes, in the time of its manifest's file, that an image is asked for now.
+    pub(super) fn note_use(&self, manifest: &str) {
+        let noted = File::open(self.blob_path(manifest)).and_then(|file| file.set_modified(SystemTime::now()));
+        if let Err(error) = noted {
+            tracing::debug!(manifest, %error, "the last use of an image is not noted");
+        }
+    }
+
+    /// When an image was last asked for; the beginning of time where that is not known.
+    pub(super) fn last_use(&self, manifest: &str) -> SystemTime {
+        let modified = fs::metadata(self.blob_path(manifest)).and_then(|meta| meta.modified());
+        modified.unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+
+    /// The manifests of images that came from a registry and that no layer in `in_use` belongs to, least recently used first.
+    /// Those in use are noted as used now.
+    pub(super) fn unused(&self, in_use: &HashSet<PathBuf>) -> Result<Vec<String>> {
+        let refs = self.refs();
+        let manifests: HashSet<&String> = refs.values().map(|r| &r.manifest).collect();
+        let mut unused = Vec::new();
+        for manifest in manifests {
+            // A damaged image has nobody who could use it, but its names say where it came from.
+            let image = self.image(&refs, manifest).ok().flatten();
+            if image.as_ref().and_then(|image| image.layers.first()).is_some_and(|top| in_use.contains(top)) {
+                self.note_use(manifest);
+            } else if refs.values().any(|r| r.manifest == *manifest && r.name.contains('@')) {
+                unused.push(manifest.clone());
+            }
+        }
+        unused.sort_by_cached_key(|manifest| self.last_use(manifest));
+        Ok(unused)
+    }
+
+    /// Whether work in flight counts on a part of the image.
+    pub(super) fn is_pinned(&self, refs: &BTreeMap<String, Ref>, manifest: &str) -> bool {
+        let pins = lock(&self.pins);
+        let targets = refs.values().filter(|r| r.manifest == manifest).map(|r| &r.target);
+        if pins.contains_key(manifest) || targets.into_iter().any(|target| pins.contains_key(target)) {
+            return true;
+        }
+        let image = self.image(refs, manifest).ok().flatten();
+        image.is_some_and(|image| {
+            let top = chain_ids(image.config.rootfs().diff_ids()).pop();
+            pins.contains_key(&image.id) || top.is_some_and(|top| pins.contains_key(&top))
+        })
+    }
+
+    pub(super) fn collect(&self, refs: &BTreeMap<String, Ref>, in_use: &HashSet<PathBuf>) -> Result<Removed> {
+        let mut blobs: HashSet<String> = HashSet::new();
+        let mut layers: HashSet<String> = HashSet::new();
+        for record in refs.values() {
+            blobs.extend([record.target.clone(), record.manifest.clone()]);
+            // A damaged image keeps what is known of it; pulling it again mends it.
+            let Ok(Some(image)) = self.image(refs, &record.manifest) else { continue };
+            layers.extend(chain_ids(image.config.rootfs().diff_ids()));
+            blobs.insert(image.id);
+        }
+        // Held throughout, so that nobody can pin what is being deleted.
+        let pins = lock(&self.pins);
+        let mut removed = Removed::default();
+        for path in read_dir(&self.dir.join("blobs/sha256"))? {
+            let digest = digest::of_path(&path);
+            if !blobs.contains(&digest) && !pins.contains_key(&digest) {
+                remove_any(&path)?;
+                removed.deleted.push(digest);
+            }
+        }
+        self.collect_records(|image| blobs.contains(image) || pins.contains_key(image))?;
+        let mut doomed = Vec::new();
+        for path in read_dir(&self.dir.join("layers"))? {
+            let chain_id = digest::of_path(&path);
+            if layers.contains(&chain_id) || pins.contains_key(&chain_id) {
+                continue;
+            }
+            if in_use.contains(&path.join("fs")) {
+                removed.in_use.push(path.join("fs"));
+                continue;
+            }
+            let temp = self.temp("removed");
+            fs::rename(&path, temp.path()).map_err(|e| ImageError::io("rename", &path, e))?;
+            doomed.push(temp);
+            removed.deleted.push(chain_id);
+        }
+        drop(pins);
+        for temp in doomed {
+            remove_any(temp.path())?;
+        }
+        Ok(removed)
+    }
+}

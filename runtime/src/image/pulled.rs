@@ -1,0 +1,256 @@
+//! By whose credentials an image was pulled: who may use it without asking its registry.
+//!
+//! A name is *preloaded* until a pull brings it: the file of the name itself says so, in the write that publishes the name, so no
+//! crash makes a pulled image look preloaded. Beside it there is a record per image content: which credentials a registry has
+//! accepted for it, by name without tag and digest. A record that is missing, damaged or another image's grants nothing: then
+//! the registry decides anew. Upstream: KEP-2535, `pkg/kubelet/images/pullmanager` (its ImagePullIntent is our name's file, its
+//! ImagePulledRecord our record).
+//!
+//! ```text
+//! <dir>/pulled/<hex of the image id>   {"image":"sha256:..","names":{"registry.example/app":{"secrets":[..]}}}
+//! <dir>/pulled/key                     32 bytes that key the hashes of credentials
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::digest::{self, hex_of, sha256};
+use super::disk::{Inner, Ref, lock, read_dir, remove_any};
+use super::{Auth, Image, ImageError, ImageName, ImageStore, Result};
+
+/// Secrets that a record names, per name of the image. Who is not among them is let in by the hash of his credential, or asks the
+/// registry: upstream's `writeRecordWhileMatchingLimit`.
+pub const MAX_SECRETS: usize = 100;
+const KEY_BYTES: usize = 32;
+
+/// The Secret that a credential was found in.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SecretRef {
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+}
+
+/// A credential that a registry has accepted, or that somebody presents for the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PullSecret {
+    #[serde(flatten)]
+    pub secret: SecretRef,
+    /// [`ImageStore::hash_of`] the credential; never the credential.
+    pub credential_hash: String,
+}
+
+/// Who may use an image by one of its names. The default is nobody.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Access {
+    /// It was pulled anonymously, or by the node's operator.
+    pub anyone: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<PullSecret>,
+}
+
+/// What lets somebody in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Grant {
+    Anyone,
+    Secret(PullSecret),
+}
+
+/// How an image came to be here by the name that it was asked for by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Provenance {
+    /// Imported or loaded, never pulled; or pulled by a version that kept no records.
+    Preloaded,
+    Pulled(Access),
+}
+
+impl Access {
+    /// Adds a grant; whether that changes anything. Of too many Secrets the oldest goes.
+    pub fn add(&mut self, grant: &Grant) -> bool {
+        let new = match grant {
+            _ if self.anyone => return false,
+            Grant::Anyone => {
+                *self = Access { anyone: true, secrets: Vec::new() };
+                return true;
+            }
+            Grant::Secret(new) => new,
+        };
+        match self.secrets.iter_mut().find(|known| known.secret == new.secret) {
+            Some(known) if known == new => return false,
+            Some(known) => *known = new.clone(),
+            None => self.secrets.push(new.clone()),
+        }
+        if self.secrets.len() > MAX_SECRETS {
+            self.secrets.remove(0);
+        }
+        true
+    }
+}
+
+/// Whose credentials were accepted for one image content.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    /// The image id, which names the file, too.
+    image: String,
+    /// `registry/repository` -> who may use it by this name.
+    names: BTreeMap<String, Access>,
+}
+
+impl ImageStore {
+    /// The image that a name, a `name@digest` or an image id stands for, as [`ImageStore::resolve`], and how it came to be here.
+    /// By its id a pulled image is nobody's: an id says nothing of the registry that would have to be asked.
+    pub fn find(&self, name: &str) -> Result<Option<(Image, Provenance)>> {
+        let refs = self.inner.refs();
+        let Some(found) = self.inner.look_up(&refs, name)? else { return Ok(None) };
+        self.inner.note_use(&found.manifest);
+        let Some(image) = self.inner.image(&refs, &found.manifest)? else { return Ok(None) };
+        let provenance = match (found.pulled, found.family) {
+            (false, _) => Provenance::Preloaded,
+            (true, None) => Provenance::Pulled(Access::default()),
+            (true, Some(family)) => {
+                let names = self.inner.read_record(&image.id).names;
+                Provenance::Pulled(names.get(&family).cloned().unwrap_or_default())
+            }
+        };
+        Ok(Some((image, provenance)))
+    }
+
+    /// Notes durably that whoever `grant` means may use the image by `name` (whatever tag or digest). Nothing is noted of an
+    /// image that has been removed meanwhile.
+    pub fn grant(&self, image: &Image, name: &str, grant: &Grant) -> Result<()> {
+        let family = ImageName::parse(name)?.family();
+        // Held to the end: the collector removes records under it, and two grants make one record.
+        let refs = self.inner.refs();
+        if !refs.values().any(|known| known.manifest == image.digest) {
+            return Ok(());
+        }
+        let mut record = self.inner.read_record(&image.id);
+        if !record.names.entry(family).or_default().add(grant) {
+            return Ok(());
+        }
+        let json = serde_json::to_vec(&record).map_err(|e| ImageError::Local(format!("encode record: {e}")))?;
+        self.inner.write_file(&self.inner.record_path(&image.id), &json)
+    }
+
+    /// A keyed hash of a credential, by which a record knows it again. The key is this store's own, so the hash tells nothing to
+    /// whoever gets hold of a record alone.
+    pub fn hash_of(&self, auth: &Auth) -> Result<String> {
+        let parts: &[&str] = match auth {
+            Auth::Anonymous => &["anonymous"],
+            Auth::Basic { username, password } => &["basic", username, password],
+            Auth::IdentityToken(token) => &["identity", token],
+            Auth::RegistryToken(token) => &["registry", token],
+        };
+        let json = serde_json::to_vec(parts).map_err(|e| ImageError::Local(format!("encode credential: {e}")))?;
+        // Both parts are of a fixed length, so nothing can be appended or shifted between them.
+        Ok(sha256(&[&self.inner.key()?[..], sha256(&json).as_bytes()].concat()))
+    }
+}
+
+/// What a name was found to be.
+pub(super) struct Located {
+    pub manifest: String,
+    pub pulled: bool,
+    /// `registry/repository`; none for an image id.
+    pub family: Option<String>,
+}
+
+impl Inner {
+    pub(super) fn look_up(&self, refs: &BTreeMap<String, Ref>, name: &str) -> Result<Option<Located>> {
+        if !ImageName::is_id(name) {
+            let parsed = ImageName::parse(name)?;
+            let known = refs.get(&parsed.key());
+            return Ok(known.map(|known| Located {
+                manifest: known.manifest.clone(),
+                pulled: known.pulled,
+                family: Some(parsed.family()),
+            }));
+        }
+        let is_it = |manifest: &str| {
+            manifest == name || self.manifest(manifest).is_ok_and(|m| m.config().digest().to_string() == name)
+        };
+        let mut looked: HashMap<&str, bool> = HashMap::new();
+        let named =
+            refs.values().filter(|known| *looked.entry(&known.manifest).or_insert_with(|| is_it(&known.manifest)));
+        // One preloaded name is enough: what it gives to all is the same content.
+        let best = named.min_by_key(|known| known.pulled);
+        Ok(best.map(|known| Located { manifest: known.manifest.clone(), pulled: known.pulled, family: None }))
+    }
+
+    fn records(&self) -> PathBuf {
+        self.dir.join("pulled")
+    }
+
+    fn record_path(&self, image: &str) -> PathBuf {
+        self.records().join(hex_of(image))
+    }
+
+    /// The record of an image; an empty one where there is none that can be relied on.
+    fn read_record(&self, image: &str) -> Record {
+        let path = self.record_path(image);
+        let none = || Record { image: image.to_owned(), names: BTreeMap::new() };
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return none(),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "an unreadable record of pulls grants nothing");
+                return none();
+            }
+        };
+        match serde_json::from_slice::<Record>(&bytes) {
+            Ok(record) if record.image == image => record,
+            Ok(record) => {
+                tracing::warn!(path = %path.display(), of = record.image, "the record of another image grants nothing");
+                none()
+            }
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "a damaged record of pulls grants nothing");
+                none()
+            }
+        }
+    }
+
+    /// Deletes the records of images that are not among `blobs` and that nobody counts on.
+    pub(super) fn collect_records(&self, keep: impl Fn(&str) -> bool) -> Result<()> {
+        for path in read_dir(&self.records())? {
+            let image = digest::of_path(&path);
+            if digest::is_digest(&image) && !keep(&image) {
+                remove_any(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The key of this store's hashes, made when it is first needed. Where it was lost the hashes of records match no more, and
+    /// Secrets are known by their uids alone.
+    fn key(&self) -> Result<[u8; KEY_BYTES]> {
+        let mut known = lock(&self.key);
+        if let Some(key) = *known {
+            return Ok(key);
+        }
+        let path = self.records().join("key");
+        let stored = fs::read(&path).ok().and_then(|bytes| <[u8; KEY_BYTES]>::try_from(bytes).ok());
+        let key = match stored {
+            Some(key) => key,
+            None => {
+                let (mut key, source) = ([0; KEY_BYTES], "/dev/urandom");
+                let read = File::open(source).and_then(|mut random| random.read_exact(&mut key));
+                read.map_err(|e| ImageError::io("read", source.as_ref(), e))?;
+                self.write_file(&path, &key)?;
+                key
+            }
+        };
+        *known = Some(key);
+        Ok(key)
+    }
+}
+
+#[cfg(test)]
+#[path = "pulled_tests.rs"]
+mod tests;
