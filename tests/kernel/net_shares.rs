@@ -96,14 +96,18 @@ fn a_pod_opens_connections_no_faster_than_its_pace() {
     let (hasty, other, target, server) = (node.pod("hasty"), node.pod("other"), sink(&node, "target"), node.server("server"));
     for (to, ip) in [(target.ip(), 4), (target.ips[1], 6)] {
         let (before, started) = (tracked(&node), Instant::now());
-        let sent = flows(hasty.netns.as_fd(), to, 60_000);
+        let sent: usize = std::thread::scope(|scope| {
+            let senders = [(); 2].map(|()| scope.spawn(|| flows(hasty.netns.as_fd(), to, 60_000)));
+            senders.into_iter().map(|sender| sender.join().unwrap()).sum()
+        });
         let (opened, seconds) = (tracked(&node) - before, started.elapsed().as_secs_f64());
-        // 16384 at once, and as many a second; and a slow machine sends no faster itself.
+        println!("IPv{ip}: {opened} of {sent} in {seconds:.1} s");
+        // 16384 at once, and as many a second.
         let allowed = 16_384.0 * (1.0 + seconds) + 500.0;
         assert!((opened as f64) < allowed, "IPv{ip}: {opened} of {sent} in {seconds:.1} s");
         assert!(opened >= 16_000, "IPv{ip}: {opened} of {sent} in {seconds:.1} s");
-        println!("IPv{ip}: {opened} of {sent} in {seconds:.1} s");
-        assert!(seconds > 3.0 || opened < sent, "nothing was held back: {opened} of {sent} in {seconds:.1} s");
+        let slow = (sent as f64) < allowed;
+        assert!(slow || opened < sent, "nothing was held back: {opened} of {sent} in {seconds:.1} s");
     }
     assert_eq!(ask(other.netns.as_fd(), server.endpoint()).unwrap().0, "server");
 }
@@ -115,7 +119,9 @@ fn a_long_stream_of_datagrams_is_one_flow() {
     let (pod, target) = (node.pod("logs"), sink(&node, "target"));
     let socket = netlink::in_netns(pod.netns.as_fd(), || UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
     let to = SocketAddr::new(target.ip(), 20_000);
-    (0..40_000).for_each(|_| drop(socket.send_to(b"x", to).unwrap()));
+    for _ in 0..40_000 {
+        socket.send_to(b"x", to).unwrap();
+    }
     let received = run_in(target.netns.as_fd(), "ip", &["-s", "-j", "link", "show", "eth0"]);
     let packets = received.split("\"packets\":").nth(1).and_then(|rest| rest.split(',').next()).unwrap().parse::<usize>().unwrap();
     assert!(packets >= 40_000, "{packets}");
