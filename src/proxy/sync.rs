@@ -89,7 +89,8 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    /// Starts to keep `network` and the DNS server in step with the API, and the Pods to their shares of tracked connections. Must be called inside a tokio runtime.
+    /// Starts to keep `network` and the DNS server in step with the API, and Pods to their shares of
+    /// tracked connections. Must be called inside a tokio runtime.
     pub fn start(config: ProxyConfig, sources: Sources, network: Network, dns: Option<Arc<dns::Server>>) -> Proxy {
         let (synced, receiver) = watch::channel(false);
         let sync = Sync {

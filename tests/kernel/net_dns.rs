@@ -253,7 +253,8 @@ fn a_pod_asks_no_faster_than_its_pace() {
     };
     let socket = netlink::in_netns(hasty.netns.as_fd(), || std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
     socket.connect(server()).unwrap();
-    let (question, before, started) = (query(9, "web.default.svc.cluster.local", A), arrived(), std::time::Instant::now());
+    let (question, before, started) =
+        (query(9, "web.default.svc.cluster.local", A), arrived(), std::time::Instant::now());
     for _ in 0..40_000 {
         socket.send(&question).unwrap();
     }

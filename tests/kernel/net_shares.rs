@@ -33,7 +33,8 @@ fn tracked(node: &Node) -> usize {
 fn sink(node: &Node, uid: &str) -> Pod {
     let pod = node.pod(uid);
     for family in ["ip", "ip6"] {
-        let rule = format!("add table {family} sink; add chain {family} sink input {{ type filter hook input priority 0; }}");
+        let rule =
+            format!("add table {family} sink; add chain {family} sink input {{ type filter hook input priority 0; }}");
         let drop = format!("{rule}; add rule {family} sink input udp dport 20000-30000 drop");
         run_in(pod.netns.as_fd(), "nft", &[&drop]);
     }
@@ -44,7 +45,8 @@ fn sink(node: &Node, uid: &str) -> Pod {
 fn a_pod_that_fills_the_table_loses_what_exceeds_its_share() {
     let mut node = Node::dual();
     node.set_conntrack_max(8192);
-    let (greedy, other, target, server) = (node.pod("greedy"), node.pod("other"), sink(&node, "target"), node.server("server"));
+    let (greedy, other, target, server) =
+        (node.pod("greedy"), node.pod("other"), sink(&node, "target"), node.server("server"));
     let (_, mut held) = hold(greedy.netns.as_fd(), server.endpoint()).unwrap();
     flows(other.netns.as_fd(), target.ip(), 1000);
     flows(greedy.netns.as_fd(), target.ip(), 2000);
@@ -93,7 +95,8 @@ fn clients_from_outside_and_the_node_have_no_share_to_exceed() {
 #[test]
 fn a_pod_opens_connections_no_faster_than_its_pace() {
     let node = Node::dual();
-    let (hasty, other, target, server) = (node.pod("hasty"), node.pod("other"), sink(&node, "target"), node.server("server"));
+    let (hasty, other, target, server) =
+        (node.pod("hasty"), node.pod("other"), sink(&node, "target"), node.server("server"));
     for (to, ip) in [(target.ip(), 4), (target.ips[1], 6)] {
         let (before, started) = (tracked(&node), Instant::now());
         let sent: usize = std::thread::scope(|scope| {
@@ -123,6 +126,12 @@ fn a_long_stream_of_datagrams_is_one_flow() {
         socket.send_to(b"x", to).unwrap();
     }
     let received = run_in(target.netns.as_fd(), "ip", &["-s", "-j", "link", "show", "eth0"]);
-    let packets = received.split("\"packets\":").nth(1).and_then(|rest| rest.split(',').next()).unwrap().parse::<usize>().unwrap();
+    let packets = received
+        .split("\"packets\":")
+        .nth(1)
+        .and_then(|rest| rest.split(',').next())
+        .unwrap()
+        .parse::<usize>()
+        .unwrap();
     assert!(packets >= 40_000, "{packets}");
 }

@@ -100,7 +100,9 @@ impl Keeper {
             let mut failed = None;
             let deleting = &mut self.deleting;
             conntrack::each(&mut self.socket, family, None, &mut |entry| {
-                let Some(left) = excess.get_mut(&entry.source).map(|tally| &mut tally[entry.worth() as usize]) else { return };
+                let Some(left) = excess.get_mut(&entry.source).map(|tally| &mut tally[entry.worth() as usize]) else {
+                    return;
+                };
                 if *left > 0 {
                     *left -= 1;
                     *lost.entry(entry.source).or_default() += 1;
