@@ -97,12 +97,18 @@ impl Socket {
     /// Sends one message flagged `NLM_F_DUMP` (or a get without it, which answers once and acknowledges) and collects
     /// its answers.
     pub fn dump(&mut self, what: &str, request: Writer) -> Result<Vec<Answer>> {
+        let mut answers = Vec::new();
+        self.dump_each(what, request, |answer| answers.push(answer))?;
+        Ok(answers)
+    }
+
+    /// The same, its answers handed over one by one.
+    pub fn dump_each(&mut self, what: &str, request: Writer, mut see: impl FnMut(Answer)) -> Result<()> {
         self.scribe.clone().call(
             "netlink",
             |a| a.text(what),
             || {
                 let (_, last) = self.send(what, request)?;
-                let mut answers = Vec::new();
                 let mut done = None;
                 while done.is_none() {
                     self.receive(what, |seq, answer| {
@@ -112,14 +118,14 @@ impl Socket {
                         match acknowledged(&answer) {
                             Acknowledged::Ack(result) => done = Some(result),
                             Acknowledged::Done(result) => done = Some(result),
-                            Acknowledged::Data => answers.push(answer),
+                            Acknowledged::Data => see(answer),
                         }
                         Ok(())
                     })?;
                 }
                 match done {
                     Some(Err(e)) => Err(Error::call(what, e)),
-                    _ => Ok(answers),
+                    _ => Ok(()),
                 }
             },
         )

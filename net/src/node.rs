@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use podwright_journal::Scribe;
 use serde::Serialize;
 
-use crate::dataplane::{self, Change, Dataplane, Followed, NodeFacts, Service};
+use crate::dataplane::{self, Change, Dataplane, Followed, Keeper, NodeFacts, Relief, Service};
 use crate::ipam::Ipam;
 use crate::links::{self, LinkDetails, Links, PodLink};
 use crate::netlink;
@@ -33,6 +33,8 @@ pub struct NetworkConfig {
     pub service_ranges: Vec<IpNet>,
     /// Addresses inside the Service ranges that this node itself serves DNS on.
     pub dns: Vec<IpAddr>,
+    /// How many tracked connections the node counts on; `None`: as many as its kernel has (`nf_conntrack_max`).
+    pub conntrack_max: Option<usize>,
 }
 
 /// A Pod's place in the network.
@@ -67,6 +69,7 @@ struct Inner {
     ipam: Mutex<Ipam>,
     dataplane: Mutex<Dataplane>,
     followed: Arc<Followed>,
+    keeper: Mutex<Keeper>,
 }
 
 impl Network {
@@ -91,9 +94,10 @@ impl Network {
             let ipam = Ipam::open(&config.folder.join("ipam.json"))?;
             let dataplane = Dataplane::new(&netns, &families(&config), &Scribe::none())?;
             let followed = dataplane.followed().clone();
+            let keeper = Mutex::new(Keeper::new(&netns, config.conntrack_max)?);
             let (links, ipam, dataplane) = (Mutex::new(links), Mutex::new(ipam), Mutex::new(dataplane));
             let dying = Mutex::default();
-            Ok(Network(Arc::new(Inner { config, addresses, netns, links, dying, ipam, dataplane, followed })))
+            Ok(Network(Arc::new(Inner { config, addresses, netns, links, dying, ipam, dataplane, followed, keeper })))
         })
         .await
     }
@@ -211,6 +215,37 @@ impl Network {
     pub async fn foreign(&self) -> Result<Vec<dataplane::Finding>> {
         let inner = self.0.clone();
         blocking(move || dataplane::foreign(&inner.netns)).await
+    }
+
+    /// Looks once whether tracked connections run out, and takes from the Pods that have more than their share; `None` where all
+    /// is well.
+    pub async fn keep_shares(&self) -> Result<Option<Relief>> {
+        let inner = self.0.clone();
+        blocking(move || {
+            let facts = lock(&inner.dataplane).facts().clone();
+            lock(&inner.keeper).look(&facts)
+        })
+        .await
+    }
+
+    /// Does so for ever, and says whose connections were too many.
+    pub async fn keep_shares_for_ever(self) {
+        let (mut told, mut failed) = (BTreeSet::new(), None);
+        loop {
+            tokio::time::sleep(dataplane::PERIOD).await;
+            let looked = self.keep_shares().await;
+            // Each trouble once: a Pod would write the log else.
+            let failure = looked.as_ref().err().map(Error::to_string);
+            if let Some(error) = failure.as_ref().filter(|_| failure != failed) {
+                tracing::warn!(%error, "the node's tracked connections could not be looked at");
+            }
+            failed = failure;
+            let Ok(Some(Relief { entries, lost })) = looked else { continue };
+            for (source, lost) in lost.iter().filter(|(source, _)| !told.contains(*source)) {
+                tracing::warn!(%source, lost, entries, "this Pod had more than its share of the node's tracked connections");
+            }
+            told = lost.into_keys().collect();
+        }
     }
 
     /// Removes everything this node made: Pod links, its routes and addresses, its namespace. Carries on past errors and

@@ -52,6 +52,9 @@ pub struct NodeArgs {
     /// The resolv.conf whose servers answer what is not of the cluster, and which Pods of dnsPolicy Default get
     #[arg(long, value_name = "FILE", default_value = HOST_RESOLV_CONF)]
     pub resolv_conf: PathBuf,
+    /// How many tracked connections the node counts on; its Pods share half of them [default: nf_conntrack_max]
+    #[arg(long, value_name = "N")]
+    pub conntrack_max: Option<usize>,
     /// How many Pods the node takes
     #[arg(long, default_value_t = 110)]
     pub max_pods: u32,
@@ -178,6 +181,7 @@ impl Node {
             addresses: args.node_ip.clone(),
             service_ranges: service_ranges.to_vec(),
             dns: args.cluster_dns.clone(),
+            conntrack_max: args.conntrack_max,
         };
         std::fs::create_dir_all(paths.network())?;
         let network = Network::up(config).await.context("the node's network")?;

@@ -101,6 +101,7 @@ async fn network(args: &Args, paths: &Paths) -> Vec<anyhow::Error> {
             addresses: args.node.node_ip.clone(),
             service_ranges: args.service_cidr.clone(),
             dns: args.node.cluster_dns.clone(),
+            conntrack_max: None,
         };
         Network::up(config).await.context("opening the node's network")
     };

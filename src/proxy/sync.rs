@@ -79,17 +79,18 @@ pub struct ProxyConfig {
 /// The running proxy of one node. It ends when dropped; what it loaded stays.
 pub struct Proxy {
     synced: watch::Receiver<bool>,
-    task: AbortHandle,
+    tasks: [AbortHandle; 2],
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.task.abort();
+        self.tasks.iter().for_each(AbortHandle::abort);
     }
 }
 
 impl Proxy {
-    /// Starts to keep `network` and the DNS server in step with the API. Must be called inside a tokio runtime.
+    /// Starts to keep `network` and the DNS server in step with the API, and Pods to their shares of
+    /// tracked connections. Must be called inside a tokio runtime.
     pub fn start(config: ProxyConfig, sources: Sources, network: Network, dns: Option<Arc<dns::Server>>) -> Proxy {
         let (synced, receiver) = watch::channel(false);
         let sync = Sync {
@@ -104,7 +105,8 @@ impl Proxy {
             network,
             dns,
         };
-        Proxy { synced: receiver, task: tokio::spawn(sync.run(synced)).abort_handle() }
+        let shares = tokio::spawn(sync.network.clone().keep_shares_for_ever()).abort_handle();
+        Proxy { synced: receiver, tasks: [tokio::spawn(sync.run(synced)).abort_handle(), shares] }
     }
 
     /// Starts to answer DNS on the node's own addresses: empty at first, filled by the proxy. Names of elsewhere are asked of

@@ -10,6 +10,7 @@ mod net_dns;
 mod net_links;
 mod net_proxy;
 mod net_services;
+mod net_shares;
 mod net_world;
 mod runtime;
 mod runtime_child;

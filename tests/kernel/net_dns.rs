@@ -97,7 +97,7 @@ fn table() -> Table {
     table
 }
 
-/// A name server outside that knows one address for everything.
+/// A name server outside that knows one address for everything, and never says a word about names that start with `slow`.
 fn upstream(node: &Node, netns: BorrowedFd<'_>) {
     let socket = netlink::in_netns(netns, || std::net::UdpSocket::bind("192.0.2.53:53")).unwrap().unwrap();
     socket.set_nonblocking(true).unwrap();
@@ -106,6 +106,9 @@ fn upstream(node: &Node, netns: BorrowedFd<'_>) {
         tokio::spawn(async move {
             let mut buffer = [0; 512];
             while let Ok((length, client)) = socket.recv_from(&mut buffer).await {
+                if buffer[13..].starts_with(b"slow") {
+                    continue;
+                }
                 let mut answer = buffer[..length].to_vec();
                 answer[2] |= 0x80;
                 answer[7] = 1;
@@ -198,4 +201,66 @@ fn garbage_is_survived() {
         // Also keeps the receive buffer from overflowing.
         assert_eq!(lookup(node.netns(), "web.default.svc.cluster.local", A).answers, 1);
     }
+}
+
+/// The greedy one sends this many questions that nobody answers for seconds, or opens as many streams: more than there are places.
+const TOO_MANY: usize = 600;
+
+#[test]
+fn one_pod_does_not_take_all_places_of_forwarded_questions() {
+    let (node, _server, _host) = start("nameserver 192.0.2.53\n");
+    let (greedy, other) = (node.pod("greedy"), node.pod("other"));
+    let socket = udp_socket(greedy.netns.as_fd());
+    let to = if socket.local_addr().unwrap().is_ipv6() { at("::ffff:10.96.0.10", 53) } else { server() };
+    socket.connect(to).unwrap();
+    for n in 0..TOO_MANY {
+        socket.send(&query(n as u16, &format!("slow{n}.example.org"), A)).unwrap();
+    }
+    let mut buffer = [0; 512];
+    let mut refused = 0;
+    while let Ok(length) = socket.recv(&mut buffer) {
+        assert_eq!(seen(&buffer[..length]).code, SERVFAIL);
+        refused += 1;
+    }
+    assert!((TOO_MANY - 512..TOO_MANY - 400).contains(&refused), "{refused} of {TOO_MANY} were refused");
+    for _ in 0..3 {
+        assert_eq!(lookup(other.netns.as_fd(), "www.example.org", A).answers, 1);
+        assert_eq!(lookup(other.netns.as_fd(), "out.default.svc.cluster.local", A).answers, 2);
+    }
+}
+
+#[test]
+fn one_pod_does_not_take_all_streams() {
+    let (node, _server, _host) = start("");
+    let (greedy, other) = (node.pod("greedy"), node.pod("other"));
+    let open = |_| netlink::in_netns(greedy.netns.as_fd(), || TcpStream::connect(server())).unwrap();
+    let held: Vec<TcpStream> = (0..TOO_MANY).filter_map(|n| open(n).ok()).collect();
+    assert!(held.len() >= 256, "{}", held.len());
+    for _ in 0..3 {
+        assert_eq!(lookup_tcp(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
+    }
+}
+
+#[test]
+fn a_pod_asks_no_faster_than_its_pace() {
+    let (node, _server, _host) = start("");
+    let (hasty, other) = (node.pod("hasty"), node.pod("other"));
+    let arrived = || {
+        let snmp = run_in(node.netns(), "cat", &["/proc/thread-self/net/snmp"]);
+        let line = snmp.lines().filter(|line| line.starts_with("Udp:")).nth(1).unwrap();
+        // Udp: InDatagrams NoPorts InErrors
+        let numbers: Vec<usize> = line.split(' ').skip(1).map(|n| n.parse().unwrap()).collect();
+        numbers[0] + numbers[2]
+    };
+    let socket = netlink::in_netns(hasty.netns.as_fd(), || std::net::UdpSocket::bind("0.0.0.0:0")).unwrap().unwrap();
+    socket.connect(server()).unwrap();
+    let (question, before, started) =
+        (query(9, "web.default.svc.cluster.local", A), arrived(), std::time::Instant::now());
+    for _ in 0..40_000 {
+        socket.send(&question).unwrap();
+    }
+    let (came, seconds) = (arrived() - before, started.elapsed().as_secs_f64());
+    assert!((came as f64) < 4096.0 * (1.0 + seconds) + 100.0, "{came} in {seconds:.1} s");
+    assert!(came >= 4096 && came < 40_000, "{came} in {seconds:.1} s");
+    assert_eq!(lookup(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
 }

@@ -35,6 +35,15 @@ impl Node {
         Node::start_in(tempfile::tempdir().unwrap(), 1, &["10.244.1.0/24"], &["10.96.0.0/16"], &[])
     }
 
+    /// From now on the node, which has to be a new one, counts on that many tracked connections.
+    pub fn set_conntrack_max(&mut self, max: usize) {
+        let config = NetworkConfig { conntrack_max: Some(max), ..self.network.config().clone() };
+        let ranges = self.network.pod_ranges();
+        self.network = self.wait(Network::up(config)).unwrap();
+        self.network.set_pod_ranges(ranges);
+        self.load(&[]);
+    }
+
     /// A single node with both families.
     pub fn dual() -> Node {
         let (pods, services) = (["10.244.1.0/24", "fd00:244:1::/64"], ["10.96.0.0/16", "fd00:96::/112"]);
@@ -62,6 +71,7 @@ impl Node {
             addresses: addresses.iter().map(|a| a.parse().unwrap()).collect(),
             service_ranges: services.iter().map(|r| r.parse().unwrap()).collect(),
             dns: vec!["10.96.0.10".parse().unwrap()],
+            conntrack_max: None,
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let network = runtime.block_on(Network::up(config)).unwrap();

@@ -48,6 +48,11 @@ const MAPS: &[(&str, &str)] = &[
     ("local-pods", "set { type ADDR; flags interval; auto-merge; }"),
     ("cluster-net", "set { type ADDR; flags interval; auto-merge; }"),
     ("service-net", "set { type ADDR; flags interval; auto-merge; }"),
+    // the Pods that open connections, each with its pace; those that have more than their share of the table (`super::shares`)
+    ("pace", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
+    ("greedy", "set { type ADDR; flags timeout; }"),
+    // the Pods that ask the cluster's DNS, each with its pace
+    ("questions", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
 ];
 
 /// `(name, hook, rules)`; chains that a verdict names come before it.
@@ -97,11 +102,25 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "ct status dnat IP saddr != @local-pods IP daddr != @local-pods masquerade fully-random",
         ],
     ),
-    // Refused before routing: IPv6 answers for a route over `lo` by itself, and otherwise.
+    // Refused before routing: IPv6 answers for a route over `lo` by itself, and otherwise. What is dropped here has no entry in
+    // the table of tracked connections yet, else it is confirmed: one-way datagrams are new for ever.
     (
         "prerouting",
         "type filter hook prerouting priority -90;",
-        &["ct state established,related accept", "goto refuse-service"],
+        &[
+            "ct state established,related accept",
+            "ct status & confirmed != confirmed IP saddr @greedy drop",
+            "iifname \"pw*\" ct status & confirmed != confirmed add @pace { IP saddr limit rate over PACE/second burst PACE packets } drop",
+            "goto refuse-service",
+        ],
+    ),
+    // The cluster's DNS reads all datagrams in turn, and takes no more in the meantime than one buffer has room for.
+    (
+        "input",
+        "type filter hook input priority filter;",
+        &[
+            "iifname \"pw*\" udp dport 53 IP daddr @service-net add @questions { IP saddr limit rate over QUESTIONS/second burst QUESTIONS packets } drop",
+        ],
     ),
     // An answer that conntrack cannot place would leave with the Pod's address instead of the Service's.
     ("forward", "type filter hook forward priority filter;", &["IP saddr @local-pods ct state invalid drop"]),
@@ -112,10 +131,18 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
+/// How many connections a Pod may open in a second, and at once: a sixteenth of the entries that most machines track (262,144), so
+/// that several Pods need seconds to fill what is kept free, and the agent sees it. Nobody else opens that many.
+pub const PACE: &str = "16384";
+
+/// How many datagrams a Pod may send to the cluster's DNS in a second, and at once: what it asks, with much to spare, and a part of what
+/// one thread answers.
+pub const QUESTIONS: &str = "4096";
+
 /// Chains for lists of up to so many endpoints are there from the start; further ones come when a list grows.
 pub const BLOCK: u32 = 16;
 
-fn words(family: Family) -> [(&'static str, &'static str); 6] {
+fn words(family: Family) -> [(&'static str, &'static str); 8] {
     match family {
         Family::V4 => [
             ("AFFINITY", "type mark . ipv4_addr : mark"),
@@ -124,6 +151,8 @@ fn words(family: Family) -> [(&'static str, &'static str); 6] {
             ("LOOPBACK", "127.0.0.0/8"),
             ("ICMP", "icmp"),
             ("IP", "ip"),
+            ("PACE", PACE),
+            ("QUESTIONS", QUESTIONS),
         ],
         Family::V6 => [
             ("AFFINITY", "typeof ct mark . @nh,128,64 : meta mark"),
@@ -132,6 +161,8 @@ fn words(family: Family) -> [(&'static str, &'static str); 6] {
             ("LOOPBACK", "::1"),
             ("ICMP", "icmpv6"),
             ("IP", "ip6"),
+            ("PACE", PACE),
+            ("QUESTIONS", QUESTIONS),
         ],
     }
 }
@@ -177,7 +208,7 @@ pub fn closed(family: Family) -> String {
 /// An empty set whose name tells which version of the fixed part a table has.
 pub fn marker(family: Family) -> String {
     let lb: Vec<String> = (1..=BLOCK).flat_map(|n| rules_of(Chain::Lb(n), family)).collect();
-    format!("base-{:016x}", fnv(format!("{MAPS:?}{CHAINS:?}{lb:?}").as_bytes()))
+    format!("base-{:016x}", fnv(format!("{MAPS:?}{CHAINS:?}{PACE}{QUESTIONS}{lb:?}").as_bytes()))
 }
 
 /// Makes a shared chain, or makes it anew where it is there already.

@@ -1,4 +1,5 @@
-//! Conntrack entries that would keep sending datagrams to endpoints that are gone.
+//! Tracked connections (conntrack): listed, deleted, and forgotten where they would keep sending datagrams to endpoints that are
+//! gone.
 //!
 //! A UDP "connection" lives as long as its client goes on sending, so an entry that leads to a vanished endpoint would blackhole
 //! that client. TCP connections are left alone: the endpoint's end resets them.
@@ -17,8 +18,11 @@ use crate::{Family, Result};
 const CTNETLINK: u16 = 1 << 8;
 const IPCTNL_MSG_CT_GET: u16 = CTNETLINK | 1;
 const IPCTNL_MSG_CT_DELETE: u16 = CTNETLINK | 2;
+const IPCTNL_MSG_CT_GET_STATS: u16 = CTNETLINK | 5;
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
+const CTA_STATUS: u16 = 3;
+const CTA_PROTOINFO: u16 = 4;
 const CTA_MARK: u16 = 8;
 const CTA_ID: u16 = 12;
 const CTA_MARK_MASK: u16 = 21;
@@ -28,6 +32,14 @@ const CTA_IP_V4_SRC: u16 = 1;
 const CTA_IP_V6_SRC: u16 = 3;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_DST_PORT: u16 = 3;
+const CTA_PROTOINFO_TCP: u16 = 1;
+const CTA_PROTOINFO_TCP_STATE: u16 = 1;
+const CTA_STATS_GLOBAL_ENTRIES: u16 = 1;
+const CTA_STATS_GLOBAL_MAX_ENTRIES: u16 = 2;
+// linux/netfilter/nf_conntrack_common.h and nf_conntrack_tcp.h
+const IPS_ASSURED: u32 = 1 << 2;
+const TCP_CONNTRACK_FIN_WAIT: u8 = 4;
+const TCP_CONNTRACK_CLOSE: u8 = 8;
 
 /// What has to be forgotten after a change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,18 +82,63 @@ pub fn flush(socket: &mut Socket, stale: &Stale) -> Result<()> {
             (None, _, true) => Some(0),
             _ => None,
         };
-        for answer in socket.dump("list conntrack", list(family, filter))? {
-            let Some(entry) = Entry::parse(&answer) else { continue };
-            if !stale.matches(family, &entry) {
-                continue;
-            }
-            match socket.request("delete conntrack entry", entry.delete(family)) {
-                Err(e) if e.errno() != Some(libc::ENOENT) => return Err(e),
-                _ => {}
-            }
+        let mut found = Vec::new();
+        each(socket, family, filter, &mut |entry| found.extend(stale.matches(family, entry).then(|| entry.clone())))?;
+        let mut doomed = Doomed::default();
+        for entry in &found {
+            doomed.add(entry, family, socket)?;
         }
+        doomed.finish(socket)?;
     }
     Ok(())
+}
+
+/// Hands over each entry of a family, one at a time: the table may have hundreds of thousands. `mark`: only those that have it.
+pub fn each(socket: &mut Socket, family: Family, mark: Option<u32>, see: &mut impl FnMut(&Entry)) -> Result<()> {
+    socket.dump_each("list conntrack", list(family, mark), |answer| Entry::parse(&answer).iter().for_each(&mut *see))
+}
+
+/// How many entries the namespace's table has, and how many it may have.
+pub fn fullness(socket: &mut Socket) -> Result<(usize, usize)> {
+    let mut w = Writer::new();
+    w.message(IPCTNL_MSG_CT_GET_STATS, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &nfgen(Family::V4));
+    let answers = socket.dump("count conntrack", w)?;
+    let attrs = answers.first().and_then(|answer| answer.payload.get(4..)).unwrap_or_default();
+    let number = |kind| attribute(attrs, kind).map(|v| u32::from_be(u32_at(v, 0)) as usize);
+    match (number(CTA_STATS_GLOBAL_ENTRIES), number(CTA_STATS_GLOBAL_MAX_ENTRIES)) {
+        // 0: the kernel has no limit.
+        (Some(entries), Some(0)) => Ok((entries, usize::MAX)),
+        (Some(entries), Some(max)) => Ok((entries, max)),
+        _ => Err(crate::Error::Malformed("the answer of conntrack's statistics")),
+    }
+}
+
+/// Entries to delete, sent in handfuls. One that has ended meanwhile is not an error.
+#[derive(Default)]
+pub struct Doomed {
+    requests: Writer,
+    count: usize,
+}
+
+impl Doomed {
+    /// How many requests are sent at once.
+    const HANDFUL: usize = 256;
+
+    pub fn add(&mut self, entry: &Entry, family: Family, socket: &mut Socket) -> Result<()> {
+        entry.delete(family, &mut self.requests);
+        self.count += 1;
+        if self.count < Doomed::HANDFUL { Ok(()) } else { std::mem::take(self).finish(socket) }
+    }
+
+    pub fn finish(self, socket: &mut Socket) -> Result<()> {
+        if self.count == 0 {
+            return Ok(());
+        }
+        match socket.request("delete conntrack entries", self.requests) {
+            Err(e) if e.errno() != Some(libc::ENOENT) => Err(e),
+            _ => Ok(()),
+        }
+    }
 }
 
 fn list(family: Family, mark: Option<u32>) -> Writer {
@@ -93,8 +150,25 @@ fn list(family: Family, mark: Option<u32>) -> Writer {
     w
 }
 
+/// How much the loss of an entry would hurt, from little to much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Worth {
+    /// A TCP connection that has ended, or is about to.
+    Ending,
+    /// Nobody has answered yet, or not for long.
+    Unassured,
+    /// Anything but TCP.
+    Assured,
+    Established,
+}
+
+impl Worth {
+    pub const ALL: [Worth; 4] = [Worth::Ending, Worth::Unassured, Worth::Assured, Worth::Established];
+}
+
 /// A conntrack entry, as far as we need it.
-struct Entry {
+#[derive(Clone, Debug)]
+pub struct Entry {
     /// The original direction's tuple as the kernel wrote it: what names the entry.
     original: Vec<u8>,
     id: Vec<u8>,
@@ -103,30 +177,47 @@ struct Entry {
     destination_port: u16,
     /// Who answers: after translation, the endpoint.
     reply_source: IpAddr,
+    /// Who has sent the first packet.
+    pub source: IpAddr,
+    status: u32,
+    tcp_state: Option<u8>,
 }
 
 impl Entry {
+    pub fn worth(&self) -> Worth {
+        match self.tcp_state {
+            Some(TCP_CONNTRACK_FIN_WAIT..=TCP_CONNTRACK_CLOSE) => Worth::Ending,
+            _ if self.status & IPS_ASSURED == 0 => Worth::Unassured,
+            Some(_) => Worth::Established,
+            None => Worth::Assured,
+        }
+    }
+
     fn parse(answer: &Answer) -> Option<Entry> {
         let attrs = answer.payload.get(4..)?;
         let original = attribute(attrs, CTA_TUPLE_ORIG)?;
         let proto = attribute(original, CTA_TUPLE_PROTO)?;
         let port = attribute(proto, CTA_PROTO_DST_PORT).and_then(|v| <[u8; 2]>::try_from(v).ok());
-        let reply = attribute(attribute(attrs, CTA_TUPLE_REPLY)?, CTA_TUPLE_IP)?;
-        let source = attribute(reply, CTA_IP_V4_SRC).or_else(|| attribute(reply, CTA_IP_V6_SRC))?;
+        let source = |tuple| {
+            let ip = attribute(tuple, CTA_TUPLE_IP)?;
+            address(attribute(ip, CTA_IP_V4_SRC).or_else(|| attribute(ip, CTA_IP_V6_SRC))?)
+        };
+        let tcp = attribute(attrs, CTA_PROTOINFO).and_then(|info| attribute(info, CTA_PROTOINFO_TCP));
         Some(Entry {
             original: original.to_vec(),
             id: attribute(attrs, CTA_ID)?.to_vec(),
             mark: attribute(attrs, CTA_MARK).map_or(0, |v| u32::from_be(u32_at(v, 0))),
             protocol: *attribute(proto, CTA_PROTO_NUM)?.first()?,
             destination_port: port.map_or(0, u16::from_be_bytes),
-            reply_source: address(source)?,
+            reply_source: source(attribute(attrs, CTA_TUPLE_REPLY)?)?,
+            source: source(original)?,
+            status: attribute(attrs, CTA_STATUS).map_or(0, |v| u32::from_be(u32_at(v, 0))),
+            tcp_state: tcp.and_then(|tcp| attribute(tcp, CTA_PROTOINFO_TCP_STATE)).and_then(|v| v.first().copied()),
         })
     }
 
-    fn delete(&self, family: Family) -> Writer {
-        let mut w = Writer::new();
+    fn delete(&self, family: Family, w: &mut Writer) {
         w.message(IPCTNL_MSG_CT_DELETE, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &nfgen(family));
         w.attr(CTA_TUPLE_ORIG | libc::NLA_F_NESTED as u16, &self.original).attr(CTA_ID, &self.id);
-        w
     }
 }

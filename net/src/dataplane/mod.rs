@@ -20,6 +20,7 @@ mod followed;
 mod foreign;
 pub mod ids;
 mod model;
+mod shares;
 pub mod speed;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -34,6 +35,7 @@ pub use base::{TABLE, script};
 pub use followed::Followed;
 pub use foreign::{Finding, foreign};
 pub use model::{Backends, Empty, NodeFacts, Protocol, Service, ServicePort};
+pub use shares::{Keeper, PERIOD, Relief};
 
 use crate::netlink::{self, Socket};
 use crate::{Family, NodeNetns, Result};
@@ -98,6 +100,11 @@ impl Dataplane {
     /// The addresses whose changes are recorded.
     pub fn followed(&self) -> &Arc<Followed> {
         &self.followed
+    }
+
+    /// What the tables have been told about the node.
+    pub fn facts(&self) -> &NodeFacts {
+        &self.facts
     }
 
     /// Makes the tables hold exactly these Services: the first call of an agent, once it knows them all.

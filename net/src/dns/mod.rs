@@ -1,10 +1,11 @@
 //! The cluster's DNS: served on the node for its own Pods, everything else forwarded.
 //!
-//! `records` says what the names are, [`answer`] speaks the wire format, `forward` asks upstream servers, `server` owns the
-//! sockets.
+//! `records` says what the names are, [`answer`] speaks the wire format, `forward` asks upstream servers, `places` shares what is
+//! bounded among clients, `server` owns the sockets.
 
 pub mod answer;
 mod forward;
+mod places;
 mod records;
 mod server;
 

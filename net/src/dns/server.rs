@@ -7,19 +7,20 @@ use std::time::Duration;
 use hickory_proto::op::{Message, ResponseCode};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::answer::{self, Reply, Transport};
 use super::forward::Upstream;
+use super::places::{Place, Places};
 use super::records::{Names, Table};
 use crate::{NodeNetns, Result};
 
-/// How many questions may wait for upstream servers; more get SERVFAIL at once.
+/// How many questions of all clients together may wait for upstream servers; who has no place for one gets SERVFAIL at once.
 const FORWARDING: usize = 512;
-/// How many streams may be open, and how long one may be silent.
+/// How many streams of all clients together may be open; one without a place is closed. A node has fewer Pods (110) than places.
 const STREAMS: usize = 256;
+/// How long a stream may be silent.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// A running DNS server. It ends when dropped.
@@ -31,8 +32,8 @@ pub struct Server {
 struct Shared {
     table: RwLock<Table>,
     upstream: Upstream,
-    forwarding: Semaphore,
-    streams: Arc<Semaphore>,
+    forwarding: Arc<Places>,
+    streams: Arc<Places>,
 }
 
 impl Server {
@@ -42,8 +43,8 @@ impl Server {
         let shared = Arc::new(Shared {
             table: RwLock::new(table),
             upstream,
-            forwarding: Semaphore::new(FORWARDING),
-            streams: Arc::new(Semaphore::new(STREAMS)),
+            forwarding: Places::new(FORWARDING),
+            streams: Places::new(STREAMS),
         });
         let mut tasks = JoinSet::new();
         for address in addresses {
@@ -74,35 +75,63 @@ impl Shared {
         self.table.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The response to what has to be asked upstream.
-    async fn forward(&self, reply: Reply, transport: Transport) -> Option<Vec<u8>> {
-        let (request, target) = match reply {
-            Reply::Ignore => return None,
-            Reply::Send(bytes) => return Some(bytes),
+    /// What is known of the answer at once.
+    fn reply(&self, bytes: &[u8], client: IpAddr, transport: Transport) -> Step {
+        let (request, target) = match answer::reply(&self.table(), bytes, transport) {
+            Reply::Ignore => return Step::Done(None),
+            Reply::Send(bytes) => return Step::Done(Some(bytes)),
             Reply::Forward(request) => (request, None),
             Reply::ForwardAlias(request, target) => (request, Some(target)),
         };
-        let limit = answer::limit(&request, transport);
-        let Ok(_permit) = self.forwarding.try_acquire() else {
-            return Some(answer::encode(&answer::respond(&request, ResponseCode::ServFail), limit));
-        };
-        let response = match &target {
-            None => match self.upstream.ask(&request, transport).await {
-                // As it came: the upstream server has already kept to the client's size.
-                Some(response) => return response.to_vec().ok(),
-                None => answer::respond(&request, ResponseCode::ServFail),
-            },
-            Some(target) => {
-                let upstream = self.ask_alias(&request, target, transport).await;
-                answer::aliased(&request, target, upstream.as_ref())
+        match self.forwarding.take(client) {
+            Some(place) => Step::Forward(Waiting { request, target, transport, place }),
+            None => Step::Done(Some(failure(&request, transport))),
+        }
+    }
+
+    /// The response to what has to be asked upstream.
+    async fn forward(&self, waiting: Waiting) -> Option<Vec<u8>> {
+        let Waiting { request, target, transport, place } = waiting;
+        let asked = async {
+            match &target {
+                None => match self.upstream.ask(&request, transport).await {
+                    // As it came: the upstream server has already kept to the client's size.
+                    Some(response) => response.to_vec().ok(),
+                    None => Some(failure(&request, transport)),
+                },
+                Some(target) => {
+                    let upstream = self.ask_alias(&request, target, transport).await;
+                    let response = answer::aliased(&request, target, upstream.as_ref());
+                    Some(answer::encode(&response, answer::limit(&request, transport)))
+                }
             }
         };
-        Some(answer::encode(&response, limit))
+        place.keep(asked).await.unwrap_or_else(|| Some(failure(&request, transport)))
     }
 
     async fn ask_alias(&self, request: &Message, target: &str, transport: Transport) -> Option<Message> {
         self.upstream.ask(&answer::alias_question(request, target)?, transport).await
     }
+}
+
+/// How far a question has come.
+enum Step {
+    /// The answer, if there is to be one.
+    Done(Option<Vec<u8>>),
+    Forward(Waiting),
+}
+
+/// A question for upstream servers, and the place that its client has for it.
+struct Waiting {
+    request: Box<Message>,
+    /// What the name that was asked for is an alias of.
+    target: Option<String>,
+    transport: Transport,
+    place: Place,
+}
+
+fn failure(request: &Message, transport: Transport) -> Vec<u8> {
+    answer::encode(&answer::respond(request, ResponseCode::ServFail), answer::limit(request, transport))
 }
 
 /// What is answered from the table is answered on the spot; what is forwarded waits in a task of its own.
@@ -115,14 +144,13 @@ async fn datagrams(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        let reply = answer::reply(&shared.table(), &buffer[..length], Transport::Udp);
-        match reply {
-            Reply::Ignore => {}
-            Reply::Send(bytes) => drop(socket.send_to(&bytes, client).await),
-            forward => {
+        match shared.reply(&buffer[..length], client.ip(), Transport::Udp) {
+            Step::Done(None) => {}
+            Step::Done(Some(bytes)) => drop(socket.send_to(&bytes, client).await),
+            Step::Forward(waiting) => {
                 let (socket, shared) = (socket.clone(), shared.clone());
                 forwarded.spawn(async move {
-                    if let Some(bytes) = shared.forward(forward, Transport::Udp).await {
+                    if let Some(bytes) = shared.forward(waiting).await {
                         let _ = socket.send_to(&bytes, client).await;
                     }
                 });
@@ -135,14 +163,11 @@ async fn streams(listener: TcpListener, shared: Arc<Shared>) {
     let mut open = JoinSet::new();
     loop {
         while open.try_join_next().is_some() {}
-        let Ok(permit) = shared.streams.clone().acquire_owned().await else { return };
         match listener.accept().await {
-            Ok((stream, _)) => {
-                let shared = shared.clone();
-                open.spawn(async move {
-                    let _ = conversation(stream, shared).await;
-                    drop(permit);
-                });
+            Ok((stream, client)) => {
+                let Some(place) = shared.streams.take(client.ip()) else { continue };
+                let conversation = conversation(stream, client.ip(), shared.clone());
+                open.spawn(async move { drop(place.keep(conversation).await) });
             }
             // Out of descriptors, most likely: let others end first.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -151,13 +176,16 @@ async fn streams(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// Questions on one stream, each with its length before it, until the client is silent for too long.
-async fn conversation(mut stream: TcpStream, shared: Arc<Shared>) -> std::io::Result<()> {
+async fn conversation(mut stream: TcpStream, client: IpAddr, shared: Arc<Shared>) -> std::io::Result<()> {
     loop {
         let length = timeout(IDLE, stream.read_u16()).await??;
         let mut question = vec![0; usize::from(length)];
         timeout(IDLE, stream.read_exact(&mut question)).await??;
-        let reply = answer::reply(&shared.table(), &question, Transport::Tcp);
-        if let Some(bytes) = shared.forward(reply, Transport::Tcp).await {
+        let answer = match shared.reply(&question, client, Transport::Tcp) {
+            Step::Done(answer) => answer,
+            Step::Forward(waiting) => shared.forward(waiting).await,
+        };
+        if let Some(bytes) = answer {
             let mut framed = (bytes.len() as u16).to_be_bytes().to_vec();
             framed.extend(bytes);
             timeout(IDLE, stream.write_all(&framed)).await??;

@@ -1,10 +1,16 @@
 //! Between Pods, and from Pods to the node's network: forged packets, addresses that are not theirs, ports that are the node's.
 
-use std::{net::UdpSocket, path::Path, process::Command, time::Duration};
+use std::{
+    io::{Read, Write},
+    net::{TcpStream, UdpSocket},
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use serde_json::json;
 
-use super::world::{NODE, OPEN, OURS, SECRET, THEIRS, World};
+use super::world::{CONNTRACK_MAX, NODE, OPEN, OURS, SECRET, THEIRS, World};
 use super::{Attack, POD, Pod, Target, Try, Verdict, judge, verdict};
 use crate::support::{
     eventually,
@@ -100,6 +106,22 @@ pub const ATTACKS: &[Attack] = &[
         how: "the same with the address of a Pod of another tenant",
         held: "external IPs never cover Pods' addresses",
         attempt: Try::Code(external_ip_pod),
+    },
+    Attack {
+        id: "fill-conntrack",
+        class: "exhaustion",
+        cves: &[],
+        how: "a Pod opens more UDP flows than the node counts on to track; how many are tracked some seconds later, and whether another Pod opens connections",
+        held: "Pods share half of the table: who has more than its share loses it, those that have ended first, and opens no more for a while",
+        attempt: Try::Code(fill_conntrack),
+    },
+    Attack {
+        id: "hold-dns-streams",
+        class: "exhaustion",
+        cves: &[],
+        how: "a Pod holds more TCP connections to the cluster's DNS than that takes; another Pod asks by TCP",
+        held: "when all places are taken, whoever holds the most loses its oldest to who has fewer",
+        attempt: Try::Code(hold_dns_streams),
     },
 ];
 
@@ -295,23 +317,86 @@ fn api_from_a_pod(world: &World, target: &Target) -> Verdict {
     Verdict::Held(seen.join(", "))
 }
 
-/// Whether a Pod of the other tenant still gets an answer of the cluster's DNS: the address of `kubernetes.default`.
-fn dns_answers(world: &World) -> bool {
+/// The question for the address of `kubernetes.default`, and whether it was answered.
+fn question() -> Vec<u8> {
     let mut query = vec![0xaa, 0xaa, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in ["kubernetes", "default", "svc", "cluster", "local"] {
         query.push(label.len() as u8);
         query.extend(label.bytes());
     }
     query.extend([0, 0, 1, 0, 1]);
+    query
+}
+
+fn is_answer(bytes: &[u8]) -> bool {
+    bytes.windows(4).any(|part| part == [10, 96, 0, 1])
+}
+
+/// Whether a Pod of the other tenant still gets an answer of the cluster's DNS.
+fn dns_answers(world: &World) -> bool {
     let mut answer = [0; 512];
     let asked = within(&world.node.netns_in(THEIRS, "victim"), || {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         socket.set_read_timeout(Some(Duration::from_secs(2)))?;
         socket.connect("10.96.0.10:53")?;
-        socket.send(&query)?;
+        socket.send(&question())?;
         socket.recv(&mut answer)
     });
-    asked.is_ok_and(|count: usize| answer[..count].windows(4).any(|part| part == [10, 96, 0, 1]))
+    asked.is_ok_and(|count: usize| is_answer(&answer[..count]))
+}
+
+/// The same by TCP.
+fn dns_answers_streams(world: &World) -> bool {
+    let mut answer = [0; 512];
+    let asked = within(&world.node.netns_in(THEIRS, "victim"), || {
+        let mut stream = TcpStream::connect_timeout(&at("10.96.0.10", 53), Duration::from_secs(2))?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(&(question().len() as u16).to_be_bytes())?;
+        stream.write_all(&question())?;
+        let mut length = [0; 2];
+        stream.read_exact(&mut length)?;
+        let length = usize::from(u16::from_be_bytes(length));
+        stream.read_exact(&mut answer[..length]).map(|()| length)
+    });
+    asked.is_ok_and(|count: usize| is_answer(&answer[..count]))
+}
+
+fn fill_conntrack(world: &World, target: &Target) -> Verdict {
+    let (_, victim, _) = match two(world, target) {
+        Ok(two) => two,
+        Err(why) => return Verdict::Untried(why),
+    };
+    let flows = CONNTRACK_MAX + 4000;
+    let said = world.inside(target, OPEN, &["attack", "flows", &victim, &flows.to_string()]);
+    if !said.contains(&format!("sent {flows} ")) {
+        return Verdict::Untried(said);
+    }
+    // An entry without an answer lives for 30 s: by then they would go by themselves.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let tracked = || -> usize {
+        let read = || std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count").unwrap();
+        within(&world.node.netns(), read).trim().parse().unwrap()
+    };
+    while tracked() > CONNTRACK_MAX / 2 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (left, well) = (tracked(), (0..3).all(|_| dns_answers(world) && dns_answers_streams(world)));
+    verdict(left <= CONNTRACK_MAX / 2 && well, format!("{left} of {flows} are left; others are served: {well}"))
+}
+
+fn hold_dns_streams(world: &World, target: &Target) -> Verdict {
+    if !dns_answers_streams(world) {
+        return Verdict::Untried("the DNS does not answer at all".into());
+    }
+    if let Err(why) = world.start_pod(target, &Pod { script: "attack streams 10.96.0.10 53 400 30000", ..POD }) {
+        return Verdict::Untried(why);
+    }
+    let opened = eventually("streams are held", Duration::from_secs(20), || {
+        let said = world.logs(target, OPEN);
+        if said.contains("opened") { Ok(said) } else { Err(said) }
+    });
+    let well = (0..3).all(|_| dns_answers_streams(world));
+    verdict(well, format!("{}; others are served: {well}", opened.trim()))
 }
 
 fn host_port_dns(world: &World, target: &Target) -> Verdict {

@@ -622,6 +622,30 @@ static void claim(char **args) {
     printf("sent %d claims of %s\n", sent, args[0]);
 }
 
+// flows ADDRESS COUNT: one datagram each from as many sockets and to as many ports as give COUNT connections to track.
+static void flows(char **args) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr(args[0])};
+    int count = atoi(args[1]), sent = 0, fd = -1;
+    for (int i = 0; i < count; i++) {
+        if (i % 1000 == 0) close(fd), fd = socket(AF_INET, SOCK_DGRAM, 0);
+        to.sin_port = htons(20000 + i % 1000);
+        sent += sendto(fd, "x", 1, 0, (void *)&to, sizeof to) == 1;
+    }
+    printf("sent %d flows\n", sent);
+}
+
+// streams ADDRESS PORT COUNT MS: connects, says nothing, and holds what it has.
+static void streams(char **args) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(atoi(args[1])), .sin_addr.s_addr = inet_addr(args[0])};
+    int opened = 0;
+    for (int i = 0; i < atoi(args[2]); i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        opened += fd >= 0 && !connect(fd, (void *)&to, sizeof to);
+    }
+    printf("opened %d streams\n", opened), fflush(stdout);
+    usleep(atol(args[3]) * 1000);
+}
+
 // swap A B MS: exchanges two names, all the time.
 static void swap(char **args) {
     long end = now_ms() + atol(args[2]), times = 0;
@@ -664,7 +688,7 @@ static const struct { const char *name; void (*run)(char **); int args; } comman
     {"empty", empty, 1}, {"handles", handles, 1}, {"devices", devices, 0}, {"syscalls", syscalls, 0}, {"join", join, 1},
     {"meddle", meddle, 1}, {"capabilities", capabilities, 0}, {"descriptors", descriptors, 0}, {"abstract", abstract, 0},
     {"forge", forge, 3}, {"advertise", advertise, 0}, {"claim", claim, 1},      {"swap", swap, 3}, {"identity", identity, 0},
-    {"lease", lease, 2},
+    {"lease", lease, 2}, {"flows", flows, 2}, {"streams", streams, 4},
 };
 
 int main(int count, char **args) {

@@ -29,6 +29,8 @@ pub const SECRET: &str = "what only tenant-b may read";
 /// What is in no other object than that.
 pub const HIDDEN: &str = "hidden in a Secret alone";
 pub const NODE: &str = "target";
+/// How many tracked connections the node counts on: few, so that an attack is over soon.
+pub const CONNTRACK_MAX: usize = 16_384;
 
 /// Users: the roles `edit`, `admin` and `view` in the attackers' tenant; the node; and another node, which runs nothing.
 pub const EDIT: &str = "token-edit";
@@ -104,7 +106,14 @@ impl World {
         fs::set_permissions(canaries.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
         let file = tokens.path().join("tokens");
         fs::write(&file, TOKENS).unwrap();
-        let node = TestNode::start(&["--node-name", NODE, "--token-auth-file", file.to_str().unwrap()]);
+        let node = TestNode::start(&[
+            "--node-name",
+            NODE,
+            "--token-auth-file",
+            file.to_str().unwrap(),
+            "--conntrack-max",
+            &CONNTRACK_MAX.to_string(),
+        ]);
         let (address, anybody) = tls::client(&node, false);
         let world = World { node, canaries, tokens, address, anybody };
         world.load(IMAGE, &[], json!({}));

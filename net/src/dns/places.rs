@@ -1,0 +1,148 @@
+//! A bounded number of places (streams, waiting questions) that sources share: nobody keeps others out by holding them all.
+//!
+//! As long as places are free everybody gets one. After that a source takes one from whoever holds the most, if that one has at
+//! least two more; so each source that wants places comes to its equal part of them, however many the others want.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// The places.
+pub struct Places {
+    limit: usize,
+    held: Mutex<Held>,
+}
+
+/// Who holds which: the numbers rise, so that the first of a source is its oldest.
+#[derive(Default)]
+struct Held {
+    next: u64,
+    taken: usize,
+    by_source: HashMap<IpAddr, BTreeMap<u64, oneshot::Sender<()>>>,
+}
+
+/// One place. It is free again when this is dropped.
+pub struct Place {
+    places: Arc<Places>,
+    source: IpAddr,
+    number: u64,
+    lost: oneshot::Receiver<()>,
+}
+
+impl Places {
+    pub fn new(limit: usize) -> Arc<Places> {
+        Arc::new(Places { limit, held: Mutex::default() })
+    }
+
+    /// A place for `source`; `None` when all are taken, and nobody has more than it.
+    pub fn take(self: &Arc<Places>, source: IpAddr) -> Option<Place> {
+        let source = source.to_canonical();
+        let mut held = self.held();
+        if held.taken >= self.limit {
+            let victim = held.greediest(source)?;
+            held.evict(victim);
+        }
+        let (sender, lost) = oneshot::channel();
+        let number = held.next;
+        held.next += 1;
+        held.taken += 1;
+        held.by_source.entry(source).or_default().insert(number, sender);
+        Some(Place { places: self.clone(), source, number, lost })
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        // Each change is whole at once: what a panic left behind is sound.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    /// Whoever holds the most, if it still holds no less than `source` once it has lost one and `source` has got it.
+    fn greediest(&self, source: IpAddr) -> Option<IpAddr> {
+        let has = self.by_source.get(&source).map_or(0, BTreeMap::len);
+        let (victim, most) = self.by_source.iter().max_by_key(|(_, places)| places.len())?;
+        (most.len() >= has + 2).then_some(*victim)
+    }
+
+    /// Takes the oldest place of a source away.
+    fn evict(&mut self, victim: IpAddr) {
+        let oldest = self.by_source.get(&victim).and_then(|places| places.keys().next().copied());
+        if let Some(sender) = oldest.and_then(|number| self.remove(victim, number)) {
+            // Who no longer waits has given it back at the same time.
+            let _ = sender.send(());
+        }
+    }
+
+    fn remove(&mut self, source: IpAddr, number: u64) -> Option<oneshot::Sender<()>> {
+        let places = self.by_source.get_mut(&source)?;
+        let sender = places.remove(&number)?;
+        self.taken -= 1;
+        if places.is_empty() {
+            self.by_source.remove(&source);
+        }
+        Some(sender)
+    }
+}
+
+impl Place {
+    /// Does `work`, unless the place is lost meanwhile to somebody who has fewer: `None`.
+    pub async fn keep<T>(mut self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = work => Some(done),
+            _ = &mut self.lost => None,
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.held().remove(self.source, self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn source(n: u8) -> IpAddr {
+        IpAddr::from([10, 244, 1, n])
+    }
+
+    fn lost(place: &mut Place) -> bool {
+        place.lost.try_recv().is_ok()
+    }
+
+    #[test]
+    fn one_source_has_all_while_nobody_else_wants_any_and_its_oldest_go_first() {
+        let places = Places::new(4);
+        let mut held: Vec<Place> = (0..4).map(|_| places.take(source(1)).unwrap()).collect();
+        assert!(places.take(source(1)).is_none(), "no more than there are");
+        let second = [places.take(source(2)).unwrap(), places.take(source(2)).unwrap()];
+        assert!(places.take(source(2)).is_none(), "an equal part, no more");
+        assert_eq!(held.iter_mut().map(lost).collect::<Vec<_>>(), [true, true, false, false]);
+        drop(second);
+        assert!(places.take(source(1)).is_some());
+        drop(held);
+        assert_eq!(places.held().taken, 0);
+        assert!(places.held().by_source.is_empty());
+    }
+
+    proptest! {
+        /// However often the others ask before, who comes last gets a place as long as there are as many as sources.
+        #[test]
+        fn whoever_has_none_gets_one(asked in prop::collection::vec(0u8..15, 0..400)) {
+            let places = Places::new(16);
+            let mut held = Vec::new();
+            for n in asked {
+                held.extend(places.take(source(n)));
+                held.retain_mut(|place| !lost(place));
+                prop_assert!(held.len() <= 16);
+                prop_assert_eq!(held.len(), places.held().taken);
+            }
+            prop_assert!(places.take(source(200)).is_some());
+        }
+    }
+}
