@@ -276,7 +276,7 @@ async fn route(
         Ok(user) if user.is_in("system:unauthenticated") => Err(Status::unauthorized("Unauthorized")),
         user => user,
     };
-    let user = match user {
+    let user = match user.and_then(|user| rest::cross_site::refuse(&request).map(|()| user)) {
         Ok(user) => user,
         Err(status) => return refused(&house, &origin, path, &status),
     };
