@@ -63,6 +63,7 @@ mod tasks;
 mod tokens;
 mod trace;
 mod transact;
+mod unread;
 mod update;
 mod usage;
 mod versions;

@@ -12,6 +12,7 @@ mod network;
 mod nodes;
 mod operators;
 mod policies;
+mod sessions;
 mod volumes;
 mod watch;
 mod world;
@@ -133,6 +134,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         api::ATTACKS,
         operators::ATTACKS,
         nodes::ATTACKS,
+        sessions::ATTACKS,
     ];
     all.into_iter().flatten()
 }
