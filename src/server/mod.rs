@@ -4,8 +4,8 @@
 //! admission ([`admission`]), decoding, defaulting and validation (`api`), and ends in one store transaction
 //! ([`transact`]). Reads and watches are served from the watch cache ([`cache`]), those of metrics from what nodes report
 //! ([`usage`]). Faces ([`rpc`], [`rest`]) are codecs onto
-//! [`Server::handle`] and [`Server::watch`]; what goes through there the [`audit`] log tells. [`limits`] say how much may be asked
-//! at once, [`large`] requests run beside the others, and [`encryption`] lies between all of it and the store.
+//! [`Server::handle`] and [`Server::watch`]; what goes through there the [`audit`] log tells. [`limits`] say how much may be
+//! asked at once, [`large`] requests run beside the others, and [`encryption`] lies between all of it and the store.
 
 use std::sync::Arc;
 
@@ -404,8 +404,8 @@ impl Server {
         Ok(self.streams.subscribe(node, &user.name))
     }
 
-    /// A consistent copy of the store, made while serving, as a stream to be dialled: it is made when somebody does. Where it is kept
-    /// is the caller's matter: the server writes to no path that it is told.
+    /// A consistent copy of the store, made while serving, as a stream to be dialled: it is made when somebody does. Where it
+    /// is kept is the caller's matter: the server writes to no path that it is told.
     pub async fn backup(&self, user: &User) -> Result<String, Status> {
         self.authorizer.authorize_path(user, "post", "/backup")?;
         let counted = self.sessions.enter(user, With { namespace: "", object: "backup" })?;

@@ -1,6 +1,6 @@
-//! How many sessions with nodes may be open at once: in all, of one user, in one namespace, with one object (a Pod, a node), and of one
-//! user with one object. So no user keeps others from a Pod, and nobody keeps all others from all. A session counts from the request
-//! for it to its end.
+//! How many sessions with nodes may be open at once: in all, of one user, in one namespace, with one object (a Pod, a node),
+//! and of one user with one object. So no user keeps others from a Pod, and nobody keeps all others from all. A session counts
+//! from the request for it to its end.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,8 +9,8 @@ use crate::api::{Status, User};
 
 /// The limits; each is a number of sessions.
 ///
-/// Upstream counts none: its long-running requests are exempt from flow control. One with a Pod is some descriptors of its shim, whose
-/// limit is what the agent was started with (1024 as a rule), of the agent and of the server.
+/// Upstream counts none: its long-running requests are exempt from flow control. One with a Pod is some descriptors of its
+/// shim, whose limit is what the agent was started with (1024 as a rule), of the agent and of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionLimits {
     pub all: usize,
@@ -79,7 +79,8 @@ impl Sessions {
             wanted.push((Scope::Namespace(with.namespace.to_owned()), in_namespace, "in one namespace"));
         }
         let mut open = self.lock();
-        let full = wanted.iter().find(|(scope, most, _)| open.get(scope).is_some_and(|open| open >= most) || *most == 0);
+        let full =
+            wanted.iter().find(|(scope, most, _)| open.get(scope).is_some_and(|open| open >= most) || *most == 0);
         if let Some((_, most, which)) = full {
             let why = format!("Too many sessions are open ({most} {which}), please try again later.");
             return Err(Status::too_many_requests(why, 1));
@@ -149,7 +150,10 @@ mod tests {
         greedy.extend(fill(&sessions, "greedy", With { object: "uid-3", ..POD }));
         assert_eq!(greedy.len(), 4, "of one user");
         greedy.extend(fill(&sessions, "another", With { object: "uid-3", ..POD }));
-        assert!(sessions.enter(&user("another"), With { object: "uid-4", ..POD }).is_err(), "a namespace has its share");
+        assert!(
+            sessions.enter(&user("another"), With { object: "uid-4", ..POD }).is_err(),
+            "a namespace has its share"
+        );
         let others: Vec<_> = ["x", "y", "z"]
             .into_iter()
             .flat_map(|name| fill(&sessions, name, With { namespace: "b", object: name }))

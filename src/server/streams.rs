@@ -21,8 +21,8 @@ use super::sessions::OpenSession;
 
 /// How long either half is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How many sessions a node may be asked for before it has read the first. An agent reads as fast as it can: all callers are there
-/// already, and none of them waits for the others' sessions.
+/// How many sessions a node may be asked for before it has read the first. An agent reads as fast as it can: all callers are
+/// there already, and none of them waits for the others' sessions.
 const SESSIONS: usize = 1024;
 const BUFFER: usize = 64 * 1024;
 
@@ -71,8 +71,8 @@ impl Streams {
         receiver
     }
 
-    /// The id that `user`, who called for it, shall dial in time; then the node is asked for the session. It counts as open until it
-    /// ends.
+    /// The id that `user`, who called for it, shall dial in time; then the node is asked for the session. It counts as open
+    /// until it ends.
     pub fn open(
         self: &Arc<Streams>,
         env: &Env,

@@ -1,9 +1,9 @@
 //! What a JSON-RPC WebSocket has been answered and not read: how many bytes of it lie in memory, and for how long.
 //!
-//! The library below takes answers and events into a queue of messages, of any size, and goes on reading requests. So the bytes are
-//! counted here, from when they are made to when the connection has written so many: answers keep their room among all answers
-//! (`Answers`) for so long, a watch's next event waits while too much is before it. A client that does not read is not read from
-//! either, and is cut off when it takes less than a piece in the time that HTTP/2 has for one.
+//! The library below takes answers and events into a queue of messages, of any size, and goes on reading requests. So the bytes
+//! are counted here, from when they are made to when the connection has written so many: answers keep their room among all
+//! answers (`Answers`) for so long, a watch's next event waits while too much is before it. A client that does not read is not
+//! read from either, and is cut off when it takes less than a piece in the time that HTTP/2 has for one.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -37,8 +37,8 @@ struct State {
     /// It has become a WebSocket of JSON-RPC.
     counts: bool,
     closed: bool,
-    /// Bytes that were ever to be sent, and how many of them are not written yet. What is written beside them (frames' heads, errors)
-    /// counts as if it were theirs: this is never more than what lies in memory.
+    /// Bytes that were ever to be sent, and how many of them are not written yet. What is written beside them (frames' heads,
+    /// errors) counts as if it were theirs: this is never more than what lies in memory.
     promised: u64,
     owed: u64,
     /// The rooms of answers, and what must have been written until they are free.

@@ -36,8 +36,8 @@ use crate::{
 pub(super) type Frames = Framed<Stream, FrameCodec>;
 
 const RECONNECT: Duration = Duration::from_millis(500);
-/// How many sessions this node serves at once, and how many with one Pod, whose shim has a limit of descriptors of its own. The servers
-/// count them by user; there may be several, and none of them counts the superuser's.
+/// How many sessions this node serves at once, and how many with one Pod, whose shim has a limit of descriptors of its own. The
+/// servers count them by user; there may be several, and none of them counts the superuser's.
 const SESSIONS: usize = 2048;
 const WITH_POD: usize = 256;
 

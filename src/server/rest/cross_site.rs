@@ -1,14 +1,16 @@
 //! WebSockets of pages of other sites: refused.
 //!
-//! A browser opens a WebSocket to any host for any page, with the client certificate that its user has for that host, and no header of
-//! ours can forbid it; all that it says is the page's `Origin`. Upstream does not look at it (the handshakes of `wsstream` and of
-//! port-forward's tunnel take every origin): there a page that somebody with a client certificate in his browser visits may exec into
-//! his Pods. Here a WebSocket is taken, as by gorilla/websocket's own rule,
+//! A browser opens a WebSocket to any host for any page, with the client certificate that its user has for that host, and no
+//! header of ours can forbid it; all that it says is the page's `Origin`. Upstream does not look at it (the handshakes of
+//! `wsstream` and of port-forward's tunnel take every origin): there a page that somebody with a client certificate in his
+//! browser visits may exec into his Pods. Here a WebSocket is taken, as by gorilla/websocket's own rule,
 //!
 //! - without `Origin`: kubectl, client-go and other programs send none;
-//! - with the `Origin` of the very host and port that the request names: libraries that imitate browsers, and pages that are served
+//! - with the `Origin` of the very host and port that the request names: libraries that imitate browsers, and pages that are
+//! served
 //!   from here;
-//! - with one of the browser's own machine, where a proxy has passed it on (`X-Forwarded-For`, which no page can set): dashboards by
+//! - with one of the browser's own machine, where a proxy has passed it on (`X-Forwarded-For`, which no page can set):
+//! dashboards by
 //!   `kubectl proxy`, which has the credential itself and names this server as the host.
 //!
 //! That holds for every WebSocket, whatever the credential: sessions, the proxy to Pods, Services and nodes, and JSON-RPC. Other

@@ -55,6 +55,9 @@ const WEBSOCKET: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSoc
     Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: v4.channel.k8s.io\r\n";
 const SPDY: &str = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n";
 
+/// What is asked for behind an upgrade that is refused, so that the connection ends; behind one that is not it is no frame.
+const NEXT: &str = "GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+
 /// The answer's code, 0 for none.
 fn code(said: &str) -> u16 {
     said.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
@@ -68,7 +71,9 @@ fn connect(world: &World, token: &str, target: &Target, command: &[&str], times:
     for batch in (0..times).collect::<Vec<_>>().chunks(100) {
         let (_, said) = world.ask(token, "POST", "/rpc", &Value::Array(vec![call.clone(); batch.len()]));
         let body = said.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-        let Some(list) = body.find('[').and_then(|at| serde_json::from_str::<Value>(&body[at..]).ok()) else { continue };
+        let Some(list) = body.find('[').and_then(|at| serde_json::from_str::<Value>(&body[at..]).ok()) else {
+            continue;
+        };
         answers.extend(list.as_array().cloned().unwrap_or_default());
     }
     answers
@@ -102,9 +107,12 @@ fn share(world: &World, target: &Target) -> Verdict {
         status["reason"] == "TooManyRequests" && status["details"]["retryAfterSeconds"] == 1
     });
     let path = format!("/api/v1/namespaces/{OURS}/pods/{}/exec?command=true&stdout=1", target.id);
-    let ask = |token: &str| {
-        code(&world.raw(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{WEBSOCKET}\r\n")))
-    };
+    let ask =
+        |token: &str| {
+            code(&world.raw(&format!(
+                "GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n{WEBSOCKET}\r\n{NEXT}"
+            )))
+        };
     let (his, others) = (ask(ADMIN), ask(EDIT));
     let held = refused(&answers) >= 100 && shape && his == 429 && others == 101;
     verdict(held, format!("{} of 400 are refused; then {his} for him, {others} for another user", refused(&answers)))
@@ -120,8 +128,7 @@ fn methods(world: &World, target: &Target) -> Verdict {
             for upgrade in [WEBSOCKET, SPDY] {
                 let path = format!("/api/v1/namespaces/{OURS}/pods/{}/{of}", target.id);
                 let said = world.raw(&format!(
-                    "{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ADMIN}\r\nContent-Length: 0\r\n{upgrade}\r\n\
-                     GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+                    "{method} {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ADMIN}\r\nContent-Length: 0\r\n{upgrade}\r\n{NEXT}"
                 ));
                 if code(&said) != 405 {
                     through.push(format!("{method} {of}: {}", code(&said)));
@@ -140,7 +147,7 @@ fn cross_site(world: &World, target: &Target) -> Verdict {
     let ask = |path: &str, origin: &str| {
         let origin = if origin.is_empty() { String::new() } else { format!("Origin: {origin}\r\n") };
         code(&world.raw(&format!(
-            "GET {path} HTTP/1.1\r\nHost: api.example:6443\r\nAuthorization: Bearer {ADMIN}\r\n{origin}{WEBSOCKET}\r\n"
+            "GET {path} HTTP/1.1\r\nHost: api.example:6443\r\nAuthorization: Bearer {ADMIN}\r\n{origin}{WEBSOCKET}\r\n{NEXT}"
         )))
     };
     let exec = format!("{pod}/exec?command=true&stdout=1");
@@ -148,11 +155,17 @@ fn cross_site(world: &World, target: &Target) -> Verdict {
     if honest != [101, 101] {
         return Verdict::Untried(format!("{honest:?} for who sends no Origin, and the host's"));
     }
-    let paths =
-        [exec, format!("{pod}/attach?stdout=1"), format!("{pod}/portforward?ports=80"), format!("{pod}/proxy/"), "/rpc".into()];
+    let paths = [
+        exec,
+        format!("{pod}/attach?stdout=1"),
+        format!("{pod}/portforward?ports=80"),
+        format!("{pod}/proxy/"),
+        "/rpc".into(),
+    ];
     let mut through = Vec::new();
     for path in &paths {
-        for origin in ["https://evil.example", "null", "https://api.example:6443.evil.example", "http://localhost:8080"] {
+        for origin in ["https://evil.example", "null", "https://api.example:6443.evil.example", "http://localhost:8080"]
+        {
             let code = ask(path, origin);
             if code != 403 {
                 through.push(format!("{path} of {origin}: {code}"));

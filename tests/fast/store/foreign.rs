@@ -29,13 +29,19 @@ const FOREIGN: &[(&str, &str)] = &[
     ("CREATE INDEX i ON log (key)", "index \"i\" of \"log\" is in no store of podwright's"),
     ("CREATE TABLE more (a)", "table \"more\" is in no store of podwright's"),
     ("CREATE VIRTUAL TABLE f USING fts5(a)", "table \"f"),
-    ("ALTER TABLE hole ADD COLUMN g AS (randomblob(1000)) VIRTUAL", "table \"hole\" is not as a store of podwright's has it"),
+    (
+        "ALTER TABLE hole ADD COLUMN g AS (randomblob(1000)) VIRTUAL",
+        "table \"hole\" is not as a store of podwright's has it",
+    ),
     ("ALTER TABLE log ADD COLUMN g", "table \"log\" is not as a store of podwright's has it"),
-    ("ALTER TABLE state RENAME TO s; CREATE VIEW state AS SELECT * FROM s", "table \"s\" is in no store of podwright's"),
+    (
+        "ALTER TABLE state RENAME TO s; CREATE VIEW state AS SELECT * FROM s",
+        "table \"s\" is in no store of podwright's",
+    ),
     ("DROP TABLE hole", "table \"hole\" is missing"),
     (
-        "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = 'CREATE TABLE hole (first INTEGER PRIMARY KEY, last INTEGER NOT NULL \
-         DEFAULT (randomblob(9)))' WHERE name = 'hole'",
+        "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = \
+         'CREATE TABLE hole (first INTEGER PRIMARY KEY, last INTEGER NOT NULL DEFAULT (randomblob(9)))' WHERE name = 'hole'",
         "table \"hole\" is not as a store of podwright's has it",
     ),
     ("ANALYZE", "table \"sqlite_stat1\" is in no store of podwright's"),

@@ -35,26 +35,21 @@ type Upgraded = hyper_util::rt::TokioIo<hyper::upgrade::Upgraded>;
 
 const BUFFER: usize = 64 << 10;
 
-/// The methods that a session may come by, upstream's `rest.Connecter.ConnectMethods`: kubectl's WebSockets by GET, SPDY by POST. A
-/// HEAD, which elsewhere is a GET, has none: no session is opened for who wants no answer.
+/// The methods that a session may come by, upstream's `rest.Connecter.ConnectMethods`: kubectl's WebSockets by GET, SPDY by
+/// POST. A HEAD, which elsewhere is a GET, has none: no session is opened for who wants no answer.
 pub(super) fn is_method_of(subresource: &str, method: &Method) -> bool {
     match subresource {
         "log" => *method == Method::GET,
-        "proxy" => [
-            Method::GET,
-            Method::HEAD,
-            Method::POST,
-            Method::PUT,
-            Method::PATCH,
-            Method::DELETE,
-            Method::OPTIONS,
-        ]
-        .contains(method),
+        "proxy" => {
+            [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS]
+                .contains(method)
+        }
         _ => [Method::GET, Method::POST].contains(method),
     }
 }
 
-/// The verb that a method is authorized as where it goes to a node; upstream's `RequestInfoFactory`. No rule but `*` has the others'.
+/// The verb that a method is authorized as where it goes to a node; upstream's `RequestInfoFactory`. No rule but `*` has the
+/// others'.
 fn verb_of(method: &Method) -> &'static str {
     match *method {
         Method::GET | Method::HEAD => "get",
@@ -177,7 +172,9 @@ fn check<T: DeserializeOwned>(options: Value) -> Result<Value, Status> {
 
 /// Whether a request wants its connection switched to this protocol.
 pub(super) fn wants_upgrade(headers: &HeaderMap, protocol: &str) -> bool {
-    let has = |name: HeaderName, wanted: &str| words(headers, name.as_str()).iter().any(|word| word.eq_ignore_ascii_case(wanted));
+    let has = |name: HeaderName, wanted: &str| {
+        words(headers, name.as_str()).iter().any(|word| word.eq_ignore_ascii_case(wanted))
+    };
     has(header::CONNECTION, "upgrade") && has(header::UPGRADE, protocol)
 }
 

@@ -18,9 +18,9 @@ use crate::api::{Object, Options, Request, Status, User, Verb, kinds};
 use crate::server::Server;
 use crate::server::dial::{self, Purpose};
 use crate::server::rest::Ask;
-use crate::server::sessions::With;
 use crate::server::rest::paths::{Target, resource_name};
 use crate::server::rest::reply::{self, Reply};
+use crate::server::sessions::With;
 
 /// More is not read before an answer's head has come: interim answers have no end by themselves.
 const MAX_HEAD: usize = 1 << 20;

@@ -1,4 +1,5 @@
-//! Who may open sessions, how many, and when they start: for a client that is there, by upstream's methods, from no page of others'.
+//! Who may open sessions, how many, and when they start: for a client that is there, by upstream's methods, from no page of
+//! others'.
 
 use std::time::{Duration, Instant};
 
@@ -23,8 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 async fn world(limits: Limits, verbs: &[&str]) -> World {
     let world = World::with(Config { limits, ..Config::default() }).await;
     let group = "rbac.authorization.k8s.io";
-    let role = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": "execs"}, "rules": [
-        {"apiGroups": [""], "resources": ["pods/exec", "pods/attach", "pods/portforward", "pods/log", "pods/proxy"], "verbs": verbs}]});
+    let resources = ["pods/exec", "pods/attach", "pods/portforward", "pods/log", "pods/proxy"];
+    let role = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": "execs"},
+        "rules": [{"apiGroups": [""], "resources": resources, "verbs": verbs}]});
     let binding = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "execs"},
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "execs"},
         "subjects": [{"apiGroup": group, "kind": "Group", "name": "system:authenticated"}]});
@@ -95,7 +97,8 @@ async fn the_node_is_asked_for_nothing_before_the_client_is_there() {
     assert_eq!(there.next().await.unwrap().unwrap(), Message::Binary(vec![1].into()), "this one stands");
     eventually("the session that stands was not asked for", || world.asked.lock().unwrap().len() == 1).await;
     // What was to be asked for before it would be there by now: one channel carries all.
-    assert_eq!(world.asked.lock().unwrap().len(), 1, "{:?}", world.asked.lock().unwrap());
+    let asked = world.asked.lock().unwrap().clone();
+    assert_eq!(asked.len(), 1, "{asked:?}");
 }
 
 #[tokio::test]
@@ -144,7 +147,8 @@ async fn only_upstreams_methods_open_sessions() {
         stream.read_exact(&mut code).await.unwrap();
         String::from_utf8_lossy(&code[9..]).into_owned()
     };
-    for path in ["exec?command=cat&stdin=1&stdout=1", "attach?stdin=1&stdout=1", "portforward?ports=80", "log?follow=1"] {
+    for path in ["exec?command=cat&stdin=1&stdout=1", "attach?stdin=1&stdout=1", "portforward?ports=80", "log?follow=1"]
+    {
         for method in ["HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"] {
             assert_eq!(ask(method, path, upgrade).await, "405", "{method} {path}");
             assert_eq!(ask(method, path, "").await, "405", "{method} {path} without an upgrade");
@@ -167,9 +171,9 @@ async fn the_methods_verb_is_what_is_authorized() {
     let head = "HEAD /api/v1/namespaces/default/pods/p/proxy HTTP/1.1\r\nHost: x\r\nImpersonate-User: jane\r\n\r\n";
     for (verbs, by_get, by_post, by_head) in [
         (&["get"][..], Some(403), "403", "301"),
-        (&["create"], Some(403), "101", "403"),
-        (&["head"], Some(403), "403", "403"),
-        (&["get", "create"], None, "101", "301"),
+        (&["create"][..], Some(403), "101", "403"),
+        (&["head"][..], Some(403), "403", "403"),
+        (&["get", "create"][..], None, "101", "301"),
     ] {
         let world = world(Limits::default(), verbs).await;
         assert_eq!(open(&world, EXEC, "jane", &[]).await.err().map(|refused| refused.0), by_get, "GET with {verbs:?}");
