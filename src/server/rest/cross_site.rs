@@ -7,11 +7,9 @@
 //!
 //! - without `Origin`: kubectl, client-go and other programs send none;
 //! - with the `Origin` of the very host and port that the request names: libraries that imitate browsers, and pages that are
-//! served
-//!   from here;
+//!   served from here;
 //! - with one of the browser's own machine, where a proxy has passed it on (`X-Forwarded-For`, which no page can set):
-//! dashboards by
-//!   `kubectl proxy`, which has the credential itself and names this server as the host.
+//!   dashboards by `kubectl proxy`, which has the credential itself and names this server as the host.
 //!
 //! That holds for every WebSocket, whatever the credential: sessions, the proxy to Pods, Services and nodes, and JSON-RPC. Other
 //! upgrades (SPDY, streams) and JSON-RPC's content type are out of a page's reach.
