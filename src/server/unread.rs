@@ -37,6 +37,8 @@ struct State {
     /// It has become a WebSocket of JSON-RPC.
     counts: bool,
     closed: bool,
+    /// Its client has taken too little for too long.
+    cut: bool,
     /// Bytes that were ever to be sent, and how many of them are not written yet. What is written beside them (frames' heads,
     /// errors) counts as if it were theirs: this is never more than what lies in memory.
     promised: u64,
@@ -51,8 +53,8 @@ struct State {
 
 impl Unread {
     pub fn new(stalled: Duration) -> Arc<Unread> {
-        let (counts, closed, promised, owed, rooms, blocked, reader) = Default::default();
-        let state = State { counts, closed, promised, owed, rooms, blocked, moved: Instant::now(), reader };
+        let (counts, closed, cut, promised, owed, rooms, blocked, reader) = Default::default();
+        let state = State { counts, closed, cut, promised, owed, rooms, blocked, moved: Instant::now(), reader };
         Arc::new(Unread { stalled, state: Mutex::new(state), written: Notify::new() })
     }
 
@@ -105,11 +107,18 @@ impl Unread {
 
     fn block(&self, blocked: bool) -> bool {
         let mut state = self.lock();
-        state.blocked = blocked && state.counts;
-        if let (false, Some(reader)) = (state.blocked, state.reader.take()) {
-            reader.wake();
+        let before = std::mem::replace(&mut state.blocked, blocked && state.counts);
+        if before && !state.blocked {
+            state.wake_reader();
         }
         state.blocked
+    }
+
+    /// Ends the reading side as well.
+    fn cut(&self) {
+        let mut state = self.lock();
+        state.cut = true;
+        state.wake_reader();
     }
 
     fn close(&self) {
@@ -127,6 +136,12 @@ impl Unread {
 }
 
 impl State {
+    fn wake_reader(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+
     fn promise(&mut self, bytes: u64) -> u64 {
         self.forgive();
         self.promised += bytes;
@@ -182,7 +197,10 @@ impl<S> Metered<S> {
         let stalled = self.unread.stalled;
         let due = self.due.get_or_insert_with(|| Box::pin(tokio::time::sleep(stalled)));
         match due.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Ready(()) => {
+                self.unread.cut();
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
             Poll::Pending => Poll::Pending,
         }
     }
@@ -198,8 +216,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         {
             let mut state = self.unread.lock();
-            if state.blocked && self.read >= REQUESTS {
+            if state.cut {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            if state.counts {
                 state.reader = Some(cx.waker().clone());
+            }
+            if state.blocked && self.read >= REQUESTS {
                 return Poll::Pending;
             }
         }
