@@ -107,7 +107,8 @@ impl Unread {
 
     fn block(&self, blocked: bool) -> bool {
         let mut state = self.lock();
-        let before = std::mem::replace(&mut state.blocked, blocked && state.counts);
+        let before = state.blocked;
+        state.blocked = blocked && state.counts;
         if before && !state.blocked {
             state.wake_reader();
         }
