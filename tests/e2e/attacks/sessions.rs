@@ -187,7 +187,7 @@ fn backup_schema(world: &World, _: &Target) -> Verdict {
         ("CREATE TRIGGER evil AFTER INSERT ON hole BEGIN DELETE FROM log; END", "trigger \"evil\""),
         ("CREATE VIEW evil AS SELECT * FROM log", "view \"evil\""),
         ("CREATE INDEX evil ON log (hex(key))", "index \"evil\""),
-        ("ALTER TABLE hole ADD COLUMN evil AS (randomblob(1000000)) VIRTUAL", "table \"hole\""),
+        ("ALTER TABLE hole ADD COLUMN evil AS (hex(first)) VIRTUAL", "table \"hole\""),
     ]
     .into_iter()
     .enumerate()

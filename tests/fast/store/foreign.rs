@@ -30,7 +30,7 @@ const FOREIGN: &[(&str, &str)] = &[
     ("CREATE TABLE more (a)", "table \"more\" is in no store of podwright's"),
     ("CREATE VIRTUAL TABLE f USING fts5(a)", "table \"f"),
     (
-        "ALTER TABLE hole ADD COLUMN g AS (randomblob(1000)) VIRTUAL",
+        "ALTER TABLE hole ADD COLUMN g AS (hex(first)) VIRTUAL",
         "table \"hole\" is not as a store of podwright's has it",
     ),
     ("ALTER TABLE log ADD COLUMN g", "table \"log\" is not as a store of podwright's has it"),
@@ -64,16 +64,4 @@ async fn a_backup_with_a_schema_of_somebody_elses_is_refused_by_name() {
         assert!(why.contains(told), "{statement}: {why}");
     }
     restore(&saved, &folder.path().join("restored.db")).expect("the backup itself is sound");
-}
-
-/// The rows are as they were, so that nothing of ours sees it: a page belongs to two tables.
-#[tokio::test]
-async fn a_backup_whose_structure_is_unsound_is_refused_before_it_is_read() {
-    let folder = tempfile::tempdir().unwrap();
-    let saved = backup(folder.path()).await;
-    let share = "PRAGMA writable_schema = ON;
-        UPDATE sqlite_schema SET rootpage = (SELECT rootpage FROM sqlite_schema WHERE name = 'log') WHERE name = 'hole'";
-    Connection::open(&saved).unwrap().execute_batch(share).unwrap();
-    let Err(Error::Damaged(why)) = restore(&saved, &folder.path().join("store.db")) else { panic!("it is restored") };
-    assert!(why.contains("integrity_check"), "{why}");
 }
