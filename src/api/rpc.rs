@@ -93,6 +93,21 @@ pub enum Task {
     },
 }
 
+impl Task {
+    /// The Pod that it is about.
+    pub fn pod(&self) -> Option<&PodRef> {
+        match self {
+            Task::Log { pod, .. }
+            | Task::Exec { pod, .. }
+            | Task::Attach { pod, .. }
+            | Task::PortForward { pod, .. }
+            | Task::Inspect { pod }
+            | Task::Trace { pod } => Some(pod),
+            Task::Dial { .. } | Task::Image(_) => None,
+        }
+    }
+}
+
 /// The Pod that a session is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -287,6 +287,7 @@ impl Agent {
             residents: residents.clone(),
             client: client.clone(),
             node: config.name.clone(),
+            open: Default::default(),
         };
 
         let run = async {

@@ -10,6 +10,10 @@ use crate::api::{Object, Response, Status};
 use super::Server;
 use super::admission::{self, Operation};
 use super::call::Call;
+use super::sessions::With;
+
+/// The longest options of a session: they are kept until the caller dials. By REST, where they are part of the path, it is less.
+const MAX_OPTIONS: usize = 128 << 10;
 
 impl Server {
     pub(super) async fn connect(&self, call: &Call) -> Result<Response, Status> {
@@ -28,7 +32,17 @@ impl Server {
             ("Node", sub) => (object.name().to_owned(), node_task(call, sub)?),
             _ => return Err(call.not_allowed("connect")),
         };
-        let id = self.streams.open(&self.env, &node, &call.user.name, task)?;
+        if call.body.as_ref().is_some_and(|body| body.to_string().len() > MAX_OPTIONS) {
+            return Err(Status::failure(
+                413,
+                "RequestEntityTooLarge",
+                format!("options of a session may have {MAX_OPTIONS} bytes"),
+            ));
+        }
+        let of_node = format!("nodes/{node}");
+        let object = if task.pod().is_some() { object.uid() } else { &of_node };
+        let counted = self.sessions.enter(&call.user, With { namespace: call.within(), object })?;
+        let id = self.streams.open(&self.env, &node, &call.user.name, task, counted)?;
         Ok(Response { body: Body::Stream { id }, warnings })
     }
 }

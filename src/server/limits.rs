@@ -11,6 +11,8 @@ use tokio::sync::oneshot;
 
 use crate::api::{Request, Status, Verb};
 
+use super::sessions::SessionLimits;
+
 /// The limits of one server; the defaults are upstream's where it has them.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -36,6 +38,8 @@ pub struct Limits {
     pub body: Duration,
     /// How long a client may leave unread what it was sent.
     pub stalled: Duration,
+    /// Sessions with nodes.
+    pub sessions: SessionLimits,
 }
 
 impl Default for Limits {
@@ -54,6 +58,7 @@ impl Default for Limits {
             headers: Duration::from_secs(32),
             body: Duration::from_secs(60),
             stalled: Duration::from_secs(60),
+            sessions: SessionLimits::default(),
         }
     }
 }

@@ -34,6 +34,7 @@ use super::rest::origin::{self, Source};
 use super::rest::reply::{self, Reply};
 use super::rest::{self, Face};
 use super::rpc::{Endpoint, MAX_REQUEST, RpcService};
+use super::unread::{Metered, Unread};
 use super::{Server, pki};
 
 /// The longest headers that are taken in, in bytes.
@@ -212,7 +213,8 @@ where
     let stalled = is_h2.then_some(house.server.config.limits.stalled);
     let (asked, handed_over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let greeting = greeting(headers, asked.clone());
-    let io = TokioIo::new(Lingering::new(stream, handed_over.clone()));
+    let unread = Unread::new(house.server.config.limits.stalled);
+    let io = TokioIo::new(Lingering::new(Metered::new(stream, unread.clone()), handed_over.clone()));
     let service = service_fn(move |mut request: HttpRequest<Incoming>| {
         asked.store(true, Ordering::Relaxed);
         if let Some(from) = from {
@@ -220,7 +222,7 @@ where
         }
         let (house, rpc, peer) = (house.clone(), rpc.clone(), peer.clone());
         let (reply, handed_over): (BoxFuture<'static, Reply>, _) =
-            (Box::pin(route(house, rpc, peer, request)), handed_over.clone());
+            (Box::pin(route(house, rpc, peer, unread.clone(), request)), handed_over.clone());
         async move {
             let mut reply = reply.await;
             let room = reply.extensions_mut().remove::<Arc<Room>>();
@@ -261,6 +263,7 @@ async fn route(
     house: Arc<House>,
     mut rpc: RpcService,
     peer: Arc<Option<Peer>>,
+    unread: Arc<Unread>,
     request: HttpRequest<Incoming>,
 ) -> Reply {
     let Some(peer) = &*peer else {
@@ -276,7 +279,7 @@ async fn route(
         Ok(user) if user.is_in("system:unauthenticated") => Err(Status::unauthorized("Unauthorized")),
         user => user,
     };
-    let user = match user {
+    let user = match user.and_then(|user| rest::cross_site::refuse(&request).map(|()| user)) {
         Ok(user) => user,
         Err(status) => return refused(&house, &origin, path, &status),
     };
@@ -297,10 +300,16 @@ async fn route(
     let mut request = HttpRequest::from_parts(head, reply::full(body));
     request.extensions_mut().insert(user.clone());
     request.extensions_mut().insert(Arc::new(origin));
+    if jsonrpsee::server::ws::is_upgrade_request(&request) {
+        request.extensions_mut().insert(unread.clone());
+    }
     let mut reply = match rpc.call(request).await {
         Ok(response) => response.map(|body| body.map_err(io::Error::other).boxed_unsync()),
         Err(why) => reply::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
     };
+    if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
+        unread.start();
+    }
     let size = usize::try_from(reply.body().size_hint().lower()).unwrap_or(usize::MAX);
     match house.server.answers.try_enter(&user, size) {
         Some(room) => drop(reply.extensions_mut().insert(Arc::new(room))),

@@ -56,12 +56,14 @@ mod protections;
 pub mod rest;
 mod review;
 pub mod rpc;
+mod sessions;
 mod streams;
 mod subresources;
 mod tasks;
 mod tokens;
 mod trace;
 mod transact;
+mod unread;
 mod update;
 mod usage;
 mod versions;
@@ -72,11 +74,13 @@ pub use admission::{PodSecurity, TolerationSeconds};
 pub use endpoints::Reach;
 pub use impersonate::Impersonation;
 pub use limits::Limits;
+pub use sessions::SessionLimits;
 pub use tokens::{Authenticated, FixedTokens, ISSUER, Oidc, OidcConfig};
 
 use authorize::{Attributes, Authorizer};
 use cache::Cache;
 use call::Call;
+use sessions::With;
 use streams::Streams;
 use tokens::Signer;
 use trace::Trace;
@@ -152,6 +156,7 @@ pub struct Server {
     cache: Arc<Cache>,
     authorizer: Arc<Authorizer>,
     streams: Arc<Streams>,
+    sessions: Arc<sessions::Sessions>,
     signer: Signer,
     verified: tokens::Verified,
     trace: Trace,
@@ -179,6 +184,7 @@ impl Server {
         tasks.add(tokio::spawn(feed));
         let authorizer = Arc::new(Authorizer::new(&cache));
         let streams = Arc::default();
+        let sessions = sessions::Sessions::new(config.limits.sessions);
         let signer = Signer::open(&*store, &env).await?;
         let trace = Trace::default();
         let (verified, reach, turns, programs, usages) = Default::default();
@@ -193,6 +199,7 @@ impl Server {
             cache,
             authorizer,
             streams,
+            sessions,
             signer,
             verified,
             trace,
@@ -353,14 +360,14 @@ impl Server {
     }
 
     /// Whether a request is about something that exists as a kind, and its user may make it.
-    fn may(&self, request: &Request) -> Result<(), Status> {
-        self.authorizer.authorize(&Call::resolve(&self.kinds(), request.clone())?.attributes())
+    async fn may(&self, request: &Request) -> Result<(), Status> {
+        self.authorize(&Call::resolve(&self.kinds(), request.clone())?.attributes()).await
     }
 
-    /// The same for a verb of another name: what is proxied has the HTTP method's.
-    fn may_by(&self, request: &Request, verb: &str) -> Result<(), Status> {
+    /// The same for a verb of another name: what goes to a node has the HTTP method's.
+    async fn may_by(&self, request: &Request, verb: &str) -> Result<(), Status> {
         let call = Call::resolve(&self.kinds(), request.clone())?;
-        self.authorizer.authorize(&Attributes { verb, ..call.attributes() })
+        self.authorize(&Attributes { verb, ..call.attributes() }).await
     }
 
     /// Reads an object on the server's own behalf.
@@ -397,15 +404,20 @@ impl Server {
         Ok(self.streams.subscribe(node, &user.name))
     }
 
-    /// A consistent copy of the store, made while serving, as a stream to be dialled. Where it is kept is the caller's matter:
-    /// the server writes to no path that it is told.
+    /// A consistent copy of the store, made while serving, as a stream to be dialled: it is made when somebody does. Where it
+    /// is kept is the caller's matter: the server writes to no path that it is told.
     pub async fn backup(&self, user: &User) -> Result<String, Status> {
         self.authorizer.authorize_path(user, "post", "/backup")?;
-        let copy = self.store.backup().await.map_err(store_error)?;
+        let counted = self.sessions.enter(user, With { namespace: "", object: "backup" })?;
         let (id, caller) = self.streams.offer(&self.env, &user.name);
+        let store = self.store.clone();
         tokio::spawn(async move {
+            let _counted = counted;
             if let Some(caller) = caller.await {
-                streams::send_file(caller, copy).await;
+                match store.backup().await {
+                    Ok(copy) => streams::send_file(caller, copy).await,
+                    Err(why) => streams::refuse(caller, &store_error(why)).await,
+                }
             }
         });
         Ok(id)

@@ -18,6 +18,7 @@ use crate::api::{duplicates, protections};
 
 use super::answers::Room;
 use super::rest::{self, origin};
+use super::unread::Unread;
 use super::{Server, answers, discover};
 
 /// The largest message that is taken in, and sent out; of a batch, all its answers together.
@@ -25,8 +26,7 @@ pub(super) const MAX_REQUEST: u32 = 4 << 20;
 const MAX_RESPONSE: u32 = 256 << 20;
 const MAX_CONNECTIONS: u32 = 100_000;
 const MAX_SUBSCRIPTIONS: u32 = 100_000;
-/// Messages that may wait for a slow connection. What comes behind them is counted among the answers that are being sent, and
-/// a watch waits with what it has to tell.
+/// Messages that may wait for a slow connection; their bytes are counted (see `unread`).
 const MESSAGES: u32 = 16;
 const MAX_BATCH: u32 = 100;
 
@@ -78,14 +78,12 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     for (name, verb, patch_type) in REQUESTS {
         module.register_async_method(name, move |params, server, ext| async move {
             match answer(&server, params, &ext, verb, patch_type).await {
-                Ok((answer, room)) => {
-                    let (answer, taken) = ResponsePayload::success(answer).notify_on_completion();
-                    tokio::spawn(async move {
-                        // An error says that nobody takes it any more, or that it goes out by HTTP, which counts it itself.
-                        let _ = taken.await;
-                        drop(room);
-                    });
-                    answer
+                Ok((answer, size, room)) => {
+                    // What goes out by HTTP is counted there.
+                    if let Some(unread) = ext.get::<Arc<Unread>>() {
+                        unread.answer(size, room);
+                    }
+                    ResponsePayload::success(answer)
                 }
                 Err(why) => ResponsePayload::error(why),
             }
@@ -104,18 +102,27 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
         let user = ext.get::<User>().cloned().unwrap_or_default();
         server.protections(&user).await.map_err(error)
     })?;
-    module.register_method("rpc.discover", |_, context, _| discover::document(&context.kinds()))?;
+    module.register_method("rpc.discover", |_, server, ext| {
+        let document = serde_json::value::to_raw_value(&discover::document(&server.kinds()));
+        let document = document.map_err(|why| error(Status::internal(why)))?;
+        let size = document.get().len();
+        let room = server.answers.try_enter(&user(ext), size).ok_or_else(|| error(answers::full()))?;
+        if let Some(unread) = ext.get::<Arc<Unread>>() {
+            unread.answer(size, room);
+        }
+        Ok::<_, ErrorObjectOwned>(document)
+    })?;
     Ok(module)
 }
 
-/// Answers one request; the room that the answer takes is held until the connection has it.
+/// Answers one request; the room of its size is held until the connection has written it.
 async fn answer(
     server: &Server,
     params: Params<'_>,
     ext: &Extensions,
     verb: Verb,
     patch_type: Option<PatchType>,
-) -> Result<(Answer, Room), ErrorObjectOwned> {
+) -> Result<(Answer, usize, Room), ErrorObjectOwned> {
     let size = params.as_str().map_or(0, str::len);
     let mut place = server.large.enter(&user(ext), size).await.map_err(error)?;
     let mut request = server.large.run(size, async { parse(server, &params, verb, ext) }).await?;
@@ -131,8 +138,9 @@ async fn answer(
     let caller = request.user.clone();
     let work = async {
         let response = server.handle(request).await?;
-        let room = server.answers.try_enter(&caller, rest::size_of(&response)).ok_or_else(answers::full)?;
-        Ok((encode(response)?, room))
+        let size = rest::size_of(&response);
+        let room = server.answers.try_enter(&caller, size).ok_or_else(answers::full)?;
+        Ok((encode(response)?, size, room))
     };
     let answered = server.large.run(size, work).await.map_err(error);
     drop(place);
@@ -236,6 +244,9 @@ async fn watch(
         let Some(event) = event else {
             return SubscriptionCloseResponse::NotifErr("the watch has ended".to_owned().into());
         };
+        if !may_send(&ext, event.object.len()).await {
+            return SubscriptionCloseResponse::None;
+        }
         match encode_event(&event) {
             // Waiting here is the backpressure: a client that does not read is cut off by the cache.
             Ok(message) => {
@@ -245,6 +256,14 @@ async fn watch(
             }
             Err(why) => return SubscriptionCloseResponse::NotifErr(why.message.into()),
         }
+    }
+}
+
+/// Waits until the connection has room for an event; false: it has ended.
+async fn may_send(ext: &Extensions, bytes: usize) -> bool {
+    match ext.get::<Arc<Unread>>() {
+        Some(unread) => unread.event(bytes).await,
+        None => true,
     }
 }
 
@@ -279,6 +298,9 @@ async fn sessions(
         let Some(session) = session else { return SubscriptionCloseResponse::None };
         // A Session is made of strings and numbers: it encodes.
         let Ok(message) = serde_json::value::to_raw_value(&session) else { continue };
+        if !may_send(&ext, message.get().len()).await {
+            return SubscriptionCloseResponse::None;
+        }
         if sink.send(SubscriptionMessage::from(message)).await.is_err() {
             return SubscriptionCloseResponse::None;
         }

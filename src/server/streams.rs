@@ -1,7 +1,8 @@
 //! Raw streams: a caller's half and a node's half meet here and are spliced, byte for byte, with plain backpressure.
 //!
-//! `connect` asks the node (through its subscription to sessions) to dial one id and tells the caller another; whoever
-//! comes first waits a while for the other. The bytes are `api::stream` frames, which the server does not look into.
+//! `connect` tells the caller an id to dial. Once he is there, and not before, the node is asked (through its subscription to
+//! sessions) to dial another one: what nobody waits for is never started. Both have a while to come. The bytes are `api::stream`
+//! frames, which the server does not look into.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,10 +17,13 @@ use crate::api::rpc::{Session, Task};
 use crate::api::stream::{Frame, FrameCodec, STATUS, STDOUT};
 use crate::api::{Env, Status};
 
-/// How long one half waits for the other.
+use super::sessions::OpenSession;
+
+/// How long either half is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How many sessions a node may be asked for before it has read the first.
-const SESSIONS: usize = 256;
+/// How many sessions a node may be asked for before it has read the first. An agent reads as fast as it can: all callers are
+/// there already, and none of them waits for the others' sessions.
+const SESSIONS: usize = 1024;
 const BUFFER: usize = 64 * 1024;
 
 /// One end's connection.
@@ -67,32 +71,68 @@ impl Streams {
         receiver
     }
 
-    /// Asks a node for a session: the id that `user`, who called for it, shall dial.
-    pub fn open(self: &Arc<Streams>, env: &Env, node: &str, user: &str, task: Task) -> Result<String, Status> {
-        let (caller_id, node_id) = (id(env), id(env));
-        let (caller, caller_comes) = oneshot::channel();
-        let (nodes, node_comes) = oneshot::channel();
-        {
-            let mut state = self.lock();
-            let session = Session { id: node_id.clone(), task };
-            let subscriptions = state.nodes.entry(node.to_owned()).or_default();
-            subscriptions.retain(|one| !one.sessions.is_closed());
-            // The newest first: an agent that came back after a cut has a new one beside the dead.
-            let taken = subscriptions.iter().rev().find(|one| one.sessions.try_send(session.clone()).is_ok());
-            let Some(agent) = taken.map(|one| one.user.clone()) else {
-                let why = format!("the agent of node \"{node}\" is not connected to this server");
-                return Err(Status::unavailable(why));
-            };
-            state.awaited.insert(caller_id.clone(), Awaited { user: user.to_owned(), half: caller });
-            state.awaited.insert(node_id.clone(), Awaited { user: agent, half: nodes });
+    /// The id that `user`, who called for it, shall dial in time; then the node is asked for the session. It counts as open
+    /// until it ends.
+    pub fn open(
+        self: &Arc<Streams>,
+        env: &Env,
+        node: &str,
+        user: &str,
+        task: Task,
+        counted: OpenSession,
+    ) -> Result<String, Status> {
+        if !self.is_served(node) {
+            return Err(not_connected(node));
         }
-        let (streams, ids, node) = (self.clone(), [caller_id.clone(), node_id], node.to_owned());
+        let (caller_id, caller) = self.offer(env, user);
+        let (streams, session, node) = (self.clone(), Session { id: id(env), task }, node.to_owned());
         tokio::spawn(async move {
-            meet(&node, caller_comes, node_comes).await;
-            let mut state = streams.lock();
-            ids.iter().for_each(|id| drop(state.awaited.remove(id)));
+            let _counted = counted;
+            if let Some(caller) = caller.await {
+                streams.join(&node, session, caller).await;
+            }
         });
         Ok(caller_id)
+    }
+
+    fn is_served(&self, node: &str) -> bool {
+        self.lock().nodes.get(node).is_some_and(|all| all.iter().any(|one| !one.sessions.is_closed()))
+    }
+
+    /// Asks the node to dial, and joins it to the caller.
+    async fn join(&self, node: &str, session: Session, caller: Half) {
+        let id = session.id.clone();
+        let joined = match self.ask(node, session) {
+            Ok(comes) => match tokio::time::timeout(PATIENCE, comes).await {
+                Ok(Ok(half)) => Ok(half),
+                _ => Err(Status::timeout(format!("the agent of node \"{node}\" did not open the stream in time"))),
+            },
+            Err(why) => Err(why),
+        };
+        self.lock().awaited.remove(&id);
+        match joined {
+            Ok(half) => splice(caller, half).await,
+            Err(why) => refuse(caller, &why).await,
+        }
+    }
+
+    /// Asks one of the node's agents, the newest first: one that came back after a cut has a new subscription beside the dead.
+    fn ask(&self, node: &str, session: Session) -> Result<oneshot::Receiver<Half>, Status> {
+        let (half, comes) = oneshot::channel();
+        let mut state = self.lock();
+        let subscriptions = state.nodes.entry(node.to_owned()).or_default();
+        subscriptions.retain(|one| !one.sessions.is_closed());
+        if subscriptions.is_empty() {
+            state.nodes.remove(node);
+            return Err(not_connected(node));
+        }
+        let taken = subscriptions.iter().rev().find(|one| one.sessions.try_send(session.clone()).is_ok());
+        let Some(agent) = taken.map(|one| one.user.clone()) else {
+            let why = format!("the agent of node \"{node}\" has too many sessions to open, please try again later");
+            return Err(Status::too_many_requests(why, 1));
+        };
+        state.awaited.insert(session.id, Awaited { user: agent, half });
+        Ok(comes)
     }
 
     /// Waits for `user` alone, for what the server itself sends: the id to dial, and whoever dials it in time.
@@ -124,18 +164,17 @@ fn id(env: &Env) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-async fn meet(node: &str, caller: oneshot::Receiver<Half>, from_node: oneshot::Receiver<Half>) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    let Ok(Ok(caller)) = tokio::time::timeout_at(deadline, caller).await else { return };
-    match tokio::time::timeout_at(deadline, from_node).await {
-        Ok(Ok(node)) => splice(caller, node).await,
-        _ => {
-            let status = Status::timeout(format!("the agent of node \"{node}\" did not open the stream in time"));
-            // A Status always encodes; a caller that is gone needs no answer.
-            let payload = serde_json::to_vec(&status).unwrap_or_default().into();
-            let _ = Framed::new(caller, FrameCodec).send(Frame { channel: STATUS, payload }).await;
-        }
-    }
+fn not_connected(node: &str) -> Status {
+    Status::unavailable(format!("the agent of node \"{node}\" is not connected to this server"))
+}
+
+/// Tells a caller whose stream stands why nothing comes of it.
+pub(super) async fn refuse(caller: Half, why: &Status) {
+    // A Status always encodes.
+    let payload = serde_json::to_vec(why).unwrap_or_default().into();
+    // One that does not read, or is gone, needs no answer.
+    let told = async { Framed::new(caller, FrameCodec).send(Frame { channel: STATUS, payload }).await };
+    let _ = tokio::time::timeout(PATIENCE, told).await;
 }
 
 /// Sends all of a file, and how that went.
@@ -182,33 +221,59 @@ async fn splice(caller: Half, node: Half) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::User;
     use crate::api::rpc::ImageOptions;
+    use crate::server::sessions::{SessionLimits, Sessions, With};
     use futures::StreamExt;
 
     fn list() -> Task {
         Task::Image(ImageOptions::List)
     }
 
+    fn open(streams: &Arc<Streams>, env: &Env) -> Result<String, Status> {
+        let counted = Sessions::new(SessionLimits::default()).uncounted();
+        streams.open(env, "n", "jane", list(), counted)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_caller_whose_node_never_dials_is_told_so() {
         let (streams, env) = (Arc::new(Streams::default()), Env::system());
-        assert_eq!(streams.open(&env, "n", "jane", list()).unwrap_err().code, 503);
+        assert_eq!(open(&streams, &env).unwrap_err().code, 503);
         let mut sessions = streams.subscribe("n", "system:node:n");
-        let id = streams.open(&env, "n", "jane", list()).unwrap();
-        let asked = sessions.recv().await.unwrap();
+        let id = open(&streams, &env).unwrap();
         let (ours, theirs) = tokio::io::duplex(1024);
         assert!(streams.take(&id, "system:node:n").is_none(), "the agent is not the caller");
-        assert!(streams.take(&asked.id, "system:node:other").is_none(), "another node answers for none but itself");
         assert!(streams.take(&id, "jane").unwrap().send(Box::new(theirs)).is_ok());
         assert!(streams.take(&id, "jane").is_none(), "an id is good for once");
+        let asked = sessions.recv().await.unwrap();
+        assert!(streams.take(&asked.id, "system:node:other").is_none(), "another node answers for none but itself");
         let mut frames = Framed::new(ours, FrameCodec);
         let told = frames.next().await.unwrap().unwrap();
         let status: Status = serde_json::from_slice(&told.payload).unwrap();
         assert_eq!((told.channel, status.code), (STATUS, 504));
         assert!(frames.next().await.is_none());
-        tokio::task::yield_now().await;
         assert!(streams.take(&asked.id, "system:node:n").is_none(), "too late");
+        let late = open(&streams, &env).unwrap();
         drop(sessions);
-        assert_eq!(streams.open(&env, "n", "jane", list()).unwrap_err().code, 503);
+        assert_eq!(open(&streams, &env).unwrap_err().code, 503);
+        let (ours, theirs) = tokio::io::duplex(1024);
+        assert!(streams.take(&late, "jane").unwrap().send(Box::new(theirs)).is_ok());
+        let told = Framed::new(ours, FrameCodec).next().await.unwrap().unwrap();
+        assert_eq!(serde_json::from_slice::<Status>(&told.payload).unwrap().code, 503, "it has gone meanwhile");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_started_for_who_does_not_come_and_his_session_ends() {
+        let (streams, env) = (Arc::new(Streams::default()), Env::system());
+        let mut asked = streams.subscribe("n", "system:node:n");
+        let limits = SessionLimits { of_user_with_object: 2, ..SessionLimits::default() };
+        let (sessions, jane) = (Sessions::new(limits), User::new("jane", Vec::<String>::new()));
+        let enter = || sessions.enter(&jane, With { namespace: "", object: "nodes/n" });
+        let ids = [enter(), enter()].map(|counted| streams.open(&env, "n", "jane", list(), counted.unwrap()).unwrap());
+        assert_eq!(enter().map(drop).unwrap_err().code, 429);
+        tokio::time::sleep(PATIENCE * 2).await;
+        assert!(asked.try_recv().is_err(), "the node is asked for nothing that nobody waits for");
+        assert!(ids.iter().all(|id| streams.take(id, "jane").is_none()), "and he has come too late");
+        assert!(streams.lock().awaited.is_empty() && enter().is_ok());
     }
 }

@@ -16,6 +16,9 @@ use crate::sys::{Kernel, io};
 /// More children than this do not end between two births.
 const STRAYS: usize = 4096;
 
+/// How long a process whose agent is gone may take to end on SIGHUP; as long as one whose session has ended.
+const HANG_UP_MS: u64 = 2000;
+
 impl Shim {
     pub(super) fn container_said(&mut self, slot: usize) {
         for _ in 0..TURN {
@@ -231,9 +234,17 @@ impl Shim {
         for (asker, failure) in late {
             self.reply(asker, Err(failure), &[]);
         }
+        // The agent that asked is gone, and with it all that the process says and hears: as when a session ends.
+        let peers = &self.peers;
+        for exec in self.execs.iter_mut().filter(|e| e.born && !e.abandoned && !peers.contains_key(&e.asker.peer)) {
+            exec.abandoned = true;
+            let _ = Kernel::new(&exec.scribe).kill_group(exec.pidfd.as_fd(), libc::SIGHUP, "exec without its agent");
+            let latest = now_ms.saturating_add(HANG_UP_MS);
+            exec.deadline_ms = Some(exec.deadline_ms.map_or(latest, |deadline| deadline.min(latest)));
+        }
         for exec in self.execs.iter_mut().filter(|e| e.deadline_ms.is_some_and(|d| d <= now_ms)) {
             exec.deadline_ms = None;
-            let _ = Kernel::new(&exec.scribe).kill(exec.pidfd.as_fd(), libc::SIGKILL, "exec timeout");
+            let _ = Kernel::new(&exec.scribe).kill_group(exec.pidfd.as_fd(), libc::SIGKILL, "exec timeout");
         }
     }
 }

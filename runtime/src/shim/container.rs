@@ -109,6 +109,8 @@ pub struct Exec {
     pub failure: Option<Failure>,
     /// Milliseconds of the monotonic clock.
     pub deadline_ms: Option<u64>,
+    /// Its agent is gone, and it has been told so.
+    pub abandoned: bool,
     /// When it must have been executed, and how long that was to take.
     pub birth_deadline: Option<u64>,
     pub birth_ms: u64,

@@ -256,6 +256,7 @@ impl Shim {
             master: None,
             failure: None,
             deadline_ms,
+            abandoned: false,
             birth_deadline: birth_deadline(&plan.process),
             birth_ms: plan.process.birth_ms,
         });

@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     io,
     os::fd::{AsFd, OwnedFd},
+    sync::Arc,
     time::Duration,
 };
 
@@ -13,7 +14,7 @@ use podwright_runtime::{ContainerId, ExecSpec, Scribe, Streams, runtime::ExecSes
 use serde::Deserialize;
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    sync::mpsc,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
@@ -33,6 +34,8 @@ const CHUNK: usize = 32 << 10;
 const BACKLOG: usize = 4;
 /// Frames that are kept for a process that is not born yet: a size and the first words; behind them the caller has to wait.
 const EARLY: usize = 16;
+/// How much of its input may wait for a process that does not read it.
+const AHEAD: usize = 1 << 20;
 /// As much as a terminal holds when its process ends.
 const TERMINAL: usize = 64 << 10;
 /// What a process that has ended left in its output is there at once.
@@ -135,8 +138,15 @@ impl Target<'_> {
     }
 }
 
-/// Moves bytes both ways until the process has ended or closed its output, or the caller has gone. Nothing of this stays behind
-/// then: others may hold the other ends of the streams for as long as they like.
+/// What a process is to read.
+enum Input {
+    /// Bytes, and the room that they take until they are read.
+    Piece(Bytes, OwnedSemaphorePermit),
+    End,
+}
+
+/// Moves bytes both ways until the process has ended or closed its output, or the caller has gone. Nothing of this stays behind then:
+/// others may hold the other ends of the streams for as long as they like.
 async fn join(
     frames: &mut Frames,
     mut early: VecDeque<Frame>,
@@ -178,6 +188,9 @@ async fn join(
             over.cancel();
         }
     };
+    let room = Arc::new(Semaphore::new(AHEAD));
+    let (pieces, mut input) = mpsc::unbounded_channel::<Input>();
+    // Reads on while the process does not read its input, so that its caller's end is seen: as much as there is room for.
     let feed = async {
         loop {
             let next = match early.pop_front() {
@@ -186,12 +199,11 @@ async fn join(
             };
             let Some(frame) = next else { return };
             match frame.channel {
-                STDIN => {
-                    if let Some(fd) = &stdin
-                        && write_all(fd, &frame.payload).await.is_err()
-                    {
-                        stdin = None;
-                    }
+                STDIN if !frame.payload.is_empty() => {
+                    // A frame has at most MAX_PAYLOAD bytes, which fit both. The semaphore is never closed.
+                    let taken = room.clone().acquire_many_owned(frame.payload.len() as u32).await;
+                    let Ok(taken) = taken else { return };
+                    let _ = pieces.send(Input::Piece(frame.payload, taken));
                 }
                 RESIZE => {
                     if let Ok(Size { width, height }) = serde_json::from_slice(&frame.payload) {
@@ -199,16 +211,30 @@ async fn join(
                     }
                 }
                 CLOSE if frame.payload.first() == Some(&STDIN) => {
-                    if let Some(fd) = stdin.take()
-                        && options.tty
-                    {
-                        // A terminal knows no half-close: its line discipline takes ^D for the end.
-                        write_all(&fd, b"\x04").await.ok();
-                    }
+                    let _ = pieces.send(Input::End);
                 }
                 _ => {}
             }
         }
+    };
+    let pour = async {
+        while let Some(next) = input.recv().await {
+            let Some(fd) = &stdin else { continue };
+            let over = match next {
+                Input::Piece(bytes, _taken) => write_all(fd, &bytes).await.is_err(),
+                Input::End => {
+                    if options.tty {
+                        // A terminal knows no half-close: its line discipline takes ^D for the end.
+                        write_all(fd, b"\x04").await.ok();
+                    }
+                    true
+                }
+            };
+            if over {
+                stdin = None;
+            }
+        }
+        std::future::pending::<()>().await
     };
     let finished = async {
         tokio::pin!(forward, end);
@@ -225,6 +251,7 @@ async fn join(
     let heard = tokio::select! {
         heard = finished => heard,
         () = feed => false,
+        () = pour => false,
     };
     if !heard {
         return Err(gone());

@@ -7,7 +7,11 @@ mod image;
 mod inspect;
 pub mod logs;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
@@ -32,12 +36,65 @@ use crate::{
 pub(super) type Frames = Framed<Stream, FrameCodec>;
 
 const RECONNECT: Duration = Duration::from_millis(500);
+/// How many sessions this node serves at once, and how many with one Pod, whose shim has a limit of descriptors of its own. The
+/// servers count them by user; there may be several, and none of them counts the superuser's.
+const SESSIONS: usize = 2048;
+const WITH_POD: usize = 256;
 
 pub struct Sessions {
     pub(super) machine: Arc<Machine>,
     pub(super) residents: Arc<Residents>,
     pub(super) client: Client,
     pub(super) node: String,
+    pub(super) open: Open,
+}
+
+/// The sessions that are open, in all and by the Pod's uid.
+#[derive(Clone, Default)]
+pub(super) struct Open(Arc<Mutex<(usize, HashMap<String, usize>)>>);
+
+/// The right of one to be open; it ends when dropped.
+struct Counted {
+    open: Open,
+    pod: Option<String>,
+}
+
+impl Open {
+    /// Counts one more; 429 where it would be one too many.
+    fn enter(&self, pod: Option<&str>) -> Result<Counted, Status> {
+        let mut open = self.lock();
+        let of_pod = pod.and_then(|uid| open.1.get(uid)).copied().unwrap_or_default();
+        let full = if open.0 >= SESSIONS { Some((SESSIONS, "node")) } else { None };
+        if let Some((most, what)) = full.or((of_pod >= WITH_POD).then_some((WITH_POD, "Pod"))) {
+            let why = format!("Too many sessions are open ({most} with this {what}), please try again later.");
+            return Err(Status::too_many_requests(why, 1));
+        }
+        open.0 += 1;
+        if let Some(uid) = pod {
+            open.1.insert(uid.to_owned(), of_pod + 1);
+        }
+        Ok(Counted { open: self.clone(), pod: pod.map(str::to_owned) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (usize, HashMap<String, usize>)> {
+        // Nothing panics while they are changed.
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut open = self.open.lock();
+        open.0 -= 1;
+        if let Some(uid) = &self.pod
+            && let Some(count) = open.1.get_mut(uid)
+        {
+            *count -= 1;
+            if *count == 0 {
+                open.1.remove(uid);
+            }
+        }
+    }
 }
 
 impl Sessions {
@@ -69,7 +126,10 @@ impl Sessions {
             Err(status) => return tracing::warn!(%status, "a session's stream was not opened"),
         };
         let mut frames = Framed::new(stream, FrameCodec);
-        let result = self.run(&mut frames, session.task).await;
+        let result = match self.open.enter(session.task.pod().map(|pod| pod.uid.as_str())) {
+            Ok(_counted) => self.run(&mut frames, session.task).await,
+            Err(full) => Err(full),
+        };
         let status = result.err().unwrap_or_else(Status::success);
         let payload = Bytes::from(serde_json::to_vec(&status).unwrap_or_default());
         // Who has hung up does not hear how it went.
@@ -166,5 +226,24 @@ async fn running(machine: &Machine, pod: &PodRef, container: &str) -> Result<Con
             let why = format!("container {container} is not running in pod {}", pod.name);
             Err(Status::bad_request(why))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_pods_sessions_leave_room_for_others_and_all_have_a_bound() {
+        let open = Open::default();
+        let fill = |pod| std::iter::from_fn(|| open.enter(pod).ok()).take(SESSIONS * 2).collect::<Vec<_>>();
+        let first = fill(Some("a"));
+        let refused = open.enter(Some("a")).map(drop).unwrap_err();
+        assert_eq!((first.len(), refused.code, refused.reason.as_str()), (WITH_POD, 429, "TooManyRequests"));
+        let rest = fill(None);
+        assert_eq!(rest.len(), SESSIONS - WITH_POD);
+        assert!(open.enter(Some("b")).is_err());
+        drop((first, rest));
+        assert!(open.lock().0 == 0 && open.lock().1.is_empty());
     }
 }

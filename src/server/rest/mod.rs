@@ -22,6 +22,7 @@ use super::authorize::Attributes;
 
 pub mod authenticate;
 pub mod body;
+pub(super) mod cross_site;
 mod custom;
 mod discovery;
 mod gnostic;
@@ -126,6 +127,7 @@ impl Face {
         origin: &Arc<Origin>,
     ) -> Result<Reply, Status> {
         let user = self.user(peer, http.headers(), origin).await?;
+        cross_site::refuse(&http)?;
         let path = http.uri().path().to_owned();
         let query = Query::parse(http.uri().query().unwrap_or(""));
         // A HEAD is a GET whose body stays here.
@@ -191,7 +193,7 @@ impl Face {
     /// Objects: the method, the path and the query make the request of the pipeline.
     async fn resource(&self, target: Target, mut ask: Ask, asked: &mut Asked) -> Result<Reply, Status> {
         let watches = target.watch || ask.query.flag("watch");
-        let verb = verb(&ask.method, &target, watches).ok_or_else(not_allowed)?;
+        let verb = verb(ask.http.method(), &target, watches).ok_or_else(not_allowed)?;
         *asked = Asked {
             verb: format!("{verb:?}").to_lowercase(),
             group: target.kind.group.to_owned(),
@@ -270,19 +272,17 @@ impl Face {
 
 /// What a method means for a path.
 fn verb(method: &Method, target: &Target, watches: bool) -> Option<Verb> {
-    let connects = matches!(target.subresource.as_deref(), Some("log" | "exec" | "attach" | "portforward" | "proxy"));
     let (named, sub) = (target.name.is_some(), target.subresource.is_some());
-    match target.subresource.as_deref() {
-        Some("proxy") => return discovery::is_proxied(target.kind).then_some(Verb::Connect),
-        Some("log") if *method != Method::GET => return None,
-        _ if connects => return matches!(*method, Method::GET | Method::POST).then_some(Verb::Connect),
-        _ => {}
+    if let Some(connected @ ("log" | "exec" | "attach" | "portforward" | "proxy")) = target.subresource.as_deref() {
+        let served = streams::is_method_of(connected, method);
+        return (served && (connected != "proxy" || discovery::is_proxied(target.kind))).then_some(Verb::Connect);
     }
     match *method {
-        Method::GET if target.watch => Some(Verb::Watch),
-        Method::GET if named => Some(Verb::Get),
-        Method::GET if watches => Some(Verb::Watch),
-        Method::GET => Some(Verb::List),
+        // A HEAD is a GET whose body stays here.
+        Method::GET | Method::HEAD if target.watch => Some(Verb::Watch),
+        Method::GET | Method::HEAD if named => Some(Verb::Get),
+        Method::GET | Method::HEAD if watches => Some(Verb::Watch),
+        Method::GET | Method::HEAD => Some(Verb::List),
         Method::POST if named == sub && (!target.kind.namespaced || target.namespace.is_some()) => Some(Verb::Create),
         Method::PUT if named => Some(Verb::Update),
         Method::PATCH if named => Some(Verb::Patch),

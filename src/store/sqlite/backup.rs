@@ -77,7 +77,8 @@ pub(super) fn make(shared: &Shared, db: &Connection) -> Result<File, Error> {
 /// Makes a store at `to` out of the backup `from`. Refuses if there is a store already. Blocks.
 ///
 /// The restored store's revision is far ahead of the backup's: no revision that the lost store may have handed out is
-/// used again, and a watch from one gets `Compacted`. What was visible at the backup is there, nothing newer.
+/// used again, and a watch from one gets `Compacted`. What was visible at the backup is there, nothing newer. The backup may be
+/// anybody's: a schema that is not exactly ours, and a file that SQLite finds fault with, are `Damaged`, and say what it is.
 pub fn restore(from: &Path, to: &Path) -> Result<(), Error> {
     // A log left by another store would be applied to this one.
     if to.exists() || has_wal(to) {
@@ -97,6 +98,7 @@ pub fn restore(from: &Path, to: &Path) -> Result<(), Error> {
             return Err(Error::Damaged(format!("{} is empty", from.display())));
         }
         log::prepare(&db)?;
+        log::check_integrity(&db)?;
         let mut state = State::load(&db)?;
         Index::load(&db, &state)?;
         let transaction = db.unchecked_transaction().map_err(log::sql)?;

@@ -7,6 +7,7 @@
 use std::{ops::ControlFlow, os::unix::fs::OpenOptionsExt, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
 use crate::store::{Entry, Error, Revision};
@@ -322,6 +323,7 @@ pub fn connect(path: &Path, create: bool, cache_kib: u32) -> Result<Connection, 
         made.map_err(|e| Error::Io(format!("{}: {e}", path.display())))?;
     }
     let db = Connection::open_with_flags(path, flags).map_err(sql)?;
+    distrust(&db).map_err(sql)?;
     db.busy_timeout(Duration::from_secs(10)).map_err(sql)?;
     db.set_prepared_statement_cache_capacity(16);
     // Checkpoints are the writer's business. A WAL that had to grow is cut when it starts over.
@@ -330,6 +332,20 @@ pub fn connect(path: &Path, create: bool, cache_kib: u32) -> Result<Connection, 
     ))
     .map_err(sql)?;
     Ok(db)
+}
+
+/// Whoever wrote the file: nothing in its schema is run, and no page is taken for sound unseen.
+/// <https://www.sqlite.org/security.html#untrusted_sqlite_database_files>
+fn distrust(db: &Connection) -> rusqlite::Result<()> {
+    for (option, on) in [
+        (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
+        (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false),
+        (DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false),
+    ] {
+        db.set_db_config(option, on)?;
+    }
+    db.execute_batch("PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0;")
 }
 
 /// Makes the tables of a new file, and refuses a file that is something else.
@@ -344,6 +360,9 @@ pub fn prepare(db: &Connection) -> Result<(), Error> {
     if !empty && pragma("user_version")? != VERSION {
         return Err(Error::Io(format!("the store's layout has version {}, not {VERSION}", pragma("user_version")?)));
     }
+    if !empty {
+        check_schema(db)?;
+    }
     db.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;").map_err(sql)?;
     if empty {
         let header = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};");
@@ -352,6 +371,51 @@ pub fn prepare(db: &Connection) -> Result<(), Error> {
         db.execute_batch("COMMIT").map_err(sql)?;
     }
     Ok(())
+}
+
+/// A row of `sqlite_schema`: type, name, table, definition.
+type Definition = (String, String, String, String);
+
+fn schema_of(db: &Connection) -> Result<Vec<Definition>, Error> {
+    let select = "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema ORDER BY type, name";
+    let mut query = db.prepare(select).map_err(sql)?;
+    let rows = query.query_map([], |row| {
+        let text: String = row.get(3)?;
+        // How a version of ours has indented it is no difference.
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?, text.split_whitespace().collect::<Vec<_>>().join(" ")))
+    });
+    rows.and_then(Iterator::collect).map_err(sql)
+}
+
+/// Refuses a schema that is not exactly what this layout's version makes. A trigger, a view, a generated column or an index on an
+/// expression is code of whoever wrote the file.
+fn check_schema(db: &Connection) -> Result<(), Error> {
+    let ours = Connection::open_in_memory().map_err(sql)?;
+    ours.execute_batch(SCHEMA).map_err(sql)?;
+    let (ours, found) = (schema_of(&ours)?, schema_of(db)?);
+    let what = |(of_type, name, table, _): &Definition| match name == table {
+        true => format!("{of_type} {name:?}"),
+        false => format!("{of_type} {name:?} of {table:?}"),
+    };
+    let is_named = |one: &Definition, other: &Definition| (&one.0, &one.1) == (&other.0, &other.1);
+    if let Some(foreign) = found.iter().find(|found| !ours.contains(found)) {
+        let why = match ours.iter().any(|ours| is_named(ours, foreign)) {
+            true => "is not as a store of podwright's has it",
+            false => "is in no store of podwright's",
+        };
+        return Err(Error::Damaged(format!("the schema: {} {why}: {:.200}", what(foreign), foreign.3)));
+    }
+    match ours.iter().find(|ours| !found.contains(ours)) {
+        Some(missing) => Err(Error::Damaged(format!("the schema: {} is missing", what(missing)))),
+        None if found.len() != ours.len() => Err(Error::Damaged("the schema: a definition is there twice".to_owned())),
+        None => Ok(()),
+    }
+}
+
+/// Has SQLite read all of the file's structure. To come behind the schema's check: it evaluates what the schema says.
+pub fn check_integrity(db: &Connection) -> Result<(), Error> {
+    let found: String = db.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(sql)?;
+    if found == "ok" { Ok(()) } else { Err(Error::Damaged(format!("integrity_check: {found}"))) }
 }
 
 /// SQLite's word on it. The statements are constant: one that SQLite does not understand, or a column of the wrong

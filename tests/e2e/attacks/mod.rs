@@ -13,6 +13,7 @@ mod nodes;
 mod operators;
 mod policies;
 mod private_images;
+mod sessions;
 mod volumes;
 mod watch;
 mod world;
@@ -134,6 +135,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         api::ATTACKS,
         operators::ATTACKS,
         nodes::ATTACKS,
+        sessions::ATTACKS,
     ];
     all.into_iter().flatten()
 }

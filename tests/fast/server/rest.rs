@@ -6,6 +6,7 @@ mod limits;
 mod objects;
 mod proxy;
 mod refused;
+mod sessions;
 mod smuggling;
 mod streams;
 mod tls;

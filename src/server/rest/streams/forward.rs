@@ -51,7 +51,7 @@ pub async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -> Resul
     let switch = switch(&ask, WEBSOCKET, SPDY)?;
     // Whether there is such a Pod, and whether the caller may, is said before the connection is switched.
     let pod = Request { verb: Verb::Get, subresource: None, body: None, ..request.clone() };
-    server.may(&request)?;
+    server.may(&request).await?;
     let pod = server.read_as_server(pod).await?;
     let phase = pod.0["status"]["phase"].as_str().unwrap_or("");
     if phase != "Running" {

@@ -18,6 +18,7 @@ use crate::api::request::Body;
 use crate::api::rpc::{ExecOptions, LogOptions, Task};
 use crate::api::stream::FrameCodec;
 use crate::api::{Request, Status};
+use crate::server::sessions::OpenSession;
 
 mod forward;
 mod headers;
@@ -34,9 +35,39 @@ type Upgraded = hyper_util::rt::TokioIo<hyper::upgrade::Upgraded>;
 
 const BUFFER: usize = 64 << 10;
 
+/// The methods that a session may come by, upstream's `rest.Connecter.ConnectMethods`: kubectl's WebSockets by GET, SPDY by
+/// POST. A HEAD, which elsewhere is a GET, has none: no session is opened for who wants no answer.
+pub(super) fn is_method_of(subresource: &str, method: &Method) -> bool {
+    match subresource {
+        "log" => *method == Method::GET,
+        "proxy" => {
+            [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS]
+                .contains(method)
+        }
+        _ => [Method::GET, Method::POST].contains(method),
+    }
+}
+
+/// The verb that a method is authorized as where it goes to a node; upstream's `RequestInfoFactory`. No rule but `*` has the
+/// others'.
+fn verb_of(method: &Method) -> &'static str {
+    match *method {
+        Method::GET | Method::HEAD => "get",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "",
+    }
+}
+
 /// Answers a request that needs a node.
 pub(super) async fn connect(face: &Face, target: Target, mut request: Request, ask: Ask) -> Result<Reply, Status> {
     let sub = request.subresource.clone().unwrap_or_default();
+    // As upstream since 1.35: by GET, a session needs the right to get it and (below) to create it.
+    if matches!(sub.as_str(), "exec" | "attach" | "portforward") {
+        face.server.may_by(&request, verb_of(&ask.method)).await?;
+    }
     match sub.as_str() {
         "log" => {
             request.body = Some(log_options(&ask.query)?);
@@ -45,7 +76,7 @@ pub(super) async fn connect(face: &Face, target: Target, mut request: Request, a
         "exec" | "attach" => {
             request.body = Some(exec_options(&ask.query, sub == "exec")?);
             let tty = ask.query.flag("tty");
-            remote::serve(&face.server, request, ask, tty).await
+            remote::serve(face.server.clone(), request, ask, tty).await
         }
         "portforward" => forward::serve(face.server.clone(), request, ask).await,
         "proxy" => proxy::serve(&face.server, target, request, ask).await,
@@ -53,29 +84,41 @@ pub(super) async fn connect(face: &Face, target: Target, mut request: Request, a
     }
 }
 
-/// Opens the session that a connect request asks for.
+/// Opens the session that a connect request asks for, for who is there already.
 async fn open(server: &Server, request: Request) -> Result<Frames, Status> {
+    Ok(ask(server, request).await?.dial(server)?)
+}
+
+/// A session that the node is asked for once it is dialled; it ends by itself if that takes too long.
+struct Awaited {
+    id: String,
+    user: String,
+}
+
+/// Has a connect request checked.
+async fn ask(server: &Server, request: Request) -> Result<Awaited, Status> {
     let user = request.user.name.clone();
-    let response = server.handle(request).await?;
-    match response.body {
-        Body::Stream { id } => dial(server, &id, &user),
+    match server.handle(request).await?.body {
+        Body::Stream { id } => Ok(Awaited { id, user }),
         _ => Err(Status::internal("connect opened no stream")),
     }
 }
 
-/// Opens a session that the server itself wants.
-fn ask_node(server: &Server, node: &str, task: Task) -> Result<Frames, Status> {
-    const USER: &str = "system:apiserver";
-    let id = server.streams.open(&server.env, node, USER, task)?;
-    dial(server, &id, USER)
+impl Awaited {
+    fn dial(self, server: &Server) -> Result<Frames, Status> {
+        let gone = || Status::timeout("the stream has ended before it began");
+        let (ours, theirs) = tokio::io::duplex(BUFFER);
+        let half = server.streams.take(&self.id, &self.user).ok_or_else(gone)?;
+        half.send(Box::new(theirs)).map_err(|_| gone())?;
+        Ok(Framed::new(ours, FrameCodec))
+    }
 }
 
-fn dial(server: &Server, id: &str, user: &str) -> Result<Frames, Status> {
-    let gone = || Status::internal("the stream has ended before it began");
-    let (ours, theirs) = tokio::io::duplex(BUFFER);
-    let half = server.streams.take(id, user).ok_or_else(gone)?;
-    half.send(Box::new(theirs)).map_err(|_| gone())?;
-    Ok(Framed::new(ours, FrameCodec))
+/// Opens a session that the server itself wants.
+fn ask_node(server: &Server, node: &str, task: Task, counted: OpenSession) -> Result<Frames, Status> {
+    const USER: &str = "system:apiserver";
+    let id = server.streams.open(&server.env, node, USER, task, counted)?;
+    Awaited { id, user: USER.to_owned() }.dial(server)
 }
 
 /// `PodLogOptions` from a query.
@@ -128,10 +171,11 @@ fn check<T: DeserializeOwned>(options: Value) -> Result<Value, Status> {
 }
 
 /// Whether a request wants its connection switched to this protocol.
-fn wants_upgrade(headers: &HeaderMap, protocol: &str) -> bool {
-    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let upgrades = text(header::CONNECTION).split(',').any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
-    upgrades && text(header::UPGRADE).split(',').any(|word| word.trim().eq_ignore_ascii_case(protocol))
+pub(super) fn wants_upgrade(headers: &HeaderMap, protocol: &str) -> bool {
+    let has = |name: HeaderName, wanted: &str| {
+        words(headers, name.as_str()).iter().any(|word| word.eq_ignore_ascii_case(wanted))
+    };
+    has(header::CONNECTION, "upgrade") && has(header::UPGRADE, protocol)
 }
 
 /// All values of a header that lists words.

@@ -14,22 +14,26 @@ use super::{BUFFER, Frames, ask_node, headers};
 use crate::api::bounded::Bounded;
 use crate::api::rpc::Task;
 use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
-use crate::api::{Object, Options, Request, Status, Verb, kinds};
+use crate::api::{Object, Options, Request, Status, User, Verb, kinds};
 use crate::server::Server;
 use crate::server::dial::{self, Purpose};
 use crate::server::rest::Ask;
 use crate::server::rest::paths::{Target, resource_name};
 use crate::server::rest::reply::{self, Reply};
+use crate::server::sessions::With;
 
 /// More is not read before an answer's head has come: interim answers have no end by themselves.
 const MAX_HEAD: usize = 1 << 20;
 
 /// Where a request goes: an address, and the node whose network it is dialled from. Without a node it is outside of all of
 /// them.
+#[derive(Default)]
 struct Backend {
     node: Option<String>,
     host: String,
     port: u16,
+    /// The Pod that it is, where that is known: its namespace and uid.
+    pod: Option<(String, String)>,
 }
 
 impl Backend {
@@ -45,8 +49,8 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Connection for S {}
 pub type Dialled = Box<dyn Connection>;
 
-/// Connects, where its purpose may lead.
-async fn dial(server: &Server, purpose: Purpose, backend: &Backend) -> Result<Dialled, Status> {
+/// Connects, where its purpose may lead; for a user, or for the server itself.
+async fn dial(server: &Server, purpose: Purpose, backend: &Backend, user: Option<&User>) -> Result<Dialled, Status> {
     let Some(node) = &backend.node else {
         let stream = dial::connect(purpose, &backend.host, backend.port).await;
         return Ok(Box::new(stream.map_err(|why| Status::unavailable(format!("{why:#}")))?));
@@ -55,7 +59,12 @@ async fn dial(server: &Server, purpose: Purpose, backend: &Backend) -> Result<Di
     let not_allowed = |why: anyhow::Error| Status::bad_request(why.to_string());
     let ip = backend.host.parse().map_err(|_| not_allowed(anyhow::anyhow!("address not allowed")))?;
     dial::permitted(purpose, ip).map_err(not_allowed)?;
-    Ok(Box::new(bytes_of(ask_node(server, node, Task::Dial { address: backend.address() })?)))
+    let counted = match (user, &backend.pod) {
+        (Some(user), Some((namespace, uid))) => server.sessions.enter(user, With { namespace, object: uid })?,
+        (Some(user), None) => server.sessions.enter(user, With { namespace: "", object: &format!("nodes/{node}") })?,
+        (None, _) => server.sessions.uncounted(),
+    };
+    Ok(Box::new(bytes_of(ask_node(server, node, Task::Dial { address: backend.address() }, counted)?)))
 }
 
 /// A connection to an endpoint of a Service, any of them, for a webhook.
@@ -69,22 +78,16 @@ pub async fn dial_service(server: &Server, namespace: &str, name: &str, port: u1
     let found = read(server, request.clone()).await?;
     let backend = if found.0["spec"]["type"] == "ExternalName" {
         let host = found.0["spec"]["externalName"].as_str().unwrap_or("").to_owned();
-        Backend { node: None, host, port }
+        Backend { host, port, ..Backend::default() }
     } else {
         let endpoints = endpoints(server, &found, &port.to_string()).await?;
         chosen(server, &found, endpoints.into_iter().map(|endpoint| endpoint.backend).collect())?
     };
-    dial(server, Purpose::WebhookService, &backend).await
+    dial(server, Purpose::WebhookService, &backend, None).await
 }
 
 pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) -> Result<Reply, Status> {
-    let verb = match &ask.method {
-        &Method::GET => "get",
-        &Method::POST => "create",
-        &Method::PUT => "update",
-        other => &other.as_str().to_ascii_lowercase(),
-    };
-    server.may_by(&request, verb)?;
+    server.may_by(&request, super::verb_of(&ask.method)).await?;
     let Some(rest) = target.rest.clone() else {
         // Relative links of a page would lead astray without the slash.
         let query = ask.http.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
@@ -97,13 +100,14 @@ pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) 
     if scheme == "https" {
         return Err(Status::bad_request("a proxy speaks http to what it leads to, not https"));
     }
+    let user = request.user.clone();
     let named = Request { name: Some(name.to_owned()), ..request };
     let backend = match target.kind.built_in() {
         "Pod" => pod(server, named, port).await?,
         "Service" => service(server, named, port).await?,
         _ => node(server, named, port).await?,
     };
-    pass(dial(server, Purpose::Proxy, &backend).await?, &rest, ask, &backend).await
+    pass(dial(server, Purpose::Proxy, &backend, Some(&user)).await?, &rest, ask, &backend).await
 }
 
 /// `[scheme:]name[:port]`
@@ -133,7 +137,9 @@ async fn pod(server: &Server, request: Request, port: &str) -> Result<Backend, S
     let port = if port.is_empty() { declared().unwrap_or(80) } else { port_number(port)? };
     let (node, ip) = (pod.0["spec"]["nodeName"].as_str(), pod.0["status"]["podIP"].as_str());
     match (node, ip) {
-        (Some(node), Some(ip)) => Ok(Backend { node: Some(node.to_owned()), host: ip.to_owned(), port }),
+        (Some(node), Some(ip)) => {
+            Ok(Backend { node: Some(node.to_owned()), host: ip.to_owned(), port, pod: Some(identity(&pod)) })
+        }
         _ => Err(Status::unavailable(format!("address not allowed: pod {} has no address yet", pod.name()))),
     }
 }
@@ -144,7 +150,11 @@ async fn node(server: &Server, request: Request, port: &str) -> Result<Backend, 
     let addresses = node.0["status"]["addresses"].as_array().into_iter().flatten();
     let internal = addresses.filter(|a| a["type"] == "InternalIP").find_map(|a| a["address"].as_str());
     let ip = internal.ok_or_else(|| Status::unavailable(format!("node {} has no address", node.name())))?;
-    Ok(Backend { node: Some(node.name().to_owned()), host: ip.to_owned(), port })
+    Ok(Backend { node: Some(node.name().to_owned()), host: ip.to_owned(), port, pod: None })
+}
+
+fn identity(pod: &Object) -> (String, String) {
+    (pod.namespace().unwrap_or("").to_owned(), pod.uid().to_owned())
 }
 
 /// A ready endpoint of a Service, any of them that is a Pod. Users write endpoints: one that is no Pod of the namespace by the
@@ -164,7 +174,7 @@ async fn service(server: &Server, request: Request, port: &str) -> Result<Backen
         let ips = pod.0["status"]["podIPs"].as_array().into_iter().flatten().filter_map(|ip| ip["ip"].as_str());
         let is_its = ips.chain(pod.0["status"]["podIP"].as_str()).any(|ip| ip == backend.host);
         if let (true, Some(node)) = (is_its, pod.0["spec"]["nodeName"].as_str()) {
-            backends.push(Backend { node: Some(node.to_owned()), ..backend });
+            backends.push(Backend { node: Some(node.to_owned()), pod: Some(identity(&pod)), ..backend });
         }
     }
     chosen(server, &service, backends)
@@ -218,7 +228,7 @@ async fn endpoints(server: &Server, service: &Object, port: &str) -> Result<Vec<
             let of = &endpoint["targetRef"];
             let here = of["kind"] == "Pod" && of["namespace"].as_str() == service.namespace();
             let pod = of["name"].as_str().filter(|_| here).map(str::to_owned);
-            all.push(Endpoint { backend: Backend { node, host: ip.to_owned(), port }, pod });
+            all.push(Endpoint { backend: Backend { node, host: ip.to_owned(), port, pod: None }, pod });
         }
     }
     Ok(all)

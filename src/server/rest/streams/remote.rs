@@ -1,5 +1,6 @@
 //! exec and attach: the standard streams of a process over WebSocket channels or SPDY streams.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -10,7 +11,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::spdy::{self, Session, Stream};
 use super::websocket::{self, Socket};
-use super::{Frames, Switch, Upgraded, open, switch};
+use super::{Frames, Switch, Upgraded, switch};
 use crate::api::stream::{CLOSE, Frame, RESIZE, STATUS, STDERR, STDIN, STDOUT};
 use crate::api::{Request, Status};
 use crate::server::Server;
@@ -20,12 +21,12 @@ use crate::server::rest::reply::Reply;
 /// v5 is v4 with half-close.
 const WEBSOCKET: &[&str] = &["v5.channel.k8s.io", "v4.channel.k8s.io"];
 const SPDY: &[&str] = &["v4.channel.k8s.io"];
-/// So long a client may take to open its streams.
+/// So long a client may take to open its streams; the session waits as long.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Frames that may wait for a slow node.
 const BACKLOG: usize = 4;
 
-pub(super) async fn serve(server: &Server, request: Request, mut ask: Ask, tty: bool) -> Result<Reply, Status> {
+pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask, tty: bool) -> Result<Reply, Status> {
     let switch = switch(&ask, WEBSOCKET, SPDY)?;
     let ends = Ends {
         stdin: ask.query.flag("stdin"),
@@ -34,7 +35,7 @@ pub(super) async fn serve(server: &Server, request: Request, mut ask: Ask, tty: 
         tty,
     };
     // What is wrong with the request is still an answer in HTTP.
-    let frames = open(server, request).await?;
+    let session = super::ask(&server, request).await?;
     let upgrade = hyper::upgrade::on(&mut ask.http);
     let (reply, over_spdy) = match switch {
         Switch::WebSocket { reply, .. } => (reply, false),
@@ -45,9 +46,11 @@ pub(super) async fn serve(server: &Server, request: Request, mut ask: Ask, tty: 
             Ok(upgraded) => hyper_util::rt::TokioIo::new(upgraded),
             Err(why) => return tracing::debug!("a session was not upgraded: {why}"),
         };
+        // Only now, with a client that can hear it, anything is started.
+        let dial = || session.dial(&server).inspect_err(|why| tracing::debug!("a session was not opened: {why}"));
         if over_spdy {
-            by_spdy(Session::start(upgraded), frames, ends).await;
-        } else {
+            by_spdy(Session::start(upgraded), dial, ends).await;
+        } else if let Ok(frames) = dial() {
             by_websocket(websocket::socket(upgraded).await, frames, ends).await;
         }
     });
@@ -143,10 +146,11 @@ impl Opened {
     }
 }
 
-async fn by_spdy(mut session: Session, frames: Frames, ends: Ends) {
+async fn by_spdy(mut session: Session, dial: impl FnOnce() -> Result<Frames, Status>, ends: Ends) {
     let Ok(Some(opened)) = tokio::time::timeout(PATIENCE, Opened::all(&mut session, ends)).await else {
         return tracing::debug!("a client did not open the streams of its session");
     };
+    let Ok(frames) = dial() else { return };
     let (mut to_node, mut from_node) = frames.split();
     let (sender, mut input) = mpsc::channel(BACKLOG);
     let split = |stream: Option<Stream>| stream.map(Stream::split).unzip();

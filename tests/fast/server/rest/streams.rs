@@ -1,11 +1,14 @@
 //! Sessions over WebSocket, with a node that echoes: exec, port-forward, logs, and broken frames.
 
+use std::sync::{Arc, Mutex};
+
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use podwright::api::Verb;
 use podwright::api::rpc::{Session, Task};
 use podwright::api::stream::{CLOSE, Frame, FrameCodec, STATUS, STDIN, STDOUT};
 use podwright::client::{Client, rpc};
+use podwright::server::Config;
 use podwright::server::listen::{bind, serve};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,9 +21,12 @@ use tokio_util::codec::Framed;
 use super::super::{Api, pod};
 
 /// A served socket, a running Pod `p` on a node, and that node's agent.
-struct World {
+pub(super) struct World {
+    pub api: Api,
     dir: tempfile::TempDir,
     tasks: Vec<tokio::task::JoinHandle<()>>,
+    /// The sessions that the agent was asked for.
+    pub asked: Arc<Mutex<Vec<Session>>>,
 }
 
 impl Drop for World {
@@ -31,9 +37,13 @@ impl Drop for World {
 
 impl World {
     async fn new() -> World {
+        World::with(Config::default()).await
+    }
+
+    pub async fn with(config: Config) -> World {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("api.sock");
-        let api = Api::new().await;
+        let api = Api::with(config).await;
         let mut object = pod("p");
         object["spec"]["nodeName"] = "n".into();
         api.create("pods", object).await.unwrap();
@@ -45,15 +55,22 @@ impl World {
         let serving = tokio::spawn(async move { serve(server, listener, None, std::future::pending()).await.unwrap() });
         let client = rpc::client(rpc::Address(path), "test");
         let mut sessions = client.sessions("n").await.unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = asked.clone();
         let agent = tokio::spawn(async move {
             while let Some(session) = sessions.recv().await {
+                log.lock().unwrap().push(session.clone());
                 tokio::spawn(echo(client.clone(), session));
             }
         });
-        World { dir, tasks: vec![serving, agent] }
+        World { api, dir, tasks: vec![serving, agent], asked }
     }
 
-    async fn connect(&self) -> UnixStream {
+    pub fn socket(&self) -> std::path::PathBuf {
+        self.dir.path().join("api.sock")
+    }
+
+    pub async fn connect(&self) -> UnixStream {
         UnixStream::connect(self.dir.path().join("api.sock")).await.unwrap()
     }
 

@@ -1,0 +1,167 @@
+//! How many sessions with nodes may be open at once: in all, of one user, in one namespace, with one object (a Pod, a node),
+//! and of one user with one object. So no user keeps others from a Pod, and nobody keeps all others from all. A session counts
+//! from the request for it to its end.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::api::{Status, User};
+
+/// The limits; each is a number of sessions.
+///
+/// Upstream counts none: its long-running requests are exempt from flow control. One with a Pod is some descriptors of its
+/// shim, whose limit is what the agent was started with (1024 as a rule), of the agent and of the server.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionLimits {
+    pub all: usize,
+    pub of_user: usize,
+    pub in_namespace: usize,
+    pub with_object: usize,
+    pub of_user_with_object: usize,
+}
+
+impl Default for SessionLimits {
+    fn default() -> SessionLimits {
+        SessionLimits { all: 4096, of_user: 1024, in_namespace: 2048, with_object: 256, of_user_with_object: 128 }
+    }
+}
+
+/// What is counted together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Scope {
+    All,
+    User(String),
+    Namespace(String),
+    Object(String),
+    UserWithObject(String, String),
+}
+
+/// What a session is with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct With<'a> {
+    /// "" for what is in none.
+    pub namespace: &'a str,
+    /// What tells it from all others: a Pod's uid, `nodes/<name>`.
+    pub object: &'a str,
+}
+
+/// Counts the open sessions.
+pub(super) struct Sessions {
+    limits: SessionLimits,
+    open: Mutex<HashMap<Scope, usize>>,
+}
+
+/// The right of one session to be open; it ends when dropped.
+pub(super) struct OpenSession {
+    sessions: Arc<Sessions>,
+    scopes: Vec<Scope>,
+}
+
+impl Sessions {
+    pub fn new(limits: SessionLimits) -> Arc<Sessions> {
+        Arc::new(Sessions { limits, open: Mutex::default() })
+    }
+
+    /// Counts one more; 429 where it would be one too many. The superuser's are not counted, as with requests.
+    pub fn enter(self: &Arc<Sessions>, user: &User, with: With<'_>) -> Result<OpenSession, Status> {
+        if user.is_in("system:masters") {
+            return Ok(self.uncounted());
+        }
+        let (name, object) = (user.name.clone(), with.object.to_owned());
+        let SessionLimits { all, of_user, in_namespace, with_object, of_user_with_object } = self.limits;
+        let mut wanted = vec![
+            (Scope::UserWithObject(name.clone(), object.clone()), of_user_with_object, "of one user with one object"),
+            (Scope::User(name), of_user, "of one user"),
+            (Scope::Object(object), with_object, "with one object"),
+            (Scope::All, all, "in all"),
+        ];
+        if !with.namespace.is_empty() {
+            wanted.push((Scope::Namespace(with.namespace.to_owned()), in_namespace, "in one namespace"));
+        }
+        let mut open = self.lock();
+        let full =
+            wanted.iter().find(|(scope, most, _)| open.get(scope).is_some_and(|open| open >= most) || *most == 0);
+        if let Some((_, most, which)) = full {
+            let why = format!("Too many sessions are open ({most} {which}), please try again later.");
+            return Err(Status::too_many_requests(why, 1));
+        }
+        let scopes: Vec<Scope> = wanted.into_iter().map(|(scope, ..)| scope).collect();
+        for scope in &scopes {
+            *open.entry(scope.clone()).or_default() += 1;
+        }
+        drop(open);
+        Ok(OpenSession { sessions: self.clone(), scopes })
+    }
+
+    /// One of the server's own.
+    pub fn uncounted(self: &Arc<Sessions>) -> OpenSession {
+        OpenSession { sessions: self.clone(), scopes: Vec::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Scope, usize>> {
+        // Counters that a panic left behind are whole: nothing panics while they are changed.
+        self.open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Drop for OpenSession {
+    fn drop(&mut self) {
+        let mut open = self.sessions.lock();
+        for scope in &self.scopes {
+            if let Some(count) = open.get_mut(scope) {
+                *count -= 1;
+                if *count == 0 {
+                    open.remove(scope);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POD: With<'static> = With { namespace: "a", object: "uid-1" };
+
+    fn sessions() -> Arc<Sessions> {
+        Sessions::new(SessionLimits { all: 8, of_user: 4, in_namespace: 5, with_object: 3, of_user_with_object: 2 })
+    }
+
+    fn user(name: &str) -> User {
+        User::new(name, Vec::<String>::new())
+    }
+
+    /// So many as are let in.
+    fn fill(sessions: &Arc<Sessions>, name: &str, with: With<'_>) -> Vec<OpenSession> {
+        std::iter::from_fn(|| sessions.enter(&user(name), with).ok()).take(100).collect()
+    }
+
+    #[test]
+    fn no_user_keeps_others_from_a_pod_and_no_namespace_from_all() {
+        let sessions = sessions();
+        let mut greedy = fill(&sessions, "greedy", POD);
+        assert_eq!(greedy.len(), 2);
+        let polite = sessions.enter(&user("polite"), POD).expect("there is room for another user in the same Pod");
+        let refused = sessions.enter(&user("third"), POD).map(drop).unwrap_err();
+        assert_eq!((refused.code, refused.reason.as_str()), (429, "TooManyRequests"));
+        assert_eq!(refused.details.unwrap().retry_after_seconds, Some(1));
+        greedy.extend(fill(&sessions, "greedy", With { object: "uid-2", ..POD }));
+        greedy.extend(fill(&sessions, "greedy", With { object: "uid-3", ..POD }));
+        assert_eq!(greedy.len(), 4, "of one user");
+        greedy.extend(fill(&sessions, "another", With { object: "uid-3", ..POD }));
+        assert!(
+            sessions.enter(&user("another"), With { object: "uid-4", ..POD }).is_err(),
+            "a namespace has its share"
+        );
+        let others: Vec<_> = ["x", "y", "z"]
+            .into_iter()
+            .flat_map(|name| fill(&sessions, name, With { namespace: "b", object: name }))
+            .collect();
+        assert_eq!(others.len(), 8 - 5);
+        let root = User::new("root", ["system:masters"]);
+        assert!(sessions.enter(&root, POD).is_ok() && sessions.enter(&user("x"), POD).is_err());
+        drop((greedy, polite, others));
+        assert!(sessions.lock().is_empty(), "{:?}", sessions.lock());
+    }
+}
