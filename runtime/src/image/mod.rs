@@ -11,7 +11,7 @@
 //!
 //! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] (what is there), [`config`], [`unpack`],
 //! [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (what an image may cost), [`archive`] (import, load),
-//! [`pull`] and [`registry`] (registries), [`guard`] (where they may lead us), [`auth`] (docker configs), [`user`] (`USER`).
+//! [`pull`], [`download`] and [`registry`] (registries), [`guard`] (where they may lead us), [`auth`] (docker configs), [`user`] (`USER`).
 
 mod archive;
 mod attributes;
@@ -20,6 +20,7 @@ mod config;
 mod digest;
 mod directories;
 mod disk;
+mod download;
 mod error;
 mod guard;
 mod limits;

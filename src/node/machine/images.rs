@@ -78,8 +78,9 @@ async fn fetch(machine: &Machine, pod: &Pod, parsed: &ImageName, name: &str) -> 
     let mut tries = keyring.lookup(&parsed.family());
     tries.push(Auth::Anonymous);
     let mut first = None;
+    let tenant = pod.metadata.namespace.as_deref().unwrap_or_default();
     for auth in tries {
-        match machine.images.pull(name, &auth, None).await {
+        match machine.images.pull_for(tenant, name, &auth, None).await {
             Ok(image) => return Ok(image),
             Err(e @ ImageError::Unauthorized(_)) => first = first.or(Some(e)),
             Err(e) => return Err(e),
