@@ -93,13 +93,7 @@ impl ImageStore {
         flight.await
     }
 
-    fn join_flight(
-        &self,
-        tenant: &str,
-        name: ImageName,
-        auth: &Auth,
-        progress: Option<Progress>,
-    ) -> Shared<Outcome> {
+    fn join_flight(&self, tenant: &str, name: ImageName, auth: &Auth, progress: Option<Progress>) -> Shared<Outcome> {
         let mut flights = lock(&self.inner.pulls.flights);
         flights.retain(|_, flight| flight.upgrade().is_some_and(|f| f.peek().is_none()));
         let key = (tenant.to_owned(), name.to_string(), auth.clone());
