@@ -9,6 +9,7 @@ use super::{
     node::{self, Node, NodeArgs, ServerAt},
     notify,
     paths::StateArgs,
+    private::Owner,
     shutdown,
 };
 use crate::{
@@ -39,7 +40,7 @@ pub struct Args {
 
 pub async fn run(args: Args, global: cli::Global) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
-    let paths = args.state.paths()?;
+    let paths = args.state.paths(Owner::here())?;
     let (client, server, membership) = if global.server.starts_with("https://") {
         let ca = args
             .ca_file

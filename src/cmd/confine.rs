@@ -93,7 +93,7 @@ pub struct Files {
 /// 1. its files become its user's, 2. other files are out of reach, 3. it becomes that user, 4. without capabilities, 5. and
 /// nobody looks in, 6. and system calls are refused. From then on threads may begin.
 pub fn confine(user: Option<&str>, paths: &Paths, files: &Files) -> anyhow::Result<Confinement> {
-    let owner = user.map(owner_of).transpose()?.unwrap_or(Owner::here());
+    let owner = owner(user)?;
     let node = [paths.images(), paths.runtime(), paths.network()].into_iter().find(|folder| folder.exists());
     if let (Some(name), Some(node)) = (user, node) {
         bail!(
@@ -103,7 +103,7 @@ pub fn confine(user: Option<&str>, paths: &Paths, files: &Files) -> anyhow::Resu
     }
     umask(0o077);
     for folder in [&paths.state, &paths.run] {
-        private::folder(folder, Some(owner))?;
+        private::give(folder, owner)?;
     }
     private::tighten(paths, Some(owner))?;
     let read: Vec<PathBuf> = READ.iter().map(PathBuf::from).chain(files.read.iter().cloned()).collect();
@@ -121,6 +121,11 @@ pub fn confine(user: Option<&str>, paths: &Paths, files: &Files) -> anyhow::Resu
     kernel::close_to_others().context("prctl")?;
     kernel::deny(DENIED).context("refusing system calls")?;
     Ok(Confinement { runs_node: false, landlock })
+}
+
+/// Who a server becomes: the user of that name, or who starts it.
+pub fn owner(user: Option<&str>) -> anyhow::Result<Owner> {
+    Ok(user.map(owner_of).transpose()?.unwrap_or(Owner::here()))
 }
 
 fn owner_of(name: &str) -> anyhow::Result<Owner> {

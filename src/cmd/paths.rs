@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use sha2::{Digest, Sha256};
 
-use super::private;
+use super::private::{self, Owner};
 
 /// Where a server keeps things if it is not told.
 pub const STATE: &str = "/var/lib/podwright";
@@ -33,8 +33,8 @@ pub struct StateArgs {
 }
 
 impl StateArgs {
-    /// The folders, made where missing, readable by root alone.
-    pub fn paths(&self) -> anyhow::Result<Paths> {
+    /// The folders, made where missing, readable by their owner alone: this process's user, or `owner`, whom it will become.
+    pub fn paths(&self, owner: Owner) -> anyhow::Result<Paths> {
         let paths = match &self.state_dir {
             None => Paths {
                 state: STATE.into(),
@@ -44,6 +44,11 @@ impl StateArgs {
                 cgroup_root: "/podwright".into(),
             },
             Some(dir) => {
+                anyhow::ensure!(
+                    !dir.is_symlink(),
+                    "--state-dir {} is a symbolic link: name the folder itself",
+                    dir.display()
+                );
                 make(dir)?;
                 let dir = dir.canonicalize().with_context(|| format!("--state-dir {}", dir.display()))?;
                 Paths {
@@ -57,7 +62,7 @@ impl StateArgs {
         };
         for folder in [&paths.state, &paths.run] {
             make(folder)?;
-            private::folder(folder, None)?;
+            private::folder(folder, owner)?;
         }
         Ok(paths)
     }

@@ -21,6 +21,7 @@ use super::paths::Paths;
 /// What the mode of a file may have for others: nothing.
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
+const STICKY: u32 = 0o1000;
 
 /// Who a process runs as, and so whose its files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,22 +37,26 @@ impl Owner {
     }
 }
 
-/// A folder of this process's: nobody else's to enter. It is given to `owner`, where there shall be another.
-pub fn folder(path: &Path, owner: Option<Owner>) -> anyhow::Result<()> {
-    let shown = path.display();
+/// Closes a folder to others, which is this process's, or `owner`'s whom it runs for.
+///
+/// Error: it, or a folder that it lies in, is somebody else's, who could put there what is trusted here: a key, a store, the manifest
+/// of a privileged Pod.
+pub fn folder(path: &Path, owner: Owner) -> anyhow::Result<()> {
     let opened = Opened::folder(path)?;
-    let found = &opened.found;
-    let here = Owner::here();
-    if found.uid() != here.uid && here.uid != 0 {
-        bail!("{shown} belongs to uid {}, not to uid {}, which runs this", found.uid(), here.uid);
-    }
-    if found.mode() & OTHERS_WRITE != 0 {
-        bail!(
-            "{shown} has the mode {:04o}: others may write what is trusted here (chmod 0700 it)",
-            found.mode() & 0o7777
-        );
-    }
-    opened.settle(owner)
+    let ours = [Owner::here().uid, owner.uid];
+    opened.check(&ours)?;
+    // sshd's StrictModes: who may rename a folder on the way may put another in its place.
+    let real = path.canonicalize().with_context(|| path.display().to_string())?;
+    let asked_by = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
+    let trusted: Vec<u32> = ours.into_iter().chain([0]).chain(asked_by).collect();
+    real.ancestors().skip(1).try_for_each(|above| Opened::folder(above)?.check_above(&trusted))?;
+    opened.settle(None)
+}
+
+/// As [`folder`], and gives it to `owner`.
+pub fn give(path: &Path, owner: Owner) -> anyhow::Result<()> {
+    folder(path, owner)?;
+    Opened::folder(path)?.settle(Some(owner))
 }
 
 /// The files of the control plane below its folders, as far as they are there.
@@ -105,6 +110,40 @@ impl Opened {
     fn folder(path: &Path) -> anyhow::Result<Opened> {
         let place = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         Opened::new(path, place.with_context(|| path.display().to_string())?)
+    }
+
+    /// Whether it is one of the users' alone to write in.
+    fn check(&self, users: &[u32]) -> anyhow::Result<()> {
+        let (shown, uid) = (self.path.display(), self.found.uid());
+        if !users.contains(&uid) {
+            bail!(
+                "{shown} belongs to uid {uid}, not to uid {}, which runs this: who owns it may change what is trusted here (give \
+                 another folder, or this one to that user: chown -R, if you trust what is in it)",
+                users[0]
+            );
+        }
+        if self.found.mode() & OTHERS_WRITE != 0 {
+            bail!(
+                "{shown} has the mode {:04o}: others may write what is trusted here (chmod 0700 it)",
+                self.found.mode() & 0o7777
+            );
+        }
+        Ok(())
+    }
+
+    /// Whether nobody but the users may rename what is in it: others may write in a folder with the sticky bit, as `/tmp` has it.
+    fn check_above(&self, users: &[u32]) -> anyhow::Result<()> {
+        let (shown, mode, uid) = (self.path.display(), self.found.mode(), self.found.uid());
+        if !users.contains(&uid) {
+            bail!("{shown} belongs to uid {uid}, who may put other folders in the place of those in it");
+        }
+        if mode & OTHERS_WRITE != 0 && mode & STICKY == 0 {
+            bail!(
+                "{shown} has the mode {:04o}: others may put other folders in the place of those in it",
+                mode & 0o7777
+            );
+        }
+        Ok(())
     }
 
     /// A file that lies in one of the folders, without following links; `None`: it has gone.
@@ -188,7 +227,7 @@ mod tests {
         }
         fs::set_permissions(&state, Permissions::from_mode(0o755)).unwrap();
         let paths = below(&state);
-        folder(&state, None).unwrap();
+        folder(&state, Owner::here()).unwrap();
         tighten(&paths, None).unwrap();
         assert_eq!((mode(&state), mode(&state.join("pki"))), (0o700, 0o700));
         for name in names {
@@ -201,8 +240,39 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for mode in [0o777, 0o1777, 0o770] {
             fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
-            let why = folder(dir.path(), None).unwrap_err().to_string();
+            let why = folder(dir.path(), Owner::here()).unwrap_err().to_string();
             assert!(why.contains("others may write"), "{mode:o}: {why}");
+        }
+    }
+
+    /// A folder that another user has made, perhaps with the manifest of a static Pod in it, where root is told to keep things.
+    #[test]
+    fn what_is_somebody_elses_is_refused() {
+        if Owner::here().uid != 0 {
+            return;
+        }
+        let other = Owner { uid: 65534, gid: 65534 };
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        fs::create_dir(&state).unwrap();
+        fs::set_permissions(&state, Permissions::from_mode(0o755)).unwrap();
+        let own = |path: &Path, owner: Owner| chown(path, Some(owner.uid), Some(owner.gid)).unwrap();
+
+        own(&state, other);
+        let why = folder(&state, Owner::here()).unwrap_err().to_string();
+        assert!(why.contains("belongs to uid 65534"), "{why}");
+        assert_eq!(mode(&state), 0o755, "it is left as it is");
+        // A server that runs as that user owns it rightly.
+        folder(&state, other).unwrap();
+
+        own(&state, Owner::here());
+        own(dir.path(), other);
+        let why = folder(&state, Owner::here()).unwrap_err().to_string();
+        assert!(why.contains("in the place of"), "{why}");
+        own(dir.path(), Owner::here());
+        for (above, refused) in [(0o777, true), (0o1777, false), (0o755, false)] {
+            fs::set_permissions(dir.path(), Permissions::from_mode(above)).unwrap();
+            assert_eq!(folder(&state, Owner::here()).is_err(), refused, "{above:o}");
         }
     }
 

@@ -14,6 +14,7 @@ use podwright_runtime::{Runtime, Scribe, sys::tree::remove_all};
 use super::{
     node::{NodeArgs, name, shim},
     paths::{Paths, StateArgs},
+    private::Owner,
 };
 
 #[derive(clap::Args)]
@@ -32,7 +33,14 @@ pub struct Args {
 
 /// 1. nobody may be running, 2. Pods, 3. the network, 4. mounts, 5. folders. What fails is said, and the rest goes on.
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    let paths = args.state.paths()?;
+    if let Some(dir) = &args.state.state_dir {
+        anyhow::ensure!(
+            is_state(dir),
+            "{} is no folder of podwright's: nothing of a node or a server is in it",
+            dir.display()
+        );
+    }
+    let paths = args.state.paths(Owner::here())?;
     anyhow::ensure!(
         UnixStream::connect(paths.socket()).is_err(),
         "podwright is running on unix://{}: end it first",
@@ -52,6 +60,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     anyhow::ensure!(errors.is_empty(), "{} things stay behind", errors.len());
     println!("nothing of the node is left");
     Ok(())
+}
+
+/// Whether the folder has something in it that a node or a server makes.
+fn is_state(dir: &Path) -> bool {
+    let ours = ["store.db", "store.db.lock", "pki", "images", "runtime", "network", "agent", "api.sock"];
+    !dir.is_symlink() && ours.iter().any(|name| dir.join(name).symlink_metadata().is_ok())
 }
 
 fn confirmed(paths: &Paths) -> anyhow::Result<bool> {

@@ -29,7 +29,7 @@ pub struct Confined {
 
 /// Gives up what a server does not need. To be called before there are threads.
 pub fn confined(args: &Args) -> anyhow::Result<Confined> {
-    let paths = args.state.paths()?;
+    let paths = args.state.paths(confine::owner(args.user.as_deref())?)?;
     let confinement = confine::confine(args.user.as_deref(), &paths, &files(&args.control_plane))?;
     Ok(Confined { paths, confinement })
 }

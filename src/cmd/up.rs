@@ -5,6 +5,7 @@ use super::{
     node::{Node, NodeArgs, ServerAt},
     notify,
     paths::StateArgs,
+    private::Owner,
     shutdown,
 };
 use crate::{client::rpc, server::Confinement};
@@ -25,7 +26,7 @@ const HERE: Confinement = Confinement { runs_node: true, landlock: false };
 /// 1. the control plane, 2. the node against its socket, 3. wait for a signal, 4. the node ends, then the control plane.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
-    let paths = args.state.paths()?;
+    let paths = args.state.paths(Owner::here())?;
     let control_plane = ControlPlane::start(&args.control_plane, &paths, args.node.isolated, HERE).await?;
     let client = rpc::client(rpc::Address(paths.socket()), "kubelet");
     let ranges = &args.control_plane.service_cidr;

@@ -12,8 +12,8 @@
 //!
 //! Reading order: [`name`] (what people write), [`store`] (what others see), [`disk`] (what is there), [`collect`] (what goes),
 //! [`config`], [`unpack`], [`attributes`], [`directories`] and [`view`] (layers), [`limits`] (what an image may cost),
-//! [`archive`] (import, load), [`pull`] and [`registry`] (registries), [`guard`] (where they may lead us), [`auth`] (docker
-//! configs), [`pulled`] (who may use what was pulled), [`user`] (`USER`).
+//! [`archive`] (import, load), [`pull`], [`download`] and [`registry`] (registries), [`guard`] (where they may lead us),
+//! [`auth`] (docker configs), [`pulled`] (who may use what was pulled), [`user`] (`USER`).
 
 mod archive;
 mod attributes;
@@ -23,6 +23,7 @@ mod config;
 mod digest;
 mod directories;
 mod disk;
+mod download;
 mod error;
 mod guard;
 mod limits;

@@ -2,72 +2,112 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Write;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, Shared, WeakShared};
 use futures::stream::{self, StreamExt};
 use oci_spec::image::{Descriptor, ImageIndex, ImageManifest};
-use reqwest::StatusCode;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::archive::{check_layers, fits_host, parse};
 use super::config::parse_config;
-use super::digest::{self, Hasher, chain_ids, sha256};
-use super::disk::{Inner, Pin, Temp, lock};
-use super::limits::{Allowance, MAX_DOCUMENT, Options, Room};
-use super::registry::{Registry, failed};
+use super::digest::{self, chain_ids, sha256};
+use super::disk::{Inner, Pin, lock};
+use super::download::Blob;
+use super::limits::{Allowance, MAX_DOCUMENT};
+use super::registry::Registry;
 use super::{Auth, Image, ImageError, ImageName, ImageStore, Progress, PullEvent, Result};
 
-/// Tries to download one blob; each goes on where the last one broke off.
-const DOWNLOAD_TRIES: u32 = 4;
-const RETRY_AFTER: Duration = Duration::from_millis(500);
+/// Pulls at once for one [tenant](ImageStore::pull_for). The next ones wait for these, and keep nobody else.
+const OF_A_TENANT: usize = 3;
+
+/// Layers that are unpacked at once, for all: each may take the memory of a decompressor's window. Who waits has his turn in the
+/// order in which he came, and each tenant waits with [a few](OF_A_TENANT) at most.
+const UNPACKED_AT_ONCE: usize = 2;
 
 type Outcome = BoxFuture<'static, Result<Image>>;
 
-/// Pulls under way, by name and credentials, and the blobs that they download.
-#[derive(Default)]
+/// Where a blob comes from, and by what right: its digest, the registry, the credentials. Nobody waits for a blob of another source,
+/// which may take as long as it likes.
+type Source = (String, String, Auth);
+
+/// Pulls under way, by tenant, name and credentials; the blobs that they download; and whose turn it is.
 pub(super) struct Pulls {
-    flights: Mutex<HashMap<(String, Auth), WeakShared<Outcome>>>,
-    downloads: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    flights: Mutex<HashMap<(String, String, Auth), WeakShared<Outcome>>>,
+    downloads: Mutex<HashMap<Source, Arc<tokio::sync::Mutex<()>>>>,
+    tenants: Mutex<HashMap<String, Arc<Semaphore>>>,
+    unpacking: Arc<Semaphore>,
+}
+
+impl Default for Pulls {
+    fn default() -> Pulls {
+        Pulls {
+            flights: Mutex::default(),
+            downloads: Mutex::default(),
+            tenants: Mutex::default(),
+            unpacking: Arc::new(Semaphore::new(UNPACKED_AT_ONCE)),
+        }
+    }
 }
 
 impl Pulls {
-    fn download_lock(&self, digest: &str) -> Arc<tokio::sync::Mutex<()>> {
+    fn download_lock(&self, source: Source) -> Arc<tokio::sync::Mutex<()>> {
         let mut downloads = lock(&self.downloads);
         downloads.retain(|_, held| Arc::strong_count(held) > 1);
-        downloads.entry(digest.to_owned()).or_default().clone()
+        downloads.entry(source).or_default().clone()
+    }
+
+    /// Waits until one of the tenant's pulls may begin.
+    async fn turn(&self, tenant: &str) -> Option<OwnedSemaphorePermit> {
+        let turns = {
+            let mut tenants = lock(&self.tenants);
+            tenants.retain(|_, turns| Arc::strong_count(turns) > 1);
+            let turns = tenants.entry(tenant.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(OF_A_TENANT)));
+            turns.clone()
+        };
+        // It is never closed.
+        turns.acquire_owned().await.ok()
     }
 }
 
 impl ImageStore {
-    /// Fetches `name` from its registry, whether it is here already or not (then only the manifest travels), and gives
-    /// the image. Callers who want the same name with the same credentials at once share one pull, whose events go to
-    /// the first of them; it ends when all of them have dropped it, and the next one goes on where it stopped. The image is
-    /// nobody's until it is [granted](ImageStore::grant) to whoever the credentials belong to.
+    /// [`Self::pull_for`] nobody's Pod: for the operator.
     pub async fn pull(&self, name: &str, auth: &Auth, progress: Option<Progress>) -> Result<Image> {
+        self.pull_for("", name, auth, progress).await
+    }
+
+    /// Fetches `name` from its registry, whether it is here already or not (then only the manifest travels), and gives
+    /// the image. Callers of one tenant (a Pod's namespace) who want the same name with the same credentials at once share one
+    /// pull, whose events go to the first of them; it ends when all of them have dropped it, and the next one goes on where it
+    /// stopped. Tenants wait for pulls of their own, and not for those of others. The image is nobody's until it is
+    /// [granted](ImageStore::grant) to whoever the credentials belong to.
+    pub async fn pull_for(&self, tenant: &str, name: &str, auth: &Auth, progress: Option<Progress>) -> Result<Image> {
         let name = ImageName::parse(name)?;
         if name.is_local_only() {
             let why = "the registry \"localhost\" (without a port) stands for images made on this host";
             return Err(ImageError::NotFound(format!("image \"{name}\" is not here and is never pulled: {why}")));
         }
-        let flight = self.join_flight(name, auth, progress);
+        let flight = self.join_flight(tenant, name, auth, progress);
         flight.await
     }
 
-    fn join_flight(&self, name: ImageName, auth: &Auth, progress: Option<Progress>) -> Shared<Outcome> {
+    fn join_flight(&self, tenant: &str, name: ImageName, auth: &Auth, progress: Option<Progress>) -> Shared<Outcome> {
         let mut flights = lock(&self.inner.pulls.flights);
         flights.retain(|_, flight| flight.upgrade().is_some_and(|f| f.peek().is_none()));
-        let key = (name.to_string(), auth.clone());
+        let key = (tenant.to_owned(), name.to_string(), auth.clone());
         if let Some(flight) = flights.get(&key).and_then(WeakShared::upgrade) {
             return flight;
         }
         let job = Job { inner: self.inner.clone(), name, auth: auth.clone(), progress };
-        let flight = async move { job.run().await }.boxed().shared();
+        let tenant = tenant.to_owned();
+        let flight = async move {
+            let _turn = job.inner.pulls.turn(&tenant).await;
+            job.run().await
+        };
+        let flight = flight.boxed().shared();
         if let Some(weak) = flight.downgrade() {
             flights.insert(key, weak);
         }
@@ -76,9 +116,9 @@ impl ImageStore {
 }
 
 /// One pull.
-struct Job {
-    inner: Arc<Inner>,
-    name: ImageName,
+pub(super) struct Job {
+    pub(super) inner: Arc<Inner>,
+    pub(super) name: ImageName,
     auth: Auth,
     progress: Option<Progress>,
 }
@@ -102,7 +142,7 @@ struct Resolved {
 
 impl Job {
     /// 1. Credentials. 2. The manifest for this host. 3. The config. 4. Layers that are missing. 5. Names.
-    async fn run(self) -> Result<Image> {
+    async fn run(&self) -> Result<Image> {
         let unpacking = format!("failed to pull and unpack image \"{}\"", self.name);
         let resolving = format!("{unpacking}: failed to resolve reference \"{}\"", self.name);
         let registry = Registry::connect(&self.name, &self.auth, &self.inner.options).await;
@@ -254,8 +294,10 @@ impl Job {
                 let (inner, chain, digest) = (self.inner.clone(), chain.clone(), layer.digest.clone());
                 // An unpacking thread outlives a dropped pull, and looks at the layers below until it is done.
                 let (pin, allowance) = (pin.clone(), allowance.clone());
+                // It is never closed.
+                let turn = self.inner.pulls.unpacking.clone().acquire_owned().await;
                 let work = move || {
-                    let _pin = pin;
+                    let (_pin, _turn) = (pin, turn);
                     unpack_blob(&inner, &layer, &chain, &allowance)
                 };
                 blocking(work).await?;
@@ -268,7 +310,8 @@ impl Job {
 
     /// Makes sure of a layer's blob.
     async fn fetch_layer(&self, registry: &Registry, layer: &Layer) -> Result<()> {
-        let downloading = self.inner.pulls.download_lock(&layer.digest);
+        let source = (layer.digest.clone(), self.name.registry().to_owned(), self.auth.clone());
+        let downloading = self.inner.pulls.download_lock(source);
         let _downloading = downloading.lock().await;
         let path = self.inner.blob_path(&layer.digest);
         if !path.exists() {
@@ -278,64 +321,7 @@ impl Job {
         Ok(())
     }
 
-    /// Downloads a blob into a temporary file and checks it. A connection that breaks is taken up again.
-    async fn download(&self, registry: &Registry, blob: &Blob) -> Result<Temp> {
-        let most = patience(&self.inner.options, blob.size);
-        let whole = tokio::time::timeout(most, self.download_whole(registry, blob)).await;
-        let late = || format!("blob {} of {} bytes did not arrive within {} s", blob.digest, blob.size, most.as_secs());
-        whole.unwrap_or_else(|_| Err(ImageError::Network(late())))
-    }
-
-    async fn download_whole(&self, registry: &Registry, blob: &Blob) -> Result<Temp> {
-        let room = self.inner.space.download(blob.size)?;
-        let temp = self.inner.temp("blob");
-        let mut sink = Sink::start(temp.create()?, room);
-        let mut try_again = DOWNLOAD_TRIES;
-        loop {
-            try_again -= 1;
-            match self.download_rest(registry, blob, &mut sink).await {
-                Ok(()) => break,
-                Err(ImageError::Network(_)) if try_again > 0 => {
-                    tokio::time::sleep(RETRY_AFTER * 2u32.pow(DOWNLOAD_TRIES - try_again - 1)).await;
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        let actual = sink.finish().await?;
-        digest::verify(&format!("blob of {}", self.name.family()), &blob.digest, &actual)?;
-        Ok(temp)
-    }
-
-    async fn download_rest(&self, registry: &Registry, blob: &Blob, sink: &mut Sink) -> Result<()> {
-        let mut body = registry.blob(&blob.digest, sink.sent).await?;
-        // A registry that ignores ranges sends everything again.
-        let mut known = if body.status() == StatusCode::PARTIAL_CONTENT { 0 } else { sink.sent };
-        let mut pace = Pace::new(&self.inner.options);
-        while let Some(mut bytes) = body.chunk().await.map_err(|e| failed(&e))? {
-            pace.check(bytes.len() as u64)?;
-            let skipped = known.min(bytes.len() as u64);
-            known -= skipped;
-            bytes.advance(skipped as usize);
-            if bytes.is_empty() {
-                continue;
-            }
-            let longer = sink.sent.saturating_add(bytes.len() as u64);
-            if longer > blob.size {
-                let what = format!("blob {} is longer ({longer}) than the {} announced", blob.digest, blob.size);
-                return Err(ImageError::Invalid(what));
-            }
-            sink.send(bytes).await?;
-            if blob.told {
-                self.tell(PullEvent::Downloading { digest: blob.digest.clone(), done: sink.sent, total: blob.size });
-            }
-        }
-        match sink.sent == blob.size {
-            true => Ok(()),
-            false => Err(ImageError::Network(format!("blob {} ended after {} bytes", blob.digest, sink.sent))),
-        }
-    }
-
-    fn tell(&self, event: PullEvent) {
+    pub(super) fn tell(&self, event: PullEvent) {
         if let Some(progress) = &self.progress {
             progress(event);
         }
@@ -354,89 +340,10 @@ struct Layer {
     again: bool,
 }
 
-struct Blob {
-    digest: String,
-    size: u64,
-    /// Whether whoever watches the pull hears of it: layers, not documents.
-    told: bool,
-}
-
-/// How long a download of so many bytes may take in all.
-fn patience(options: &Options, size: u64) -> Duration {
-    Duration::from_secs((options.read_timeout_seconds.max(1) * 5).saturating_add(size / options.min_average.max(1)))
-}
-
-/// Whether a download gets on: who sends a byte now and then keeps a connection, and a puller, for ever.
-struct Pace {
-    window: Duration,
-    least: u64,
-    since: Instant,
-    bytes: u64,
-}
-
-impl Pace {
-    fn new(options: &Options) -> Pace {
-        let window = Duration::from_secs(options.read_timeout_seconds.max(1));
-        let least = options.min_rate.saturating_mul(window.as_secs());
-        Pace { window, least, since: Instant::now(), bytes: 0 }
-    }
-
-    fn check(&mut self, bytes: u64) -> Result<()> {
-        self.bytes += bytes;
-        if self.since.elapsed() < self.window {
-            return Ok(());
-        }
-        if self.bytes < self.least {
-            let (bytes, seconds) = (self.bytes, self.window.as_secs());
-            return Err(ImageError::Network(format!("no progress: {bytes} bytes in {seconds} s")));
-        }
-        (self.since, self.bytes) = (Instant::now(), 0);
-        Ok(())
-    }
-}
-
-/// Writes and hashes in a thread where that may block.
-struct Sink {
-    sender: Option<mpsc::Sender<Bytes>>,
-    writer: tokio::task::JoinHandle<Result<String>>,
-    sent: u64,
-}
-
-impl Sink {
-    fn start(mut file: File, mut room: Room) -> Sink {
-        let (sender, mut receiver) = mpsc::channel::<Bytes>(64);
-        let writer = tokio::task::spawn_blocking(move || {
-            let mut hasher = Hasher::default();
-            while let Some(bytes) = receiver.blocking_recv() {
-                hasher.update(&bytes);
-                room.write(bytes.len() as u64)?;
-                file.write_all(&bytes).map_err(|e| ImageError::io("write", "downloaded blob".as_ref(), e))?;
-            }
-            Ok(hasher.finish())
-        });
-        Sink { sender: Some(sender), writer, sent: 0 }
-    }
-
-    async fn send(&mut self, bytes: Bytes) -> Result<()> {
-        self.sent += bytes.len() as u64;
-        let sent = match &self.sender {
-            Some(sender) => sender.send(bytes).await.is_ok(),
-            None => false,
-        };
-        // The writer stops early only when it failed; `finish` says why.
-        if sent { Ok(()) } else { self.finish().await.map(|_| ()) }
-    }
-
-    /// The digest of all that was sent.
-    async fn finish(&mut self) -> Result<String> {
-        self.sender = None;
-        (&mut self.writer).await.map_err(|e| ImageError::Local(format!("download writer: {e}")))?
-    }
-}
-
 /// Unpacks a downloaded layer, unless somebody else has done it meanwhile, and drops the blob.
 fn unpack_blob(inner: &Arc<Inner>, layer: &Layer, chain: &[String], allowance: &Arc<Allowance>) -> Result<()> {
-    let making = inner.making(&chain[layer.index]);
+    // Of the same blob: what another blob says of itself is known only when it is unpacked, and that may take its time.
+    let making = inner.making(&format!("{} of {}", chain[layer.index], layer.digest));
     let _making = lock(&making);
     let path = inner.blob_path(&layer.digest);
     if !inner.has_layer(&chain[layer.index]) {
@@ -455,7 +362,7 @@ fn unpack_blob(inner: &Arc<Inner>, layer: &Layer, chain: &[String], allowance: &
     if layer.again { Ok(()) } else { inner.drop_blob(&layer.digest) }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let joined = tokio::task::spawn_blocking(work).await;
     joined.map_err(|e| ImageError::Local(format!("image worker: {e}")))?
 }

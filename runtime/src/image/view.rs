@@ -17,6 +17,10 @@ pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
 /// As many symlinks as the kernel follows in one path.
 pub(super) const MAX_SYMLINKS: usize = 40;
 
+/// How often a path that is resolved may look into layers: some thousand times is a deep path through links in many layers. A link
+/// may hold hundreds of steps, and each may cost a look into every layer.
+const MAX_LOOKS: u64 = 8192;
+
 /// Layers, uppermost first.
 pub(super) struct LayerView {
     layers: Vec<OwnedFd>,
@@ -126,17 +130,21 @@ impl LayerView {
         Ok(false)
     }
 
-    /// As `find`, following symlinks inside the view.
+    /// As `find`, following symlinks inside the view, with at most [`MAX_LOOKS`] into layers.
     fn resolve(&self, path: &[u8]) -> rustix::io::Result<Option<Found>> {
         let mut pending: VecDeque<Vec<u8>> = parts(path).collect();
         let mut done: Vec<Vec<u8>> = Vec::new();
         let mut links = 0;
+        let before = self.looks.get();
         while let Some(part) = pending.pop_front() {
             if part == b".." {
                 done.pop();
                 continue;
             }
             done.push(part);
+            if self.looks.get().saturating_sub(before) > MAX_LOOKS {
+                return Err(Errno::LOOP);
+            }
             let Some(found) = self.find(&join(&done))? else { return Ok(None) };
             if found.kind() == FileType::Symlink {
                 links += 1;

@@ -151,8 +151,9 @@ async fn note(machine: &Machine, image: &Image, name: &str, grant: Grant) {
 /// Tries all credentials that fit, then none; and whom the registry has let in.
 async fn fetch(machine: &Machine, pod: &Pod, parsed: &ImageName, name: &str) -> Result<(Image, Grant), ImageError> {
     let mut first = None;
+    let tenant = pod.metadata.namespace.as_deref().unwrap_or_default();
     for (auth, secret) in keyring(machine, pod).await.lookup(&parsed.family()) {
-        match machine.images.pull(name, &auth, None).await {
+        match machine.images.pull_for(tenant, name, &auth, None).await {
             Ok(image) => {
                 let accepted = in_store(machine, move |store| Ok(presented(&store, &auth, secret))).await?;
                 return Ok((image, Grant::Secret(accepted)));
@@ -161,7 +162,7 @@ async fn fetch(machine: &Machine, pod: &Pod, parsed: &ImageName, name: &str) -> 
             Err(e) => return Err(e),
         }
     }
-    match machine.images.pull(name, &Auth::Anonymous, None).await {
+    match machine.images.pull_for(tenant, name, &Auth::Anonymous, None).await {
         Ok(image) => Ok((image, Grant::Anyone)),
         Err(e @ ImageError::Unauthorized(_)) => Err(first.unwrap_or(e)),
         Err(e) => Err(e),

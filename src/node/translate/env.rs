@@ -1,13 +1,17 @@
 //! The environment of a container: service links, envFrom, env, in upstream's order and with its errors. Pure.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use k8s_openapi::{
     ByteString,
     api::core::v1::{ConfigMap, Container, EnvVarSource, Pod, ResourceFieldSelector, Secret, Service},
 };
 
-use super::expand::expand;
+use super::expand::{Room, TooLong, expand};
 use crate::node::{
     executor::Trouble,
     qos::{limit, millis, request, units},
@@ -36,18 +40,28 @@ pub struct Facts {
 
 /// Variables in order; a later one of the same name replaces an earlier one where it stands.
 #[derive(Clone, Debug, Default)]
-pub struct Env(pub Vec<(String, String)>);
+pub struct Env {
+    all: Vec<(String, String)>,
+    /// Where each of them stands.
+    places: HashMap<String, usize>,
+}
 
 impl Env {
     pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
         let (name, value) = (name.into(), value.into());
-        match self.0.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, old)) => *old = value,
-            None => self.0.push((name, value)),
+        match self.places.get(&name) {
+            Some(place) => self.all[*place].1 = value,
+            None => {
+                self.places.insert(name.clone(), self.all.len());
+                self.all.push((name, value));
+            }
         }
     }
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+        self.places.get(name).map(|place| self.all[*place].1.as_str())
+    }
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.all.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 }
 
@@ -59,34 +73,40 @@ fn config_error(message: impl std::fmt::Display) -> Trouble {
 pub fn env(pod: &Pod, container: &Container, sources: &Sources, facts: &Facts) -> Result<Env, Trouble> {
     let services = service_links(pod, &sources.services);
     let mut env = Env::default();
-    env_from(pod, container, sources, &mut env)?;
+    let mut room = Room::default();
+    env_from(container, sources, &mut env, &mut room)?;
     for var in container.env.iter().flatten() {
         let value = match &var.value_from {
             None => {
-                let lookup = |name: &str| env.get(name).or_else(|| services.get(name)).map(str::to_owned);
-                Some(expand(var.value.as_deref().unwrap_or_default(), lookup))
+                let lookup = |name: &str| env.get(name).or_else(|| services.get(name));
+                Some(expand(var.value.as_deref().unwrap_or_default(), lookup).map_err(too_long)?)
             }
             Some(source) => value_from(pod, container, source, sources, facts)?,
         };
         if let Some(value) = value {
+            room.take(var.name.len() + value.len()).map_err(too_long)?;
             env.set(var.name.clone(), value);
         }
     }
     let mut all = services;
-    for (name, value) in env.0 {
+    for (name, value) in env.all {
         all.set(name, value);
     }
     Ok(all)
 }
 
-fn env_from(pod: &Pod, container: &Container, sources: &Sources, env: &mut Env) -> Result<(), Trouble> {
-    let _ = pod;
+fn too_long(why: TooLong) -> Trouble {
+    Trouble::new("CreateContainerError", why)
+}
+
+fn env_from(container: &Container, sources: &Sources, env: &mut Env, room: &mut Room) -> Result<(), Trouble> {
     for from in container.env_from.iter().flatten() {
         let prefix = from.prefix.as_deref().unwrap_or_default();
         if let Some(map) = &from.config_map_ref {
             match sources.config_maps.get(&map.name) {
                 Some(object) => {
                     for (key, value) in object.data.iter().flatten() {
+                        room.take(prefix.len() + key.len() + value.len()).map_err(too_long)?;
                         env.set(format!("{prefix}{key}"), value.clone());
                     }
                 }
@@ -98,6 +118,7 @@ fn env_from(pod: &Pod, container: &Container, sources: &Sources, env: &mut Env) 
             match sources.secrets.get(&secret.name) {
                 Some(object) => {
                     for (key, value) in object.data.iter().flatten() {
+                        room.take(prefix.len() + key.len() + value.0.len()).map_err(too_long)?;
                         env.set(format!("{prefix}{key}"), text(value));
                     }
                 }

@@ -24,6 +24,7 @@ use super::{
     spec::{Part, PodExt},
 };
 pub use expand::expand;
+use expand::{ALL, ONE, Room};
 
 /// A file or folder of the host that a container shall see.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,7 +163,7 @@ pub fn container(context: Context<'_>) -> Result<ContainerSpec, Trouble> {
     }
     let env = environment(&context, &user);
     let args = arguments(container, image, &env)?;
-    let variables: Vec<String> = env.0.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let variables: Vec<String> = env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     check_size(&args, &variables)?;
     let cwd = container.working_dir.clone().filter(|d| !d.is_empty()).unwrap_or_else(|| image.working_dir());
     let capabilities = security::capabilities(container).map_err(create_error)?;
@@ -247,8 +248,8 @@ fn environment(context: &Context<'_>, user: &security::User) -> env::Env {
         }
     }
     all.set("HOSTNAME", context.hostname);
-    for (name, value) in &context.env.0 {
-        all.set(name.clone(), value.clone());
+    for (name, value) in context.env.iter() {
+        all.set(name, value);
     }
     let default = |all: &mut env::Env, name: &str, value: &str| {
         if all.get(name).is_none() {
@@ -265,11 +266,16 @@ fn environment(context: &Context<'_>, user: &security::User) -> env::Env {
 
 /// `command` replaces the image's entrypoint and its cmd; `args` alone replaces the cmd.
 fn arguments(container: &Container, image: &Image, env: &env::Env) -> Result<Vec<String>, Trouble> {
-    let expanded = |list: &Option<Vec<String>>| -> Vec<String> {
-        let lookup = |name: &str| env.get(name).map(str::to_owned);
-        list.iter().flatten().map(|text| expand(text, lookup)).collect()
+    let mut room = Room::default();
+    let mut expanded = |list: &Option<Vec<String>>| -> Result<Vec<String>, Trouble> {
+        let one = |text: &String| {
+            let text = expand(text, |name| env.get(name)).map_err(create_error)?;
+            room.take(text.len()).map_err(create_error)?;
+            Ok(text)
+        };
+        list.iter().flatten().map(one).collect()
     };
-    let (command, args) = (expanded(&container.command), expanded(&container.args));
+    let (command, args) = (expanded(&container.command)?, expanded(&container.args)?);
     let mut all = match (command.is_empty(), args.is_empty()) {
         (false, _) => command,
         (true, false) => image.entrypoint(),
@@ -282,11 +288,8 @@ fn arguments(container: &Container, image: &Image, env: &env::Env) -> Result<Vec
     Ok(all)
 }
 
-/// What no process can be given is refused here, before it is written anywhere: `execve` takes strings of up to 128 KiB
-/// (`MAX_ARG_STRLEN`), all together never more than three quarters of 8 MiB (execve(2), "Limits on size of arguments").
+/// What no process can be given is refused here, before it is written anywhere.
 fn check_size(args: &[String], variables: &[String]) -> Result<(), Trouble> {
-    const ONE: usize = 128 << 10;
-    const ALL: usize = 6 << 20;
     let sum = |list: &[String]| list.iter().map(|text| text.len() + 1).sum::<usize>();
     let longest = args.iter().chain(variables).map(|text| text.len() + 1).max().unwrap_or(0);
     if longest <= ONE && sum(args) + sum(variables) <= ALL {

@@ -43,6 +43,7 @@ use super::{
 };
 use crate::api::{Env as World, persistent_volume};
 use atomic::{File, Payload};
+use payload::Room;
 pub use tokens::Tokens;
 
 pub struct Volumes {
@@ -98,16 +99,20 @@ impl Volumes {
 
     /// Makes all volumes of the Pod. What exists already stays as it is.
     pub async fn prepare(&self, pod: &Arc<Pod>, facts: &Facts) -> Result<(), Trouble> {
+        let mut room = Room::default();
         for volume in pod.spec().volumes.iter().flatten() {
             match persistent_volume::used(pod, volume) {
                 Some(used) => self.prepare_claim(pod, volume, &used).await?,
-                None => self.prepare_one(pod, volume, facts).await.map_err(|why| mount_error(&volume.name, why))?,
+                None => {
+                    let prepared = self.prepare_one(pod, volume, facts, &mut room).await;
+                    prepared.map_err(|why| mount_error(&volume.name, why))?;
+                }
             }
         }
         Ok(())
     }
 
-    async fn prepare_one(&self, pod: &Arc<Pod>, volume: &Volume, facts: &Facts) -> Result<(), String> {
+    async fn prepare_one(&self, pod: &Arc<Pod>, volume: &Volume, facts: &Facts, room: &mut Room) -> Result<(), String> {
         let path = self.path(pod, volume);
         let fs_group = fs_group(pod);
         if let Some(source) = &volume.empty_dir {
@@ -120,7 +125,7 @@ impl Volumes {
             let kind = source.type_.clone().unwrap_or_default();
             return disk::work(move || host_path::check(&path, &kind)).await?;
         }
-        if let Some(payload) = self.payload(pod, volume, facts).await? {
+        if let Some(payload) = self.payload(pod, volume, facts, room).await? {
             self.show(path, payload, fs_group).await?;
             return Ok(());
         }
@@ -136,8 +141,9 @@ impl Volumes {
 
     /// Brings the volumes that show API objects up to date. An object that has gone leaves its files as they are.
     pub async fn refresh(&self, pod: &Arc<Pod>, facts: &Facts) -> Result<(), Trouble> {
+        let mut room = Room::default();
         for volume in pod.spec().volumes.iter().flatten() {
-            match self.payload(pod, volume, facts).await {
+            match self.payload(pod, volume, facts, &mut room).await {
                 Ok(Some(payload)) => {
                     let path = self.path(pod, volume);
                     let shown = self.show(path, payload, fs_group(pod)).await;
@@ -151,18 +157,25 @@ impl Volumes {
     }
 
     /// The files of a volume that is made of API objects; `None` for the other kinds.
-    async fn payload(&self, pod: &Arc<Pod>, volume: &Volume, facts: &Facts) -> Result<Option<Payload>, String> {
+    async fn payload(
+        &self,
+        pod: &Arc<Pod>,
+        volume: &Volume,
+        facts: &Facts,
+        room: &mut Room,
+    ) -> Result<Option<Payload>, String> {
         if let Some(s) = &volume.config_map {
             let sources = self.objects.sources(pod, &BTreeSet::from([s.name.clone()]), &BTreeSet::new()).await?;
-            return payload::config_map(&sources, &s.name, s.items.as_deref(), s.default_mode, s.optional).map(Some);
+            return payload::config_map(&sources, &s.name, s.items.as_deref(), s.default_mode, s.optional, room)
+                .map(Some);
         }
         if let Some(s) = &volume.secret {
             let name = s.secret_name.clone().unwrap_or_default();
             let sources = self.objects.sources(pod, &BTreeSet::new(), &BTreeSet::from([name.clone()])).await?;
-            return payload::secret(&sources, &name, s.items.as_deref(), s.default_mode, s.optional).map(Some);
+            return payload::secret(&sources, &name, s.items.as_deref(), s.default_mode, s.optional, room).map(Some);
         }
         if let Some(s) = &volume.downward_api {
-            return payload::downward(pod, facts, s.items.as_deref(), s.default_mode).map(Some);
+            return payload::downward(pod, facts, s.items.as_deref(), s.default_mode, room).map(Some);
         }
         let Some(projected) = &volume.projected else { return Ok(None) };
         let mut all = Payload::new();
@@ -173,7 +186,7 @@ impl Volumes {
                 true => self.objects.sources(pod, &maps, &secrets).await?,
                 false => Sources::default(),
             };
-            all.extend(payload::projection(pod, &sources, facts, source, projected.default_mode)?);
+            all.extend(payload::projection(pod, &sources, facts, source, projected.default_mode, room)?);
             if let Some(token) = &source.service_account_token {
                 let user = common_user(pod);
                 let private = user.is_some() || fs_group(pod).is_some();

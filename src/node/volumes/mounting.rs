@@ -74,8 +74,9 @@ fn sub_path(mount: &VolumeMount, env: &Env) -> Result<Option<String>, Trouble> {
         let missing = std::cell::Cell::new(false);
         let expanded = expand(expression, |name| {
             missing.set(missing.get() || env.get(name).is_none());
-            env.get(name).map(str::to_owned)
+            env.get(name)
         });
+        let expanded = expanded.map_err(|why| Trouble::new("CreateContainerConfigError", why))?;
         return match missing.get() {
             true => Err(Trouble::new("CreateContainerConfigError", format!("missing value for \"{expression}\""))),
             false => Ok(Some(expanded)),

@@ -14,6 +14,28 @@ fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
     own.or(default).unwrap_or(DEFAULT_MODE) as u32 & 0o7777
 }
 
+/// The most bytes that all volumes of a Pod show of API objects: each such object has at most 1 MiB, but `items` may show a key of
+/// one as often as they like, and all Pods' files are in one tmpfs.
+const SHOWN: usize = 64 << 20;
+
+/// What is left for a Pod's files.
+#[derive(Debug)]
+pub struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Room {
+        Room(SHOWN)
+    }
+}
+
+impl Room {
+    pub fn take(&mut self, bytes: usize) -> Result<(), String> {
+        let left = self.0.checked_sub(bytes);
+        self.0 = left.ok_or_else(|| format!("the Pod's volumes show more than {SHOWN} bytes of API objects"))?;
+        Ok(())
+    }
+}
+
 /// Picks `items` (all keys, if there are none) out of `data`.
 fn pick(
     data: &BTreeMap<String, Vec<u8>>,
@@ -21,18 +43,21 @@ fn pick(
     default_mode: Option<i32>,
     optional: bool,
     what: &str,
+    room: &mut Room,
 ) -> Result<Payload, String> {
     let items = items.unwrap_or_default();
     if items.is_empty() {
         let whole = |(key, data): (&String, &Vec<u8>)| {
-            (PathBuf::from(key), File { data: data.clone(), mode: mode(None, default_mode), uid: None })
+            room.take(data.len())?;
+            Ok((PathBuf::from(key), File { data: data.clone(), mode: mode(None, default_mode), uid: None }))
         };
-        return Ok(data.iter().map(whole).collect());
+        return data.iter().map(whole).collect();
     }
     let mut payload = Payload::new();
     for item in items {
         match data.get(&item.key) {
             Some(bytes) => {
+                room.take(bytes.len())?;
                 let file = File { data: bytes.clone(), mode: mode(item.mode, default_mode), uid: None };
                 payload.insert(PathBuf::from(&item.path), file);
             }
@@ -52,10 +77,11 @@ fn found(
     optional: Option<bool>,
     (kind, keys): (&str, &str),
     name: &str,
+    room: &mut Room,
 ) -> Result<Payload, String> {
     let optional = optional == Some(true);
     match data {
-        Some(data) => pick(&data, items, default_mode, optional, keys),
+        Some(data) => pick(&data, items, default_mode, optional, keys, room),
         None if optional => Ok(Payload::new()),
         None => Err(format!("{kind} \"{name}\" not found")),
     }
@@ -67,9 +93,10 @@ pub fn config_map(
     items: Option<&[KeyToPath]>,
     default_mode: Option<i32>,
     optional: Option<bool>,
+    room: &mut Room,
 ) -> Result<Payload, String> {
     let data = sources.config_maps.get(name).map(|object| config_map_data(object));
-    found(data, items, default_mode, optional, ("configmap", "config"), name)
+    found(data, items, default_mode, optional, ("configmap", "config"), name, room)
 }
 
 fn config_map_data(object: &ConfigMap) -> BTreeMap<String, Vec<u8>> {
@@ -84,9 +111,10 @@ pub fn secret(
     items: Option<&[KeyToPath]>,
     default_mode: Option<i32>,
     optional: Option<bool>,
+    room: &mut Room,
 ) -> Result<Payload, String> {
     let data = sources.secrets.get(name).map(|object| secret_data(object));
-    found(data, items, default_mode, optional, ("secret", "secret"), name)
+    found(data, items, default_mode, optional, ("secret", "secret"), name, room)
 }
 
 fn secret_data(object: &Secret) -> BTreeMap<String, Vec<u8>> {
@@ -98,6 +126,7 @@ pub fn downward(
     facts: &Facts,
     items: Option<&[DownwardAPIVolumeFile]>,
     default_mode: Option<i32>,
+    room: &mut Room,
 ) -> Result<Payload, String> {
     let mut payload = Payload::new();
     for item in items.unwrap_or_default() {
@@ -106,6 +135,7 @@ pub fn downward(
             (None, Some(selector)) => resource(pod, None, facts, selector)?,
             (None, None) => continue,
         };
+        room.take(text.len())?;
         let file = File { data: text.into_bytes(), mode: mode(item.mode, default_mode), uid: None };
         payload.insert(PathBuf::from(&item.path), file);
     }
@@ -119,15 +149,16 @@ pub fn projection(
     facts: &Facts,
     source: &VolumeProjection,
     default_mode: Option<i32>,
+    room: &mut Room,
 ) -> Result<Payload, String> {
     if let Some(s) = &source.config_map {
-        return config_map(sources, &s.name, s.items.as_deref(), default_mode, s.optional);
+        return config_map(sources, &s.name, s.items.as_deref(), default_mode, s.optional, room);
     }
     if let Some(s) = &source.secret {
-        return secret(sources, &s.name, s.items.as_deref(), default_mode, s.optional);
+        return secret(sources, &s.name, s.items.as_deref(), default_mode, s.optional, room);
     }
     if let Some(s) = &source.downward_api {
-        return downward(pod, facts, s.items.as_deref(), default_mode);
+        return downward(pod, facts, s.items.as_deref(), default_mode, room);
     }
     Ok(Payload::new())
 }

@@ -19,7 +19,7 @@ use super::pod;
 
 #[test]
 fn references_expand_as_upstream() {
-    let lookup = |name: &str| (name == "A").then(|| "x".to_owned());
+    let lookup = |name: &str| (name == "A").then_some("x");
     for (text, expected) in [
         ("$(A)", "x"),
         ("$$(A)", "$(A)"),
@@ -30,8 +30,56 @@ fn references_expand_as_upstream() {
         ("a$(A)b$(A)", "axbx"),
         ("$(A)$(", "x$("),
     ] {
-        assert_eq!(expand(text, lookup), expected, "{text}");
+        assert_eq!(expand(text, lookup).as_deref(), Ok(expected), "{text}");
     }
+}
+
+/// Values that name each other double, and a ConfigMap may be named as often as one likes: what no process can be given is refused
+/// before it is made, not after.
+#[test]
+fn variables_that_double_and_sources_that_repeat_are_refused_in_time() {
+    let refused = |container: Value| {
+        let pod = pod(json!({ "containers": [container] }));
+        let facts = Facts::default();
+        let why = env(&pod, &pod.spec.as_ref().unwrap().containers[0], &sources_with_much(), &facts).map(drop);
+        why.unwrap_err().message
+    };
+    let doubling: Vec<Value> =
+        (1..64).map(|n| json!({ "name": format!("V{n}"), "value": format!("$(V{})$(V{})", n - 1, n - 1) })).collect();
+    let first = json!({ "name": "V0", "value": "12345678" });
+    let variables: Vec<Value> = std::iter::once(first).chain(doubling).collect();
+    assert!(refused(json!({ "name": "a", "env": variables })).starts_with("argument list too long"));
+    let often: Vec<Value> =
+        (0..100).map(|n| json!({ "prefix": format!("P{n}_"), "configMapRef": { "name": "much" } })).collect();
+    assert!(refused(json!({ "name": "a", "envFrom": often })).starts_with("argument list too long"));
+    let by_key: Vec<Value> = (0..100)
+        .map(|n| {
+            let from = json!({ "configMapKeyRef": { "name": "much", "key": "k" } });
+            json!({ "name": format!("V{n}"), "valueFrom": from })
+        })
+        .collect();
+    assert!(refused(json!({ "name": "a", "env": by_key })).starts_with("argument list too long"));
+}
+
+fn sources_with_much() -> Sources {
+    let mut sources = Sources::default();
+    let much: Value = json!({ "data": { "k": "x".repeat(100 << 10) } });
+    sources.config_maps.insert("much".into(), Arc::new(serde_json::from_value(much).unwrap()));
+    sources
+}
+
+#[test]
+fn files_that_show_a_key_again_and_again_are_bounded() {
+    use podwright::node::volumes::payload::{self, Room};
+    let items: Vec<_> =
+        (0..1000).map(|n| serde_json::from_value(json!({ "key": "k", "path": format!("f{n}") })).unwrap()).collect();
+    let mut room = Room::default();
+    let shown = |items: &[_], room: &mut Room| {
+        payload::config_map(&sources_with_much(), "much", Some(items), None, None, room).map(|payload| payload.len())
+    };
+    assert_eq!(shown(&items[..500], &mut room), Ok(500));
+    let why = shown(&items[500..], &mut room).unwrap_err();
+    assert!(why.contains("more than 67108864 bytes"), "{why}");
 }
 
 fn sources() -> Sources {
@@ -58,7 +106,7 @@ fn variables(container: Value) -> Result<Vec<String>, String> {
     };
     let part = &pod.parts()[0];
     let all = env(&pod, &part.container, &sources(), &facts).map_err(|t| format!("{}: {}", t.reason, t.message))?;
-    Ok(all.0.into_iter().map(|(k, v)| format!("{k}={v}")).filter(|v| !v.starts_with("RED_IS")).collect())
+    Ok(all.iter().map(|(k, v)| format!("{k}={v}")).filter(|v| !v.starts_with("RED_IS")).collect())
 }
 
 #[test]
@@ -119,7 +167,7 @@ fn service_links() {
     let pod = pod(json!({ "containers": [{ "name": "a" }] }));
     let part = &pod.parts()[0];
     let all = env(&pod, &part.container, &sources(), &Facts::default()).unwrap();
-    let lines: Vec<String> = all.0.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    let lines: Vec<String> = all.iter().map(|(k, v)| format!("{k}={v}")).collect();
     let expected = [
         "RED_IS_SERVICE_HOST=10.96.0.9",
         "RED_IS_SERVICE_PORT=6379",
@@ -133,7 +181,7 @@ fn service_links() {
     assert_eq!(lines, expected);
     let mut quiet = pod.clone();
     quiet.spec.as_mut().unwrap().enable_service_links = Some(false);
-    assert_eq!(env(&quiet, &part.container, &sources(), &Facts::default()).unwrap().0, []);
+    assert_eq!(env(&quiet, &part.container, &sources(), &Facts::default()).unwrap().iter().count(), 0);
 }
 
 #[test]
