@@ -29,10 +29,7 @@ const FOREIGN: &[(&str, &str)] = &[
     ("CREATE INDEX i ON log (key)", "index \"i\" of \"log\" is in no store of podwright's"),
     ("CREATE TABLE more (a)", "table \"more\" is in no store of podwright's"),
     ("CREATE VIRTUAL TABLE f USING fts5(a)", "table \"f"),
-    (
-        "ALTER TABLE hole ADD COLUMN g AS (hex(first)) VIRTUAL",
-        "table \"hole\" is not as a store of podwright's has it",
-    ),
+    ("ALTER TABLE hole ADD COLUMN g AS (hex(first)) VIRTUAL", "table \"hole\" is not as a store of podwright's has it"),
     ("ALTER TABLE log ADD COLUMN g", "table \"log\" is not as a store of podwright's has it"),
     (
         "ALTER TABLE state RENAME TO s; CREATE VIEW state AS SELECT * FROM s",
