@@ -1,8 +1,8 @@
-//! Nobody grants what he does not have: the checks on writing roles and bindings.
+//! Nobody grants what he does not have: the checks on writing roles and bindings, and (in [`params`]) admission policies.
 
 use super::rbac::GROUP;
 use super::rule::{Rule, missing, quoted};
-use super::{Attributes, Decision, MASTERS};
+use super::{Attributes, Decision, MASTERS, params};
 use crate::api::{Object, Status};
 use crate::server::Server;
 use crate::server::call::Call;
@@ -29,6 +29,8 @@ pub(in crate::server) fn may_grant(
     match call.kind.built_in() {
         "Role" | "ClusterRole" => role(server, call, new, old),
         "RoleBinding" | "ClusterRoleBinding" => binding(server, call, new),
+        "ValidatingAdmissionPolicy" => params::of_policy(server, call, new, old),
+        "ValidatingAdmissionPolicyBinding" => params::of_binding(server, call, new, old),
         _ => Ok(()),
     }
 }
