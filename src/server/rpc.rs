@@ -18,7 +18,7 @@ use crate::api::{duplicates, protections};
 
 use super::answers::Room;
 use super::rest::{self, origin};
-use super::{Server, answers, discover};
+use super::{Server, answers, discover, large};
 
 /// The largest message that is taken in, and sent out; of a batch, all its answers together.
 pub(super) const MAX_REQUEST: u32 = 4 << 20;
@@ -104,7 +104,12 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
         let user = ext.get::<User>().cloned().unwrap_or_default();
         server.protections(&user).await.map_err(error)
     })?;
-    module.register_method("rpc.discover", |_, context, _| discover::document(&context.kinds()))?;
+    module.register_async_method("rpc.discover", |_, server, ext| async move {
+        let request = Request { verb: Verb::Get, user: user(&ext), ..Request::default() };
+        let _seat = server.gates.enter(&request).await.map_err(error)?;
+        let work = async { discover::document(&server.kinds()) };
+        Ok::<_, ErrorObjectOwned>(server.large.run(large::LARGE, work).await)
+    })?;
     Ok(module)
 }
 

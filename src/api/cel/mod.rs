@@ -54,6 +54,13 @@ impl Budget {
             }
         }
     }
+    pub fn left(&self) -> u64 {
+        self.0
+    }
+    /// What one evaluation may take of it.
+    pub fn share(&self) -> Budget {
+        Budget(self.0.min(PER_CALL_LIMIT))
+    }
     pub fn is_spent(&self) -> bool {
         self.0 == 0
     }

@@ -54,7 +54,8 @@ impl Seen {
     pub fn with(&self, params: Value, policy: &Arc<Policy>) -> Seen {
         let mut all = self.0.clone();
         all.push(("params", params));
-        let lazy = Lazy { policy: policy.clone(), seen: Seen(all.clone()), known: Arc::default() };
+        let left = Arc::new(Mutex::new(Budget::PER_OBJECT));
+        let lazy = Lazy { policy: policy.clone(), seen: Seen(all.clone()), known: Arc::default(), left };
         all.push(("variables", Value::Host(Arc::new(lazy))));
         Seen(all)
     }
@@ -66,12 +67,14 @@ impl Variables for Seen {
     }
 }
 
-/// A policy's variables: each is computed when it is first named, at its own cost.
+/// A policy's variables: each is computed when it is first named, at its own cost, which all of them share.
 #[derive(Clone)]
 struct Lazy {
     policy: Arc<Policy>,
     seen: Seen,
     known: Arc<Mutex<HashMap<String, Result<Value, Error>>>>,
+    /// What all of them together may still cost.
+    left: Arc<Mutex<Budget>>,
 }
 
 impl fmt::Debug for Lazy {
@@ -90,7 +93,12 @@ impl Lazy {
         // A variable names only those before it, so this ends.
         let mut all = self.seen.0.clone();
         all.push(("variables", Value::Host(Arc::new(self.clone()))));
-        Some(program.evaluate(&Seen(all), &mut Budget::PER_CALL.clone()))
+        // Those that it names pay for themselves meanwhile, so what is left is not held.
+        let lock = || self.left.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut own = lock().share();
+        let given = own.left();
+        let value = program.evaluate(&Seen(all), &mut own);
+        Some(lock().charge(given - own.left()).and(value))
     }
 }
 
