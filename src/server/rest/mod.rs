@@ -424,3 +424,28 @@ where
 {
     request.map(|body| body.map_err(reply::BodyError::other).boxed_unsync())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_of_an_answer_counts_by_its_bytes() {
+        let object = |bytes: usize| Response {
+            body: Body::Object { bytes: vec![b' '; bytes].into(), created: false },
+            warnings: Vec::new(),
+        };
+        let plain = Wanted::PLAIN;
+        for (wanted, counts) in [
+            (plain, false),
+            (Wanted { gzip: true, ..plain }, true),
+            (Wanted { pretty: true, ..plain }, true),
+            (Wanted { form: Form::Yaml, ..plain }, true),
+            (Wanted { shape: Shape::Table, ..plain }, true),
+            (Wanted { shape: Shape::Metadata, ..plain }, true),
+        ] {
+            assert_eq!(size_to_render(&object(200 << 10), &wanted), if counts { 200 << 10 } else { 0 });
+        }
+        assert_eq!(size_to_render(&object(1 << 10), &Wanted { gzip: true, ..plain }), 0, "small ones go out as they are");
+    }
+}
