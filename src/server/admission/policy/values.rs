@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use crate::api::cel::{Budget, Error, Host, Value, Variables};
+use crate::api::cel::{Error, Host, SharedBudget, Value, Variables};
 use crate::api::policy::Policy;
 use crate::api::{Kind, Object, User};
 use crate::server::admission::{Operation, Review, request};
@@ -51,11 +51,11 @@ impl Seen {
     }
 
     /// With these parameters, and the variables of a policy.
-    pub fn with(&self, params: Value, policy: &Arc<Policy>) -> Seen {
+    pub fn with(&self, params: Value, policy: &Arc<Policy>, budget: &SharedBudget) -> Seen {
         let mut all = self.0.clone();
         all.push(("params", params));
-        let left = Arc::new(Mutex::new(Budget::PER_OBJECT));
-        let lazy = Lazy { policy: policy.clone(), seen: Seen(all.clone()), known: Arc::default(), left };
+        let (policy, budget) = (policy.clone(), budget.clone());
+        let lazy = Lazy { policy, seen: Seen(all.clone()), known: Arc::default(), budget };
         all.push(("variables", Value::Host(Arc::new(lazy))));
         Seen(all)
     }
@@ -67,14 +67,13 @@ impl Variables for Seen {
     }
 }
 
-/// A policy's variables: each is computed when it is first named, at its own cost, which all of them share.
+/// A policy's variables: each is computed when it is first named, and paid for out of what the policy's expressions have.
 #[derive(Clone)]
 struct Lazy {
     policy: Arc<Policy>,
     seen: Seen,
     known: Arc<Mutex<HashMap<String, Result<Value, Error>>>>,
-    /// What all of them together may still cost.
-    left: Arc<Mutex<Budget>>,
+    budget: SharedBudget,
 }
 
 impl fmt::Debug for Lazy {
@@ -93,12 +92,8 @@ impl Lazy {
         // A variable names only those before it, so this ends.
         let mut all = self.seen.0.clone();
         all.push(("variables", Value::Host(Arc::new(self.clone()))));
-        // Those that it names pay for themselves meanwhile, so what is left is not held.
-        let lock = || self.left.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let mut own = lock().share();
-        let given = own.left();
-        let value = program.evaluate(&Seen(all), &mut own);
-        Some(lock().charge(given - own.left()).and(value))
+        let value = self.budget.spend(|own| program.evaluate(&Seen(all), own));
+        Some(value.map_err(|why| why.unwrap_or_else(Error::exhausted)))
     }
 }
 
