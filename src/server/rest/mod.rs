@@ -17,9 +17,9 @@ use crate::api::kinds::registry::Kinds;
 use crate::api::request::{Body, Origin, PatchType};
 use crate::api::{Options, Request, Response, Status, User, Verb};
 
-use super::{Server, large};
 use super::audit::Facts;
 use super::authorize::Attributes;
+use super::{Server, large};
 
 pub mod authenticate;
 pub mod body;
@@ -446,6 +446,10 @@ mod tests {
         ] {
             assert_eq!(size_to_render(&object(200 << 10), &wanted), if counts { 200 << 10 } else { 0 });
         }
-        assert_eq!(size_to_render(&object(1 << 10), &Wanted { gzip: true, ..plain }), 0, "small ones go out as they are");
+        assert_eq!(
+            size_to_render(&object(1 << 10), &Wanted { gzip: true, ..plain }),
+            0,
+            "small ones go out as they are"
+        );
     }
 }

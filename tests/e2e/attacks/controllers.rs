@@ -50,17 +50,20 @@ fn autoscaler(world: &World, target: &Target) -> Verdict {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let definition = json!({"metadata": {"name": "pools.attack.example.com"}, "spec": {
         "group": "attack.example.com", "scope": "Cluster", "names": {"plural": "pools", "kind": "Pool"}, "versions": [{
-            "name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}, "subresources": {"scale": scale}}]}});
+            "name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+            "subresources": {"scale": scale}}]}});
     if let Err(why) = world.create(CRDS, "", definition) {
         return Verdict::Untried(why);
     }
     let pools = "pools.attack.example.com";
-    let pool = json!({"apiVersion": "attack.example.com/v1", "kind": "Pool", "metadata": {"name": target.id}, "spec": {"replicas": 3}});
+    let pool = json!({"apiVersion": "attack.example.com/v1", "kind": "Pool", "metadata": {"name": target.id},
+        "spec": {"replicas": 3}});
     if until(|| world.create(pools, "", pool.clone()).ok(), |_| true).is_none() {
         return Verdict::Untried("no Pool can be made".into());
     }
     let path = format!("/apis/autoscaling/v2/namespaces/{OURS}/horizontalpodautoscalers");
-    let autoscaler = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": target.id}, "spec": {
+    let autoscaler = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": target.id}, "spec": {
         "scaleTargetRef": {"apiVersion": "attack.example.com/v1", "kind": "Pool", "name": target.id},
         "minReplicas": 40, "maxReplicas": 41}});
     let (code, said) = world.ask(EDIT, "POST", &path, &autoscaler);
@@ -70,7 +73,8 @@ fn autoscaler(world: &World, target: &Target) -> Verdict {
     let resource = "horizontalpodautoscalers.autoscaling";
     let told = |it: &Value| it["status"]["conditions"].as_array().is_some_and(|all| !all.is_empty());
     let it = until(|| world.get(resource, OURS, target.id), told).unwrap_or_default();
-    let able = { it["status"]["conditions"].as_array().into_iter().flatten() }.find(|it| it["type"] == "AbleToScale").cloned();
+    let able =
+        { it["status"]["conditions"].as_array().into_iter().flatten() }.find(|it| it["type"] == "AbleToScale").cloned();
     let replicas = world.get(pools, "", target.id).unwrap_or_default()["spec"]["replicas"].clone();
     // By the door that is not REST, even for who may do everything.
     let call = json!({"jsonrpc": "2.0", "id": 1, "method": "get",
@@ -81,7 +85,9 @@ fn autoscaler(world: &World, target: &Target) -> Verdict {
     match able {
         None => Verdict::Untried(format!("nothing is told of it: {it}")),
         Some(able) => {
-            let held = replicas == 3 && able["reason"] == "FailedGetScale" && answer.contains("could not find the requested resource");
+            let held = replicas == 3
+                && able["reason"] == "FailedGetScale"
+                && answer.contains("could not find the requested resource");
             verdict(held, format!("{replicas} replicas, {able}, {answer}"))
         }
     }
@@ -89,7 +95,8 @@ fn autoscaler(world: &World, target: &Target) -> Verdict {
 
 fn policy_params(world: &World, target: &Target) -> Verdict {
     let group = "admissionregistration.k8s.io";
-    let role = json!({"metadata": {"name": target.id}, "rules": [{"apiGroups": [group], "resources": ["*"], "verbs": ["*"]}]});
+    let role =
+        json!({"metadata": {"name": target.id}, "rules": [{"apiGroups": [group], "resources": ["*"], "verbs": ["*"]}]});
     let binding = json!({"metadata": {"name": target.id}, "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": target.id},
         "subjects": [{"apiGroup": RBAC, "kind": "User", "name": "adam"}]});
     for (resource, object) in [("clusterroles", role), ("clusterrolebindings", binding)] {
@@ -108,7 +115,8 @@ fn policy_params(world: &World, target: &Target) -> Verdict {
             "validations": [{"expression": "false", "messageExpression": "'SEEN ' + string(params.data.word)"}]}})
     };
     let bound = |name: &str| {
-        json!({"apiVersion": format!("{group}/v1"), "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name}, "spec": {
+        json!({"apiVersion": format!("{group}/v1"), "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name}, "spec": {
             "policyName": name, "validationActions": ["Deny"],
             "paramRef": {"name": "victim", "namespace": THEIRS, "parameterNotFoundAction": "Deny"}}})
     };

@@ -186,7 +186,8 @@ fn what_goes_through_a_value_is_paid_for_by_its_parts() {
 /// Keys that are no strings are found, not looked for.
 #[test]
 fn a_map_of_many_numbers_is_made_at_once() {
-    let program = compile("l.transformMap(i, v, v).size() == 60000", &Env::new([("l", Type::list(Type::Int))])).unwrap();
+    let program =
+        compile("l.transformMap(i, v, v).size() == 60000", &Env::new([("l", Type::list(Type::Int))])).unwrap();
     let list = Value::list((0..60_000).map(Value::Int).collect());
     let started = std::time::Instant::now();
     assert_eq!(program.evaluate(&[("l", list)], &mut Budget::PER_CALL.clone()), Ok(Value::Bool(true)));

@@ -327,9 +327,11 @@ async fn what_belongs_to_the_cluster_is_not_scaled() {
         let hpa = world.get("horizontalpodautoscalers.autoscaling", "pool").await;
         let conditions = hpa.0["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let failed = conditions.iter().any(|it| {
-            it["type"] == "AbleToScale" && it["reason"] == "FailedGetScale" && it["message"].as_str().is_some_and(|message| {
-                message.ends_with("the server could not find the requested resource")
-            })
+            it["type"] == "AbleToScale"
+                && it["reason"] == "FailedGetScale"
+                && it["message"]
+                    .as_str()
+                    .is_some_and(|message| message.ends_with("the server could not find the requested resource"))
         });
         if failed { Ok(()) } else { Err(format!("{}", hpa.0["status"])) }
     })

@@ -37,7 +37,8 @@ async fn another_namespace_is_refused() {
         assert_eq!(made.map_err(|refused| (refused.code, refused.message)), Err((400, why.to_owned())), "{resource}");
         assert!(api.get(resource, "x").await.is_err());
     }
-    let (_, made) = created("configmaps", config_map("x"), json!([{"op": "remove", "path": "/metadata/namespace"}])).await;
+    let (_, made) =
+        created("configmaps", config_map("x"), json!([{"op": "remove", "path": "/metadata/namespace"}])).await;
     assert_eq!(made.unwrap().namespace(), Some("default"), "none is the request's");
 }
 
@@ -126,7 +127,8 @@ fn csr() -> String {
 async fn a_subresource_is_the_same_part_after_them() {
     let api = Api::new().await;
     let hook = Hook::new(|asked| {
-        let path = if asked["resource"]["resource"] == "namespaces" { "/metadata/labels/hooked" } else { "/spec/username" };
+        let path =
+            if asked["resource"]["resource"] == "namespaces" { "/metadata/labels/hooked" } else { "/spec/username" };
         patch(json!([add(path, "system:admin".into())]))
     })
     .await;
@@ -146,7 +148,9 @@ async fn a_subresource_is_the_same_part_after_them() {
     assert_eq!(hook.requests().len(), 1);
     assert_eq!(api.get("certificatesigningrequests", "x").await.unwrap().0["spec"], csr.0["spec"], "{done:?}");
 
-    api.create("namespaces", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}})).await.unwrap();
+    api.create("namespaces", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}}))
+        .await
+        .unwrap();
     let lab = api.get("namespaces", "lab").await.unwrap();
     api.sub(Verb::Update, "namespaces", "lab", "finalize", lab.0.clone()).await.unwrap();
     assert_eq!(hook.requests().len(), 2);
@@ -168,11 +172,14 @@ async fn an_update_keeps_what_the_system_owns() {
         patch(all.into())
     })
     .await;
-    let rules = json!({"rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["configmaps"]}]});
+    let rules = json!({"rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
+        "resources": ["configmaps"]}]});
     api.mutating("m", &[hook.entry("a.example.com", rules)]).await;
     let after = api.patch("configmaps", "x", json!({"data": {"b": "2"}})).await.unwrap();
     assert_eq!(hook.requests().len(), 1);
-    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "namespace"] {
+    for field in
+        ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "namespace"]
+    {
         assert_eq!(after.0["metadata"][field], before.0["metadata"][field], "{field}");
     }
     assert!(!after.0["metadata"]["managedFields"].to_string().contains("forged"));
@@ -181,7 +188,8 @@ async fn an_update_keeps_what_the_system_owns() {
         api.create("configmaps", config_map("x")).await.unwrap();
         let path = format!("/metadata/{field}");
         let hook = Hook::new(move |_| patch(json!([add(&path, value.into())]))).await;
-        let rules = json!({"rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["configmaps"]}]});
+        let rules = json!({"rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
+            "resources": ["configmaps"]}]});
         api.mutating("m", &[hook.entry("a.example.com", rules)]).await;
         let change = request(Verb::Update, "configmaps", "x", Some(config_map("x")), Options::default());
         let mut change = change;

@@ -14,7 +14,8 @@ fn policy(name: &str, kind: Value) -> Value {
 }
 
 fn binding(name: &str, policy: &str, reference: Value) -> Value {
-    json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": name},
+    json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
         "spec": {"policyName": policy, "paramRef": reference, "validationActions": ["Deny"]}})
 }
 
@@ -74,7 +75,8 @@ async fn world() -> Api {
     let api = Api::new().await;
     api.grant("policies", None, json!([{"apiGroups": [GROUP], "resources": ["*"], "verbs": ["*"]}])).await;
     api.grant("maps", None, json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}])).await;
-    api.grant("secrets", Some("default"), json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}])).await;
+    api.grant("secrets", Some("default"), json!([{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]))
+        .await;
     api
 }
 
@@ -90,7 +92,8 @@ async fn a_policy_asks_for_all_objects_of_its_param_kind() {
     let api = world().await;
     let why = |kind: &str, version: &str| {
         format!(
-            "user \"ann\" must have \"get\" permission on all objects of the referenced paramKind (kind={kind}, apiVersion={version})"
+            "user \"ann\" must have \"get\" permission on all objects of the referenced paramKind (kind={kind}, \
+             apiVersion={version})"
         )
     };
     api.writes_policy(Verb::Create, policy("none", Value::Null)).await.unwrap();
