@@ -13,12 +13,14 @@ static COMPILED: LazyLock<Mutex<HashMap<Box<str>, Arc<Regex>>>> = LazyLock::new(
 
 /// The expression, or what is wrong with it. The search takes linear time, whatever the expression.
 pub fn compiled(pattern: &str) -> Result<Arc<Regex>, String> {
-    let mut all = COMPILED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(known) = all.get(pattern) {
+    let lock = || COMPILED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(known) = lock().get(pattern) {
         return Ok(known.clone());
     }
+    // Others' are looked up meanwhile.
     let built = regex::RegexBuilder::new(pattern).size_limit(MAX_SIZE).dfa_size_limit(MAX_SIZE).build();
     let regex = Arc::new(built.map_err(|why| format!("error parsing regexp: {why}"))?);
+    let mut all = lock();
     if all.len() >= KEPT {
         all.clear();
     }

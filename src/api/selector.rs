@@ -1,5 +1,6 @@
 //! Label and field selectors: parsing, matching, and conversion from `LabelSelector`.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1;
@@ -8,6 +9,10 @@ use serde_json::{Map, Value};
 use super::kinds::Kind;
 use super::status::Status;
 use super::validation::names;
+
+/// Each object is asked all requirements of a selector, and of a watch each change of one. Nobody writes so many; who wants one
+/// of many values says `in`.
+const MOST_REQUIREMENTS: usize = 256;
 
 /// One requirement of a label selector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -30,7 +35,13 @@ impl LabelSelector {
     /// Parses `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1,m<2`.
     pub fn parse(text: &str) -> Result<LabelSelector, Status> {
         let mut parser = Parser { tokens: tokens(text), at: 0 };
-        parser.requirements().map(LabelSelector).map_err(Status::bad_request)
+        let mut all = parser.requirements().map_err(Status::bad_request)?;
+        let mut seen = HashSet::new();
+        all.retain(|requirement| seen.insert(requirement.clone()));
+        match all.len() > MOST_REQUIREMENTS {
+            true => Err(Status::bad_request(format!("a selector has at most {MOST_REQUIREMENTS} requirements"))),
+            false => Ok(LabelSelector(all)),
+        }
     }
 
     /// A `metav1.LabelSelector`; an empty one matches everything. `None` where it has no meaning (validation refuses that).

@@ -17,16 +17,25 @@ pub fn prepare_create(kind: &Kind, object: &mut Object) {
 /// Receives a decoded object that is to be created: metadata that a creator may not set are dropped, defaults are filled. The
 /// server sets uid, creationTimestamp, resourceVersion, and the name where it is generated.
 pub fn receive(kind: &Kind, object: &mut Object) {
+    for field in ["uid", "creationTimestamp"] {
+        object.metadata_mut().shift_remove(field);
+    }
+    begin_metadata(kind, object);
+    kind.default(object);
+}
+
+/// A new object's metadata as the system has them, whoever has had it in hand: it is in its first generation, and nobody
+/// deletes it yet. (uid and creationTimestamp are the server's to set.)
+pub fn begin_metadata(kind: &Kind, object: &mut Object) {
     let meta = object.metadata_mut();
-    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "uid", "creationTimestamp"] {
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion", "selfLink"] {
         meta.shift_remove(field);
     }
-    meta.shift_remove("selfLink");
-    meta.shift_remove("generation");
     if kind.strategy.has_generation {
         meta.insert("generation".into(), 1.into());
+    } else {
+        meta.shift_remove("generation");
     }
-    kind.default(object);
 }
 
 /// Readies an admitted object for creation: a status is dropped, what admission added has its defaults too, and what the

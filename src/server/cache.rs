@@ -106,7 +106,8 @@ impl Item {
         self.key.rsplit('/').nth(1).unwrap_or("")
     }
     pub fn label(&self, name: &str) -> Option<&str> {
-        self.labels.iter().find(|(k, _)| **k == *name).map(|(_, v)| &**v)
+        let at = self.labels.binary_search_by(|(own, _)| (**own).cmp(name)).ok()?;
+        Some(&self.labels[at].1)
     }
     /// A selectable field's value, "" where it is unset.
     pub fn field(&self, kind: &Kind, path: &str) -> &str {

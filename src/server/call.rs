@@ -39,19 +39,23 @@ pub(super) struct Call {
 impl Call {
     pub fn resolve(kinds: &Kinds, request: Request) -> Result<Call, Status> {
         let Some(asked) = kinds.lookup(&request.resource) else {
-            return Err(Status::failure(404, "NotFound", "the server could not find the requested resource")
-                .with_details(&request.resource, "", ""));
+            return Err(no_such_resource(&request.resource, ""));
         };
         let kind = asked.stored();
+        let given = |s: Option<String>| s.filter(|s| !s.is_empty());
+        let namespace = given(request.namespace);
+        // No namespace has objects of the cluster's: who acts within one for somebody is not to reach them by their names alone.
+        if namespace.is_some() && !kind.namespaced {
+            return Err(no_such_resource(kind.plural, kind.group));
+        }
         // A custom resource may lie there as another version, or as an older schema had it: it is always brought into the
         // form that is asked for.
         let version = (asked.is_custom() || !std::ptr::eq(asked, kind)).then_some(asked);
-        let given = |s: Option<String>| s.filter(|s| !s.is_empty());
         let mut call = Call {
             verb: request.verb,
             kind,
             version,
-            namespace: given(request.namespace).filter(|_| kind.namespaced),
+            namespace,
             name: given(request.name),
             subresource: given(request.subresource),
             body: request.body,
@@ -115,24 +119,28 @@ impl Call {
             };
             return Err(Status::bad_request(why));
         }
-        // A name that holds a slash would be another object's key.
-        for part in [&self.namespace, &self.name].into_iter().flatten() {
-            let why = names::path_segment(part);
-            if !why.is_empty() {
-                return Err(Status::bad_request(format!("invalid resource name {part:?}: [{}]", why.join(" "))));
-            }
-        }
+        self.check_names()?;
         if let Some(sub) = &self.subresource
             && !collection
             && !self.kind.has_subresource(sub)
             && !super::subresources::is_served(self.kind, sub)
         {
-            return Err(Status::failure(404, "NotFound", "the server could not find the requested resource")
-                .with_details(&format!("{}/{sub}", self.kind.plural), self.kind.group, ""));
+            return Err(no_such_resource(&format!("{}/{sub}", self.kind.plural), self.kind.group));
         }
         let named = matches!(self.verb, Verb::Get | Verb::Update | Verb::Patch | Verb::Delete | Verb::Connect);
         if (named || self.subresource.is_some()) && self.name.is_none() {
             return Err(Status::bad_request("name is required"));
+        }
+        Ok(())
+    }
+
+    /// A name that holds a slash would be another object's key.
+    pub fn check_names(&self) -> Result<(), Status> {
+        for part in [&self.namespace, &self.name].into_iter().flatten() {
+            let why = names::path_segment(part);
+            if !why.is_empty() {
+                return Err(Status::bad_request(format!("invalid resource name {part:?}: [{}]", why.join(" "))));
+            }
         }
         Ok(())
     }
@@ -245,6 +253,12 @@ impl Call {
         status.details = status.details.map(|d| status::Details { uid: uid.to_owned(), ..d });
         status
     }
+}
+
+/// What a path that leads nowhere is answered with, by whatever door it came.
+fn no_such_resource(resource: &str, group: &str) -> Status {
+    let why = "the server could not find the requested resource";
+    Status::failure(404, "NotFound", why).with_details(resource, group, "")
 }
 
 /// The one name that a field selector leaves, as it is read when it selects. One that has to be escaped counts as none: then

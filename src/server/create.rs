@@ -31,11 +31,16 @@ impl Server {
         call.align_namespace(&mut object)?;
         call.align_name(&mut object)?;
         strategy::receive(call.rules(), &mut object);
-        object.set_meta("uid", serde_json::Value::from(self.env.uid()));
-        object.set_meta("creationTimestamp", serde_json::Value::from(self.timestamp()));
+        let birth = [("uid", self.env.uid()), ("creationTimestamp", self.timestamp())];
+        birth.iter().for_each(|(field, value)| object.set_meta(field, serde_json::Value::from(value.as_str())));
         // Before admission, as upstream has it: what that adds is not the writer's.
         fields::created(&call, &mut object, &self.timestamp());
         admission::mutate(&Review::new(self, &call, Operation::Create, None), &mut object).await?;
+        // What is the system's is not admission's either (upstream's `BeforeCreate`): webhooks are others' programs.
+        call.align_namespace(&mut object)?;
+        call.follow_name(&object)?;
+        strategy::begin_metadata(call.rules(), &mut object);
+        birth.iter().for_each(|(field, value)| object.set_meta(field, serde_json::Value::from(value.as_str())));
         strategy::prepare_admitted(call.rules(), &mut object);
         certificates::note_user(&call, &mut object);
 
@@ -108,6 +113,16 @@ impl Call {
             }
         }
         Ok(())
+    }
+
+    /// Admission may name a new object otherwise, as upstream lets it: then it is that one which is judged and made.
+    fn follow_name(&mut self, object: &Object) -> Result<(), Status> {
+        let name = object.name();
+        if name.is_empty() || self.name.as_deref() == Some(name) {
+            return Ok(());
+        }
+        self.name = Some(name.to_owned());
+        self.check_names()
     }
 
     /// The object's name is the request's; a different one is a mistake.

@@ -38,6 +38,8 @@ impl Extractor {
         // What the server stored parses; of anything else nothing is found.
         let _ = Walk { wanted: &wanted, found: &mut found }.deserialize(&mut deserializer);
         let fields = found.fields.into_iter().zip(&self.unset).map(|(value, unset)| value.unwrap_or(unset.clone()));
+        // By their names: each requirement of a selector looks one up.
+        found.labels.sort_unstable();
         (found.labels.into(), fields.collect())
     }
 }

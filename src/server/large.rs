@@ -15,10 +15,10 @@ use tokio::sync::Semaphore;
 
 use super::Server;
 use super::limits::{Gate, Limits, Seat};
-use crate::api::{Request, Status, User};
+use crate::api::{Request, Status, User, Verb};
 
 /// From how many bytes on a request is large. What is smaller takes less than what changing threads for it is worth.
-const LARGE: usize = 64 << 10;
+pub(super) const LARGE: usize = 64 << 10;
 
 /// How many large requests may lie decoded in memory, for each CPU that works on them: the tree of one has many times its bytes.
 const PLACES: usize = 4;
@@ -81,7 +81,8 @@ async fn woken() {
 }
 
 impl Server {
-    /// How many bytes the object of a request has now; 0 where there is none.
+    /// How many bytes the object of a request has now, or, of a collection, how often a label is looked up; 0 where there is
+    /// nothing of that.
     pub(super) fn size_of(&self, request: &Request) -> usize {
         let of_one = |kind: &'static crate::api::Kind| {
             let kind = kind.stored();
@@ -89,7 +90,15 @@ impl Server {
             let item = self.cache.shelf(kind).get(&kind.key(namespace, request.name.as_deref()?))?;
             Some(item.bytes.len())
         };
+        // A requirement has a few bytes, and each object is asked all of them.
+        let of_all = |kind: &'static crate::api::Kind| {
+            let requirements = request.options.label_selector.as_ref()?.len() / 4;
+            Some(requirements.saturating_mul(self.cache.shelf(kind.stored()).read().items.len()))
+        };
         match request.verb.writes() {
+            _ if matches!(request.verb, Verb::List | Verb::DeleteCollection) => {
+                self.kinds().lookup(&request.resource).and_then(of_all).unwrap_or(0)
+            }
             true => self.kinds().lookup(&request.resource).and_then(of_one).unwrap_or(0),
             false => 0,
         }

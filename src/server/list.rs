@@ -125,22 +125,14 @@ impl Server {
         let reached = self.cache.revision();
         let state = shelf.read();
         let prefix = prefix(call.kind, selection);
-        let mut matching = state.range(&prefix, None).filter(|item| selection.matches(call.kind, item));
-        let mut found = Found::default();
-        let limit = if limit == 0 { usize::MAX } else { limit };
-        for item in matching.by_ref().take(limit) {
-            found.items.push(item.bytes.clone());
-            if found.items.len() == limit {
-                found.last = item.key.to_string();
-            }
+        // Selecting may take long, and writes wait for the lock.
+        if selection.is_filtered() {
+            let all: Vec<Arc<Item>> = state.range(&prefix, None).cloned().collect();
+            let revision = reached.max(state.revision);
+            drop(state);
+            return (page(all.iter(), call.kind, selection, limit), revision);
         }
-        if found.items.len() == limit {
-            found.more = matching.next().is_some();
-            if found.more && !selection.is_filtered() {
-                found.remaining = Some(1 + matching.count() as u64);
-            }
-        }
-        (found, reached.max(state.revision))
+        (page(state.range(&prefix, None), call.kind, selection, limit), reached.max(state.revision))
     }
 
     /// A page as of a revision, from the store's history.
@@ -183,6 +175,26 @@ impl Server {
             }
         }
     }
+}
+
+/// The first page of what a selection matches.
+fn page<'a>(all: impl Iterator<Item = &'a Arc<Item>>, kind: &Kind, selection: &Selection, limit: usize) -> Found {
+    let mut matching = all.filter(|item| selection.matches(kind, item));
+    let mut found = Found::default();
+    let limit = if limit == 0 { usize::MAX } else { limit };
+    for item in matching.by_ref().take(limit) {
+        found.items.push(item.bytes.clone());
+        if found.items.len() == limit {
+            found.last = item.key.to_string();
+        }
+    }
+    if found.items.len() == limit {
+        found.more = matching.next().is_some();
+        if found.more && !selection.is_filtered() {
+            found.remaining = Some(1 + matching.count() as u64);
+        }
+    }
+    found
 }
 
 fn respond(kind: &Kind, found: Found, revision: Revision) -> Response {

@@ -19,7 +19,7 @@ use crate::api::{duplicates, protections};
 use super::answers::Room;
 use super::rest::{self, origin};
 use super::unread::Unread;
-use super::{Server, answers, discover};
+use super::{Server, answers, discover, large};
 
 /// The largest message that is taken in, and sent out; of a batch, all its answers together.
 pub(super) const MAX_REQUEST: u32 = 4 << 20;
@@ -102,11 +102,13 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
         let user = ext.get::<User>().cloned().unwrap_or_default();
         server.protections(&user).await.map_err(error)
     })?;
-    module.register_method("rpc.discover", |_, server, ext| {
-        let document = serde_json::value::to_raw_value(&discover::document(&server.kinds()));
-        let document = document.map_err(|why| error(Status::internal(why)))?;
+    module.register_async_method("rpc.discover", |_, server, ext| async move {
+        let request = Request { verb: Verb::Get, user: user(&ext), ..Request::default() };
+        let _seat = server.gates.enter(&request).await.map_err(error)?;
+        let work = async { serde_json::value::to_raw_value(&discover::document(&server.kinds())) };
+        let document = server.large.run(large::LARGE, work).await.map_err(|why| error(Status::internal(why)))?;
         let size = document.get().len();
-        let room = server.answers.try_enter(&user(ext), size).ok_or_else(|| error(answers::full()))?;
+        let room = server.answers.try_enter(&request.user, size).ok_or_else(|| error(answers::full()))?;
         if let Some(unread) = ext.get::<Arc<Unread>>() {
             unread.answer(size, room);
         }

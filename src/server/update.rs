@@ -105,9 +105,10 @@ impl Server {
                 strategy::count_generation(call.rules(), &mut new, old);
                 (call.rules().strategy.stamp)(&mut new, old, &self.timestamp());
             }
-            Part::Ephemeral | Part::Resize => prepare(call, part, &mut new, old),
+            Part::Ephemeral | Part::Resize | Part::Finalize => prepare(call, part, &mut new, old),
             Part::Status if strategy::content_differs(call.rules(), &new, old) => prepare(call, part, &mut new, old),
-            Part::Status | Part::Approval | Part::Finalize => {}
+            Part::Status => {}
+            Part::Approval => new = certificates::with_approval(&new, old, &self.timestamp()),
         }
         match part {
             Part::Whole => {

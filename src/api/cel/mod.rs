@@ -13,7 +13,7 @@
 //! assert_eq!(program.evaluate(&[("object", object)], &mut Budget::PER_CALL.clone()), Ok(Value::Bool(true)));
 //! ```
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub mod estimate;
 mod eval;
@@ -50,7 +50,7 @@ impl Budget {
             }
             None => {
                 self.0 = 0;
-                Err(Error { message: "operation cancelled: actual cost limit exceeded".into(), exhausted: true })
+                Err(Error::exhausted())
             }
         }
     }
@@ -71,6 +71,29 @@ impl Budget {
     }
 }
 
+/// A budget of evaluations of which one may make others run, as a policy's variables do.
+#[derive(Clone, Debug)]
+pub struct SharedBudget(Arc<Mutex<Budget>>);
+
+impl SharedBudget {
+    pub fn new(budget: Budget) -> SharedBudget {
+        SharedBudget(Arc::new(Mutex::new(budget)))
+    }
+
+    /// As [`Budget::spend`]. What runs within pays for itself meanwhile.
+    pub fn spend<T>(&self, run: impl FnOnce(&mut Budget) -> Result<T, Error>) -> Result<T, Option<Error>> {
+        let lock = || self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let given = lock().0.min(PER_CALL_LIMIT);
+        let mut own = Budget(given);
+        let outcome = run(&mut own);
+        let paid = lock().charge(given - own.0);
+        match paid.and(outcome) {
+            Err(error) if error.exhausted && lock().is_spent() => Err(None),
+            outcome => outcome.map_err(Some),
+        }
+    }
+}
+
 /// Why an evaluation has no value, in cel-go's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -83,6 +106,10 @@ pub struct Error {
 impl Error {
     pub fn new(message: impl Into<String>) -> Error {
         Error { message: message.into(), exhausted: false }
+    }
+    /// The budget is spent.
+    pub fn exhausted() -> Error {
+        Error { message: "operation cancelled: actual cost limit exceeded".into(), exhausted: true }
     }
     pub fn no_such_overload() -> Error {
         Error::new("no such overload")

@@ -51,8 +51,8 @@ impl Operator {
             }
             Operator::In => {
                 budget.charge(match b {
-                    Value::List(list) => list.items.len() as u64,
-                    _ => 1,
+                    Value::List(list) => search_cost(&list.items, b, a),
+                    _ => 1 + a.weight(),
                 })?;
                 contains(a, b).map(Value::Bool)
             }
@@ -74,13 +74,35 @@ impl Operator {
 fn comparison_cost(a: &Value, b: &Value) -> u64 {
     match (a, b) {
         (Value::String(a), Value::String(b)) => a.len().min(b.len()) as u64 / 10,
+        (Value::Bytes(a), Value::Bytes(b)) => a.len().min(b.len()) as u64 / 10,
         (Value::List(x), Value::List(y)) if x.items.len() == y.items.len() => match (&x.kind, &y.kind) {
-            (ListKind::Atomic, ListKind::Atomic) => a.weight(),
-            _ => a.weight().saturating_mul(x.items.len() as u64),
+            (ListKind::Atomic, ListKind::Atomic) => steps(a, b),
+            _ => steps(a, b).max(a.weight().saturating_mul(x.items.len() as u64)),
         },
-        (Value::Map(x), Value::Map(y)) if x.len() == y.len() => a.weight(),
+        (Value::Map(x), Value::Map(y)) if x.len() == y.len() => steps(a, b),
+        (Value::Optional(Some(a)), Value::Optional(Some(b))) => comparison_cost(a, b),
         _ => 0,
     }
+}
+
+/// At most so many steps a comparison takes: where each list keeps its order it goes through both at once.
+fn steps(a: &Value, b: &Value) -> u64 {
+    let (own, other) = (a.size(), b.size());
+    match own.is_plain() && other.is_plain() {
+        true => own.weight,
+        false => own.steps.max(other.steps),
+    }
+}
+
+/// What it costs to compare each item of a list with a value.
+pub fn search_cost(items: &[Value], list: &Value, wanted: &Value) -> u64 {
+    let count = items.len() as u64;
+    let (all, one) = (list.size(), wanted.size());
+    let compared = match all.is_plain() && one.is_plain() {
+        true => all.weight.min(count.saturating_mul(one.weight)),
+        false => all.steps.saturating_add(count.saturating_mul(one.steps)),
+    };
+    count.saturating_add(compared)
 }
 
 fn contains(item: &Value, within: &Value) -> Result<bool, Error> {
@@ -115,13 +137,24 @@ fn add(a: &Value, b: &Value, budget: &mut Budget) -> Result<Value, Error> {
     }
 }
 
+/// What it costs to look for each item of a list among those of another and its own.
+fn joining_cost(a: &List, b: &List) -> u64 {
+    let (all, new) = ((a.items.len() + b.items.len()) as u64, b.items.len() as u64);
+    let (own, other) = (a.size(), b.size());
+    let compared = match own.is_plain() && other.is_plain() {
+        true => all.saturating_mul(other.weight.saturating_sub(new)),
+        false => new.saturating_mul(own.steps.saturating_add(other.steps)),
+    };
+    all.saturating_mul(new).saturating_add(compared)
+}
+
 /// Two lists together, as the first one's type has it.
 fn joined(a: &Arc<List>, b: &Arc<List>, budget: &mut Budget) -> Result<Value, Error> {
     let mut items = a.items.clone();
     match &a.kind {
         ListKind::Atomic => items.extend(b.items.iter().cloned()),
         ListKind::Set => {
-            budget.charge((a.items.len() * b.items.len()) as u64)?;
+            budget.charge(joining_cost(a, b))?;
             for item in &b.items {
                 if !items.contains(item) {
                     items.push(item.clone());
@@ -138,7 +171,7 @@ fn joined(a: &Arc<List>, b: &Arc<List>, budget: &mut Budget) -> Result<Value, Er
             }
         }
     }
-    Ok(Value::List(Arc::new(List { items, kind: a.kind.clone() })))
+    Ok(Value::List(Arc::new(List::new(items, a.kind.clone()))))
 }
 
 fn same_keys(a: &Value, b: &Value, keys: &[String]) -> bool {

@@ -43,6 +43,36 @@ pub enum Value {
 pub struct List {
     pub items: Vec<Value>,
     pub kind: ListKind,
+    size: Size,
+}
+
+/// How large a value is, as a tree. Values are shared, so a small expression makes trees of 2^n parts: what goes through one
+/// is paid for before it begins, by what was counted when the parts were put together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size {
+    /// The parts of it.
+    pub weight: u64,
+    /// The steps of a comparison with a like value; more than the parts where the order of a list does not count.
+    pub steps: u64,
+}
+
+impl Size {
+    const fn flat(parts: u64) -> Size {
+        Size { weight: parts, steps: parts }
+    }
+
+    /// With one more part.
+    fn and(self, part: Size) -> Size {
+        Size {
+            weight: self.weight.saturating_add(1).saturating_add(part.weight),
+            steps: self.steps.saturating_add(1).saturating_add(part.steps),
+        }
+    }
+
+    /// Whether comparing takes one step a part.
+    pub fn is_plain(self) -> bool {
+        self.steps == self.weight
+    }
 }
 
 /// Upstream's list types as expressions see them.
@@ -61,7 +91,41 @@ pub enum ListKind {
 pub struct Map {
     pub fields: BTreeMap<Arc<str>, Value>,
     /// Entries of a literal whose keys are no strings.
-    pub others: Vec<(Value, Value)>,
+    others: BTreeMap<Key, (Value, Value)>,
+    size: Size,
+}
+
+/// A key that is no string: numbers are the same key as they are the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    Bool(bool),
+    Number(i128),
+}
+
+impl Key {
+    fn of(value: &Value) -> Option<Key> {
+        match value {
+            Value::Bool(b) => Some(Key::Bool(*b)),
+            Value::Int(i) => Some(Key::Number(i128::from(*i))),
+            Value::Uint(u) => Some(Key::Number(i128::from(*u))),
+            // Up to here a double that is whole is one number that an i128 holds.
+            Value::Double(d) if d.fract() == 0.0 && d.abs() < 1e30 => Some(Key::Number(*d as i128)),
+            _ => None,
+        }
+    }
+}
+
+impl List {
+    pub fn new(items: Vec<Value>, kind: ListKind) -> List {
+        let mut size = items.iter().fold(Size::default(), |size, item| size.and(item.size()));
+        if kind != ListKind::Atomic {
+            size.steps = size.steps.saturating_mul(items.len() as u64);
+        }
+        List { items, kind, size }
+    }
+    pub fn size(&self) -> Size {
+        self.size
+    }
 }
 
 /// A value of the caller's whose members are computed when they are asked for: an authorizer, lazy variables.
@@ -87,23 +151,26 @@ impl Map {
     pub fn get(&self, key: &Value) -> Option<&Value> {
         match key {
             Value::String(name) => self.fields.get(name),
-            other => self.others.iter().find(|(k, _)| k == other).map(|(_, v)| v),
+            other => self.others.get(&Key::of(other)?).map(|(_, value)| value),
         }
     }
-    /// Adds an entry; false where the key is there already.
+    /// Adds an entry; false where the key is there already, or can be none.
     pub fn insert(&mut self, key: Value, value: Value) -> bool {
         if self.get(&key).is_some() {
             return false;
         }
-        match key {
-            Value::String(name) => drop(self.fields.insert(name, value)),
-            other => self.others.push((other, value)),
+        let size = self.size.and(value.size());
+        match (Key::of(&key), key) {
+            (_, Value::String(name)) => drop(self.fields.insert(name, value)),
+            (Some(of), key) => drop(self.others.insert(of, (key, value))),
+            (None, _) => return false,
         }
+        self.size = size;
         true
     }
     pub fn entries(&self) -> impl Iterator<Item = (Value, &Value)> {
         let named = self.fields.iter().map(|(name, value)| (Value::String(name.clone()), value));
-        named.chain(self.others.iter().map(|(key, value)| (key.clone(), value)))
+        named.chain(self.others.values().map(|(key, value)| (key.clone(), value)))
     }
 }
 
@@ -112,10 +179,12 @@ impl Value {
         Value::String(text.into())
     }
     pub fn list(items: Vec<Value>) -> Value {
-        Value::List(Arc::new(List { items, kind: ListKind::Atomic }))
+        Value::List(Arc::new(List::new(items, ListKind::Atomic)))
     }
     pub fn map(fields: impl IntoIterator<Item = (Arc<str>, Value)>) -> Value {
-        Value::Map(Arc::new(Map { fields: fields.into_iter().collect(), others: Vec::new() }))
+        let fields: BTreeMap<Arc<str>, Value> = fields.into_iter().collect();
+        let size = fields.values().fold(Size::default(), |size, value| size.and(value.size()));
+        Value::Map(Arc::new(Map { fields, others: BTreeMap::new(), size }))
     }
     pub fn some(value: Value) -> Value {
         Value::Optional(Some(Arc::new(value)))
@@ -206,15 +275,21 @@ impl Value {
         }
     }
 
-    /// How many parts a comparison or a copy of it goes through; what it costs.
-    pub fn weight(&self) -> u64 {
+    /// How large it is; known without going through it.
+    pub fn size(&self) -> Size {
         match self {
-            Value::String(s) => s.len() as u64 / 10,
-            Value::Bytes(bytes) => bytes.len() as u64 / 10,
-            Value::List(list) => list.items.iter().map(|item| 1 + item.weight()).sum(),
-            Value::Map(map) => map.entries().map(|(_, value)| 1 + value.weight()).sum(),
-            _ => 0,
+            Value::String(s) => Size::flat(s.len() as u64 / 10),
+            Value::Bytes(bytes) => Size::flat(bytes.len() as u64 / 10),
+            Value::List(list) => list.size,
+            Value::Map(map) => map.size,
+            Value::Optional(Some(inner)) => inner.size(),
+            _ => Size::default(),
         }
+    }
+
+    /// How many parts a copy of it goes through; what it costs.
+    pub fn weight(&self) -> u64 {
+        self.size().weight
     }
 }
 

@@ -146,7 +146,7 @@ pub fn value(schema: &Schema, json: &Json, is_whole: bool) -> Value {
                 ListType::Set => ListKind::Set,
                 ListType::Map(keys) => ListKind::Map(keys.as_slice().into()),
             };
-            Value::List(Arc::new(List { items: items.iter().map(item).collect(), kind }))
+            Value::List(Arc::new(List::new(items.iter().map(item).collect(), kind)))
         }
         (Some(Of::Object), Json::Object(map)) => match &schema.additional {
             Some(of) => Value::map(map.iter().map(|(k, v)| (Arc::from(k.as_str()), value(of, v, of.is_embedded)))),

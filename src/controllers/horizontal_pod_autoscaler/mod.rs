@@ -115,7 +115,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let spec = Spec::of(&hpa.spec, settings);
     // 1. Its target.
     let section = world.catalog.section(&spec.target.api_version, &spec.target.kind);
-    let resource = resource(&spec.target, section.map(|section| section.resource.clone()));
+    let resource = resource(&spec.target, section.map(|section| (section.namespaced, section.resource.clone())));
     let scale = match resource {
         Err(why) => Err(why),
         Ok(resource) => match context.answers.to(scale_request(&resource, key, &spec.target)) {
@@ -149,13 +149,18 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     plan
 }
 
-/// The resource that a target is of.
-fn resource(target: &Target, found: Option<String>) -> Result<String, String> {
+/// The resource that a target is of, given the scope and the name of what its kind comes to. An autoscaler scales within its
+/// namespace: what belongs to the cluster is not there, whoever may do what with it.
+pub fn resource(target: &Target, found: Option<(bool, String)>) -> Result<String, String> {
     let (group, version) = target.api_version.split_once('/').unwrap_or(("", &target.api_version));
     if version.contains('/') {
         return Err(format!("unexpected GroupVersion string: {}", target.api_version));
     }
-    found.ok_or_else(|| format!("no matches for kind \"{}\" in group \"{group}\"", target.kind))
+    match found {
+        None => Err(format!("no matches for kind \"{}\" in group \"{group}\"", target.kind)),
+        Some((false, _)) => Err("the server could not find the requested resource".to_owned()),
+        Some((true, resource)) => Ok(resource),
+    }
 }
 
 fn scale_request(resource: &str, key: &Key, target: &Target) -> Request {

@@ -99,7 +99,7 @@ static PLUGINS: &[Plugin] = &[
         name: "ServiceAccount",
         concerns: service_account::concerns,
         mutate: Mutate::Later(|review, object| Box::pin(service_account::mutate(review, object))),
-        validate: Validate::Nothing,
+        validate: Validate::Now(service_account::validate),
     },
     Plugin {
         name: "NodeRestriction",

@@ -34,6 +34,18 @@ pub(super) fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status
 }
 
 fn resolve(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
+    let (class, value, policy) = computed(review, pod)?;
+    let spec = &mut pod.0["spec"];
+    if let Some(class) = class {
+        spec["priorityClassName"] = class.into();
+    }
+    spec["priority"] = Value::from(value);
+    spec["preemptionPolicy"] = policy.into();
+    Ok(())
+}
+
+/// The name of a Pod's class, and the number and policy that it has by that; a refusal where it has others.
+fn computed(review: &Review<'_>, pod: &Object) -> Result<(Option<String>, i64, String), Status> {
     let name = pod.0["spec"]["priorityClassName"].as_str().unwrap_or("").to_owned();
     let class = if name.is_empty() {
         default_class(review)
@@ -58,13 +70,7 @@ fn resolve(review: &Review<'_>, pod: &mut Object) -> Result<(), Status> {
         );
         return Err(review.forbidden(pod, why));
     }
-    let spec = &mut pod.0["spec"];
-    if let Some(class) = &class {
-        spec["priorityClassName"] = class.name().into();
-    }
-    spec["priority"] = Value::from(value);
-    spec["preemptionPolicy"] = policy.into();
-    Ok(())
+    Ok((class.map(|class| class.name().to_owned()), value, policy))
 }
 
 /// The class of Pods that name none. Of several (two were made at once) it is the one of the lowest value.
@@ -73,7 +79,15 @@ fn default_class(review: &Review<'_>) -> Option<Object> {
     classes.min_by_key(|class| class.0["value"].as_i64())
 }
 
-pub(super) fn validate(review: &Review<'_>, class: &Object) -> Result<(), Status> {
+/// The last word on new Pods, whatever webhooks have made of them, and on the default class.
+pub(super) fn validate(review: &Review<'_>, object: &Object) -> Result<(), Status> {
+    match review.is("Pod", Operation::Create) {
+        true => computed(review, object).map(drop),
+        false => only_default(review, object),
+    }
+}
+
+fn only_default(review: &Review<'_>, class: &Object) -> Result<(), Status> {
     if !review.is_about("PriorityClass") || class.0["globalDefault"] != true {
         return Ok(());
     }

@@ -65,6 +65,10 @@ pub(super) fn validate(review: &Review<'_>, pod: &Object) -> Result<(), Status> 
             let why = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead";
             Err(review.forbidden(pod, why))
         }
+        (given, Some(defined)) if !given.is_some_and(|given| same(given, &defined)) => {
+            let why = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
+            Err(review.forbidden(pod, why))
+        }
         _ => Ok(()),
     }
 }

@@ -61,6 +61,24 @@ pub(super) async fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), 
     Ok(())
 }
 
+/// The same once webhooks have been at it: the Pod has a ServiceAccount that there is, and is held to its Secrets.
+pub(super) fn validate(review: &Review<'_>, pod: &Object) -> Result<(), Status> {
+    if pod.annotation(MIRROR).is_some() {
+        return Ok(());
+    }
+    let (namespace, name) = (review.namespace(), pod.at("spec.serviceAccountName").and_then(Value::as_str));
+    let name = name.unwrap_or("");
+    match review.get("serviceaccounts", Some(namespace), name) {
+        Some(account) => mountable_secrets(review, pod, &account),
+        None if is_ephemeral(review) => Ok(()),
+        None if name.is_empty() => {
+            let why = format!("no service account specified for pod {namespace}/{}", pod.name());
+            Err(review.forbidden(pod, why))
+        }
+        None => Err(not_found(review, pod, name)),
+    }
+}
+
 /// Holds the Pods of a ServiceAccount that says so to the Secrets that it names: in volumes, variables, and for registries.
 fn mountable_secrets(review: &Review<'_>, pod: &Object, account: &Object) -> Result<(), Status> {
     if account.annotation("kubernetes.io/enforce-mountable-secrets") != Some("true") {
@@ -135,13 +153,13 @@ async fn find(review: &Review<'_>, pod: &Object, name: &str) -> Result<Object, S
         server.ensure("serviceaccounts", namespace, name, json!({})).await?;
         server.cache.fresh().await?;
     }
-    account().ok_or_else(|| {
-        let namespace = review.namespace();
-        review.forbidden(
-            pod,
-            format!("error looking up service account {namespace}/{name}: serviceaccount \"{name}\" not found"),
-        )
-    })
+    account().ok_or_else(|| not_found(review, pod, name))
+}
+
+fn not_found(review: &Review<'_>, pod: &Object, name: &str) -> Status {
+    let namespace = review.namespace();
+    let why = format!("error looking up service account {namespace}/{name}: serviceaccount \"{name}\" not found");
+    review.forbidden(pod, why)
 }
 
 /// Mounts a token into each container that has nothing else there.

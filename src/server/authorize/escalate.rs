@@ -1,8 +1,8 @@
-//! Nobody grants what he does not have: the checks on writing roles and bindings.
+//! Nobody grants what he does not have: the checks on writing roles and bindings, and (in [`params`]) admission policies.
 
 use super::rbac::GROUP;
 use super::rule::{Rule, missing, quoted};
-use super::{Attributes, Decision, MASTERS};
+use super::{Attributes, Decision, MASTERS, params};
 use crate::api::{Object, Status};
 use crate::server::Server;
 use crate::server::call::Call;
@@ -23,15 +23,21 @@ pub(in crate::server) fn may_grant(
     new: &Object,
     old: Option<&Object>,
 ) -> Result<(), Status> {
-    if call.user.is_in(MASTERS) || old.is_some_and(|old| is_left_alone(new, old)) {
-        return Ok(());
-    }
-    match call.kind.built_in() {
-        "Role" | "ClusterRole" => role(server, call, new, old),
-        "RoleBinding" | "ClusterRoleBinding" => binding(server, call, new),
-        _ => Ok(()),
+    let check: Check = match call.kind.built_in() {
+        "Role" | "ClusterRole" => role,
+        "RoleBinding" | "ClusterRoleBinding" => binding,
+        "ValidatingAdmissionPolicy" => params::of_policy,
+        "ValidatingAdmissionPolicyBinding" => params::of_binding,
+        _ => return Ok(()),
+    };
+    match call.user.is_in(MASTERS) || old.is_some_and(|old| is_left_alone(new, old)) {
+        true => Ok(()),
+        false => check(server, call, new, old),
     }
 }
+
+/// What is asked of a write of a kind: the object as it shall be, and as it was.
+type Check = fn(&Server, &Call, &Object, Option<&Object>) -> Result<(), Status>;
 
 /// Whether nothing changes but what the garbage collector writes.
 fn is_left_alone(new: &Object, old: &Object) -> bool {
@@ -63,7 +69,7 @@ fn role(server: &Server, call: &Call, new: &Object, old: Option<&Object>) -> Res
     Ok(())
 }
 
-fn binding(server: &Server, call: &Call, new: &Object) -> Result<(), Status> {
+fn binding(server: &Server, call: &Call, new: &Object, _: Option<&Object>) -> Result<(), Status> {
     let role_ref = &new.0["roleRef"];
     let bind = Attributes {
         namespace: call.within(),

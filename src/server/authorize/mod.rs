@@ -18,6 +18,7 @@ mod escalate;
 mod follow;
 mod graph;
 pub(super) mod node;
+mod params;
 mod rbac;
 pub mod rule;
 
@@ -160,7 +161,8 @@ impl Authorizer {
 pub(super) async fn guard(server: &Server, call: &Call) -> Result<(), Status> {
     let reads = matches!(call.verb, Verb::Get | Verb::List | Verb::Watch | Verb::Connect);
     let is_node = node::node_of(&call.user).is_some();
-    let is_about_rights = matches!(call.kind.group, rbac::GROUP | "certificates.k8s.io");
+    let is_about_rights =
+        matches!(call.kind.group, rbac::GROUP | "certificates.k8s.io" | "admissionregistration.k8s.io");
     if reads || call.user.is_in(MASTERS) || !(is_node || is_about_rights) {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! RBAC: roles and their bindings, indexed by subject.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, RwLock};
 
 use serde::Deserialize;
@@ -170,7 +170,9 @@ impl Index {
         let grants = || self.users.get(&user.name).into_iter().chain(groups());
         let everywhere = grants().flat_map(|grants| &grants.everywhere);
         let within = grants().filter(|_| !namespace.is_empty()).filter_map(|grants| grants.within.get(namespace));
-        for role in everywhere.chain(within.flatten()) {
+        // However often it is bound, a role grants what it grants.
+        let mut seen = HashSet::new();
+        for role in everywhere.chain(within.flatten()).filter(|role| seen.insert(&***role)) {
             if !show(role, self.roles.get(role).map(Vec::as_slice)) {
                 return;
             }

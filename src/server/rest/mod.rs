@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
+use hyper::body::Body as _;
 use hyper::{Method, Request as HttpRequest};
 use serde_json::{Value, json};
 
@@ -16,9 +17,9 @@ use crate::api::kinds::registry::Kinds;
 use crate::api::request::{Body, Origin, PatchType};
 use crate::api::{Options, Request, Response, Status, User, Verb};
 
-use super::Server;
 use super::audit::Facts;
 use super::authorize::Attributes;
+use super::{Server, large};
 
 pub mod authenticate;
 pub mod body;
@@ -147,15 +148,39 @@ impl Face {
                     return Err(not_allowed());
                 }
                 let pretty = query.first("pretty").map(|_| query.flag("pretty"));
-                self.other(place, &path, &query, pretty, http.headers()).await
+                let work = self.other(&place, &path, &query, pretty, http.headers());
+                match &place {
+                    // Who asks whether the server lives is answered however busy it is.
+                    None | Some(Place::Health(_) | Place::Version) => work.await,
+                    Some(place) => self.document(&user, place, work).await,
+                }
             }
         }
+    }
+
+    /// A document of the server's own, in its turn like an object: it is as large, and made as slowly.
+    async fn document(
+        &self,
+        user: &User,
+        place: &Place,
+        work: impl Future<Output = Result<Reply, Status>>,
+    ) -> Result<Reply, Status> {
+        let size = if matches!(place, Place::OpenApiV2 | Place::OpenApiV3(_)) { large::LARGE } else { 0 };
+        let _place = self.server.large.enter(user, size).await?;
+        let request = Request { verb: Verb::Get, user: user.clone(), ..Request::default() };
+        let seat = self.server.gates.enter(&request).await?;
+        let mut reply = self.server.large.run(size, work).await?;
+        drop(seat);
+        let bytes = usize::try_from(reply.body().size_hint().lower()).unwrap_or(usize::MAX);
+        let room = self.server.answers.enter(user, bytes).await?;
+        reply.extensions_mut().insert(Arc::new(room));
+        Ok(reply)
     }
 
     /// What is no resource.
     async fn other(
         &self,
-        place: Option<Place>,
+        place: &Option<Place>,
         path: &str,
         query: &Query,
         pretty: Option<bool>,
@@ -171,8 +196,8 @@ impl Face {
             Some(Place::Root) => reply::value(200, &json!({"paths": all_paths(kinds)}), &wanted),
             Some(Place::Versions) => discovery::versions(kinds, &clauses, host, &wanted),
             Some(Place::Groups) => discovery::group_list(kinds, &clauses, &wanted),
-            Some(Place::Group(name)) => discovery::group(kinds, &name, &wanted),
-            Some(Place::GroupVersion(group, version)) => discovery::resource_list(kinds, &group, &version, &wanted),
+            Some(Place::Group(name)) => discovery::group(kinds, name, &wanted),
+            Some(Place::GroupVersion(group, version)) => discovery::resource_list(kinds, group, version, &wanted),
             Some(Place::Version) => reply::value(200, &health::version(), &Wanted { form: Form::Json, ..wanted }),
             Some(Place::Health(only)) => health::answer(&self.server, path, only.as_deref(), query).await,
             Some(Place::Metrics) => reply::typed(
@@ -186,7 +211,7 @@ impl Face {
             }
             Some(Place::OpenApiV2) => openapi::v2(kinds, &clauses, &wanted)?,
             Some(Place::OpenApiV3(None)) => openapi::v3_index(kinds, &wanted),
-            Some(Place::OpenApiV3(Some(of))) => openapi::v3(kinds, &of, query.first("hash"), &wanted),
+            Some(Place::OpenApiV3(Some(of))) => openapi::v3(kinds, of, query.first("hash"), &wanted),
         })
     }
 
@@ -237,8 +262,8 @@ impl Face {
         let mut room = self.server.gates.bodies.none();
         let bytes = body::read(ask.http.into_body(), body::LIMIT, self.server.config.limits.body, &mut room).await?;
         let size = bytes.len() + self.server.size_of(&request);
-        let _place = self.server.large.enter(&request.user, size).await?;
-        let seat = self.server.gates.enter(&request).await?;
+        let mut place = self.server.large.enter(&request.user, size).await?;
+        let mut seat = self.server.gates.enter(&request).await?;
         let work = async {
             take_body(&mut request, &headers, &bytes)?;
             drop(bytes);
@@ -255,13 +280,19 @@ impl Face {
                     Some(room) => room,
                     // Nobody else shall wait behind who does not read what he asked for.
                     None => {
-                        drop(seat);
+                        drop((seat.take(), place.take()));
                         self.server.answers.enter(&ask.user, bytes).await?
                     }
                 };
                 let size = size_to_render(&response, &ask.wanted);
+                if place.is_none() && size >= large::LARGE {
+                    // Who has a place may be waiting for a seat.
+                    drop(seat.take());
+                    place = self.server.large.enter(&ask.user, size).await?;
+                }
                 let written = async { written(response, &ask.wanted, &tabulator) };
                 let mut reply = self.server.large.run(size, written).await?;
+                drop((seat, place));
                 reply.extensions_mut().insert(Arc::new(room));
                 Ok(reply)
             }
@@ -324,11 +355,14 @@ pub(super) fn size_of(response: &Response) -> usize {
     }
 }
 
-/// The bytes of which something else is to be made: a list may be large, whatever was asked.
+/// The bytes of which something else is to be made: an answer may be large, whatever was asked. What goes out as it is stored
+/// is not looked at.
 fn size_to_render(response: &Response, wanted: &Wanted) -> usize {
-    match (&response.body, wanted.shape) {
-        (Body::List(list), Shape::Table | Shape::Metadata) => list.items.iter().map(|item| item.len()).sum(),
-        _ => 0,
+    let size = size_of(response);
+    let is_as_stored = matches!((wanted.shape, wanted.form), (Shape::Whole, Form::Json)) && !wanted.pretty;
+    match is_as_stored && !reply::compresses(wanted, size) {
+        true => 0,
+        false => size,
     }
 }
 
@@ -389,4 +423,33 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     request.map(|body| body.map_err(reply::BodyError::other).boxed_unsync())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_of_an_answer_counts_by_its_bytes() {
+        let object = |bytes: usize| Response {
+            body: Body::Object { bytes: vec![b' '; bytes].into(), created: false },
+            warnings: Vec::new(),
+        };
+        let plain = Wanted::PLAIN;
+        for (wanted, counts) in [
+            (plain, false),
+            (Wanted { gzip: true, ..plain }, true),
+            (Wanted { pretty: true, ..plain }, true),
+            (Wanted { form: Form::Yaml, ..plain }, true),
+            (Wanted { shape: Shape::Table, ..plain }, true),
+            (Wanted { shape: Shape::Metadata, ..plain }, true),
+        ] {
+            assert_eq!(size_to_render(&object(200 << 10), &wanted), if counts { 200 << 10 } else { 0 });
+        }
+        assert_eq!(
+            size_to_render(&object(1 << 10), &Wanted { gzip: true, ..plain }),
+            0,
+            "small ones go out as they are"
+        );
+    }
 }

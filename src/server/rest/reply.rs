@@ -64,7 +64,7 @@ pub fn json(code: u16, bytes: Bytes, wanted: &Wanted) -> Reply {
         Form::Json => (bytes, "application/json"),
         Form::Yaml => (to_yaml(&bytes), "application/yaml"),
     };
-    let compress = wanted.gzip && bytes.len() >= COMPRESS_FROM;
+    let compress = compresses(wanted, bytes.len());
     let bytes = if compress { gzip(&bytes) } else { bytes };
     let mut reply = with_code(typed(full(bytes), media_type), code);
     let headers = reply.headers_mut();
@@ -78,6 +78,11 @@ pub fn json(code: u16, bytes: Bytes, wanted: &Wanted) -> Reply {
 /// A value, which always encodes.
 pub fn value(code: u16, value: &Value, wanted: &Wanted) -> Reply {
     json(code, Bytes::from(value.to_string()), wanted)
+}
+
+/// Whether an answer of so many bytes is compressed.
+pub fn compresses(wanted: &Wanted, bytes: usize) -> bool {
+    wanted.gzip && bytes >= COMPRESS_FROM
 }
 
 fn pretty(bytes: &[u8]) -> Bytes {

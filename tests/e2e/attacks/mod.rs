@@ -4,6 +4,7 @@
 //! neither `held: ...` nor `BREACH: ...` has not been one, and fails too. `ATTACKS=part,...` runs those whose ids have a part.
 
 mod api;
+mod controllers;
 mod elsewhere;
 mod escapes;
 mod images;
@@ -133,6 +134,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         policies::ATTACKS,
         network::ATTACKS,
         api::ATTACKS,
+        controllers::ATTACKS,
         operators::ATTACKS,
         nodes::ATTACKS,
         sessions::ATTACKS,

@@ -157,3 +157,40 @@ fn a_program_knows_its_variables_and_its_type() {
     assert!(!compile("[1].all(oldSelf, oldSelf > 0)", &env).unwrap().uses("oldSelf"));
     assert!(matches!(compile("'a' + string(self)", &env).unwrap().result, Type::String));
 }
+
+/// Values are shared: forty steps make a tree of 2^40 parts, and nobody may have it gone through.
+#[test]
+fn what_goes_through_a_value_is_paid_for_by_its_parts() {
+    let tree = |depth: usize| format!("[[1]]{}", ".map(x, [x, x])".repeat(depth));
+    let large = tree(40);
+    for source in [
+        format!("{large} == {large}"),
+        format!("{large} in [{large}]"),
+        format!("[{large}].indexOf({large}) == 0"),
+        format!("[{large}].lastIndexOf({large}) == 0"),
+        format!("sets.contains([{large}], [{large}])"),
+        format!("sets.intersects([{large}], [{large}])"),
+        format!("sets.equivalent([{large}], [{large}])"),
+        format!("{{'a': {large}}} == {{'a': {large}}}"),
+        format!("optional.of({large}) == optional.of({large})"),
+        format!("[optional.of({large})] == [optional.of({large})]"),
+        format!("'%s'.format([{large}]) == ''"),
+    ] {
+        let refused = evaluate(&source);
+        assert_eq!(refused, Err("operation cancelled: actual cost limit exceeded".to_owned()), "{source}");
+    }
+    let small = tree(6);
+    assert_eq!(evaluate(&format!("{small} == {small} && {small} in [1, {small}]")), Ok(Value::Bool(true)));
+}
+
+/// Keys that are no strings are found, not looked for.
+#[test]
+fn a_map_of_many_numbers_is_made_at_once() {
+    let program =
+        compile("l.transformMap(i, v, v).size() == 60000", &Env::new([("l", Type::list(Type::Int))])).unwrap();
+    let list = Value::list((0..60_000).map(Value::Int).collect());
+    let started = std::time::Instant::now();
+    assert_eq!(program.evaluate(&[("l", list)], &mut Budget::PER_CALL.clone()), Ok(Value::Bool(true)));
+    assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
+    assert_eq!(evaluate("dyn({1: 'a', 2: 'c'})[2u] == 'c' && dyn({true: 'b'})[true] == 'b'"), Ok(Value::Bool(true)));
+}

@@ -4,6 +4,8 @@ mod asked;
 mod classes;
 pub mod hook;
 mod limits;
+mod owned;
+mod params;
 mod pod_security;
 mod policies;
 mod priority;

@@ -33,7 +33,7 @@ mod who;
 use std::sync::Arc;
 
 use podwright::api::request::{Body, EventKind, PatchType, Preconditions};
-use podwright::api::{Env, Object, Options, Request, Response, Status, User, Verb};
+use podwright::api::{Env, Object, Options, Request, Response, Status, User, Verb, kinds};
 use podwright::server::{Config, Server, Watch};
 use podwright::store::Memory;
 use serde_json::{Value, json};
@@ -92,13 +92,14 @@ impl Api {
     }
 }
 
-/// A request of an administrator in the namespace `default`.
+/// A request of an administrator, in the namespace `default` where its kind is in one.
 pub fn request(verb: Verb, resource: &str, name: &str, body: Option<Value>, options: Options) -> Request {
     let given = body.as_ref().and_then(|b| b["metadata"]["namespace"].as_str());
+    let of_cluster = kinds::lookup(resource).is_some_and(|kind| !kind.namespaced);
     Request {
         verb,
         resource: resource.into(),
-        namespace: Some(given.unwrap_or("default").to_owned()),
+        namespace: (!of_cluster).then(|| given.unwrap_or("default").to_owned()),
         name: Some(name.to_owned()).filter(|n| !n.is_empty()),
         body,
         options,

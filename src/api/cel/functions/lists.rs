@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use super::Param::{Any, List};
 use super::{Function, Out, global, items, member};
-use crate::api::cel::operators::{Operator, compare};
+use crate::api::cel::operators::{Operator, compare, search_cost};
 use crate::api::cel::{Budget, Error, Value};
 
 pub fn rows() -> Vec<Function> {
@@ -26,11 +26,11 @@ pub fn rows() -> Vec<Function> {
         member("min", &[List], Out::Item, |v, b| extreme(v, b, Ordering::Less, "min")),
         member("max", &[List], Out::Item, |v, b| extreme(v, b, Ordering::Greater, "max")),
         member("indexOf", &[List, Any], Out::Int, |v, b| {
-            b.charge(v[0].weight())?;
+            b.charge(searched(v))?;
             Ok(position(items(v, 0).iter().position(|item| *item == v[1])))
         }),
         member("lastIndexOf", &[List, Any], Out::Int, |v, b| {
-            b.charge(v[0].weight())?;
+            b.charge(searched(v))?;
             Ok(position(items(v, 0).iter().rposition(|item| *item == v[1])))
         }),
         global("sets.contains", &[List, List], Out::Bool, |v, b| Ok(Value::Bool(holds(v, b, 0, 1)?))),
@@ -44,8 +44,19 @@ pub fn rows() -> Vec<Function> {
     ]
 }
 
+/// The cost of going through a list for a value.
+fn searched(values: &[Value]) -> u64 {
+    values[0].weight().max(search_cost(items(values, 0), &values[0], &values[1]))
+}
+
+/// The cost of comparing each item of one list with each of another.
 fn pairs(values: &[Value]) -> u64 {
-    values[0].weight().saturating_mul(1 + items(values, 1).len() as u64)
+    let (one, other) = (values[0].size(), values[1].size());
+    let times = |steps: u64, list: usize| steps.saturating_mul(1 + items(values, list).len() as u64);
+    match one.is_plain() && other.is_plain() {
+        true => times(one.weight, 1),
+        false => times(one.steps, 1).saturating_add(times(other.steps, 0)),
+    }
 }
 
 fn holds(values: &[Value], budget: &mut Budget, all: usize, of: usize) -> Result<bool, Error> {

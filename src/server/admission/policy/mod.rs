@@ -1,13 +1,11 @@
 //! ValidatingAdmissionPolicy: rules of the cluster's own, in CEL, bound to what they are about and to parameters.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/>
 
-use std::cell::RefCell;
-
 use futures::future::BoxFuture;
 use serde_json::{Value as Json, json};
 
 use super::{Review, matching};
-use crate::api::cel::{Budget, Value};
+use crate::api::cel::{Budget, SharedBudget, Value};
 use crate::api::kinds::Storage;
 use crate::api::policy::{Expression, Policy, Validation};
 use crate::api::{Cause, Kind, Object, Status};
@@ -109,7 +107,8 @@ impl Case<'_> {
         let seen = Seen::new(self.review, self.version, self.object);
         let each = params.iter().flat_map(|params| {
             let params = params.as_ref().map_or(Value::Null, |params| Value::from_json(&params.0));
-            let (seen, budget) = (seen.with(params, &policy), RefCell::new(Budget::PER_OBJECT));
+            let budget = SharedBudget::new(Budget::PER_OBJECT);
+            let seen = seen.with(params, &policy, &budget);
             Evaluation { case: self, policy: &policy, seen, budget }.findings()
         });
         each.collect()
@@ -121,7 +120,8 @@ struct Evaluation<'a> {
     case: &'a Case<'a>,
     policy: &'a Policy,
     seen: Seen,
-    budget: RefCell<Budget>,
+    /// Its variables are paid for out of it, too.
+    budget: SharedBudget,
 }
 
 impl Evaluation<'_> {
@@ -132,7 +132,7 @@ impl Evaluation<'_> {
             .program
             .as_ref()
             .map_err(|why| format!("expression '{text}' resulted in error: compilation error: {why}"))?;
-        let value = self.budget.borrow_mut().spend(|own| program.evaluate(&self.seen, own));
+        let value = self.budget.spend(|own| program.evaluate(&self.seen, own));
         value.map_err(|why| match why {
             Some(why) => format!("expression '{text}' resulted in error: {why}"),
             None => {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use crate::api::cel::{Budget, Error, Host, Value, Variables};
+use crate::api::cel::{Error, Host, SharedBudget, Value, Variables};
 use crate::api::policy::Policy;
 use crate::api::{Kind, Object, User};
 use crate::server::admission::{Operation, Review, request};
@@ -51,10 +51,11 @@ impl Seen {
     }
 
     /// With these parameters, and the variables of a policy.
-    pub fn with(&self, params: Value, policy: &Arc<Policy>) -> Seen {
+    pub fn with(&self, params: Value, policy: &Arc<Policy>, budget: &SharedBudget) -> Seen {
         let mut all = self.0.clone();
         all.push(("params", params));
-        let lazy = Lazy { policy: policy.clone(), seen: Seen(all.clone()), known: Arc::default() };
+        let (policy, budget) = (policy.clone(), budget.clone());
+        let lazy = Lazy { policy, seen: Seen(all.clone()), known: Arc::default(), budget };
         all.push(("variables", Value::Host(Arc::new(lazy))));
         Seen(all)
     }
@@ -66,12 +67,13 @@ impl Variables for Seen {
     }
 }
 
-/// A policy's variables: each is computed when it is first named, at its own cost.
+/// A policy's variables: each is computed when it is first named, and paid for out of what the policy's expressions have.
 #[derive(Clone)]
 struct Lazy {
     policy: Arc<Policy>,
     seen: Seen,
     known: Arc<Mutex<HashMap<String, Result<Value, Error>>>>,
+    budget: SharedBudget,
 }
 
 impl fmt::Debug for Lazy {
@@ -90,7 +92,8 @@ impl Lazy {
         // A variable names only those before it, so this ends.
         let mut all = self.seen.0.clone();
         all.push(("variables", Value::Host(Arc::new(self.clone()))));
-        Some(program.evaluate(&Seen(all), &mut Budget::PER_CALL.clone()))
+        let value = self.budget.spend(|own| program.evaluate(&Seen(all), own));
+        Some(value.map_err(|why| why.unwrap_or_else(Error::exhausted)))
     }
 }
 

@@ -103,6 +103,8 @@ impl Exchange {
         }
         let mut new = versions::stored_of(self.version, decoded);
         (review.call.kind.strategy.default)(&mut new);
+        // Who manages what is the server's to note.
+        new.set_meta("managedFields", object.0["metadata"].get("managedFields").cloned());
         if let Some(old) = review.old {
             update::prepare(review.call, update::part_of(review.call)?, &mut new, old);
         }

@@ -299,3 +299,44 @@ async fn what_cannot_be_scaled_is_told() {
     })
     .await;
 }
+
+/// Who may make autoscalers in a namespace has no say in what is the cluster's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_belongs_to_the_cluster_is_not_scaled() {
+    let world = World::start().await;
+    let mut pools = herds();
+    pools["metadata"]["name"] = "pools.example.com".into();
+    pools["spec"]["scope"] = "Cluster".into();
+    pools["spec"]["names"] = json!({ "plural": "pools", "kind": "Pool" });
+    world.create("customresourcedefinitions", "", pools).await;
+    let of_cluster = |verb, resource: &str| Request { namespace: None, ..of(verb, resource) };
+    until("pools are known", async || {
+        let pools = world.ask(of_cluster(Verb::List, "pools.example.com")).await;
+        pools.map(drop).map_err(|status| status.message)
+    })
+    .await;
+    let pool = json!({ "apiVersion": "example.com/v1", "kind": "Pool", "metadata": { "name": "pool" }, "spec": { "size": 3 } });
+    world.create("pools.example.com", "", pool).await;
+    let metric = json!({ "type": "Resource", "resource": {
+        "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 80 } } });
+    let mut it = autoscaler("pool", "example.com/v1", "Pool", metric);
+    it["spec"]["minReplicas"] = 40.into();
+    it["spec"]["maxReplicas"] = 41.into();
+    world.create("horizontalpodautoscalers.autoscaling", "default", it).await;
+    until("it is told", async || {
+        let hpa = world.get("horizontalpodautoscalers.autoscaling", "pool").await;
+        let conditions = hpa.0["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let failed = conditions.iter().any(|it| {
+            it["type"] == "AbleToScale"
+                && it["reason"] == "FailedGetScale"
+                && it["message"]
+                    .as_str()
+                    .is_some_and(|message| message.ends_with("the server could not find the requested resource"))
+        });
+        if failed { Ok(()) } else { Err(format!("{}", hpa.0["status"])) }
+    })
+    .await;
+    let request = Request { name: Some("pool".into()), ..of_cluster(Verb::Get, "pools.example.com") };
+    let Body::Object { bytes, .. } = world.ask(request).await.unwrap() else { panic!("no object") };
+    assert_eq!(Object::from_slice(&bytes).unwrap().0["spec"]["size"], 3);
+}

@@ -410,3 +410,23 @@ async fn the_policies_of_the_documentation() {
     create("shop", with(prod.clone(), "/metadata/labels", json!({"exempt": "true"})), dev()).await.unwrap();
     create("default", prod, dev()).await.unwrap();
 }
+
+/// Each variable may cost what one evaluation may, all together what an object may.
+#[tokio::test]
+async fn variables_are_paid_for_by_their_policy() {
+    let tree = format!("[[1]]{}", ".map(x, [x, x])".repeat(18));
+    for (count, is_refused) in [(5, false), (20, true)] {
+        let api = Api::new().await;
+        let variable = |i: usize| json!({"name": format!("v{i}"), "expression": format!("{tree} == {tree}")});
+        let variables: Vec<Value> = (0..count).map(variable).collect();
+        let all: Vec<String> = (0..count).map(|i| format!("variables.v{i}")).collect();
+        let spec = json!({"variables": variables, "validations": [{"expression": all.join(" && ")}]});
+        api.policy(spec, json!({})).await;
+        match api.put(json!({"a": "2"})).await.0 {
+            Ok(_) => assert!(!is_refused, "{count}"),
+            Err(refused) => {
+                assert!(is_refused && refused.message.contains("cost budget"), "{count}: {refused}");
+            }
+        }
+    }
+}

@@ -223,11 +223,16 @@ async fn cluster_scope_and_rights() {
     let mut it = definition(spec(json!({})));
     it["spec"]["scope"] = "Cluster".into();
     api.define(it).await;
-    api.create("widgets", widget("w", json!({}))).await.unwrap();
-    assert!(api.get("widgets", "w").await.unwrap().namespace().is_none());
+    let of_cluster = |request: Request| Request { namespace: None, ..request };
+    let made = request(Verb::Create, "widgets", "", Some(widget("w", json!({}))), Options::default());
+    assert!(object_of(api.0.handle(of_cluster(made)).await.unwrap()).namespace().is_none());
+    let got = request(Verb::Get, "widgets", "w", None, Options::default());
+    let lost = api.0.handle(Request { namespace: Some("default".into()), ..got.clone() }).await.unwrap_err();
+    assert_eq!((lost.code, lost.message.as_str()), (404, "the server could not find the requested resource"));
+    assert!(object_of(api.0.handle(of_cluster(got)).await.unwrap()).namespace().is_none());
     let ask = |verb: Verb| Request {
         user: User { name: "ann".into(), ..User::default() },
-        ..request(verb, "widgets", "w", None, Options::default())
+        ..of_cluster(request(verb, "widgets", "w", None, Options::default()))
     };
     let refused = api.0.handle(ask(Verb::Get)).await.unwrap_err();
     assert_eq!(refused.code, 403);

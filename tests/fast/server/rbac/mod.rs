@@ -352,3 +352,24 @@ async fn what_makes_no_sense_is_refused_by_its_field() {
     let made = api.create("clusterrolebindings", binding(view, user)).await.unwrap();
     assert_eq!((&made.0["roleRef"]["apiGroup"], &made.0["subjects"][0]["apiGroup"]), (&json!(GROUP), &json!(GROUP)));
 }
+
+#[tokio::test]
+async fn a_role_that_is_bound_often_is_told_once() {
+    let api = Api::new().await;
+    api.cluster_role("r", rules(&["get example.com widgets"])).await;
+    for namespace in [None, Some("default")] {
+        api.bind(
+            "r",
+            namespace,
+            json!([{"kind": "User", "name": "ann"}, {"kind": "Group", "name": "system:authenticated"}]),
+        )
+        .await;
+    }
+    let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": "default"}});
+    let answer = api.as_user("ann", Verb::Create, "selfsubjectrulesreviews", "", Some(review)).await.unwrap();
+    let status = object_of(answer).0["status"].take();
+    let told =
+        status["resourceRules"].as_array().unwrap().iter().filter(|rule| rule["resources"] == json!(["widgets"]));
+    assert_eq!(told.count(), 1, "{status}");
+}

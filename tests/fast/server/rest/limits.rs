@@ -398,3 +398,23 @@ async fn who_may_not_write_is_refused_before_his_body_is_looked_at() {
     assert_eq!(told.header("audit-id"), "mine");
     assert_eq!(rest.get("/version").await.header("audit-id").len(), 36);
 }
+
+/// What nobody reads lies in memory, a document of the server's own like an object.
+#[tokio::test(start_paused = true)]
+async fn documents_take_room_and_wait_for_it() {
+    let limits = Limits { answers_of_one: 1 << 20, ..Limits::default() };
+    let config = Config { limits, ..Config::default() };
+    let server = Server::open(Arc::new(Memory::new()), Env::system(), config).await.unwrap();
+    let face = rest::Face::new(server);
+    let ask = async |path: &str| {
+        let peer = Peer { certificate: Some(User::new("nobody", ["system:authenticated"])), ..Peer::default() };
+        let body = http_body_util::Full::new(bytes::Bytes::new());
+        face.answer(&peer, rest::boxed(hyper::Request::get(path).body(body).unwrap())).await
+    };
+    let unread = ask("/openapi/v2").await;
+    assert_eq!(unread.status(), 200);
+    assert_eq!(ask("/openapi/v2?pretty=1").await.status(), 429);
+    assert_eq!(ask("/healthz").await.status(), 200, "who must always be answered");
+    drop(unread);
+    assert_eq!(ask("/openapi/v2").await.status(), 200);
+}

@@ -1,0 +1,89 @@
+//! Who writes an admission policy reads its parameters: their text comes back to him in its messages. So he must be allowed to.
+//!
+//! Upstream: `authz.go` of `pkg/registry/admissionregistration/validatingadmissionpolicy` and `...policybinding`. A policy asks
+//! for all objects of its `paramKind`, since its bindings, and the namespaces of requests, say which; a binding for those that
+//! its `paramRef` names. By a selector one learns which objects there are, so that asks for `list` as well. What nobody knows
+//! yet may become anything: of that all is asked for.
+
+use serde_json::Value;
+
+use super::{Attributes, Decision};
+use crate::api::{Cause, Object, Status};
+use crate::server::Server;
+use crate::server::call::Call;
+
+/// Whether a policy may take the parameters that it newly asks for.
+pub(super) fn of_policy(server: &Server, call: &Call, new: &Object, old: Option<&Object>) -> Result<(), Status> {
+    let kind = &new.0["spec"]["paramKind"];
+    if kind.is_null() || old.is_some_and(|old| old.0["spec"]["paramKind"] == *kind) {
+        return Ok(());
+    }
+    let (group, resource) = resolved(server, kind);
+    let asked = Attributes { namespace: "*", name: "*", ..Attributes::new(&call.user, "get", &group, &resource) };
+    if server.authorizer.decide(&asked) == Decision::Allow {
+        return Ok(());
+    }
+    let text = |field: &str| kind[field].as_str().unwrap_or("");
+    let (user, kind, version) = (&call.user.name, text("kind"), text("apiVersion"));
+    let what = format!("all objects of the referenced paramKind (kind={kind}, apiVersion={version})");
+    Err(refused(call, new, "spec.paramKind", format!("user {user:?} must have \"get\" permission on {what}")))
+}
+
+/// Whether a binding may hand its policy the parameters that it newly refers to.
+pub(super) fn of_binding(server: &Server, call: &Call, new: &Object, old: Option<&Object>) -> Result<(), Status> {
+    let (reference, policy) = (&new.0["spec"]["paramRef"], new.0["spec"]["policyName"].as_str().unwrap_or(""));
+    let is_same = |old: &Object| old.0["spec"]["paramRef"] == *reference && old.0["spec"]["policyName"] == policy;
+    if reference.is_null() || old.is_some_and(is_same) {
+        return Ok(());
+    }
+    let policy = find(server, call, policy)?;
+    let (group, resource) = match policy.as_ref().and_then(|policy| policy.at("spec.paramKind")) {
+        Some(kind) if kind.is_object() => resolved(server, kind),
+        _ => anything(),
+    };
+    let text = |field: &str| reference[field].as_str().unwrap_or("");
+    let verbs: &[&str] = if text("name").is_empty() { &["get", "list"] } else { &["get"] };
+    for verb in verbs {
+        let asked = Attributes {
+            namespace: text("namespace"),
+            name: text("name"),
+            ..Attributes::new(&call.user, verb, &group, &resource)
+        };
+        if server.authorizer.decide(&asked) != Decision::Allow {
+            let user = &call.user.name;
+            let why = format!("user {user:?} does not have {verb:?} permission on the object referenced by paramRef");
+            return Err(refused(call, new, "spec.paramRef", why));
+        }
+    }
+    Ok(())
+}
+
+/// The policy of a binding, as the cache has it.
+fn find(server: &Server, call: &Call, name: &str) -> Result<Option<Object>, Status> {
+    let Some(kind) = server.kinds().lookup("validatingadmissionpolicies.admissionregistration.k8s.io") else {
+        return Err(call.forbidden("there are no policies"));
+    };
+    let item = server.cache.shelf(kind).get(&kind.key(None, name));
+    item.map(|item| Object::from_slice(&item.bytes)).transpose()
+}
+
+fn anything() -> (String, String) {
+    ("*".to_owned(), "*".to_owned())
+}
+
+/// The group and resource of a `paramKind`; `*` for what is not known.
+fn resolved(server: &Server, kind: &Value) -> (String, String) {
+    let text = |field: &str| kind[field].as_str().unwrap_or("");
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    if version.contains('/') {
+        return anything();
+    }
+    let resource = server.kinds().of(api_version, kind).map_or("*", |kind| kind.plural);
+    (group.to_owned(), resource.to_owned())
+}
+
+fn refused(call: &Call, new: &Object, field: &str, why: String) -> Status {
+    let message = format!("Forbidden: {why}");
+    call.invalid(new.name(), vec![Cause { reason: "FieldValueForbidden".into(), message, field: field.into() }])
+}
