@@ -8,7 +8,7 @@ use jsonrpsee::server::{
     BatchRequestConfig, Methods, PendingSubscriptionSink, ResponsePayload, ServerConfig, StopHandle,
 };
 use jsonrpsee::types::{ErrorObjectOwned, Params};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::api::request::{Body, Origin, PatchType};
@@ -24,7 +24,8 @@ use super::{Server, answers, discover};
 pub(super) const MAX_REQUEST: u32 = 4 << 20;
 const MAX_RESPONSE: u32 = 256 << 20;
 const MAX_CONNECTIONS: u32 = 100_000;
-const MAX_SUBSCRIPTIONS: u32 = 100_000;
+/// Of one connection; a node's agent has some tens of them, and one for each ConfigMap and Secret of its Pods.
+const MAX_SUBSCRIPTIONS: u32 = 10_000;
 /// Messages that may wait for a slow connection. What comes behind them is counted among the answers that are being sent, and
 /// a watch waits with what it has to tell.
 const MESSAGES: u32 = 16;
@@ -77,18 +78,7 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     let mut module = RpcModule::from_arc(server);
     for (name, verb, patch_type) in REQUESTS {
         module.register_async_method(name, move |params, server, ext| async move {
-            match answer(&server, params, &ext, verb, patch_type).await {
-                Ok((answer, room)) => {
-                    let (answer, taken) = ResponsePayload::success(answer).notify_on_completion();
-                    tokio::spawn(async move {
-                        // An error says that nobody takes it any more, or that it goes out by HTTP, which counts it itself.
-                        let _ = taken.await;
-                        drop(room);
-                    });
-                    answer
-                }
-                Err(why) => ResponsePayload::error(why),
-            }
+            payload(answer(&server, params, &ext, verb, patch_type).await)
         })?;
     }
     module.register_subscription(rpc::WATCH, rpc::WATCH_EVENT, rpc::UNWATCH, watch)?;
@@ -104,8 +94,38 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
         let user = ext.get::<User>().cloned().unwrap_or_default();
         server.protections(&user).await.map_err(error)
     })?;
-    module.register_method("rpc.discover", |_, context, _| discover::document(&context.kinds()))?;
+    module.register_async_method("rpc.discover", |_, server, ext| async move {
+        payload(discovered(&server, &user(&ext)).await.map_err(error))
+    })?;
     Ok(module)
+}
+
+/// The document of `rpc.discover`: made once for the kinds that there are, and taking part in the limits of reads.
+async fn discovered(server: &Server, user: &User) -> Result<(Box<RawValue>, Room), Status> {
+    let _seat = server.gates.enter_to_read(user).await?;
+    let (kinds, all) = (server.kinds(), Vec::from_iter(server.kinds().all()));
+    let make = || discover::document(&kinds).to_string().into();
+    let document = server.document("rpc.discover", &all, user, make).await?;
+    let room = server.answers.try_enter(user, document.bytes.len()).ok_or_else(answers::full)?;
+    Ok((raw(&document.bytes)?, room))
+}
+
+/// An answer whose room is held until the connection has it.
+fn payload<T: Clone + Send + Serialize + 'static>(
+    answered: Result<(T, Room), ErrorObjectOwned>,
+) -> ResponsePayload<'static, T> {
+    match answered {
+        Ok((answer, room)) => {
+            let (answer, taken) = ResponsePayload::success(answer).notify_on_completion();
+            tokio::spawn(async move {
+                // An error says that nobody takes it any more, or that it goes out by HTTP, which counts it itself.
+                let _ = taken.await;
+                drop(room);
+            });
+            answer
+        }
+        Err(why) => ResponsePayload::error(why),
+    }
 }
 
 /// Answers one request; the room that the answer takes is held until the connection has it.
@@ -131,8 +151,11 @@ async fn answer(
     let caller = request.user.clone();
     let work = async {
         let response = server.handle(request).await?;
-        let room = server.answers.try_enter(&caller, rest::size_of(&response)).ok_or_else(answers::full)?;
-        Ok((encode(response)?, room))
+        let bytes = rest::size_of(&response);
+        let room = server.answers.try_enter(&caller, bytes).ok_or_else(answers::full)?;
+        // It is copied twice, and looked through once.
+        let encoded = server.large.run(bytes / 4, async { encode(response) }).await?;
+        Ok((encoded, room))
     };
     let answered = server.large.run(size, work).await.map_err(error);
     drop(place);
