@@ -10,10 +10,6 @@ use super::kinds::Kind;
 use super::status::Status;
 use super::validation::names;
 
-/// Each object is asked all requirements of a selector, and of a watch each change of one. Nobody writes so many; who wants one
-/// of many values says `in`.
-const MOST_REQUIREMENTS: usize = 256;
-
 /// One requirement of a label selector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Requirement {
@@ -31,17 +27,46 @@ pub enum Requirement {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LabelSelector(pub Vec<Requirement>);
 
+/// How many different requirements a selector may have that is given as text. Upstream has no limit but that of a URL's length.
+pub const MOST_REQUIREMENTS: usize = 1000;
+/// And how many values, in all of them.
+const MOST_VALUES: usize = 10_000;
+
+fn too_many(most: usize, what: &str) -> Status {
+    Status::bad_request(format!("a selector has at most {most} {what}"))
+}
+
 impl LabelSelector {
-    /// Parses `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1,m<2`.
+    /// Parses `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1,m<2`; what is said twice is said once.
+    ///
+    /// # Errors
+    /// `BadRequest`: it is no selector, or has more than [`MOST_REQUIREMENTS`].
     pub fn parse(text: &str) -> Result<LabelSelector, Status> {
         let mut parser = Parser { tokens: tokens(text), at: 0 };
         let mut all = parser.requirements().map_err(Status::bad_request)?;
-        let mut seen = HashSet::new();
-        all.retain(|requirement| seen.insert(requirement.clone()));
-        match all.len() > MOST_REQUIREMENTS {
-            true => Err(Status::bad_request(format!("a selector has at most {MOST_REQUIREMENTS} requirements"))),
-            false => Ok(LabelSelector(all)),
+        for requirement in &mut all {
+            if let Requirement::In(_, values) | Requirement::NotIn(_, values) = requirement {
+                once_each(values);
+            }
         }
+        once_each(&mut all);
+        let selector = LabelSelector(all);
+        if selector.0.len() > MOST_REQUIREMENTS {
+            return Err(too_many(MOST_REQUIREMENTS, "requirements"));
+        }
+        if selector.lookups() - selector.0.len() > MOST_VALUES {
+            return Err(too_many(MOST_VALUES, "values"));
+        }
+        Ok(selector)
+    }
+
+    /// How many look-ups and comparisons it takes at most to match one object.
+    pub fn lookups(&self) -> usize {
+        let values = |requirement: &Requirement| match requirement {
+            Requirement::In(_, values) | Requirement::NotIn(_, values) => values.len(),
+            _ => 0,
+        };
+        self.0.iter().map(|requirement| 1 + values(requirement)).sum()
     }
 
     /// A `metav1.LabelSelector`; an empty one matches everything. `None` where it has no meaning (validation refuses that).
@@ -128,6 +153,15 @@ impl LabelSelector {
 
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+/// Leaves out what comes again.
+fn once_each<T: Clone + Eq + std::hash::Hash>(all: &mut Vec<T>) {
+    if all.len() > 1 {
+        let mut seen = HashSet::with_capacity(all.len());
+        all.retain(|one| seen.insert(one.clone()));
+        all.shrink_to_fit();
     }
 }
 
@@ -312,7 +346,7 @@ fn check_value(key: &str, value: &str) -> Result<String, String> {
 }
 
 /// A field selector: `(path, equal?, value)`, all of which must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FieldSelector(pub Vec<(String, bool, String)>);
 
 impl FieldSelector {
@@ -333,6 +367,10 @@ impl FieldSelector {
             };
             let value = unescape(right).ok_or_else(misread)?;
             all.push((left.to_owned(), equal, value));
+        }
+        once_each(&mut all);
+        if all.len() > MOST_REQUIREMENTS {
+            return Err(too_many(MOST_REQUIREMENTS, "requirements"));
         }
         Ok(FieldSelector(all))
     }

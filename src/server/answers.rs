@@ -99,6 +99,25 @@ impl Answers {
     }
 }
 
+impl Room {
+    /// Gives back what the answer, now that it is made, does not need.
+    pub fn shrink(&mut self, bytes: usize) {
+        let free = self.bytes.saturating_sub(bytes);
+        if free == 0 {
+            return;
+        }
+        self.bytes -= free;
+        let mut state = self.answers.lock();
+        state.bytes -= free;
+        if let Some(of_user) = state.users.get_mut(&self.user) {
+            of_user.bytes -= free;
+        }
+        state.forget(&self.user);
+        drop(state);
+        self.answers.freed.notify_waiters();
+    }
+}
+
 impl State {
     fn forget(&mut self, user: &str) {
         if self.users.get(user).is_some_and(|of_user| of_user.bytes == 0 && of_user.waiting == 0) {
@@ -304,7 +323,12 @@ mod tests {
         assert_eq!(answers.enter(&greedy, 1).await.map(drop).unwrap_err().code, 429, "his queue is full");
         assert_eq!(begun.elapsed(), Duration::ZERO, "he does not wait in it");
         drop(huge);
-        drop((first.await.unwrap(), small));
+        let mut made = first.await.unwrap();
+        made.shrink(150);
+        assert_eq!(answers.lock().bytes, 150, "100 and 50");
+        made.shrink(20);
+        assert_eq!(answers.lock().bytes, 70, "what it does not need is free");
+        drop((made, small));
         assert!(answers.lock().users.is_empty() && answers.lock().bytes == 0);
     }
 

@@ -64,6 +64,8 @@ pub(super) struct State {
     low: Revision,
     window: VecDeque<Arc<Event>>,
     window_bytes: usize,
+    /// Counts the events.
+    pub told: u64,
     pub watchers: Watchers,
 }
 
@@ -106,8 +108,7 @@ impl Item {
         self.key.rsplit('/').nth(1).unwrap_or("")
     }
     pub fn label(&self, name: &str) -> Option<&str> {
-        let at = self.labels.binary_search_by(|(own, _)| (**own).cmp(name)).ok()?;
-        Some(&self.labels[at].1)
+        self.labels.get(name)
     }
     /// A selectable field's value, "" where it is unset.
     pub fn field(&self, kind: &Kind, path: &str) -> &str {
@@ -157,7 +158,7 @@ impl Shelf {
         let shelf = Shelf::new(kind);
         let mut state = old.write();
         let (items, revision) = (std::mem::take(&mut state.items), state.revision);
-        *state = State::default();
+        *state = State { told: state.unknown(), ..State::default() };
         drop(state);
         let item = |(key, item): (Arc<str>, Arc<Item>)| {
             let (labels, fields) = shelf.extractor.labels_and_fields(&item.bytes);
@@ -210,12 +211,25 @@ impl Shelf {
 
     /// Starts over from a complete list; watches end, as what happened in between is not known.
     fn refill(&self, items: BTreeMap<Arc<str>, Arc<Item>>, revision: Revision) {
-        *self.write() = State { items, revision, low: revision, ..State::default() };
+        let mut state = self.write();
+        *state = State { items, revision, low: revision, told: state.unknown(), ..State::default() };
     }
 }
 
 impl State {
+    /// A count of events of which more are missing than any window holds.
+    fn unknown(&self) -> u64 {
+        self.told + WINDOW_EVENTS as u64 + 1
+    }
+
+    /// The events after the first so many, oldest first; `None` where the window does not hold all of them.
+    pub fn after(&self, told: u64) -> Option<impl Iterator<Item = &Arc<Event>>> {
+        let missing = usize::try_from(self.told - told).ok()?;
+        Some(self.window.range(self.window.len().checked_sub(missing)?..))
+    }
+
     fn remember(&mut self, event: Arc<Event>) {
+        self.told += 1;
         self.window_bytes += event.size();
         self.window.push_back(event);
         while self.window.len() > WINDOW_EVENTS || self.window_bytes > WINDOW_BYTES {

@@ -7,8 +7,26 @@ use serde_json::Value;
 
 use crate::api::{Kind, Object};
 
-/// Label names and values, compactly.
-pub(super) type Labels = Box<[(Box<str>, Box<str>)]>;
+/// Label names and values, compactly, in order of the names.
+#[derive(Debug, Default)]
+pub(super) struct Labels(Box<[(Box<str>, Box<str>)]>);
+
+impl Labels {
+    fn of(mut all: Vec<(Box<str>, Box<str>)>) -> Labels {
+        all.sort_unstable();
+        Labels(all.into())
+    }
+
+    /// The value of a label; it costs no more than a few comparisons, however many labels there are.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.find(|key| key.cmp(name))
+    }
+
+    fn find(&self, mut compare: impl FnMut(&str) -> std::cmp::Ordering) -> Option<&str> {
+        let at = self.0.binary_search_by(|(key, _)| compare(key)).ok()?;
+        Some(&*self.0[at].1)
+    }
+}
 
 const LABELS: [&str; 2] = ["metadata", "labels"];
 
@@ -38,9 +56,7 @@ impl Extractor {
         // What the server stored parses; of anything else nothing is found.
         let _ = Walk { wanted: &wanted, found: &mut found }.deserialize(&mut deserializer);
         let fields = found.fields.into_iter().zip(&self.unset).map(|(value, unset)| value.unwrap_or(unset.clone()));
-        // By their names: each requirement of a selector looks one up.
-        found.labels.sort_unstable();
-        (found.labels.into(), fields.collect())
+        (Labels::of(found.labels), fields.collect())
     }
 }
 
@@ -178,8 +194,24 @@ mod tests {
             let (labels, fields) = Extractor::of(kind).labels_and_fields(&object.to_vec());
             let wanted: Vec<Box<str>> = kind.selectable.iter().map(|path| kind.field(&object, path).into()).collect();
             assert_eq!(*fields, *wanted, "{object:?}");
-            assert_eq!(labels.len(), object.labels().map_or(0, |l| l.len()));
-            assert!(labels.iter().all(|(k, v)| object.label(k) == Some(v)));
+            assert_eq!(labels.0.len(), object.labels().map_or(0, |l| l.len()));
+            assert!(labels.0.iter().all(|(k, v)| object.label(k) == Some(v) && labels.get(k) == Some(v)));
+        }
+    }
+
+    #[test]
+    fn a_label_is_found_among_many_with_few_comparisons() {
+        let names = (0..50_000).map(|i| (format!("n{}", i * 7919 % 50_000), json!(i.to_string())));
+        let object = Object(json!({"metadata": {"labels": names.collect::<serde_json::Map<_, _>>()}}));
+        let (labels, _) = Extractor::of(kinds::lookup("configmaps").unwrap()).labels_and_fields(&object.to_vec());
+        for name in ["n0", "n7919", "n49999", "z"] {
+            let mut compared = 0;
+            let found = labels.find(|key| {
+                compared += 1;
+                key.cmp(name)
+            });
+            assert_eq!(found, object.label(name));
+            assert!(compared <= 20, "{name}: {compared} comparisons");
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Large requests: decoding, merging and validating one may take a CPU for a second. That is done beside the workers which
 //! everybody else's requests wait for, by few at once, and one CPU is left to the others.
 //!
-//! A request is large by its body, or by the object that it changes. It waits for a place, which the user with the fewest gets
-//! first, and then runs in turns: from one point where it waits (for the store, a webhook) to the next it holds a CPU, while it
-//! waits it holds none.
+//! A request is large by its body, or by the object that it changes; a read by what it looks at, and by what is to be made of
+//! what it found. It waits for a place, which the user with the fewest gets first, and then runs in turns: from one point where
+//! it waits (for the store, a webhook) to the next it holds a CPU, while it waits it holds none.
 
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -20,6 +21,17 @@ use crate::api::{Request, Status, User, Verb};
 /// From how many bytes on a request is large. What is smaller takes less than what changing threads for it is worth.
 pub(super) const LARGE: usize = 64 << 10;
 
+/// How many bytes of a body take as long as looking one requirement of a selector up in one object.
+const LOOKUP: usize = 8;
+
+/// How many bytes take as long to copy as one takes to decode.
+const COPY: usize = 64;
+
+tokio::task_local! {
+    /// Set for what runs as a large request.
+    static LARGE_NOW: ();
+}
+
 /// How many large requests may lie decoded in memory, for each CPU that works on them: the tree of one has many times its bytes.
 const PLACES: usize = 4;
 
@@ -27,12 +39,29 @@ const PLACES: usize = 4;
 pub(super) struct LargeRequests {
     places: Arc<Gate>,
     cpus: Semaphore,
+    /// How many turns there have been.
+    turns: AtomicU64,
+}
+
+/// What looking so many requirements up takes, in bytes of a request.
+pub(super) fn of_lookups(count: usize) -> usize {
+    count.saturating_mul(LOOKUP)
+}
+
+/// What copying so many bytes takes, in bytes of a request.
+pub(super) fn of_copies(bytes: usize) -> usize {
+    bytes / COPY
 }
 
 impl LargeRequests {
     pub fn new(limits: &Limits) -> LargeRequests {
         let cpus = std::thread::available_parallelism().map_or(1, |all| all.get().saturating_sub(1).max(1));
-        LargeRequests { places: Gate::new(PLACES * cpus, limits), cpus: Semaphore::new(cpus) }
+        LargeRequests { places: Gate::new(PLACES * cpus, limits), cpus: Semaphore::new(cpus), turns: AtomicU64::new(0) }
+    }
+
+    /// How many turns large requests have had so far.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
     }
 
     /// Waits until a user's request of this size may be decoded; the small ones, and the superuser's, may at once.
@@ -43,15 +72,24 @@ impl LargeRequests {
         }
     }
 
-    /// Does the work of a request of this size.
+    /// The same for a part of a request that turns out to be large; what is part of a large one has its place.
+    pub async fn enter_part(&self, user: &User, size: usize) -> Result<Option<Seat>, Status> {
+        match LARGE_NOW.try_with(|()| ()).is_ok() {
+            true => Ok(None),
+            false => self.enter(user, size).await,
+        }
+    }
+
+    /// Does the work of a request of this size. What a large request has done within it is part of it.
     pub async fn run<F: Future>(&self, size: usize, work: F) -> F::Output {
-        if size < LARGE {
+        if size < LARGE || LARGE_NOW.try_with(|()| ()).is_ok() {
             return work.await;
         }
-        let mut work = pin!(work);
+        let mut work = pin!(LARGE_NOW.scope((), work));
         loop {
             // The invariant: the semaphore is never closed.
             let cpu = self.cpus.acquire().await.expect("open as long as the server");
+            self.turns.fetch_add(1, Ordering::Relaxed);
             let step = poll_fn(|context| Poll::Ready(aside(|| work.as_mut().poll(context)))).await;
             drop(cpu);
             match step {

@@ -27,6 +27,11 @@ pub struct Limits {
     /// Bytes of answers that may lie in memory until they are sent: of all users together, and of one.
     pub answers: usize,
     pub answers_of_one: usize,
+    /// Watches that are open at once, of all users together and of one; a node's own may be ten times as many.
+    pub watches: usize,
+    pub watches_of_one: usize,
+    /// Requirements of selectors that all watches of one user together may have: each is looked up in each object that changes.
+    pub watched_of_one: usize,
     /// TLS connections, in all and from one address.
     pub connections: usize,
     pub connections_of_one: usize,
@@ -52,6 +57,9 @@ impl Default for Limits {
             bodies: 256 << 20,
             answers: 512 << 20,
             answers_of_one: 128 << 20,
+            watches: 100_000,
+            watches_of_one: 1_000,
+            watched_of_one: 20_000,
             connections: 20_000,
             connections_of_one: 10_000,
             handshake: Duration::from_secs(10),
@@ -208,6 +216,7 @@ pub(super) struct Gates {
     writing: Arc<Gate>,
     /// What may be kept of bodies, all together.
     pub bodies: Budget,
+    pub watches: Arc<Watches>,
 }
 
 impl Gates {
@@ -216,6 +225,15 @@ impl Gates {
             reading: Gate::new(limits.inflight, limits),
             writing: Gate::new(limits.mutating_inflight, limits),
             bodies: Budget { left: Arc::new(AtomicUsize::new(limits.bodies)) },
+            watches: Watches::new(limits),
+        }
+    }
+
+    /// Waits until a user may read what is no object.
+    pub async fn enter_to_read(&self, user: &crate::api::User) -> Result<Option<Seat>, Status> {
+        match user.is_in("system:masters") {
+            true => Ok(None),
+            false => self.reading.enter(&user.name).await.map(Some),
         }
     }
 
@@ -228,6 +246,77 @@ impl Gates {
             _ => &self.writing,
         };
         gate.enter(&request.user.name).await.map(Some)
+    }
+}
+
+/// Counts watches, and what they look at, in all and by their users.
+pub(super) struct Watches {
+    most: usize,
+    most_of_one: usize,
+    watched_of_one: usize,
+    state: Mutex<Watching>,
+}
+
+#[derive(Default)]
+struct Watching {
+    open: usize,
+    /// By user: how many, and the requirements of their selectors.
+    users: HashMap<String, (usize, usize)>,
+}
+
+/// The right of a watch to be open; it ends when dropped.
+pub(super) struct Watched {
+    watches: Arc<Watches>,
+    /// `None`: it is not counted.
+    user: Option<String>,
+    requirements: usize,
+}
+
+/// A node watches each object that its Pods refer to.
+const NODE: usize = 10;
+
+impl Watches {
+    fn new(limits: &Limits) -> Arc<Watches> {
+        let Limits { watches: most, watches_of_one: most_of_one, watched_of_one, .. } = *limits;
+        Arc::new(Watches { most, most_of_one, watched_of_one, state: Mutex::default() })
+    }
+
+    /// Lets a watch with so many requirements be opened, or refuses it. The superuser's are not counted.
+    pub fn enter(self: &Arc<Watches>, user: &crate::api::User, requirements: usize) -> Result<Watched, Status> {
+        let watches = self.clone();
+        if user.is_in("system:masters") {
+            return Ok(Watched { watches, user: None, requirements: 0 });
+        }
+        let times = if user.is_in("system:nodes") { NODE } else { 1 };
+        let mut state = self.lock();
+        let (open, watched) = state.users.get(&user.name).copied().unwrap_or_default();
+        let fits = watched + requirements <= times * self.watched_of_one;
+        if state.open >= self.most || open >= times * self.most_of_one || !fits {
+            return Err(full());
+        }
+        state.open += 1;
+        state.users.insert(user.name.clone(), (open + 1, watched + requirements));
+        Ok(Watched { watches, user: Some(user.name.clone()), requirements })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Watching> {
+        // Counters that a panic left behind are whole: nothing between their changes panics.
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let Some(user) = &self.user else { return };
+        let mut state = self.watches.lock();
+        state.open -= 1;
+        if let Some((open, watched)) = state.users.get_mut(user) {
+            *open -= 1;
+            *watched -= self.requirements;
+            if *open == 0 {
+                state.users.remove(user);
+            }
+        }
     }
 }
 
@@ -383,6 +472,31 @@ mod tests {
         drop(seat);
         assert!(gate.lock().users.is_empty() && gate.lock().running == 0 && gate.lock().waiting == 0);
         drop(gate.enter("b").await.unwrap());
+    }
+
+    #[test]
+    fn watches_are_counted_by_user_and_in_all() {
+        let limits = Limits { watches: 25, watches_of_one: 2, watched_of_one: 10, ..Limits::default() };
+        let watches = Watches::new(&limits);
+        let user = |name: &str, groups: &[&str]| crate::api::User::new(name, groups.iter().copied());
+        let (a, b) = (user("a", &[]), user("b", &[]));
+        let refused = |outcome: Result<Watched, Status>| outcome.is_err_and(|why| why.code == 429);
+        let first = watches.enter(&a, 9).unwrap();
+        assert!(refused(watches.enter(&a, 2)), "more requirements than all his watches may have");
+        let second = watches.enter(&a, 1).unwrap();
+        assert!(refused(watches.enter(&a, 0)), "a third");
+        let other = watches.enter(&b, 10).unwrap();
+        let node = user("system:node:n", &["system:nodes"]);
+        let mut of_node: Vec<_> = (0..20).map(|_| watches.enter(&node, 5).unwrap()).collect();
+        assert!(refused(watches.enter(&node, 0)));
+        let masters: Vec<_> = (0..50).map(|_| watches.enter(&user("root", &["system:masters"]), 100).unwrap()).collect();
+        let (c, d) = (user("c", &[]), user("d", &[]));
+        let more = [watches.enter(&c, 0).unwrap(), watches.enter(&c, 0).unwrap()];
+        assert!(refused(watches.enter(&d, 0)), "that is all that there may be");
+        of_node.pop();
+        drop(watches.enter(&d, 0).unwrap());
+        drop((first, second, other, of_node, masters, more));
+        assert!(watches.lock().users.is_empty() && watches.lock().open == 0);
     }
 
     #[test]

@@ -13,10 +13,13 @@ use crate::store::{Range, Revision};
 use super::cache::Item;
 use super::call::Call;
 use super::watch::Selection;
-use super::{Server, store_error};
+use super::{Server, large, store_error};
 
 /// How many entries of an old revision are read at once.
 const CHUNK: usize = 500;
+
+/// After so many look-ups of labels and fields others have their turn.
+const TURN: usize = 64 << 10;
 
 /// Where the next page starts; the `continue` of a list, opaque to clients.
 #[derive(Serialize, Deserialize)]
@@ -101,7 +104,7 @@ impl Server {
                     None => self.cache.fresh().await?,
                     Some(revision) => self.cache.reach(revision).await?,
                 }
-                self.list_now(call, &selection, limit)
+                self.list_now(call, &selection, limit).await?
             }
         };
         Ok(respond(call.kind, found, revision))
@@ -112,27 +115,85 @@ impl Server {
         let selection = Selection::of(call)?;
         self.cache.fresh().await?;
         let shelf = self.cache.shelf(call.kind);
-        let state = shelf.read();
-        let all = state.range(&prefix(call.kind, &selection), None).cloned().collect::<Vec<_>>();
-        drop(state);
-        Ok(all.into_iter().filter(|item| selection.matches(call.kind, item)).collect())
+        let all = shelf.read().range(&prefix(call.kind, &selection), None).cloned().collect();
+        self.matching(call, call.kind, &selection, all, usize::MAX).await
+    }
+
+    /// Those items that a selection matches, the first `most`. It is asked aside where that is much work.
+    pub(super) async fn matching(
+        &self,
+        call: &Call,
+        kind: &'static Kind,
+        selection: &Selection,
+        mut items: Vec<Arc<Item>>,
+        most: usize,
+    ) -> Result<Vec<Arc<Item>>, Status> {
+        if !selection.is_filtered() {
+            items.truncate(most);
+            return Ok(items);
+        }
+        let size = large::of_lookups(items.len().saturating_mul(selection.lookups()));
+        let _place = self.large.enter_part(&call.user, size).await?;
+        let work = async {
+            let mut found = Vec::new();
+            let mut turn = 0;
+            for item in items {
+                if found.len() == most {
+                    break;
+                }
+                if selection.matches(kind, &item) {
+                    found.push(item);
+                }
+                turn += selection.lookups();
+                if turn >= TURN {
+                    turn = 0;
+                    tokio::task::yield_now().await;
+                }
+            }
+            found
+        };
+        Ok(self.large.run(size, work).await)
     }
 
     /// The first page, of the newest state.
-    fn list_now(&self, call: &Call, selection: &Selection, limit: usize) -> (Found, Revision) {
+    async fn list_now(
+        &self,
+        call: &Call,
+        selection: &Selection,
+        limit: usize,
+    ) -> Result<(Found, Revision), Status> {
         let shelf = self.cache.shelf(call.kind);
         // Read before the lock is taken: the shelf shows at least this.
         let reached = self.cache.revision();
-        let state = shelf.read();
+        let limit = if limit == 0 { usize::MAX } else { limit };
         let prefix = prefix(call.kind, selection);
-        // Selecting may take long, and writes wait for the lock.
         if selection.is_filtered() {
-            let all: Vec<Arc<Item>> = state.range(&prefix, None).cloned().collect();
-            let revision = reached.max(state.revision);
-            drop(state);
-            return (page(all.iter(), call.kind, selection, limit), revision);
+            let (all, revision) = {
+                let state = shelf.read();
+                (state.range(&prefix, None).cloned().collect::<Vec<_>>(), state.revision)
+            };
+            let matching = self.matching(call, call.kind, selection, all, limit.saturating_add(1)).await?;
+            let more = matching.len() > limit;
+            let last = matching.get(limit - 1).map(|item| item.key.to_string()).unwrap_or_default();
+            let items = matching.iter().take(limit).map(|item| item.bytes.clone()).collect();
+            return Ok((Found { items, last, more, remaining: None }, reached.max(revision)));
         }
-        (page(state.range(&prefix, None), call.kind, selection, limit), reached.max(state.revision))
+        let state = shelf.read();
+        let mut matching = state.range(&prefix, None);
+        let mut found = Found::default();
+        for item in matching.by_ref().take(limit) {
+            found.items.push(item.bytes.clone());
+            if found.items.len() == limit {
+                found.last = item.key.to_string();
+            }
+        }
+        if found.items.len() == limit {
+            found.more = matching.next().is_some();
+            if found.more {
+                found.remaining = Some(1 + matching.count() as u64);
+            }
+        }
+        Ok((found, reached.max(state.revision)))
     }
 
     /// A page as of a revision, from the store's history.
@@ -151,21 +212,30 @@ impl Server {
             let range =
                 Range { prefix: prefix(call.kind, selection), after: after.take(), limit: chunk, at: Some(revision) };
             let page = self.store.list(range).await.map_err(store_error)?;
-            for entry in page.entries {
-                let item = shelf.item(entry.key, &entry.value, entry.mod_revision);
-                if !selection.matches(call.kind, &item) {
-                    after = Some(item.key.to_string());
-                    continue;
+            let bytes: usize = page.entries.iter().map(|entry| entry.value.len()).sum();
+            let lookups = large::of_lookups(page.entries.len().saturating_mul(selection.lookups()));
+            // They are read for their labels and fields, and not decoded.
+            let size = bytes / 4 + lookups;
+            let place = self.large.enter_part(&call.user, size).await?;
+            let work = async {
+                for entry in page.entries {
+                    let item = shelf.item(entry.key, &entry.value, entry.mod_revision);
+                    if !selection.matches(call.kind, &item) {
+                        after = Some(item.key.to_string());
+                        continue;
+                    }
+                    if limit > 0 && found.items.len() == limit {
+                        found.more = true;
+                        break;
+                    }
+                    found.items.push(item.bytes.clone());
+                    found.last = item.key.to_string();
+                    after = Some(found.last.clone());
                 }
-                if limit > 0 && found.items.len() == limit {
-                    found.more = true;
-                    return Ok(found);
-                }
-                found.items.push(item.bytes.clone());
-                found.last = item.key.to_string();
-                after = Some(found.last.clone());
-            }
-            if page.remaining == 0 {
+            };
+            self.large.run(size, work).await;
+            drop(place);
+            if found.more || page.remaining == 0 {
                 return Ok(found);
             }
             if limit > 0 && found.items.len() == limit && !selection.is_filtered() {

@@ -34,6 +34,7 @@ mod delete;
 mod deletecollection;
 mod dial;
 mod discover;
+mod documents;
 mod encode;
 pub mod encryption;
 mod endpoints;
@@ -342,6 +343,11 @@ impl Server {
 
 /// What faces need beside the verbs.
 impl Server {
+    /// How many turns large requests have had so far.
+    pub fn large_turns(&self) -> u64 {
+        self.large.turns()
+    }
+
     /// Refuses what its user may not do, before its body is read.
     async fn may_send(&self, request: &Request) -> Result<(), Status> {
         let call = Call::resolve(&self.kinds(), request.clone())?;

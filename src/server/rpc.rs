@@ -8,7 +8,7 @@ use jsonrpsee::server::{
     BatchRequestConfig, Methods, PendingSubscriptionSink, ResponsePayload, ServerConfig, StopHandle,
 };
 use jsonrpsee::types::{ErrorObjectOwned, Params};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::api::request::{Body, Origin, PatchType};
@@ -19,13 +19,14 @@ use crate::api::{duplicates, protections};
 use super::answers::Room;
 use super::rest::{self, origin};
 use super::unread::Unread;
-use super::{Server, answers, discover, large};
+use super::{Server, answers, discover};
 
 /// The largest message that is taken in, and sent out; of a batch, all its answers together.
 pub(super) const MAX_REQUEST: u32 = 4 << 20;
 const MAX_RESPONSE: u32 = 256 << 20;
 const MAX_CONNECTIONS: u32 = 100_000;
-const MAX_SUBSCRIPTIONS: u32 = 100_000;
+/// Of one connection; a node's agent has some tens of them, and one for each ConfigMap and Secret of its Pods.
+const MAX_SUBSCRIPTIONS: u32 = 10_000;
 /// Messages that may wait for a slow connection; their bytes are counted (see `unread`).
 const MESSAGES: u32 = 16;
 const MAX_BATCH: u32 = 100;
@@ -103,18 +104,24 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
         server.protections(&user).await.map_err(error)
     })?;
     module.register_async_method("rpc.discover", |_, server, ext| async move {
-        let request = Request { verb: Verb::Get, user: user(&ext), ..Request::default() };
-        let _seat = server.gates.enter(&request).await.map_err(error)?;
-        let work = async { serde_json::value::to_raw_value(&discover::document(&server.kinds())) };
-        let document = server.large.run(large::LARGE, work).await.map_err(|why| error(Status::internal(why)))?;
-        let size = document.get().len();
-        let room = server.answers.try_enter(&request.user, size).ok_or_else(|| error(answers::full()))?;
+        let (document, room) = discovered(&server, &user(&ext)).await.map_err(error)?;
+        // What goes out by HTTP is counted there.
         if let Some(unread) = ext.get::<Arc<Unread>>() {
-            unread.answer(size, room);
+            unread.answer(document.get().len(), room);
         }
         Ok::<_, ErrorObjectOwned>(document)
     })?;
     Ok(module)
+}
+
+/// The document of `rpc.discover`: made once for the kinds that there are, and taking part in the limits of reads.
+async fn discovered(server: &Server, user: &User) -> Result<(Box<RawValue>, Room), Status> {
+    let _seat = server.gates.enter_to_read(user).await?;
+    let (kinds, all) = (server.kinds(), Vec::from_iter(server.kinds().all()));
+    let make = || discover::document(&kinds).to_string().into();
+    let document = server.document("rpc.discover", &all, user, make).await?;
+    let room = server.answers.try_enter(user, document.bytes.len()).ok_or_else(answers::full)?;
+    Ok((raw(&document.bytes)?, room))
 }
 
 /// Answers one request; the room of its size is held until the connection has written it.
@@ -142,7 +149,9 @@ async fn answer(
         let response = server.handle(request).await?;
         let size = rest::size_of(&response);
         let room = server.answers.try_enter(&caller, size).ok_or_else(answers::full)?;
-        Ok((encode(response)?, size, room))
+        // It is copied twice, and looked through once.
+        let encoded = server.large.run(size / 4, async { encode(response) }).await?;
+        Ok((encoded, size, room))
     };
     let answered = server.large.run(size, work).await.map_err(error);
     drop(place);

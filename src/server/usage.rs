@@ -159,11 +159,9 @@ impl Server {
         }
         let selection = Selection::of(call)?;
         let shelf = self.cache.shelf(subject);
-        let state = shelf.read();
-        let all: Vec<_> = state.range(&list::prefix(subject, &selection), None).cloned().collect();
-        drop(state);
-        let selected = all.iter().filter(|item| selection.matches(subject, item));
-        let items = selected.filter_map(|item| self.metrics_of(call.kind, subject, item)).collect();
+        let all = shelf.read().range(&list::prefix(subject, &selection), None).cloned().collect();
+        let selected = self.matching(call, subject, &selection, all, usize::MAX).await?;
+        let items = selected.iter().filter_map(|item| self.metrics_of(call.kind, subject, item)).collect();
         let (kind, api_version) = (call.kind.list_kind(), call.kind.api_version());
         Ok(Response { body: Body::List(List { kind, api_version, items, ..List::default() }), warnings: Vec::new() })
     }

@@ -1,6 +1,6 @@
 //! The watch verb: selections, watchers found by what they select, and where a watch starts.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -14,8 +14,9 @@ use crate::api::selector::{FieldSelector, LabelSelector};
 use crate::api::{Kind, Status, WatchEvent};
 use crate::store::{Error, Revision};
 
-use super::cache::{Event, Item, Shelf, State};
+use super::cache::{Event, Item, Shelf};
 use super::call::Call;
+use super::large::of_lookups;
 use super::{Server, Watch};
 
 /// How many events a watcher may be behind before it is cut off.
@@ -26,8 +27,11 @@ const BACKLOG_BYTES: usize = 16 << 20;
 /// Who would have to be told so many older changes fares better with a new list.
 const MOST_OLDER: usize = 16 * 1024;
 
+/// From so many look-ups on the answer of a selection that several watchers share is kept for the next of them.
+const SHARED: usize = 8;
+
 /// What a list or a watch is about.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Selection {
     pub namespace: Option<String>,
     pub name: Option<String>,
@@ -53,6 +57,11 @@ impl Selection {
     /// Whether it leaves out anything but by namespace.
     pub fn is_filtered(&self) -> bool {
         self.name.is_some() || !self.labels.0.is_empty() || !self.fields.0.is_empty()
+    }
+
+    /// How many look-ups it takes at most to match one object.
+    pub fn lookups(&self) -> usize {
+        self.labels.lookups() + self.fields.0.len()
     }
 
     /// The narrowest bucket that gets all its events.
@@ -82,12 +91,19 @@ enum Bucket {
 pub(super) struct Watchers {
     all: Vec<Watcher>,
     by_field: BTreeMap<Box<str>, HashMap<Box<str>, Vec<Watcher>>>,
+    /// The selections of all of them, each once.
+    selections: HashSet<Arc<Selection>>,
+    /// How many of these there may be before those are looked for that nobody has any more.
+    most: usize,
     last: u64,
 }
 
+/// What an event is to those selections that several watchers share.
+type Answers = HashMap<*const Selection, Option<WatchEvent>>;
+
 struct Watcher {
     id: u64,
-    selection: Selection,
+    selection: Arc<Selection>,
     bookmarks: bool,
     events: Sender<WatchEvent>,
     behind: Mutex<Behind>,
@@ -96,8 +112,15 @@ struct Watcher {
 
 impl Watcher {
     /// False when it is gone or too slow.
-    fn tell(&self, shelf: &Shelf, event: &Event) -> bool {
-        event.told(shelf, &self.selection).is_none_or(|told| self.send(told))
+    fn tell(&self, shelf: &Shelf, event: &Event, answers: &mut Answers) -> bool {
+        let told = || event.told(shelf, &self.selection);
+        // The set of all selections has one too.
+        let shared = Arc::strong_count(&self.selection) > 2 && self.selection.lookups() >= SHARED;
+        let told = match shared {
+            true => answers.entry(Arc::as_ptr(&self.selection)).or_insert_with(told).clone(),
+            false => told(),
+        };
+        told.is_none_or(|told| self.send(told))
     }
 
     fn send(&self, event: WatchEvent) -> bool {
@@ -135,13 +158,14 @@ impl Behind {
 impl Watchers {
     /// Hands an event to whom it concerns. Who cannot take it is dropped: its stream ends, and the client resumes.
     pub fn tell(&mut self, shelf: &Shelf, event: &Event) {
-        self.all.retain(|watcher| watcher.tell(shelf, event));
+        let mut answers = Answers::new();
+        self.all.retain(|watcher| watcher.tell(shelf, event, &mut answers));
         for (path, buckets) in &mut self.by_field {
             let old = event.old.as_ref().map(|item| item.field(shelf.kind, path));
             let new = event.new.as_ref().map(|item| item.field(shelf.kind, path));
             for value in [old, new.filter(|_| new != old)].into_iter().flatten() {
                 if let Some(bucket) = buckets.get_mut(value) {
-                    bucket.retain(|watcher| watcher.tell(shelf, event));
+                    bucket.retain(|watcher| watcher.tell(shelf, event, &mut answers));
                 }
             }
         }
@@ -150,12 +174,13 @@ impl Watchers {
     /// Adds a watcher, which has `first` events to read already: its id, and what resolves when it has been dropped.
     fn add(
         &mut self,
-        selection: Selection,
+        selection: Arc<Selection>,
         bookmarks: bool,
         events: Sender<WatchEvent>,
         first: usize,
     ) -> (u64, oneshot::Receiver<()>) {
         self.last += 1;
+        let selection = self.shared(selection);
         let (alive, dropped) = oneshot::channel();
         let behind = Mutex::new(Behind { first, ..Behind::default() });
         let bucket = match selection.bucket() {
@@ -164,6 +189,19 @@ impl Watchers {
         };
         bucket.push(Watcher { id: self.last, selection, bookmarks, events, behind, _alive: alive });
         (self.last, dropped)
+    }
+
+    /// The same selection as others have it.
+    fn shared(&mut self, selection: Arc<Selection>) -> Arc<Selection> {
+        if let Some(known) = self.selections.get(&selection) {
+            return known.clone();
+        }
+        if self.selections.len() >= self.most {
+            self.selections.retain(|selection| Arc::strong_count(selection) > 1);
+            self.most = 2 * self.selections.len() + 64;
+        }
+        self.selections.insert(selection.clone());
+        selection
     }
 
     fn remove(&mut self, id: u64) {
@@ -213,7 +251,8 @@ enum Start {
 
 impl Server {
     pub(super) async fn open_watch(&self, call: &Call) -> Result<Watch, Status> {
-        let selection = Selection::of(call)?;
+        let selection = Arc::new(Selection::of(call)?);
+        let watched = self.gates.watches.enter(&call.user, selection.lookups())?;
         let asked = super::list::revision_option(call)?;
         let start = match asked {
             _ if call.options.send_initial_events => Start::Present { bookmark: call.options.allow_watch_bookmarks },
@@ -228,16 +267,20 @@ impl Server {
         let shelf = self.cache.shelf(call.kind);
         let mut older = Vec::new();
         let start = match start {
-            Start::After(revision) => Start::After(self.catch_up(&shelf, &selection, revision, &mut older).await?),
+            Start::After(revision) => Start::After(self.catch_up(call, &shelf, &selection, revision, &mut older).await?),
             present => present,
         };
-        let now = self.cache.revision();
+        let (first, told) = self.first_events(call, &shelf, &selection, start).await?;
         let (sender, watch, (id, dropped)) = {
             let mut state = shelf.write();
-            let first = first_events(&shelf, &state, &selection, start, now)?;
-            let given = older.len() + first.len();
+            // What has happened while those were looked at.
+            let Some(missed) = state.after(told) else {
+                return Err(Status::expired("too old resource version: too much has changed meanwhile"));
+            };
+            let missed: Vec<_> = missed.filter_map(|event| event.told(&shelf, &selection)).collect();
+            let given = older.len() + first.len() + missed.len();
             let (sender, watch) = mpsc::channel(given + BACKLOG);
-            for event in older.into_iter().chain(first) {
+            for event in older.into_iter().chain(first).chain(missed) {
                 // The channel has room for all of them.
                 let _ = sender.try_send(event);
             }
@@ -245,7 +288,11 @@ impl Server {
             (sender, watch, added)
         };
         let timeout = call.options.timeout_seconds.map(Duration::from_secs);
-        tokio::spawn(end_of_watch(Arc::downgrade(&shelf), id, sender, dropped, timeout));
+        let end = end_of_watch(Arc::downgrade(&shelf), id, sender, dropped, timeout);
+        tokio::spawn(async move {
+            end.await;
+            drop(watched);
+        });
         Ok(watch)
     }
 
@@ -253,6 +300,7 @@ impl Server {
     /// server was restarted). The revision from which the window goes on.
     async fn catch_up(
         &self,
+        call: &Call,
         shelf: &Shelf,
         selection: &Selection,
         mut after: Revision,
@@ -267,7 +315,11 @@ impl Server {
                 Err(Error::Compacted { oldest, .. }) => return Err(too_old(after, oldest)),
                 Err(why) => return Err(super::store_error(why)),
             };
-            told.extend(changes.iter().filter_map(|change| shelf.event(change).told(shelf, selection)));
+            let size = of_lookups(changes.len().saturating_mul(2 * selection.lookups()));
+            let place = self.large.enter_part(&call.user, size).await?;
+            let found = async { changes.iter().filter_map(|change| shelf.event(change).told(shelf, selection)).collect::<Vec<_>>() };
+            told.extend(self.large.run(size, found).await);
+            drop(place);
             if told.len() > MOST_OLDER {
                 return Err(too_old(after, self.cache.revision()));
             }
@@ -278,34 +330,51 @@ impl Server {
         Ok(after)
     }
 
+    /// What a watcher is told first, and how many events of its shelf that comprises.
+    async fn first_events(
+        &self,
+        call: &Call,
+        shelf: &Shelf,
+        selection: &Selection,
+        start: Start,
+    ) -> Result<(Vec<WatchEvent>, u64), Status> {
+        match start {
+            Start::After(revision) => {
+                let (events, told) = {
+                    let state = shelf.read();
+                    match state.since(revision) {
+                        Ok(events) => (events.cloned().collect::<Vec<_>>(), state.told),
+                        Err(oldest) => {
+                            return Err(Status::expired(format!("too old resource version: {revision} ({oldest})")));
+                        }
+                    }
+                };
+                let size = of_lookups(events.len().saturating_mul(2 * selection.lookups()));
+                let _place = self.large.enter_part(&call.user, size).await?;
+                let found = async { events.iter().filter_map(|event| event.told(shelf, selection)).collect() };
+                Ok((self.large.run(size, found).await, told))
+            }
+            Start::Present { bookmark: wanted } => {
+                let now = self.cache.revision();
+                let prefix = super::list::prefix(shelf.kind, selection);
+                let (items, told, revision) = {
+                    let state = shelf.read();
+                    (state.range(&prefix, None).cloned().collect(), state.told, state.revision)
+                };
+                let present = self.matching(call, shelf.kind, selection, items, usize::MAX).await?;
+                let added = present.iter().map(|item| WatchEvent { kind: EventKind::Added, object: item.bytes.clone() });
+                let end = wanted.then(|| bookmark(shelf.kind, now.max(revision), true));
+                Ok((added.chain(end).collect(), told))
+            }
+        }
+    }
+
     /// Tells idle watchers how far everything is.
     pub(super) fn send_bookmarks(&self) {
         // Everything up to this revision has been handed to the watchers before their shelf's lock is taken below.
         let revision = self.cache.revision();
         for shelf in self.cache.shelves() {
             shelf.read().watchers.bookmark(&shelf, revision);
-        }
-    }
-}
-
-fn first_events(
-    shelf: &Shelf,
-    state: &State,
-    selection: &Selection,
-    start: Start,
-    now: Revision,
-) -> Result<Vec<WatchEvent>, Status> {
-    match start {
-        Start::After(revision) => match state.since(revision) {
-            Ok(events) => Ok(events.filter_map(|event| event.told(shelf, selection)).collect()),
-            Err(oldest) => Err(Status::expired(format!("too old resource version: {revision} ({oldest})"))),
-        },
-        Start::Present { bookmark: wanted } => {
-            let prefix = super::list::prefix(shelf.kind, selection);
-            let present = state.range(&prefix, None).filter(|item| selection.matches(shelf.kind, item));
-            let added = present.map(|item| WatchEvent { kind: EventKind::Added, object: item.bytes.clone() });
-            let end = wanted.then(|| bookmark(shelf.kind, now.max(state.revision), true));
-            Ok(added.chain(end).collect())
         }
     }
 }

@@ -66,11 +66,54 @@ impl Defined {
                 n.as_i64().or_else(|| n.as_f64().map(|f| f as i64)).map_or(Value::Null, Value::from)
             }
             ("number", n @ Value::Number(_)) | ("boolean", n @ Value::Bool(_)) => n.clone(),
-            ("string", Value::String(text)) => text.as_str().into(),
-            ("string", other) => other.to_string().into(),
+            ("string", Value::String(text)) => cut(text, LONGEST_CELL).into(),
+            ("string", other) => printed(other).into(),
             _ => Value::Null,
         }
     }
+}
+
+/// How many columns a version of a definition may ask for, and how many bytes a cell of theirs has at most, the `…` behind what
+/// is cut not counted. Upstream has neither limit; but each column may show the same megabyte again.
+pub const MOST_COLUMNS: usize = 100;
+pub const LONGEST_CELL: usize = 1024;
+
+/// A text, or its beginning.
+pub fn cut(text: &str, most: usize) -> String {
+    match text.len() <= most {
+        true => text.to_owned(),
+        false => text[..text.floor_char_boundary(most)].to_owned() + "…",
+    }
+}
+
+/// A value as JSON, as far as a cell shows it.
+fn printed(value: &Value) -> String {
+    /// Takes so much and no more.
+    struct Cell(Vec<u8>);
+    impl std::io::Write for Cell {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            match LONGEST_CELL + 1 - self.0.len() {
+                0 => Err(std::io::ErrorKind::StorageFull.into()),
+                left => {
+                    let taken = bytes.len().min(left);
+                    self.0.extend_from_slice(&bytes[..taken]);
+                    Ok(taken)
+                }
+            }
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut cell = Cell(Vec::new());
+    // What does not fit is cut.
+    let _ = serde_json::to_writer(&mut cell, value);
+    let whole = cell.0.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    if whole.len() < cell.0.len() && whole.len() <= LONGEST_CELL {
+        // The last character was cut in two.
+        return whole.to_owned() + "…";
+    }
+    cut(whole, LONGEST_CELL)
 }
 
 /// The column of an entry of `additionalPrinterColumns`.

@@ -205,6 +205,6 @@ fn columns(json: &Value) -> &'static [Column] {
     let asked = json["additionalPrinterColumns"].as_array().filter(|columns| !columns.is_empty());
     const PLAIN: &[Column] = &[columns::NAME, columns::AGE];
     let Some(asked) = asked else { return PLAIN };
-    let own = asked.iter().map(|column| columns::of_definition(column));
+    let own = asked.iter().take(columns::MOST_COLUMNS).map(|column| columns::of_definition(column));
     Box::leak(std::iter::once(columns::NAME).chain(own).collect::<Vec<_>>().into())
 }

@@ -156,7 +156,12 @@ fn versions(versions: &At<'_>, errs: &mut Errors) {
             false => errs.required(&schema.path, "schemas are required"),
         }
         subresources(&version.get("subresources"), errs);
-        version.get("additionalPrinterColumns").items().for_each(|at| column(&at, errs));
+        let columns = version.get("additionalPrinterColumns");
+        let count = columns.items().count();
+        if count > columns::MOST_COLUMNS {
+            errs.too_many(&columns.path, count, columns::MOST_COLUMNS);
+        }
+        columns.items().take(columns::MOST_COLUMNS).for_each(|at| column(&at, errs));
         selectable(&version.get("selectableFields"), &schema, errs);
     }
     let stored = versions.items().filter(|v| v.get("storage").bool()).count();

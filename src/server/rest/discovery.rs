@@ -1,10 +1,8 @@
 //! What is served: API groups, versions and resources, unaggregated and aggregated (`apidiscovery.k8s.io`).
 
-use hyper::header::{self, HeaderValue};
 use serde_json::{Value, json};
 
-use super::negotiate::{Clause, Wanted};
-use super::reply::{self, Reply};
+use super::negotiate::Clause;
 use crate::api::Kind;
 use crate::api::kinds::{registry::Kinds, version_rank};
 
@@ -92,38 +90,29 @@ pub fn group_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
-/// `/api`
-pub fn versions(kinds: &Kinds, clauses: &[Clause], host: &str, wanted: &Wanted) -> Reply {
-    if let Some(version) = aggregated_version(clauses) {
-        return aggregated(kinds, version, true, wanted);
-    }
-    let versions = json!({
+/// `/api`, as it is told to who came to this host.
+pub fn versions(host: &str) -> Value {
+    json!({
         "kind": "APIVersions", "versions": ["v1"],
         "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}],
-    });
-    reply::value(200, &versions, wanted)
+    })
 }
 
 /// `/apis`
-pub fn group_list(kinds: &Kinds, clauses: &[Clause], wanted: &Wanted) -> Reply {
-    if let Some(version) = aggregated_version(clauses) {
-        return aggregated(kinds, version, false, wanted);
-    }
+pub fn group_list(kinds: &Kinds) -> Value {
     let named = groups(kinds).into_iter().filter(|(group, _)| !group.is_empty());
     let groups: Vec<Value> = named.map(|(group, versions)| api_group(group, &versions)).collect();
-    reply::value(200, &json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}), wanted)
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
-/// `/apis/apps`
-pub fn group(kinds: &Kinds, name: &str, wanted: &Wanted) -> Reply {
-    let Some((_, versions)) = groups(kinds).into_iter().find(|(group, _)| *group == name && !group.is_empty()) else {
-        return reply::not_found();
-    };
+/// `/apis/apps`, of a group that there is.
+pub fn group(kinds: &Kinds, name: &str) -> Value {
+    let versions = groups(kinds).into_iter().find(|(group, _)| *group == name).unwrap_or_default().1;
     let mut group = json!({"kind": "APIGroup", "apiVersion": "v1"});
     for (key, value) in api_group(name, &versions).as_object().into_iter().flatten() {
         group[key] = value.clone();
     }
-    reply::value(200, &group, wanted)
+    group
 }
 
 fn api_group(group: &str, versions: &[&str]) -> Value {
@@ -133,16 +122,12 @@ fn api_group(group: &str, versions: &[&str]) -> Value {
 }
 
 /// `/api/v1`, `/apis/apps/v1`
-pub fn resource_list(kinds: &Kinds, group: &str, version: &str, wanted: &Wanted) -> Reply {
+pub fn resource_list(kinds: &Kinds, group: &str, version: &str) -> Value {
     let resources: Vec<Value> = kinds_of(kinds, group, version).flat_map(resources).collect();
-    if resources.is_empty() {
-        return reply::not_found();
-    }
-    let list = json!({
+    json!({
         "kind": "APIResourceList", "apiVersion": "v1",
         "groupVersion": group_version(group, version), "resources": resources,
-    });
-    reply::value(200, &list, wanted)
+    })
 }
 
 /// A kind and its subresources.
@@ -173,7 +158,7 @@ fn resources(kind: &'static Kind) -> Vec<Value> {
 }
 
 /// The version of aggregated discovery that the client prefers over the plain one.
-fn aggregated_version(clauses: &[Clause]) -> Option<&'static str> {
+pub fn aggregated_version(clauses: &[Clause]) -> Option<&'static str> {
     for clause in clauses.iter().filter(|clause| clause.form().is_some()) {
         match clause.turned_into() {
             Some(("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2")) => return Some("v2"),
@@ -185,20 +170,22 @@ fn aggregated_version(clauses: &[Clause]) -> Option<&'static str> {
     None
 }
 
-fn aggregated(kinds: &Kinds, version: &'static str, core: bool, wanted: &Wanted) -> Reply {
+/// `/api` and `/apis` with everything below them.
+pub fn aggregated(kinds: &Kinds, version: &'static str, core: bool) -> Value {
     let of_core = groups(kinds).into_iter().filter(|(group, _)| group.is_empty() == core);
     let items: Vec<Value> = of_core.map(|(group, versions)| discovered_group(kinds, group, &versions)).collect();
-    let list = json!({
+    json!({
         "kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"), "metadata": {},
         "items": items,
-    });
-    let mut reply = reply::value(200, &list, &Wanted { form: super::negotiate::Form::Json, ..*wanted });
-    let media_type = match version {
+    })
+}
+
+/// The media type of aggregated discovery of a version.
+pub fn media_type(version: &str) -> &'static str {
+    match version {
         "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
         _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
-    };
-    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-    reply
+    }
 }
 
 fn discovered_group(kinds: &Kinds, group: &'static str, versions: &[&'static str]) -> Value {

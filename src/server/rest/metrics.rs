@@ -1,6 +1,6 @@
 //! `/metrics`: what the REST face counts, under upstream's names where these exist.
 
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use prometheus_client::encoding::{EncodeLabelSet, text};
@@ -47,6 +47,8 @@ pub struct Metrics {
     requests: Family<Answered, Counter>,
     seconds: Family<Asked, Histogram>,
     running: Family<Kindly, Gauge<i64, AtomicI64>>,
+    /// How long the exposition was the last time.
+    size: AtomicUsize,
 }
 
 /// Counts one request as running for as long as it lives.
@@ -72,7 +74,7 @@ impl Metrics {
             seconds.clone(),
         );
         registry.register("apiserver_current_inflight_requests", "REST requests that run now", running.clone());
-        Metrics { registry, requests, seconds, running }
+        Metrics { registry, requests, seconds, running, size: AtomicUsize::new(0) }
     }
 
     pub fn begin(&self, verb: &str) -> Running {
@@ -96,6 +98,12 @@ impl Metrics {
         let mut out = String::new();
         // Writing to a String cannot fail.
         let _ = text::encode(&mut out, &self.registry);
+        self.size.store(out.len(), Ordering::Relaxed);
         out
+    }
+
+    /// How many bytes the exposition has, more or less.
+    pub fn size(&self) -> usize {
+        self.size.load(Ordering::Relaxed)
     }
 }

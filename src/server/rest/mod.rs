@@ -9,17 +9,21 @@ use std::time::Instant;
 
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
-use hyper::body::Body as _;
+use hyper::header::HeaderValue;
 use hyper::{Method, Request as HttpRequest};
 use serde_json::{Value, json};
 
 use crate::api::kinds::registry::Kinds;
 use crate::api::request::{Body, Origin, PatchType};
-use crate::api::{Options, Request, Response, Status, User, Verb};
+use crate::api::{Kind, Options, Request, Response, Status, User, Verb};
 
+use super::Server;
+use super::answers::Room;
 use super::audit::Facts;
 use super::authorize::Attributes;
-use super::{Server, large};
+use super::documents::Document;
+use super::large::of_copies;
+use super::limits::Seat;
 
 pub mod authenticate;
 pub mod body;
@@ -148,71 +152,123 @@ impl Face {
                     return Err(not_allowed());
                 }
                 let pretty = query.first("pretty").map(|_| query.flag("pretty"));
-                let work = self.other(&place, &path, &query, pretty, http.headers());
-                match &place {
-                    // Who asks whether the server lives is answered however busy it is.
-                    None | Some(Place::Health(_) | Place::Version) => work.await,
-                    Some(place) => self.document(&user, place, work).await,
-                }
+                self.other(place, &path, &query, &user, pretty, http.headers()).await
             }
         }
     }
 
-    /// A document of the server's own, in its turn like an object: it is as large, and made as slowly.
-    async fn document(
-        &self,
-        user: &User,
-        place: &Place,
-        work: impl Future<Output = Result<Reply, Status>>,
-    ) -> Result<Reply, Status> {
-        let size = if matches!(place, Place::OpenApiV2 | Place::OpenApiV3(_)) { large::LARGE } else { 0 };
-        let _place = self.server.large.enter(user, size).await?;
-        let request = Request { verb: Verb::Get, user: user.clone(), ..Request::default() };
-        let seat = self.server.gates.enter(&request).await?;
-        let mut reply = self.server.large.run(size, work).await?;
-        drop(seat);
-        let bytes = usize::try_from(reply.body().size_hint().lower()).unwrap_or(usize::MAX);
-        let room = self.server.answers.enter(user, bytes).await?;
-        reply.extensions_mut().insert(Arc::new(room));
-        Ok(reply)
-    }
-
-    /// What is no resource.
+    /// What is no resource. Whoever may log in may read it, so it takes part in the limits of reads.
     async fn other(
         &self,
         place: &Option<Place>,
         path: &str,
         query: &Query,
+        user: &User,
         pretty: Option<bool>,
         headers: &hyper::HeaderMap,
     ) -> Result<Reply, Status> {
+        let Some(place) = place else { return Ok(reply::not_found()) };
+        if let Place::Health(only) = place {
+            return Ok(health::answer(&self.server, path, only.as_deref(), query).await);
+        }
+        let mut seat = self.server.gates.enter_to_read(user).await?;
         let clauses = negotiate::clauses(headers);
         // Discovery and version are JSON, whatever representation of objects is wished.
         let wanted = negotiate::wanted(headers, pretty).unwrap_or(Wanted::PLAIN);
+        let json = Wanted { form: Form::Json, ..wanted };
         let host = headers.get(hyper::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
         let kinds = &*self.server.kinds();
-        Ok(match place {
-            None | Some(Place::Resource(_)) => reply::not_found(),
-            Some(Place::Root) => reply::value(200, &json!({"paths": all_paths(kinds)}), &wanted),
-            Some(Place::Versions) => discovery::versions(kinds, &clauses, host, &wanted),
-            Some(Place::Groups) => discovery::group_list(kinds, &clauses, &wanted),
-            Some(Place::Group(name)) => discovery::group(kinds, name, &wanted),
-            Some(Place::GroupVersion(group, version)) => discovery::resource_list(kinds, group, version, &wanted),
-            Some(Place::Version) => reply::value(200, &health::version(), &Wanted { form: Form::Json, ..wanted }),
-            Some(Place::Health(only)) => health::answer(&self.server, path, only.as_deref(), query).await,
-            Some(Place::Metrics) => reply::typed(
-                reply::full(self.metrics.expose()),
-                "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            ),
-            Some(Place::OpenIdConfiguration) => reply::value(200, &self.server.openid_configuration(), &wanted),
-            Some(Place::OpenIdKeys) => {
-                let keys = self.server.openid_keys().to_string();
-                reply::typed(reply::full(keys), "application/jwk-set+json")
+        let (server, aggregated) = (&*self.server, discovery::aggregated_version(&clauses));
+        match place {
+            Place::Resource(_) | Place::Health(_) => Ok(reply::not_found()),
+            Place::Version => Ok(reply::value(200, &health::version(), &json)),
+            Place::OpenIdConfiguration => Ok(reply::value(200, &server.openid_configuration(), &wanted)),
+            Place::OpenIdKeys => {
+                let keys = server.openid_keys().to_string();
+                Ok(reply::typed(reply::full(keys), "application/jwk-set+json"))
             }
-            Some(Place::OpenApiV2) => openapi::v2(kinds, &clauses, &wanted)?,
-            Some(Place::OpenApiV3(None)) => openapi::v3_index(kinds, &wanted),
-            Some(Place::OpenApiV3(Some(of))) => openapi::v3(kinds, of, query.first("hash"), &wanted),
-        })
+            Place::Metrics => {
+                let text = server.large.run(self.metrics.size(), async { self.metrics.expose() }).await;
+                let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+                let plain = Wanted { gzip: false, pretty: false, ..json };
+                self.send(user, &mut seat, &Document::of(text.into()), media_type, &plain).await
+            }
+            Place::OpenApiV2 => {
+                let (document, media_type) = openapi::v2(server, user, kinds, &clauses).await?;
+                let pretty = json.pretty && media_type == reply::JSON;
+                let mut reply = self.send(user, &mut seat, &document, media_type, &Wanted { pretty, ..json }).await?;
+                openapi::tag(&mut reply, &document);
+                Ok(reply)
+            }
+            Place::OpenApiV3(None) => {
+                let index = openapi::v3_index(server, user, kinds).await?.to_string();
+                self.send(user, &mut seat, &Document::of(index.into()), reply::JSON, &json).await
+            }
+            Place::OpenApiV3(Some(of)) => {
+                let Some(document) = openapi::v3(server, user, kinds, &of).await? else { return Ok(reply::not_found()) };
+                let mut reply = self.send(user, &mut seat, &document, reply::JSON, &json).await?;
+                openapi::tag(&mut reply, &document);
+                if query.first("hash") == Some(document.hash.as_str()) {
+                    openapi::kept_for_good(&mut reply);
+                }
+                Ok(reply)
+            }
+            Place::Versions if aggregated.is_none() => Ok(reply::value(200, &discovery::versions(host), &wanted)),
+            place => {
+                let aggregated = aggregated.filter(|_| matches!(place, Place::Versions | Place::Groups));
+                let of: Vec<_> = kinds.all().filter(|kind| concerns(&place, kind)).collect();
+                if of.is_empty() {
+                    return Ok(reply::not_found());
+                }
+                let make = || discovered(kinds, &place, aggregated).to_string().into();
+                let name = format!("discovery {place:?} {}", aggregated.unwrap_or(""));
+                let document = server.document(&name, &of, user, make).await?;
+                match aggregated {
+                    Some(version) => {
+                        self.send(user, &mut seat, &document, discovery::media_type(version), &json).await
+                    }
+                    None => self.send(user, &mut seat, &document, reply::JSON, &wanted).await,
+                }
+            }
+        }
+    }
+
+    /// A document as it is wanted. The one that asks gives up his seat where he has to wait until others of his answers are sent.
+    async fn send(
+        &self,
+        user: &User,
+        seat: &mut Option<Seat>,
+        document: &Document,
+        media_type: &'static str,
+        wanted: &Wanted,
+    ) -> Result<Reply, Status> {
+        let (server, length) = (&self.server, document.bytes.len());
+        let plain = wanted.form == Form::Json && !wanted.pretty;
+        let size = if plain { 0 } else { length };
+        let mut room = self.room(user, seat, length + TREE * size).await?;
+        let _place = server.large.enter_part(user, size).await?;
+        let mut reply = match plain {
+            true if reply::is_compressed(length, wanted) => {
+                reply::ready(200, server.zipped(document, user).await?, media_type, true)
+            }
+            true => reply::ready(200, document.bytes.clone(), media_type, false),
+            false => server.large.run(size, async { reply::json(200, document.bytes.clone(), wanted) }).await,
+        };
+        if wanted.form == Form::Json {
+            reply.headers_mut().insert(hyper::header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+        }
+        room.shrink(length_of(&reply));
+        reply.extensions_mut().insert(Arc::new(room));
+        Ok(reply)
+    }
+
+    /// Room for an answer. Nobody else shall wait behind who does not read what he asked for.
+    async fn room(&self, user: &User, seat: &mut Option<Seat>, bytes: usize) -> Result<Room, Status> {
+        if let Some(room) = self.server.answers.try_enter(user, bytes) {
+            return Ok(room);
+        }
+        drop(seat.take());
+        self.server.answers.enter(user, bytes).await
     }
 
     /// Objects: the method, the path and the query make the request of the pipeline.
@@ -253,7 +309,7 @@ impl Face {
             let spread = SHORTEST_WATCH + self.server.env.below(SHORTEST_WATCH);
             request.options.timeout_seconds.get_or_insert(spread);
             let events = self.server.watch(request).await?;
-            return Ok(watch::reply(events, ask.wanted.shape, tabulator, ask.origin));
+            return Ok(watch::reply(self.server.clone(), events, ask.wanted.shape, tabulator, ask.origin));
         }
         let headers = ask.http.headers().clone();
         if verb.writes() && !request.user.is_in("system:masters") {
@@ -273,31 +329,53 @@ impl Face {
             }
             Ok(self.server.handle(request).await)
         };
-        match self.server.large.run(size, work).await? {
-            Ok(response) => {
-                let bytes = size_of(&response);
-                let room = match self.server.answers.try_enter(&ask.user, bytes) {
-                    Some(room) => room,
-                    // Nobody else shall wait behind who does not read what he asked for.
-                    None => {
-                        drop((seat.take(), place.take()));
-                        self.server.answers.enter(&ask.user, bytes).await?
-                    }
-                };
-                let size = size_to_render(&response, &ask.wanted);
-                if place.is_none() && size >= large::LARGE {
-                    // Who has a place may be waiting for a seat.
-                    drop(seat.take());
-                    place = self.server.large.enter(&ask.user, size).await?;
-                }
-                let written = async { written(response, &ask.wanted, &tabulator) };
-                let mut reply = self.server.large.run(size, written).await?;
-                drop((seat, place));
-                reply.extensions_mut().insert(Arc::new(room));
-                Ok(reply)
+        let answer = self.server.large.run(size, work).await?;
+        let cost = match &answer {
+            Ok(response) => cost_of(response, &ask.wanted),
+            Err(status) => cost_of_status(status, &ask.wanted),
+        };
+        let mut room = match self.server.answers.try_enter(&ask.user, cost.room) {
+            Some(room) => room,
+            None => {
+                // Nor shall others wait for a place that is not worked in.
+                place = None;
+                self.room(&ask.user, &mut seat, cost.room).await?
             }
-            Err(status) => Ok(reply::status(&status, &ask.wanted)),
+        };
+        if place.is_none() {
+            place = self.server.large.enter(&ask.user, cost.work).await?;
         }
+        let written = async {
+            match answer {
+                Ok(response) => written(response, &ask.wanted, &tabulator),
+                Err(status) => Ok(reply::status(&status, &ask.wanted)),
+            }
+        };
+        let mut reply = self.server.large.run(cost.work, written).await?;
+        drop(place);
+        room.shrink(length_of(&reply));
+        reply.extensions_mut().insert(Arc::new(room));
+        Ok(reply)
+    }
+}
+
+/// Whether a document of discovery tells of a kind.
+fn concerns(place: &Place, kind: &Kind) -> bool {
+    match place {
+        Place::Group(name) => kind.group == name && !name.is_empty(),
+        Place::GroupVersion(group, version) => kind.group == group && kind.version == version,
+        _ => true,
+    }
+}
+
+/// A document of discovery.
+fn discovered(kinds: &Kinds, place: &Place, aggregated: Option<&'static str>) -> Value {
+    match (place, aggregated) {
+        (place, Some(version)) => discovery::aggregated(kinds, version, matches!(place, Place::Versions)),
+        (Place::Groups, None) => discovery::group_list(kinds),
+        (Place::Group(name), None) => discovery::group(kinds, name),
+        (Place::GroupVersion(group, version), None) => discovery::resource_list(kinds, group, version),
+        _ => json!({"paths": all_paths(kinds)}),
     }
 }
 
@@ -355,15 +433,45 @@ pub(super) fn size_of(response: &Response) -> usize {
     }
 }
 
-/// The bytes of which something else is to be made: an answer may be large, whatever was asked. What goes out as it is stored
-/// is not looked at.
-fn size_to_render(response: &Response, wanted: &Wanted) -> usize {
-    let size = size_of(response);
-    let is_as_stored = matches!((wanted.shape, wanted.form), (Shape::Whole, Form::Json)) && !wanted.pretty;
-    match is_as_stored && !reply::compresses(wanted, size) {
-        true => 0,
-        false => size,
+/// How many times its bytes a tree of values has, more or less.
+const TREE: usize = 8;
+
+/// What it takes to write an answer: room in memory, in bytes, and work, in bytes of a request.
+struct Cost {
+    room: usize,
+    work: usize,
+}
+
+fn cost_of(response: &Response, wanted: &Wanted) -> Cost {
+    match &response.body {
+        Body::Object { .. } | Body::List(_) => cost(size_of(response), matches!(response.body, Body::List(_)), wanted),
+        Body::Status(status) => cost_of_status(status, wanted),
+        Body::Stream { .. } => Cost { room: 0, work: 0 },
     }
+}
+
+fn cost_of_status(status: &Status, wanted: &Wanted) -> Cost {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let of_causes: usize = causes.map(|cause| cause.message.len() + cause.field.len()).sum();
+    cost(status.message.len() + of_causes, false, &Wanted { gzip: false, shape: Shape::Whole, ..*wanted })
+}
+
+/// What an answer of so many bytes of JSON takes: one that goes out as it is is copied at most.
+fn cost(bytes: usize, is_list: bool, wanted: &Wanted) -> Cost {
+    let as_tree = wanted.form == Form::Yaml || wanted.pretty || wanted.shape == Shape::Table;
+    let rendered = as_tree || wanted.shape != Shape::Whole || reply::is_compressed(bytes, wanted);
+    let work = match rendered {
+        true => bytes,
+        false if is_list => of_copies(bytes),
+        false => 0,
+    };
+    Cost { room: if as_tree { bytes + TREE * bytes } else { bytes }, work }
+}
+
+/// How many bytes a reply has that is all there.
+fn length_of(reply: &Reply) -> usize {
+    let length = hyper::body::Body::size_hint(reply.body()).lower();
+    usize::try_from(length).unwrap_or(usize::MAX)
 }
 
 /// A response in the form and shape that are wanted.
@@ -444,12 +552,10 @@ mod tests {
             (Wanted { shape: Shape::Table, ..plain }, true),
             (Wanted { shape: Shape::Metadata, ..plain }, true),
         ] {
-            assert_eq!(size_to_render(&object(200 << 10), &wanted), if counts { 200 << 10 } else { 0 });
+            let cost = cost_of(&object(200 << 10), &wanted).work;
+            assert_eq!(cost, if counts { 200 << 10 } else { 0 });
         }
-        assert_eq!(
-            size_to_render(&object(1 << 10), &Wanted { gzip: true, ..plain }),
-            0,
-            "small ones go out as they are"
-        );
+        let small = cost_of(&object(1 << 10), &Wanted { gzip: true, ..plain });
+        assert_eq!(small.work, 0, "small ones go out as they are");
     }
 }

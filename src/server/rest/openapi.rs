@@ -1,21 +1,19 @@
 //! OpenAPI documents, generated from the kinds table: v3 one group version each, v2 all in one.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::Arc;
 
-use bytes::Bytes;
 use hyper::header::{self, HeaderValue};
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 
 use super::custom;
 use super::discovery::{self, Subresource};
 use super::gnostic;
-use super::negotiate::{Clause, Form, Wanted};
+use super::negotiate::Clause;
 use super::reply::{self, Reply};
 use crate::api::kinds::registry::Kinds;
 use crate::api::schema::{self, openapi};
-use crate::api::{Kind, Status, Verb};
+use crate::api::{Kind, Status, User, Verb};
+use crate::server::{Server, documents::Document};
 
 /// How documents of one OpenAPI version differ from the other's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,35 +53,6 @@ static EVICTION: schema::Source = schema::of_type::<k8s_openapi::api::policy::v1
 static BINDING: schema::Source = schema::of_type::<k8s_openapi::api::core::v1::Binding>();
 static TOKEN_REQUEST: schema::Source = schema::of_type::<k8s_openapi::api::authentication::v1::TokenRequest>();
 
-/// Documents made so far, by path ("" is v2's) and by what they are made of: those of groups that no definition adds to are
-/// made once.
-static MADE: LazyLock<Mutex<HashMap<String, Arc<Document>>>> = LazyLock::new(Default::default);
-
-struct Document {
-    bytes: Bytes,
-    /// Of its content; clients cache by it.
-    hash: String,
-}
-
-/// How many documents are kept: those that definitions have a part in are made anew with them.
-const KEPT: usize = 256;
-
-fn made(of: &str, kinds: &[&'static Kind], make: impl FnOnce() -> Bytes) -> Arc<Document> {
-    let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if made.len() > KEPT {
-        made.clear();
-    }
-    // A row that is no definition's never changes; a definition's schema is what it is as long as it is the same one.
-    let custom =
-        kinds.iter().filter_map(|kind| kind.custom().map(|version| format!(" {kind:?}{:p}", Arc::as_ptr(&version))));
-    let document = made.entry(format!("{of}{}", custom.collect::<String>())).or_insert_with(|| {
-        let bytes = make();
-        let hash = Sha256::digest(&bytes).iter().take(16).map(|byte| format!("{byte:02X}")).collect();
-        Arc::new(Document { bytes, hash })
-    });
-    document.clone()
-}
-
 /// The paths of the v3 documents, with their groups and versions.
 fn paths(kinds: &Kinds) -> Vec<(String, &'static str, &'static str)> {
     let of = |(group, versions): (&'static str, Vec<&'static str>)| {
@@ -95,35 +64,50 @@ fn paths(kinds: &Kinds) -> Vec<(String, &'static str, &'static str)> {
     discovery::groups(kinds).into_iter().flat_map(of).collect()
 }
 
-/// `/openapi/v3`
-pub fn v3_index(kinds: &Kinds, wanted: &Wanted) -> Reply {
-    let entry = |(path, group, version): (String, &'static str, &'static str)| {
-        let of: Vec<&'static Kind> = discovery::kinds_of(kinds, group, version).collect();
-        let hash = &made(&path, &of, || v3_document(&of).to_string().into()).hash;
-        let url = format!("/openapi/v3/{path}?hash={hash}");
-        (path, json!({"serverRelativeURL": url}))
-    };
-    let paths: Map<String, Value> = paths(kinds).into_iter().map(entry).collect();
-    reply::value(200, &json!({"paths": paths}), &Wanted { form: Form::Json, ..*wanted })
-}
-
-/// `/openapi/v3/apis/apps/v1`; one that is asked for by its hash may be kept for good.
-pub fn v3(kinds: &Kinds, of: &str, hash: Option<&str>, wanted: &Wanted) -> Reply {
-    let Some((path, group, version)) = paths(kinds).into_iter().find(|(path, ..)| path == of) else {
-        return reply::not_found();
-    };
+/// The v3 document of a group's version, called by its path.
+async fn v3_of(
+    server: &Server,
+    user: &User,
+    kinds: &Kinds,
+    (path, group, version): (&str, &str, &str),
+) -> Result<Arc<Document>, Status> {
     let of: Vec<&'static Kind> = discovery::kinds_of(kinds, group, version).collect();
-    let made = made(&path, &of, || v3_document(&of).to_string().into());
-    let mut reply = document(&made, wanted);
-    if hash == Some(made.hash.as_str()) {
-        let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
-        reply.headers_mut().insert(header::CACHE_CONTROL, forever);
-    }
-    reply
+    let make = || v3_document(&of).to_string().into();
+    server.document(&format!("openapi v3 {path}"), &of, user, make).await
 }
 
-/// `/openapi/v2`
-pub fn v2(kinds: &Kinds, clauses: &[Clause], wanted: &Wanted) -> Result<Reply, Status> {
+/// `/openapi/v3`
+pub async fn v3_index(server: &Server, user: &User, kinds: &Kinds) -> Result<Value, Status> {
+    let mut all = Map::new();
+    for (path, group, version) in paths(kinds) {
+        let hash = &v3_of(server, user, kinds, (&path, group, version)).await?.hash;
+        let url = format!("/openapi/v3/{path}?hash={hash}");
+        all.insert(path, json!({"serverRelativeURL": url}));
+    }
+    Ok(json!({"paths": all}))
+}
+
+/// `/openapi/v3/apis/apps/v1`, where there is such a group.
+pub async fn v3(server: &Server, user: &User, kinds: &Kinds, of: &str) -> Result<Option<Arc<Document>>, Status> {
+    match paths(kinds).iter().find(|(path, ..)| path == of) {
+        Some((path, group, version)) => v3_of(server, user, kinds, (path, group, version)).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Has clients keep for good what they asked for by its hash.
+pub fn kept_for_good(reply: &mut Reply) {
+    let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
+    reply.headers_mut().insert(header::CACHE_CONTROL, forever);
+}
+
+/// `/openapi/v2`, and its media type.
+pub async fn v2(
+    server: &Server,
+    user: &User,
+    kinds: &Kinds,
+    clauses: &[Clause],
+) -> Result<(Arc<Document>, &'static str), Status> {
     // The first that we have; who wants nothing in particular gets JSON.
     let protobuf = clauses.iter().find_map(|clause| match clause.form() {
         Some(_) => Some(false),
@@ -136,22 +120,22 @@ pub fn v2(kinds: &Kinds, clauses: &[Clause], wanted: &Wanted) -> Result<Reply, S
             Err(Status::failure(406, "NotAcceptable", why))
         }
         Some(true) => {
-            let made = made("gnostic", &all, || gnostic::encode(&v2_document(&all)));
-            let mut reply = document(&made, &Wanted { pretty: false, ..*wanted });
-            reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(gnostic::MEDIA_TYPE));
-            Ok(reply)
+            let make = || gnostic::encode(&v2_document(&all));
+            Ok((server.document("openapi v2 protobuf", &all, user, make).await?, gnostic::MEDIA_TYPE))
         }
-        _ => Ok(document(&made("", &all, || v2_document(&all).to_string().into()), wanted)),
+        _ => {
+            let make = || v2_document(&all).to_string().into();
+            Ok((server.document("openapi v2", &all, user, make).await?, reply::JSON))
+        }
     }
 }
 
-fn document(document: &Document, wanted: &Wanted) -> Reply {
-    let mut reply = reply::json(200, document.bytes.clone(), &Wanted { form: Form::Json, ..*wanted });
+/// Names the content of a document to those who keep it.
+pub fn tag(reply: &mut Reply, document: &Document) {
     // A hash is made of letters and digits.
     if let Ok(tag) = format!("\"{}\"", document.hash).parse() {
         reply.headers_mut().insert(header::ETAG, tag);
     }
-    reply
 }
 
 fn v3_document(kinds: &[&'static Kind]) -> Value {

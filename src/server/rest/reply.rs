@@ -21,6 +21,8 @@ pub type Reply = HttpResponse<HttpBody>;
 /// From this size on an answer is compressed for those who accept that; upstream's threshold.
 const COMPRESS_FROM: usize = 128 << 10;
 
+pub const JSON: &str = "application/json";
+
 /// A body that is all there.
 pub fn full(bytes: impl Into<Bytes>) -> HttpBody {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
@@ -64,11 +66,21 @@ pub fn json(code: u16, bytes: Bytes, wanted: &Wanted) -> Reply {
         Form::Json => (bytes, "application/json"),
         Form::Yaml => (to_yaml(&bytes), "application/yaml"),
     };
-    let compress = compresses(wanted, bytes.len());
+    let compress = is_compressed(bytes.len(), wanted);
     let bytes = if compress { gzip(&bytes) } else { bytes };
+    ready(code, bytes, media_type, compress)
+}
+
+/// Whether an answer of so many bytes is compressed.
+pub fn is_compressed(bytes: usize, wanted: &Wanted) -> bool {
+    wanted.gzip && bytes >= COMPRESS_FROM
+}
+
+/// Bytes as they go out.
+pub fn ready(code: u16, bytes: Bytes, media_type: &'static str, compressed: bool) -> Reply {
     let mut reply = with_code(typed(full(bytes), media_type), code);
     let headers = reply.headers_mut();
-    if compress {
+    if compressed {
         headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
@@ -78,11 +90,6 @@ pub fn json(code: u16, bytes: Bytes, wanted: &Wanted) -> Reply {
 /// A value, which always encodes.
 pub fn value(code: u16, value: &Value, wanted: &Wanted) -> Reply {
     json(code, Bytes::from(value.to_string()), wanted)
-}
-
-/// Whether an answer of so many bytes is compressed.
-pub fn compresses(wanted: &Wanted, bytes: usize) -> bool {
-    wanted.gzip && bytes >= COMPRESS_FROM
 }
 
 fn pretty(bytes: &[u8]) -> Bytes {
@@ -101,7 +108,7 @@ fn to_yaml(bytes: &[u8]) -> Bytes {
     }
 }
 
-fn gzip(bytes: &[u8]) -> Bytes {
+pub fn gzip(bytes: &[u8]) -> Bytes {
     // Writing to a Vec cannot fail.
     let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), Compression::fast());
     let _ = encoder.write_all(bytes);

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use crate::api::columns::{AGE, Cell, Column, NAME, number, text, wide};
+use crate::api::columns::{AGE, Cell, Column, LONGEST_CELL, NAME, cut, number, text, wide};
 use crate::api::request::List;
 use crate::api::{Kind, Object, Status};
 
@@ -56,7 +56,7 @@ impl Tabulator {
         let object = Object::from_slice(bytes)?;
         let columns = self.columns(&object);
         let metadata = json!({"resourceVersion": object.resource_version()});
-        Ok(table(metadata, with_head.then_some(columns), vec![self.row(columns, object)]))
+        Ok(table(metadata, with_head.then_some(columns), vec![self.row(columns, object, bytes.len())]))
     }
 
     /// The Table of a page of a list.
@@ -68,7 +68,7 @@ impl Tabulator {
         if let Some(remaining) = list.remaining_item_count {
             metadata["remainingItemCount"] = remaining.into();
         }
-        let row = |item: &Bytes| Ok(self.row(self.kind.columns, Object::from_slice(item)?));
+        let row = |item: &Bytes| Ok(self.row(self.kind.columns, Object::from_slice(item)?, item.len()));
         let rows = list.items.iter().map(row).collect::<Result<Vec<Value>, Status>>()?;
         Ok(table(metadata, Some(self.kind.columns), rows))
     }
@@ -81,8 +81,19 @@ impl Tabulator {
         }
     }
 
-    fn row(&self, columns: &[Column], object: Object) -> Value {
-        let cells: Vec<Value> = columns.iter().map(|column| column.value(&object, self.now)).collect();
+    /// The row of an object of so many bytes. What a definition's columns show of it has together no more than that, or than a
+    /// cell may have: each may show the same.
+    fn row(&self, columns: &[Column], object: Object, size: usize) -> Value {
+        let mut left = size.max(LONGEST_CELL);
+        let cell = |column: &Column| match (&column.cell, column.value(&object, self.now)) {
+            (Cell::Defined(_), Value::String(text)) => {
+                let text = cut(&text, left);
+                left = left.saturating_sub(text.len());
+                text.into()
+            }
+            (_, value) => value,
+        };
+        let cells: Vec<Value> = columns.iter().map(cell).collect();
         match self.include {
             Include::Nothing => json!({"cells": cells}),
             Include::Metadata => json!({"cells": cells, "object": partial(object)}),

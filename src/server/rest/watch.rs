@@ -13,7 +13,7 @@ use super::reply::{self, BodyError, Reply};
 use super::table::{self, Tabulator};
 use crate::api::request::{EventKind, Origin};
 use crate::api::{Status, WatchEvent};
-use crate::server::Watch;
+use crate::server::{Server, Watch};
 
 /// So many events go out in one chunk when they are there at once, unless they are larger than so many bytes.
 const TOGETHER: usize = 128;
@@ -21,6 +21,7 @@ const CHUNK: usize = 32 << 10;
 
 /// How the events of one watch are written.
 struct Writer {
+    server: Arc<Server>,
     events: Watch,
     shape: Shape,
     tabulator: Tabulator,
@@ -34,10 +35,10 @@ struct Writer {
 }
 
 /// The answer that goes on until the watch ends or the client leaves. Who reads slowly is cut off by the cache.
-pub fn reply(events: Watch, shape: Shape, tabulator: Tabulator, origin: Arc<Origin>) -> Reply {
+pub fn reply(server: Arc<Server>, events: Watch, shape: Shape, tabulator: Tabulator, origin: Arc<Origin>) -> Reply {
     let waiting = Vec::with_capacity(TOGETHER);
     let ready = VecDeque::new();
-    let writer = Writer { events, shape, tabulator, head_told: false, waiting, ready, _origin: origin };
+    let writer = Writer { server, events, shape, tabulator, head_told: false, waiting, ready, _origin: origin };
     let chunks = stream::unfold(writer, |mut writer| async move {
         let chunk = writer.next().await?;
         Some((Ok::<_, BodyError>(Frame::data(chunk)), writer))
@@ -59,7 +60,9 @@ impl Writer {
         while out.len() < CHUNK
             && let Some(event) = self.waiting.pop()
         {
-            let (kind, object) = match self.shaped(&event) {
+            let size = if self.shape == Shape::Whole { 0 } else { event.object.len() };
+            let server = self.server.clone();
+            let (kind, object) = match server.large.run(size, async { self.shaped(&event) }).await {
                 Ok(object) => (event.kind, object),
                 // What cannot be shown is told as an error.
                 Err(status) => (EventKind::Error, Bytes::from(serde_json::to_vec(&status).unwrap_or_default())),

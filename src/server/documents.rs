@@ -1,0 +1,105 @@
+//! Documents about the kinds (OpenAPI, discovery, `rpc.discover`): anyone may read them, so each is made once for the kinds that
+//! it tells of, as a large request is, and its compressed form is kept beside it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex};
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use tokio::sync::OnceCell;
+
+use super::Server;
+use super::large::LARGE;
+use super::rest::reply;
+use crate::api::kinds::custom::Version;
+use crate::api::{Kind, Status, User};
+
+/// One document.
+pub(super) struct Document {
+    pub bytes: Bytes,
+    /// Of its content, in hexadecimal digits; clients cache by it.
+    pub hash: String,
+    zipped: OnceCell<Bytes>,
+}
+
+impl Document {
+    pub fn of(bytes: Bytes) -> Document {
+        let hash = Sha256::digest(&bytes).iter().take(16).map(|byte| format!("{byte:02X}")).collect();
+        Document { bytes, hash, zipped: OnceCell::new() }
+    }
+}
+
+/// The place of a document that is made, or is to be made.
+struct Slot {
+    parts: Vec<Part>,
+    made: OnceCell<Arc<Document>>,
+}
+
+/// What a document is made of: a row that is no definition's never changes; a definition's schema is what it is as long as it
+/// is the same one, which it is while it is held here.
+struct Part(&'static Kind, Option<Arc<Version>>);
+
+impl PartialEq for Part {
+    fn eq(&self, other: &Part) -> bool {
+        let same = match (&self.1, &other.1) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        std::ptr::eq(self.0, other.0) && same
+    }
+}
+
+/// The documents by what they are called, and whether a definition has a part in them: of those there is the newest alone, and
+/// the others are made once.
+static SLOTS: LazyLock<Mutex<HashMap<(String, bool), Arc<Slot>>>> = LazyLock::new(Default::default);
+
+/// How many documents are kept: groups of definitions come and go.
+const KEPT: usize = 512;
+
+fn slot(of: &str, kinds: &[&'static Kind]) -> Arc<Slot> {
+    let parts: Vec<Part> = kinds.iter().map(|kind| Part(kind, kind.custom())).collect();
+    let custom = parts.iter().any(|part| part.1.is_some());
+    let mut slots = SLOTS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if slots.len() > KEPT {
+        slots.retain(|(_, custom), _| !custom);
+    }
+    let key = (of.to_owned(), custom);
+    match slots.get(&key) {
+        Some(slot) if slot.parts == parts => slot.clone(),
+        _ => {
+            let slot = Arc::new(Slot { parts, made: OnceCell::new() });
+            slots.insert(key, slot.clone());
+            slot
+        }
+    }
+}
+
+impl Server {
+    /// The document of this name about these kinds; `make` makes it where it is not there yet.
+    pub(super) async fn document(
+        &self,
+        of: &str,
+        kinds: &[&'static Kind],
+        user: &User,
+        make: impl FnOnce() -> Bytes,
+    ) -> Result<Arc<Document>, Status> {
+        let slot = slot(of, kinds);
+        if let Some(made) = slot.made.get() {
+            return Ok(made.clone());
+        }
+        let _place = self.large.enter_part(user, LARGE).await?;
+        let making = slot.made.get_or_init(|| async { Arc::new(Document::of(make())) });
+        Ok(self.large.run(LARGE, making).await.clone())
+    }
+
+    /// A document as it goes out to those who accept gzip.
+    pub(super) async fn zipped(&self, document: &Document, user: &User) -> Result<Bytes, Status> {
+        if let Some(zipped) = document.zipped.get() {
+            return Ok(zipped.clone());
+        }
+        let size = document.bytes.len();
+        let _place = self.large.enter_part(user, size).await?;
+        let zipping = document.zipped.get_or_init(|| async { reply::gzip(&document.bytes) });
+        Ok(self.large.run(size, zipping).await.clone())
+    }
+}
