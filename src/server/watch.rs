@@ -267,7 +267,9 @@ impl Server {
         let shelf = self.cache.shelf(call.kind);
         let mut older = Vec::new();
         let start = match start {
-            Start::After(revision) => Start::After(self.catch_up(call, &shelf, &selection, revision, &mut older).await?),
+            Start::After(revision) => {
+                Start::After(self.catch_up(call, &shelf, &selection, revision, &mut older).await?)
+            }
             present => present,
         };
         let (first, told) = self.first_events(call, &shelf, &selection, start).await?;
@@ -317,7 +319,9 @@ impl Server {
             };
             let size = of_lookups(changes.len().saturating_mul(2 * selection.lookups()));
             let place = self.large.enter_part(&call.user, size).await?;
-            let found = async { changes.iter().filter_map(|change| shelf.event(change).told(shelf, selection)).collect::<Vec<_>>() };
+            let found = async {
+                changes.iter().filter_map(|change| shelf.event(change).told(shelf, selection)).collect::<Vec<_>>()
+            };
             told.extend(self.large.run(size, found).await);
             drop(place);
             if told.len() > MOST_OLDER {
@@ -362,7 +366,8 @@ impl Server {
                     (state.range(&prefix, None).cloned().collect(), state.told, state.revision)
                 };
                 let present = self.matching(call, shelf.kind, selection, items, usize::MAX).await?;
-                let added = present.iter().map(|item| WatchEvent { kind: EventKind::Added, object: item.bytes.clone() });
+                let added =
+                    present.iter().map(|item| WatchEvent { kind: EventKind::Added, object: item.bytes.clone() });
                 let end = wanted.then(|| bookmark(shelf.kind, now.max(revision), true));
                 Ok((added.chain(end).collect(), told))
             }

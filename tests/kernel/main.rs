@@ -3,6 +3,7 @@
 mod claims;
 mod confine;
 mod image;
+mod image_hostile;
 #[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "../support/registry.rs"]
 mod image_registry;

@@ -1,0 +1,172 @@
+//! Registries that lie, dawdle, or lead elsewhere: what the image store takes of them, and whom they keep waiting.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use podwright_runtime::image::{Auth, ImageError, ImageStore, Options};
+use serde_json::json;
+
+use crate::image::{layout_of, remains, secret, store, wait_for};
+use crate::image_registry::{Liar, Lie, Registry, digest, noise, tar};
+
+/// Pulls from a registry that says these things, impatiently; the store stays as it was.
+async fn pull_from(liar: &Liar, auth: &Auth) -> ImageError {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { read_timeout_seconds: 1, min_rate: 1 << 20, ..Options::default() };
+    let store = ImageStore::open_with(dir.path(), options).unwrap();
+    let error = store.pull(&format!("{}/app:1", liar.addr), auth, None).await.unwrap_err();
+    wait_for("nothing left", || match remains(dir.path()) {
+        left if left.is_empty() => Ok(()),
+        left => Err(format!("{error}: {left:?}")),
+    })
+    .await;
+    error
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_cannot_fill_memory_or_take_for_ever() {
+    let ok = || Lie::answer("200 OK", "", b"{}");
+    let endless = Liar::start(move |head| match head.contains("/manifests/") {
+        true => Lie::endless(&[b' '; 1 << 16], Duration::ZERO),
+        false => ok(),
+    });
+    let error = pull_from(&endless, &Auth::Anonymous).await;
+    assert!(
+        matches!(&error, ImageError::Invalid(m) if m.contains("manifest has more than 4194304 bytes")),
+        "{error:?}"
+    );
+    let dripping = Liar::start(move |head| match head.contains("/manifests/") {
+        true => Lie::endless(b" ", Duration::from_millis(50)),
+        false => ok(),
+    });
+    let error = pull_from(&dripping, &Auth::Anonymous).await;
+    assert!(matches!(&error, ImageError::Network(m) if m.contains("manifest: not here after 2 s")), "{error:?}");
+    let tokens = Liar::start(|head| match head.contains("GET /v2/ ") {
+        true => {
+            let host = head.lines().find_map(|l| l.strip_prefix("host: ")).unwrap_or_default();
+            let realm = format!("Www-Authenticate: Bearer realm=\"http://{host}/token\"\r\n");
+            Lie::answer("401 Unauthorized", &realm, b"")
+        }
+        false => Lie::endless(&[b' '; 1 << 16], Duration::ZERO),
+    });
+    let error = pull_from(&tokens, &Auth::Anonymous).await;
+    assert!(matches!(&error, ImageError::Invalid(m) if m.contains("token has more than")), "{error:?}");
+}
+
+/// A manifest with this config, of which only the size matters, and these layers.
+fn manifest_of(config: &[u8], layers: serde_json::Value) -> String {
+    let config = json!({ "mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest(config), "size": config.len() });
+    json!({ "schemaVersion": 2, "config": config, "layers": layers }).to_string()
+}
+
+fn config_of(diff_ids: &[String]) -> Vec<u8> {
+    let rootfs = json!({ "type": "layers", "diff_ids": diff_ids });
+    json!({ "architecture": "amd64", "os": "linux", "rootfs": rootfs }).to_string().into_bytes()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn layers_that_drip_or_are_larger_than_any_disk_are_refused() {
+    let layer = tar(&[("a", b"a")]);
+    let config = config_of(&[digest(&layer), digest(&layer)]);
+    let of_size = |size: u64| {
+        json!({ "mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": digest(&layer), "size": size,
+            "urls": ["http://127.0.0.1:1/elsewhere"] })
+    };
+    let serve = |manifest: String| {
+        let config = config.clone();
+        let of_config = digest(&config);
+        Liar::start(move |head| match () {
+            () if head.contains("/manifests/") => Lie::answer("200 OK", "", manifest.as_bytes()),
+            () if head.contains(&of_config) => Lie::answer("200 OK", "", &config),
+            () if head.contains("/blobs/") => Lie::endless(b"x", Duration::from_millis(50)),
+            () => Lie::answer("200 OK", "", b"{}"),
+        })
+    };
+    let liar = serve(manifest_of(&config, json!([of_size(u64::MAX), of_size(u64::MAX)])));
+    let error = pull_from(&liar, &Auth::Anonymous).await;
+    assert!(matches!(&error, ImageError::DiskFull(m) if m.contains("no space left for images")), "{error:?}");
+    let liar = serve(manifest_of(&config, json!([of_size(1 << 20), of_size(1 << 20)])));
+    let error = pull_from(&liar, &Auth::Anonymous).await;
+    assert!(matches!(&error, ImageError::Network(m) if m.contains("no progress")), "{error:?}");
+    assert_eq!(liar.seen("elsewhere"), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_cannot_lead_the_node_to_its_neighbours() {
+    let metadata = "http://169.254.169.254/latest/meta-data";
+    let redirecting = Liar::start(move |head| match head.contains("/manifests/") {
+        true => Lie::answer("307 Temporary Redirect", &format!("Location: {metadata}\r\n"), b""),
+        false => Lie::answer("200 OK", "", b"{}"),
+    });
+    let error = pull_from(&redirecting, &Auth::Anonymous).await.to_string();
+    assert!(error.contains("redirect refused: 169.254.169.254"), "{error}");
+    let realm = Liar::start(move |_| {
+        Lie::answer("401 Unauthorized", &format!("Www-Authenticate: Bearer realm=\"{metadata}\"\r\n"), b"")
+    });
+    let error = pull_from(&realm, &secret()).await.to_string();
+    assert!(error.contains("token server: 169.254.169.254 is 169.254.169.254"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_stay_with_whom_they_are_for() {
+    let other = Liar::start(|_| Lie::answer("404 Not Found", "", b"{}"));
+    let elsewhere = format!("Location: http://{}/stolen\r\n", other.addr);
+    let registry = Liar::start(move |head| match head.contains("/manifests/") {
+        true => Lie::answer("307 Temporary Redirect", &elsewhere, b""),
+        false => Lie::answer("401 Unauthorized", "Www-Authenticate: Basic realm=\"x\"\r\n", b""),
+    });
+    pull_from(&registry, &secret()).await;
+    assert_eq!((registry.seen("authorization: basic"), other.seen("/stolen"), other.seen("authorization")), (1, 1, 0));
+}
+
+/// Whoever names another's layer, or has a registry that sends nothing, keeps himself waiting: not the threads that the node does
+/// all else with, nor whoever has the same layer from another registry.
+#[test]
+fn a_silent_registry_keeps_nobody_else_waiting() {
+    let few = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    few.block_on(async {
+        let layer = tar(&[("noise", &noise(10_000))]);
+        let honest = Registry::start();
+        let good = honest.push(&layout_of(std::slice::from_ref(&layer), json!({})), "app", "app:1");
+        let stored = honest.manifest("app", "1")["layers"][0]["digest"].as_str().unwrap().to_owned();
+        let config = config_of(&vec![digest(&layer); 4]);
+        let of = |digest: &str| {
+            json!({ "mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "digest": digest, "size": 1 << 30 })
+        };
+        let others = (0..3).map(|n| digest(format!("other {n}").as_bytes()));
+        let layers: Vec<_> = std::iter::once(stored).chain(others).map(|digest| of(&digest)).collect();
+        let manifest = manifest_of(&config, json!(layers));
+        let of_config = digest(&config);
+        let silent = Liar::start(move |head| match () {
+            () if head.contains("/manifests/") => Lie::answer("200 OK", "", manifest.as_bytes()),
+            () if head.contains(&of_config) => Lie::answer("200 OK", "", &config),
+            () if head.contains("/blobs/") => Lie::endless(b"x", Duration::from_secs(1)),
+            () => Lie::answer("200 OK", "", b"{}"),
+        });
+        let (_dir, store) = store();
+        let held: Vec<_> = (0..6)
+            .map(|n| {
+                let (store, name) = (store.clone(), format!("{}/app:{n}", silent.addr));
+                tokio::spawn(async move { store.pull_for("hostile", &name, &Auth::Anonymous, None).await })
+            })
+            .collect();
+        wait_for("the silent registry is asked", || match silent.seen("/blobs/") {
+            asked if asked >= 4 => Ok(()),
+            asked => Err(format!("{asked} times")),
+        })
+        .await;
+        let pulled = tokio::time::timeout(Duration::from_secs(30), store.pull_for("other", &good, &Auth::Anonymous, None));
+        assert_eq!(pulled.await.expect("nobody else waits").unwrap().layers.len(), 1);
+        // One tenant has a few pulls at once: three of these six names.
+        let names = (0..6).filter(|n| silent.seen(&format!("/manifests/{n} ")) > 0).count();
+        assert_eq!(names, 3);
+        held.into_iter().for_each(|pull| pull.abort());
+    });
+    few.shutdown_timeout(Duration::from_secs(5));
+}
