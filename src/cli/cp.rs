@@ -1,6 +1,7 @@
 //! `cp`: copies files and folders to and from containers, by `tar` on both ends.
 
 use std::{
+    cell::Cell,
     ffi::OsString,
     io,
     path::{Component, Path, PathBuf},
@@ -222,34 +223,63 @@ impl io::Read for Reader {
 /// lands below `to`, links are left out as kubectl leaves them out, and nothing is written through one that is there. Its names
 /// are not shown as they are: a terminal would obey them.
 pub(super) fn unpack(source: impl io::Read, prefix: &Path, to: &Path) -> io::Result<()> {
-    let mut archive = tar::Archive::new(source);
+    let left = Cell::new(MAX_EXTENSIONS);
+    let mut archive = tar::Archive::new(Bounded { source, left: &left });
     for entry in archive.entries()? {
         let mut entry = entry?;
-        let path = relative(&entry.path()?);
-        let Ok(inside) = path.strip_prefix(prefix) else {
-            eprintln!("warning: skipping {path:?}: it is not below {}", prefix.display());
-            continue;
-        };
-        let target = if inside.as_os_str().is_empty() { to.to_owned() } else { to.join(inside) };
-        let through_link = target.ancestors().take_while(|a| *a != to).any(Path::is_symlink);
-        if through_link {
-            eprintln!("warning: skipping {path:?}: a link is in its way");
-            continue;
-        }
-        match entry.header().entry_type() {
-            tar::EntryType::Directory => std::fs::create_dir_all(&target)?,
-            tar::EntryType::Regular | tar::EntryType::Continuous => {
-                if let Some(folder) = target.parent() {
-                    std::fs::create_dir_all(folder)?;
-                }
-                let mut file = std::fs::File::create(&target)?;
-                io::copy(&mut entry, &mut file)?;
-            }
-            _ => eprintln!("warning: skipping {path:?}: neither a file nor a folder"),
-        }
+        // What comes now is the entry's data; behind it come headers again.
+        left.set(u64::MAX);
+        unpack_entry(&mut entry, prefix, to)?;
+        io::copy(&mut entry, &mut io::sink())?;
+        left.set(MAX_EXTENSIONS);
     }
+    left.set(u64::MAX);
     // The other end's tar may say more than the archive needs.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map(drop)
+}
+
+/// The headers before an entry (long names, pax records) may have this many bytes together, as Go's reader takes them: they are
+/// read into memory.
+const MAX_EXTENSIONS: u64 = 1 << 20;
+
+/// A reader that fails when more is read than is left.
+struct Bounded<'a, R> {
+    source: R,
+    left: &'a Cell<u64>,
+}
+
+impl<R: io::Read> io::Read for Bounded<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.source.read(buffer)?;
+        let left = self.left.get().checked_sub(count as u64);
+        self.left.set(left.ok_or_else(|| io::Error::other("the archive's headers are too long"))?);
+        Ok(count)
+    }
+}
+
+fn unpack_entry(entry: &mut tar::Entry<'_, impl io::Read>, prefix: &Path, to: &Path) -> io::Result<()> {
+    let path = relative(&entry.path()?);
+    let Ok(inside) = path.strip_prefix(prefix) else {
+        eprintln!("warning: skipping {path:?}: it is not below {}", prefix.display());
+        return Ok(());
+    };
+    let target = if inside.as_os_str().is_empty() { to.to_owned() } else { to.join(inside) };
+    let through_link = target.ancestors().take_while(|a| *a != to).any(Path::is_symlink);
+    if through_link {
+        eprintln!("warning: skipping {path:?}: a link is in its way");
+        return Ok(());
+    }
+    match entry.header().entry_type() {
+        tar::EntryType::Directory => std::fs::create_dir_all(&target)?,
+        tar::EntryType::Regular | tar::EntryType::Continuous => {
+            if let Some(folder) = target.parent() {
+                std::fs::create_dir_all(folder)?;
+            }
+            io::copy(entry, &mut std::fs::File::create(&target)?)?;
+        }
+        _ => eprintln!("warning: skipping {path:?}: neither a file nor a folder"),
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -290,6 +320,29 @@ mod tests {
             tar.append(&header, text.as_bytes()).expect("an entry");
         }
         tar.into_inner().expect("an archive")
+    }
+
+    #[test]
+    fn a_name_without_end_is_not_taken_into_memory() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // A GNU long name that says it has a gigabyte, and has all that is asked for.
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::GNULongName);
+        header.set_size(1 << 30);
+        header.set_cksum();
+        let read = Cell::new(0);
+        struct Counted<'a, R>(R, &'a Cell<usize>);
+        impl<R: io::Read> io::Read for Counted<'_, R> {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                let count = self.0.read(buffer)?;
+                self.1.set(self.1.get() + count);
+                Ok(count)
+            }
+        }
+        let endless = io::Read::chain(io::Cursor::new(header.as_bytes().to_vec()), io::repeat(b'a'));
+        let why = unpack(Counted(endless, &read), Path::new("x"), folder.path()).expect_err("it is refused");
+        assert!(why.to_string().contains("headers are too long"), "{why}");
+        assert!(read.get() < 4 << 20, "{} bytes were read", read.get());
     }
 
     #[test]
