@@ -19,8 +19,8 @@ pub struct Room {
 
 #[derive(Default)]
 struct Seats {
-    /// By source: the calls in the order in which they came.
-    calls: HashMap<IpAddr, VecDeque<(u64, AbortHandle)>>,
+    /// By source: the calls in the order in which they came; without a handle while they are started.
+    calls: HashMap<IpAddr, VecDeque<(u64, Option<AbortHandle>)>>,
     all: usize,
     next: u64,
 }
@@ -45,30 +45,44 @@ impl Room {
 
     /// Starts a call that has a place; false where its source has its share, or nobody has more than it.
     pub fn admit(self: &Arc<Room>, source: IpAddr, start: impl FnOnce(Place) -> AbortHandle) -> bool {
-        let mut seats = self.seats();
-        let own = seats.calls.get(&source).map_or(0, VecDeque::len);
-        if own >= SHARE || (seats.all >= MOST && !seats.make_room(own)) {
-            return false;
+        let Some((number, ended)) = self.seats().take(source) else { return false };
+        if let Some(ended) = ended {
+            ended.abort();
         }
-        let number = seats.next;
-        seats.next += 1;
-        // A task that is spawned does not run before this one gives way: whoever starts it holds no lock of ours then.
         let call = start(Place { room: self.clone(), source, number });
-        seats.calls.entry(source).or_default().push_back((number, call));
-        seats.all += 1;
+        // Without the lock until here: a call may end, and so leave, while it is started.
+        let mut seats = self.seats();
+        let seat = seats.calls.get_mut(&source).into_iter().flatten().find(|(known, _)| *known == number);
+        match seat {
+            Some((_, handle)) => *handle = Some(call),
+            None => call.abort(),
+        }
         true
     }
 }
 
 impl Seats {
-    /// Ends the oldest call of whoever has most, if that is more than a newcomer has who has `own`.
-    fn make_room(&mut self, own: usize) -> bool {
-        let most = self.calls.iter().max_by_key(|(_, calls)| calls.len()).map(|(source, calls)| (*source, calls.len()));
-        let Some((source, _)) = most.filter(|(_, calls)| *calls > own + 1) else { return false };
-        let Some((number, call)) = self.calls.get(&source).and_then(VecDeque::front).cloned() else { return false };
+    /// A place for a call of this source: its number, and the call that has to end for it.
+    fn take(&mut self, source: IpAddr) -> Option<(u64, Option<AbortHandle>)> {
+        let own = self.calls.get(&source).map_or(0, VecDeque::len);
+        if own >= SHARE {
+            return None;
+        }
+        let ended = if self.all >= MOST { self.make_room(own)? } else { None };
+        let number = self.next;
+        self.next += 1;
+        self.calls.entry(source).or_default().push_back((number, None));
+        self.all += 1;
+        Some((number, ended))
+    }
+
+    /// Takes its place from the oldest call of whoever has most, if that is more than a newcomer will have who has `own`.
+    fn make_room(&mut self, own: usize) -> Option<Option<AbortHandle>> {
+        let (source, calls) = self.calls.iter().max_by_key(|(_, calls)| calls.len())?;
+        let (source, oldest) = (*source, calls.front().filter(|_| calls.len() > own + 1).cloned());
+        let (number, call) = oldest?;
         self.leave(source, number);
-        call.abort();
-        true
+        Some(call)
     }
 
     fn leave(&mut self, source: IpAddr, number: u64) {
