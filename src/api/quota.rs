@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
+use super::pod_references::MIRROR;
 use super::pod_totals::{self, Amounts, quantities};
 use super::quantity::Format;
 use super::selector::LabelSelector;
@@ -61,8 +62,17 @@ fn is_extended(resource: &str) -> bool {
     resource.contains('/') && !resource.contains("kubernetes.io/") && !resource.starts_with("count/")
 }
 
+/// Whether an object is the mirror of a static Pod. It uses nothing of a quota: any node makes it, in any namespace, and would use
+/// up what its users have. What it shows runs whether it is there or not. (Upstream counts it.)
+fn is_mirror(kind: &Kind, object: &Object) -> bool {
+    kind.built_in() == "Pod" && object.annotation(MIRROR).is_some()
+}
+
 /// What an object uses, by the names of quotas' resources.
 pub fn usage(kind: &Kind, object: &Object, now: Timestamp) -> Amounts {
+    if is_mirror(kind, object) {
+        return Amounts::new();
+    }
     let one = || Quantity::from_units(1, Format::DecimalSi);
     let mut used = Amounts::from([(count_of(kind), one())]);
     if is_counted_by_name(kind) {
@@ -247,7 +257,7 @@ pub fn charge(
         resources.keys().filter(|resource| counts(kind, resource)).cloned().collect()
     };
     let resources = if hard.is_empty() { counted(&wished) } else { counted(&hard) };
-    if resources.is_empty() || !in_scope(kind, new, quota) {
+    if resources.is_empty() || is_mirror(kind, new) || !in_scope(kind, new, quota) {
         return Ok(None);
     }
     let name = quota.name();

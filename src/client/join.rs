@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use super::tls::{Identity, Server};
 use super::{Client, rpc};
 use crate::api::{Env, Object, Request, Verb, request::Body};
+use crate::server::certificates::WAITS;
 use crate::server::pki::{Pair, user_of, write_private};
 
 const RESOURCE: &str = "certificatesigningrequests.certificates.k8s.io";
@@ -180,6 +181,7 @@ async fn signed(client: &Client, request: &str) -> anyhow::Result<String> {
     let made = object(client, create).await?;
     let name = Some(made.name().to_owned());
     let deadline = tokio::time::Instant::now() + PATIENCE;
+    let mut told = String::new();
     loop {
         let get = Request { verb: Verb::Get, resource: resource.clone(), name: name.clone(), ..Request::default() };
         let csr = object(client, get).await?;
@@ -192,9 +194,13 @@ async fn signed(client: &Client, request: &str) -> anyhow::Result<String> {
             }
         }
         let name = csr.name();
+        if let Some(why) = csr.annotation(WAITS).filter(|_| told.is_empty()) {
+            tracing::warn!("the certificate signing request {name} waits for an administrator: {why}");
+            told = format!(": it waits for an administrator: {why}");
+        }
         ensure!(
             tokio::time::Instant::now() < deadline,
-            "the certificate signing request {name} was not approved and signed within {PATIENCE:?}"
+            "the certificate signing request {name} was not approved and signed within {PATIENCE:?}{told}"
         );
         tokio::time::sleep(LOOK).await;
     }

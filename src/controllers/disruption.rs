@@ -47,7 +47,7 @@ pub const ROW: Row = Row {
         wires.own(&informers.pod_disruption_budgets);
         wires.on(&informers.pods, |world, queue, change| {
             for budget in world.informers.pod_disruption_budgets.list_namespace(&change.key.namespace) {
-                let selects = |pod: &Pod| selector(&budget).is_some_and(|s| meta::matches(&s, &pod.metadata));
+                let selects = |pod: &Pod| selector(&budget).is_some_and(|s| counts(&s, pod));
                 if change.old.iter().chain(&change.new).any(|pod| selects(pod)) {
                     queue.add(Key::of(&*budget));
                 }
@@ -99,6 +99,11 @@ pub const STALE: Row = Row {
     },
 };
 
+/// Whether a Pod counts. A mirror does not: no eviction ends what it shows, and any node makes one look like any Pod.
+fn counts(selector: &selector::LabelSelector, pod: &Pod) -> bool {
+    !meta::is_mirror(pod) && meta::matches(selector, &pod.metadata)
+}
+
 /// The empty selector selects every Pod of the namespace, and none selects nothing.
 fn selector(budget: &PodDisruptionBudget) -> Option<selector::LabelSelector> {
     let given = budget.spec.as_ref()?.selector.as_ref()?;
@@ -113,7 +118,7 @@ fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let Some(budget) = world.informers.pod_disruption_budgets.get(key) else { return Plan::default() };
     let pods = world.informers.pods.list_namespace(&key.namespace);
     let pods: Vec<&Pod> = match selector(&budget) {
-        Some(selector) => pods.iter().map(|pod| &**pod).filter(|pod| meta::matches(&selector, &pod.metadata)).collect(),
+        Some(selector) => pods.iter().map(|pod| &**pod).filter(|pod| counts(&selector, pod)).collect(),
         None => Vec::new(),
     };
     plan(&budget, &pods, &|owner| scales::of(world, owner, &key.namespace), context.now)

@@ -12,7 +12,7 @@ use std::{
 
 use k8s_openapi::{
     api::{
-        core::v1::{Node, ObjectReference, Pod, Service, ServicePort, ServiceSpec},
+        core::v1::{Namespace, Node, ObjectReference, Pod, Service, ServicePort, ServiceSpec},
         discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
     },
     apimachinery::pkg::{
@@ -34,6 +34,8 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 const HEADLESS: &str = "service.kubernetes.io/headless";
+/// The label of a namespace in which an administrator lets static Pods stand behind Services.
+pub const STATIC_ENDPOINTS: &str = "podwright/static-endpoints";
 
 pub const ROW: Row = Row {
     name: "endpoint-slice-controller",
@@ -48,6 +50,7 @@ pub const ROW: Row = Row {
             }
         });
         wires.on(&informers.pods, wake_services);
+        wires.on(&informers.namespaces, wake_namespace);
         wires.on(&informers.nodes, |world, queue, change| {
             let facts = |node: &Option<Arc<Node>>| node.as_ref().map(|node| zone(node));
             if facts(&change.old) == facts(&change.new) {
@@ -72,6 +75,18 @@ pub(super) fn wake_services(world: &Arc<World>, queue: &Queue, change: &Delta<Po
         return;
     }
     wake_selecting(world, queue, &change.key.namespace, &pods);
+}
+
+/// A namespace's label may let static Pods in or out.
+pub(super) fn wake_namespace(world: &Arc<World>, queue: &Queue, change: &Delta<Namespace>) {
+    let lets = |namespace: &Option<Arc<Namespace>>| namespace.as_deref().is_some_and(lets_static_pods);
+    if lets(&change.old) != lets(&change.new) {
+        world.informers.services.list_namespace(&change.key.name).iter().for_each(|service| queue.add(Key::of(&**service)));
+    }
+}
+
+fn lets_static_pods(namespace: &Namespace) -> bool {
+    namespace.metadata.labels.as_ref().and_then(|labels| labels.get(STATIC_ENDPOINTS)).is_some_and(|label| label == "true")
 }
 
 /// Wakes the Services of a namespace that select any of its `pods`.
@@ -112,10 +127,15 @@ fn selects(selector: &BTreeMap<String, String>, pod: &Pod) -> bool {
 }
 
 /// The Pods behind a Service; none where its endpoints are not made here, or no longer.
+///
+/// Mirrors of static Pods are left out unless the namespace lets them: any node makes one in any namespace, with any labels, and
+/// would so take the traffic of any Service. (Upstream lets it.)
 pub(super) fn behind(informers: &Informers, service: &Service) -> Option<Vec<Arc<Pod>>> {
     let selector = service.spec.as_ref().and_then(selector).filter(|_| !meta::is_terminating(&service.metadata))?;
     let mut pods = informers.pods.list_namespace(meta::namespace(&service.metadata));
-    pods.retain(|pod| selects(selector, pod));
+    let namespace = informers.namespaces.get(&Key::new("", meta::namespace(&service.metadata)));
+    let with_static = namespace.is_some_and(|namespace| lets_static_pods(&namespace));
+    pods.retain(|pod| selects(selector, pod) && (with_static || !meta::is_mirror(pod)));
     Some(pods)
 }
 

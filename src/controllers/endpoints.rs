@@ -36,6 +36,7 @@ pub const ROW: Row = Row {
             }
         });
         wires.on(&informers.pods, endpoint_slice::wake_services);
+        wires.on(&informers.namespaces, endpoint_slice::wake_namespace);
     },
     reconcile,
 };

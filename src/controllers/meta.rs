@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::plan::{Guard, Write};
 use crate::{
-    api::selector,
+    api::{pod_references::MIRROR, selector},
     client::{Key, Typed},
 };
 
@@ -207,6 +207,11 @@ pub fn is_finished(pod: &Pod) -> bool {
 /// Neither finished nor being deleted.
 pub fn is_active(pod: &Pod) -> bool {
     !is_finished(pod) && !is_terminating(&pod.metadata)
+}
+
+/// Whether it shows a static Pod of a node: what it is, labels and readiness included, is the node's word alone.
+pub fn is_mirror(pod: &Pod) -> bool {
+    annotation(&pod.metadata, MIRROR).is_some()
 }
 
 pub fn node_name(pod: &Pod) -> Option<&str> {

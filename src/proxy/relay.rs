@@ -2,26 +2,35 @@
 //!
 //! They are accepted inside the node's network and handed on, byte for byte, from the process's own; TLS stays between the
 //! Pod and the server. The proxy leads the Service `kubernetes` here.
+//!
+//! No Pod keeps others out: each source has a share ([`room`]), and who says nothing is not kept.
+
+mod room;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use podwright_net::Network;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use crate::client::Client;
+use room::Room;
 
 /// Where it listens on each of the node's addresses, unless something else does already.
 const PORT: u16 = 6443;
-/// So many calls at once; who comes then waits.
-const MOST: usize = 1024;
-/// The server answers until then, or is not there.
+/// The server answers until then, or is not there; and the Pod says something until then.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A call ends of which nothing has been heard for so long: longer than watches and sessions are silent that are alive.
+const IDLE: Duration = Duration::from_secs(3600);
+/// What is carried at once, in either direction.
+const CHUNK: usize = 8 << 10;
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// A listener on one of the node's own addresses, inside its network, for calls of the API.
@@ -58,7 +67,7 @@ impl Relay {
     /// Listens on the node's addresses.
     pub async fn start(network: &Network, server: &Server) -> podwright_net::Result<Relay> {
         let mut relay = Relay { addresses: Vec::new(), tasks: Vec::new() };
-        let room = Arc::new(Semaphore::new(MOST));
+        let room = Arc::new(Room::default());
         for address in network.addresses() {
             let listener = api_listener(network, *address).await?;
             let bound = listener.local_addr();
@@ -74,39 +83,94 @@ impl Relay {
     }
 }
 
-async fn serve(listener: TcpListener, server: Server, room: Arc<Semaphore>) {
+async fn serve(listener: TcpListener, server: Server, room: Arc<Room>) {
     // What is carried ends with this task.
     let mut carried = tokio::task::JoinSet::new();
     loop {
-        // The semaphore is never closed.
-        let Ok(place) = room.clone().acquire_owned().await else { return };
         let accepted = loop {
             tokio::select! {
                 accepted = listener.accept() => break accepted,
                 Some(_) = carried.join_next() => {}
             }
         };
-        let Ok((pod, _)) = accepted else {
+        let Ok((pod, source)) = accepted else {
             tokio::time::sleep(AGAIN).await;
             continue;
         };
         let server = server.clone();
-        carried.spawn(async move {
-            if let Err(why) = carry(pod, &server).await {
-                tracing::debug!("a Pod's call of the API: {why}");
-            }
-            drop(place);
+        let admitted = room.admit(source.ip(), |place| {
+            carried.spawn(async move {
+                if let Err(why) = carry(pod, &server).await {
+                    tracing::debug!("a Pod's call of the API: {why}");
+                }
+                drop(place);
+            })
         });
+        if !admitted {
+            tracing::debug!("{source} has its share of calls of the API");
+        }
     }
 }
 
 async fn carry(mut pod: TcpStream, server: &Server) -> io::Result<()> {
-    let slow = || io::Error::from(io::ErrorKind::TimedOut);
-    let dial = async { TcpStream::connect(address(server).await?).await };
-    let mut server = tokio::time::timeout(PATIENCE, dial).await.map_err(|_| slow())??;
+    // Before it costs the server anything.
+    within(pod.readable()).await?;
+    let mut server = within(async { TcpStream::connect(address(server).await?).await }).await?;
     // Where this fails, answers come a little later.
     let _ = (pod.set_nodelay(true), server.set_nodelay(true));
-    tokio::io::copy_bidirectional(&mut pod, &mut server).await.map(drop)
+    let ((from_pod, to_pod), (from_server, to_server)) = (pod.split(), server.split());
+    let heard = Heard::now();
+    tokio::select! {
+        carried = async { tokio::try_join!(pump(from_pod, to_server, &heard), pump(from_server, to_pod, &heard)) } => {
+            carried.map(drop)
+        }
+        () = heard.nothing_for(IDLE) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+async fn within<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(PATIENCE, work).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+}
+
+/// Carries bytes one way, until there are no more: that is passed on.
+async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, heard: &Heard) -> io::Result<()> {
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        let length = from.read(&mut chunk).await?;
+        heard.again();
+        if length == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&chunk[..length]).await?;
+    }
+}
+
+/// When something was last heard.
+struct Heard {
+    begin: Instant,
+    /// Milliseconds after `begin`.
+    last: AtomicU64,
+}
+
+impl Heard {
+    fn now() -> Heard {
+        Heard { begin: Instant::now(), last: AtomicU64::new(0) }
+    }
+
+    fn again(&self) {
+        self.last.store(u64::try_from(self.begin.elapsed().as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Ends once it was silent for so long.
+    async fn nothing_for(&self, idle: Duration) {
+        loop {
+            let until = self.begin + Duration::from_millis(self.last.load(Ordering::Relaxed)) + idle;
+            if until <= Instant::now() {
+                return;
+            }
+            tokio::time::sleep_until(until).await;
+        }
+    }
 }
 
 /// `HOST:PORT` of the server.
@@ -120,4 +184,86 @@ async fn address(server: &Server) -> io::Result<String> {
     let text = info.data.as_ref().and_then(|data| data.get("kubeconfig")).map_or("", String::as_str);
     let url = text.lines().find_map(|line| line.trim().strip_prefix("server: https://"));
     url.map(str::to_owned).ok_or_else(|| io::Error::other("cluster-info names no server"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    /// A relay on loopback, before a server that says back what it hears.
+    async fn started() -> SocketAddr {
+        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let at = Server::At(server.local_addr().unwrap().to_string());
+        tokio::spawn(async move {
+            while let Ok((mut caller, _)) = server.accept().await {
+                tokio::spawn(async move {
+                    let (mut from, mut to) = caller.split();
+                    let _ = tokio::io::copy(&mut from, &mut to).await;
+                });
+            }
+        });
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(serve(listener, at, Arc::default()));
+        address
+    }
+
+    async fn call(to: SocketAddr, source: [u8; 4]) -> TcpStream {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((source, 0).into()).unwrap();
+        socket.connect(to).await.unwrap()
+    }
+
+    /// Whether it is carried there and back.
+    async fn speaks(call: &mut TcpStream) -> bool {
+        let mut answer = [0; 2];
+        let asked = async {
+            call.write_all(b"hi").await?;
+            call.read_exact(&mut answer).await
+        };
+        let asked = tokio::time::timeout(Duration::from_secs(5), asked).await;
+        matches!(asked, Ok(Ok(_))) && answer == *b"hi"
+    }
+
+    #[tokio::test]
+    async fn one_pod_keeps_no_other_out() {
+        let relay = started().await;
+        let mut greedy = Vec::new();
+        for _ in 0..room::SHARE {
+            let mut call = call(relay, [127, 0, 0, 2]).await;
+            assert!(speaks(&mut call).await);
+            greedy.push(call);
+        }
+        let mut beyond = call(relay, [127, 0, 0, 2]).await;
+        assert!(!speaks(&mut beyond).await, "more than its share");
+        assert!(speaks(&mut call(relay, [127, 0, 0, 3]).await).await, "another Pod");
+        assert!(speaks(&mut greedy[0]).await);
+        // What has ended makes room.
+        greedy.pop();
+        let mut next = call(relay, [127, 0, 0, 2]).await;
+        while !speaks(&mut next).await {
+            next = call(relay, [127, 0, 0, 2]).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_says_nothing_is_not_kept() {
+        let mut silent = call(started().await, [127, 0, 0, 2]).await;
+        let begin = Instant::now();
+        assert_eq!(silent.read(&mut [0; 1]).await.unwrap_or(0), 0);
+        assert!(begin.elapsed() >= PATIENCE && begin.elapsed() < 2 * PATIENCE, "{:?}", begin.elapsed());
+
+        let heard = Heard::now();
+        let begin = Instant::now();
+        let (speaking, silence) = (Duration::from_secs(50), Duration::from_secs(60));
+        tokio::join!(heard.nothing_for(silence), async {
+            for _ in 0..3 {
+                tokio::time::sleep(speaking).await;
+                heard.again();
+            }
+        });
+        assert_eq!(begin.elapsed(), 3 * speaking + silence);
+    }
 }

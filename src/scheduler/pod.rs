@@ -9,6 +9,7 @@ use super::term::Affinity;
 use crate::{
     api::{
         persistent_volume::{Used, all_used},
+        pod_references::MIRROR,
         pod_resources::{self, Amounts},
     },
     client::Key,
@@ -39,6 +40,7 @@ pub struct PodInfo {
 
 impl PodInfo {
     pub fn of(pod: Arc<Pod>) -> Arc<PodInfo> {
+        let pod = impartial(pod);
         Arc::new(PodInfo {
             key: Key::of(&*pod),
             uid: pod.metadata.uid.clone().unwrap_or_default(),
@@ -95,6 +97,21 @@ impl PodInfo {
     pub fn nominated(&self) -> Option<&str> {
         self.pod.status.as_ref()?.nominated_node_name.as_deref().filter(|name| !name.is_empty())
     }
+}
+
+/// The mirror of a static Pod takes room, and neither draws nor repels: without labels and affinity. Any node makes one look like any
+/// Pod of any namespace, and would so draw those that want to be near it, or keep all from all nodes. (Upstream lets it.)
+fn impartial(pod: Arc<Pod>) -> Arc<Pod> {
+    if pod.metadata.annotations.as_ref().is_none_or(|all| !all.contains_key(MIRROR)) {
+        return pod;
+    }
+    let mut plain = Arc::unwrap_or_clone(pod);
+    plain.metadata.labels = None;
+    if let Some(spec) = &mut plain.spec {
+        spec.affinity = None;
+        spec.topology_spread_constraints = None;
+    }
+    Arc::new(plain)
 }
 
 /// The host ports of a Pod: all containers' and, as they run beside them, sidecars'.

@@ -87,7 +87,8 @@ pub enum Empty {
 pub struct NodeFacts {
     /// The ranges of this node's own Pods.
     pub pod_ranges: Vec<IpNet>,
-    /// The ranges of all Pods of the cluster, and the nodes' addresses: Pods reach these with their own source address.
+    /// The ranges of all Pods of the cluster, and this node's addresses: Pods reach these with their own source address, and no
+    /// external IP covers them.
     pub cluster_ranges: Vec<IpNet>,
     /// The ranges ClusterIPs come from: what no Service claims there is refused.
     pub service_ranges: Vec<IpNet>,

@@ -339,7 +339,7 @@ fn host_manifest(files: &Files, entry: &Descriptor) -> Result<Option<String>> {
     }
     let digest = entry.digest().to_string();
     let document = files.document(&blob_name(&digest)?)?;
-    if parse::<DocumentKind>("manifest", &document)?.manifests.is_none() {
+    if !parse::<DocumentKind>("manifest", &document)?.is_index()? {
         return Ok(Some(digest));
     }
     let nested: ImageIndex = parse("index", &document)?;

@@ -7,7 +7,7 @@
 //! (`urls`, CVE-2020-15157) are not used at all.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
@@ -55,10 +55,8 @@ impl Guard {
 
     fn check_address(&self, host: &str, ip: IpAddr) -> Result<(), String> {
         let may_be_loopback = self.loopback || host == self.host;
-        match ip.to_canonical() {
-            ip if is_link_local(ip) || ip.is_unspecified() || ip.is_multicast() => {
-                Err(format!("{host} is {ip}: no registry's address"))
-            }
+        match plain(ip) {
+            ip if is_nobodys(ip) => Err(format!("{host} is {ip}: no registry's address")),
             ip if ip.is_loopback() && !may_be_loopback => {
                 Err(format!("{host} is {ip}: registry {} must not lead to the node itself", self.host))
             }
@@ -80,10 +78,23 @@ impl Guard {
     }
 }
 
-fn is_link_local(ip: IpAddr) -> bool {
+/// Where an address leads: the IPv4 address inside one that embeds it (mapped, compatible, NAT64's 64:ff9b::/96). The server's
+/// `names::plain_ip` says the same; both are held to `tests/special_addresses.txt`.
+fn plain(ip: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = ip else { return ip };
+    let [.., a, b, c, d] = v6.octets();
+    match v6.segments() {
+        [0, 0, 0, 0, 0, 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => Ipv4Addr::new(a, b, c, d).into(),
+        [0, 0, 0, 0, 0, 0, ..] if !v6.is_unspecified() && !v6.is_loopback() => Ipv4Addr::new(a, b, c, d).into(),
+        _ => ip,
+    }
+}
+
+/// Link-local, unspecified (all of 0.0.0.0/8 is this machine to Linux), multicast, broadcast.
+fn is_nobodys(ip: IpAddr) -> bool {
     match ip {
-        IpAddr::V4(ip) => ip.is_link_local(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        IpAddr::V4(ip) => ip.is_link_local() || ip.octets()[0] == 0 || ip.is_multicast() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.is_unspecified() || ip.is_multicast(),
     }
 }
 
@@ -149,6 +160,23 @@ mod tests {
         assert!(mine.check_address("node.example", [169, 254, 0, 1].into()).is_err());
         assert!(mine.check_address("other.example", [127, 0, 0, 1].into()).is_err());
         assert_eq!(Guard::new("[::1]:5000", true).host, "::1");
+    }
+
+    /// The server's table (`src/server/dial.rs`): what is dialled by one is by the other.
+    #[test]
+    fn an_address_is_judged_by_where_it_leads_however_it_is_written() {
+        let (public, local) = (Guard::new("registry.example", false), Guard::new("127.0.0.1:5000", true));
+        for line in include_str!("../../../tests/special_addresses.txt").lines().filter(|line| !line.starts_with('#')) {
+            let (address, class) = line.split_once(' ').unwrap();
+            let may = |guard: &Guard| guard.check_address("elsewhere", address.parse().unwrap()).is_ok();
+            let expected = match class {
+                "plain" => (true, true),
+                "loopback" => (false, true),
+                "nobody" => (false, false),
+                other => panic!("{address} is {other}"),
+            };
+            assert_eq!((may(&public), may(&local)), expected, "{address}");
+        }
     }
 
     #[tokio::test]

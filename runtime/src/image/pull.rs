@@ -128,7 +128,32 @@ pub(super) struct Job {
 #[serde(rename_all = "camelCase")]
 pub(super) struct DocumentKind {
     schema_version: Option<u32>,
-    pub manifests: Option<IgnoredAny>,
+    media_type: Option<String>,
+    manifests: Option<IgnoredAny>,
+    config: Option<IgnoredAny>,
+    layers: Option<IgnoredAny>,
+}
+
+/// `(media type, whether it is an index's)`; OCI's and Docker's.
+const MEDIA_TYPES: [(&str, bool); 4] = [
+    ("application/vnd.oci.image.index.v1+json", true),
+    ("application/vnd.docker.distribution.manifest.list.v2+json", true),
+    ("application/vnd.oci.image.manifest.v1+json", false),
+    ("application/vnd.docker.distribution.manifest.v2+json", false),
+];
+
+impl DocumentKind {
+    /// Whether it is an index. What is both, by its fields or by its media type, is refused: one digest would be two images
+    /// (CVE-2021-41190).
+    pub(super) fn is_index(&self) -> Result<bool> {
+        let is_index = self.manifests.is_some();
+        let said = self.media_type.as_deref().and_then(|said| MEDIA_TYPES.iter().find(|(known, _)| *known == said));
+        let both = is_index && (self.config.is_some() || self.layers.is_some());
+        match both || said.is_some_and(|(_, index)| *index != is_index) {
+            true => Err(ImageError::Invalid("a document that is both an index and a manifest".into())),
+            false => Ok(is_index),
+        }
+    }
 }
 
 /// What the registry says that the name is.
@@ -157,7 +182,7 @@ impl Job {
         if kind.schema_version != Some(2) {
             return Err(ImageError::Unsupported("unsupported manifest schema version".into()));
         }
-        if kind.manifests.is_none() {
+        if !kind.is_index()? {
             return Ok(Resolved { target, index: None, manifest: bytes });
         }
         let index: ImageIndex = parse("index", &bytes)?;
@@ -167,6 +192,9 @@ impl Job {
         })?;
         let chosen = entry.digest().to_string();
         let (manifest, _) = self.fetch_manifest(registry, Some(&chosen)).await?;
+        if parse::<DocumentKind>("manifest", &manifest)?.is_index()? {
+            return Err(ImageError::Unsupported("an index in an index".into()));
+        }
         Ok(Resolved { target, index: Some(bytes), manifest })
     }
 

@@ -126,7 +126,7 @@ pub const CHECKS: &[Check] = &[
         what: "nodes enforce limits, and allow no unsafe sysctls",
         how: "the command lines of this machine's podwright processes",
         rule: flags,
-        remedy: "start the node without --allow-missing-cgroup-controllers and --allowed-unsafe-sysctls",
+        remedy: "start the node without --isolated, --allow-missing-cgroup-controllers and --allowed-unsafe-sysctls",
     },
 ];
 
@@ -178,8 +178,11 @@ fn flags(facts: &Facts) -> Found {
     let unsafe_sysctls = host.flags("--allowed-unsafe-sysctls");
     let node = host.processes.iter().any(|words| matches!(words.get(1).map(String::as_str), Some("up" | "agent")));
     let unlimited = host.processes.iter().flatten().any(|word| word == "--allow-missing-cgroup-controllers");
+    // It implies the other.
+    let isolated = host.processes.iter().flatten().any(|word| matches!(word.as_str(), "--isolated" | "--isolated=true"));
     match (node, unsafe_sysctls.is_empty(), unlimited) {
         (false, ..) => not_applicable("no node runs here"),
+        _ if isolated => warn("an isolated node goes on where limits cannot be enforced: it is to try things out"),
         (_, false, _) => warn(format!("unsafe sysctls are allowed: {}", unsafe_sysctls.join(", "))),
         (_, _, true) => warn("a node goes on where limits cannot be enforced"),
         _ => pass("neither is loosened"),

@@ -131,6 +131,7 @@ const BREAKS: &[(&str, Verdict, Break)] = &[
         host.processes[0].push("--allowed-unsafe-sysctls=net.core.somaxconn".into())
     }),
     ("node.flags", Verdict::Warn, |host, _| host.processes[0].push("--allow-missing-cgroup-controllers".into())),
+    ("node.flags", Verdict::Warn, |host, _| host.processes[0].push("--isolated".into())),
     ("workloads.pod-security", Verdict::Warn, |_, cluster| cluster.namespaces[1].enforced = None),
     ("workloads.pod-security", Verdict::Warn, |_, cluster| cluster.namespaces[1].enforced = Some("privileged".into())),
     ("workloads.privileged", Verdict::Warn, |_, cluster| cluster.pods[0].privileged = true),

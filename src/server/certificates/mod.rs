@@ -17,6 +17,7 @@ use super::{Server, Watch};
 use crate::api::request::EventKind;
 use crate::api::{Object, Request, Status, User, Verb};
 
+mod names;
 mod request;
 
 pub use request::{NODE_CLIENT, NODE_SERVING};
@@ -32,6 +33,8 @@ const GROUP: &str = "certificates.k8s.io";
 const RESOURCE: &str = "certificatesigningrequests.certificates.k8s.io";
 const USER: &str = "system:serviceaccount:kube-system:certificate-controller";
 const MASTERS: &str = "system:masters";
+/// The annotation of a request that is left to an administrator: why.
+pub const WAITS: &str = "podwright/waits-for-approval";
 const AGAIN: Duration = Duration::from_secs(1);
 /// How long a certificate lasts that asks for no time of its own, and the longest one.
 const YEAR: i64 = 365 * 24 * 3600;
@@ -58,8 +61,12 @@ pub(super) fn note_user(call: &Call, csr: &mut Object) {
     }
 }
 
-/// Refuses what nobody may ask for; upstream's CertificateSubjectRestriction.
+/// Refuses what nobody may ask for; upstream's CertificateSubjectRestriction, and names that not all read alike.
 pub(super) fn may_ask(call: &Call, csr: &Object) -> Result<(), Status> {
+    let signer = csr.0["spec"]["signerName"].as_str().unwrap_or("");
+    if request::SIGNERS.contains(&signer) && Asked::of(csr).is_ok_and(|asked| !asked.legible) {
+        return Err(call.forbidden(request::ILLEGIBLE.to_owned()));
+    }
     let asks_for_masters = || Asked::of(csr).is_ok_and(|asked| asked.groups.iter().any(|group| group == MASTERS));
     if csr.0["spec"]["signerName"] == request::CLIENT && asks_for_masters() {
         let why = format!("use of {} signer with {MASTERS} group is not allowed", request::CLIENT);
@@ -150,18 +157,33 @@ impl Server {
         }
         // Upstream does not ask: there whoever holds a bootstrap token may be any node.
         self.cache.fresh().await?;
-        if subresource == "nodeclient" && self.has_node(asked.node().unwrap_or("")) {
-            tracing::warn!(
-                "the certificate signing request {} of {:?} is for the node {:?}, which there is: delete the Node, or approve the \
-                 request yourself",
-                csr.name(),
-                asked.requestor.name,
-                asked.node().unwrap_or("")
-            );
-            return Ok(());
+        let node = asked.node().unwrap_or("");
+        if subresource == "nodeclient" {
+            if self.has_node(node) {
+                return self.leave(csr, &format!("there is a Node {node:?}: delete it, or approve this request")).await;
+            }
+            if !self.take_name(node, csr.uid(), asked.lifetime()).await? {
+                let why = format!(
+                    "a certificate was signed for the node {node:?}, which has not come yet: approve this request if it is the same \
+                     machine, or its certificate is lost"
+                );
+                return self.leave(csr, &why).await;
+            }
         }
         let why = "Auto approving kubelet client certificate after SubjectAccessReview.";
         self.condition(csr, "approval", "Approved", "AutoApproved", why).await
+    }
+
+    /// Leaves a request to an administrator, and says so, once, to him and in the request to who asks.
+    async fn leave(&self, csr: &Object, why: &str) -> Result<(), Status> {
+        if csr.annotation(WAITS).is_some() {
+            return Ok(());
+        }
+        let (name, who) = (csr.name(), &csr.0["spec"]["username"]);
+        tracing::warn!("the certificate signing request {name} of {who} waits for an administrator: {why}");
+        let mut told = csr.clone();
+        told.0["metadata"]["annotations"][WAITS] = why.into();
+        self.write(told, "").await
     }
 
     async fn sign(&self, csr: &Object) -> Result<(), Status> {
@@ -169,13 +191,18 @@ impl Server {
         if !request::SIGNERS.contains(&csr.0["spec"]["signerName"].as_str().unwrap_or("")) {
             return Ok(());
         }
+        let now = self.env.now();
         let signed = Asked::of(csr).and_then(|asked| {
             asked.check()?;
-            let seconds = asked.seconds.unwrap_or(YEAR).min(YEAR);
-            authority.sign(&asked.pem, &asked.usages, seconds, self.env.now()).map_err(|why| format!("{why:#}"))
+            let certificate = authority.sign(&asked.pem, &asked.usages, asked.lifetime(), now);
+            Ok((asked, certificate.map_err(|why| format!("{why:#}"))?))
         });
         match signed {
-            Ok(certificate) => {
+            Ok((asked, certificate)) => {
+                self.cache.fresh().await?;
+                if let Some(node) = asked.node().filter(|node| asked.is_node_client() && !self.has_node(node)) {
+                    self.keep_name(node, csr.uid(), now, asked.lifetime()).await?;
+                }
                 let mut signed = csr.clone();
                 signed.0["status"]["certificate"] = STANDARD.encode(certificate).into();
                 self.write(signed, "status").await
@@ -204,7 +231,7 @@ impl Server {
             verb: Verb::Update,
             resource: RESOURCE.into(),
             name: Some(csr.name().to_owned()),
-            subresource: Some(part.to_owned()),
+            subresource: Some(part.to_owned()).filter(|part| !part.is_empty()),
             body: Some(csr.0),
             user: User::system(USER),
             ..Request::default()
@@ -215,28 +242,37 @@ impl Server {
         }
     }
 
-    async fn watch_requests(&self) -> Result<Watch, Status> {
-        self.watch(Request { resource: RESOURCE.into(), user: User::system(USER), ..Request::default() }).await
+    async fn watch_all(&self, resource: &str) -> Result<Watch, Status> {
+        self.watch(Request { resource: resource.into(), user: User::system(USER), ..Request::default() }).await
     }
 }
 
 async fn run(server: Weak<Server>) {
     loop {
         let Some(strong) = server.upgrade() else { return };
-        let watch = strong.watch_requests().await;
+        let watches = (strong.watch_all(RESOURCE).await, strong.watch_all("nodes").await);
         drop(strong);
-        let Ok(mut events) = watch else {
+        let (Ok(mut requests), Ok(mut nodes)) = watches else {
             tokio::time::sleep(AGAIN).await;
             continue;
         };
-        while let Some(event) = events.recv().await {
-            if !matches!(event.kind, EventKind::Added | EventKind::Modified) {
-                continue;
-            }
+        loop {
+            let (is_node, event) = tokio::select! {
+                event = requests.recv() => (false, event),
+                event = nodes.recv() => (true, event),
+            };
+            let Some(event) = event else { break };
             let Some(strong) = server.upgrade() else { return };
-            let Ok(csr) = Object::from_slice(&event.object) else { continue };
-            if let Err(why) = strong.advance(&csr).await {
-                tracing::warn!("the certificate signing request {}: {why}", csr.name());
+            let Ok(object) = Object::from_slice(&event.object) else { continue };
+            let (what, done) = match event.kind {
+                EventKind::Added | EventKind::Deleted if is_node => ("node", strong.release_name(object.name()).await),
+                EventKind::Added | EventKind::Modified if !is_node => {
+                    ("certificate signing request", strong.advance(&object).await)
+                }
+                _ => continue,
+            };
+            if let Err(why) = done {
+                tracing::warn!("the {what} {}: {why}", object.name());
                 tokio::time::sleep(AGAIN).await;
                 break;
             }

@@ -21,6 +21,9 @@ pub const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
 /// What is signed here.
 pub(super) const SIGNERS: [&str; 3] = [CLIENT, NODE_CLIENT, NODE_SERVING];
 
+/// What other types say is left out by some readers and not by others: here a group would be missing that is signed all the same.
+pub(super) const ILLEGIBLE: &str = "the subject may have strings of the types UTF8String, PrintableString and IA5String alone";
+
 const NODES: &str = "system:nodes";
 const NODE_PREFIX: &str = "system:node:";
 
@@ -39,6 +42,8 @@ pub(super) struct Asked {
     pub addresses: usize,
     /// Alternative names of other sorts: mail addresses and URIs.
     pub others: usize,
+    /// Whether all of the subject is text that all read alike.
+    pub legible: bool,
     pub usages: Vec<String>,
     pub seconds: Option<i64>,
     pub pem: String,
@@ -68,6 +73,7 @@ impl Asked {
             hosts: 0,
             addresses: 0,
             others: 0,
+            legible: subject.iter_attributes().all(|part| part.as_str().is_ok()),
             usages: list("usages"),
             seconds: spec["expirationSeconds"].as_i64(),
             pem: pem.clone(),
@@ -100,6 +106,9 @@ impl Asked {
                 None => Ok(()),
             }
         };
+        if !self.legible {
+            return Err(ILLEGIBLE.into());
+        }
         if self.names > 1 {
             return Err("the subject must have one common name".into());
         }
@@ -147,6 +156,11 @@ impl Asked {
             Some(why) => Err(format!("the common name must end with the name of a node: {why}")),
             None => Ok(()),
         }
+    }
+
+    /// How many seconds the certificate lasts.
+    pub fn lifetime(&self) -> i64 {
+        self.seconds.unwrap_or(super::YEAR).min(super::YEAR)
     }
 
     /// The node that the certificate would be.

@@ -236,3 +236,19 @@ fn where_pods_would_rather_be() {
     cluster.set_pod(labelled("c", json!({ "app": "web" }), none()), "n2");
     assert_eq!(points(&here, &mut cluster, &profile), [n("n1", 50), n("n2", 50), n("n3", 100), n("n4", 0)]);
 }
+
+/// Any node makes one, in any namespace, with any labels.
+#[test]
+fn a_mirror_pod_neither_draws_nor_repels() {
+    let none = || json!({});
+    let mirror = |mut there: Value| {
+        there["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "x" });
+        there
+    };
+    let (near, far) = (required("podAffinity", json!([term("web")])), required("podAntiAffinity", json!([term("web")])));
+    assert_eq!(with(none(), none(), near.clone()), told("", "", NEAR, NEAR));
+    assert_eq!(with(mirror(none()), none(), near), told(NEAR, NEAR, NEAR, NEAR));
+    let web = || json!({ "app": "web" });
+    assert_eq!(with(far.clone(), web(), none()), told(UNWELCOME, UNWELCOME, "", ""));
+    assert_eq!(with(mirror(far), web(), none()), told("", "", "", ""));
+}

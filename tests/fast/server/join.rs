@@ -101,6 +101,30 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
         made.unwrap().name().to_owned()
     };
     let now_of = async |name: &str| api.get("certificatesigningrequests.certificates.k8s.io", name).await.unwrap();
+    const WAITS: &str = "podwright/waits-for-approval";
+    // Of a name that is to come there is one certificate, also when the request for it is gone.
+    let first = ask_for("n3").await;
+    while now_of(&first).await.0["status"]["certificate"].is_null() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    api.delete("certificatesigningrequests.certificates.k8s.io", &first, Default::default()).await.unwrap();
+    let told = async |name: &str| {
+        while now_of(name).await.annotation(WAITS).is_none() {
+            assert!(now_of(name).await.0["status"]["conditions"].is_null(), "{name} is approved");
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        now_of(name).await.annotation(WAITS).unwrap().to_owned()
+    };
+    assert!(told(&ask_for("n3").await).await.starts_with("a certificate was signed for the node \"n3\", which has not come yet"));
+    // Once the Node has come, that is what counts; and once it is gone, its name is free.
+    api.create("nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n3"}})).await.unwrap();
+    assert!(told(&ask_for("n3").await).await.starts_with("there is a Node \"n3\""));
+    api.delete("nodes", "n3", Default::default()).await.unwrap();
+    let again = ask_for("n3").await;
+    while now_of(&again).await.0["status"]["certificate"].is_null() {
+        assert_eq!(now_of(&again).await.annotation(WAITS), None);
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
     let (taken, invalid, free) = (ask_for("n1").await, ask_for("Not_A.name").await, ask_for("n2").await);
     // They are looked at in this order.
     while now_of(&free).await.0["status"]["certificate"].is_null() {
@@ -143,4 +167,41 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
     // The next process needs neither token nor CA.
     assert_eq!(who(&open(false, None).await.unwrap()).await, "system:node:n1");
     serving.abort();
+}
+
+/// A group that is left out by who reads it, and is signed all the same.
+#[tokio::test]
+async fn a_subject_that_not_all_read_alike_is_refused() {
+    use rcgen::{BmpString, DistinguishedName, DnType, DnValue};
+    let api = Api::new().await;
+    let group = |value: DnValue| {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "eve");
+        params.distinguished_name.push(DnType::OrganizationName, value);
+        let pem = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"generateName": "csr-"},
+            "spec": {
+                "request": base64::engine::general_purpose::STANDARD.encode(pem),
+                "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"],
+            },
+        })
+    };
+    let csrs = "certificatesigningrequests.certificates.k8s.io";
+    let masters = "system:masters";
+    for (value, why) in [
+        (DnValue::BmpString(BmpString::try_from(masters).unwrap()), "UTF8String, PrintableString and IA5String alone"),
+        (DnValue::Utf8String(masters.into()), "system:masters group is not allowed"),
+        (DnValue::Utf8String("team".into()), ""),
+    ] {
+        let answer = api.create(csrs, group(value.clone())).await;
+        match why {
+            "" => drop(answer.unwrap()),
+            why => {
+                let refused = answer.unwrap_err();
+                assert!(refused.code == 403 && refused.message.contains(why), "{value:?}: {refused}");
+            }
+        }
+    }
 }

@@ -1,8 +1,11 @@
-//! Mirror Pods: who makes them, what they may be, and that nobody makes another Pod look like one.
+//! Mirror Pods: who makes them, what they may be, that nobody makes another Pod look like one, and that they take no traffic.
 
 use podwright::api::request::PatchType;
-use podwright::api::{Object, Options, Request, Response, Status, User, Verb};
+use podwright::api::{Env, Object, Options, Request, Response, Status, User, Verb};
+use podwright::client::{Informers, local};
+use podwright::controllers;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::nodes::{ask, node};
 use super::{Api, mirror, pod, request};
@@ -235,4 +238,59 @@ async fn the_annotation_is_neither_added_nor_changed_nor_removed() {
     }
     // So the node reads nothing by its mirror.
     assert_eq!(ask(&api, Verb::Get, "secrets", "s", "", Value::Null).await.unwrap_err().code, 403);
+}
+
+/// Who stands behind the Service `web`, by slices and by Endpoints: the addresses.
+async fn behind(api: &Api) -> (Vec<String>, Vec<String>) {
+    let texts = |list: Vec<Value>| -> Vec<String> {
+        let mut all: Vec<String> = list.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        all.sort();
+        all
+    };
+    let slices = api.list("endpointslices", Options::default()).await.unwrap().items;
+    let of_web = slices.iter().map(|slice| Object::from_slice(slice).unwrap()).filter(|slice| {
+        slice.label("kubernetes.io/service-name") == Some("web")
+    });
+    let slices = of_web.flat_map(|slice| slice.0["endpoints"].as_array().cloned().unwrap_or_default());
+    let slices = slices.map(|endpoint| endpoint["addresses"][0].clone()).collect();
+    let subsets = api.get("endpoints", "web").await.map(|all| all.0["subsets"][0]["addresses"].clone()).unwrap_or_default();
+    let subsets = subsets.as_array().into_iter().flatten().map(|address| address["ip"].clone()).collect();
+    (texts(slices), texts(subsets))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mirror_stands_behind_no_service_unless_its_namespace_lets_it() {
+    let (api, own) = cluster().await;
+    let (client, env, stop) = (local::client(api.0.clone(), "test"), Env::system(), CancellationToken::new());
+    let informers = Informers::start(client.clone());
+    let running = tokio::spawn(controllers::run(client, env, informers, controllers::Config::default(), stop.clone()));
+    let labelled = |mut pod: Value| {
+        pod["metadata"]["labels"] = json!({"app": "web"});
+        pod["spec"]["nodeName"] = "n1".into();
+        pod
+    };
+    create_as(&api, node("n1"), labelled(mirror("stolen", &own))).await.unwrap();
+    api.create("pods", labelled(pod("real"))).await.unwrap();
+    for (name, ip) in [("stolen", "10.1.0.66"), ("real", "10.1.0.5")] {
+        let status = json!({"status": {
+            "phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": [{"type": "Ready", "status": "True"}],
+        }});
+        api.sub(Verb::Patch, "pods", name, "status", status).await.unwrap();
+    }
+    api.create("services", super::service("web", json!({"selector": {"app": "web"}}))).await.unwrap();
+    let (real, both) = (vec!["10.1.0.5".to_owned()], vec!["10.1.0.5".to_owned(), "10.1.0.66".to_owned()]);
+    for (label, expected) in [(Value::Null, &real), (json!("true"), &both), (json!("no"), &real)] {
+        api.patch("namespaces", "default", json!({"metadata": {"labels": {"podwright/static-endpoints": label}}})).await.unwrap();
+        let mut found = Default::default();
+        for _ in 0..1000 {
+            found = behind(&api).await;
+            if found == (expected.clone(), expected.clone()) {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        assert_eq!(found, (expected.clone(), expected.clone()), "{label}");
+    }
+    stop.cancel();
+    let _ = running.await;
 }

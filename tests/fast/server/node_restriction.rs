@@ -160,6 +160,14 @@ async fn a_node_does_not_choose_what_it_is_trusted_with() {
             "node \"n3\" cannot report the address \"127.0.0.1\": may not be in the loopback range (127.0.0.0/8, ::1/128)",
         ),
         (new("n4", json!({}), json!({}), json!({})), "node \"n3\" is not allowed to modify node \"n4\""),
+        (
+            made(json!({"labels": {"kubernetes.io/hostname": "n1"}}), json!({})),
+            "node \"n3\" is not allowed to set the label kubernetes.io/hostname to \"n1\": it is not its name",
+        ),
+        (
+            made(json!({"finalizers": ["example.com/for-ever"]}), json!({})),
+            "node \"n3\" is not allowed to modify finalizers",
+        ),
         (made(json!({"labels": {"kubernetes.io/hostname": "n3"}}), json!({})), ""),
     ];
     for (object, why) in creates {
@@ -184,6 +192,16 @@ async fn a_node_does_not_choose_what_it_is_trusted_with() {
             "node \"n1\" is not allowed to modify podCIDR",
         ),
         (
+            "",
+            json!({"metadata": {"finalizers": ["example.com/for-ever"]}}),
+            "node \"n1\" is not allowed to modify finalizers",
+        ),
+        (
+            "status",
+            json!({"metadata": {"finalizers": ["example.com/for-ever"]}}),
+            "node \"n1\" is not allowed to modify finalizers",
+        ),
+        (
             "status",
             json!({"metadata": {"labels": {"node-restriction.kubernetes.io/a": "b"}}}),
             "is not allowed to modify labels: node-restriction.kubernetes.io/a",
@@ -200,6 +218,43 @@ async fn a_node_does_not_choose_what_it_is_trusted_with() {
     }
     let other = ask(&api, Verb::Patch, "nodes", "n2", "status", json!({"status": {"addresses": []}})).await;
     assert_eq!(other.unwrap_err().code, 403);
+}
+
+/// By its hostname label Pods ask for a node, and a cordon is what an administrator has against one.
+#[tokio::test]
+async fn a_node_is_asked_for_by_its_own_name_and_stays_cordoned() {
+    let api = cluster().await;
+    const LABEL: &str = "kubernetes.io/hostname";
+    let labelled = |value: Value| json!({"metadata": {"labels": {LABEL: value}}});
+    let closed = |value: Value| json!({"spec": {"unschedulable": value}});
+    let not = |what: &str| format!("node \"n1\" is not allowed to {what}");
+    let of_another = not("set the label kubernetes.io/hostname to \"n2\": it is not its name");
+    for (sub, patch, why) in [
+        ("", labelled(json!("n2")), of_another.clone()),
+        ("status", labelled(json!("n2")), of_another),
+        ("", labelled(json!("db.example")), not("set the label kubernetes.io/hostname to \"db.example\": it is not its name")),
+        ("", labelled(json!("n1")), String::new()),
+        ("", labelled(Value::Null), not("remove the label kubernetes.io/hostname")),
+        ("", closed(json!(true)), String::new()),
+        ("", closed(json!(false)), not("clear unschedulable")),
+        ("", closed(Value::Null), not("clear unschedulable")),
+        ("", json!({"metadata": {"labels": {"example.com/disk": "ssd"}}}), String::new()),
+    ] {
+        judge(&patch.to_string(), ask(&api, Verb::Patch, "nodes", "n1", sub, patch.clone()).await, &why);
+    }
+    // What an administrator has made of it stays, and the way back to its name is open, unless another one is asked for by that.
+    api.patch("nodes", "n1", labelled(json!("db.example"))).await.unwrap();
+    let other = json!({"metadata": {"labels": {"example.com/disk": "hdd"}}});
+    judge("kept", ask(&api, Verb::Patch, "nodes", "n1", "", other).await, "");
+    api.patch("nodes", "n2", labelled(json!("n1"))).await.unwrap();
+    let back = ask(&api, Verb::Patch, "nodes", "n1", "", labelled(json!("n1"))).await;
+    judge("another's", back, &not("set the label kubernetes.io/hostname to \"n1\": node \"n2\" has it"));
+    api.patch("nodes", "n2", labelled(json!("n2"))).await.unwrap();
+    judge("back", ask(&api, Verb::Patch, "nodes", "n1", "", labelled(json!("n1"))).await, "");
+    let mut held = super::mirror("held", &api.get("nodes", "n1").await.unwrap());
+    held["metadata"]["finalizers"] = json!(["example.com/for-ever"]);
+    let held = ask(&api, Verb::Create, "pods", "", "", held).await;
+    judge("a mirror for ever", held, &not("modify finalizers"));
 }
 
 /// Traffic goes to what a node reports to be its own.
@@ -228,9 +283,9 @@ async fn a_node_reports_no_address_of_pods_services_or_other_nodes() {
         judge(address, ask(&api, Verb::Patch, "nodes", "n1", "status", patch).await, &why);
     }
     let many: Vec<Value> =
-        (0..65).map(|n| json!({"type": "InternalIP", "address": format!("198.51.100.{n}")})).collect();
+        (0..17).map(|n| json!({"type": "InternalIP", "address": format!("198.51.100.{n}")})).collect();
     let many = ask(&api, Verb::Patch, "nodes", "n1", "status", json!({"status": {"addresses": many}})).await;
-    judge("many", many, "node \"n1\" cannot report more than 64 addresses");
+    judge("many", many, "node \"n1\" cannot report more than 16 addresses");
     let new = json!({
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": "n3"},
         "status": {"addresses": [{"type": "ExternalIP", "address": "192.0.2.2"}]},
@@ -238,6 +293,13 @@ async fn a_node_reports_no_address_of_pods_services_or_other_nodes() {
     let asked = request(Verb::Create, "nodes", "", Some(new), Options::default());
     let answer = api.0.handle(Request { user: node("n3"), namespace: None, ..asked }).await;
     judge("a new one", answer, "node \"n3\" cannot report the address \"192.0.2.2\": node \"n2\" has it");
+    // What was a name becomes no address by it.
+    let mine = json!({"status": {"addresses": [{"type": "InternalIP", "address": "198.51.100.7"}]}});
+    let typed = |of: &str| json!({"status": {"addresses": [{"type": of, "address": "198.51.100.7"}]}});
+    judge("a name", ask(&api, Verb::Patch, "nodes", "n1", "status", typed("Hostname")).await, "");
+    api.sub(Verb::Patch, "nodes", "n2", "status", mine).await.unwrap();
+    let flipped = ask(&api, Verb::Patch, "nodes", "n1", "status", typed("InternalIP")).await;
+    judge("flipped", flipped, &no("\"198.51.100.7\": node \"n2\" has it"));
     // An administrator says what he likes, and that stays.
     api.sub(
         Verb::Patch,

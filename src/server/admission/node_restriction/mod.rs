@@ -36,6 +36,7 @@ pub(super) fn validate(review: &Review<'_>, object: &Object) -> Result<(), Statu
     if node.is_empty() {
         return refuse(format!("could not determine node from user {:?}", user.name));
     }
+    finalizers(review, node, object)?;
     match (kind.group, kind.built_in(), review.subresource()) {
         ("", "Pod", "") => pod::itself(review, node, object),
         ("", "Pod", "status") => pod::status(review, node, object),
@@ -58,6 +59,20 @@ pub(super) fn validate(review: &Review<'_>, object: &Object) -> Result<(), Statu
         }
         ("resource.k8s.io", "ResourceSlice", _) => slice(review, node, object),
         _ => Ok(()),
+    }
+}
+
+/// Nothing that a node writes waits for the node to go: not its Node, nor a mirror Pod, whose namespace would wait with it. (Upstream
+/// lets it.)
+fn finalizers(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
+    let keeps_metadata = !review.subresource().is_empty() && review.call.kind.built_in() != "Node";
+    if keeps_metadata || !matches!(review.operation, Operation::Create | Operation::Update) {
+        return Ok(());
+    }
+    let of = |object: &Object| object.0["metadata"]["finalizers"].clone();
+    match same(&of(new), &review.old.map(of).unwrap_or_default()) {
+        true => Ok(()),
+        false => Err(review.forbidden(new, format!("node {node:?} is not allowed to modify finalizers"))),
     }
 }
 

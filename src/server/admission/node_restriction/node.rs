@@ -46,8 +46,8 @@ pub(super) fn itself(review: &Review<'_>, node: &str, new: &Object) -> Result<()
     }
 }
 
-/// What a node may neither choose nor change: who owns it, which Pods' addresses it may report, and addresses that lead to
-/// whoever calls them.
+/// What a node may neither choose nor change: who owns it, by which name Pods ask for it, whether an administrator has closed it,
+/// which Pods' addresses it may report, and addresses that lead to whoever calls them.
 fn assigned(review: &Review<'_>, node: &str, new: &Object, old: Option<&Object>) -> Result<(), Status> {
     let refuse = |why: String| Err(review.forbidden(new, why));
     let before = |path: &str| old.map_or(&Value::Null, |old| value(old, path));
@@ -55,6 +55,11 @@ fn assigned(review: &Review<'_>, node: &str, new: &Object, old: Option<&Object>)
     if !same(value(new, "/metadata/ownerReferences"), before("/metadata/ownerReferences")) {
         return refuse(format!("node {node:?} is not allowed to modify ownerReferences"));
     }
+    // Upstream lets it; whoever cordons a node that he does not trust any more relies on it.
+    if before("/spec/unschedulable") == true && value(new, "/spec/unschedulable") != true {
+        return refuse(format!("node {node:?} is not allowed to clear unschedulable"));
+    }
+    hostname(review, node, new, old)?;
     for field in ["podCIDR", "podCIDRs"] {
         let path = format!("/spec/{field}");
         if !same(value(new, &path), before(&path)) {
@@ -64,8 +69,33 @@ fn assigned(review: &Review<'_>, node: &str, new: &Object, old: Option<&Object>)
     addresses(review, node, new, before("/status/addresses"))
 }
 
+/// By this label Pods, volumes and rules of spreading ask for one node.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// The label says the node's own name, or what an administrator has made of it; and a name that no other Node is asked for by.
+/// (Upstream lets a node say any, and so draw what is meant for another one.)
+fn hostname(review: &Review<'_>, node: &str, new: &Object, old: Option<&Object>) -> Result<(), Status> {
+    let label = |object: &Object| object.labels().and_then(|labels| labels.get(HOSTNAME)).cloned();
+    let (now, before) = (label(new), old.and_then(label));
+    if now == before {
+        return Ok(());
+    }
+    let refuse = |why: String| Err(review.forbidden(new, format!("node {node:?} is not allowed to {why}")));
+    let Some(now) = now.as_ref().and_then(|now| now.as_str()) else {
+        return refuse(format!("remove the label {HOSTNAME}"));
+    };
+    if now != node {
+        return refuse(format!("set the label {HOSTNAME} to {now:?}: it is not its name"));
+    }
+    let other = others_with(review, node, &[now]).find(|other| label(other).is_some_and(|label| label == now));
+    match other {
+        Some(other) => refuse(format!("set the label {HOSTNAME} to {now:?}: node {:?} has it", other.name())),
+        None => Ok(()),
+    }
+}
+
 /// The most addresses that a node may report.
-const MAX_ADDRESSES: usize = 64;
+const MAX_ADDRESSES: usize = 16;
 
 /// The addresses that a node reports to be its own: traffic goes there, to host ports and to the node itself. So they are none
 /// that lead to whoever calls them, to Pods, to Services or to another node. (Upstream trusts it with that.) What was let in
@@ -76,10 +106,11 @@ fn addresses(review: &Review<'_>, node: &str, new: &Object, before: &Value) -> R
         let why = format!("node {node:?} cannot report more than {MAX_ADDRESSES} addresses");
         return Err(review.forbidden(new, why));
     }
-    let known: HashSet<&Value> = before.as_array().into_iter().flatten().map(|address| &address["address"]).collect();
+    // By their types as well: a name that looks like an address is not looked for among those that others have.
+    let known: HashSet<&Value> = before.as_array().into_iter().flatten().collect();
     let config = &review.server.config;
     let mut added = Vec::new();
-    for address in list.iter().map(|address| &address["address"]).filter(|address| !known.contains(address)) {
+    for address in list.iter().filter(|address| !known.contains(address)).map(|address| &address["address"]) {
         let text = address.as_str().unwrap_or("");
         let Ok(ip) = text.parse::<IpAddr>() else { continue };
         let refuse =
@@ -102,24 +133,26 @@ fn addresses(review: &Review<'_>, node: &str, new: &Object, before: &Value) -> R
     Ok(())
 }
 
-/// The first of these addresses that another Node has, and which one. Of thousands of Nodes those are decoded that have the text.
+/// The first of these addresses that another Node has, and which one.
 fn held_by_others(review: &Review<'_>, node: &str, addresses: &[&str]) -> Option<(String, String)> {
-    if addresses.is_empty() {
-        return None;
-    }
-    let quoted: Vec<String> = addresses.iter().map(|address| format!("{address:?}")).collect();
-    for item in review.items("nodes", None).into_iter().filter(|item| item.name() != node) {
-        let text = std::str::from_utf8(&item.bytes).unwrap_or("");
-        let Some(at) = quoted.iter().position(|quoted| text.contains(quoted.as_str())) else { continue };
-        let Ok(other) = Object::from_slice(&item.bytes) else { continue };
+    others_with(review, node, addresses).find_map(|other| {
         let held = value(&other, "/status/addresses").as_array().into_iter().flatten();
         let held: HashSet<&str> =
             held.filter(|it| it["type"] != "Hostname").filter_map(|it| it["address"].as_str()).collect();
-        if let Some(address) = addresses[at..].iter().find(|address| held.contains(*address)) {
-            return Some(((*address).to_owned(), other.name().to_owned()));
-        }
-    }
-    None
+        let address = addresses.iter().find(|address| held.contains(*address))?;
+        Some(((*address).to_owned(), other.name().to_owned()))
+    })
+}
+
+/// The other Nodes that have one of these strings somewhere: of thousands those alone are decoded.
+fn others_with(review: &Review<'_>, node: &str, strings: &[&str]) -> impl Iterator<Item = Object> {
+    let quoted: Vec<String> = strings.iter().map(|string| format!("{string:?}")).collect();
+    let items = if quoted.is_empty() { Vec::new() } else { review.items("nodes", None) };
+    let others: Vec<_> = items.into_iter().filter(|item| item.name() != node).collect();
+    others.into_iter().filter_map(move |item| {
+        let text = std::str::from_utf8(&item.bytes).unwrap_or("");
+        quoted.iter().any(|quoted| text.contains(quoted.as_str())).then(|| Object::from_slice(&item.bytes).ok())?
+    })
 }
 
 fn value<'a>(object: &'a Object, path: &str) -> &'a Value {
@@ -128,7 +161,7 @@ fn value<'a>(object: &'a Object, path: &str) -> &'a Value {
 
 /// The labels that a node may set on itself below `kubernetes.io` and `k8s.io`.
 const OWN_LABELS: &[&str] = &[
-    "kubernetes.io/hostname",
+    HOSTNAME,
     "kubernetes.io/arch",
     "kubernetes.io/os",
     "beta.kubernetes.io/arch",

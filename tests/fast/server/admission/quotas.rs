@@ -74,6 +74,23 @@ async fn writes_are_charged_for_and_refused_beyond_the_quota() {
     );
 }
 
+/// A node makes them in any namespace.
+#[tokio::test]
+async fn mirror_pods_use_nothing_of_a_quota() {
+    let api = Api::new().await;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});
+    let node = api.create("nodes", node).await.unwrap();
+    api.quota(quota("q", json!({"pods": "1", "count/pods": "1", "limits.cpu": "1"}))).await;
+    for name in ["a", "b", "c"] {
+        api.create("pods", super::super::mirror(name, &node)).await.unwrap();
+    }
+    assert_eq!(api.used("q").await, json!({"count/pods": "0", "limits.cpu": "0", "pods": "0"}));
+    api.create("pods", sized("own", "1", "1")).await.unwrap();
+    // A count is the same.
+    let used = json!({"status": {"used": {"count/pods": "1", "limits.cpu": "1", "pods": "1"}}});
+    api.sub(Verb::Patch, "resourcequotas", "q", "status", used).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_quota_that_was_not_counted_yet_lets_nothing_in() {
     let api = Api::new().await;
