@@ -81,12 +81,22 @@ pub(super) fn wake_services(world: &Arc<World>, queue: &Queue, change: &Delta<Po
 pub(super) fn wake_namespace(world: &Arc<World>, queue: &Queue, change: &Delta<Namespace>) {
     let lets = |namespace: &Option<Arc<Namespace>>| namespace.as_deref().is_some_and(lets_static_pods);
     if lets(&change.old) != lets(&change.new) {
-        world.informers.services.list_namespace(&change.key.name).iter().for_each(|service| queue.add(Key::of(&**service)));
+        world
+            .informers
+            .services
+            .list_namespace(&change.key.name)
+            .iter()
+            .for_each(|service| queue.add(Key::of(&**service)));
     }
 }
 
 fn lets_static_pods(namespace: &Namespace) -> bool {
-    namespace.metadata.labels.as_ref().and_then(|labels| labels.get(STATIC_ENDPOINTS)).is_some_and(|label| label == "true")
+    namespace
+        .metadata
+        .labels
+        .as_ref()
+        .and_then(|labels| labels.get(STATIC_ENDPOINTS))
+        .is_some_and(|label| label == "true")
 }
 
 /// Wakes the Services of a namespace that select any of its `pods`.

@@ -242,26 +242,6 @@ impl Server {
     }
 }
 
-/// The first page of what a selection matches.
-fn page<'a>(all: impl Iterator<Item = &'a Arc<Item>>, kind: &Kind, selection: &Selection, limit: usize) -> Found {
-    let mut matching = all.filter(|item| selection.matches(kind, item));
-    let mut found = Found::default();
-    let limit = if limit == 0 { usize::MAX } else { limit };
-    for item in matching.by_ref().take(limit) {
-        found.items.push(item.bytes.clone());
-        if found.items.len() == limit {
-            found.last = item.key.to_string();
-        }
-    }
-    if found.items.len() == limit {
-        found.more = matching.next().is_some();
-        if found.more && !selection.is_filtered() {
-            found.remaining = Some(1 + matching.count() as u64);
-        }
-    }
-    found
-}
-
 fn respond(kind: &Kind, found: Found, revision: Revision) -> Response {
     let continue_token = if found.more { encode_token(revision, found.last) } else { String::new() };
     let list = request::List {

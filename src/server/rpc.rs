@@ -8,7 +8,7 @@ use jsonrpsee::server::{
     BatchRequestConfig, Methods, PendingSubscriptionSink, ResponsePayload, ServerConfig, StopHandle,
 };
 use jsonrpsee::types::{ErrorObjectOwned, Params};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::api::request::{Body, Origin, PatchType};

@@ -179,7 +179,8 @@ fn flags(facts: &Facts) -> Found {
     let node = host.processes.iter().any(|words| matches!(words.get(1).map(String::as_str), Some("up" | "agent")));
     let unlimited = host.processes.iter().flatten().any(|word| word == "--allow-missing-cgroup-controllers");
     // It implies the other.
-    let isolated = host.processes.iter().flatten().any(|word| matches!(word.as_str(), "--isolated" | "--isolated=true"));
+    let isolated =
+        host.processes.iter().flatten().any(|word| matches!(word.as_str(), "--isolated" | "--isolated=true"));
     match (node, unsafe_sysctls.is_empty(), unlimited) {
         (false, ..) => not_applicable("no node runs here"),
         _ if isolated => warn("an isolated node goes on where limits cannot be enforced: it is to try things out"),

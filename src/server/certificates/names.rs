@@ -51,7 +51,13 @@ impl Server {
     }
 
     /// Notes that a certificate of a node's name is signed that lasts so many seconds from now, whoever has approved it.
-    pub(super) async fn keep_name(&self, node: &str, request: &str, now: Timestamp, seconds: i64) -> Result<(), Status> {
+    pub(super) async fn keep_name(
+        &self,
+        node: &str,
+        request: &str,
+        now: Timestamp,
+        seconds: i64,
+    ) -> Result<(), Status> {
         let lease = self.lease(node);
         let ends = now.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(now);
         if lease.as_ref().is_some_and(|lease| end(lease) > ends) {

@@ -160,7 +160,7 @@ impl Face {
     /// What is no resource. Whoever may log in may read it, so it takes part in the limits of reads.
     async fn other(
         &self,
-        place: &Option<Place>,
+        place: Option<Place>,
         path: &str,
         query: &Query,
         user: &User,

@@ -245,7 +245,8 @@ fn a_mirror_pod_neither_draws_nor_repels() {
         there["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "x" });
         there
     };
-    let (near, far) = (required("podAffinity", json!([term("web")])), required("podAntiAffinity", json!([term("web")])));
+    let (near, far) =
+        (required("podAffinity", json!([term("web")])), required("podAntiAffinity", json!([term("web")])));
     assert_eq!(with(none(), none(), near.clone()), told("", "", NEAR, NEAR));
     assert_eq!(with(mirror(none()), none(), near), told(NEAR, NEAR, NEAR, NEAR));
     let web = || json!({ "app": "web" });

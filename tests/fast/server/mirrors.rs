@@ -248,12 +248,14 @@ async fn behind(api: &Api) -> (Vec<String>, Vec<String>) {
         all
     };
     let slices = api.list("endpointslices", Options::default()).await.unwrap().items;
-    let of_web = slices.iter().map(|slice| Object::from_slice(slice).unwrap()).filter(|slice| {
-        slice.label("kubernetes.io/service-name") == Some("web")
-    });
+    let of_web = slices
+        .iter()
+        .map(|slice| Object::from_slice(slice).unwrap())
+        .filter(|slice| slice.label("kubernetes.io/service-name") == Some("web"));
     let slices = of_web.flat_map(|slice| slice.0["endpoints"].as_array().cloned().unwrap_or_default());
     let slices = slices.map(|endpoint| endpoint["addresses"][0].clone()).collect();
-    let subsets = api.get("endpoints", "web").await.map(|all| all.0["subsets"][0]["addresses"].clone()).unwrap_or_default();
+    let subsets =
+        api.get("endpoints", "web").await.map(|all| all.0["subsets"][0]["addresses"].clone()).unwrap_or_default();
     let subsets = subsets.as_array().into_iter().flatten().map(|address| address["ip"].clone()).collect();
     (texts(slices), texts(subsets))
 }
@@ -280,7 +282,9 @@ async fn a_mirror_stands_behind_no_service_unless_its_namespace_lets_it() {
     api.create("services", super::service("web", json!({"selector": {"app": "web"}}))).await.unwrap();
     let (real, both) = (vec!["10.1.0.5".to_owned()], vec!["10.1.0.5".to_owned(), "10.1.0.66".to_owned()]);
     for (label, expected) in [(Value::Null, &real), (json!("true"), &both), (json!("no"), &real)] {
-        api.patch("namespaces", "default", json!({"metadata": {"labels": {"podwright/static-endpoints": label}}})).await.unwrap();
+        api.patch("namespaces", "default", json!({"metadata": {"labels": {"podwright/static-endpoints": label}}}))
+            .await
+            .unwrap();
         let mut found = Default::default();
         for _ in 0..1000 {
             found = behind(&api).await;
