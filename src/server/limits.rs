@@ -484,7 +484,8 @@ mod tests {
         let node = user("system:node:n", &["system:nodes"]);
         let mut of_node: Vec<_> = (0..20).map(|_| watches.enter(&node, 5).unwrap()).collect();
         assert!(refused(watches.enter(&node, 0)));
-        let masters: Vec<_> = (0..50).map(|_| watches.enter(&user("root", &["system:masters"]), 100).unwrap()).collect();
+        let masters: Vec<_> =
+            (0..50).map(|_| watches.enter(&user("root", &["system:masters"]), 100).unwrap()).collect();
         let (c, d) = (user("c", &[]), user("d", &[]));
         let more = [watches.enter(&c, 0).unwrap(), watches.enter(&c, 0).unwrap()];
         assert!(refused(watches.enter(&d, 0)), "that is all that there may be");

@@ -156,12 +156,7 @@ impl Server {
     }
 
     /// The first page, of the newest state.
-    async fn list_now(
-        &self,
-        call: &Call,
-        selection: &Selection,
-        limit: usize,
-    ) -> Result<(Found, Revision), Status> {
+    async fn list_now(&self, call: &Call, selection: &Selection, limit: usize) -> Result<(Found, Revision), Status> {
         let shelf = self.cache.shelf(call.kind);
         // Read before the lock is taken: the shelf shows at least this.
         let reached = self.cache.revision();

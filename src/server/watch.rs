@@ -267,7 +267,9 @@ impl Server {
         let shelf = self.cache.shelf(call.kind);
         let mut older = Vec::new();
         let start = match start {
-            Start::After(revision) => Start::After(self.catch_up(call, &shelf, &selection, revision, &mut older).await?),
+            Start::After(revision) => {
+                Start::After(self.catch_up(call, &shelf, &selection, revision, &mut older).await?)
+            }
             present => present,
         };
         let (first, told) = self.first_events(call, &shelf, &selection, start).await?;
@@ -317,7 +319,9 @@ impl Server {
             };
             let size = of_lookups(changes.len().saturating_mul(2 * selection.lookups()));
             let place = self.large.enter_part(&call.user, size).await?;
-            let found = async { changes.iter().filter_map(|change| shelf.event(change).told(shelf, selection)).collect::<Vec<_>>() };
+            let found = async {
+                changes.iter().filter_map(|change| shelf.event(change).told(shelf, selection)).collect::<Vec<_>>()
+            };
             told.extend(self.large.run(size, found).await);
             drop(place);
             if told.len() > MOST_OLDER {
@@ -362,7 +366,8 @@ impl Server {
                     (state.range(&prefix, None).cloned().collect(), state.told, state.revision)
                 };
                 let present = self.matching(call, shelf.kind, selection, items, usize::MAX).await?;
-                let added = present.iter().map(|item| WatchEvent { kind: EventKind::Added, object: item.bytes.clone() });
+                let added =
+                    present.iter().map(|item| WatchEvent { kind: EventKind::Added, object: item.bytes.clone() });
                 let end = wanted.then(|| bookmark(shelf.kind, now.max(revision), true));
                 Ok((added.chain(end).collect(), told))
             }
@@ -402,5 +407,30 @@ async fn end_of_watch(
     }
     if let Some(shelf) = shelf.upgrade() {
         shelf.write().watchers.remove(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_selections_are_one_and_are_forgotten_with_their_watchers() {
+        let selection = |text: &str| {
+            let labels = LabelSelector::parse(text).unwrap();
+            Arc::new(Selection { labels, ..Selection::default() })
+        };
+        let mut watchers = Watchers::default();
+        let add = |watchers: &mut Watchers, text: &str| watchers.add(selection(text), false, mpsc::channel(1).0, 0);
+        let kept: Vec<_> = (0..100).map(|_| add(&mut watchers, "a,b,c")).collect();
+        assert_eq!(watchers.selections.len(), 1);
+        let first = &watchers.all[0].selection;
+        assert!(watchers.all.iter().all(|watcher| Arc::ptr_eq(&watcher.selection, first)));
+        for i in 0..1000 {
+            let (id, _dropped) = add(&mut watchers, &format!("n{i}"));
+            watchers.remove(id);
+        }
+        assert!(watchers.selections.len() < 100, "{} are kept", watchers.selections.len());
+        assert_eq!(kept.len(), watchers.all.len());
     }
 }

@@ -203,7 +203,9 @@ impl Face {
                 self.send(user, &mut seat, &Document::of(index.into()), reply::JSON, &json).await
             }
             Place::OpenApiV3(Some(of)) => {
-                let Some(document) = openapi::v3(server, user, kinds, &of).await? else { return Ok(reply::not_found()) };
+                let Some(document) = openapi::v3(server, user, kinds, &of).await? else {
+                    return Ok(reply::not_found());
+                };
                 let mut reply = self.send(user, &mut seat, &document, reply::JSON, &json).await?;
                 openapi::tag(&mut reply, &document);
                 if query.first("hash") == Some(document.hash.as_str()) {
@@ -222,9 +224,7 @@ impl Face {
                 let name = format!("discovery {place:?} {}", aggregated.unwrap_or(""));
                 let document = server.document(&name, &of, user, make).await?;
                 match aggregated {
-                    Some(version) => {
-                        self.send(user, &mut seat, &document, discovery::media_type(version), &json).await
-                    }
+                    Some(version) => self.send(user, &mut seat, &document, discovery::media_type(version), &json).await,
                     None => self.send(user, &mut seat, &document, reply::JSON, &wanted).await,
                 }
             }
