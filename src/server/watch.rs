@@ -409,3 +409,28 @@ async fn end_of_watch(
         shelf.write().watchers.remove(id);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_selections_are_one_and_are_forgotten_with_their_watchers() {
+        let selection = |text: &str| {
+            let labels = LabelSelector::parse(text).unwrap();
+            Arc::new(Selection { labels, ..Selection::default() })
+        };
+        let mut watchers = Watchers::default();
+        let add = |watchers: &mut Watchers, text: &str| watchers.add(selection(text), false, mpsc::channel(1).0, 0);
+        let kept: Vec<_> = (0..100).map(|_| add(&mut watchers, "a,b,c")).collect();
+        assert_eq!(watchers.selections.len(), 1);
+        let first = &watchers.all[0].selection;
+        assert!(watchers.all.iter().all(|watcher| Arc::ptr_eq(&watcher.selection, first)));
+        for i in 0..1000 {
+            let (id, _dropped) = add(&mut watchers, &format!("n{i}"));
+            watchers.remove(id);
+        }
+        assert!(watchers.selections.len() < 100, "{} are kept", watchers.selections.len());
+        assert_eq!(kept.len(), watchers.all.len());
+    }
+}
