@@ -4,6 +4,7 @@
 //! neither `held: ...` nor `BREACH: ...` has not been one, and fails too. `ATTACKS=part,...` runs those whose ids have a part.
 
 mod api;
+mod credentials;
 mod elsewhere;
 mod escapes;
 mod images;
@@ -133,6 +134,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         api::ATTACKS,
         operators::ATTACKS,
         nodes::ATTACKS,
+        credentials::ATTACKS,
     ];
     all.into_iter().flatten()
 }
