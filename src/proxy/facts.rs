@@ -8,8 +8,8 @@ use podwright_net::dataplane::NodeFacts;
 
 /// The facts of the node named `own`, from all Nodes and the cluster's Service ranges.
 ///
-/// Of other nodes their Pod ranges alone, which the control plane gives: the addresses they report are their own word, and what is
-/// in `cluster_ranges` is neither masqueraded nor had as an external IP by anybody on this node.
+/// Of other nodes their Pod ranges alone, which the control plane gives: the addresses they report are their own word, and what
+/// is in `cluster_ranges` is neither masqueraded nor had as an external IP by anybody on this node.
 pub fn facts(nodes: &[impl AsRef<Node>], own: &str, service_ranges: &[IpNet]) -> NodeFacts {
     let mut facts = NodeFacts { service_ranges: service_ranges.to_vec(), ..NodeFacts::default() };
     for node in nodes.iter().map(AsRef::as_ref) {

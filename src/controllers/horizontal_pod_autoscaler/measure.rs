@@ -76,7 +76,11 @@ fn selected<'a>(
         }
     };
     let matching = |selector: &LabelSelector| {
-        view.pods.iter().map(|pod| &**pod).filter(|pod| !meta::is_mirror(pod) && meta::matches(selector, &pod.metadata)).collect::<Vec<_>>()
+        view.pods
+            .iter()
+            .map(|pod| &**pod)
+            .filter(|pod| !meta::is_mirror(pod) && meta::matches(selector, &pod.metadata))
+            .collect::<Vec<_>>()
     };
     let pods = matching(&selector);
     history.selector = Some(selector);

@@ -22,7 +22,8 @@ pub const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
 pub(super) const SIGNERS: [&str; 3] = [CLIENT, NODE_CLIENT, NODE_SERVING];
 
 /// What other types say is left out by some readers and not by others: here a group would be missing that is signed all the same.
-pub(super) const ILLEGIBLE: &str = "the subject may have strings of the types UTF8String, PrintableString and IA5String alone";
+pub(super) const ILLEGIBLE: &str =
+    "the subject may have strings of the types UTF8String, PrintableString and IA5String alone";
 
 const NODES: &str = "system:nodes";
 const NODE_PREFIX: &str = "system:node:";

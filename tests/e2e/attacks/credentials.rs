@@ -44,7 +44,12 @@ pub const ATTACKS: &[Attack] = &[
 
 fn hostname(world: &World, _: &Target) -> Verdict {
     let path = || "/api/v1/nodes/other".to_owned();
-    world.ask(ROOT, "PATCH", &path(), &json!({"metadata": {"labels": {"kubernetes.io/hostname": "other"}}, "spec": {"unschedulable": true}}));
+    world.ask(
+        ROOT,
+        "PATCH",
+        &path(),
+        &json!({"metadata": {"labels": {"kubernetes.io/hostname": "other"}}, "spec": {"unschedulable": true}}),
+    );
     let label = |value: Value| json!({"metadata": {"labels": {"kubernetes.io/hostname": value}}});
     let asked = [
         ("PATCH", path(), label(json!(NODE))),
@@ -66,8 +71,7 @@ fn address_type(world: &World, _: &Target) -> Verdict {
     if code != 200 {
         return Verdict::Untried(said);
     }
-    let verdict =
-        all_refused(world, OTHER, &[("PATCH", "/api/v1/nodes/other/status".to_owned(), typed("InternalIP"))]);
+    let verdict = all_refused(world, OTHER, &[("PATCH", "/api/v1/nodes/other/status".to_owned(), typed("InternalIP"))]);
     world.ask(ROOT, "PATCH", "/api/v1/nodes/target/status", &json!({"status": {"addresses": before}}));
     verdict
 }
@@ -78,11 +82,14 @@ fn mirror_traffic(world: &World, target: &Target) -> Verdict {
         "publishNotReadyAddresses": true}});
     world.create("services", THEIRS, service).unwrap();
     let pods = format!("/api/v1/namespaces/{THEIRS}/pods");
-    let pod = |name: &str| json!({"apiVersion": "v1", "kind": "Pod",
+    let pod = |name: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": THEIRS, "labels": {"app": target.id}},
-        "spec": {"nodeName": NODE, "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "localhost/attack:1", "command": ["sleep", "1000"]}]}});
+        "spec": {"nodeName": NODE, "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "localhost/attack:1", "command": ["sleep", "1000"]}]}})
+    };
     let mut mirror = pod(&format!("{}-mirror", target.id));
-    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x", "kubernetes.io/config.source": "file"});
+    mirror["metadata"]["annotations"] =
+        json!({"kubernetes.io/config.mirror": "x", "kubernetes.io/config.source": "file"});
     mirror["metadata"]["ownerReferences"] =
         json!([{"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": node["metadata"]["uid"], "controller": true}]);
     let range = node["spec"]["podCIDR"].as_str().unwrap_or("");

@@ -115,7 +115,11 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
         }
         now_of(name).await.annotation(WAITS).unwrap().to_owned()
     };
-    assert!(told(&ask_for("n3").await).await.starts_with("a certificate was signed for the node \"n3\", which has not come yet"));
+    assert!(
+        told(&ask_for("n3").await)
+            .await
+            .starts_with("a certificate was signed for the node \"n3\", which has not come yet")
+    );
     // Once the Node has come, that is what counts; and once it is gone, its name is free.
     api.create("nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n3"}})).await.unwrap();
     assert!(told(&ask_for("n3").await).await.starts_with("there is a Node \"n3\""));

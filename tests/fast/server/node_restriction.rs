@@ -230,7 +230,11 @@ async fn a_node_is_asked_for_by_its_own_name_and_stays_cordoned() {
     for (sub, patch, why) in [
         ("", labelled(json!("n2")), of_another.clone()),
         ("status", labelled(json!("n2")), of_another),
-        ("", labelled(json!("db.example")), not("set the label kubernetes.io/hostname to \"db.example\": it is not its name")),
+        (
+            "",
+            labelled(json!("db.example")),
+            not("set the label kubernetes.io/hostname to \"db.example\": it is not its name"),
+        ),
         ("", labelled(json!("n1")), String::new()),
         ("", labelled(Value::Null), not("remove the label kubernetes.io/hostname")),
         ("", closed(json!(true)), String::new()),
