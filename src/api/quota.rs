@@ -62,8 +62,8 @@ fn is_extended(resource: &str) -> bool {
     resource.contains('/') && !resource.contains("kubernetes.io/") && !resource.starts_with("count/")
 }
 
-/// Whether an object is the mirror of a static Pod. It uses nothing of a quota: any node makes it, in any namespace, and would use
-/// up what its users have. What it shows runs whether it is there or not. (Upstream counts it.)
+/// Whether an object is the mirror of a static Pod. It uses nothing of a quota: any node makes it, in any namespace, and would
+/// use up what its users have. What it shows runs whether it is there or not. (Upstream counts it.)
 fn is_mirror(kind: &Kind, object: &Object) -> bool {
     kind.built_in() == "Pod" && object.annotation(MIRROR).is_some()
 }

@@ -7,18 +7,15 @@ use podwright_net::IpNet;
 use podwright_net::dataplane::NodeFacts;
 
 /// The facts of the node named `own`, from all Nodes and the cluster's Service ranges.
-///
-/// Of other nodes their Pod ranges alone, which the control plane gives: the addresses they report are their own word, and what is
-/// in `cluster_ranges` is neither masqueraded nor had as an external IP by anybody on this node.
 pub fn facts(nodes: &[impl AsRef<Node>], own: &str, service_ranges: &[IpNet]) -> NodeFacts {
     let mut facts = NodeFacts { service_ranges: service_ranges.to_vec(), ..NodeFacts::default() };
     for node in nodes.iter().map(AsRef::as_ref) {
         let ranges = pod_ranges(node);
         if node.metadata.name.as_deref() == Some(own) {
             facts.pod_ranges = ranges.clone();
-            facts.cluster_ranges.extend(node_addresses(node).into_iter().map(IpNet::from));
         }
         facts.cluster_ranges.extend(ranges);
+        facts.cluster_ranges.extend(node_addresses(node).into_iter().map(IpNet::from));
     }
     facts.cluster_ranges.sort();
     facts.cluster_ranges.dedup();

@@ -113,8 +113,8 @@ async fn serve(listener: TcpListener, server: Server, room: Arc<Room>) {
 }
 
 async fn carry(mut pod: TcpStream, server: &Server) -> io::Result<()> {
-    // Before it costs the server anything.
-    within(pod.readable()).await?;
+    // Before it costs the server anything. That a socket is readable may be said of one that is not.
+    within(pod.peek(&mut [0])).await?;
     let mut server = within(async { TcpStream::connect(address(server).await?).await }).await?;
     // Where this fails, answers come a little later.
     let _ = (pod.set_nodelay(true), server.set_nodelay(true));

@@ -99,8 +99,8 @@ impl PodInfo {
     }
 }
 
-/// The mirror of a static Pod takes room, and neither draws nor repels: without labels and affinity. Any node makes one look like any
-/// Pod of any namespace, and would so draw those that want to be near it, or keep all from all nodes. (Upstream lets it.)
+/// The mirror of a static Pod takes room, and neither draws nor repels: without labels and affinity. Any node makes one look like
+/// any Pod of any namespace, and would so draw those that want to be near it, or keep all from all nodes. (Upstream lets it.)
 fn impartial(pod: Arc<Pod>) -> Arc<Pod> {
     if pod.metadata.annotations.as_ref().is_none_or(|all| !all.contains_key(MIRROR)) {
         return pod;

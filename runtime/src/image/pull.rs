@@ -394,3 +394,38 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T>
     let joined = tokio::task::spawn_blocking(work).await;
     joined.map_err(|e| ImageError::Local(format!("image worker: {e}")))?
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_is_an_index_or_a_manifest_and_never_both() {
+        let (index, manifest) = (r#""manifests": []"#, r#""config": {}, "layers": []"#);
+        let said = |kind: &str| format!(r#""mediaType": "application/vnd.{kind}+json""#);
+        let (oci_index, oci_manifest) = (said("oci.image.index.v1"), said("oci.image.manifest.v1"));
+        let (docker_index, docker_manifest) =
+            (said("docker.distribution.manifest.list.v2"), said("docker.distribution.manifest.v2"));
+        let other = said("example");
+        for (parts, expected) in [
+            (vec![index], Some(true)),
+            (vec![manifest], Some(false)),
+            (vec![index, &oci_index], Some(true)),
+            (vec![index, &docker_index], Some(true)),
+            (vec![manifest, &oci_manifest], Some(false)),
+            (vec![manifest, &docker_manifest], Some(false)),
+            (vec![manifest, &other], Some(false)),
+            (vec![index, manifest], None),
+            (vec![index, r#""layers": []"#], None),
+            (vec![index, r#""config": {}"#, &oci_index], None),
+            (vec![index, &oci_manifest], None),
+            (vec![index, &docker_manifest], None),
+            (vec![manifest, &oci_index], None),
+            (vec![manifest, &docker_index], None),
+        ] {
+            let text = format!(r#"{{"schemaVersion": 2, {}}}"#, parts.join(", "));
+            let kind: DocumentKind = parse("manifest", text.as_bytes()).unwrap();
+            assert_eq!(kind.is_index().ok(), expected, "{text}");
+        }
+    }
+}

@@ -164,8 +164,8 @@ impl Server {
             }
             if !self.take_name(node, csr.uid(), asked.lifetime()).await? {
                 let why = format!(
-                    "a certificate was signed for the node {node:?}, which has not come yet: approve this request if it is the same \
-                     machine, or its certificate is lost"
+                    "a certificate was signed for the node {node:?}, which has not come yet: approve this request if it is the \
+                     same machine, or its certificate is lost"
                 );
                 return self.leave(csr, &why).await;
             }

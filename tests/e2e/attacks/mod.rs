@@ -5,6 +5,7 @@
 
 mod api;
 mod controllers;
+mod credentials;
 mod elsewhere;
 mod escapes;
 mod images;
@@ -138,6 +139,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         operators::ATTACKS,
         nodes::ATTACKS,
         sessions::ATTACKS,
+        credentials::ATTACKS,
     ];
     all.into_iter().flatten()
 }

@@ -176,7 +176,8 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
 /// A group that is left out by who reads it, and is signed all the same.
 #[tokio::test]
 async fn a_subject_that_not_all_read_alike_is_refused() {
-    use rcgen::{BmpString, DistinguishedName, DnType, DnValue};
+    use rcgen::string::BmpString;
+    use rcgen::{DistinguishedName, DnType, DnValue};
     let api = Api::new().await;
     let group = |value: DnValue| {
         let mut params = rcgen::CertificateParams::default();

@@ -62,8 +62,8 @@ pub(super) fn validate(review: &Review<'_>, object: &Object) -> Result<(), Statu
     }
 }
 
-/// Nothing that a node writes waits for the node to go: not its Node, nor a mirror Pod, whose namespace would wait with it. (Upstream
-/// lets it.)
+/// Nothing that a node writes waits for the node to go: not its Node, nor a mirror Pod, whose namespace would wait with it.
+/// (Upstream lets it.)
 fn finalizers(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
     let keeps_metadata = !review.subresource().is_empty() && review.call.kind.built_in() != "Node";
     if keeps_metadata || !matches!(review.operation, Operation::Create | Operation::Update) {
