@@ -39,8 +39,8 @@ impl Owner {
 
 /// Closes a folder to others, which is this process's, or `owner`'s whom it runs for.
 ///
-/// Error: it, or a folder that it lies in, is somebody else's, who could put there what is trusted here: a key, a store, the manifest
-/// of a privileged Pod.
+/// Error: it, or a folder that it lies in, is somebody else's, who could put there what is trusted here: a key, a store, the
+/// manifest of a privileged Pod.
 pub fn folder(path: &Path, owner: Owner) -> anyhow::Result<()> {
     let opened = Opened::folder(path)?;
     let ours = [Owner::here().uid, owner.uid];

@@ -203,7 +203,8 @@ fn garbage_is_survived() {
     }
 }
 
-/// The greedy one sends this many questions that nobody answers for seconds, or opens as many streams: more than there are places.
+/// The greedy one sends this many questions that nobody answers for seconds, or opens as many streams: more than there are
+/// places.
 const TOO_MANY: usize = 600;
 
 #[test]

@@ -84,8 +84,8 @@ fn no_endpoints_and_unknown_ports_are_refused_at_once() {
     refused_at_once(|| ask_udp(client.netns.as_fd(), target).map(drop), target);
 }
 
-/// What is dropped is sent again after a second at the earliest (TCP), or never answered (UDP); this machine may be as slow now and
-/// then, and not five times.
+/// What is dropped is sent again after a second at the earliest (TCP), or never answered (UDP); this machine may be as slow now
+/// and then, and not five times.
 #[track_caller]
 fn refused_at_once(mut ask: impl FnMut() -> std::io::Result<()>, target: SocketAddr) {
     let mut took = Vec::new();

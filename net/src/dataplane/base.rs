@@ -131,12 +131,12 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// How many connections a Pod may open in a second, and at once: a sixteenth of the entries that most machines track (262,144), so
-/// that several Pods need seconds to fill what is kept free, and the agent sees it. Nobody else opens that many.
+/// How many connections a Pod may open in a second, and at once: a sixteenth of the entries that most machines track (262,144),
+/// so that several Pods need seconds to fill what is kept free, and the agent sees it. Nobody else opens that many.
 pub const PACE: &str = "16384";
 
-/// How many datagrams a Pod may send to the cluster's DNS in a second, and at once: what it asks, with much to spare, and a part of what
-/// one thread answers.
+/// How many datagrams a Pod may send to the cluster's DNS in a second, and at once: what it asks, with much to spare, and a part
+/// of what one thread answers.
 pub const QUESTIONS: &str = "4096";
 
 /// Chains for lists of up to so many endpoints are there from the start; further ones come when a list grows.

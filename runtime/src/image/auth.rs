@@ -155,8 +155,8 @@ fn location_matches(location: &str, family: &str) -> bool {
         && want.iter().zip(&have).all(|(glob, label)| glob_matches(glob.as_bytes(), label.as_bytes()))
 }
 
-/// `*` and `?` as in a shell, within one host label. Takes at most as many steps as both lengths multiplied: what follows a `*` is
-/// tried from each place on, and what precedes it never again.
+/// `*` and `?` as in a shell, within one host label. Takes at most as many steps as both lengths multiplied: what follows a `*`
+/// is tried from each place on, and what precedes it never again.
 fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
     // After the last `*`, and where in the text what follows it was last tried.

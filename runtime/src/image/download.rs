@@ -122,8 +122,8 @@ impl Pace {
     }
 }
 
-/// Hashes and writes what arrives, piece by piece, each in a thread where that may block. No thread waits for a registry: there are
-/// so many for all that the node does, and a registry may take its time.
+/// Hashes and writes what arrives, piece by piece, each in a thread where that may block. No thread waits for a registry: there
+/// are so many for all that the node does, and a registry may take its time.
 struct Sink {
     /// `None`: a write has failed.
     disk: Option<Disk>,

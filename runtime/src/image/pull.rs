@@ -30,8 +30,8 @@ const UNPACKED_AT_ONCE: usize = 2;
 
 type Outcome = BoxFuture<'static, Result<Image>>;
 
-/// Where a blob comes from, and by what right: its digest, the registry, the credentials. Nobody waits for a blob of another source,
-/// which may take as long as it likes.
+/// Where a blob comes from, and by what right: its digest, the registry, the credentials. Nobody waits for a blob of another
+/// source, which may take as long as it likes.
 type Source = (String, String, Auth);
 
 /// Pulls under way, by tenant, name and credentials; the blobs that they download; and whose turn it is.

@@ -17,8 +17,8 @@ pub(super) const OPAQUE: &str = "trusted.overlay.opaque";
 /// As many symlinks as the kernel follows in one path.
 pub(super) const MAX_SYMLINKS: usize = 40;
 
-/// How often a path that is resolved may look into layers: some thousand times is a deep path through links in many layers. A link
-/// may hold hundreds of steps, and each may cost a look into every layer.
+/// How often a path that is resolved may look into layers: some thousand times is a deep path through links in many layers. A
+/// link may hold hundreds of steps, and each may cost a look into every layer.
 const MAX_LOOKS: u64 = 8192;
 
 /// Layers, uppermost first.

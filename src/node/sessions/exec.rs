@@ -145,8 +145,8 @@ enum Input {
     End,
 }
 
-/// Moves bytes both ways until the process has ended or closed its output, or the caller has gone. Nothing of this stays behind then:
-/// others may hold the other ends of the streams for as long as they like.
+/// Moves bytes both ways until the process has ended or closed its output, or the caller has gone. Nothing of this stays behind
+/// then: others may hold the other ends of the streams for as long as they like.
 async fn join(
     frames: &mut Frames,
     mut early: VecDeque<Frame>,

@@ -14,8 +14,8 @@ fn mode(own: Option<i32>, default: Option<i32>) -> u32 {
     own.or(default).unwrap_or(DEFAULT_MODE) as u32 & 0o7777
 }
 
-/// The most bytes that all volumes of a Pod show of API objects: each such object has at most 1 MiB, but `items` may show a key of
-/// one as often as they like, and all Pods' files are in one tmpfs.
+/// The most bytes that all volumes of a Pod show of API objects: each such object has at most 1 MiB, but `items` may show a key
+/// of one as often as they like, and all Pods' files are in one tmpfs.
 const SHOWN: usize = 64 << 20;
 
 /// What is left for a Pod's files.

@@ -1,9 +1,9 @@
 //! Which names of nodes are taken by a certificate while there is no Node of the name yet.
 //!
 //! Upstream signs for whoever holds a bootstrap token, as often as he likes: then two machines are one node, and the first reads
-//! what the other one's Pods need. Here a name has one certificate that lives until its Node is made. It is remembered as a Lease in
-//! `kube-system`, which outlives the request: held by the request's uid, for as long as the certificate lasts. It goes as soon as
-//! the Node comes, which then stands for the name itself, and when the Node goes.
+//! what the other one's Pods need. Here a name has one certificate that lives until its Node is made. It is remembered as a Lease
+//! in `kube-system`, which outlives the request: held by the request's uid, for as long as the certificate lasts. It goes as soon
+//! as the Node comes, which then stands for the name itself, and when the Node goes.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;

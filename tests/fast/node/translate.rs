@@ -34,8 +34,8 @@ fn references_expand_as_upstream() {
     }
 }
 
-/// Values that name each other double, and a ConfigMap may be named as often as one likes: what no process can be given is refused
-/// before it is made, not after.
+/// Values that name each other double, and a ConfigMap may be named as often as one likes: what no process can be given is
+/// refused before it is made, not after.
 #[test]
 fn variables_that_double_and_sources_that_repeat_are_refused_in_time() {
     let refused = |container: Value| {
