@@ -14,7 +14,7 @@ use nix::sched::{CloneFlags, unshare};
 use podwright_runtime::image::{Auth, Image, ImageError, ImageStore, ImportOptions, Options, PullEvent};
 use serde_json::json;
 
-use crate::image_registry::{Layout, Registry, Relay, Rules, digest, gzip, noise, run, tar, tree, two_layers};
+use crate::image_registry::{Layout, Registry, Relay, Rules, gzip, noise, run, tar, tree, two_layers};
 
 pub fn store() -> (tempfile::TempDir, ImageStore) {
     let dir = tempfile::tempdir().unwrap();
@@ -124,7 +124,7 @@ async fn a_pull_gives_an_image_that_overlayfs_merges() {
     assert!(lower.exists() && !upper.exists());
     assert_eq!(store.list().unwrap(), []);
     store.collect(&HashSet::new()).unwrap();
-    assert_eq!(tree(dir.path()), ["blobs", "blobs/sha256", "layers", "lock", "refs", "tmp"]);
+    assert_eq!(tree(dir.path()), ["blobs", "blobs/sha256", "layers", "lock", "pulled", "refs", "tmp"]);
     assert!(matches!(store.remove(&name, &in_use), Err(ImageError::NotFound(_))));
 }
 

@@ -1,7 +1,5 @@
 //! Registries that lie, dawdle, or lead elsewhere: what the image store takes of them, and whom they keep waiting.
 
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use podwright_runtime::image::{Auth, ImageError, ImageStore, Options};

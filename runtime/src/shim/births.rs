@@ -104,7 +104,15 @@ impl Shim {
                     session.bearer = Some(session.pid);
                     (session.born, session.pid, session.pidfd) = (true, newborn.pid, newborn.pidfd);
                     session.master = terminal(newborn.master).filter(|_| session.terminal);
-                    let _ = io::send(sync.socket.as_fd(), GO, &[]);
+                    if session.withdrawn {
+                        let _ = Kernel::new(&session.scribe).kill(
+                            session.pidfd.as_fd(),
+                            libc::SIGKILL,
+                            "exec that was withdrawn",
+                        );
+                    } else {
+                        let _ = io::send(sync.socket.as_fd(), GO, &[]);
+                    }
                     let pid = session.pid;
                     self.execs[at].ended = self.stray(pid);
                 }
@@ -229,6 +237,7 @@ impl Shim {
                 exec.failure = Some(failure.clone());
                 late.push((exec.asker, failure));
             }
+            exec.withdrawn |= !exec.born;
             let _ = Kernel::new(&exec.scribe).kill(exec.pidfd.as_fd(), libc::SIGKILL, "exec that is not executed");
         }
         for (asker, failure) in late {

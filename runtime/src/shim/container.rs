@@ -111,6 +111,8 @@ pub struct Exec {
     pub deadline_ms: Option<u64>,
     /// Its agent is gone, and it has been told so.
     pub abandoned: bool,
+    /// It was killed before it was born; what comes of it may be on its way to us.
+    pub withdrawn: bool,
     /// When it must have been executed, and how long that was to take.
     pub birth_deadline: Option<u64>,
     pub birth_ms: u64,

@@ -257,6 +257,7 @@ impl Shim {
             failure: None,
             deadline_ms,
             abandoned: false,
+            withdrawn: false,
             birth_deadline: birth_deadline(&plan.process),
             birth_ms: plan.process.birth_ms,
         });
@@ -264,7 +265,8 @@ impl Shim {
     }
 
     fn signal_exec(&mut self, exec: u64, signal: i32) -> Outcome {
-        if let Some(exec) = self.execs.iter().find(|e| e.exec == exec) {
+        if let Some(exec) = self.execs.iter_mut().find(|e| e.exec == exec) {
+            exec.withdrawn |= signal == libc::SIGKILL && !exec.born;
             Kernel::new(&exec.scribe).kill_group(exec.pidfd.as_fd(), signal, "exec")?;
         }
         Ok(Some(Answer::Done))

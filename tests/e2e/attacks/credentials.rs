@@ -110,7 +110,7 @@ fn mirror_traffic(world: &World, target: &Target) -> Verdict {
     let seen = endpoints();
     world.delete("pods", THEIRS, target.id);
     world.delete("services", THEIRS, target.id);
-    verdict(!seen.contains(&stolen) && !seen.contains("-mirror"), seen)
+    verdict(!seen.contains(&stolen) && !seen.contains(&format!("{}-mirror", target.id)), seen)
 }
 
 fn name_twice(world: &World, target: &Target) -> Verdict {
