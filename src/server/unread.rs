@@ -351,7 +351,11 @@ mod tests {
     async fn who_does_not_read_is_not_read_from() {
         let (_unread, stream, mut client) = metered();
         let (mut reads, mut writes) = tokio::io::split(stream);
-        let writer = tokio::spawn(async move { writes.write_all(&[0; 4 * PIECE]).await });
+        // Whoever sends a message flushes it.
+        let writer = tokio::spawn(async move {
+            writes.write_all(&[0; 4 * PIECE]).await?;
+            writes.flush().await
+        });
         let reader = tokio::spawn(async move {
             let mut piece = vec![0; PIECE];
             while reads.read(&mut piece).await.is_ok_and(|read| read > 0) {}
