@@ -14,7 +14,7 @@ use crate::support::{
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An image that says its word and sleeps.
-fn image(word: &str) -> Layout {
+pub fn image(word: &str) -> Layout {
     let mut layout = Layout::new();
     let layers = [fs::read(busybox_tar()).unwrap(), tar(&[("word", format!("{word}\n").as_bytes())])];
     let config = json!({"Cmd": ["sh", "-c", "cat /word; exec sleep 1000"], "Env": ["PATH=/bin"]});

@@ -2,27 +2,10 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use serde_json::json;
-
-use crate::support::{
-    TestNode, contains, eventually,
-    leftovers::Machine,
-    node::busybox_tar,
-    registry::{Layout, Registry, tar},
-};
+use crate::images::image;
+use crate::support::{TestNode, contains, eventually, leftovers::Machine, registry::Registry};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// An image whose layer says a word that not everybody may read.
-fn image(word: &str) -> Layout {
-    let mut layout = Layout::new();
-    let layers = [fs::read(busybox_tar()).unwrap(), tar(&[("word", format!("{word}\n").as_bytes())])];
-    let config = json!({"Cmd": ["sh", "-c", "cat /word; exec sleep 1000"], "Env": ["PATH=/bin"]});
-    let architecture = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
-    let image = layout.image(architecture, &layers, config);
-    layout.tag(image, "it");
-    layout
-}
 
 /// A Pod of one container; `more` goes into the spec.
 fn pod(name: &str, image: &str, policy: &str, more: &str) -> String {

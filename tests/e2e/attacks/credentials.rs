@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::nodes::all_refused;
+use super::nodes::{all_refused, request_for};
 use super::world::{AGENT, NODE, OTHER, ROOT, THEIRS, World};
 use super::{Attack, Target, Try, Verdict, verdict};
 use crate::support::eventually;
@@ -114,19 +114,12 @@ fn mirror_traffic(world: &World, target: &Target) -> Verdict {
 }
 
 fn name_twice(world: &World, target: &Target) -> Verdict {
-    use base64::Engine;
     let token = json!({"metadata": {"name": "bootstrap-token-twice0"}, "type": "bootstrap.kubernetes.io/token", "stringData": {
         "token-id": "twice0", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true"}});
     world.create("secrets", "kube-system", token).unwrap();
     let csrs = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-    let subject = format!("/O=system:nodes/CN=system:node:{}", target.id);
     for number in 0..2 {
-        let script = "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout /dev/null -subj \"$0\" 2>/dev/null";
-        let output = std::process::Command::new("sh").args(["-c", script, &subject]).output().unwrap();
-        let request = base64::engine::general_purpose::STANDARD.encode(&output.stdout);
-        let csr = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-            "metadata": {"name": format!("{}-{number}", target.id)},
-            "spec": {"request": request, "signerName": "kubernetes.io/kube-apiserver-client-kubelet", "usages": ["digital signature", "client auth"]}});
+        let csr = request_for(target.id, &format!("{}-{number}", target.id));
         let (code, said) = world.ask("twice0.0123456789abcdef", "POST", csrs, &csr);
         if code != 201 {
             return Verdict::Untried(said);

@@ -3,11 +3,11 @@
 //! A new try is one entry in one of the tables below; `README.md` is made from them (`UPDATE_EXPECT=1`). A try that says
 //! neither `held: ...` nor `BREACH: ...` has not been one, and fails too. `ATTACKS=part,...` runs those whose ids have a part.
 
-mod api;
 mod controllers;
 mod credentials;
 mod elsewhere;
 mod escapes;
+mod identity;
 mod images;
 mod namesakes;
 mod network;
@@ -15,7 +15,9 @@ mod nodes;
 mod operators;
 mod policies;
 mod private_images;
+mod server;
 mod sessions;
+mod tenants;
 mod volumes;
 mod watch;
 mod world;
@@ -134,7 +136,9 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         images::ATTACKS,
         policies::ATTACKS,
         network::ATTACKS,
-        api::ATTACKS,
+        identity::ATTACKS,
+        tenants::ATTACKS,
+        server::ATTACKS,
         controllers::ATTACKS,
         operators::ATTACKS,
         nodes::ATTACKS,

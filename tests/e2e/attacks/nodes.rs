@@ -1,5 +1,6 @@
 //! With a node's credential: what is not its own.
 
+use base64::Engine;
 use serde_json::{Value, json};
 
 use super::world::{AGENT, NODE, OTHER, OURS, ROOT, SECRET, THEIRS, World};
@@ -372,20 +373,13 @@ fn address_range(world: &World, _: &Target) -> Verdict {
 /// Whoever holds a bootstrap token asks for the certificate of a node that there is, of one with an impossible name, and of a new
 /// one.
 fn certificate_of_another(world: &World, target: &Target) -> Verdict {
-    use base64::Engine;
     let token = json!({"metadata": {"name": "bootstrap-token-attack"}, "type": "bootstrap.kubernetes.io/token", "stringData": {
         "token-id": "attack", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true"}});
     world.create("secrets", "kube-system", token).unwrap();
     let csrs = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
     let names = ["target", "other", "No_Name", target.id];
     for (number, name) in names.iter().enumerate() {
-        let subject = format!("/O=system:nodes/CN=system:node:{name}");
-        let script = "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout /dev/null -subj \"$0\" 2>/dev/null";
-        let output = std::process::Command::new("sh").args(["-c", script, &subject]).output().unwrap();
-        let request = base64::engine::general_purpose::STANDARD.encode(&output.stdout);
-        let csr = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-            "metadata": {"name": format!("{}-{number}", target.id)},
-            "spec": {"request": request, "signerName": "kubernetes.io/kube-apiserver-client-kubelet", "usages": ["digital signature", "client auth"]}});
+        let csr = request_for(name, &format!("{}-{number}", target.id));
         let (code, said) = world.ask("attack.0123456789abcdef", "POST", csrs, &csr);
         if code != 201 {
             return Verdict::Untried(said);
@@ -408,7 +402,6 @@ fn certificate_of_another(world: &World, target: &Target) -> Verdict {
 }
 
 fn certificate(world: &World, target: &Target) -> Verdict {
-    use base64::Engine;
     let csrs = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
     let mut seen = Vec::new();
     for (number, (name, group, signer)) in [
@@ -419,13 +412,8 @@ fn certificate(world: &World, target: &Target) -> Verdict {
     .into_iter()
     .enumerate()
     {
-        let subject = format!("/O={group}/CN={name}");
-        let script = "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout /dev/null -subj \"$0\" 2>/dev/null";
-        let output = std::process::Command::new("sh").args(["-c", script, &subject]).output().unwrap();
-        let request = base64::engine::general_purpose::STANDARD.encode(&output.stdout);
         let csr_name = format!("{}-{number}", target.id);
-        let csr = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": csr_name},
-            "spec": {"request": request, "signerName": signer, "usages": ["digital signature", "client auth"]}});
+        let csr = signing_request(&format!("/O={group}/CN={name}"), signer, &csr_name);
         let (code, said) = world.ask(OTHER, "POST", csrs, &csr);
         if code != 201 {
             seen.push(format!("{name} {group}: {code}"));
@@ -446,4 +434,19 @@ fn certificate(world: &World, target: &Target) -> Verdict {
         seen.push(format!("{name} {group}: waits"));
     }
     Verdict::Held(seen.join(", "))
+}
+
+const OF_NODES: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+
+/// A CertificateSigningRequest of this name, for the certificate of a node.
+pub fn request_for(node: &str, name: &str) -> Value {
+    signing_request(&format!("/O=system:nodes/CN=system:node:{node}"), OF_NODES, name)
+}
+
+fn signing_request(subject: &str, signer: &str, name: &str) -> Value {
+    let script = "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout /dev/null -subj \"$0\" 2>/dev/null";
+    let output = std::process::Command::new("sh").args(["-c", script, subject]).output().unwrap();
+    let request = base64::engine::general_purpose::STANDARD.encode(&output.stdout);
+    json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
+        "spec": {"request": request, "signerName": signer, "usages": ["digital signature", "client auth"]}})
 }

@@ -408,3 +408,14 @@ fn tool_layer() -> Vec<u8> {
     tar.append_data(&mut header, "bin/attack", tool()).unwrap();
     tar.into_inner().unwrap()
 }
+
+pub fn get(path: impl Into<String>) -> (&'static str, String, Value) {
+    ("GET", path.into(), Value::Null)
+}
+
+/// One request with more headers; the code and all of the answer.
+pub fn with_headers(world: &World, token: &str, path: &str, headers: &str) -> (u16, String) {
+    let bearer = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
+    let said = world.raw(&format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{bearer}{headers}\r\n"));
+    (said.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0), said)
+}
