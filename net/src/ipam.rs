@@ -2,6 +2,9 @@
 //!
 //! The state is one small file, `ipam.json`, replaced atomically. It is written before an address is handed out, so a crash
 //! leaves at worst an address without a Pod, which [`Ipam::retain`] gives back at the next start.
+//!
+//! It speaks of Pods that run, and the kernel has their addresses too: what the file lacks is learned from there
+//! ([`Ipam::learn`]). So it need not outlive a power loss, which no Pod does, and one that is damaged or gone is made anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -31,22 +34,55 @@ struct State {
     last: BTreeMap<IpNet, IpAddr>,
 }
 
+impl State {
+    fn taken(&self) -> BTreeSet<IpAddr> {
+        self.owners.values().flatten().copied().collect()
+    }
+}
+
 impl Ipam {
-    /// Reads the state at `path`, or starts an empty one.
-    pub fn open(path: &Path) -> Result<Ipam> {
-        let state = match fs::read(path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|e| Error::call(format!("parse {}", path.display()), std::io::Error::other(e)))?,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => State::default(),
-            Err(e) => return Err(Error::call(format!("read {}", path.display()), e)),
-        };
-        let taken = state.owners.values().flatten().copied().collect();
-        Ok(Ipam { path: path.to_owned(), ranges: Vec::new(), state, taken })
+    /// Reads the state at `path`, or starts an empty one where there is none, or none that can be read.
+    pub fn open(path: &Path) -> Ipam {
+        let read = fs::read(path).and_then(|bytes| serde_json::from_slice(&bytes).map_err(std::io::Error::other));
+        let state = read.unwrap_or_else(|error| {
+            if error.kind() != std::io::ErrorKind::NotFound {
+                tracing::warn!(%error, path = %path.display(), "the record of Pods' addresses is damaged: it is made anew");
+            }
+            State::default()
+        });
+        let taken = State::taken(&state);
+        Ipam { path: path.to_owned(), ranges: Vec::new(), state, taken }
+    }
+
+    /// Takes what owners are known to have, whatever was written down: it is theirs, and nobody else's.
+    pub fn learn(&mut self, known: BTreeMap<String, Vec<IpAddr>>) -> Result<()> {
+        let same = |has: &[IpAddr], known: &[IpAddr]| known.iter().all(|address| has.contains(address));
+        let news =
+            known.into_iter().filter(|(owner, known)| !self.addresses(owner).is_some_and(|has| same(has, known)));
+        let news: BTreeMap<String, Vec<IpAddr>> = news.collect();
+        if news.is_empty() {
+            return Ok(());
+        }
+        tracing::warn!(owners = ?news.keys(), "addresses of Pods that were not written down are learned from the kernel");
+        let before = self.state.clone();
+        let taken: BTreeSet<IpAddr> = news.values().flatten().copied().collect();
+        self.state.owners.retain(|_, addresses| !addresses.iter().any(|address| taken.contains(address)));
+        self.state.owners.extend(news);
+        self.in_order();
+        self.commit(before)
+    }
+
+    /// Each owner's addresses in the order of the ranges.
+    fn in_order(&mut self) {
+        let ranges = &self.ranges;
+        let order = |address: &IpAddr| ranges.iter().position(|range| range.contains(address)).unwrap_or(usize::MAX);
+        self.state.owners.values_mut().for_each(|addresses| addresses.sort_by_key(|a| (order(a), a.is_ipv6())));
     }
 
     /// The ranges to hand out from: one a family. Addresses already handed out stay with their owners.
     pub fn set_ranges(&mut self, ranges: Vec<IpNet>) {
         self.ranges = ranges.iter().map(IpNet::trunc).collect();
+        self.in_order();
     }
     pub fn ranges(&self) -> &[IpNet] {
         &self.ranges
@@ -108,7 +144,7 @@ impl Ipam {
         if result.is_err() {
             self.state = before;
         }
-        self.taken = self.state.owners.values().flatten().copied().collect();
+        self.taken = State::taken(&self.state);
         result
     }
 
@@ -118,8 +154,7 @@ impl Ipam {
         if let Some(folder) = self.path.parent() {
             fs::create_dir_all(folder).map_err(failed)?;
         }
-        // No fsync: the Pods that own these addresses do not survive a power loss either, and a rename is atomic for
-        // everything short of one.
+        // No fsync, which would be most of what a Pod's start takes: see above.
         let temporary = self.path.with_extension("json.tmp");
         let mut file = fs::File::create(&temporary).map_err(failed)?;
         file.write_all(&bytes).map_err(failed)?;
@@ -169,7 +204,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn ipam(folder: &Path, ranges: &[&str]) -> Ipam {
-        let mut ipam = Ipam::open(&folder.join("ipam.json")).unwrap();
+        let mut ipam = Ipam::open(&folder.join("ipam.json"));
         ipam.set_ranges(ranges.iter().map(|r| r.parse().unwrap()).collect());
         ipam
     }
@@ -202,6 +237,32 @@ mod tests {
         assert_eq!(again.allocate("b").unwrap()[1].to_string(), "fd00:1::3");
         assert_eq!(again.retain(&BTreeSet::from(["b".to_owned()])).unwrap(), ["a"]);
         assert_eq!(ipam(folder.path(), &both).owners().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_is_damaged_or_gone_is_made_anew_out_of_what_is_known() {
+        for damage in [&b""[..], b"{\"owners\":{\"a\":[\"10.1.0", b"\0\0\0\0", b"[]"] {
+            let folder = tempfile::tempdir().unwrap();
+            let both = ["10.1.0.0/24", "fd00:1::/64"];
+            let a = ipam(folder.path(), &both).allocate("a").unwrap();
+            fs::write(folder.path().join("ipam.json"), damage).unwrap();
+            let mut anew = Ipam::open(&folder.path().join("ipam.json"));
+            // The kernel tells in no order.
+            anew.learn(BTreeMap::from([("a".to_owned(), a.iter().rev().copied().collect())])).unwrap();
+            anew.set_ranges(both.iter().map(|range| range.parse().unwrap()).collect());
+            assert_eq!(anew.addresses("a").unwrap(), a);
+            assert_ne!(anew.allocate("b").unwrap(), a, "a living Pod's address is nobody else's");
+            assert_eq!(ipam(folder.path(), &both).owners().count(), 2, "it is written down again");
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_has_counts_more_than_what_was_written_down() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut ipam = ipam(folder.path(), &["10.1.0.0/24"]);
+        let stale = ipam.allocate("stale").unwrap();
+        ipam.learn(BTreeMap::from([("living".to_owned(), stale.clone())])).unwrap();
+        assert_eq!((ipam.addresses("living"), ipam.addresses("stale")), (Some(&stale[..]), None));
     }
 
     #[test]

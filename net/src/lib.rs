@@ -31,7 +31,7 @@ use std::net::IpAddr;
 
 pub use ipnet::IpNet;
 pub use netns::NodeNetns;
-pub use node::{Network, NetworkConfig};
+pub use node::{Healing, Network, NetworkConfig, Repair};
 
 /// The version of IP that an address, a table or a list belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

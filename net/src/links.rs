@@ -3,9 +3,10 @@
 //! The host's end has no address: a /32 (/128) route leads each Pod address to it. Both ends know the other's hardware
 //! address beforehand (permanent neighbours), so there is no ARP or neighbour discovery on such a link, and no proxy_arp.
 
+mod check;
 mod read;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -28,6 +29,7 @@ pub use read::{LinkDetails, pod_details};
 
 use crate::netlink::Route;
 use crate::{Error, Family, Result};
+use check::View;
 use read::{Link, details, get_link, index_of, list_addresses, list_links, list_routes};
 
 /// The Pod's default gateway: an address that no link has; the permanent neighbour makes it reachable.
@@ -58,6 +60,17 @@ pub struct PodLink {
     pub owner: String,
     pub up: bool,
     pub mtu: u32,
+}
+
+/// What the kernel lacks of what it should have, in words.
+#[derive(Debug, Default)]
+pub struct Lacks {
+    /// The node's own addresses and routes.
+    pub node: Vec<String>,
+    /// The node's side of Pods' links: the first thing that is missing of each, by its owner.
+    pub pods: BTreeMap<String, String>,
+    /// The links of Pods, by index.
+    pub indexes: BTreeSet<u32>,
 }
 
 /// Sets links up and takes them down, in one network namespace.
@@ -93,7 +106,7 @@ impl Links {
         let (host, peer) = self.pair(&name, owner, pod, &mut inside)?;
         // 3. The host's end: labelled, filtered, up.
         self.host_end(host.index, owner)?;
-        // 4. The Pod's end: up, with addresses, gateway and default route.
+        // 4. The Pod's end: up, with these addresses alone, gateway and default route.
         pod_end(&mut inside, peer, addresses)?;
         // 5. The host's end came up before its peer, so the kernel lets it send only after a work item has run: up to a
         //    second later, with everything dropped until then. Asking for the link does that work at once (Linux 6.8).
@@ -109,6 +122,50 @@ impl Links {
             up: true,
             mtu: host.mtu,
         })
+    }
+
+    /// Compares the node's side of these Pods' links, and `addresses` and `routes` (each with its source) of `lo`, with what is
+    /// there.
+    pub fn compare(
+        &mut self,
+        pods: &[(String, Vec<IpAddr>)],
+        addresses: &[IpAddr],
+        routes: &[(IpNet, Option<IpAddr>)],
+    ) -> Result<Lacks> {
+        let view = View::read(&mut self.route)?;
+        let lacks = |(owner, addresses): &(String, Vec<IpAddr>)| {
+            let lack = view.lacks_on_host(owner, &self.label(owner), addresses, &self.sources)?;
+            Some((owner.clone(), lack))
+        };
+        Ok(Lacks {
+            node: view.lacks_of_node(addresses, routes),
+            pods: pods.iter().filter_map(lacks).collect(),
+            indexes: view.indexes("pw").collect(),
+        })
+    }
+
+    /// What the Pod's side of its link lacks, in words; `pod` is the Pod's namespace.
+    pub fn lacks_in_pod(&mut self, owner: &str, pod: BorrowedFd<'_>, addresses: &[IpAddr]) -> Result<Option<String>> {
+        let name = link_name(owner);
+        let Some(host) = get_link(&mut self.route, &name)? else { return Ok(Some(format!("link {name}"))) };
+        Ok(View::read(&mut Route::open_in(pod)?)?.lacks_in_pod(&host, addresses))
+    }
+
+    /// The addresses that routes lead to over links of ours, by the links' owners: what Pods have, whatever was written down.
+    pub fn routed(&mut self) -> Result<BTreeMap<String, Vec<IpAddr>>> {
+        let owners: BTreeMap<u32, String> = self.list()?.into_iter().map(|link| (link.index, link.owner)).collect();
+        let mut routed: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+        for route in list_routes(&mut self.route)?.iter().filter(|r| r.net.prefix_len() == r.net.max_prefix_len()) {
+            if let Some(owner) = route.link.and_then(|index| owners.get(&index)) {
+                routed.entry(owner.clone()).or_default().push(route.net.addr());
+            }
+        }
+        Ok(routed)
+    }
+
+    /// The alias of a Pod's link.
+    fn label(&self, owner: &str) -> String {
+        format!("{ALIAS}/{}/{owner}", self.node)
     }
 
     /// Removes several Pods' links for the price of one: the kernel waits some 20 ms for readers (RCU) at each removal,
@@ -185,6 +242,13 @@ impl Links {
         list_addresses(&mut self.route)
     }
 
+    /// Those of these addresses that `lo` has.
+    pub fn addresses_of_loopback<'a>(&mut self, wanted: impl Iterator<Item = &'a IpAddr>) -> Result<Vec<IpAddr>> {
+        let all = self.addresses()?;
+        let has = |address: &&IpAddr| all.iter().any(|(on, net)| *on == LOOPBACK && net.addr() == **address);
+        Ok(wanted.filter(has).copied().collect())
+    }
+
     /// A route of the node: `net dev link [via gateway] [src source]`, replacing one to the same net.
     pub fn add_route(&mut self, net: &IpNet, link: &str, via: Option<IpAddr>, source: Option<IpAddr>) -> Result<()> {
         let index = index_of(&mut self.route, link)?;
@@ -254,9 +318,9 @@ impl Links {
     fn host_end(&mut self, index: u32, owner: &str) -> Result<()> {
         let mut families = vec![AfSpecUnspec::Inet(vec![AfSpecInet::Other(host_end_settings())])];
         if ipv6_available() {
-            families.push(AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)]));
+            families.push(generates_none());
         }
-        let alias = format!("{ALIAS}/{}/{owner}", self.node);
+        let alias = self.label(owner);
         let link = LinkUnspec::new_with_index(index).up().alias(&alias);
         let link = link.append_extra_attribute(LinkAttribute::AfSpecUnspec(families)).build();
         self.route.call(format_args!("set link {index} up alias {alias}"), |to| to.link().change(link).execute())
@@ -321,6 +385,7 @@ fn enter_pod(netns: BorrowedFd<'_>, scribe: &Scribe) -> Result<Route> {
 
 fn pod_end(inside: &mut Route, index: u32, addresses: &[IpAddr]) -> Result<()> {
     set_up(inside, LOOPBACK)?;
+    no_address_of_its_own(inside, index)?;
     set_up(inside, index)?;
     for address in addresses {
         add_address(inside, index, &IpNet::from(*address))?;
@@ -329,10 +394,28 @@ fn pod_end(inside: &mut Route, index: u32, addresses: &[IpAddr]) -> Result<()> {
         if addresses.iter().any(|a| Family::of(a) == family) {
             let (gateway, everywhere) = default_of(family);
             add_neighbour(inside, index, gateway, &HOST_MAC)?;
-            add_route(inside, &everywhere, index, Some(gateway), None)?;
+            // A Pod that may administer its network can have another default route, which is its own business.
+            if !list_routes(inside)?.iter().any(|route| route.is_default() && Family::of_net(&route.net) == family) {
+                add_route(inside, &everywhere, index, Some(gateway), None)?;
+            }
         }
     }
     Ok(())
+}
+
+/// Keeps the kernel from giving a link that comes up an address in fe80::/64, and with it a route to all of them: there is nobody,
+/// and each address that is sent to takes a place for seconds in the one table that the kernel has for neighbours of IPv6.
+fn no_address_of_its_own(route: &mut Route, index: u32) -> Result<()> {
+    if !ipv6_available() {
+        return Ok(());
+    }
+    let link = LinkUnspec::new_with_index(index);
+    let link = link.append_extra_attribute(LinkAttribute::AfSpecUnspec(vec![generates_none()])).build();
+    route.call(format_args!("set link {index} addrgenmode none"), |to| to.link().change(link).execute())
+}
+
+fn generates_none() -> AfSpecUnspec {
+    AfSpecUnspec::Inet6(vec![AfSpecInet6::AddrGenMode(In6AddrGenMode::None)])
 }
 
 fn default_of(family: Family) -> (IpAddr, IpNet) {

@@ -81,6 +81,10 @@ impl Writer {
         self
     }
 
+    /// What has been written.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
     pub fn len(&self) -> usize {
         self.bytes.len()
     }

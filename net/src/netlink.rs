@@ -20,8 +20,10 @@ use crate::message::{self, Writer};
 use crate::{Error, Result};
 
 mod route;
+mod watch;
 
 pub use route::Route;
+pub use watch::Watch;
 
 /// A netfilter socket. It stays in the network namespace that its opening thread was in.
 pub struct Socket {

@@ -1,9 +1,12 @@
 //! [`Network`]: a node's whole network, as an agent uses it.
 
+mod healing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ipnet::IpNet;
@@ -16,6 +19,8 @@ use crate::links::{self, LinkDetails, Links, PodLink};
 use crate::netlink;
 use crate::netns::NodeNetns;
 use crate::{Error, Family, Result};
+use healing::Attached;
+pub use healing::{Healing, Repair};
 
 /// How a node's network is laid out.
 #[derive(Clone, Debug)]
@@ -70,6 +75,12 @@ struct Inner {
     dataplane: Mutex<Dataplane>,
     followed: Arc<Followed>,
     keeper: Mutex<Keeper>,
+    /// The Pods whose links are there and are to stay. Locked behind `links`, and before `ipam`.
+    attached: Mutex<BTreeMap<String, Attached>>,
+    /// Those of the node's addresses that `lo` has.
+    on_loopback: Vec<IpAddr>,
+    /// Everything is being removed: nothing is to be mended any more.
+    removed: AtomicBool,
 }
 
 impl Network {
@@ -84,20 +95,39 @@ impl Network {
             };
             // 2. Forwarding, without redirects.
             let (isolated, with_v6) = (config.isolated, families(&config).contains(&Family::V6));
-            netns.run_blocking(move || forwarding(isolated, with_v6))??;
+            let write = |(name, value): (&str, &str)| netlink::sysctl(&Scribe::none(), name, value);
+            netns.run_blocking(move || settings(isolated, with_v6).into_iter().try_for_each(write))??;
             // 3. The node's own addresses.
             let mut links = Links::open(&config.node, netns.fd())?;
             let addresses = node_addresses(&config, &mut links)?;
             links.sources = addresses.clone();
             // 4. Service addresses have a route, so that the node itself may call them; the DNS address is local.
-            service_routes(&config, &addresses, &mut links)?;
-            let ipam = Ipam::open(&config.folder.join("ipam.json"))?;
+            config.dns.iter().try_for_each(|address| links.add_address("lo", &IpNet::from(*address)))?;
+            for (net, source) in service_routes(&config, &addresses) {
+                links.add_route(&net, "lo", None, source)?;
+            }
+            let on_loopback = links.addresses_of_loopback(addresses.iter().chain(&config.dns))?;
+            // 5. Who has which address: as was written down, and as links and routes say.
+            let mut ipam = Ipam::open(&config.folder.join("ipam.json"));
+            ipam.learn(links.routed()?)?;
             let dataplane = Dataplane::new(&netns, &families(&config), &Scribe::none())?;
             let followed = dataplane.followed().clone();
-            let keeper = Mutex::new(Keeper::new(&netns, config.conntrack_max)?);
+            let keeper = Mutex::new(Keeper::new(&netns, config.conntrack_max, dataplane.commits())?);
             let (links, ipam, dataplane) = (Mutex::new(links), Mutex::new(ipam), Mutex::new(dataplane));
-            let dying = Mutex::default();
-            Ok(Network(Arc::new(Inner { config, addresses, netns, links, dying, ipam, dataplane, followed, keeper })))
+            Ok(Network(Arc::new(Inner {
+                config,
+                addresses,
+                netns,
+                links,
+                dying: Mutex::default(),
+                ipam,
+                dataplane,
+                followed,
+                keeper,
+                attached: Mutex::default(),
+                on_loopback,
+                removed: AtomicBool::new(false),
+            })))
         })
         .await
     }
@@ -128,7 +158,9 @@ impl Network {
         let (inner, owner, scribe) = (self.0.clone(), owner.to_owned(), scribe.clone());
         blocking(move || {
             let addresses = lock(&inner.ipam).allocate(&owner)?;
-            let link = lock(&inner.links).attach(&owner, pod.as_fd(), &addresses, &scribe)?;
+            let mut links = lock(&inner.links);
+            let link = links.attach(&owner, pod.as_fd(), &addresses, &scribe)?;
+            lock(&inner.attached).insert(owner, Attached::new(pod, &scribe)?);
             Ok(PodNetwork { addresses, link })
         })
         .await
@@ -138,6 +170,7 @@ impl Network {
     pub async fn detach(&self, owner: &str, scribe: &Scribe) -> Result<()> {
         let (inner, owner, scribe) = (self.0.clone(), owner.to_owned(), scribe.clone());
         blocking(move || {
+            lock(&inner.attached).remove(&owner);
             inner.remove_link(links::link_name(&owner), &scribe)?;
             inner.followed.remove(lock(&inner.ipam).addresses(&owner).unwrap_or_default());
             lock(&inner.ipam).release(&owner)
@@ -167,6 +200,7 @@ impl Network {
         let inner = self.0.clone();
         blocking(move || {
             let mut links = lock(&inner.links);
+            lock(&inner.attached).retain(|owner, _| living.contains(owner));
             let dead: Vec<PodLink> = links.list()?.into_iter().filter(|l| !living.contains(&l.owner)).collect();
             links.detach_all(&dead.iter().map(|l| l.name.clone()).collect(), &Scribe::none())?;
             let mut removed: BTreeSet<String> = dead.into_iter().map(|l| l.owner).collect();
@@ -240,9 +274,10 @@ impl Network {
                 tracing::warn!(%error, "the node's tracked connections could not be looked at");
             }
             failed = failure;
-            let Ok(Some(Relief { entries, lost })) = looked else { continue };
+            let Ok(Some(Relief { entries, lost, crowded })) = looked else { continue };
             for (source, lost) in lost.iter().filter(|(source, _)| !told.contains(*source)) {
-                tracing::warn!(%source, lost, entries, "this Pod had more than its share of the node's tracked connections");
+                let what = "this Pod had more than its share of the node's tracked connections, or of its ports to the crowded";
+                tracing::warn!(%source, lost, entries, ?crowded, "{what}");
             }
             told = lost.into_keys().collect();
         }
@@ -254,7 +289,9 @@ impl Network {
         let inner = self.0;
         let work = move || {
             let mut errors = Vec::new();
+            inner.removed.store(true, Ordering::Relaxed);
             let mut links = lock(&inner.links);
+            lock(&inner.attached).clear();
             match links.list() {
                 Ok(all) => {
                     let names = all.into_iter().map(|l| l.name).collect();
@@ -280,6 +317,14 @@ impl Network {
 }
 
 impl Inner {
+    fn families(&self) -> Vec<Family> {
+        families(&self.config)
+    }
+
+    fn service_routes(&self) -> Vec<(IpNet, Option<IpAddr>)> {
+        service_routes(&self.config, &self.addresses)
+    }
+
     /// Removes a link, together with those that others want removed at the same time.
     fn remove_link(&self, name: String, scribe: &Scribe) -> Result<()> {
         lock(&self.dying).insert(name.clone());
@@ -304,19 +349,19 @@ fn families(config: &NetworkConfig) -> Vec<Family> {
     Family::ALL.into_iter().filter(wanted).filter(possible).collect()
 }
 
-fn forwarding(isolated: bool, with_v6: bool) -> Result<()> {
-    netlink::sysctl(&Scribe::none(), "net/ipv4/ip_forward", "1")?;
+/// The settings of the node's namespace: forwarding, without redirects.
+fn settings(isolated: bool, with_v6: bool) -> Vec<(&'static str, &'static str)> {
     // A redirect is sent when the link or `all` wants it.
-    netlink::sysctl(&Scribe::none(), "net/ipv4/conf/all/send_redirects", "0")?;
+    let mut settings = vec![("net/ipv4/ip_forward", "1"), ("net/ipv4/conf/all/send_redirects", "0")];
     if isolated {
         // A new namespace starts with the machine's values. The larger of `all` and the link's own counts, and 2 is the
         // loose check, 1 the strict one.
-        netlink::sysctl(&Scribe::none(), "net/ipv4/conf/all/rp_filter", "0")?;
+        settings.push(("net/ipv4/conf/all/rp_filter", "0"));
     }
     if with_v6 {
-        netlink::sysctl(&Scribe::none(), "net/ipv6/conf/all/forwarding", "1")?;
+        settings.push(("net/ipv6/conf/all/forwarding", "1"));
     }
-    Ok(())
+    settings
 }
 
 /// The node's addresses: the configured ones, put on `lo` where no link has them; else what the node has.
@@ -334,15 +379,10 @@ fn node_addresses(config: &NetworkConfig, links: &mut Links) -> Result<Vec<IpAdd
     Ok(wanted)
 }
 
-fn service_routes(config: &NetworkConfig, addresses: &[IpAddr], links: &mut Links) -> Result<()> {
-    for range in &config.service_ranges {
-        let source = addresses.iter().find(|a| Family::of(a) == Family::of_net(range)).copied();
-        links.add_route(range, "lo", None, source)?;
-    }
-    for address in &config.dns {
-        links.add_address("lo", &IpNet::from(*address))?;
-    }
-    Ok(())
+/// The routes of Service addresses over `lo`, each with its source.
+fn service_routes(config: &NetworkConfig, addresses: &[IpAddr]) -> Vec<(IpNet, Option<IpAddr>)> {
+    let source = |range: &IpNet| addresses.iter().find(|a| Family::of(a) == Family::of_net(range)).copied();
+    config.service_ranges.iter().map(|range| (range.trunc(), source(range))).collect()
 }
 
 /// Runs what waits for the kernel off the runtime's threads.

@@ -34,7 +34,10 @@ pub struct Link {
     trusted: watch::Receiver<bool>,
 }
 
-/// How long a shim may take for an answer: more than for a birth, which it ends itself.
+/// How long a shim may be silent. It never waits for anything: one that is silent for longer hangs, and is as good as dead.
+pub const SILENCE: Duration = Duration::from_secs(10);
+
+/// How long a shim that is not silent may take for an answer: more than for a birth, which it ends itself.
 const ANSWER: Duration = BIRTH.saturating_add(Duration::from_secs(30));
 
 /// Descriptors that wait for their frame: those of one frame, and some that came with the next.
@@ -109,11 +112,35 @@ impl Link {
         Ok((link, reader))
     }
 
-    /// Asks, and waits for the answer. Errors: [`Error::ShimGone`], [`Error::Timeout`], or what the shim says.
+    /// Asks, and waits for the answer. Errors: [`Error::ShimGone`], [`Error::Timeout`], or what the shim says. Whoever is silent
+    /// meanwhile is hung up on: so it is found gone, and what it looked after is killed.
     pub async fn ask(&self, cause: &Cause, call: Call, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>)> {
+        let late = |after| Err(Error::Timeout(format!("the shim of sandbox {}", self.sandbox), after));
+        let takes_time =
+            matches!(call, Call::Sandbox(_) | Call::Create(_) | Call::Start { .. } | Call::Exec(_) | Call::Shutdown);
+        let silent = async {
+            tokio::time::sleep(SILENCE).await;
+            // Others are answered at once.
+            while takes_time && self.speaks(cause).await {
+                tokio::time::sleep(SILENCE).await;
+            }
+        };
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let answered = tokio::time::timeout(ANSWER, self.ask_as(id, cause, call, fds)).await;
-        answered.unwrap_or_else(|_| Err(Error::Timeout(format!("the shim of sandbox {}", self.sandbox), ANSWER)))
+        tokio::select! {
+            answer = self.ask_as(id, cause, call, fds) => answer,
+            () = silent => {
+                tracing::warn!("the shim of sandbox {} does not answer", self.sandbox);
+                let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+                late(SILENCE)
+            }
+            () = tokio::time::sleep(ANSWER) => late(ANSWER),
+        }
+    }
+
+    /// Whether the shim answers anything at all.
+    async fn speaks(&self, cause: &Cause) -> bool {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        tokio::time::timeout(SILENCE, self.ask_as(id, cause, Call::State, &[])).await.is_ok()
     }
 
     async fn ask_as(
@@ -347,18 +374,56 @@ mod tests {
         assert_eq!(keys, [(b'a', 2 << 20), (b'c', 1)]);
     }
 
+    fn exec() -> Call {
+        Call::Start { key: "k".into() }
+    }
+
+    /// Of what is answered at once, and of what takes its time.
     #[tokio::test(start_paused = true)]
-    async fn a_shim_that_never_answers_is_not_waited_for_without_end() {
+    async fn a_shim_that_never_answers_is_hung_up_on() {
+        for (call, limit) in [(Call::Signal { key: "k".into(), signal: 0 }, SILENCE), (exec(), 2 * SILENCE)] {
+            let folder = tempfile::tempdir().unwrap();
+            let listener = listen(folder.path()).unwrap();
+            let (messages, mut heard) = mpsc::unbounded_channel();
+            let (link, _reader) = Link::connect("s", folder.path(), None, messages).unwrap();
+            let _shim = listener.accept().unwrap();
+            let (begun, cause) = (tokio::time::Instant::now(), Cause::default());
+            let asked = tokio::time::timeout(10 * ANSWER, link.ask(&cause, call, &[])).await.expect("it gives up");
+            assert!(matches!(asked, Err(Error::Timeout(..))), "{asked:?}");
+            assert!(begun.elapsed() <= limit + Duration::from_secs(1), "{:?}", begun.elapsed());
+            assert!(heard.recv().await.is_none(), "it counts as gone");
+            assert!(link.is_dead() && link.waiting().replies.is_empty(), "nobody waits any more");
+        }
+    }
+
+    /// A birth may take long: as long as the shim answers others, it is waited for.
+    #[tokio::test(start_paused = true)]
+    async fn a_shim_that_is_busy_is_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let listener = listen(folder.path()).unwrap();
         let (messages, _heard) = mpsc::unbounded_channel();
         let (link, _reader) = Link::connect("s", folder.path(), None, messages).unwrap();
-        let _shim = listener.accept().unwrap();
+        let (shim, _) = listener.accept().unwrap();
+        shim.set_nonblocking(true).unwrap();
+        let mut shim = UnixStream::from_std(shim).unwrap();
+        let answers = async {
+            let mut frames = Frames::default();
+            while shim.read_buf(&mut frames.bytes).await.unwrap() > 0 {
+                while let Some((request, _)) = frames.next::<Request>().unwrap() {
+                    if matches!(request.call, Call::State) {
+                        let reply = Message::Reply { id: request.id, result: Ok(Answer::Done) };
+                        tokio::io::AsyncWriteExt::write_all(&mut shim, &encode(&reply, 0).unwrap()).await.unwrap();
+                    }
+                }
+            }
+        };
         let (begun, cause) = (tokio::time::Instant::now(), Cause::default());
-        let asked = link.ask(&cause, Call::Signal { key: "k".into(), signal: 0 }, &[]);
-        let asked = tokio::time::timeout(10 * ANSWER, asked).await.expect("it gives up by itself");
-        assert!(matches!(asked, Err(Error::Timeout(_, after)) if after == ANSWER), "{asked:?}");
-        assert!(begun.elapsed() > BIRTH, "a birth may take longer than others");
-        assert!(link.waiting().replies.is_empty(), "nobody waits any more");
+        tokio::select! {
+            asked = link.ask(&cause, exec(), &[]) => {
+                assert!(matches!(asked, Err(Error::Timeout(_, after)) if after == ANSWER), "{asked:?}");
+            }
+            () = answers => panic!("it is not hung up on"),
+        }
+        assert!(begun.elapsed() > BIRTH && !link.is_dead(), "a birth may take longer than others");
     }
 }

@@ -12,10 +12,15 @@
 //!            shm                                 the sandbox's /dev/shm
 //! ```
 //!
-//! A process crash loses nothing that was written; only exits must survive a power loss, the rest does not run after one.
+//! A process crash loses nothing that was written. Only exits must survive a power loss, for the rest does not run after one: the
+//! shim brings them to the disk, and with them the records of what has ended. A record that somebody else damages or removes while
+//! what it describes is known is written again.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -76,11 +81,20 @@ pub enum Devices {
 pub struct Folders {
     pub state: PathBuf,
     pub run: PathBuf,
+    written: Arc<Mutex<HashMap<PathBuf, Print>>>,
+}
+
+/// A file as it was when it was read or written last: inode, size, and when it was changed.
+type Print = (u64, u64, i64, i64);
+
+fn print(path: &Path) -> Option<Print> {
+    let found = fs::symlink_metadata(path).ok()?;
+    Some((found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
 }
 
 impl Folders {
     pub fn new(config: &Config) -> Folders {
-        Folders { state: config.state_dir.join("sandboxes"), run: config.run_dir.clone() }
+        Folders { state: config.state_dir.join("sandboxes"), run: config.run_dir.clone(), written: Arc::default() }
     }
 
     pub fn make(&self) -> Result<()> {
@@ -135,6 +149,7 @@ impl Folders {
                     if let Err(error) = parted {
                         tracing::warn!(%error, "a container's annotation is lost");
                     }
+                    self.note(&folder.join("container.json"));
                     records.push(record);
                 }
                 None => half_made.push(folder),
@@ -144,15 +159,53 @@ impl Folders {
     }
 
     pub fn read_sandbox(&self, id: &str) -> Option<SandboxRecord> {
-        read(&self.sandbox(id).join("sandbox.json"))
+        let path = self.sandbox_record(id);
+        let record = read(&path);
+        self.note(&path);
+        record
     }
 
     pub fn write_sandbox(&self, record: &SandboxRecord) -> Result<()> {
-        write(&self.sandbox(&record.spec.id).join("sandbox.json"), record)
+        let path = self.sandbox_record(&record.spec.id);
+        write(&path, record)?;
+        self.note(&path);
+        Ok(())
     }
 
     pub fn write_container(&self, record: &ContainerRecord) -> Result<()> {
-        write(&self.container(&record.id).join("container.json"), record)
+        let path = self.container_record(&record.id);
+        write(&path, record)?;
+        self.note(&path);
+        Ok(())
+    }
+
+    pub fn sandbox_record(&self, id: &str) -> PathBuf {
+        self.sandbox(id).join("sandbox.json")
+    }
+
+    pub fn container_record(&self, id: &ContainerId) -> PathBuf {
+        self.container(id).join("container.json")
+    }
+
+    /// This record is as it should be.
+    fn note(&self, path: &Path) {
+        let print = print(path);
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        match print {
+            Some(print) => drop(written.insert(path.to_owned(), print)),
+            None => drop(written.remove(path)),
+        }
+    }
+
+    /// Those of these records that somebody else has changed or removed. Others are forgotten.
+    pub fn damaged(&self, records: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
+        let known = {
+            let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+            written.retain(|path, _| records.contains(path));
+            written.clone()
+        };
+        let others = known.into_iter().filter(|(path, known)| print(path) != Some(*known));
+        others.map(|(path, _)| path).collect()
     }
 
     /// Notes a container's annotation. Nobody holds it in memory: it may be a megabyte, of each attempt to run a container.
@@ -236,10 +289,32 @@ mod tests {
         }
     }
 
+    fn folders(dir: &Path) -> Folders {
+        Folders { state: dir.join("state"), run: dir.join("run"), written: Arc::default() }
+    }
+
+    #[test]
+    fn a_record_that_somebody_else_changes_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folders, id) = (folders(dir.path()), ContainerId::new("s", "c", 0));
+        let path = folders.container_record(&id);
+        let all = BTreeSet::from([path.clone(), dir.path().join("never written")]);
+        for damage in ["", "{", "gone"] {
+            folders.write_container(&record(&id)).unwrap();
+            assert_eq!(folders.damaged(&all), BTreeSet::new());
+            match damage {
+                "gone" => fs::remove_file(&path).unwrap(),
+                bytes => fs::write(&path, bytes).unwrap(),
+            }
+            assert_eq!(folders.damaged(&all), BTreeSet::from([path.clone()]), "{damage:?}");
+        }
+        assert_eq!(folders.damaged(&BTreeSet::new()), BTreeSet::new(), "what is no longer known is not missed");
+    }
+
     #[test]
     fn an_annotation_has_a_file_of_its_own_and_that_of_an_earlier_agent_gets_one() {
         let dir = tempfile::tempdir().unwrap();
-        let folders = Folders { state: dir.path().join("state"), run: dir.path().join("run") };
+        let folders = folders(dir.path());
         let (new, earlier) = (ContainerId::new("s", "new", 0), ContainerId::new("s", "earlier", 0));
         folders.write_annotation(&new, "mine").unwrap();
         folders.write_container(&record(&new)).unwrap();

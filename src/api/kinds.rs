@@ -5,11 +5,12 @@
 //! `src/build.rs`, which writes the schema down; and the merge keys of its own lists in `schema/merge_keys.rs`. Verbs,
 //! decoding, patches, selectors, watches, discovery and the CLI then know it.
 
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
 use serde_json::Value;
 
-use super::columns::{self, Column};
+use super::columns::{self, Column, Columns};
 use super::object::Object;
 use super::request::{FieldValidation, Verb};
 use super::schema::{self, Struct, Type};
@@ -77,8 +78,10 @@ pub struct Kind {
     pub version: &'static str,
     pub plural: &'static str,
     pub singular: &'static str,
+    /// Of a row of the table; read them through `Kind::short_names`.
     pub short_names: &'static [&'static str],
     pub namespaced: bool,
+    /// Of a row of the table; read them through `Kind::categories`.
     pub categories: &'static [&'static str],
     /// Where its objects lie; the other versions of a kind are rows that convert.
     pub storage: Storage,
@@ -90,9 +93,9 @@ pub struct Kind {
     pub selectable: &'static [&'static str],
     /// Where its field types come from; read it through `Kind::schema`.
     pub schema: schema::Source,
-    /// Its rows in a table, as `get` prints it.
+    /// Its rows in a table, as `get` prints it; read them through `Kind::columns`.
     pub columns: &'static [Column],
-    /// Where its `scale` view finds its numbers, if it has one.
+    /// Where its `scale` view finds its numbers, if it has one; read it through `Kind::scale`.
     pub scale: Option<Scale>,
     /// What is special about it; see `Strategy`.
     pub strategy: Strategy,
@@ -189,11 +192,11 @@ impl Strategy {
 
 /// The dotted paths of a `scale` view.
 #[derive(Clone, Copy, Debug)]
-pub struct Scale {
-    pub spec_replicas: &'static str,
-    pub status_replicas: &'static str,
+pub struct Scale<S = &'static str> {
+    pub spec_replicas: S,
+    pub status_replicas: S,
     /// The path of a `LabelSelector` (or of a plain map of labels).
-    pub selector: &'static str,
+    pub selector: S,
 }
 
 /// Whether a k8s-openapi type's objects have a namespace.
@@ -231,7 +234,7 @@ impl Kind {
             subresources: &[],
             selectable: &[],
             schema: schema::of_type::<T>(),
-            columns: &[columns::NAME, columns::AGE],
+            columns: columns::PLAIN,
             scale: None,
             strategy: Strategy::PLAIN,
         }
@@ -289,6 +292,38 @@ impl Kind {
     }
     pub fn has_subresource(&self, name: &str) -> bool {
         self.subresources.contains(&name)
+    }
+    /// The short names by which requests find it: `po`.
+    pub fn short_names(&self) -> Vec<String> {
+        match self.custom() {
+            Some(version) => version.short_names.clone(),
+            None => owned(self.short_names),
+        }
+    }
+    /// The words that stand for several kinds, its own among them: `all`.
+    pub fn categories(&self) -> Vec<String> {
+        match self.custom() {
+            Some(version) => version.categories.clone(),
+            None => owned(self.categories),
+        }
+    }
+    /// The columns of its table.
+    pub fn columns(&self) -> Columns {
+        match self.custom() {
+            Some(version) => Columns::Defined(version.columns.clone()),
+            None => Columns::Fixed(self.columns),
+        }
+    }
+    /// Where its `scale` view finds its numbers, if it has one.
+    pub fn scale(&self) -> Option<Scale<Cow<'static, str>>> {
+        match self.custom() {
+            Some(version) => version.scale.clone(),
+            None => self.scale.map(|Scale { spec_replicas, status_replicas, selector }| Scale {
+                spec_replicas: spec_replicas.into(),
+                status_replicas: status_replicas.into(),
+                selector: selector.into(),
+            }),
+        }
     }
     /// What its CustomResourceDefinition says now, if it is of one.
     pub fn custom(&self) -> Option<Arc<custom::Version>> {
@@ -366,6 +401,10 @@ impl Kind {
     pub fn is_selectable(&self, path: &str) -> bool {
         path == "metadata.name" || (path == "metadata.namespace" && self.namespaced) || self.selectable.contains(&path)
     }
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
 }
 
 /// The table: groups in the order in which upstream lists them, each group's first version first.

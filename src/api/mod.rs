@@ -40,6 +40,7 @@ pub mod rpc;
 pub mod scale;
 pub mod schema;
 pub mod selector;
+pub mod signal;
 pub mod status;
 pub mod strategy;
 pub mod stream;

@@ -145,3 +145,13 @@ pub fn nests_within(value: &Value, levels: usize) -> bool {
         _ => true,
     }
 }
+
+/// How many bytes a value takes as JSON, more or less.
+pub fn length(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() + 3,
+        Value::Array(items) => 2 + items.iter().map(length).sum::<usize>(),
+        Value::Object(map) => 2 + map.iter().map(|(key, value)| key.len() + 4 + length(value)).sum::<usize>(),
+        _ => 6,
+    }
+}

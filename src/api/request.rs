@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -73,6 +74,9 @@ pub struct Request {
     /// Who asks. Set by the face that authenticated the caller, never taken from the wire.
     #[serde(skip)]
     pub user: User,
+    /// The other end of the connection that it came by, as the kernel knows it; none: a socket of this machine, or this process.
+    #[serde(skip)]
+    pub address: Option<IpAddr>,
     /// How it came, by a face; none: from this process.
     #[serde(skip)]
     pub origin: Option<Arc<Origin>>,
@@ -225,6 +229,9 @@ pub struct User {
     /// What else its authenticator knows: `authentication.kubernetes.io/pod-name`, ...
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, Vec<String>>,
+    /// Who impersonates this user, if anybody but the superuser does: whatever the name, the work is for him.
+    #[serde(skip)]
+    pub impersonator: Option<String>,
 }
 
 impl User {
@@ -239,6 +246,18 @@ impl User {
 
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
+    }
+
+    /// By which name limits count him. Names that a user gives himself are one: those that he impersonates are he, and the
+    /// ServiceAccounts of a namespace, of which he makes as many as he likes, are the namespace's. (Not those of `kube-system`,
+    /// which the administrator makes.)
+    pub fn counted_as(&self) -> &str {
+        const ACCOUNTS: &str = "system:serviceaccount:";
+        let name = self.impersonator.as_deref().unwrap_or(&self.name);
+        match name.strip_prefix(ACCOUNTS).and_then(|rest| rest.split_once(':')) {
+            Some((namespace, _)) if namespace != "kube-system" => &name[..ACCOUNTS.len() + namespace.len()],
+            _ => name,
+        }
     }
 }
 

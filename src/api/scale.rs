@@ -8,10 +8,10 @@ use super::validation::{At, Errors};
 use super::{Object, Status};
 
 /// The view of an object.
-pub fn get(scale: &Scale, object: &Object) -> Object {
+pub fn get(scale: &Scale<impl AsRef<str>>, object: &Object) -> Object {
     let number = |path: &str| object.at(path).and_then(Value::as_i64).unwrap_or(0);
     // A custom resource has its selector as text.
-    let selector = match object.at(scale.selector) {
+    let selector = match object.at(scale.selector.as_ref()) {
         Some(Value::String(text)) => text.clone(),
         other => other.map(selector).unwrap_or_default().to_string(),
     };
@@ -20,8 +20,8 @@ pub fn get(scale: &Scale, object: &Object) -> Object {
         "apiVersion": "autoscaling/v1",
         "kind": "Scale",
         "metadata": {},
-        "spec": {"replicas": number(scale.spec_replicas)},
-        "status": {"replicas": number(scale.status_replicas), "selector": selector},
+        "spec": {"replicas": number(scale.spec_replicas.as_ref())},
+        "status": {"replicas": number(scale.status_replicas.as_ref()), "selector": selector},
     });
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         if let Some(value) = metadata.get(field) {
@@ -42,7 +42,7 @@ fn selector(value: &Value) -> LabelSelector {
 
 /// Writes an updated view back into its object; the view's resourceVersion and uid, where given, become the object's, so
 /// that the update compares them.
-pub fn set(scale: &Scale, object: &mut Object, view: &Value) -> Result<(), Status> {
+pub fn set(scale: &Scale<impl AsRef<str>>, object: &mut Object, view: &Value) -> Result<(), Status> {
     let replicas = match &view["spec"]["replicas"] {
         Value::Null => 0,
         value => match value.as_i64().and_then(|n| i32::try_from(n).ok()) {
@@ -59,7 +59,7 @@ pub fn set(scale: &Scale, object: &mut Object, view: &Value) -> Result<(), Statu
         return Err(Status::invalid("Scale", "autoscaling", object.name(), errs.0));
     }
     let mut at = &mut object.0;
-    for step in scale.spec_replicas.split('.') {
+    for step in scale.spec_replicas.as_ref().split('.') {
         if !at.is_object() {
             *at = json!({});
         }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::kinds::custom;
-use super::validation::{Errors, MAX_CAUSES, metadata, pod, same};
+use super::validation::{Errors, MAX_CAUSES, TOO_MANY, metadata, pod, same};
 use super::{Cause, Kind, Object, Status};
 
 /// Readies a decoded object for creation, where nothing is admitted in between.
@@ -140,10 +140,22 @@ pub fn validate_update(kind: &Kind, new: &Object, old: &Object) -> Result<(), St
     let mut errs = Errors::default();
     metadata::check_update(new, old, &mut errs);
     metadata::check(kind, new, &mut errs);
-    errs.0.extend((kind.strategy.validate)(new));
+    errs.0.extend(validate_again(kind, new, old));
     errs.0.extend((kind.strategy.validate_update)(new, old));
     errs.0.extend(custom::validate(kind, new, Some(old)));
     finish(kind, new, errs.0)
+}
+
+/// The rules of a kind for an object that replaces another. Bounds that upstream does not have came after some objects: what is
+/// too many now and was as many before stays, so that such an object can still be changed, and grow no further.
+fn validate_again(kind: &Kind, new: &Object, old: &Object) -> Vec<Cause> {
+    let mut causes = (kind.strategy.validate)(new);
+    let is_bound = |cause: &Cause| cause.reason == TOO_MANY;
+    if causes.iter().any(is_bound) {
+        let before = (kind.strategy.validate)(old);
+        causes.retain(|cause| !is_bound(cause) || !before.contains(cause));
+    }
+    causes
 }
 
 /// All rules for an update of the `status` subresource.
@@ -161,7 +173,7 @@ pub fn validate_ephemeral_update(kind: &Kind, new: &Object, old: &Object) -> Res
     let mut errs = Errors::default();
     metadata::check_update(new, old, &mut errs);
     metadata::check(kind, new, &mut errs);
-    errs.0.extend((kind.strategy.validate)(new));
+    errs.0.extend(validate_again(kind, new, old));
     pod::update::ephemeral(new, old, &mut errs);
     finish(kind, new, errs.0)
 }
@@ -171,7 +183,7 @@ pub fn validate_resize_update(kind: &Kind, new: &Object, old: &Object) -> Result
     let mut errs = Errors::default();
     metadata::check_update(new, old, &mut errs);
     metadata::check(kind, new, &mut errs);
-    errs.0.extend((kind.strategy.validate)(new));
+    errs.0.extend(validate_again(kind, new, old));
     pod::resize::check(new, old, &mut errs);
     finish(kind, new, errs.0)
 }

@@ -2,7 +2,15 @@
 
 use serde_json::Value;
 
+/// What aliases may add to a text, beside as much as the text itself has: nodes, and bytes.
+const SPARE_NODES: usize = 1000;
+const SPARE_BYTES: usize = 64 << 10;
+/// What a text may have at all.
+const MOST_NODES: usize = 250_000;
+
 /// The documents of a text, empty ones left out. The error names line and column and shows the source.
+///
+/// What is made of a text is bounded by its length: aliases of aliases, by which 200 bytes are a million nodes, are refused.
 pub fn documents(text: &str) -> Result<Vec<Value>, String> {
     // JSON is YAML but for tabs, and reads faster.
     if text.trim_start().starts_with('{')
@@ -10,7 +18,20 @@ pub fn documents(text: &str) -> Result<Vec<Value>, String> {
     {
         return Ok(documents);
     }
-    let options = serde_saphyr::options! { legacy_octal_numbers: true };
+    let (nodes, bytes) = ((text.len() + SPARE_NODES).min(MOST_NODES), 2 * text.len() + SPARE_BYTES);
+    let options = serde_saphyr::options! {
+        legacy_octal_numbers: true,
+        budget: serde_saphyr::budget! {
+            max_events: 4 * nodes,
+            max_nodes: nodes,
+            max_total_scalar_bytes: bytes,
+            max_recorded_anchor_events: 4 * nodes,
+            max_recorded_anchor_bytes: bytes,
+            // One anchor may serve every container of a manifest: the bounds above are what keeps it from multiplying.
+            enforce_alias_anchor_ratio: false,
+        },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: nodes },
+    };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(|e| e.to_string())?;
     Ok(documents.into_iter().filter(|d| !d.is_null()).collect())
 }

@@ -30,7 +30,7 @@ impl Args {
     fn wants(&self, kind: &Kind) -> bool {
         self.namespaced.is_none_or(|wanted| wanted == kind.namespaced)
             && self.api_group.as_ref().is_none_or(|group| group == kind.group)
-            && self.categories.iter().all(|category| kind.categories.contains(&category.as_str()))
+            && self.categories.iter().all(|category| kind.categories().contains(category))
     }
 }
 
@@ -60,11 +60,11 @@ pub async fn run(args: Args) -> Outcome {
 fn row(kind: &Kind) -> [String; 7] {
     [
         kind.plural.to_owned(),
-        kind.short_names.join(","),
+        kind.short_names().join(","),
         kind.api_version(),
         kind.namespaced.to_string(),
         kind.kind.to_owned(),
         kind.verbs.iter().map(|verb| format!("{verb:?}").to_lowercase()).collect::<Vec<_>>().join(","),
-        kind.categories.join(","),
+        kind.categories().join(","),
     ]
 }

@@ -75,7 +75,7 @@ fn verdict(before: Option<&Object>, after: &Object, dry: bool) -> &'static str {
 /// A live object that was not made by apply: what it lost since then cannot be known.
 fn warn_unless_applied(kind: &Kind, live: &Object) {
     if live.annotation(LAST_APPLIED).is_none() {
-        eprintln!(
+        errln!(
             "Warning: resource {}/{} is missing the {LAST_APPLIED} annotation which is required by podwright apply. podwright \
              apply should only be used on resources created declaratively by either podwright create --save-config or \
              podwright apply. The missing annotation will be patched automatically.",
@@ -158,7 +158,7 @@ async fn apply(document: Document, args: &Args, session: &Session) -> Result<(),
         None => {
             outln!("{} {}{note}", target::display(kind, name), verdict(before.as_ref(), &after, args.dry_run != "none"))
         }
-        Some(format) => out!("{}", print::object(format, &after)?),
+        Some(format) => raw!("{}", print::object(format, &after)?),
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     let container = args.container.unwrap_or_default();
     let has_tty = has_tty(&pod, &container);
     if args.tty && !has_tty {
-        eprintln!("error: Unable to use a TTY - container {} did not allocate one", name(&pod, &container));
+        errln!("error: Unable to use a TTY - container {} did not allocate one", name(&pod, &container));
     }
     to(session, &pod, container, Ends::wanted(args.stdin, args.tty && has_tty), args.quiet).await
 }
@@ -42,7 +42,7 @@ pub async fn to(session: &Session, pod: &Object, container: String, ends: Ends, 
     let options = exec::options(container, Vec::new(), ends);
     let frames = stream::open(session, exec::request(session, pod, "attach", &options)?).await?;
     if ends.stdin && !quiet {
-        eprintln!("If you don't see a command prompt, try pressing enter.");
+        errln!("If you don't see a command prompt, try pressing enter.");
     }
     let status = stream::join(frames, ends).await?;
     stream::exit(status)

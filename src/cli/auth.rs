@@ -102,11 +102,11 @@ fn question(args: &CanI, namespace: &str) -> Result<Value, String> {
             (resource, group) = (kind.plural, kind.group);
             if !kind.namespaced {
                 namespace = "";
-                eprintln!("Warning: resource '{}' is not namespace scoped", kind.resource());
+                errln!("Warning: resource '{}' is not namespace scoped", kind.resource());
             }
         }
         None if word == "*" => {}
-        None => eprintln!("Warning: the server doesn't have a resource type '{word}'"),
+        None => errln!("Warning: the server doesn't have a resource type '{word}'"),
     }
     let group = if word == "*" { "*" } else { group };
     Ok(json!({ "resourceAttributes": {
@@ -165,7 +165,7 @@ async fn list(args: &CanI, session: &Session) -> Outcome {
     let answer = review(session, "selfsubjectrulesreviews", AUTHORIZATION, spec).await?;
     let status = &answer.0["status"];
     if status["incomplete"] == true {
-        eprintln!("Warning: the list may be incomplete: {}", status["evaluationError"].as_str().unwrap_or_default());
+        errln!("Warning: the list may be incomplete: {}", status["evaluationError"].as_str().unwrap_or_default());
     }
     let mut rows = rows(status);
     if !args.no_headers {
@@ -178,7 +178,7 @@ async fn list(args: &CanI, session: &Session) -> Outcome {
 async fn whoami(args: &Whoami, session: &Session) -> Outcome {
     let answer = review(session, "selfsubjectreviews", "authentication.k8s.io/v1", Value::Null).await?;
     if let Some(format) = &args.output {
-        out!("{}", print::object(format, &answer)?);
+        raw!("{}", print::object(format, &answer)?);
         return Ok(ExitCode::SUCCESS);
     }
     out!("{}", Table::default().render(&told(&answer.0["status"]["userInfo"])));

@@ -109,7 +109,7 @@ fn metric(resource: &str, unit: &str, text: &str) -> Result<Value, String> {
 }
 
 fn autoscaler(args: &Args, spec: &Value, target: &Target, object: &Object) -> Result<Object, String> {
-    if target.kind.scale.is_none() {
+    if target.kind.scale().is_none() {
         return Err(format!("cannot autoscale a {}: it has no replicas", target.kind.kind));
     }
     let reference = json!({ "apiVersion": target.kind.api_version(), "kind": target.kind.kind, "name": object.name() });

@@ -151,7 +151,7 @@ impl There {
 fn complain(channel: u8, bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if channel == STDERR && !text.to_lowercase().contains("removing leading") {
-        eprint!("{text}");
+        err!("{text}");
     }
 }
 
@@ -260,13 +260,13 @@ impl<R: io::Read> io::Read for Bounded<'_, R> {
 fn unpack_entry(entry: &mut tar::Entry<'_, impl io::Read>, prefix: &Path, to: &Path) -> io::Result<()> {
     let path = relative(&entry.path()?);
     let Ok(inside) = path.strip_prefix(prefix) else {
-        eprintln!("warning: skipping {path:?}: it is not below {}", prefix.display());
+        errln!("warning: skipping {path:?}: it is not below {}", prefix.display());
         return Ok(());
     };
     let target = if inside.as_os_str().is_empty() { to.to_owned() } else { to.join(inside) };
     let through_link = target.ancestors().take_while(|a| *a != to).any(Path::is_symlink);
     if through_link {
-        eprintln!("warning: skipping {path:?}: a link is in its way");
+        errln!("warning: skipping {path:?}: a link is in its way");
         return Ok(());
     }
     match entry.header().entry_type() {
@@ -277,7 +277,7 @@ fn unpack_entry(entry: &mut tar::Entry<'_, impl io::Read>, prefix: &Path, to: &P
             }
             io::copy(entry, &mut std::fs::File::create(&target)?)?;
         }
-        _ => eprintln!("warning: skipping {path:?}: neither a file nor a folder"),
+        _ => errln!("warning: skipping {path:?}: neither a file nor a folder"),
     }
     Ok(())
 }

@@ -84,7 +84,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         format!("debugger-{}", &random[..5])
     });
     if args.container.is_none() && !args.quiet {
-        eprintln!("Defaulting debug container name to {name}.");
+        errln!("Defaulting debug container name to {name}.");
     }
     let joining = container(&args, &name).map_err(Failure::usage)?;
     let there = pod.0["spec"]["ephemeralContainers"].as_array().into_iter().flatten();

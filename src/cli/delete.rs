@@ -83,7 +83,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     let targets = args.selection.several(args.all)?;
     let broad = targets.iter().any(|t| t.name.is_none());
     if args.force && args.grace_period <= 0 {
-        eprintln!(
+        errln!(
             "Warning: Immediate deletion does not wait for confirmation that the running resource has been terminated. \
              The resource may continue to run on the cluster indefinitely."
         );

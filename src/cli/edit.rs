@@ -55,16 +55,16 @@ async fn edit(target: &Target, mut object: Object, session: &Session) -> Result<
             return Err(kept(Some(file), Failure::usage("Edit cancelled, no valid changes were saved.")));
         }
         if edited == original {
-            eprintln!("Edit cancelled, no changes made.");
+            errln!("Edit cancelled, no changes made.");
             return Ok(());
         }
         if edited.trim().is_empty() {
-            eprintln!("Edit cancelled, saved file was empty.");
+            errln!("Edit cancelled, saved file was empty.");
             return Ok(());
         }
         match save(target, &object, &edited, session).await {
             Ok(false) => {
-                eprintln!("Edit cancelled, no changes made.");
+                errln!("Edit cancelled, no changes made.");
                 return Ok(());
             }
             Ok(true) => {
@@ -75,14 +75,14 @@ async fn edit(target: &Target, mut object: Object, session: &Session) -> Result<
             Err(Refusal::Final(failure)) => return Err(kept(Some(file), failure)),
             Err(Refusal::Gone) => {
                 let path = keep(file)?;
-                eprintln!("error: {} could not be found on the server", named(target, &object));
-                eprintln!("The edits you made on deleted resources have been saved to \"{path}\"");
+                errln!("error: {} could not be found on the server", named(target, &object));
+                errln!("The edits you made on deleted resources have been saved to \"{path}\"");
                 return Err(Failure::Said(1));
             }
             Err(Refusal::Later(why)) => {
                 let path = keep(file)?;
-                eprintln!("error: {} could not be patched: {why}", named(target, &object));
-                eprintln!("You can run `podwright replace -f {path}` to try this update again.");
+                errln!("error: {} could not be patched: {why}", named(target, &object));
+                errln!("You can run `podwright replace -f {path}` to try this update again.");
                 return Err(Failure::Said(1));
             }
         }
@@ -134,7 +134,7 @@ async fn save(target: &Target, before: &Object, text: &str, session: &Session) -
         Err(status) if status.code == 422 => {
             // The file says why when it is opened again; who drives the editor by a script reads it here.
             let name = named(target, before);
-            eprintln!("error: {name} is invalid");
+            errln!("error: {name} is invalid");
             Err(Refusal::Again(comment(&format!("{name} was not valid"), &causes(&status))))
         }
         Err(status) if status.is_not_found() => Err(Refusal::Gone),
@@ -199,7 +199,7 @@ fn open(text: &str) -> Result<NamedTempFile, Failure> {
 /// Keeps what was typed, says where, and gives the failure on.
 fn kept(file: Option<NamedTempFile>, failure: Failure) -> Failure {
     match file.map(keep) {
-        Some(Ok(path)) => eprintln!("A copy of your changes has been stored to \"{path}\""),
+        Some(Ok(path)) => errln!("A copy of your changes has been stored to \"{path}\""),
         Some(Err(why)) => return why,
         None => {}
     }

@@ -40,17 +40,17 @@ impl Failure {
                 match (status.reason.as_str(), status.code) {
                     // Not an answer of a server at all: nobody listens there.
                     ("ServiceUnavailable", _) if status.message.starts_with("The connection to the server") => {
-                        eprintln!("{} - did you specify the right socket?", status.message);
+                        errln!("{} - did you specify the right socket?", status.message);
                     }
-                    ("Invalid", _) if doing.is_empty() => eprintln!("The {}", invalid(&status)),
-                    ("Invalid", _) => eprintln!("{doing}The {}", invalid(&status)),
-                    ("", _) => eprintln!("Error from server: {doing}{}", status.message),
-                    (reason, _) => eprintln!("Error from server ({reason}): {doing}{}", status.message),
+                    ("Invalid", _) if doing.is_empty() => errln!("The {}", invalid(&status)),
+                    ("Invalid", _) => errln!("{doing}The {}", invalid(&status)),
+                    ("", _) => errln!("Error from server: {doing}{}", status.message),
+                    (reason, _) => errln!("Error from server ({reason}): {doing}{}", status.message),
                 }
                 ExitCode::FAILURE
             }
             Failure::Client(message) => {
-                eprintln!("error: {message}");
+                errln!("error: {message}");
                 ExitCode::FAILURE
             }
             Failure::Said(code) => ExitCode::from(code),

@@ -84,12 +84,12 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     events.sort_by_key(super::describe::when);
     let mut table = Table::default();
     if let (Some(format), false) = (&args.output, args.watch) {
-        out!("{}", print::object(format, &print::list(events))?);
+        raw!("{}", print::object(format, &print::list(events))?);
         return Ok(ExitCode::SUCCESS);
     }
     if events.is_empty() && !args.watch {
         let place = if args.all_namespaces { ".".to_owned() } else { format!(" in {} namespace.", session.namespace) };
-        eprintln!("No events found{place}");
+        errln!("No events found{place}");
         return Ok(ExitCode::SUCCESS);
     }
     show(&args, &mut table, &events, !args.no_headers)?;
@@ -102,7 +102,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
 fn show(args: &Args, table: &mut Table, events: &[Object], headed: bool) -> Result<(), Failure> {
     if let Some(format) = &args.output {
         return events.iter().try_for_each(|event| {
-            out!("{}", print::object(format, event)?);
+            raw!("{}", print::object(format, event)?);
             Ok(())
         });
     }

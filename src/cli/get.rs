@@ -131,7 +131,7 @@ fn show(
             if total == 0 && !groups.is_empty() && !args.ignore_not_found {
                 let everywhere = args.selection.all_namespaces || !targets.iter().any(|t| t.kind.namespaced);
                 let place = if everywhere { String::new() } else { format!(" in {} namespace", session.namespace) };
-                eprintln!("No resources found{}{}", place, if everywhere { "" } else { "." });
+                errln!("No resources found{}{}", place, if everywhere { "" } else { "." });
             }
         }
         Some(Format::CustomColumns(columns)) => {
@@ -146,10 +146,10 @@ fn show(
             let mut objects: Vec<Object> = groups.into_iter().flat_map(|(_, objects)| objects).collect();
             match (one, objects.pop()) {
                 (true, None) => {}
-                (true, Some(object)) => out!("{}", args.shown(format, &object)?),
+                (true, Some(object)) => raw!("{}", args.shown(format, &object)?),
                 (false, last) => {
                     objects.extend(last);
-                    out!("{}", args.shown(format, &print::list(objects))?);
+                    raw!("{}", args.shown(format, &print::list(objects))?);
                 }
             }
         }
@@ -212,7 +212,7 @@ async fn watch(args: &Args, targets: &[Target], session: &Session) -> Outcome {
                 out!("{}", table.render(&rows));
             }
             Some(format) => objects.iter().try_for_each(|o| {
-                out!("{}", args.shown(format, o)?);
+                raw!("{}", args.shown(format, o)?);
                 Ok::<_, Failure>(())
             })?,
         }

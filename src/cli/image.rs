@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{
     Outcome, Session,
     error::Failure,
+    out,
     pods::kind_of,
     print::{self, Format, Table},
     stream::{self, Input},
@@ -134,26 +135,37 @@ async fn call(
 ) -> Result<Vec<Value>, Failure> {
     let mut request = session.request(Verb::Connect, kind_of("nodes"), None, Some(node));
     request.subresource = Some("image".to_owned());
+    let ends_soon = matches!(options, ImageOptions::List | ImageOptions::Remove { .. });
     request.body = Some(serde_json::to_value(&options).map_err(anyhow::Error::from)?);
     let frames = stream::open(session, request).await?;
-    let (mut pending, mut answers) = (Vec::new(), Vec::new());
-    let each = |channel: u8, bytes: &[u8]| {
+    let (mut pending, mut answers, mut room) = (Vec::new(), Vec::new(), stream::Room::default());
+    let each = |channel: u8, bytes: &[u8]| -> Result<(), Failure> {
         if channel != STDOUT {
-            return;
+            return Ok(());
         }
+        room.take(bytes.len())?;
         pending.extend_from_slice(bytes);
         while let Some(end) = pending.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = pending.drain(..=end).collect();
+            let length = line.len();
             match serde_json::from_slice::<Value>(&line) {
                 Ok(line) if line.get("resolved").or(line.get("downloading")).or(line.get("unpacked")).is_some() => {
+                    // Nothing of it is kept.
+                    room.give_back(length);
                     progress(&line)
                 }
                 Ok(answer) => answers.push(answer),
-                Err(_) => {}
+                Err(_) => room.give_back(length),
             }
         }
+        Ok(())
     };
-    let status = stream::exchange(frames, input, each).await?;
+    let exchanged = stream::exchange_until(frames, input, each);
+    let status = match ends_soon {
+        true => stream::in_time(exchanged).await?,
+        // A registry, or who sends an archive, takes the time that it takes.
+        false => exchanged.await?,
+    };
     stream::succeeded(status)?;
     Ok(answers)
 }
@@ -163,12 +175,12 @@ async fn made(session: &Session, node: &str, options: ImageOptions, input: Input
     let shown = std::io::stderr().is_terminal();
     let progress = |line: &Value| {
         if shown && let Some(text) = progress(line) {
-            eprint!("\r\x1b[K{text}");
+            out::progress(&text);
         }
     };
     let answers = call(session, node, options, input, progress).await;
     if shown {
-        eprint!("\r\x1b[K");
+        out::progress("");
     }
     for answer in answers? {
         let image = Image::deserialize(&answer["image"]).map_err(anyhow::Error::from)?;
@@ -217,7 +229,7 @@ fn list(images: Vec<Value>, output: Option<Format>, no_headers: bool) -> Result<
             }
             out!("{}", Table::default().render(&rows));
         }
-        Some(format) => out!("{}", print::object(&format, &Object(json!({ "images": images })))?),
+        Some(format) => raw!("{}", print::object(&format, &Object(json!({ "images": images })))?),
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     let found: Value = serde_json::from_slice(&bytes).map_err(anyhow::Error::from)?;
     match args.output {
         None | Some(Format::Table | Format::Wide) => out!("{}", page(&found)),
-        Some(format) => out!("{}", print::object(&format, &Object(found))?),
+        Some(format) => raw!("{}", print::object(&format, &Object(found))?),
     }
     Ok(ExitCode::SUCCESS)
 }

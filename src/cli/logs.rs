@@ -116,7 +116,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     args.check()?;
     let sources = sources(&args, session).await?;
     if sources.is_empty() {
-        eprintln!("No resources found in {} namespace.", session.namespace);
+        errln!("No resources found in {} namespace.", session.namespace);
         return Ok(ExitCode::SUCCESS);
     }
     if args.follow && sources.len() > args.max_log_requests {
@@ -156,7 +156,7 @@ async fn sources(args: &Args, session: &Session) -> Result<Vec<Source>, Failure>
             let mut found = pods::find(session, word).await.map_err(missing)?;
             if found.len() > 1 && !args.all_pods {
                 let chosen = target::display(pods::kind_of("pods"), found[0].name());
-                eprintln!("Found {} pods, using {chosen}", found.len());
+                errln!("Found {} pods, using {chosen}", found.len());
                 found.truncate(1);
             }
             if found.is_empty() {

@@ -64,6 +64,11 @@ use crate::{
     client::{Client, rpc},
 };
 
+/// Says something on standard error, of whomever its words are.
+pub fn complain(text: std::fmt::Arguments<'_>) {
+    out::complaint(text);
+}
+
 /// How every command ends: the exit code, or a failure to word.
 pub type Outcome = Result<ExitCode, error::Failure>;
 
@@ -317,7 +322,7 @@ impl Session {
     pub async fn call(&self, request: Request) -> Result<Response, Status> {
         let response = self.client.call(request).await?;
         for warning in &response.warnings {
-            eprintln!("Warning: {warning}");
+            errln!("Warning: {warning}");
         }
         Ok(response)
     }

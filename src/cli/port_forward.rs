@@ -129,7 +129,7 @@ async fn accept(listener: TcpListener, session: Session, pod: Arc<Object>, port:
         let (session, pod) = (session.clone(), pod.clone());
         connections.spawn(async move {
             if let Err(failure) = connection(&session, &pod, port, tcp).await {
-                eprintln!("an error occurred forwarding to {}:", target::display(pods::kind_of("pods"), pod.name()));
+                errln!("an error occurred forwarding to {}:", target::display(pods::kind_of("pods"), pod.name()));
                 failure.report();
             }
         });

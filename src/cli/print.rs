@@ -151,7 +151,7 @@ pub fn headings(kind: &Kind, layout: &Layout) -> Vec<String> {
     if layout.namespaces && kind.namespaced {
         row.push("NAMESPACE".to_owned());
     }
-    row.extend(kind.columns.iter().filter(|c| layout.wide || !c.wide).map(|c| c.name.to_owned()));
+    row.extend(kind.columns().iter().filter(|c| layout.wide || !c.wide).map(|c| c.name.clone().into_owned()));
     row.extend(layout.label_columns.iter().map(|l| l.rsplit('/').next().unwrap_or(l).to_uppercase()));
     if layout.show_labels {
         row.push("LABELS".to_owned());
@@ -165,7 +165,7 @@ pub fn row(kind: &Kind, layout: &Layout, object: &Object, now: Timestamp) -> Vec
     if layout.namespaces && kind.namespaced {
         row.push(object.namespace().unwrap_or("").to_owned());
     }
-    for column in kind.columns.iter().filter(|c| layout.wide || !c.wide) {
+    for column in kind.columns().iter().filter(|c| layout.wide || !c.wide) {
         let cell = column.text(object, now);
         let prefixed = layout.prefix && column.name == "NAME";
         row.push(if prefixed { format!("{}/{cell}", target::singular(kind)) } else { cell });

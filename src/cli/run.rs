@@ -179,7 +179,7 @@ async fn stay(args: &Args, pod: &Object, session: &Session) -> Outcome {
             // It may have ended meanwhile; what it has said is still there.
             Err(Failure::Server { status, .. }) => {
                 let name = &args.name;
-                eprintln!("warning: couldn't attach to pod/{name}, falling back to streaming logs: {status}");
+                errln!("warning: couldn't attach to pod/{name}, falling back to streaming logs: {status}");
                 show_log(session, &running, "").await?;
             }
             Err(failure) => return Err(failure),
@@ -237,7 +237,7 @@ fn exit_code(pod: &Object) -> Outcome {
     }
     let ended = &pod.0["status"]["containerStatuses"][0]["state"]["terminated"];
     let (namespace, name) = (pod.namespace().unwrap_or(""), pod.name());
-    eprintln!("pod {namespace}/{name} terminated ({})", ended["reason"].as_str().unwrap_or("Error"));
+    errln!("pod {namespace}/{name} terminated ({})", ended["reason"].as_str().unwrap_or("Error"));
     Err(Failure::Said(ended["exitCode"].as_u64().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 

@@ -64,7 +64,7 @@ fn count(replicas: Option<i64>) -> Result<i32, Failure> {
 }
 
 async fn scale(args: &Args, replicas: i32, target: &Target, object: &Object, session: &Session) -> Result<(), Failure> {
-    if target.kind.scale.is_none() {
+    if target.kind.scale().is_none() {
         return Err(Failure::usage(format!("cannot scale {}: it has no replicas", target.kind.plural)));
     }
     let mut view = json!({ "spec": { "replicas": replicas } });

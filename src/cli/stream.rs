@@ -1,6 +1,6 @@
 //! Sessions with a node: frames in both directions, and the `Status` that ends them.
 
-use std::{io, process::ExitCode};
+use std::{io, process::ExitCode, time::Duration};
 
 use bytes::{Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
@@ -33,7 +33,7 @@ pub type Input = mpsc::Receiver<io::Result<Frame>>;
 /// Asks for a session and dials it. Which container was chosen is said as kubectl says it.
 pub async fn open(session: &Session, request: Request) -> Result<Frames, Status> {
     let response = session.client.call(request).await?;
-    response.warnings.iter().for_each(|warning| eprintln!("{warning}"));
+    response.warnings.iter().for_each(|warning| errln!("{warning}"));
     match response.body {
         Body::Stream { id } => Ok(Framed::new(session.client.dial(&id).await?, FrameCodec)),
         _ => Err(Status::internal("the server did not answer with a stream")),
@@ -41,7 +41,20 @@ pub async fn open(session: &Session, request: Request) -> Result<Frames, Status>
 }
 
 /// Sends `input`, hands what comes back to `each` (channel, bytes), and returns how the session ended.
-pub async fn exchange(frames: Frames, mut input: Input, mut each: impl FnMut(u8, &[u8])) -> Result<Status, Failure> {
+pub async fn exchange(frames: Frames, input: Input, mut each: impl FnMut(u8, &[u8])) -> Result<Status, Failure> {
+    let each = |channel: u8, payload: &[u8]| {
+        each(channel, payload);
+        Ok(())
+    };
+    exchange_until(frames, input, each).await
+}
+
+/// The same until `each` has enough.
+pub async fn exchange_until(
+    frames: Frames,
+    mut input: Input,
+    mut each: impl FnMut(u8, &[u8]) -> Result<(), Failure>,
+) -> Result<Status, Failure> {
     let (mut sink, mut source) = frames.split();
     let upward = async {
         while let Some(frame) = input.recv().await {
@@ -58,7 +71,7 @@ pub async fn exchange(frames: Frames, mut input: Input, mut each: impl FnMut(u8,
             match channel {
                 STATUS => return Ok(serde_json::from_slice(&payload).map_err(Status::internal)?),
                 CLOSE => {}
-                channel => each(channel, &payload),
+                channel => each(channel, &payload)?,
             }
         }
         Err(Failure::usage("the connection to the node was lost"))
@@ -97,16 +110,50 @@ async fn feed(reader: &mut (impl AsyncRead + Unpin), sender: &mpsc::Sender<io::R
     }
 }
 
+/// How much is kept of what a node sends before it is looked at: the node says itself when it ends.
+pub struct Room(usize);
+
+/// The most bytes of an answer.
+const MOST: usize = 64 << 20;
+/// How long a node may take to answer.
+const LONGEST: Duration = Duration::from_secs(120);
+
+impl Default for Room {
+    fn default() -> Room {
+        Room(MOST)
+    }
+}
+
+impl Room {
+    pub fn take(&mut self, bytes: usize) -> Result<(), Failure> {
+        let left = self.0.checked_sub(bytes);
+        self.0 = left.ok_or_else(|| Failure::usage(format!("the node sends more than {MOST} bytes")))?;
+        Ok(())
+    }
+
+    /// What is not kept after all.
+    pub fn give_back(&mut self, bytes: usize) {
+        self.0 += bytes;
+    }
+}
+
+/// Waits for what does not take long.
+pub async fn in_time<T>(answer: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let late = |_| Failure::usage(format!("the node has not answered within {} seconds", LONGEST.as_secs()));
+    tokio::time::timeout(LONGEST, answer).await.map_err(late)?
+}
+
 /// All of standard output of a session that needs no input.
 pub async fn collect(frames: Frames) -> Result<Vec<u8>, Failure> {
-    let mut bytes = Vec::new();
-    let status = exchange(frames, no_input(), |channel, payload| {
+    let (mut bytes, mut room) = (Vec::new(), Room::default());
+    let exchanged = exchange_until(frames, no_input(), |channel, payload| {
         if channel == STDOUT {
+            room.take(payload.len())?;
             bytes.extend_from_slice(payload);
         }
-    })
-    .await?;
-    succeeded(status)?;
+        Ok(())
+    });
+    succeeded(in_time(exchanged).await?)?;
     Ok(bytes)
 }
 
@@ -126,7 +173,7 @@ impl Ends {
     /// What can be had: a terminal needs `-i`, and somebody who types.
     pub fn wanted(stdin: bool, tty: bool) -> Ends {
         if tty && stdin && !terminal::is_interactive() {
-            eprintln!("Unable to use a TTY - input is not a terminal or the right kind of file");
+            errln!("Unable to use a TTY - input is not a terminal or the right kind of file");
         }
         Ends { stdin, tty: tty && stdin && terminal::is_interactive() }
     }
@@ -175,6 +222,29 @@ pub fn exit(status: Status) -> Outcome {
     }
     let causes = status.details.iter().flat_map(|d| &d.causes);
     let code = causes.filter(|c| c.reason == "ExitCode").find_map(|c| c.message.parse::<u8>().ok()).unwrap_or(1);
-    eprintln!("command terminated with exit code {code}");
+    errln!("command terminated with exit code {code}");
     Err(Failure::Said(code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_says_neither_too_much_nor_for_too_long() {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        let answered = tokio::spawn(collect(Framed::new(Box::new(ours), FrameCodec)));
+        let mut node = Framed::new(theirs, FrameCodec);
+        let mut sent = 0;
+        while node.send(Frame { channel: STDOUT, payload: Bytes::from(vec![b'x'; CHUNK]) }).await.is_ok() {
+            sent += CHUNK;
+            assert!(sent < 2 * MOST, "it goes on listening");
+        }
+        let Err(Failure::Client(why)) = answered.await.unwrap() else { panic!("it takes all") };
+        assert_eq!(why, "the node sends more than 67108864 bytes");
+
+        let (ours, _silent) = tokio::io::duplex(1024);
+        let Err(Failure::Client(why)) = collect(Framed::new(Box::new(ours), FrameCodec)).await else { panic!() };
+        assert_eq!(why, "the node has not answered within 120 seconds");
+    }
 }

@@ -171,6 +171,6 @@ fn slashed(word: &str) -> Result<Target, Failure> {
 
 /// The kinds of one word: a category's, or the one of that name.
 fn of_type(word: &str) -> Result<Vec<&'static Kind>, Failure> {
-    let members: Vec<&Kind> = known::kinds().all().filter(|k| k.categories.contains(&word)).collect();
+    let members: Vec<&Kind> = known::kinds().all().filter(|k| k.categories().iter().any(|own| own == word)).collect();
     if members.is_empty() { Ok(vec![kind(word)?]) } else { Ok(members) }
 }

@@ -239,8 +239,8 @@ async fn none(session: &Session, namespace: Option<&str>, options: Options) -> R
     let pods = session.client.list::<Pod>(namespace, options).await?.items;
     if pods.is_empty() {
         match namespace {
-            Some(namespace) => eprintln!("No resources found in {namespace} namespace."),
-            None => eprintln!("No resources found"),
+            Some(namespace) => errln!("No resources found in {namespace} namespace."),
+            None => errln!("No resources found"),
         }
         return Ok(());
     }

@@ -69,7 +69,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         Some(format) => {
             let trace = json!({ "kind": "Trace", "apiVersion": "podwright/v1", "metadata": {
                 "name": pod.name(), "namespace": pod.namespace(), "uid": pod.uid() }, "items": story });
-            out!("{}", print::object(&format, &Object(trace))?);
+            raw!("{}", print::object(&format, &Object(trace))?);
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -38,7 +38,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
             if let Some(version) = &server {
                 versions["serverVersion"] = info(version);
             }
-            out!("{}", print::object(&format, &Object(versions))?);
+            raw!("{}", print::object(&format, &Object(versions))?);
         }
     }
     asked.transpose()?;

@@ -45,7 +45,7 @@ impl Writing {
         };
         match &self.output {
             None => outln!("{} {done}{note}", target::display(kind, object.name())),
-            Some(format) => out!("{}", print::object(format, object)?),
+            Some(format) => raw!("{}", print::object(format, object)?),
         }
         Ok(())
     }

@@ -216,6 +216,11 @@ impl<K: Typed> Informer<K> {
         })
     }
 
+    /// How many that are.
+    pub fn count(&self, name: &str, value: &str) -> usize {
+        self.read(|s| s.indexes.get(name).and_then(|index| index.entries.get(value)).map_or(0, BTreeSet::len))
+    }
+
     pub fn len(&self) -> usize {
         self.read(|s| s.objects.len())
     }

@@ -6,6 +6,7 @@ use k8s_openapi::{
         admissionregistration::v1::ValidatingAdmissionPolicy,
         apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
         batch::v1::{CronJob, Job},
+        certificates::v1::CertificateSigningRequest,
         coordination::v1::Lease,
         core::v1::{
             ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController,
@@ -43,6 +44,7 @@ pub struct Informers {
     pub root_cas: Informer<ConfigMap>,
     pub resource_quotas: Informer<ResourceQuota>,
     pub admission_policies: Informer<ValidatingAdmissionPolicy>,
+    pub certificate_signing_requests: Informer<CertificateSigningRequest>,
     /// Indexes: [`Informers::BY_CLASS`], [`Informers::BY_VOLUME`].
     pub persistent_volume_claims: Informer<PersistentVolumeClaim>,
     /// Indexes: [`Informers::BY_CLAIM`], [`Informers::BY_CLASS`].
@@ -70,6 +72,8 @@ impl Informers {
     pub const BY_NODE: &str = "node";
     /// By the uid of the controlling owner; those without one under "<namespace>/".
     pub const BY_OWNER: &str = "owner";
+    /// Pods that wait for a node, by their namespace.
+    pub const WAITING: &str = "waiting";
     /// PersistentVolumes by the claim that they refer to: "<namespace>/<name>".
     pub const BY_CLAIM: &str = "claim";
     /// PersistentVolumes that refer to no claim, and claims that name no volume, by their storage class; "" is none.
@@ -96,6 +100,10 @@ impl Informers {
             pods: Informer::builder(client.clone())
                 .index(Self::BY_NODE, node_of)
                 .index(Self::BY_OWNER, |pod: &Pod| owner_of(pod.metadata()))
+                .index(Self::WAITING, |pod: &Pod| match waits(pod) {
+                    true => vec![pod.metadata.namespace.clone().unwrap_or_default()],
+                    false => Vec::new(),
+                })
                 .start(),
             nodes: Informer::builder(client.clone()).start(),
             services: Informer::builder(client.clone()).start(),
@@ -106,6 +114,7 @@ impl Informers {
             root_cas: Informer::builder(client.clone()).fields(format!("metadata.name={}", root_ca::NAME)).start(),
             resource_quotas: Informer::builder(client.clone()).start(),
             admission_policies: Informer::builder(client.clone()).start(),
+            certificate_signing_requests: Informer::builder(client.clone()).start(),
             persistent_volume_claims: Informer::builder(client.clone())
                 .index(Self::BY_CLASS, |claim: &PersistentVolumeClaim| match volume_name(claim) {
                     None => vec![claim_class(claim).to_owned()],
@@ -151,6 +160,7 @@ impl Informers {
         self.root_cas.synced().await;
         self.resource_quotas.synced().await;
         self.admission_policies.synced().await;
+        self.certificate_signing_requests.synced().await;
         self.persistent_volume_claims.synced().await;
         self.persistent_volumes.synced().await;
         self.storage_classes.synced().await;
@@ -166,6 +176,14 @@ impl Informers {
         self.horizontal_pod_autoscalers.synced().await;
         self.leases.synced().await;
     }
+}
+
+/// Whether a Pod waits for a node. (One that is being deleted, or has ended, waits for none.)
+fn waits(pod: &Pod) -> bool {
+    let ended = || pod.status.as_ref().is_some_and(|s| matches!(s.phase.as_deref(), Some("Succeeded" | "Failed")));
+    let scheduled =
+        pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref().is_some_and(|node| !node.is_empty()));
+    !scheduled && pod.metadata.deletion_timestamp.is_none() && !ended()
 }
 
 fn owner_of(meta: &ObjectMeta) -> Vec<String> {

@@ -75,7 +75,7 @@ impl Membership {
             Some(pair) => member.identity.set(pair.certified()?),
             None => {
                 let token =
-                    token.ok_or_else(|| anyhow!("--token is needed: this node has no certificate that lasts"))?;
+                    token.ok_or_else(|| anyhow!("--token-file is needed: this node has no certificate that lasts"))?;
                 let bearer = Server::new(&url, &ca, Arc::default(), Some(token)).map_err(anyhow::Error::msg)?;
                 member.ask(&rpc::over_tls(bearer, "kubelet")).await.context("joining")?;
             }

@@ -12,19 +12,33 @@ use crate::server::Server;
 struct Local {
     server: Arc<Server>,
     user: User,
+    gives_way: bool,
 }
 
 /// A client of a server in the same process, acting as `system:<component>` with every right.
 pub fn client(server: Arc<Server>, component: &str) -> Client {
+    client_that(server, component, false)
+}
+
+/// The same for a component that writes of its own accord, and may find any amount of work: its writes leave the server to
+/// others' requests.
+pub fn worker(server: Arc<Server>, component: &str) -> Client {
+    client_that(server, component, true)
+}
+
+fn client_that(server: Arc<Server>, component: &str, gives_way: bool) -> Client {
     let user = User::system(&format!("system:{component}"));
-    Client::new(Arc::new(Local { server, user }), component)
+    Client::new(Arc::new(Local { server, user, gives_way }), component)
 }
 
 #[async_trait]
 impl Transport for Local {
     async fn call(&self, mut request: Request) -> Result<Response, Status> {
         request.user = self.user.clone();
-        self.server.handle(request).await
+        match self.gives_way && request.verb.writes() {
+            true => self.server.clone().handle_behind(request).await,
+            false => self.server.handle(request).await,
+        }
     }
     async fn watch(&self, mut request: Request) -> Result<Receiver<WatchEvent>, Status> {
         request.user = self.user.clone();

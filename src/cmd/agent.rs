@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use ipnet::IpNet;
+use podwright_runtime::sys::arguments::hide_argument;
 
 use super::{
     node::{self, Node, NodeArgs, ServerAt},
     notify,
     paths::StateArgs,
-    private::Owner,
+    private::{self, Owner},
     shutdown,
 };
 use crate::{
@@ -30,7 +31,11 @@ pub struct Args {
     /// The ranges that ClusterIPs come from, as the server has them
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16", value_name = "CIDR")]
     service_cidr: Vec<IpNet>,
-    /// A bootstrap token, by which a node joins at --server https://HOST:PORT; needed once
+    /// A file with a bootstrap token, by which a node joins at --server https://HOST:PORT; needed once
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    token_file: Option<PathBuf>,
+    /// The token itself: better in the environment or in --token-file, as all users of the machine see a process's arguments
+    /// until it has read them
     #[arg(long, value_name = "ID.SECRET", env = "PODWRIGHT_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// The CA of the cluster that a node joins; needed once
@@ -38,8 +43,29 @@ pub struct Args {
     ca_file: Option<PathBuf>,
 }
 
+/// Takes the token out of the arguments that other users see. To be called before anything else.
+pub fn hide_token(args: &Args) {
+    let Some(token) = args.token.as_deref().filter(|token| !token.is_empty()) else { return };
+    if let Err(why) = hide_argument(token.as_bytes()) {
+        eprintln!("podwright: --token stays among the arguments that all users see: {why}; use --token-file");
+    }
+}
+
+impl Args {
+    fn token(&self) -> anyhow::Result<Option<String>> {
+        let Some(file) = &self.token_file else { return Ok(self.token.clone()) };
+        private::named("--token-file", file, Owner::here())?;
+        let text = std::fs::read_to_string(file).with_context(|| format!("--token-file {}", file.display()))?;
+        Ok(Some(text.trim().to_owned()))
+    }
+}
+
 pub async fn run(args: Args, global: cli::Global) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
+    args.node.check_files()?;
+    if let Some(file) = &args.ca_file {
+        private::named("--ca-file", file, Owner::here())?;
+    }
     let paths = args.state.paths(Owner::here())?;
     let (client, server, membership) = if global.server.starts_with("https://") {
         let ca = args
@@ -51,7 +77,7 @@ pub async fn run(args: Args, global: cli::Global) -> anyhow::Result<()> {
             node: node::name(&args.node)?,
             url: global.server.clone(),
             ca: ca.transpose()?,
-            token: args.token.clone(),
+            token: args.token()?,
         };
         let membership = Membership::open(joining, Env::system()).await?;
         (membership.client(), ServerAt::Tls(membership.server().to_owned()), Some(membership))
@@ -62,7 +88,10 @@ pub async fn run(args: Args, global: cli::Global) -> anyhow::Result<()> {
     let renewing = membership.map(|membership| tokio::spawn(membership.keep()));
     let node = Node::start(&args.node, &args.service_cidr, &paths, client, server).await?;
     notify::ready();
-    stop.cancelled().await;
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = node.ended() => {}
+    }
     if let Some(renewing) = renewing {
         renewing.abort();
     }

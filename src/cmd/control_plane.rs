@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::encryption::{self, EncryptionArgs};
 use super::endpoint::{self, EndpointArgs};
 use super::paths::Paths;
-use super::private;
+use super::private::{self, Owner};
 use super::requests::RequestArgs;
 use crate::{
     api::{self, Env, yaml},
@@ -85,6 +85,32 @@ pub struct ControlPlaneArgs {
     pub oidc: OidcArgs,
     #[command(flatten)]
     pub endpoint: EndpointArgs,
+}
+
+impl ControlPlaneArgs {
+    /// The files that are read once, with the flags that name them.
+    pub fn read_once(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let files = [
+            ("--restore", &self.restore),
+            ("--token-auth-file", &self.token_auth_file),
+            ("--admission-control-config-file", &self.admission_control_config_file),
+            ("--scheduler-config", &self.scheduler_config),
+            ("--encryption-provider-config", &self.encryption.encryption_provider_config),
+            ("--audit-policy-file", &self.requests.audit_policy_file),
+        ];
+        files.into_iter().filter_map(|(flag, file)| Some((flag, file.as_deref()?)))
+    }
+
+    /// Those that are read again and again.
+    pub fn read_again(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let files = [("--oidc-ca-file", &self.oidc.oidc_ca_file), ("--oidc-jwks-file", &self.oidc.oidc_jwks_file)];
+        files.into_iter().filter_map(|(flag, file)| Some((flag, file.as_deref()?)))
+    }
+
+    /// Refuses files that others may write: each of them decides who may do what in the cluster.
+    pub fn check_files(&self, owner: Owner) -> anyhow::Result<()> {
+        self.read_once().chain(self.read_again()).try_for_each(|(flag, file)| private::named(flag, file, owner))
+    }
 }
 
 /// How HorizontalPodAutoscalers are looked after; upstream's flags.
@@ -328,7 +354,7 @@ impl ControlPlane {
             false => None,
         };
         let part = |name| Part {
-            client: client::local::client(server.clone(), name),
+            client: client::local::worker(server.clone(), name),
             env: env.clone(),
             name,
             identity: identity.clone(),

@@ -5,6 +5,7 @@ mod confine;
 mod control_plane;
 mod encryption;
 mod endpoint;
+mod folder;
 mod lines;
 mod node;
 mod notify;
@@ -107,7 +108,10 @@ pub fn main() -> ExitCode {
     podwright_runtime::image::install_crypto();
     let outcome = match argv.command {
         Command::Up(args) => process(up::run(args)),
-        Command::Agent(args) => process(agent::run(args, argv.global)),
+        Command::Agent(args) => {
+            agent::hide_token(&args);
+            process(agent::run(args, argv.global))
+        }
         Command::Reset(args) => process(reset::run(args)),
         Command::Server(args) => logged(|| {
             let confined = server::confined(&args)?;
@@ -119,7 +123,8 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("podwright: {error:#}");
+            // A server may have worded it.
+            cli::complain(format_args!("podwright: {error:#}\n"));
             ExitCode::FAILURE
         }
     }

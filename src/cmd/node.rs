@@ -9,14 +9,18 @@ use std::{
 use anyhow::Context;
 use ipnet::IpNet;
 use podwright_net::{Network, NetworkConfig, NodeNetns, dns};
-use podwright_runtime::{Runtime, Scribe, image::ImageStore};
+use podwright_runtime::{Runtime, Scribe, image::ImageStore, sys::shared};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::paths::Paths;
+use super::{
+    folder,
+    paths::Paths,
+    private::{self, Owner},
+};
 use crate::{
     api::{Env, Status},
-    client::Client,
+    client::{Client, Recorder},
     node::{
         Agent, Config, Parts,
         admission::sysctls::Sysctls,
@@ -92,6 +96,14 @@ pub struct NodeArgs {
     pub no_journal: bool,
 }
 
+impl NodeArgs {
+    /// Refuses a folder of static Pods' manifests that others may write: each Pod may be root.
+    pub fn check_files(&self) -> anyhow::Result<()> {
+        let folder = self.pod_manifests.as_deref().filter(|folder| folder.exists());
+        folder.map_or(Ok(()), |folder| private::named("--pod-manifests", folder, Owner::here()))
+    }
+}
+
 /// Where the node's server is.
 pub enum ServerAt {
     /// In this process.
@@ -105,6 +117,7 @@ pub enum ServerAt {
 /// A running node.
 pub struct Node {
     agent: JoinHandle<Result<(), Status>>,
+    ended: CancellationToken,
     runtime: Runtime,
     network: Network,
     isolated: bool,
@@ -138,6 +151,7 @@ impl Node {
         check_resolv_conf(&args.resolv_conf)?;
         sysctls(args)?;
         verification(args)?;
+        folder::take_logs(paths)?;
         // 2. Images, whose lock says that no other agent is on these folders.
         let images = paths.images();
         let images = tokio::task::spawn_blocking(move || ImageStore::open(&images)).await;
@@ -186,7 +200,12 @@ impl Node {
         std::fs::create_dir_all(paths.network())?;
         let network = Network::up(config).await.context("the node's network")?;
         // 2. DNS, and the proxy that feeds it and the dataplane.
-        let upstream = dns::Upstream::new(NodeNetns::of_process()?, &args.resolv_conf, args.cluster_dns.clone());
+        let upstream = dns::Upstream::new(
+            NodeNetns::of_process()?,
+            &args.resolv_conf,
+            shared::read_linked,
+            args.cluster_dns.clone(),
+        );
         let table = dns::Table::new(&args.cluster_domain, service_ranges.to_vec(), args.cluster_dns.clone());
         let dns = dns::Server::start(network.netns(), &args.cluster_dns, table, upstream).await;
         let dns = Arc::new(dns.context("serving DNS")?);
@@ -209,7 +228,8 @@ impl Node {
         };
         let pods = pods_of(&client, &name);
         let sources = Sources::start(client.named("kube-proxy"), pods.clone());
-        let proxy = Proxy::start(config, sources, network.clone(), Some(dns.clone()));
+        let recorder = Recorder::new(client.named("kube-proxy"), Env::system(), "kube-proxy", Some(&name));
+        let proxy = Proxy::start(config, sources, network.clone(), Some(dns.clone()), recorder);
         // 3. The agent.
         let stop = CancellationToken::new();
         let config = Config {
@@ -238,8 +258,28 @@ impl Node {
         };
         let env = Env::system();
         let parts = Parts { client, pods, runtime: runtime.clone(), images, network: network.clone(), env };
-        let agent = tokio::spawn(Agent::run(config, parts, stop.clone()));
-        Ok(Node { agent, runtime, network, isolated: args.isolated, stop, _relay: relay, _proxy: proxy, _dns: dns })
+        let (ended, running) = (CancellationToken::new(), Agent::run(config, parts, stop.clone()));
+        let guard = ended.clone().drop_guard();
+        let agent = tokio::spawn(async move {
+            let _guard = guard;
+            running.await
+        });
+        Ok(Node {
+            agent,
+            ended,
+            runtime,
+            network,
+            isolated: args.isolated,
+            stop,
+            _relay: relay,
+            _proxy: proxy,
+            _dns: dns,
+        })
+    }
+
+    /// Resolves when the agent has ended by itself: it has failed, [`Node::stop`] says how.
+    pub async fn ended(&self) {
+        self.ended.cancelled().await;
     }
 
     /// The node's network.
@@ -324,7 +364,7 @@ fn verification(args: &NodeArgs) -> anyhow::Result<VerificationPolicy> {
 
 /// A file that was named must be there; a host without name servers may lack its own.
 fn check_resolv_conf(path: &Path) -> anyhow::Result<()> {
-    match std::fs::File::open(path) {
+    match shared::read_linked(path, 1) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound || path != Path::new(HOST_RESOLV_CONF) => {
             Err(e).with_context(|| format!("--resolv-conf {}", path.display()))
         }

@@ -10,13 +10,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
+use podwright_runtime::sys::trusted::{check as check_trusted, deciders};
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, open, openat2},
     io::Errno,
 };
 
-use super::paths::Paths;
+use super::{folder::MARK, paths::Paths};
 
 /// What the mode of a file may have for others: nothing.
 const OTHERS: u32 = 0o077;
@@ -42,15 +43,30 @@ impl Owner {
 /// Error: it, or a folder that it lies in, is somebody else's, who could put there what is trusted here: a key, a store, the
 /// manifest of a privileged Pod.
 pub fn folder(path: &Path, owner: Owner) -> anyhow::Result<()> {
+    trusted(path, owner)?.settle(None)
+}
+
+/// The same check; nothing is changed.
+pub fn check_folder(path: &Path, owner: Owner) -> anyhow::Result<()> {
+    trusted(path, owner).map(drop)
+}
+
+/// Refuses a file or folder that a flag names, and that decides who may do what here, where others than this process's user, or
+/// `owner`, whom it runs for, have a hand in it.
+pub fn named(flag: &str, path: &Path, owner: Owner) -> anyhow::Result<()> {
+    let users: Vec<u32> = deciders().into_iter().chain([owner.uid]).collect();
+    check_trusted(path, &users).map_err(|why| anyhow!("{flag} {}: {why}", path.display()))
+}
+
+fn trusted(path: &Path, owner: Owner) -> anyhow::Result<Opened> {
     let opened = Opened::folder(path)?;
     let ours = [Owner::here().uid, owner.uid];
     opened.check(&ours)?;
     // sshd's StrictModes: who may rename a folder on the way may put another in its place.
     let real = path.canonicalize().with_context(|| path.display().to_string())?;
-    let asked_by = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
-    let trusted: Vec<u32> = ours.into_iter().chain([0]).chain(asked_by).collect();
+    let trusted: Vec<u32> = ours.into_iter().chain(deciders()).collect();
     real.ancestors().skip(1).try_for_each(|above| Opened::folder(above)?.check_above(&trusted))?;
-    opened.settle(None)
+    Ok(opened)
 }
 
 /// As [`folder`], and gives it to `owner`.
@@ -67,7 +83,7 @@ pub fn server_files(paths: &Paths) -> Vec<PathBuf> {
         name.push(tail);
         PathBuf::from(name)
     };
-    let mut all = vec![paths.kubeconfig(), paths.encryption(), paths.socket()];
+    let mut all = vec![paths.state.join(MARK), paths.kubeconfig(), paths.encryption(), paths.socket()];
     all.extend(["", "-wal", "-shm", ".lock", ".backup", ".draft"].map(beside));
     all.extend([paths.pki(), paths.membership()].into_iter().filter(|dir| dir.exists()));
     all.extend([paths.pki(), paths.membership()].iter().flat_map(|dir| entries(dir)));
@@ -273,6 +289,24 @@ mod tests {
         for (above, refused) in [(0o777, true), (0o1777, false), (0o755, false)] {
             fs::set_permissions(dir.path(), Permissions::from_mode(above)).unwrap();
             assert_eq!(folder(&state, Owner::here()).is_err(), refused, "{above:o}");
+        }
+    }
+
+    #[test]
+    fn what_a_flag_names_is_the_deciders_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tokens.csv");
+        fs::write(&file, "t,eve,1,\"system:masters\"").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        named("--token-auth-file", &file, Owner::here()).unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
+        let why = named("--token-auth-file", &file, Owner::here()).unwrap_err().to_string();
+        assert!(why.starts_with("--token-auth-file /") && why.contains("has the mode 0666"), "{why}");
+        if Owner::here().uid == 0 {
+            fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+            chown(&file, Some(65534), None).unwrap();
+            assert!(named("--token-auth-file", &file, Owner::here()).is_err());
+            named("--token-auth-file", &file, Owner { uid: 65534, gid: 65534 }).unwrap();
         }
     }
 

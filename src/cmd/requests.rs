@@ -3,6 +3,7 @@
 use std::{fs, path::PathBuf, sync::Arc};
 
 use anyhow::{Context, bail};
+use podwright_runtime::sys::own;
 
 use crate::{
     api::Env,
@@ -43,7 +44,18 @@ impl RequestArgs {
         if inflight == 0 || mutating_inflight == 0 {
             bail!("--max-requests-inflight and --max-mutating-requests-inflight: at least 1");
         }
-        Ok(Limits { inflight, mutating_inflight, ..Limits::default() })
+        let limits = Limits { inflight, mutating_inflight, ..Limits::default() };
+        let descriptors = own::descriptor_limit().context("getrlimit RLIMIT_NOFILE")?;
+        let within = limits.clone().within(descriptors);
+        if within.connections < limits.connections {
+            let connections = within.connections;
+            tracing::warn!(
+                connections,
+                descriptors,
+                "fewer connections than usual: so few descriptors may be open (ulimit -Hn)"
+            );
+        }
+        Ok(within)
     }
 
     /// Opens the log, if one is wanted.

@@ -12,9 +12,10 @@ use podwright_net::{Network, NetworkConfig};
 use podwright_runtime::{Runtime, Scribe, sys::tree::remove_all};
 
 use super::{
+    folder::{self, Holdings},
     node::{NodeArgs, name, shim},
     paths::{Paths, StateArgs},
-    private::Owner,
+    private::{self, Owner},
 };
 
 #[derive(clap::Args)]
@@ -31,16 +32,23 @@ pub struct Args {
     yes: bool,
 }
 
-/// 1. nobody may be running, 2. Pods, 3. the network, 4. mounts, 5. folders. What fails is said, and the rest goes on.
+/// 1. it is podwright's, 2. nobody may be running, 3. nobody minds; then 4. Pods, 5. the network, 6. mounts, 7. folders. What
+/// fails is said, and the rest goes on. Before the third nothing is changed.
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    if let Some(dir) = &args.state.state_dir {
-        anyhow::ensure!(
-            is_state(dir),
-            "{} is no folder of podwright's: nothing of a node or a server is in it",
-            dir.display()
-        );
+    let paths = args.state.found()?;
+    if args.state.state_dir.is_none() && !paths.state.exists() && !paths.run.exists() {
+        println!("nothing of the node is left");
+        return Ok(());
     }
-    let paths = args.state.paths(Owner::here())?;
+    anyhow::ensure!(
+        folder::is_ours(&paths.state),
+        "{} is no folder of podwright's: it has no file {} of podwright's making",
+        paths.state.display(),
+        folder::MARK
+    );
+    for folder in [&paths.state, &paths.run].into_iter().filter(|folder| folder.exists()) {
+        private::check_folder(folder, Owner::here())?;
+    }
     anyhow::ensure!(
         UnixStream::connect(paths.socket()).is_err(),
         "podwright is running on unix://{}: end it first",
@@ -52,20 +60,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut errors = Vec::new();
     errors.extend(pods(&paths).await);
     errors.extend(network(&args, &paths).await);
-    errors.extend(mounts(&paths));
-    errors.extend(folders(&paths));
+    let holdings = folder::holdings(&paths)?;
+    errors.extend(mounts(&holdings));
+    errors.extend(folders(&holdings));
     for error in &errors {
         eprintln!("podwright: {error:#}");
     }
     anyhow::ensure!(errors.is_empty(), "{} things stay behind", errors.len());
     println!("nothing of the node is left");
     Ok(())
-}
-
-/// Whether the folder has something in it that a node or a server makes.
-fn is_state(dir: &Path) -> bool {
-    let ours = ["store.db", "store.db.lock", "pki", "images", "runtime", "network", "agent", "api.sock"];
-    !dir.is_symlink() && ours.iter().any(|name| dir.join(name).symlink_metadata().is_ok())
 }
 
 fn confirmed(paths: &Paths) -> anyhow::Result<bool> {
@@ -125,10 +128,11 @@ async fn network(args: &Args, paths: &Paths) -> Vec<anyhow::Error> {
     }
 }
 
-fn mounts(paths: &Paths) -> Vec<anyhow::Error> {
+/// Takes away what is mounted in what podwright has made.
+fn mounts(holdings: &Holdings) -> Vec<anyhow::Error> {
     let mut errors = Vec::new();
-    for folder in [&paths.state, &paths.run] {
-        match mounted_below(folder) {
+    for place in &holdings.whole {
+        match mounted_below(place) {
             Ok(mounts) => errors.extend(mounts.into_iter().rev().filter_map(|mount| {
                 let done = rustix::mount::unmount(&mount, rustix::mount::UnmountFlags::DETACH);
                 done.with_context(|| format!("umount {}", mount.display())).err()
@@ -147,14 +151,14 @@ fn mounted_below(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(points.filter(|p| p.starts_with(folder)).collect())
 }
 
-/// Removes the folders; never while something is still mounted below them.
-fn folders(paths: &Paths) -> Vec<anyhow::Error> {
+/// Removes what podwright has made, never while something is still mounted in it; then folders that have nothing else in them.
+fn folders(holdings: &Holdings) -> Vec<anyhow::Error> {
     let mut errors = Vec::new();
-    for folder in [&paths.state, &paths.run, &paths.logs] {
-        match mounted_below(folder) {
+    for place in &holdings.whole {
+        match mounted_below(place) {
             Ok(mounts) if mounts.is_empty() => {}
             Ok(mounts) => {
-                errors.push(anyhow::anyhow!("{} stays: {} is still mounted", folder.display(), mounts[0].display()));
+                errors.push(anyhow::anyhow!("{} stays: {} is still mounted", place.display(), mounts[0].display()));
                 continue;
             }
             Err(error) => {
@@ -162,9 +166,69 @@ fn folders(paths: &Paths) -> Vec<anyhow::Error> {
                 continue;
             }
         }
-        if let Err(e) = remove_all(folder) {
-            errors.push(anyhow::Error::from(e).context(format!("removing {}", folder.display())));
+        let removed = match place.symlink_metadata() {
+            Ok(found) if found.is_dir() => remove_all(place),
+            Ok(_) => std::fs::remove_file(place),
+            Err(why) => Err(why),
+        };
+        match removed {
+            Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+                errors.push(anyhow::Error::from(why).context(format!("removing {}", place.display())));
+            }
+            _ => {}
+        }
+    }
+    // The mark stays while there is something left to be reset.
+    if !errors.is_empty() {
+        return errors;
+    }
+    for place in &holdings.stays {
+        eprintln!("podwright: {} was there before podwright, and stays", place.display());
+    }
+    for folder in &holdings.emptied {
+        match folder::give_up(folder) {
+            Ok(true) => {}
+            Ok(false) => eprintln!("podwright: {} stays: what else is in it is not podwright's", folder.display()),
+            Err(why) => errors.push(anyhow::Error::from(why).context(format!("removing {}", folder.display()))),
         }
     }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    /// Why it is not removed. It would be asked for: there is no `--yes`.
+    async fn refusal(dir: &Path) -> String {
+        let line = Line::parse_from(["reset", "--state-dir", dir.to_str().expect("a name of ours")]);
+        run(line.args).await.unwrap_err().to_string()
+    }
+
+    #[tokio::test]
+    async fn only_a_folder_of_podwrights_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (theirs, ours, link) = (dir.path().join("theirs"), dir.path().join("ours"), dir.path().join("link"));
+        std::fs::create_dir(&theirs).unwrap();
+        std::fs::write(theirs.join("thesis.txt"), "years of work").unwrap();
+        std::fs::create_dir(&ours).unwrap();
+        std::fs::write(ours.join("store.db"), "").unwrap();
+        std::os::unix::fs::symlink(&ours, &link).unwrap();
+        for (foreign, words) in [(&theirs, "is no folder of podwright's"), (&link, "is a symbolic link")] {
+            let why = refusal(foreign).await;
+            assert!(why.contains(words), "{}: {why}", foreign.display());
+        }
+        let missing = dir.path().join("missing");
+        let line = Line::parse_from(["reset", "--state-dir", missing.to_str().expect("a name of ours")]);
+        let _ = run(line.args).await;
+        assert!(!missing.exists(), "none is made to be removed");
+    }
 }

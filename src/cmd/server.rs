@@ -1,5 +1,7 @@
 //! `podwright server`: the control plane alone.
 
+use std::path::Path;
+
 use super::{
     confine::{self, Files, folder_of},
     control_plane::{ControlPlane, ControlPlaneArgs},
@@ -29,27 +31,19 @@ pub struct Confined {
 
 /// Gives up what a server does not need. To be called before there are threads.
 pub fn confined(args: &Args) -> anyhow::Result<Confined> {
-    let paths = args.state.paths(confine::owner(args.user.as_deref())?)?;
+    let owner = confine::owner(args.user.as_deref())?;
+    args.control_plane.check_files(owner)?;
+    let paths = args.state.paths(owner)?;
     let confinement = confine::confine(args.user.as_deref(), &paths, &files(&args.control_plane))?;
     Ok(Confined { paths, confinement })
 }
 
 /// What the flags name: those that are read once, and the folders of those that are read again or written.
 fn files(args: &ControlPlaneArgs) -> Files {
-    let once = [
-        &args.restore,
-        &args.token_auth_file,
-        &args.admission_control_config_file,
-        &args.scheduler_config,
-        &args.encryption.encryption_provider_config,
-        &args.requests.audit_policy_file,
-    ];
-    let again = [&args.oidc.oidc_ca_file, &args.oidc.oidc_jwks_file].into_iter().flatten();
+    let own = |(_, file): (&'static str, &Path)| file.to_path_buf();
+    let again = args.read_again().map(|(_, file)| folder_of(file));
     let audit = args.requests.audit_log_path.iter().filter(|path| path.as_os_str() != "-");
-    Files {
-        read: once.into_iter().flatten().cloned().chain(again.map(|file| folder_of(file))).collect(),
-        write: audit.map(|file| folder_of(file)).collect(),
-    }
+    Files { read: args.read_once().map(own).chain(again).collect(), write: audit.map(|file| folder_of(file)).collect() }
 }
 
 pub async fn run(args: Args, confined: Confined) -> anyhow::Result<()> {

@@ -26,6 +26,8 @@ const HERE: Confinement = Confinement { runs_node: true, landlock: false };
 /// 1. the control plane, 2. the node against its socket, 3. wait for a signal, 4. the node ends, then the control plane.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
+    args.control_plane.check_files(Owner::here())?;
+    args.node.check_files()?;
     let paths = args.state.paths(Owner::here())?;
     let control_plane = ControlPlane::start(&args.control_plane, &paths, args.node.isolated, HERE).await?;
     let client = rpc::client(rpc::Address(paths.socket()), "kubelet");
@@ -45,7 +47,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     }
     tracing::info!("serving on unix://{}", paths.socket().display());
     notify::ready();
-    stop.cancelled().await;
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = node.ended() => {}
+    }
     let node = node.stop().await;
     let control_plane = control_plane.stop().await;
     node.and(control_plane)

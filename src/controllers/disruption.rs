@@ -16,7 +16,7 @@ use k8s_openapi::{
         policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus},
     },
     apimachinery::pkg::{
-        apis::meta::v1::{Condition as MetaCondition, OwnerReference, Time},
+        apis::meta::v1::{Condition as MetaCondition, LabelSelector, OwnerReference, Time},
         util::intstr::IntOrString,
     },
 };
@@ -47,8 +47,7 @@ pub const ROW: Row = Row {
         wires.own(&informers.pod_disruption_budgets);
         wires.on(&informers.pods, |world, queue, change| {
             for budget in world.informers.pod_disruption_budgets.list_namespace(&change.key.namespace) {
-                let selects = |pod: &Pod| selector(&budget).is_some_and(|s| counts(&s, pod));
-                if change.old.iter().chain(&change.new).any(|pod| selects(pod)) {
+                if change.old.iter().chain(&change.new).any(|pod| counts(&budget, pod)) {
                     queue.add(Key::of(&*budget));
                 }
             }
@@ -99,28 +98,25 @@ pub const STALE: Row = Row {
     },
 };
 
-/// Whether a Pod counts. A mirror does not: no eviction ends what it shows, and any node makes one look like any Pod.
-fn counts(selector: &selector::LabelSelector, pod: &Pod) -> bool {
-    !meta::is_mirror(pod) && meta::matches(selector, &pod.metadata)
+/// Whether a Pod counts. The empty selector selects every Pod of the namespace, and none selects nothing. A mirror does not
+/// count: no eviction ends what it shows, and any node makes one look like any Pod.
+fn counts(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
+    let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+    let selects = |given: &LabelSelector| selects_all(given) || meta::selects(given, &pod.metadata);
+    !meta::is_mirror(pod) && selector.is_some_and(selects)
 }
 
-/// The empty selector selects every Pod of the namespace, and none selects nothing.
-fn selector(budget: &PodDisruptionBudget) -> Option<selector::LabelSelector> {
-    let given = budget.spec.as_ref()?.selector.as_ref()?;
+fn selects_all(selector: &LabelSelector) -> bool {
     let empty = |list: Option<usize>| list.is_none_or(|length| length == 0);
-    let none =
-        empty(given.match_labels.as_ref().map(BTreeMap::len)) && empty(given.match_expressions.as_ref().map(Vec::len));
-    if none { Some(selector::LabelSelector::default()) } else { meta::selector(given) }
+    let expressions = selector.match_expressions.as_ref().map(Vec::len);
+    empty(selector.match_labels.as_ref().map(BTreeMap::len)) && empty(expressions)
 }
 
 fn reconcile(context: &Context<'_>, key: &Key) -> Plan {
     let world = context.world;
     let Some(budget) = world.informers.pod_disruption_budgets.get(key) else { return Plan::default() };
     let pods = world.informers.pods.list_namespace(&key.namespace);
-    let pods: Vec<&Pod> = match selector(&budget) {
-        Some(selector) => pods.iter().map(|pod| &**pod).filter(|pod| counts(&selector, pod)).collect(),
-        None => Vec::new(),
-    };
+    let pods: Vec<&Pod> = pods.iter().map(|pod| &**pod).filter(|pod| counts(&budget, pod)).collect();
     plan(&budget, &pods, &|owner| scales::of(world, owner, &key.namespace), context.now)
 }
 
@@ -196,7 +192,8 @@ pub fn plan(
 }
 
 fn unmanaged(budget: &PodDisruptionBudget) -> Note {
-    let selector = selector(budget).unwrap_or_default();
+    let given = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+    let selector = given.and_then(selector::LabelSelector::of).unwrap_or_default();
     let message = format!(
         "Pods selected by this PodDisruptionBudget (selector: {selector}) were found to be unmanaged. As a result, the \
          status of the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these \

@@ -17,6 +17,8 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 
 use super::{
     Answers, Context, Failure, Row, World,
+    aside::Lately,
+    pace,
     persistent_volume::protection,
     plan::{Guard, Note, Plan, Write},
     queue::Queue,
@@ -40,6 +42,8 @@ pub(super) struct Driver {
     pub queue: Queue,
     /// What is known of keys that are not at rest.
     pub memory: Mutex<HashMap<Key, Memory>>,
+    /// How long its plans have taken.
+    pub lately: Lately,
 }
 
 /// What is remembered of a key from one reconcile to the next.
@@ -68,7 +72,8 @@ impl Driver {
 
     async fn reconcile(&self, key: &Key) {
         let Some(failure) = self.ready(key) else { return self.queue.add_after(key.clone(), LOOK_AGAIN) };
-        let plan = self.plan(key, failure.as_ref()).await;
+        let mut plan = self.plan(key, failure.as_ref()).await;
+        self.pace(&mut plan);
         let requeue_after = plan.requeue_after;
         let (awaited, refused) = self.execute(plan).await;
         {
@@ -98,11 +103,25 @@ impl Driver {
         let mut answers = Answers::default();
         loop {
             let context = Context { world: &self.world, now: self.env.now(), failure, answers: &answers };
-            let mut plan = (self.row.reconcile)(&context, key);
+            let mut plan = self.world.aside.run(&self.lately, || (self.row.reconcile)(&context, key)).await;
             if plan.questions.is_empty() {
                 return plan;
             }
             answers.seek(&self.client, std::mem::take(&mut plan.questions)).await;
+        }
+    }
+
+    /// Leaves out Pods for which their namespace has no room now.
+    fn pace(&self, plan: &mut Plan) {
+        let is_pod = |write: &&Write| write.request.verb == Verb::Create && write.request.resource == "pods";
+        // What a plan makes of Pods is all in its key's namespace.
+        let Some(first) = plan.work.slow().find(is_pod) else { return };
+        let namespace = first.request.namespace.clone().unwrap_or_default();
+        let wanted = plan.work.slow().filter(is_pod).count();
+        let waiting = self.world.informers.pods.count(Informers::WAITING, &namespace);
+        let mut granted = self.world.paces.grant(&namespace, wanted, waiting, self.world.config.crowd);
+        if plan.work.cut(&mut granted) > 0 {
+            plan.requeue(pace::LOOK_AGAIN);
         }
     }
 

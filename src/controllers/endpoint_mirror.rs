@@ -2,7 +2,11 @@
 //!
 //! Upstream: `pkg/controller/endpointslicemirroring`. There is one slice for each set of ports and each family.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use k8s_openapi::{
     api::{
@@ -12,7 +16,12 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use super::{Context, Plan, Row, meta, plan::Note, plan::Write};
+use super::{
+    Context, Plan, Row,
+    endpoint_slice::ports::{Signature, signature},
+    meta,
+    plan::{Note, Write},
+};
 use crate::client::{Informers, Key, reference};
 
 /// The most addresses of a subset that are mirrored.
@@ -65,25 +74,29 @@ fn is_mirrored(service: Option<&Service>, endpoints: &Endpoints) -> bool {
 /// What the slices need that mirror these Endpoints; `slices` are those there are.
 pub fn plan(service: Option<&Service>, endpoints: Option<&Endpoints>, slices: &[Arc<EndpointSlice>]) -> Plan {
     let mut plan = Plan::default();
-    let mut rest: Vec<&Arc<EndpointSlice>> = slices.iter().collect();
+    let mirrored = endpoints.filter(|endpoints| is_mirrored(service, endpoints));
+    let wanted = mirrored.map(|endpoints| wanted(endpoints, &mut plan)).unwrap_or_default();
+    let mut rest: HashMap<(&str, Signature<'_>), VecDeque<&Arc<EndpointSlice>>> = HashMap::new();
+    for slice in slices {
+        rest.entry(identity(slice)).or_default().push_back(slice);
+    }
     let mut writes = Vec::new();
-    if let Some(endpoints) = endpoints.filter(|endpoints| is_mirrored(service, endpoints)) {
-        for wanted in wanted(endpoints, &mut plan) {
-            let same = |old: &&Arc<EndpointSlice>| old.address_type == wanted.address_type && old.ports == wanted.ports;
-            match rest.iter().position(same) {
-                Some(at) => {
-                    let old = rest.remove(at);
-                    let mut new = EndpointSlice::clone(old);
-                    new.endpoints = wanted.endpoints;
-                    new.metadata.labels = wanted.metadata.labels;
-                    new.metadata.annotations = wanted.metadata.annotations;
-                    writes.extend(Write::change(&**old, &new));
-                }
-                None => writes.push(Write::create(&wanted)),
+    for wanted in &wanted {
+        match rest.get_mut(&identity(wanted)).and_then(VecDeque::pop_front) {
+            Some(old) => {
+                let mut new = EndpointSlice::clone(old);
+                new.endpoints = wanted.endpoints.clone();
+                new.metadata.labels = wanted.metadata.labels.clone();
+                new.metadata.annotations = wanted.metadata.annotations.clone();
+                writes.extend(Write::change(&**old, &new));
             }
+            None => writes.push(Write::create(wanted)),
         }
     }
-    writes.extend(rest.into_iter().map(|slice| Write::delete(&**slice)));
+    let left = |slice: &&Arc<EndpointSlice>| {
+        rest.get(&identity(slice)).is_some_and(|left| left.iter().any(|it| Arc::ptr_eq(it, slice)))
+    };
+    writes.extend(slices.iter().filter(left).map(|slice| Write::delete(&**slice)));
     if writes.is_empty() {
         plan.notes.clear();
     }
@@ -91,11 +104,19 @@ pub fn plan(service: Option<&Service>, endpoints: Option<&Endpoints>, slices: &[
     plan
 }
 
-/// The slices as they shall be.
+/// What tells a slice from others of the same Endpoints.
+fn identity(slice: &EndpointSlice) -> (&str, Signature<'_>) {
+    (&slice.address_type, signature(slice.ports.as_deref().unwrap_or_default()))
+}
+
+/// The slices as they shall be: one for each family and list of ports.
 fn wanted(endpoints: &Endpoints, plan: &mut Plan) -> Vec<EndpointSlice> {
     let mut slices: Vec<EndpointSlice> = Vec::new();
-    for subset in endpoints.subsets.iter().flatten() {
-        let ports = ports(subset);
+    let mut known: HashMap<(Signature<'_>, &str), usize> = HashMap::new();
+    let subsets: Vec<_> = endpoints.subsets.iter().flatten().map(|subset| (ports(subset), subset)).collect();
+    for (ports, subset) in &subsets {
+        // By family: the subset's slice.
+        let mut own: HashMap<&str, usize> = HashMap::new();
         let ready = subset.addresses.iter().flatten().map(|address| (address, true));
         let all = ready.chain(subset.not_ready_addresses.iter().flatten().map(|address| (address, false)));
         let mut skipped = 0;
@@ -113,10 +134,11 @@ fn wanted(endpoints: &Endpoints, plan: &mut Plan) -> Vec<EndpointSlice> {
                     continue;
                 }
             };
-            let same = |slice: &EndpointSlice| slice.address_type == family && slice.ports.as_ref() == Some(&ports);
-            let at = slices.iter().position(same).unwrap_or_else(|| {
-                slices.push(blank(endpoints, family, ports.clone()));
-                slices.len() - 1
+            let at = *own.entry(family).or_insert_with(|| {
+                *known.entry((signature(ports), family)).or_insert_with(|| {
+                    slices.push(blank(endpoints, family, ports.clone()));
+                    slices.len() - 1
+                })
             });
             if slices[at].endpoints.len() >= MOST {
                 skipped += 1;

@@ -4,6 +4,7 @@
 //! that is no more are not taken over by a namesake: the garbage collector would take them away from under it.
 
 mod hints;
+pub(super) mod ports;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,13 +13,10 @@ use std::{
 
 use k8s_openapi::{
     api::{
-        core::v1::{Namespace, Node, ObjectReference, Pod, Service, ServicePort, ServiceSpec},
+        core::v1::{Namespace, Node, ObjectReference, Pod, Service, ServiceSpec},
         discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice},
     },
-    apimachinery::pkg::{
-        apis::meta::v1::{ObjectMeta, OwnerReference},
-        util::intstr::IntOrString,
-    },
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 
 use super::{
@@ -27,6 +25,7 @@ use super::{
     queue::Queue,
 };
 use crate::client::{Delta, Informers, Key, reference};
+use ports::{Groups, Signature, Targets, signature};
 
 /// The most endpoints of a slice.
 const MOST: usize = 100;
@@ -103,7 +102,7 @@ fn lets_static_pods(namespace: &Namespace) -> bool {
 fn wake_selecting(world: &World, queue: &Queue, namespace: &str, pods: &[Arc<Pod>]) {
     for service in world.informers.services.list_namespace(namespace) {
         let Some(selector) = service.spec.as_ref().and_then(selector) else { continue };
-        if pods.iter().any(|pod| selects(selector, pod)) {
+        if pods.iter().any(|pod| meta::has_labels(&pod.metadata, selector)) {
             queue.add(Key::of(&*service));
         }
     }
@@ -130,12 +129,6 @@ fn selector(spec: &ServiceSpec) -> Option<&BTreeMap<String, String>> {
     spec.selector.as_ref().filter(|map| !map.is_empty() && spec.type_.as_deref() != Some("ExternalName"))
 }
 
-/// Whether a Pod has all these labels. Each Pod's change asks it of each Service of the namespace: nothing is made for it.
-fn selects(selector: &BTreeMap<String, String>, pod: &Pod) -> bool {
-    let Some(labels) = &pod.metadata.labels else { return false };
-    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-}
-
 /// The Pods behind a Service; none where its endpoints are not made here, or no longer.
 ///
 /// Mirrors of static Pods are left out unless the namespace lets them: any node makes one in any namespace, with any labels, and
@@ -145,7 +138,7 @@ pub(super) fn behind(informers: &Informers, service: &Service) -> Option<Vec<Arc
     let mut pods = informers.pods.list_namespace(meta::namespace(&service.metadata));
     let namespace = informers.namespaces.get(&Key::new("", meta::namespace(&service.metadata)));
     let with_static = namespace.is_some_and(|namespace| lets_static_pods(&namespace));
-    pods.retain(|pod| selects(selector, pod) && (with_static || !meta::is_mirror(pod)));
+    pods.retain(|pod| meta::has_labels(&pod.metadata, selector) && (with_static || !meta::is_mirror(pod)));
     Some(pods)
 }
 
@@ -219,7 +212,8 @@ fn endpoints(
     family: &str,
     node_of: impl Fn(&str) -> Option<Arc<Node>>,
 ) -> Wanted {
-    let mut wanted: Wanted = Vec::new();
+    let targets = Targets::of(spec);
+    let mut wanted = Groups::default();
     for pod in pods.iter().filter(|pod| !meta::is_finished(pod)) {
         let addresses = addresses(pod, family);
         if addresses.is_empty() {
@@ -230,15 +224,9 @@ fn endpoints(
         if node.is_none() && spec.publish_not_ready_addresses != Some(true) {
             continue;
         }
-        let ports: Vec<EndpointPort> =
-            spec.ports.iter().flatten().filter_map(|port| endpoint_port(port, pod)).collect();
-        let endpoint = endpoint(service, spec, pod, addresses, node.as_deref());
-        match wanted.iter_mut().find(|(known, _)| *known == ports) {
-            Some((_, endpoints)) => endpoints.push(endpoint),
-            None => wanted.push((ports, vec![endpoint])),
-        }
+        wanted.add(targets.numbers(pod), endpoint(service, spec, pod, addresses, node.as_deref()));
     }
-    wanted
+    wanted.into_all().into_iter().map(|(numbers, endpoints)| (targets.ports(&numbers), endpoints)).collect()
 }
 
 /// The Pod's addresses of one family.
@@ -250,31 +238,6 @@ pub(super) fn addresses(pod: &Pod, family: &str) -> Vec<String> {
         all.extend(status.pod_ip.as_deref().filter(|ip| !ip.is_empty()));
     }
     all.into_iter().filter(|ip| ip.contains(':') == (family == "IPv6")).map(str::to_owned).collect()
-}
-
-/// The port behind a Service's port in one Pod; nothing when the Pod has none of that name.
-pub fn endpoint_port(port: &ServicePort, pod: &Pod) -> Option<EndpointPort> {
-    let protocol = port.protocol.as_deref().unwrap_or("TCP");
-    let number = match &port.target_port {
-        Some(IntOrString::Int(0)) | None => port.port,
-        Some(IntOrString::Int(number)) => *number,
-        Some(IntOrString::String(name)) => {
-            let spec = pod.spec.as_ref()?;
-            let sidecars = spec.init_containers.iter().flatten();
-            let sidecars = sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always"));
-            let ports = spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
-            let fits = |p: &&k8s_openapi::api::core::v1::ContainerPort| {
-                p.name.as_deref() == Some(name) && p.protocol.as_deref().unwrap_or("TCP") == protocol
-            };
-            { ports }.find(fits)?.container_port
-        }
-    };
-    Some(EndpointPort {
-        name: Some(port.name.clone().unwrap_or_default()),
-        port: Some(number),
-        protocol: Some(protocol.to_owned()),
-        app_protocol: port.app_protocol.clone(),
-    })
 }
 
 /// The name under the Service's that a Pod asks for.
@@ -337,15 +300,22 @@ fn slice_up(service: &Service, family: &str, wanted: Wanted, old: &[&EndpointSli
         new.metadata.labels = Some(labels(service));
         new
     };
-    let mut slices: Vec<Slice<'_>> = old.iter().map(|old| Slice { old: Some(*old), new: emptied(old) }).collect();
-    for (ports, endpoints) in wanted {
-        let mut same: Vec<&mut Slice<'_>> =
-            slices.iter_mut().filter(|slice| slice.new.ports.as_deref().unwrap_or_default() == ports).collect();
-        let rest = stay(&mut same, endpoints);
-        let rest = fill(&mut same, rest);
-        let new = rest.chunks(MOST).map(|chunk| blank(service, family, &ports, chunk.to_vec()));
-        slices.extend(new.map(|new| Slice { old: None, new }));
+    // Each ports' slices are known by them: there may be as many ports as Pods.
+    let mut with_ports: HashMap<Signature<'_>, Vec<usize>> = HashMap::new();
+    for (at, old) in old.iter().enumerate() {
+        with_ports.entry(signature(old.ports.as_deref().unwrap_or_default())).or_default().push(at);
     }
+    let mut kept: Vec<Slice<'_>> = old.iter().map(|old| Slice { old: Some(*old), new: emptied(old) }).collect();
+    let mut made = Vec::new();
+    for (ports, endpoints) in wanted {
+        let same = with_ports.get(&signature(&ports)).map(Vec::as_slice).unwrap_or_default();
+        let rest = stay(&mut kept, same, endpoints);
+        let rest = fill(&mut kept, same, rest);
+        let new = rest.chunks(MOST).map(|chunk| blank(service, family, &ports, chunk.to_vec()));
+        made.extend(new.map(|new| Slice { old: None, new }));
+    }
+    let mut slices = kept;
+    slices.append(&mut made);
     if slices.iter().all(|slice| slice.new.endpoints.is_empty()) {
         // A Service without endpoints has one empty slice, which says just that.
         if slices.is_empty() {
@@ -362,12 +332,13 @@ fn slice_up(service: &Service, family: &str, wanted: Wanted, old: &[&EndpointSli
     slices.iter().filter_map(|slice| write(slice, false)).collect()
 }
 
-/// Leaves endpoints in the slices where they are; returns those that are in none yet.
-fn stay(slices: &mut [&mut Slice<'_>], endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
+/// Leaves endpoints in those slices where they are; returns those that are in none yet.
+fn stay(slices: &mut [Slice<'_>], those: &[usize], endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
     let uid = |endpoint: &Endpoint| endpoint.target_ref.as_ref().and_then(|target| target.uid.clone());
     let order: Vec<Option<String>> = endpoints.iter().map(uid).collect();
     let mut wanted: HashMap<Option<String>, Endpoint> = endpoints.into_iter().map(|e| (uid(&e), e)).collect();
-    for slice in slices {
+    for at in those {
+        let slice = &mut slices[*at];
         let old = slice.old.iter().flat_map(|old| &old.endpoints);
         let staying: Vec<Endpoint> = old.filter_map(|endpoint| wanted.remove(&uid(endpoint))).collect();
         slice.new.endpoints = staying;
@@ -377,16 +348,20 @@ fn stay(slices: &mut [&mut Slice<'_>], endpoints: Vec<Endpoint>) -> Vec<Endpoint
 
 /// Puts endpoints where there is room: in slices that change anyway, then all that is left in the fullest slice that
 /// takes it. Returns what would need new slices.
-fn fill(slices: &mut [&mut Slice<'_>], mut endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
-    for slice in slices.iter_mut().filter(|slice| slice.changed()) {
+fn fill(slices: &mut [Slice<'_>], those: &[usize], mut endpoints: Vec<Endpoint>) -> Vec<Endpoint> {
+    for at in those {
+        let slice = &mut slices[*at];
+        if !slice.changed() {
+            continue;
+        }
         let rest = endpoints.split_off(slice.room().min(endpoints.len()));
         slice.new.endpoints.append(&mut endpoints);
         endpoints = rest;
     }
     if !endpoints.is_empty() {
-        let fits = slices.iter_mut().filter(|slice| slice.room() >= endpoints.len());
-        if let Some(slice) = fits.min_by_key(|slice| slice.room()) {
-            slice.new.endpoints.append(&mut endpoints);
+        let fits = those.iter().filter(|at| slices[**at].room() >= endpoints.len());
+        if let Some(at) = fits.min_by_key(|at| slices[**at].room()) {
+            slices[*at].new.endpoints.append(&mut endpoints);
         }
     }
     endpoints

@@ -3,7 +3,7 @@
 //!
 //! Upstream: `pkg/controller/endpoint`.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use k8s_openapi::{
     api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service},
@@ -11,7 +11,12 @@ use k8s_openapi::{
 };
 
 use super::{
-    Context, Plan, Row, endpoint_slice, meta,
+    Context, Plan, Row,
+    endpoint_slice::{
+        self,
+        ports::{self, Groups, Targets},
+    },
+    meta,
     plan::{Guard, Note, Write},
 };
 use crate::client::{Key, Typed, reference};
@@ -113,45 +118,59 @@ fn subsets(service: &Service, pods: &[Arc<Pod>]) -> Vec<EndpointSubset> {
     let spec = service.spec.as_ref().unwrap_or(&none);
     let family = spec.ip_families.iter().flatten().next().map_or("IPv4", String::as_str);
     let all = spec.publish_not_ready_addresses.unwrap_or(false);
-    // By port: the addresses that are ready, and those that are not.
-    type Addresses = (Vec<EndpointAddress>, Vec<EndpointAddress>);
-    let mut by_port: Vec<(Option<EndpointPort>, Addresses)> = Vec::new();
+    let targets = Targets::of(spec);
+    // The addresses, and whether each is ready; those with the same numbers behind the Service's ports are one group.
+    let mut addresses: Vec<(EndpointAddress, bool)> = Vec::new();
+    let mut groups = Groups::default();
     for pod in pods.iter().filter(|pod| !meta::is_finished(pod) && (all || !meta::is_terminating(&pod.metadata))) {
         let Some(ip) = endpoint_slice::addresses(pod, family).into_iter().next() else { continue };
-        let address = address(service, pod, ip);
-        let ports: Vec<Option<EndpointPort>> = match spec.ports.as_deref() {
-            None | Some([]) => vec![None],
-            Some(ports) => {
-                ports.iter().filter_map(|port| endpoint_slice::endpoint_port(port, pod)).map(port).map(Some).collect()
-            }
-        };
-        for port in ports {
-            let known = by_port.iter().position(|(known, _)| *known == port).unwrap_or_else(|| {
-                by_port.push((port, Addresses::default()));
+        groups.add(targets.numbers(pod), addresses.len());
+        addresses.push((address(service, pod, ip), all || meta::is_ready(pod)));
+    }
+    let groups = groups.into_all();
+    if targets.is_empty() {
+        return groups.into_iter().map(|(_, members)| subset(&addresses, members, None)).collect();
+    }
+    // By port: the groups that have it.
+    let mut known: HashMap<(usize, i32), usize> = HashMap::new();
+    let mut by_port: Vec<(EndpointPort, Vec<usize>)> = Vec::new();
+    for (group, (numbers, _)) in groups.iter().enumerate() {
+        for (at, number) in ports::found(numbers) {
+            let place = *known.entry((at, number)).or_insert_with(|| {
+                by_port.push((port(targets.port(at, number)), Vec::new()));
                 by_port.len() - 1
             });
-            let (ready, not_ready) = &mut by_port[known].1;
-            if all || meta::is_ready(pod) { ready } else { not_ready }.push(address.clone());
+            by_port[place].1.push(group);
         }
     }
+    // By groups: the ports that they all have.
+    let mut known: HashMap<Vec<usize>, usize> = HashMap::new();
     let mut subsets: Vec<EndpointSubset> = Vec::new();
-    for (port, (ready, not_ready)) in by_port {
-        let some = |mut addresses: Vec<EndpointAddress>| {
-            addresses.sort_by(|a, b| a.ip.cmp(&b.ip));
-            Some(addresses).filter(|addresses| !addresses.is_empty())
-        };
-        let (addresses, not_ready_addresses) = (some(ready), some(not_ready));
-        let same = |known: &&mut EndpointSubset| {
-            known.ports.is_some() && known.addresses == addresses && known.not_ready_addresses == not_ready_addresses
-        };
-        match (subsets.iter_mut().find(same), port) {
-            (Some(known), Some(port)) => known.ports.get_or_insert_default().push(port),
-            (_, port) => {
-                subsets.push(EndpointSubset { addresses, not_ready_addresses, ports: port.map(|port| vec![port]) });
+    for (port, of) in by_port {
+        match known.get(&of) {
+            Some(place) => subsets[*place].ports.get_or_insert_default().push(port),
+            None => {
+                let members = of.iter().flat_map(|group| groups[*group].1.iter().copied()).collect();
+                known.insert(of, subsets.len());
+                subsets.push(subset(&addresses, members, Some(vec![port])));
             }
         }
     }
     subsets
+}
+
+/// What is served at some of the addresses.
+fn subset(
+    all: &[(EndpointAddress, bool)],
+    mut members: Vec<usize>,
+    ports: Option<Vec<EndpointPort>>,
+) -> EndpointSubset {
+    members.sort_by(|a, b| (&all[*a].0.ip, a).cmp(&(&all[*b].0.ip, b)));
+    let those = |ready: bool| {
+        let those = members.iter().map(|member| &all[*member]).filter(|(_, is_ready)| *is_ready == ready);
+        Some(those.map(|(address, _)| address.clone()).collect()).filter(|those: &Vec<_>| !those.is_empty())
+    };
+    EndpointSubset { addresses: those(true), not_ready_addresses: those(false), ports }
 }
 
 fn port(port: k8s_openapi::api::discovery::v1::EndpointPort) -> EndpointPort {

@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::core::v1::{Pod, PodCondition},
     apimachinery::pkg::{
-        apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference, Time},
+        apis::meta::v1::{LabelSelector, LabelSelectorRequirement, ObjectMeta, OwnerReference, Time},
         util::intstr::IntOrString,
     },
 };
@@ -103,6 +103,32 @@ pub fn matches(selector: &selector::LabelSelector, meta: &ObjectMeta) -> bool {
     let none = BTreeMap::new();
     let labels = meta.labels.as_ref().unwrap_or(&none);
     selector.matches(|key| labels.get(key).map(String::as_str))
+}
+
+/// Whether an object has all these labels.
+pub fn has_labels(meta: &ObjectMeta, wanted: &BTreeMap<String, String>) -> bool {
+    let Some(labels) = &meta.labels else { return wanted.is_empty() };
+    wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+/// The same as `matches` by a `selector`, with nothing made of it: each change of a Pod asks it of each controller near it.
+pub fn selects(selector: &LabelSelector, meta: &ObjectMeta) -> bool {
+    let none = BTreeMap::new();
+    let labels = meta.labels.as_ref().unwrap_or(&none);
+    let holds = |it: &LabelSelectorRequirement| {
+        let (label, values) = (labels.get(&it.key), it.values.as_deref().unwrap_or_default());
+        match it.operator.as_str() {
+            "In" => label.is_some_and(|label| values.contains(label)),
+            "NotIn" => label.is_none_or(|label| !values.contains(label)),
+            "Exists" => label.is_some(),
+            "DoesNotExist" => label.is_none(),
+            // It has no meaning.
+            _ => false,
+        }
+    };
+    let expressions = selector.match_expressions.as_deref().unwrap_or_default();
+    let equal = selector.match_labels.as_ref().unwrap_or(&none);
+    !(equal.is_empty() && expressions.is_empty()) && has_labels(meta, equal) && expressions.iter().all(holds)
 }
 
 /// What a controller does about an object that may be its own.

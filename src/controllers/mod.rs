@@ -8,7 +8,9 @@
 
 pub mod admission_policy;
 pub mod answers;
+mod aside;
 pub mod catalog;
+pub mod certificate_cleaner;
 pub mod clock;
 pub mod conditions;
 pub mod cron_job;
@@ -29,6 +31,7 @@ pub mod node_ipam;
 pub mod node_lifecycle;
 pub mod node_ttl;
 pub mod node_zones;
+mod pace;
 pub mod persistent_volume;
 pub mod plan;
 pub mod pod_garbage;
@@ -56,6 +59,7 @@ use crate::{
     client::{Client, Informers, Key, Recorder},
 };
 pub use answers::Answers;
+use aside::Aside;
 pub use catalog::Catalog;
 pub use plan::Plan;
 use wires::Wires;
@@ -83,6 +87,7 @@ pub static CONTROLLERS: &[Row] = &[
     job::ROW,
     job::ORPHANS,
     ttl_after_finished::ROW,
+    certificate_cleaner::ROW,
     cron_job::ROW,
     endpoint_slice::ROW,
     endpoints::ROW,
@@ -135,6 +140,8 @@ pub struct Config {
     pub large_cluster_size: usize,
     /// From this share of nodes that are not ready on a zone is not well.
     pub unhealthy_zone_threshold: f64,
+    /// Where so many Pods of a namespace wait for a node, more of them are made slowly (see `pace`).
+    pub crowd: usize,
     /// So many terminated Pods are kept.
     pub terminated_pods: usize,
     pub autoscaling: horizontal_pod_autoscaler::Settings,
@@ -158,6 +165,7 @@ impl Default for Config {
             secondary_node_eviction_rate: 0.01,
             large_cluster_size: 50,
             unhealthy_zone_threshold: 0.55,
+            crowd: 5_000,
             terminated_pods: 12_500,
             autoscaling: Default::default(),
             root_ca: None,
@@ -172,9 +180,11 @@ pub struct World {
     pub heartbeats: node_lifecycle::Heartbeats,
     pub scales: scales::Scales,
     pub autoscaling: horizontal_pod_autoscaler::Memory,
+    pub paces: pace::Paces,
     /// The zone of schedules that name none: the one that the controllers have been started in.
     pub zone: TimeZone,
     pub config: Config,
+    aside: Aside,
 }
 
 /// What one reconcile sees.
@@ -203,8 +213,10 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
         heartbeats: Default::default(),
         scales: Default::default(),
         autoscaling: Default::default(),
+        paces: Default::default(),
         zone: env.zone(),
         config,
+        aside: Aside::default(),
     });
     let synced = async {
         world.informers.synced().await;
@@ -227,6 +239,7 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
             recorder,
             queue: queue::Queue::new(),
             memory: Default::default(),
+            lately: Default::default(),
         });
         (row.wire)(&mut Wires {
             queue: &driver.queue,

@@ -9,6 +9,7 @@ use super::work::Work;
 use crate::{
     api::{
         Options, Request, Verb,
+        object::length,
         request::{PatchType, Preconditions},
     },
     client::{Key, Typed},
@@ -189,6 +190,13 @@ impl Write {
         })
     }
 
+    /// How many times this is written for one key at a time, of `most`: all of them lie in memory meanwhile, and who writes the
+    /// manifest chooses its size.
+    pub fn burst(&self, most: usize) -> usize {
+        let size = self.request.body.as_ref().map_or(0, length).max(1);
+        (BURST_BYTES / size).clamp(1, most)
+    }
+
     pub fn guarded(mut self, guard: Guard) -> Write {
         self.guards.push(guard);
         self
@@ -206,6 +214,9 @@ impl Write {
         self
     }
 }
+
+/// How many bytes the objects have together that are created for one key at a time.
+const BURST_BYTES: usize = 8 << 20;
 
 /// An object as JSON, with its `apiVersion` and `kind`.
 fn value<K: Typed>(object: &K) -> Value {

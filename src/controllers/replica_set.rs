@@ -43,6 +43,8 @@ pub trait Replicated: Typed {
     /// The ReplicaSet that it would be.
     fn as_set(&self) -> Cow<'_, ReplicaSet>;
     fn with_status(&self, status: ReplicaSetStatus) -> Self;
+    /// Whether it selects an object of these metadata; nothing is made for it.
+    fn selects(&self, meta: &ObjectMeta) -> bool;
 }
 
 impl Replicated for ReplicaSet {
@@ -54,6 +56,9 @@ impl Replicated for ReplicaSet {
     }
     fn with_status(&self, status: ReplicaSetStatus) -> ReplicaSet {
         ReplicaSet { status: Some(status), ..self.clone() }
+    }
+    fn selects(&self, meta: &ObjectMeta) -> bool {
+        self.spec.as_ref().is_some_and(|spec| meta::selects(&spec.selector, meta))
     }
 }
 
@@ -90,6 +95,10 @@ impl Replicated for ReplicationController {
         };
         ReplicationController { status: Some(status), ..self.clone() }
     }
+    fn selects(&self, meta: &ObjectMeta) -> bool {
+        let labels = self.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        labels.is_some_and(|labels| !labels.is_empty() && meta::has_labels(meta, labels))
+    }
 }
 
 fn condition_as_sets(of: ReplicationControllerCondition) -> ReplicaSetCondition {
@@ -110,7 +119,7 @@ fn wire<K: Replicated>(wires: &mut Wires<'_>) {
         // An orphan may be adopted by whoever selects it.
         let Some(pod) = change.new.as_ref().filter(|pod| meta::controller(&pod.metadata).is_none()) else { return };
         for owner in K::all(&world.informers).list_namespace(&change.key.namespace) {
-            if selector(&owner.as_set()).is_some_and(|selector| meta::matches(&selector, &pod.metadata)) {
+            if owner.selects(&pod.metadata) {
                 queue.add(Key::of(&*owner));
             }
         }
@@ -208,8 +217,9 @@ pub fn plan<K: Replicated>(
     }
     if !terminating {
         if active.len() < wanted {
-            let missing = (wanted - active.len()).min(BURST);
-            plan.work = Work::SlowStart(vec![create(owner, rs).into(); missing]);
+            let create = create(owner, rs);
+            let missing = (wanted - active.len()).min(create.burst(BURST));
+            plan.work = Work::SlowStart(vec![create.into(); missing]);
         } else {
             let victims = victims(&active, active.len() - wanted, crowd, now);
             plan.then(victims.iter().take(BURST).map(|pod| delete(owner, pod)).collect());

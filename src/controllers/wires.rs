@@ -7,14 +7,14 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{World, catalog::Section, queue::Queue};
+use super::{World, aside::Lately, catalog::Section, queue::Queue};
 use crate::{
     api::Env,
     client::{Delta, Informer, Key, Partial, Typed},
 };
 
 /// What a change of an object of a kind wakes.
-type Wake<K> = Box<dyn Fn(&Arc<World>, &Queue, &Delta<K>) + Send>;
+type Wake<K> = Box<dyn Fn(&Arc<World>, &Queue, &Delta<K>) + Send + Sync>;
 
 /// What a row's `wire` connects.
 pub struct Wires<'a> {
@@ -30,7 +30,7 @@ impl Wires<'_> {
     pub fn on<K: Typed>(
         &mut self,
         informer: &Informer<K>,
-        wake: impl Fn(&Arc<World>, &Queue, &Delta<K>) + Send + 'static,
+        wake: impl Fn(&Arc<World>, &Queue, &Delta<K>) + Send + Sync + 'static,
     ) {
         self.follow(informer.subscribe(), Box::new(wake));
     }
@@ -39,6 +39,7 @@ impl Wires<'_> {
     fn follow<K: Typed>(&mut self, mut changes: UnboundedReceiver<Delta<K>>, wake: Wake<K>) {
         let (queue, world, shutdown) = (self.queue.clone(), self.world.clone(), self.shutdown.clone());
         let task = async move {
+            let lately = Lately::default();
             loop {
                 let change = tokio::select! {
                     biased;
@@ -46,7 +47,7 @@ impl Wires<'_> {
                     change = changes.recv() => change,
                 };
                 match change {
-                    Some(change) => wake(&world, &queue, &change),
+                    Some(change) => world.aside.run(&lately, || wake(&world, &queue, &change)).await,
                     None => return,
                 }
             }
@@ -58,7 +59,7 @@ impl Wires<'_> {
     pub fn on_sections(
         &mut self,
         wanted: fn(&Section) -> bool,
-        wake: impl Fn(&Arc<World>, &Queue, &Delta<Partial>) + Clone + Send + 'static,
+        wake: impl Fn(&Arc<World>, &Queue, &Delta<Partial>) + Clone + Send + Sync + 'static,
     ) {
         let mut sections = self.world.catalog.follow();
         let (queue, world, shutdown) = (self.queue.clone(), self.world.clone(), self.shutdown.clone());
@@ -78,8 +79,9 @@ impl Wires<'_> {
                     (section.objects.subscribe(), queue.clone(), world.clone(), wake.clone());
                 drop(section);
                 tasks.spawn(async move {
+                    let lately = Lately::default();
                     while let Some(change) = changes.recv().await {
-                        wake(&world, &queue, &change);
+                        world.aside.run(&lately, || wake(&world, &queue, &change)).await;
                     }
                 });
             }

@@ -88,6 +88,28 @@ impl Work {
         self.writes().next().is_none()
     }
 
+    /// Cuts what starts slowly to so many writes altogether; how many are left out.
+    pub fn cut(&mut self, most: &mut usize) -> usize {
+        match self {
+            Work::Write(_) => 0,
+            Work::Chain(parts) | Work::Beside(parts) => parts.iter_mut().map(|part| part.cut(most)).sum(),
+            Work::SlowStart(parts) => {
+                let left_out = parts.split_off(parts.len().min(*most)).len();
+                *most -= parts.len();
+                left_out
+            }
+        }
+    }
+
+    /// Those of the writes that start slowly.
+    pub fn slow(&self) -> Box<dyn Iterator<Item = &Write> + '_> {
+        match self {
+            Work::Write(_) => Box::new(std::iter::empty()),
+            Work::Chain(parts) | Work::Beside(parts) => Box::new(parts.iter().flat_map(Work::slow)),
+            Work::SlowStart(_) => self.writes(),
+        }
+    }
+
     /// Carries it out by `act`; what came of each write that was begun.
     pub fn carry_out<'a, T: Send + 'a, R: Send + 'a>(self, act: &'a Act<'a, T, R>) -> BoxFuture<'a, Vec<Result<T, R>>> {
         Box::pin(async move {

@@ -50,14 +50,18 @@ pub fn conditions(
         };
         all.push(condition(pod, why, old, now));
     }
-    let own = |kind: &str| [PENDING, IN_PROGRESS].contains(&kind) || all.iter().any(|own| own.type_ == kind);
-    let foreign = old.iter().filter(|c| !own(&c.type_)).cloned();
-    let foreign: Vec<PodCondition> = foreign.collect();
-    all.extend(foreign);
+    adopt(&mut all, old);
     if !all.iter().any(|c| c.type_ == "PodScheduled") {
         all.push(condition(pod, said("PodScheduled", true), old, now));
     }
     all
+}
+
+/// Adds the conditions of others that there are.
+pub fn adopt(all: &mut Vec<PodCondition>, there: &[PodCondition]) {
+    let own = |kind: &str| [PENDING, IN_PROGRESS].contains(&kind) || all.iter().any(|own| own.type_ == kind);
+    let foreign: Vec<PodCondition> = there.iter().filter(|c| !own(&c.type_)).cloned().collect();
+    all.extend(foreign);
 }
 
 /// The condition with its time of transition: the old one's unless it has turned.

@@ -110,6 +110,11 @@ pub enum Happening {
         uid: String,
         attempt: u32,
     },
+    /// Something outside has changed the node's network: an event of the Node.
+    Network {
+        reason: &'static str,
+        message: String,
+    },
     /// Events were lost: look at everything again.
     Lagged,
 }

@@ -43,6 +43,7 @@ pub mod static_pods;
 pub mod status;
 mod stop;
 pub mod storage;
+mod told;
 pub mod translate;
 pub mod unreadable;
 pub mod unsupported;
@@ -294,7 +295,9 @@ impl Agent {
             node.register().await;
             tokio::spawn(sessions.serve(shutdown.clone()));
             let ranges = register::pod_ranges(&nodes).await;
-            network.set_pod_ranges(ranges);
+            network.set_pod_ranges(ranges.clone());
+            let followed = network.clone();
+            tokio::spawn(register::follow_pod_ranges(nodes.clone(), ranges, move |now| followed.set_pod_ranges(now)));
             let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some(&config.name));
             let shared = Arc::new(Shared {
                 env: env.clone(),
@@ -309,7 +312,7 @@ impl Agent {
                 pressure: pressure.clone(),
             });
             storage::glance(&shared).await;
-            tokio::spawn(node.clone().heartbeat());
+            tokio::spawn(node.clone().heartbeat(nodes.clone()));
             node.ready().await;
             let labels = move || nodes.list().first().and_then(|n| n.metadata.labels.clone()).unwrap_or_default();
             objects.synced().await;
@@ -386,7 +389,7 @@ impl Agent {
                 pressure: pressure.clone(),
             });
             storage::glance(&shared).await;
-            tokio::spawn(node.clone().heartbeat());
+            tokio::spawn(node.clone().heartbeat(nodes.clone()));
             node.ready().await;
             let labels = move || nodes.list().first().and_then(|n| n.metadata.labels.clone()).unwrap_or_default();
             let wanted = pods_of(&client, &config.name);

@@ -36,6 +36,9 @@ use crate::{
 /// How often tokens are looked after, and mirror Pods that could not be made are tried again.
 const UPKEEP: Duration = Duration::from_secs(30);
 
+/// How often it is looked whether somebody else has changed records, or the files of ConfigMaps, Secrets and the like.
+const GLANCE: Duration = Duration::from_secs(2);
+
 type Labels = Box<dyn Fn() -> BTreeMap<String, String> + Send + Sync>;
 
 pub struct Pods {
@@ -96,6 +99,7 @@ impl Pods {
         let (orders, mut asked) = mpsc::unbounded_channel();
         tokio::spawn(storage::run(self.shared.clone(), orders));
         let mut changes = machine.as_ref().map(|(objects, _)| objects.changes());
+        let mut damaged = machine.as_ref().map(|(_, machine)| damaged_files(machine.clone()));
         let mut upkeep = tokio::time::interval(UPKEEP);
         loop {
             tokio::select! {
@@ -105,6 +109,10 @@ impl Pods {
                 Some(order) = asked.recv() => self.ordered(order),
                 Some(uid) = self.due.1.recv() => self.replace(&uid).await,
                 Some(statics) = next(&mut folder) => self.statics(statics),
+                Some(uid) = next(&mut damaged) => {
+                    tracing::warn!(uid, "somebody else has changed the files of a Pod's volume: they are written again");
+                    self.tell(&uid, News::Poke);
+                }
                 Some(changed) = next(&mut changes) => self.poke(|pod| concerns(pod, &changed)),
                 _ = upkeep.tick() => {
                     self.mirrors.retry();
@@ -352,6 +360,10 @@ impl Pods {
         match happening {
             Happening::Exited { uid, container, id, exit } => self.tell(&uid, News::Exited { container, id, exit }),
             Happening::SandboxGone { uid, attempt } => self.tell(&uid, News::SandboxGone { attempt }),
+            Happening::Network { reason, message } => {
+                tracing::warn!("{message}");
+                self.shared.recorder.warning(storage::node(&self.shared), reason, message);
+            }
             Happening::Lagged => {
                 for Found { pod, seen } in self.shared.executor.find().await {
                     self.catch_up(&pod, &seen);
@@ -390,6 +402,22 @@ async fn next<T>(source: &mut Option<mpsc::UnboundedReceiver<T>>) -> Option<T> {
         },
         None => std::future::pending().await,
     }
+}
+
+/// Looks for Pods whose volumes somebody else has changed, until nobody listens any more: their uids. Records of the runtime are
+/// written again on the way.
+fn damaged_files(machine: Arc<Machine>) -> mpsc::UnboundedReceiver<String> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while !sender.is_closed() {
+            tokio::time::sleep(GLANCE).await;
+            machine.volumes.damaged().await.into_iter().for_each(|uid| drop(sender.send(uid)));
+            for record in machine.runtime.mend_records().await {
+                tracing::warn!(path = %record.display(), "a record that somebody else damaged is written again");
+            }
+        }
+    });
+    receiver
 }
 
 fn concerns(pod: &Pod, changed: &Changed) -> bool {

@@ -1,5 +1,8 @@
 //! Tells the server a Pod's status: at once when it changes, one write at a time, the newest one next. Only while a Pod
 //! is being made it waits a moment: mostly the next news is that it runs, and then one write tells all.
+//!
+//! What was written is compared with the newest object each time that changes: whatever somebody else has made of it is put right
+//! again, each time a little later while he goes on.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::{Value, json, value::RawValue};
 
-use super::{backoff::later, spec::PodExt, unreadable, worker::Done};
+use super::{backoff::later, conditions, spec::PodExt, unreadable, worker::Done};
 use crate::{
     api::{Options, Status},
     client::Client,
@@ -23,6 +26,11 @@ const REFUSALS: u32 = 5;
 /// How long the steps of a Pod's making wait for the next one.
 const MAKING: Duration = Duration::from_millis(100);
 
+/// Somebody else changes what was told: it is told again at once, then this much later, each time twice as much ..
+const RIVALRY: Duration = Duration::from_millis(200);
+/// .. and so much at most. After as much time without one it begins anew.
+const LONGEST_RIVALRY: Duration = Duration::from_secs(60);
+
 /// How the Pod stands when its status is to be told.
 pub struct Standing {
     /// Nothing is left of the Pod, so its object may go.
@@ -32,6 +40,24 @@ pub struct Standing {
     pub now: Timestamp,
 }
 
+/// A status that the server took.
+struct Taken {
+    status: Value,
+    at: Timestamp,
+    rivals: u32,
+}
+
+impl Taken {
+    /// When it may be told again.
+    fn due(&self) -> Timestamp {
+        let pause = match self.rivals {
+            0 => Duration::ZERO,
+            rivals => LONGEST_RIVALRY.min(RIVALRY.saturating_mul(1 << (rivals - 1).min(16))),
+        };
+        later(self.at, pause)
+    }
+}
+
 /// What of one Pod has been told, and what is being told.
 pub struct Publisher {
     /// The status that the server has, as far as known.
@@ -39,6 +65,8 @@ pub struct Publisher {
     writing: Option<Value>,
     /// Until when a step of the Pod's making waits.
     held: Option<Timestamp>,
+    /// The last status that the server took, when, and how often in a row it was told again because somebody had changed it.
+    taken: Option<Taken>,
     /// So many times in a row the server took exception to the status.
     refusals: u32,
     deleting: bool,
@@ -56,6 +84,7 @@ impl Publisher {
             told: as_value(&pod.status),
             writing: None,
             held: None,
+            taken: None,
             refusals: 0,
             deleting: false,
             deleted: false,
@@ -70,10 +99,13 @@ impl Publisher {
         self.deleted
     }
 
-    /// The object that shows a static Pod has been seen. A new one has been told nothing yet.
+    /// The object that shows a static Pod has been seen: what it holds is what has been told. A new one has been told nothing.
     pub fn shown_by(&mut self, mirror: Arc<Pod>) {
-        if self.mirror.as_ref().is_none_or(|old| old.metadata.uid != mirror.metadata.uid) {
-            self.told = as_value(&mirror.status);
+        match self.mirror.as_ref().filter(|old| old.metadata.uid == mirror.metadata.uid) {
+            // Our own write, or what was before it.
+            Some(old) if revision(&mirror) <= revision(old) => return,
+            Some(old) if mirror.status == old.status || self.writing.is_some() => {}
+            _ => self.told = as_value(&mirror.status),
         }
         self.mirror = Some(mirror);
     }
@@ -95,7 +127,7 @@ impl Publisher {
         &mut self,
         client: Client,
         pod: &Arc<Pod>,
-        status: PodStatus,
+        mut status: PodStatus,
         Standing { removed, gone, now }: Standing,
     ) -> Option<impl Future<Output = Done> + Send + use<>> {
         let held = self.held.take();
@@ -103,6 +135,11 @@ impl Publisher {
         let target = if is_static { self.mirror.clone()? } else { pod.clone() };
         if gone && !is_static || self.writing.is_some() || self.deleting || self.deleted {
             return None;
+        }
+        if is_static {
+            // What others have noted with its mirror.
+            let noted = target.status.as_ref().and_then(|shown| shown.conditions.as_deref()).unwrap_or_default();
+            conditions::adopt(status.conditions.get_or_insert_default(), noted);
         }
         let making = is_being_made(pod, &status);
         let status = as_value(&Some(status));
@@ -114,28 +151,62 @@ impl Publisher {
         if change.is_none() && !delete {
             return None;
         }
-        let due = held.unwrap_or(later(now, MAKING));
-        if making && now < due {
+        let due = match making {
+            true => held.unwrap_or(later(now, MAKING)),
+            false => change.as_ref().and_then(|status| self.contested(status, now)).unwrap_or(now),
+        };
+        if now < due {
             self.held = Some(due);
             return None;
         }
+        if let Some(status) = &change {
+            let rivals = self.rivals(status, now).map_or(0, |rivals| rivals.saturating_add(1));
+            self.taken = Some(Taken { status: timeless(status), at: now, rivals });
+        }
         self.writing = change.clone();
         self.deleting = delete;
+        // What somebody else has added goes.
+        let added = self.told.as_object().into_iter().flatten().map(|(field, _)| field.clone());
+        let gone: Vec<String> = added.filter(|field| status.get(field).is_none()).collect();
         Some(async move {
             match change {
-                Some(status) => Done::Written(Box::new(write(&client, &target, status).await)),
+                Some(mut status) => {
+                    gone.into_iter().for_each(|field| status[field] = Value::Null);
+                    Done::Written(Box::new(write(&client, &target, status).await))
+                }
                 None => Done::Deleted(forget(&client, &target).await),
             }
         })
     }
 
+    /// How often in a row this very status was told again, if it is the one that was told last.
+    fn rivals(&self, status: &Value, now: Timestamp) -> Option<u32> {
+        let taken = self.taken.as_ref().filter(|taken| now < later(taken.at, 2 * LONGEST_RIVALRY))?;
+        (taken.status == timeless(status)).then_some(taken.rivals)
+    }
+
+    /// Until when a status waits that somebody else has changed.
+    fn contested(&self, status: &Value, now: Timestamp) -> Option<Timestamp> {
+        self.rivals(status, now)?;
+        self.taken.as_ref().map(Taken::due)
+    }
+
     /// A write has ended. `pod` takes the newer object, `gone` is set if there is none any more.
     pub fn written(&mut self, result: Result<Pod, Status>, pod: &mut Arc<Pod>, gone: &mut bool) {
         let wrote = self.writing.take();
+        // Somebody else was faster: what was to be told was not taken.
+        if shares_conditions(pod) && result.as_ref().is_ok_and(|new| Some(as_value(&new.status)) != wrote) {
+            self.taken = None;
+        }
         self.refusals = if result.as_ref().is_err_and(refuses) { self.refusals.saturating_add(1) } else { 0 };
         match result {
             // Meanwhile another object may have taken its place.
             Ok(new) if pod.is_static() && self.mirror.as_ref().is_some_and(|m| m.metadata.uid != new.metadata.uid) => {}
+            // Or somebody else has written it, and the watch was faster.
+            Ok(new) if pod.is_static() && self.mirror.as_ref().is_some_and(|m| revision(m) > revision(&new)) => {
+                self.told = as_value(&self.mirror.as_ref().and_then(|mirror| mirror.status.clone()));
+                Arc::make_mut(pod).status = new.status;
+            }
             Ok(new) if pod.is_static() => {
                 self.told = wrote.unwrap_or_default();
                 // Times of transition are kept where the next status looks for them.
@@ -143,16 +214,24 @@ impl Publisher {
                 self.mirror = Some(Arc::new(new));
             }
             // Its spec has changed: that is news of its own, which comes with what the node has decided about it.
-            Ok(new) if new.metadata.generation != pod.metadata.generation => self.told = as_value(&new.status),
-            Ok(new) => {
+            Ok(new) if new.metadata.generation != pod.metadata.generation && revision(&new) > revision(pod) => {
                 self.told = as_value(&new.status);
+            }
+            Ok(new) => {
                 *pod = newer(pod, Arc::new(new));
+                self.told = as_value(&pod.status);
             }
             Err(status) if status.is_not_found() => {
                 self.mirror = None;
                 *gone |= !pod.is_static();
             }
-            Err(status) => tracing::debug!(pod = %pod.full_name(), %status, "the Pod's status was not written"),
+            Err(status) => {
+                tracing::debug!(pod = %pod.full_name(), %status, "the Pod's status was not written");
+                // What the watch has brought meanwhile.
+                let shown = if pod.is_static() { self.mirror.as_ref() } else { Some(&*pod) };
+                self.told = as_value(&shown.and_then(|shown| shown.status.clone()));
+                self.taken = None;
+            }
         }
     }
 
@@ -185,6 +264,15 @@ fn as_value(status: &Option<PodStatus>) -> Value {
     serde_json::to_value(status).unwrap_or_default()
 }
 
+/// A status without the times of its conditions: they are others each time that one has turned.
+fn timeless(status: &Value) -> Value {
+    let mut status = status.clone();
+    for condition in status["conditions"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        condition.shift_remove("lastTransitionTime");
+    }
+    status
+}
+
 /// The newer of two states of one object.
 pub fn newer(old: &Arc<Pod>, new: Arc<Pod>) -> Arc<Pod> {
     if revision(&new) >= revision(old) { new } else { old.clone() }
@@ -200,11 +288,15 @@ fn refuses(status: &Status) -> bool {
     matches!(status.code, 400 | 403 | 422)
 }
 
+/// Whether others are to write conditions too.
+fn shares_conditions(pod: &Pod) -> bool {
+    pod.spec().readiness_gates.as_ref().is_some_and(|gates| !gates.is_empty())
+}
+
 async fn write(client: &Client, pod: &Pod, status: Value) -> Result<Pod, Status> {
     let mut metadata = json!({ "uid": pod.metadata.uid });
-    let shared = pod.spec().readiness_gates.as_ref().is_some_and(|gates| !gates.is_empty());
-    if shared {
-        // Others write conditions too: ours must not undo theirs.
+    if shares_conditions(pod) {
+        // Ours must not undo theirs.
         metadata["resourceVersion"] = json!(pod.metadata.resource_version);
     }
     let patch = json!({ "metadata": metadata, "status": status });

@@ -1,6 +1,15 @@
 //! The Node object: registration, conditions, and the Lease by which the control plane knows that the node is alive.
+//!
+//! What was told is compared with the newest object each time that changes: a Node that somebody has made anew, labels that he
+//! has taken away, a status that says something else (as `Ready: Unknown` after a silence) are put right at once.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use ipnet::IpNet;
 use k8s_openapi::{
@@ -11,7 +20,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time},
 };
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     Config,
@@ -24,6 +33,7 @@ use crate::{
         protections::{DISK_USAGE, PROJECT_QUOTAS},
     },
     client::{Client, Informer},
+    node::told::{Amiss, Told, revision},
 };
 
 const LEASES: &str = "kube-node-lease";
@@ -32,6 +42,8 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 const REPORT: Duration = Duration::from_secs(300);
 const LEASE_SECONDS: i32 = 40;
 const RETRY: Duration = Duration::from_millis(200);
+/// Between two repairs of the Node there are so much at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Tells the server about this node.
 pub struct Registration {
@@ -43,7 +55,9 @@ pub struct Registration {
     user_namespaces: bool,
     /// [`DISK_USAGE`]
     disk_usage: String,
-    uid: std::sync::Mutex<String>,
+    told: Mutex<Told>,
+    /// Whether the node takes Pods by now.
+    ready: AtomicBool,
     /// Whether the disks are too full.
     pressure: watch::Receiver<bool>,
 }
@@ -62,8 +76,8 @@ impl Registration {
             Ok(()) => PROJECT_QUOTAS.to_owned(),
             Err(why) => format!("walking: {why}"),
         };
-        let (config, uid) = (config.clone(), Default::default());
-        Arc::new(Registration { client, env, config, host, user_namespaces, disk_usage, uid, pressure })
+        let (config, told, ready) = (config.clone(), Mutex::default(), AtomicBool::default());
+        Arc::new(Registration { client, env, config, host, user_namespaces, disk_usage, told, ready, pressure })
     }
 
     /// Makes the Node, or brings an existing one up to date. Tries until the server takes it.
@@ -96,8 +110,7 @@ impl Registration {
             }
             Err(status) => return Err(status),
         };
-        *self.uid.lock().unwrap_or_else(|p| p.into_inner()) = existing.metadata.uid.clone().unwrap_or_default();
-        self.report(&existing, false).await
+        self.report(&existing).await
     }
 
     fn labels(&self) -> Vec<(String, String)> {
@@ -114,6 +127,7 @@ impl Registration {
 
     /// The node takes Pods from now on.
     pub async fn ready(&self) {
+        self.ready.store(true, Ordering::Relaxed);
         while let Err(status) = self.refresh().await {
             tracing::warn!(%status, "the node's status was not written");
             tokio::time::sleep(RETRY).await;
@@ -122,10 +136,10 @@ impl Registration {
 
     async fn refresh(&self) -> Result<(), Status> {
         let node: Node = self.client.get(None, &self.config.name).await?;
-        self.report(&node, true).await
+        self.report(&node).await
     }
 
-    async fn report(&self, old: &Node, ready: bool) -> Result<(), Status> {
+    async fn report(&self, old: &Node) -> Result<(), Status> {
         let ips = self.config.addresses.iter().map(|ip| ("InternalIP", ip.to_string()));
         let addresses: Vec<NodeAddress> = ips
             .chain([("Hostname", self.config.name.clone())])
@@ -140,16 +154,45 @@ impl Registration {
             "runtimeHandlers": [{ "name": "", "features": {
                 "recursiveReadOnlyMounts": true, "userNamespaces": self.user_namespaces,
             } }],
-            "conditions": self.conditions(old, ready),
+            "conditions": self.conditions(old),
         });
-        let patch = json!({ "status": status });
-        self.client.merge::<Node>(None, &self.config.name, Some("status"), patch).await.map(drop)
+        // Another one of this name is not to get this one's conditions.
+        let patch = json!({ "metadata": { "uid": old.metadata.uid }, "status": status });
+        let node = self.client.merge::<Node>(None, &self.config.name, Some("status"), patch).await?;
+        let mut told = self.told();
+        // A slower answer to an earlier report.
+        if revision(&node) >= told.revision || Some(&told.uid) != node.metadata.uid.as_ref() {
+            *told = Told::of(&status, &node);
+        }
+        Ok(())
     }
 
-    fn conditions(&self, old: &Node, ready: bool) -> Vec<NodeCondition> {
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What of the newest object is not as this agent has told it.
+    fn amiss(&self, node: &Node) -> Option<Amiss> {
+        let labels = node.metadata.labels.as_ref();
+        let missing = self.labels().iter().any(|(key, _)| labels.is_none_or(|labels| !labels.contains_key(key)));
+        self.told().amiss(node).or(missing.then_some(Amiss::Labels))
+    }
+
+    /// Puts right what is amiss. The Lease comes first: without it the node would soon be silent again.
+    async fn repair(&self, amiss: Amiss) -> Result<(), Status> {
+        if let Err(status) = self.renew().await {
+            tracing::warn!(%status, "the node's lease was not renewed");
+        }
+        match amiss {
+            Amiss::Object | Amiss::Labels => self.try_register().await,
+            Amiss::Status => self.refresh().await,
+        }
+    }
+
+    fn conditions(&self, old: &Node) -> Vec<NodeCondition> {
         let now = Time(self.env.now());
         let known: Vec<NodeCondition> = old.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
-        let ready = match ready {
+        let ready = match self.ready.load(Ordering::Relaxed) {
             true => ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
             false => {
                 ("Ready", "False", "KubeletNotReady", "container runtime network not ready: no podCIDR assigned yet")
@@ -180,18 +223,40 @@ impl Registration {
         all
     }
 
-    /// Renews the Lease every 10 s and reports the status every 5 min, for as long as the agent runs.
-    pub async fn heartbeat(self: Arc<Registration>) {
+    /// Renews the Lease every 10 s, reports the status every 5 min and puts right what others make of the Node, for as long as
+    /// the agent runs. `nodes` has this node's alone.
+    pub async fn heartbeat(self: Arc<Registration>, nodes: Informer<Node>) {
         let mut ticks = tokio::time::interval(HEARTBEAT);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut since_report = Duration::ZERO;
         let mut pressure = self.pressure.clone();
+        let mut changes = nodes.subscribe();
+        let mut repairs = Repairs::default();
+        // What is amiss, and when it may be put right.
+        let mut due: Option<Instant> = None;
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
                 Ok(()) = pressure.changed() => {
                     // With this beat, not with one of the next thirty.
                     since_report = REPORT;
+                }
+                Some(_) = changes.recv() => {
+                    while changes.try_recv().is_ok() {}
+                    let amiss = nodes.list().first().and_then(|node| self.amiss(node));
+                    due = amiss.map(|_| due.unwrap_or_else(|| repairs.due()));
+                    continue;
+                }
+                () = at(due) => {
+                    due = None;
+                    let Some(amiss) = nodes.list().first().and_then(|node| self.amiss(node)) else { continue };
+                    tracing::info!(?amiss, "the Node is not as this agent has told it");
+                    repairs.begin();
+                    if let Err(status) = self.repair(amiss).await {
+                        tracing::warn!(%status, "the Node was not put right");
+                        due = Some(repairs.due());
+                    }
+                    continue;
                 }
             }
             if let Err(status) = self.renew().await {
@@ -226,7 +291,7 @@ impl Registration {
             Err(status) if status.is_not_found() => {}
             other => return other.map(drop),
         }
-        let uid = self.uid.lock().unwrap_or_else(|p| p.into_inner()).clone();
+        let uid = self.told().uid.clone();
         let owner = OwnerReference {
             api_version: "v1".into(),
             kind: "Node".into(),
@@ -246,16 +311,60 @@ impl Registration {
     }
 }
 
+/// When repairs may be made: at once, and ever more seldom while somebody undoes them.
+#[derive(Default)]
+struct Repairs {
+    last: Option<Instant>,
+    pause: Duration,
+}
+
+impl Repairs {
+    fn due(&self) -> Instant {
+        self.last.map_or_else(Instant::now, |last| last + self.pause)
+    }
+
+    fn begin(&mut self) {
+        let now = Instant::now();
+        let alone = self.last.is_none_or(|last| now.duration_since(last) > 2 * LONGEST_PAUSE);
+        self.pause = if alone { RETRY } else { LONGEST_PAUSE.min(2 * self.pause) };
+        self.last = Some(now);
+    }
+}
+
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The node's Pod ranges, once the control plane has given them.
 pub async fn pod_ranges(nodes: &Informer<Node>) -> Vec<IpNet> {
     let mut changes = nodes.subscribe();
     while let Some(delta) = changes.recv().await {
-        let Some(spec) = delta.new.as_ref().and_then(|n| n.spec.as_ref()) else { continue };
-        let listed = spec.pod_cidrs.iter().flatten().chain(spec.pod_cidr.iter().filter(|_| spec.pod_cidrs.is_none()));
-        let ranges: Vec<IpNet> = listed.filter_map(|r| r.parse().ok()).collect();
+        let ranges = delta.new.as_deref().map(ranges_of).unwrap_or_default();
         if !ranges.is_empty() {
             return ranges;
         }
     }
     Vec::new()
+}
+
+/// Tells the ranges whenever they are others than `known`: those of a Node that was made anew.
+pub async fn follow_pod_ranges(nodes: Informer<Node>, mut known: Vec<IpNet>, tell: impl Fn(Vec<IpNet>)) {
+    let mut changes = nodes.subscribe();
+    while let Some(delta) = changes.recv().await {
+        let ranges = delta.new.as_deref().map(ranges_of).unwrap_or_default();
+        if !ranges.is_empty() && ranges != known {
+            tracing::warn!(?known, now = ?ranges, "the node's Pods get addresses of other ranges from now on");
+            known.clone_from(&ranges);
+            tell(ranges);
+        }
+    }
+}
+
+fn ranges_of(node: &Node) -> Vec<IpNet> {
+    let Some(spec) = &node.spec else { return Vec::new() };
+    let listed = spec.pod_cidrs.iter().flatten().chain(spec.pod_cidr.iter().filter(|_| spec.pod_cidrs.is_none()));
+    listed.filter_map(|range| range.parse().ok()).collect()
 }

@@ -13,10 +13,14 @@ use k8s_openapi::{
     api::core::v1::{Node, Pod},
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
+use podwright_runtime::sys::{shared, trusted};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
-use super::spec::{HASH, MIRROR, PodExt, SOURCE};
+use super::{
+    disk,
+    spec::{HASH, MIRROR, PodExt, SOURCE},
+};
 use crate::{
     api::{FieldValidation, Options, kinds, pod_references, strategy, yaml},
     client::Client,
@@ -24,6 +28,8 @@ use crate::{
 
 /// Without inotify the folder is read so often.
 const POLL: Duration = Duration::from_secs(20);
+/// A manifest has at most so many bytes: kubelet's `maxConfigLength`.
+const LARGEST: usize = 10 << 20;
 
 /// The Pods of the manifest folder: the complete list now, and again whenever it changes.
 pub fn watch(folder: &Path, node: &str) -> mpsc::UnboundedReceiver<Vec<Arc<Pod>>> {
@@ -35,7 +41,16 @@ pub fn watch(folder: &Path, node: &str) -> mpsc::UnboundedReceiver<Vec<Arc<Pod>>
     tokio::spawn(async move {
         let mut changes = changes(&folder);
         loop {
-            let pods = read_folder(&folder, &node);
+            let (from, of) = (folder.clone(), node.clone());
+            let pods = match disk::work(move || read_folder(&from, &of)).await {
+                Ok(pods) => pods,
+                Err(why) => {
+                    // What ran runs on.
+                    tracing::error!(why, folder = %folder.display(), "the manifest folder could not be read");
+                    tokio::time::sleep(POLL).await;
+                    continue;
+                }
+            };
             if sender.send(pods).is_err() {
                 return;
             }
@@ -69,7 +84,8 @@ fn changes(folder: &Path) -> Option<Changes> {
     }
 }
 
-/// All Pods of the folder's `.yaml`, `.yml` and `.json` files. A file that does not hold Pods is said and left out.
+/// All Pods of the folder's `.yaml`, `.yml` and `.json` files. A file that does not hold Pods, or that others may
+/// write, is said and left out.
 pub fn read_folder(folder: &Path, node: &str) -> Vec<Arc<Pod>> {
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -78,14 +94,28 @@ pub fn read_folder(folder: &Path, node: &str) -> Vec<Arc<Pod>> {
         let hidden = p.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
         !hidden && p.extension().is_some_and(|e| ["yaml", "yml", "json"].iter().any(|x| e == *x))
     };
-    let mut pods = Vec::new();
+    let (mut pods, deciders) = (Vec::new(), trusted::deciders());
     for file in files.iter().filter(is_manifest) {
-        match std::fs::read_to_string(file).map_err(|e| e.to_string()).and_then(|text| read(&text, file, node)) {
+        // Whoever writes it may be root here.
+        if let Err(why) = trusted::check(file, &deciders) {
+            tracing::warn!(file = %file.display(), why, "a static Pod's manifest is left out");
+            continue;
+        }
+        match read_file(file).and_then(|text| read(&text, file, node)) {
             Ok(read) => pods.extend(read.into_iter().map(Arc::new)),
             Err(why) => tracing::warn!(file = %file.display(), why, "a static Pod's manifest is left out"),
         }
     }
     pods
+}
+
+/// A manifest's text. (A Pod may have the folder as a volume: a FIFO or a lease in it is to keep nobody waiting.)
+fn read_file(file: &Path) -> Result<String, String> {
+    let bytes = shared::read_linked(file, LARGEST + 1).map_err(|e| e.to_string())?;
+    if bytes.len() > LARGEST {
+        return Err(format!("it has more than {LARGEST} bytes"));
+    }
+    String::from_utf8(bytes).map_err(|e| e.to_string())
 }
 
 /// The Pods of one manifest, as kubelet makes them of files: named after the node, with a uid of their content.

@@ -6,14 +6,18 @@
 use std::{
     collections::BTreeMap,
     ops::Range,
+    path::Path,
     str::FromStr,
     sync::{Mutex, MutexGuard},
 };
 
-use podwright_runtime::IdRange;
+use podwright_runtime::{IdRange, sys::shared};
 
 /// kubelet's `idsPerPod`: as many as a plain Linux has.
 pub const IDS_PER_POD: u32 = 1 << 16;
+
+/// Of each of the host's files of users so many bytes are read.
+const LARGEST: usize = 16 << 20;
 
 /// Ids of the host, as `/etc/subuid` has them: `FIRST:COUNT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +116,10 @@ impl Users {
 
     /// As the host's files have people and daemons now.
     pub fn of_host(pool: IdPool, living: impl IntoIterator<Item = (String, IdRange)>) -> Users {
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let read = |path: &str| {
+            let bytes = shared::read_linked(Path::new(path), LARGEST).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
         let users = taken_by_host(&read("/etc/subuid"), &read("/etc/passwd"));
         let groups = taken_by_host(&read("/etc/subgid"), &read("/etc/group"));
         Users::new(pool, [users, groups].concat(), living)

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Service, ServicePort as ApiPort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use podwright_net::dataplane::{self, Protocol, ServicePort};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use podwright_net::dataplane::{self, Protocol, Seniority, ServicePort};
 use podwright_net::{Family, IpNet};
 
 use super::endpoints::{Candidate, candidates, everywhere, of_this_node, on_this_node};
@@ -64,7 +65,16 @@ pub fn compile(service: &Service, slices: &[impl AsRef<EndpointSlice>], place: &
             ports.extend(compile_port(spec, port, family, &own, &outer, &found, place));
         }
     }
-    (!ports.is_empty()).then_some(dataplane::Service { ports })
+    (!ports.is_empty()).then(|| dataplane::Service { seniority: seniority(&service.metadata), ports })
+}
+
+/// Since when there is an object.
+pub fn seniority(object: &ObjectMeta) -> Seniority {
+    Seniority {
+        // Of one that does not say, every other one is the elder.
+        since: object.creation_timestamp.as_ref().map_or(i64::MAX, |time| time.0.as_second()),
+        id: object.uid.clone().unwrap_or_default(),
+    }
 }
 
 fn compile_port(

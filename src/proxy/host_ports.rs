@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod};
 use podwright_net::Family;
 use podwright_net::dataplane::{self, Backends, Empty, ServicePort};
 
-use super::compile::protocol;
+use super::compile::{protocol, seniority};
 
 /// What the dataplane shall do for a Pod of this node; `None` where that is nothing: no host ports, no address yet, the
 /// host's network anyway, or done.
@@ -22,7 +22,7 @@ pub fn host_ports(pod: &Pod) -> Option<dataplane::Service> {
     let wanted: Vec<&ContainerPort> = containers.flat_map(|c| c.ports.iter().flatten()).collect();
     let ports = own.iter().flat_map(|ip| wanted.iter().filter_map(|port| host_port(port, *ip)));
     let ports: Vec<ServicePort> = ports.collect();
-    (!ports.is_empty()).then_some(dataplane::Service { ports })
+    (!ports.is_empty()).then(|| dataplane::Service { seniority: seniority(&pod.metadata), ports })
 }
 
 /// A host port of the family of `own`, the Pod's address. As node ports, none is on loopback.

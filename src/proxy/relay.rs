@@ -265,5 +265,15 @@ mod tests {
             }
         });
         assert_eq!(begin.elapsed(), 3 * speaking + silence);
+
+        // Neither is who says no more. Until then time passes as it does.
+        tokio::time::resume();
+        let mut quiet = call(started().await, [127, 0, 0, 2]).await;
+        assert!(speaks(&mut quiet).await);
+        tokio::time::pause();
+        let begin = Instant::now();
+        let ended = tokio::time::timeout(3 * IDLE, quiet.read(&mut [0; 1])).await;
+        assert_eq!(ended.expect("it is kept for ever").unwrap_or(0), 0);
+        assert!(begin.elapsed() >= IDLE - PATIENCE && begin.elapsed() < 2 * IDLE, "{:?}", begin.elapsed());
     }
 }

@@ -17,10 +17,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::{compile, facts, host_ports, names};
-use crate::client::{Client, Delta, Informer, Informers, Key};
+use crate::client::{Client, Delta, Informer, Informers, Key, Recorder, reference};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const ZONE: &str = "topology.kubernetes.io/zone";
+const OF_POD: &str = "pod:";
+/// Of so many addresses and ports that are another's it is told after one change.
+const MOST_TOLD: usize = 32;
 /// How long to wait after the kernel refused.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -90,8 +93,14 @@ impl Drop for Proxy {
 
 impl Proxy {
     /// Starts to keep `network` and the DNS server in step with the API, and Pods to their shares of
-    /// tracked connections. Must be called inside a tokio runtime.
-    pub fn start(config: ProxyConfig, sources: Sources, network: Network, dns: Option<Arc<dns::Server>>) -> Proxy {
+    /// tracked connections. `recorder` tells whose addresses and ports are another's already. Must be called inside a tokio runtime.
+    pub fn start(
+        config: ProxyConfig,
+        sources: Sources,
+        network: Network,
+        dns: Option<Arc<dns::Server>>,
+        recorder: Recorder,
+    ) -> Proxy {
         let (synced, receiver) = watch::channel(false);
         let sync = Sync {
             place: super::Place {
@@ -104,6 +113,7 @@ impl Proxy {
             sources,
             network,
             dns,
+            recorder,
         };
         let shares = tokio::spawn(sync.network.clone().keep_shares_for_ever()).abort_handle();
         Proxy { synced: receiver, tasks: [tokio::spawn(sync.run(synced)).abort_handle(), shares] }
@@ -115,9 +125,10 @@ impl Proxy {
         config: &ProxyConfig,
         network: &Network,
         resolv_conf: &Path,
+        read: dns::Read,
     ) -> podwright_net::Result<dns::Server> {
         let table = dns::Table::new(&config.domain, config.service_ranges.clone(), config.dns.clone());
-        let upstream = dns::Upstream::new(NodeNetns::of_process()?, resolv_conf, config.dns.clone());
+        let upstream = dns::Upstream::new(NodeNetns::of_process()?, resolv_conf, read, config.dns.clone());
         dns::Server::start(network.netns(), &config.dns, table, upstream).await
     }
 
@@ -134,6 +145,7 @@ struct Sync {
     sources: Sources,
     network: Network,
     dns: Option<Arc<dns::Server>>,
+    recorder: Recorder,
 }
 
 /// What has changed and is not applied yet.
@@ -230,6 +242,7 @@ impl Sync {
             dns.replace(table);
         }
         let change = loaded?;
+        self.tell_losers(&change.lost);
         tracing::info!(elements = change.added, took = ?change.took, "Services loaded");
         Ok(())
     }
@@ -258,8 +271,29 @@ impl Sync {
             dns.set(owners);
         }
         let change = applied?;
+        self.tell_losers(&change.lost);
         tracing::debug!(added = change.added, deleted = change.deleted, took = ?change.took, "Services changed");
         Ok(())
+    }
+
+    /// Whoever names what another had first hears that he does not have it. (Not who has: it may be of another's namespace.)
+    fn tell_losers(&self, lost: &[dataplane::Lost]) {
+        if lost.is_empty() {
+            return;
+        }
+        let services = self.sources.services.list();
+        let pods = self.sources.pods.list();
+        let named = |key: &str| match key.strip_prefix(OF_POD) {
+            Some(pod) => pods.iter().find(|it| Key::of(&***it).to_string() == pod).map(|it| reference(&**it)),
+            None => services.iter().find(|it| Key::of(&***it).to_string() == key).map(|it| reference(&**it)),
+        };
+        for dataplane::Lost { key, protocol, address, port } in lost.iter().take(MOST_TOLD) {
+            let Some(about) = named(key) else { continue };
+            let protocol = protocol.name().to_uppercase();
+            let at = address.map_or_else(|| "this node".to_owned(), |address| address.to_string());
+            let message = format!("{protocol} port {port} of {at} leads to another Service or Pod, which is older");
+            self.recorder.warning(about, "PortAlreadyAllocated", message);
+        }
     }
 
     fn compiled(&self, key: &Key) -> (Option<dataplane::Service>, dns::Names) {
@@ -298,7 +332,7 @@ fn drained<T>(receiver: &mut mpsc::UnboundedReceiver<T>) -> bool {
 
 /// What the dataplane knows a Pod's host ports by; no Service has such a name.
 fn host_ports_of(pod: &Key) -> String {
-    format!("pod:{pod}")
+    format!("{OF_POD}{pod}")
 }
 
 /// The Service that a slice belongs to.

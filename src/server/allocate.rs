@@ -11,7 +11,7 @@ use crate::api::{Env, Kind, Object, Status};
 
 use super::call::{Call, bad_value};
 use super::transact::{Claim, Taken};
-use super::{Server, store_error};
+use super::{Server, external_ips, store_error};
 
 /// Where allocations lie.
 pub(super) const ROOT: &str = "/registry/ranges/";
@@ -59,6 +59,7 @@ pub(super) fn plan(
     if !concerns(call.kind) {
         return Ok((Vec::new(), Vec::new()));
     }
+    external_ips::refuse_taken(server, call, old, new)?;
     if let Some(old) = old {
         keep_allocated(new, old);
     }

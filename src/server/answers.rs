@@ -64,14 +64,14 @@ impl Answers {
             return Some(Room { answers: self.clone(), user: String::new(), bytes: 0 });
         }
         let mut state = self.lock();
-        let of_user = state.users.get(&user.name).map_or(0, |of_user| of_user.bytes);
+        let of_user = state.users.get(user.counted_as()).map_or(0, |of_user| of_user.bytes);
         let fits = |taken: usize, most: usize| taken == 0 || taken.saturating_add(bytes) <= most;
         if !fits(of_user, self.most_of_one) || !fits(state.bytes, self.most) {
             return None;
         }
         state.bytes += bytes;
-        state.users.entry(user.name.clone()).or_default().bytes += bytes;
-        Some(Room { answers: self.clone(), user: user.name.clone(), bytes })
+        state.users.entry(user.counted_as().to_owned()).or_default().bytes += bytes;
+        Some(Room { answers: self.clone(), user: user.counted_as().to_owned(), bytes })
     }
 
     /// Waits for room; 429 when none becomes free in time, or too many of this user wait already.
@@ -79,7 +79,7 @@ impl Answers {
         if let Some(room) = self.try_enter(user, bytes) {
             return Ok(room);
         }
-        let _waiting = Waiting::of(self, &user.name).ok_or_else(full)?;
+        let _waiting = Waiting::of(self, user.counted_as()).ok_or_else(full)?;
         let room = async {
             loop {
                 let mut freed = std::pin::pin!(self.freed.notified());

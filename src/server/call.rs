@@ -1,5 +1,6 @@
 //! A request whose resource, scope and names have been checked.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -30,6 +31,8 @@ pub(super) struct Call {
     pub body: Option<Value>,
     pub options: Options,
     pub user: User,
+    /// The other end of the connection that it came by.
+    pub address: Option<IpAddr>,
     /// A deletion that comes of an eviction.
     pub evicts: bool,
     /// What is to be told beside the answer.
@@ -61,6 +64,7 @@ impl Call {
             body: request.body,
             options: request.options,
             user: request.user,
+            address: request.address,
             evicts: false,
             notes: Arc::default(),
         };
@@ -167,6 +171,7 @@ impl Call {
             body: None,
             options: self.options.clone(),
             user: self.user.clone(),
+            address: self.address,
             evicts: self.evicts,
             notes: self.notes.clone(),
         }

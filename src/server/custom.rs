@@ -13,6 +13,7 @@ use crate::api::{Kind, Object, Options, Request, Status, User, Verb, kinds};
 
 use super::Server;
 use super::call::Call;
+use super::retries::Backoff;
 
 mod cleanup;
 pub(in crate::server) mod convert;
@@ -71,30 +72,55 @@ fn set_condition(definition: &mut Object, of: &str, status: &str, reason: &str, 
     true
 }
 
+/// What a look at all definitions has left for the next one.
+#[derive(Default)]
+struct Looked {
+    /// A definition waits for something that no change of a definition tells.
+    waits: bool,
+    /// A definition could not be written.
+    failed: bool,
+}
+
+impl Looked {
+    fn failed(&mut self, definition: &Object, why: &Status) {
+        tracing::warn!("the custom resource definition {}: {why}", definition.name());
+        self.failed = true;
+    }
+}
+
 impl Server {
     /// Starts the loop that looks after definitions.
     pub(super) fn start_definitions(self: &Arc<Server>) {
         self.tasks.add(tokio::spawn(run(Arc::downgrade(self))));
     }
 
-    /// Looks at all definitions; `true`: one waits for something that no change of a definition tells.
-    async fn look_after_definitions(&self) -> Result<bool, Status> {
+    /// Looks at all definitions. One that cannot be written keeps no other from its names: it is looked at again.
+    async fn look_after_definitions(&self) -> Result<Looked, Status> {
         let items: Vec<_> = self.cache.shelf(definitions()?).read().items.values().cloned().collect();
         let mut all: Vec<Object> = items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok()).collect();
         // Who was there first has the names.
         all.sort_by_key(|o| {
             (o.0["metadata"]["creationTimestamp"].as_str().unwrap_or("").to_owned(), o.name().to_owned())
         });
-        let mut waits = false;
+        let mut looked = Looked::default();
         for at in 0..all.len() {
             if all[at].is_terminating() {
-                waits |= self.clean_up(&all[at]).await?;
+                match self.clean_up(&all[at]).await {
+                    Ok(waits) => looked.waits |= waits,
+                    Err(why) => looked.failed(&all[at], &why),
+                }
             }
             if let Some(changed) = names::accept(&all[at], &all, &self.timestamp()) {
-                all[at] = self.write_definition(&changed, Some("status")).await?.unwrap_or(changed);
+                all[at] = match self.write_definition(&changed, Some("status")).await {
+                    Ok(written) => written.unwrap_or(changed),
+                    Err(why) => {
+                        looked.failed(&changed, &why);
+                        changed
+                    }
+                };
             }
         }
-        Ok(waits)
+        Ok(looked)
     }
 
     /// Updates a definition; nothing where it has changed meanwhile, which brings it back here.
@@ -120,8 +146,9 @@ impl Server {
     }
 }
 
-/// Looks at all definitions whenever one has changed, and now and then while one is being cleaned up.
+/// Looks at all definitions whenever one has changed, and now and then while one is being cleaned up or cannot be written.
 async fn run(server: Weak<Server>) {
+    let mut backoff = Backoff::default();
     loop {
         let Some(strong) = server.upgrade() else { return };
         let request =
@@ -130,8 +157,15 @@ async fn run(server: Weak<Server>) {
         let mut outcome = strong.look_after_definitions().await;
         drop(strong);
         if let Ok(mut events) = watch {
-            while let Ok(waits) = outcome {
-                let patience = if waits { AGAIN / 5 } else { Duration::MAX };
+            while let Ok(Looked { waits, failed }) = outcome {
+                let patience = match (failed, waits) {
+                    (true, _) => backoff.next(),
+                    (false, true) => AGAIN / 5,
+                    (false, false) => Duration::MAX,
+                };
+                if !failed {
+                    backoff = Backoff::default();
+                }
                 match tokio::time::timeout(patience, events.recv()).await {
                     Ok(None) => break,
                     Ok(Some(_)) => while events.try_recv().is_ok() {},

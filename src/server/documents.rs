@@ -89,7 +89,7 @@ impl Server {
         }
         let _place = self.large.enter_part(user, LARGE).await?;
         let making = slot.made.get_or_init(|| async { Arc::new(Document::of(make())) });
-        Ok(self.large.run(LARGE, making).await.clone())
+        Ok(self.large.run(user, LARGE, making).await.clone())
     }
 
     /// A document as it goes out to those who accept gzip.
@@ -100,6 +100,6 @@ impl Server {
         let size = document.bytes.len();
         let _place = self.large.enter_part(user, size).await?;
         let zipping = document.zipped.get_or_init(|| async { reply::gzip(&document.bytes) });
-        Ok(self.large.run(size, zipping).await.clone())
+        Ok(self.large.run(user, size, zipping).await.clone())
     }
 }

@@ -58,7 +58,7 @@ impl Server {
             };
         }
         let pending = is_pending(&pod);
-        let budgets = if pending { Vec::new() } else { self.budgets_of(&pod)? };
+        let budgets = if pending { Vec::new() } else { self.budgets_of(&call, &pod).await? };
         let uncounted = match budgets.as_slice() {
             [] => pending,
             [budget] if may_ignore(budget, &pod) => true,
@@ -91,21 +91,26 @@ impl Server {
     }
 
     /// The budgets that select a Pod, as the cache has them.
-    fn budgets_of(&self, pod: &Object) -> Result<Vec<Object>, Status> {
+    async fn budgets_of(&self, call: &Call, pod: &Object) -> Result<Vec<Object>, Status> {
         let Some(kind) = kinds::lookup(BUDGETS) else { return Ok(Vec::new()) };
         let prefix = kind.key(pod.namespace(), "");
         let shelf = self.cache.shelf(kind);
         let items: Vec<_> = shelf.read().range(&prefix, None).cloned().collect();
-        let mut budgets = Vec::new();
-        for item in items {
-            let budget = item.current()?.object;
-            let selector = LabelSelector::from_optional_json(budget.at("spec.selector"));
-            // One that cannot be read matches nothing.
-            if selector.ok().flatten().is_some_and(|selector| selector.matches_labels(pod.labels())) {
-                budgets.push(budget);
+        let size: usize = items.iter().map(|item| item.bytes.len()).sum();
+        let _place = self.large.enter_part(&call.user, size).await?;
+        let selecting = async {
+            let mut budgets = Vec::new();
+            for item in items {
+                let budget = item.current()?.object;
+                let selector = LabelSelector::from_optional_json(budget.at("spec.selector"));
+                // One that cannot be read matches nothing.
+                if selector.ok().flatten().is_some_and(|selector| selector.matches_labels(pod.labels())) {
+                    budgets.push(budget);
+                }
             }
-        }
-        Ok(budgets)
+            Ok::<_, Status>(budgets)
+        };
+        self.large.run(&call.user, size, selecting).await
     }
 
     /// Takes one of the disruptions that a budget allows.

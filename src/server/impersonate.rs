@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Server;
 use super::authorize::Attributes;
+use crate::api::validation::names;
 use crate::api::{Status, User};
 
 const AUTHENTICATION: &str = "authentication.k8s.io";
@@ -47,7 +48,7 @@ impl Server {
             let parts: Vec<&str> = parts.into_iter().filter(|(_, given)| *given).map(|(part, _)| part).collect();
             return Err(Status::bad_request(format!("requested {} without impersonating a user", parts.join(", "))));
         }
-        let account = wanted.name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
+        let account = account_of(&wanted.name);
         let as_what = match account {
             Some((namespace, name)) => {
                 Attributes { namespace, name, ..Attributes::new(&user, "impersonate", "", "serviceaccounts") }
@@ -68,8 +69,17 @@ impl Server {
                 self.authorize(&Attributes { name: value, subresource: key, ..extra }).await?;
             }
         }
-        Ok(complete(wanted.clone(), account))
+        let mut whom = complete(wanted.clone(), account);
+        whom.impersonator = (!user.is_in("system:masters")).then_some(user.name);
+        Ok(whom)
     }
+}
+
+/// Namespace and name of a ServiceAccount's user name; another one is a plain user's, however it begins.
+fn account_of(name: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = name.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+    let valid = names::dns1123_label(namespace).is_empty() && names::dns1123_subdomain(name).is_empty();
+    valid.then_some((namespace, name))
 }
 
 /// With the groups that everyone of his sort is in.

@@ -8,11 +8,10 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::sync::Semaphore;
 
 use super::Server;
 use super::limits::{Gate, Limits, Seat};
@@ -38,7 +37,7 @@ const PLACES: usize = 4;
 /// Where large requests wait and run.
 pub(super) struct LargeRequests {
     places: Arc<Gate>,
-    cpus: Semaphore,
+    cpus: Arc<Gate>,
     /// How many turns there have been.
     turns: AtomicU64,
 }
@@ -56,7 +55,13 @@ pub(super) fn of_copies(bytes: usize) -> usize {
 impl LargeRequests {
     pub fn new(limits: &Limits) -> LargeRequests {
         let cpus = std::thread::available_parallelism().map_or(1, |all| all.get().saturating_sub(1).max(1));
-        LargeRequests { places: Gate::new(PLACES * cpus, limits), cpus: Semaphore::new(cpus), turns: AtomicU64::new(0) }
+        let gate = |seats| Gate::new(seats, limits);
+        LargeRequests { places: gate(PLACES * cpus), cpus: gate(cpus), turns: AtomicU64::new(0) }
+    }
+
+    /// How many large requests may lie decoded in memory.
+    pub fn places(&self) -> usize {
+        self.places.seats()
     }
 
     /// How many turns large requests have had so far.
@@ -68,7 +73,7 @@ impl LargeRequests {
     pub async fn enter(&self, user: &User, size: usize) -> Result<Option<Seat>, Status> {
         match size < LARGE || user.is_in("system:masters") {
             true => Ok(None),
-            false => self.places.enter(&user.name).await.map(Some),
+            false => self.places.enter(user.counted_as()).await.map(Some),
         }
     }
 
@@ -80,23 +85,54 @@ impl LargeRequests {
         }
     }
 
-    /// Does the work of a request of this size. What a large request has done within it is part of it.
-    pub async fn run<F: Future>(&self, size: usize, work: F) -> F::Output {
+    /// Does the work of a user's request of this size. What a large request has done within it is part of it. Of those who wait
+    /// for a CPU the user goes first who has had least of it.
+    pub async fn run<F: Future>(&self, user: &User, size: usize, work: F) -> F::Output {
         if size < LARGE || LARGE_NOW.try_with(|()| ()).is_ok() {
             return work.await;
         }
         let mut work = pin!(LARGE_NOW.scope((), work));
+        let mut cpu = self.cpus.turn(user.counted_as()).await;
         loop {
-            // The invariant: the semaphore is never closed.
-            let cpu = self.cpus.acquire().await.expect("open as long as the server");
             self.turns.fetch_add(1, Ordering::Relaxed);
-            let step = poll_fn(|context| Poll::Ready(aside(|| work.as_mut().poll(context)))).await;
-            drop(cpu);
-            match step {
-                Poll::Ready(output) => return output,
-                Poll::Pending => woken().await,
+            let step = poll_fn(|context| {
+                let noted = Arc::new(Noted { waker: context.waker().clone(), woken: AtomicBool::new(false) });
+                let waker = Waker::from(noted.clone());
+                let step = aside(|| work.as_mut().poll(&mut Context::from_waker(&waker)));
+                Poll::Ready((step, noted.woken.load(Ordering::SeqCst)))
+            });
+            let again = match step.await {
+                (Poll::Ready(output), _) => return output,
+                (Poll::Pending, again) => again,
+            };
+            let mut next = pin!(self.cpus.turn(user.counted_as()));
+            if again {
+                // It has only let others go first: it waits in the line before its CPU goes to somebody there.
+                let asked = futures::poll!(next.as_mut());
+                drop(cpu);
+                cpu = match asked {
+                    Poll::Ready(cpu) => cpu,
+                    Poll::Pending => next.await,
+                };
+            } else {
+                drop(cpu);
+                woken().await;
+                cpu = next.await;
             }
         }
+    }
+}
+
+/// Notes whether it was woken, and tells whom that concerns.
+struct Noted {
+    waker: Waker,
+    woken: AtomicBool,
+}
+
+impl Wake for Noted {
+    fn wake(self: Arc<Noted>) {
+        self.woken.store(true, Ordering::SeqCst);
+        self.waker.wake_by_ref();
     }
 }
 
@@ -106,6 +142,20 @@ fn aside<T>(work: impl FnOnce() -> T) -> T {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
         _ => work(),
     }
+}
+
+/// Lets others go first, within the work of a large request: its next turn comes when its user's does. (tokio's own `yield_now`
+/// wakes the task only when its thread has nothing else to do, which would lose the place in the line.)
+pub(super) async fn give_way() {
+    let mut given = false;
+    poll_fn(|context| match std::mem::replace(&mut given, true) {
+        true => Poll::Ready(()),
+        false => {
+            context.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await;
 }
 
 /// Until the task is woken by what it waits for.
@@ -133,13 +183,14 @@ impl Server {
             let requirements = request.options.label_selector.as_ref()?.len() / 4;
             Some(requirements.saturating_mul(self.cache.shelf(kind.stored()).read().items.len()))
         };
-        match request.verb.writes() {
-            _ if matches!(request.verb, Verb::List | Verb::DeleteCollection) => {
-                self.kinds().lookup(&request.resource).and_then(of_all).unwrap_or(0)
-            }
-            true => self.kinds().lookup(&request.resource).and_then(of_one).unwrap_or(0),
+        let kind = self.kinds().lookup(&request.resource);
+        let of_rights = kind.map_or(0, |kind| self.authorizer.weight(request, kind));
+        let of_objects = match request.verb.writes() {
+            _ if matches!(request.verb, Verb::List | Verb::DeleteCollection) => kind.and_then(of_all).unwrap_or(0),
+            true => kind.and_then(of_one).unwrap_or(0),
             false => 0,
-        }
+        };
+        of_objects.saturating_add(of_rights)
     }
 }
 
@@ -168,7 +219,10 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn large_requests_hold_no_worker_while_they_work_and_no_cpu_while_they_wait() {
-        let large = Arc::new(LargeRequests { cpus: Semaphore::new(2), ..LargeRequests::new(&Limits::default()) });
+        let large = Arc::new(LargeRequests {
+            cpus: Gate::new(2, &Limits::default()),
+            ..LargeRequests::new(&Limits::default())
+        });
         let (at_once, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let mut begins = Vec::new();
         let tasks: Vec<_> = (0..16)
@@ -176,7 +230,7 @@ mod tests {
                 let (begin, begun) = oneshot::channel();
                 begins.push(begin);
                 let (large, at_once, most) = (large.clone(), at_once.clone(), most.clone());
-                tokio::spawn(async move { large.run(LARGE, work(&at_once, &most, begun)).await })
+                tokio::spawn(async move { large.run(&User::default(), LARGE, work(&at_once, &most, begun)).await })
             })
             .collect();
         // All of them wait, and nobody holds a CPU: the last one comes first.
@@ -190,7 +244,10 @@ mod tests {
         assert_eq!(most.load(Ordering::SeqCst), 2, "as many as there are CPUs for them");
 
         // As many block as there are workers, and the runtime still answers.
-        let large = Arc::new(LargeRequests { cpus: Semaphore::new(4), ..LargeRequests::new(&Limits::default()) });
+        let large = Arc::new(LargeRequests {
+            cpus: Gate::new(6, &Limits::default()),
+            ..LargeRequests::new(&Limits::default())
+        });
         let (release, released) = std::sync::mpsc::channel::<()>();
         let (released, blocking) = (Arc::new(std::sync::Mutex::new(released)), Arc::new(AtomicUsize::new(0)));
         let blocked: Vec<_> = (0..4)
@@ -200,7 +257,7 @@ mod tests {
                     blocking.fetch_add(1, Ordering::SeqCst);
                     released.lock().unwrap().recv()
                 };
-                tokio::spawn(async move { large.run(LARGE, async { wait() }).await })
+                tokio::spawn(async move { large.run(&User::default(), LARGE, async { wait() }).await })
             })
             .collect();
         // This thread is none of the workers.
@@ -225,17 +282,58 @@ mod tests {
         assert!(large.enter(&user("small"), LARGE - 1).await.unwrap().is_none());
         assert!(large.enter(&User::system("us"), LARGE).await.unwrap().is_none());
         let (greedy, polite) = (user("greedy"), user("polite"));
-        let places = PLACES * large.cpus.available_permits();
         let mut taken = Vec::new();
-        for _ in 0..places {
+        for _ in 0..large.places() - large.places() / 4 {
             taken.push(large.enter(&greedy, LARGE).await.unwrap());
         }
         let (mut more, mut other) = (pin!(large.enter(&greedy, LARGE)), pin!(large.enter(&polite, LARGE)));
-        assert!(futures::poll!(more.as_mut()).is_pending() && futures::poll!(other.as_mut()).is_pending());
-        taken.pop();
-        tokio::task::yield_now().await;
-        // Who has it keeps it while the other is asked.
+        // What is left is for others.
+        assert!(futures::poll!(more.as_mut()).is_pending());
         let seat = futures::poll!(other.as_mut());
         assert!(seat.is_ready() && futures::poll!(more.as_mut()).is_pending());
+        taken.pop();
+        tokio::task::yield_now().await;
+        assert!(futures::poll!(more.as_mut()).is_ready());
+    }
+
+    /// Three of the greedy one's requests work all the time, and each of its turns is long.
+    #[tokio::test]
+    async fn a_user_of_many_large_requests_leaves_the_cpu_to_others() {
+        let large = Arc::new(LargeRequests {
+            cpus: Gate::new(1, &Limits::default()),
+            ..LargeRequests::new(&Limits::default())
+        });
+        let user = |name: &str| User::new(name, Vec::<String>::new());
+        let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let greedy: Vec<_> = (0..3)
+            .map(|_| {
+                let (large, stop, user) = (large.clone(), stop.clone(), user("greedy"));
+                let work = async move {
+                    while !stop.load(Ordering::SeqCst) {
+                        std::thread::sleep(Duration::from_millis(4));
+                        give_way().await;
+                    }
+                };
+                tokio::spawn(async move { large.run(&user, LARGE, work).await })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let before = large.turns();
+        let polite = async {
+            for _ in 0..20 {
+                give_way().await;
+            }
+        };
+        let own = large.clone();
+        tokio::spawn(async move { own.run(&User::new("polite", Vec::<String>::new()), LARGE, polite).await })
+            .await
+            .unwrap();
+        let turns = large.turns() - before;
+        stop.store(true, Ordering::SeqCst);
+        for task in greedy {
+            task.await.unwrap();
+        }
+        // One or, where the machine is busy, two of the other's before each of its own; without a place in the line it is three.
+        assert!(turns <= 64, "20 of its own among {turns}");
     }
 }

@@ -12,6 +12,7 @@ use crate::store::{Range, Revision};
 
 use super::cache::Item;
 use super::call::Call;
+use super::large::give_way;
 use super::watch::Selection;
 use super::{Server, large, store_error};
 
@@ -147,12 +148,12 @@ impl Server {
                 turn += selection.lookups();
                 if turn >= TURN {
                     turn = 0;
-                    tokio::task::yield_now().await;
+                    give_way().await;
                 }
             }
             found
         };
-        Ok(self.large.run(size, work).await)
+        Ok(self.large.run(&call.user, size, work).await)
     }
 
     /// The first page, of the newest state.
@@ -228,7 +229,7 @@ impl Server {
                     after = Some(found.last.clone());
                 }
             };
-            self.large.run(size, work).await;
+            self.large.run(&call.user, size, work).await;
             drop(place);
             if found.more || page.remaining == 0 {
                 return Ok(found);

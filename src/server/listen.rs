@@ -1,8 +1,8 @@
 //! The listeners: a Unix socket for root and TCP with TLS; on both, JSON-RPC at `/rpc`, raw streams, and REST.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,13 +12,14 @@ use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
-use hyper::{Method, Request as HttpRequest, StatusCode, header};
+use hyper::{HeaderMap, Method, Request as HttpRequest, StatusCode, header};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use jsonrpsee::server::{StopHandle, stop_channel};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::{Interval, MissedTickBehavior};
 use tokio_rustls::TlsAcceptor;
 use tower::Service;
 
@@ -43,8 +44,69 @@ const HEADERS: u32 = 64 << 10;
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 const STREAMS: u32 = 1000;
 
-/// Makes the socket, for its owner alone. One that a dead server left behind is replaced.
-pub fn bind(path: &Path) -> io::Result<UnixListener> {
+/// How often it is looked whether the Unix socket still has its name.
+const GLANCE: Duration = Duration::from_secs(2);
+
+/// The Unix socket, whose name in the file system is made anew where somebody has taken it away.
+pub struct Socket {
+    path: PathBuf,
+    listener: UnixListener,
+    /// Who had connected to a former listener, and was not accepted yet.
+    waiting: Vec<UnixStream>,
+    /// Device and inode of the name.
+    name: (u64, u64),
+    glance: Interval,
+}
+
+/// Makes the socket, for its owner alone. One that a dead server left behind is replaced. Must be called inside a tokio runtime.
+pub fn bind(path: &Path) -> io::Result<Socket> {
+    let listener = listen(path)?;
+    let mut glance = tokio::time::interval(GLANCE);
+    glance.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    Ok(Socket { path: path.to_owned(), listener, waiting: Vec::new(), name: name_of(path)?, glance })
+}
+
+impl Socket {
+    async fn accept(&mut self) -> io::Result<UnixStream> {
+        loop {
+            if let Some(stream) = self.waiting.pop() {
+                return Ok(stream);
+            }
+            tokio::select! {
+                accepted = self.listener.accept() => return accepted.map(|(stream, _)| stream),
+                _ = self.glance.tick() => {}
+            }
+            if name_of(&self.path).is_ok_and(|name| name == self.name) {
+                continue;
+            }
+            match listen(&self.path).and_then(|listener| Ok((listener, name_of(&self.path)?))) {
+                Ok(another) => {
+                    tracing::warn!("{} was gone: it is made anew", self.path.display());
+                    let former = std::mem::replace(&mut self.listener, another.0);
+                    (self.waiting, self.name) = (pending(former)?, another.1);
+                }
+                Err(why) => tracing::warn!("{} is gone, and cannot be made anew: {why}", self.path.display()),
+            }
+        }
+    }
+}
+
+/// Who waits at a listener that is given up.
+fn pending(listener: UnixListener) -> io::Result<Vec<UnixStream>> {
+    let listener = listener.into_std()?;
+    std::iter::from_fn(|| listener.accept().ok())
+        .map(|(stream, _)| {
+            stream.set_nonblocking(true)?;
+            UnixStream::from_std(stream)
+        })
+        .collect()
+}
+
+fn name_of(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|name| (name.dev(), name.ino()))
+}
+
+fn listen(path: &Path) -> io::Result<UnixListener> {
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         let why = format!("another server listens on {}", path.display());
         return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
@@ -91,7 +153,7 @@ struct House {
 /// Serves until `shutdown` resolves; then open calls are given a moment and all connections are closed.
 pub async fn serve(
     server: Arc<Server>,
-    socket: UnixListener,
+    mut socket: Socket,
     mut tls: Option<Tls>,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
@@ -109,7 +171,7 @@ pub async fn serve(
     loop {
         tokio::select! {
             accepted = socket.accept() => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(of_socket(house.clone(), stream))),
+                Ok(stream) => drop(connections.spawn(of_socket(house.clone(), stream))),
                 Err(why) => out_of_descriptors(&why).await,
             },
             (listener, acceptor) = next(&mut tls) => {
@@ -169,7 +231,7 @@ async fn out_of_descriptors(why: &io::Error) {
 /// Root is cluster-admin; nobody else may come in by the socket.
 async fn of_socket(house: Arc<House>, stream: UnixStream) {
     let peer = match stream.peer_cred() {
-        Ok(peer) if peer.uid() == 0 => Some(Peer { root: true, certificate: None }),
+        Ok(peer) if peer.uid() == 0 => Some(Peer { root: true, ..Peer::default() }),
         Ok(peer) => {
             tracing::warn!("refused a connection of uid {}: the socket is for root", peer.uid());
             None
@@ -195,10 +257,11 @@ async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pas
         Err(_) => return tracing::debug!("a TLS handshake took too long"),
     };
     let chain = stream.get_ref().1.peer_certificates();
-    let certificate = chain.and_then(|chain| chain.first()).and_then(pki::user_of);
+    let shown = chain.and_then(|chain| chain.first());
+    let (certificate, until) = (shown.and_then(pki::user_of), shown.and_then(pki::end_of));
     let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let from = Some(Source(pass.address()));
-    connection(house, stream, Some(Peer { root: false, certificate }), from, is_h2).await;
+    connection(house, stream, Some(Peer { root: false, certificate, until }), from, is_h2).await;
 }
 
 /// Serves one connection, whose protocol is known: to find it out could take for ever.
@@ -266,6 +329,7 @@ async fn route(
     unread: Arc<Unread>,
     request: HttpRequest<Incoming>,
 ) -> Reply {
+    let known = peer.clone();
     let Some(peer) = &*peer else {
         return reply::text(StatusCode::FORBIDDEN, "only root may use this socket\n");
     };
@@ -298,6 +362,7 @@ async fn route(
         false => Bytes::new(),
     };
     let mut request = HttpRequest::from_parts(head, reply::full(body));
+    let shown = request.headers().clone();
     request.extensions_mut().insert(user.clone());
     request.extensions_mut().insert(Arc::new(origin));
     if jsonrpsee::server::ws::is_upgrade_request(&request) {
@@ -309,6 +374,10 @@ async fn route(
     };
     if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
         unread.start();
+        // Root on the socket stays root.
+        if !(peer.root && !shown.contains_key(header::AUTHORIZATION)) {
+            tokio::spawn(ask_again(house.clone(), known, shown, user.clone(), unread));
+        }
     }
     let size = usize::try_from(reply.body().size_hint().lower()).unwrap_or(usize::MAX);
     match house.server.answers.try_enter(&user, size) {
@@ -316,6 +385,29 @@ async fn route(
         None => return reply::status(&answers::full(), &rest::negotiate::Wanted::PLAIN),
     }
     reply
+}
+
+/// Asks again and again whether who has opened a WebSocket is still who he was then, and cuts it off once he is not: it outlives
+/// requests, and would outlive the token or the certificate that it was opened with.
+async fn ask_again(house: Arc<House>, peer: Arc<Option<Peer>>, shown: HeaderMap, user: User, unread: Arc<Unread>) {
+    let every = house.server.config.limits.ask_again;
+    let Some(peer) = &*peer else { return };
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(every) => {}
+            () = unread.closed() => return,
+            () = house.stop.clone().shutdown() => return,
+        }
+        let why = match house.face.user_now(peer, &shown).await {
+            Ok(now) if now == user => continue,
+            Ok(now) => format!("now it is {}'s, or of other groups", now.name),
+            // That it cannot be known at the moment is no reason.
+            Err(why) if why.code != 401 && why.code != 403 => continue,
+            Err(why) => why.message,
+        };
+        tracing::info!("a connection of {} is cut off: {why}", user.name);
+        return unread.cut();
+    }
 }
 
 /// Answers who may not come in, and tells of it.

@@ -22,6 +22,7 @@ mod allocate;
 mod answers;
 pub mod audit;
 mod authorize;
+mod behind;
 pub mod bench;
 mod bootstrap;
 mod cache;
@@ -39,6 +40,7 @@ mod encode;
 pub mod encryption;
 mod endpoints;
 mod evict;
+mod external_ips;
 mod extract;
 mod fields;
 pub mod fuzz;
@@ -55,6 +57,7 @@ mod patch;
 pub mod pki;
 mod protections;
 pub mod rest;
+mod retries;
 mod review;
 pub mod rpc;
 mod sessions;
@@ -167,6 +170,7 @@ pub struct Server {
     gates: limits::Gates,
     answers: Arc<answers::Answers>,
     large: large::LargeRequests,
+    away: limits::Away,
     usages: usage::Usages,
     tasks: tasks::Tasks,
     /// Itself, for what it leaves running.
@@ -192,6 +196,7 @@ impl Server {
         let gates = limits::Gates::new(&config.limits);
         let answers = answers::Answers::new(&config.limits);
         let large = large::LargeRequests::new(&config.limits);
+        let away = limits::Away::new(&config.limits, large.places());
         let server = Arc::new_cyclic(|me| Server {
             store,
             raw,
@@ -210,6 +215,7 @@ impl Server {
             gates,
             answers,
             large,
+            away,
             usages,
             tasks,
             me: me.clone(),

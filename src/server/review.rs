@@ -6,7 +6,7 @@ use super::admission::{self, Operation};
 use super::authorize::{Attributes, Decision};
 use super::call::Call;
 use super::{Server, get};
-use crate::api::{Response, Status, User};
+use crate::api::{Object, Response, Status, User};
 
 impl Server {
     /// Answers a review; nothing is stored.
@@ -22,16 +22,20 @@ impl Server {
                 object.set_meta("creationTimestamp", Value::from(self.timestamp()));
                 json!({"userInfo": info(&call.user)?})
             }
-            "SelfSubjectRulesReview" => self.review_rules(&call, &object.0["spec"]).await?,
+            "SelfSubjectRulesReview" => {
+                let namespace = object.0["spec"]["namespace"].as_str().unwrap_or("");
+                let size = self.authorizer.weight_of_rules(&call.user, namespace);
+                let _place = self.large.enter_part(&call.user, size).await?;
+                let work = async {
+                    object.0["status"] = self.review_rules(&call, &object.0["spec"]).await?;
+                    Ok(answered(&call, object, warnings))
+                };
+                return self.large.run(&call.user, size, work).await;
+            }
             _ => self.review_access(&call, &object.0["spec"]).await?,
         };
-        object.0["apiVersion"] = call.kind.api_version().into();
-        object.0["kind"] = call.kind.kind.into();
-        if object.0["metadata"].is_null() {
-            object.0["metadata"] = json!({});
-        }
         object.0["status"] = status;
-        Ok(Response { warnings, ..get::object(object.to_vec().into(), true) })
+        Ok(answered(&call, object, warnings))
     }
 
     async fn review_token(&self, spec: &Value) -> Result<Value, Status> {
@@ -90,8 +94,7 @@ impl Server {
         }
         self.cache.fresh().await?;
         let granted = self.authorizer.rules(&call.user, namespace);
-        let (paths, resources): (Vec<_>, Vec<_>) =
-            granted.rules.iter().partition(|rule| !rule.non_resource_urls.is_empty());
+        let (paths, resources): (Vec<_>, Vec<_>) = granted.rules().partition(|rule| !rule.non_resource_urls.is_empty());
         let mut status = json!({
             "resourceRules": resources, "nonResourceRules": paths, "incomplete": granted.incomplete,
         });
@@ -100,6 +103,16 @@ impl Server {
         }
         Ok(status)
     }
+}
+
+/// A review with its status.
+fn answered(call: &Call, mut object: Object, warnings: Vec<String>) -> Response {
+    object.0["apiVersion"] = call.kind.api_version().into();
+    object.0["kind"] = call.kind.kind.into();
+    if object.0["metadata"].is_null() {
+        object.0["metadata"] = json!({});
+    }
+    Response { warnings, ..get::object(object.to_vec().into(), true) }
 }
 
 /// A user as reviews show him.
@@ -114,6 +127,7 @@ fn subject_of(spec: &Value) -> User {
         uid: spec["uid"].as_str().unwrap_or("").to_owned(),
         groups: strings(&spec["groups"]),
         extra: extra.map(|(key, values)| (key.to_lowercase(), strings(values))).collect(),
+        ..User::default()
     }
 }
 

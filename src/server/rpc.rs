@@ -17,7 +17,9 @@ use crate::api::{Request, Response, Status, User, Verb, WatchEvent};
 use crate::api::{duplicates, protections};
 
 use super::answers::Room;
-use super::rest::{self, origin};
+use super::limits::Held;
+use super::rest;
+use super::rest::origin::{self, Source};
 use super::unread::Unread;
 use super::{Server, answers, discover};
 
@@ -132,9 +134,9 @@ async fn answer(
     verb: Verb,
     patch_type: Option<PatchType>,
 ) -> Result<(Answer, usize, Room), ErrorObjectOwned> {
-    let size = params.as_str().map_or(0, str::len);
-    let mut place = server.large.enter(&user(ext), size).await.map_err(error)?;
-    let mut request = server.large.run(size, async { parse(server, &params, verb, ext) }).await?;
+    let (size, caller) = (params.as_str().map_or(0, str::len), user(ext));
+    let mut place = server.large.enter(&caller, size).await.map_err(error)?;
+    let mut request = server.large.run(&caller, size, async { parse(server, &params, verb, ext) }).await?;
     request.options.patch_type = match patch_type {
         Some(_) if request.options.server_side => Some(PatchType::Apply),
         implied => implied.or(request.options.patch_type),
@@ -143,19 +145,17 @@ async fn answer(
     if place.is_none() {
         place = server.large.enter(&request.user, size).await.map_err(error)?;
     }
-    let _seat = server.gates.enter(&request).await.map_err(error)?;
-    let caller = request.user.clone();
+    let seat = server.gates.enter(&request).await.map_err(error)?;
+    let held = Held::new(caller.counted_as(), seat, place);
     let work = async {
-        let response = server.handle(request).await?;
+        let response = Box::pin(server.handle(request)).await?;
         let size = rest::size_of(&response);
         let room = server.answers.try_enter(&caller, size).ok_or_else(answers::full)?;
         // It is copied twice, and looked through once.
-        let encoded = server.large.run(size / 4, async { encode(response) }).await?;
+        let encoded = server.large.run(&caller, size / 4, async { encode(response) }).await?;
         Ok((encoded, size, room))
     };
-    let answered = server.large.run(size, work).await.map_err(error);
-    drop(place);
-    answered
+    held.within(server.large.run(&caller, size, work)).await.map_err(error)
 }
 
 #[derive(Deserialize)]
@@ -183,7 +183,7 @@ fn parse(server: &Server, params: &Params<'_>, verb: Verb, ext: &Extensions) -> 
     // Only the audit log wants to know more.
     let connection = ext.get::<Arc<Origin>>().filter(|_| server.config.audit.is_some());
     let origin = connection.map(|connection| origin::again(&server.env, connection));
-    Ok(Request { verb, user, duplicates, origin, ..request })
+    Ok(Request { verb, user, duplicates, address: Source::of(ext), origin, ..request })
 }
 
 /// The caller; without the face's word on who that is, nobody.
@@ -233,7 +233,8 @@ async fn watch(
 ) -> SubscriptionCloseResponse {
     let (opened, _origin) = match parse(&server, &params, Verb::Watch, &ext) {
         // The origin ends with the watch.
-        Ok(request) => {
+        Ok(mut request) => {
+            rest::end_at_last(&server, &mut request);
             let origin = request.origin.clone();
             (server.watch(request).await.map_err(error), origin)
         }

@@ -67,7 +67,7 @@ impl Sessions {
         if user.is_in("system:masters") {
             return Ok(self.uncounted());
         }
-        let (name, object) = (user.name.clone(), with.object.to_owned());
+        let (name, object) = (user.counted_as().to_owned(), with.object.to_owned());
         let SessionLimits { all, of_user, in_namespace, with_object, of_user_with_object } = self.limits;
         let mut wanted = vec![
             (Scope::UserWithObject(name.clone(), object.clone()), of_user_with_object, "of one user with one object"),
@@ -125,7 +125,7 @@ mod tests {
     const POD: With<'static> = With { namespace: "a", object: "uid-1" };
 
     fn sessions() -> Arc<Sessions> {
-        Sessions::new(SessionLimits { all: 8, of_user: 4, in_namespace: 5, with_object: 3, of_user_with_object: 2 })
+        Sessions::new(SessionLimits { all: 8, of_user: 4, in_namespace: 6, with_object: 3, of_user_with_object: 2 })
     }
 
     fn user(name: &str) -> User {
@@ -158,7 +158,7 @@ mod tests {
             .into_iter()
             .flat_map(|name| fill(&sessions, name, With { namespace: "b", object: name }))
             .collect();
-        assert_eq!(others.len(), 8 - 5);
+        assert_eq!(others.len(), 8 - 6);
         let root = User::new("root", ["system:masters"]);
         assert!(sessions.enter(&root, POD).is_ok() && sessions.enter(&user("x"), POD).is_err());
         drop((greedy, polite, others));

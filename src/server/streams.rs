@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How many sessions a node may be asked for before it has read the first. An agent reads as fast as it can: all callers are
 /// there already, and none of them waits for the others' sessions.
 const SESSIONS: usize = 1024;
+/// How many subscriptions a node has at most.
+const SUBSCRIPTIONS: usize = 4;
 const BUFFER: usize = 64 * 1024;
 
 /// One end's connection.
@@ -67,6 +69,10 @@ impl Streams {
         let mut state = self.lock();
         let subscriptions = state.nodes.entry(node.to_owned()).or_default();
         subscriptions.retain(|old| !old.sessions.is_closed());
+        // An agent has one, and for a while those of connections that were cut beside it.
+        if subscriptions.len() >= SUBSCRIPTIONS {
+            subscriptions.remove(0);
+        }
         subscriptions.push(Subscription { user: user.to_owned(), sessions: sender });
         receiver
     }
@@ -260,6 +266,17 @@ mod tests {
         assert!(streams.take(&late, "jane").unwrap().send(Box::new(theirs)).is_ok());
         let told = Framed::new(ours, FrameCodec).next().await.unwrap().unwrap();
         assert_eq!(serde_json::from_slice::<Status>(&told.payload).unwrap().code, 503, "it has gone meanwhile");
+    }
+
+    #[tokio::test]
+    async fn a_node_has_few_subscriptions_and_loses_the_oldest() {
+        let streams = Streams::default();
+        let mut all: Vec<_> = (0..=SUBSCRIPTIONS).map(|_| streams.subscribe("n", "system:node:n")).collect();
+        let mut other = streams.subscribe("m", "system:node:m");
+        assert!(all[0].try_recv().is_err_and(|why| why == mpsc::error::TryRecvError::Disconnected));
+        for kept in all.iter_mut().skip(1).chain([&mut other]) {
+            assert!(kept.try_recv().is_err_and(|why| why == mpsc::error::TryRecvError::Empty));
+        }
     }
 
     #[tokio::test(start_paused = true)]

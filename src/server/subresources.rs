@@ -1,5 +1,7 @@
 //! The subresources: which verb each has, and those that are small: scale and binding.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 use crate::api::kinds::Scale;
@@ -61,7 +63,7 @@ impl Server {
         let paths = scale_of(call)?;
         self.cache.fresh().await?;
         let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
-        let view = scale::get(paths, &item.current()?.object);
+        let view = scale::get(&paths, &item.current()?.object);
         Ok(get::object(view.to_vec().into(), false))
     }
 
@@ -77,17 +79,17 @@ impl Server {
         let mut warnings = Vec::new();
         let propose = |current: Option<&Current>| {
             let current = current.ok_or_else(|| call.not_found())?;
-            let old = scale::get(paths, &current.object);
+            let old = scale::get(&paths, &current.object);
             let (new, unknown) = order.decode(change(&old.0)?, validation)?;
             warnings = unknown;
             Ok(Proposal::View(
                 new,
                 old,
-                Box::new(|view, current, taken| self.scaled(call, paths, &view, current, taken)),
+                Box::new(|view, current, taken| self.scaled(call, &paths, &view, current, taken)),
             ))
         };
         let written = self.transact(call, &call.key(), propose).await?;
-        let view = scale::get(paths, &Object::from_slice(&written.bytes)?);
+        let view = scale::get(&paths, &Object::from_slice(&written.bytes)?);
         Ok(Response { warnings, ..get::object(view.to_vec().into(), false) })
     }
 
@@ -95,7 +97,7 @@ impl Server {
     fn scaled(
         &self,
         call: &Call,
-        paths: &Scale,
+        paths: &Scale<Cow<'static, str>>,
         view: &Object,
         current: Option<&Current>,
         taken: &Taken,
@@ -177,6 +179,6 @@ fn bound(call: &Call, old: &Object, binding: &Value, node: &str, now: &str) -> R
     Ok(Decision::Put(pod))
 }
 
-fn scale_of(call: &Call) -> Result<&'static Scale, Status> {
-    call.kind.scale.as_ref().ok_or_else(|| call.not_allowed("scale"))
+fn scale_of(call: &Call) -> Result<Scale<Cow<'static, str>>, Status> {
+    call.kind.scale().ok_or_else(|| call.not_allowed("scale"))
 }

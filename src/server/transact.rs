@@ -285,15 +285,15 @@ impl Server {
             _ => None,
         };
         // Whoever is charged waits for his turn, so that few charges are made in vain.
-        let turn = match admitted {
-            Some(_) if admission::is_charged(&review) => Some(self.turns.take(call.within()).await),
-            _ => None,
-        };
+        let mut turns = Vec::new();
+        for turn in admitted.map(|object| admission::turns(&review, object)).unwrap_or_default() {
+            turns.push(self.turns.take(&turn).await);
+        }
         // An unchanged object's keys stay its own until it is written, so this holds in the transaction too.
         let releases = allocate::own(self, call, &plan.releases).await?;
         for _ in 0..ATTEMPTS {
             let charges = match admitted {
-                Some(object) if turn.is_some() => admission::charges(&review, object).await?,
+                Some(object) if !turns.is_empty() => admission::charges(&review, object).await?,
                 _ => Vec::new(),
             };
             if call.options.dry_run {
@@ -371,7 +371,7 @@ fn transaction(
     txn.writes.extend(releases.iter().cloned().map(Write::Delete));
     for charge in charges {
         txn.compares.push(Compare::Unchanged(charge.key.clone(), charge.revision));
-        txn.writes.push(Write::Put(charge.key.clone(), charge.quota.clone()));
+        txn.writes.push(Write::Put(charge.key.clone(), charge.value.clone()));
     }
     txn
 }

@@ -115,8 +115,20 @@ impl Unread {
         state.blocked
     }
 
-    /// Ends the reading side as well.
-    fn cut(&self) {
+    /// Resolves when the connection has ended.
+    pub async fn closed(&self) {
+        loop {
+            let mut written = std::pin::pin!(self.written.notified());
+            written.as_mut().enable();
+            if self.lock().closed {
+                return;
+            }
+            written.await;
+        }
+    }
+
+    /// Ends the reading side, and the connection with it.
+    pub fn cut(&self) {
         let mut state = self.lock();
         state.cut = true;
         state.wake_reader();

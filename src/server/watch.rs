@@ -14,6 +14,7 @@ use crate::api::selector::{FieldSelector, LabelSelector};
 use crate::api::{Kind, Status, WatchEvent};
 use crate::store::{Error, Revision};
 
+use super::authorize::{Decision, MASTERS};
 use super::cache::{Event, Item, Shelf};
 use super::call::Call;
 use super::large::of_lookups;
@@ -290,12 +291,32 @@ impl Server {
             (sender, watch, added)
         };
         let timeout = call.options.timeout_seconds.map(Duration::from_secs);
-        let end = end_of_watch(Arc::downgrade(&shelf), id, sender, dropped, timeout);
+        let withdrawn = self.withdrawn(call);
+        let end = end_of_watch(Arc::downgrade(&shelf), id, sender, dropped, timeout, withdrawn);
         tokio::spawn(async move {
             end.await;
             drop(watched);
         });
         Ok(watch)
+    }
+
+    /// Resolves when the user may no longer watch what he watches: rights are withdrawn, accounts are deleted, and a Pod leaves
+    /// the node that could read its Secrets for it. Asked again now and then, not all at once.
+    fn withdrawn(&self, call: &Call) -> impl Future<Output = ()> + Send + use<> {
+        let kept = (!call.user.is_in(MASTERS)).then(|| {
+            let every = self.config.limits.ask_again;
+            let spread = u64::try_from(every.as_millis()).unwrap_or(u64::MAX).max(1);
+            (self.authorizer.clone(), call.attributes().keep(), every + Duration::from_millis(self.env.below(spread)))
+        });
+        async move {
+            let Some((authorizer, asked, every)) = kept else { return std::future::pending().await };
+            loop {
+                tokio::time::sleep(every).await;
+                if authorizer.decide(&asked.attributes()) != Decision::Allow {
+                    return;
+                }
+            }
+        }
     }
 
     /// Takes the changes after a revision out of the store, as far as the window no longer holds them (or never did: the
@@ -322,7 +343,7 @@ impl Server {
             let found = async {
                 changes.iter().filter_map(|change| shelf.event(change).told(shelf, selection)).collect::<Vec<_>>()
             };
-            told.extend(self.large.run(size, found).await);
+            told.extend(self.large.run(&call.user, size, found).await);
             drop(place);
             if told.len() > MOST_OLDER {
                 return Err(too_old(after, self.cache.revision()));
@@ -356,7 +377,7 @@ impl Server {
                 let size = of_lookups(events.len().saturating_mul(2 * selection.lookups()));
                 let _place = self.large.enter_part(&call.user, size).await?;
                 let found = async { events.iter().filter_map(|event| event.told(shelf, selection)).collect() };
-                Ok((self.large.run(size, found).await, told))
+                Ok((self.large.run(&call.user, size, found).await, told))
             }
             Start::Present { bookmark: wanted } => {
                 let now = self.cache.revision();
@@ -384,7 +405,7 @@ impl Server {
     }
 }
 
-/// Takes a watcher off its shelf when its reader is gone or its time is up; holds its stream open no longer than the
+/// Takes a watcher off its shelf when its reader is gone, its time is up or its right withdrawn; holds its stream open no longer than the
 /// shelf does.
 async fn end_of_watch(
     shelf: Weak<Shelf>,
@@ -392,6 +413,7 @@ async fn end_of_watch(
     events: Sender<WatchEvent>,
     dropped: oneshot::Receiver<()>,
     timeout: Option<Duration>,
+    withdrawn: impl Future<Output = ()>,
 ) {
     let up = async {
         match timeout {
@@ -404,6 +426,7 @@ async fn end_of_watch(
         _ = dropped => return,
         () = events.closed() => {}
         () = up => {}
+        () = withdrawn => {}
     }
     if let Some(shelf) = shelf.upgrade() {
         shelf.write().watchers.remove(id);

@@ -1,7 +1,9 @@
 //! Calling webhooks: a JSON document is sent over HTTPS to a URL or a Service, and one comes back. A redirect is an error, and
-//! nothing of an answer that is no answer is told to anyone: it may come from where the caller may not look (CVE-2020-8561).
+//! nothing of an answer that is no answer is told to anyone: it may come from where the caller may not look (CVE-2020-8561). Nor
+//! is why nobody answers: whoever may name a webhook would learn what listens on the server's own machine.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#contacting-the-webhook>
 
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +12,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::{Request, StatusCode, Uri, header};
+use hyper::body::Incoming;
+use hyper::{Request, Response, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -66,8 +69,15 @@ impl Place {
         }
         let host = self.uri.host().ok_or_else(|| anyhow!("the url has no host"))?.trim_matches(['[', ']']);
         let port = self.uri.port_u16().unwrap_or(443);
-        Ok(Box::new(dial::connect(Purpose::WebhookUrl, host, port).await?))
+        let dialled = dial::connect(Purpose::WebhookUrl, host, port).await;
+        Ok(Box::new(dialled.map_err(|why| unreachable(host, format!("{why:#}")))?))
     }
+}
+
+/// What is told of a webhook that nobody answers for. Whether a port is open, and whose certificate is there, is for the log.
+pub(super) fn unreachable(place: &str, why: impl Display) -> anyhow::Error {
+    tracing::warn!(place, %why, "a webhook cannot be reached");
+    anyhow!("the webhook cannot be reached")
 }
 
 /// Sends a document to a webhook and reads its answer, all within a time. The error tells where it was sent, in upstream's
@@ -82,9 +92,12 @@ pub(super) async fn call(
     let exchange = async {
         let stream = place.dial(server).await?;
         let host = place.uri.host().unwrap_or("").trim_matches(['[', ']']).to_owned();
-        let name = ServerName::try_from(host)?;
+        let name = ServerName::try_from(host.clone())?;
         let tls = tokio_rustls::TlsConnector::from(Arc::new(tls(client_config).await?));
-        post(tls.connect(name, stream).await?, &place.uri, document).await
+        let stream = tls.connect(name, stream).await.map_err(|why| unreachable(&host, why))?;
+        let posted = post(stream, &place.uri, document).await;
+        let (answer, _connection) = posted.map_err(|why| unreachable(&host, format!("{why:#}")))?;
+        read(answer).await
     };
     let posted = format!("Post \"{}\"", place.uri);
     match tokio::time::timeout(timeout, exchange).await {
@@ -109,13 +122,18 @@ async fn tls(client_config: &Value) -> anyhow::Result<rustls::ClientConfig> {
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-async fn post<S>(stream: S, uri: &Uri, document: &Value) -> anyhow::Result<Value>
+/// Sends a document: the head of the answer, and the connection that its body comes by.
+async fn post<S>(
+    stream: S,
+    uri: &Uri,
+    document: &Value,
+) -> anyhow::Result<(Response<Incoming>, AbortOnDropHandle<hyper::Result<()>>)>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(Bounded::new(stream, MAX_HEAD + LONGEST))).await?;
-    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let connection = AbortOnDropHandle::new(tokio::spawn(connection));
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let host = uri.authority().map_or("", |authority| authority.as_str());
     let request = Request::post(path)
@@ -123,6 +141,10 @@ where
         .header(header::CONTENT_TYPE, "application/json")
         .header(header::ACCEPT, "application/json");
     let answer = sender.send_request(request.body(Full::new(Bytes::from(document.to_string())))?).await?;
+    Ok((answer, connection))
+}
+
+async fn read(answer: Response<Incoming>) -> anyhow::Result<Value> {
     let status = answer.status();
     if status != StatusCode::OK {
         match status.is_server_error() {
@@ -151,7 +173,7 @@ mod tests {
         });
         let (uri, document) = (Uri::from_static("https://webhook.test/"), Value::Null);
         let posted = tokio::time::timeout(Duration::from_secs(30), post(ours, &uri, &document)).await;
-        let why = format!("{:#}", posted.expect("it ends by itself").unwrap_err());
+        let why = format!("{:#}", posted.expect("it ends by itself").map(drop).unwrap_err());
         assert!(why.contains("server response headers exceeded"), "{why}");
     }
 
@@ -159,7 +181,8 @@ mod tests {
     async fn a_call_that_is_over_leaves_no_connection_to_a_webhook_that_does_not_read() {
         let (ours, mut server) = tokio::io::duplex(512);
         let (uri, document) = (Uri::from_static("https://webhook.test/"), Value::from("d".repeat(4096)));
-        tokio::time::timeout(Duration::from_millis(50), post(ours, &uri, &document)).await.expect_err("no answer");
+        let posted = tokio::time::timeout(Duration::from_millis(50), post(ours, &uri, &document)).await;
+        posted.map(drop).expect_err("no answer");
         let mut rest = Vec::new();
         let rest = tokio::time::timeout(Duration::from_secs(10), server.read_to_end(&mut rest)).await;
         assert_eq!(rest.expect("the connection is closed").unwrap(), 512);

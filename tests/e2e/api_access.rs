@@ -204,6 +204,8 @@ fn a_node_joins_by_tls_with_a_token_and_comes_back_without() {
         });
     };
     ready(&agent);
+    let arguments = std::fs::read_to_string(format!("/proc/{}/cmdline", agent.pid())).unwrap();
+    assert!(arguments.contains("--token") && !arguments.contains("0123456789abcdef"), "{arguments:?}");
     let csr = server.field(&["csr"], ".items[*].spec.username");
     assert_eq!(csr, "system:bootstrap:abcdef");
     for file in ["client.key", "client.crt", "ca.crt"] {

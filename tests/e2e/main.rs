@@ -16,6 +16,7 @@ mod control_plane;
 mod descriptors;
 mod disruption;
 mod ephemeral_storage;
+mod healing;
 mod host;
 mod images;
 mod jobs;

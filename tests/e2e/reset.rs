@@ -32,23 +32,45 @@ fn reset_removes_all_that_a_killed_node_left() {
     assert!(refused.code == 1 && refused.err.contains("give --yes"), "{}", refused.all());
     let done = node.run(&["reset", "--state-dir", &dir, "--yes"]);
     assert_eq!((done.code, done.out.as_str()), (0, "nothing of the node is left\n"), "{}", done.all());
-    assert!(!node.dir.path().exists());
+    // The log of the process is the test's.
+    let left: Vec<_> = std::fs::read_dir(node.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["up.log"], "{}", done.all());
+    let again = node.run(&["reset", "--state-dir", &dir, "--yes"]);
+    assert!(again.code == 1 && again.err.contains("is no folder of podwright's"), "{}", again.all());
     untouched.assert_unchanged();
+}
+
+#[test]
+fn reset_leaves_folders_of_others_as_they_are() {
+    use std::os::unix::fs::PermissionsExt;
+    let node = TestNode::stopped(&[]);
+    let site = tempfile::tempdir().unwrap();
+    let files = ["images/logo.png", "pki/ca.crt", "network/plan", "src/main.c"].map(|file| site.path().join(file));
+    for file in &files {
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, "precious").unwrap();
+    }
+    std::fs::set_permissions(site.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let refused = node.run(&["reset", "--state-dir", site.path().to_str().unwrap(), "--yes"]);
+    assert!(refused.code == 1 && refused.err.contains("is no folder of podwright's"), "{}", refused.all());
+    assert_eq!(site.path().metadata().unwrap().permissions().mode() & 0o7777, 0o755);
+    assert!(files.iter().all(|file| std::fs::read(file).unwrap() == b"precious"));
 }
 
 #[test]
 fn a_start_that_fails_leaves_nothing_but_what_ran_before() {
     let mut node = TestNode::stopped(&[]);
     let untouched = Machine::untouched(node.dir.path());
-    // Read after the namespace is made, and no file.
-    let addresses = node.dir.path().join("network/ipam.json");
-    std::fs::create_dir_all(&addresses).unwrap();
+    // Made after the network is, and no folder.
+    let profiles = node.dir.path().join("seccomp");
+    std::fs::write(&profiles, "").unwrap();
+    std::fs::write(node.dir.path().join(".podwright"), "# A folder of podwright's.\n").unwrap();
     node.spawn();
     node.wait_ended();
-    contains(&node.log(), "the node's network").unwrap();
+    contains(&node.log(), "File exists").unwrap();
     untouched.assert_unchanged();
     // The Pods of a killed node stay where they are, with their network.
-    std::fs::remove_dir(&addresses).unwrap();
+    std::fs::remove_file(&profiles).unwrap();
     node.spawn();
     node.wait_ready();
     node.import_busybox();
@@ -56,15 +78,15 @@ fn a_start_that_fails_leaves_nothing_but_what_ran_before() {
     node.wait("condition=Ready", &["pod/web"], Duration::from_secs(30));
     let started = node.field(&["pod", "web"], ".status.containerStatuses[0].containerID");
     node.kill();
-    let kept = std::fs::read(&addresses).unwrap();
-    std::fs::remove_file(&addresses).unwrap();
-    std::fs::create_dir(&addresses).unwrap();
+    let (images, kept) = (node.dir.path().join("images"), node.dir.path().join("images.kept"));
+    std::fs::rename(&images, &kept).unwrap();
+    std::fs::write(&images, "").unwrap();
     let before = Machine::look(node.dir.path());
     node.spawn();
     node.wait_ended();
     assert_eq!(Machine::look(node.dir.path()), before);
-    std::fs::remove_dir(&addresses).unwrap();
-    std::fs::write(&addresses, kept).unwrap();
+    std::fs::remove_file(&images).unwrap();
+    std::fs::rename(&kept, &images).unwrap();
     node.spawn();
     node.wait_ready();
     eventually("its agent tells of the Pod", Duration::from_secs(30), || {

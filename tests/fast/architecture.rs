@@ -138,6 +138,24 @@ fn unsafe_stays_behind_the_doors() {
     assert!(outside.is_empty(), "`unsafe` outside the doors to the kernel:\n{}", outside.join("\n"));
 }
 
+/// What a node or a server words is shown as text: `src/cli/out.rs` alone writes to the terminal, and what goes there as it is
+/// says so.
+#[test]
+fn the_clients_words_go_through_one_door() {
+    let prints = ["eprint", "println!", "print!(", "io::stdout()", "io::stderr()"];
+    let streams = ["src/cli/out.rs", "src/cli/stream.rs", "src/cli/terminal.rs", "src/cli/attach.rs"];
+    let mut wrong = Vec::new();
+    for file in sources(&root().join("src/cli")) {
+        let name = file.strip_prefix(root()).unwrap().display().to_string();
+        let text = fs::read_to_string(&file).unwrap();
+        let found = text.lines().filter(|line| {
+            !["is_terminal()", "flush("].iter().any(|it| line.contains(it)) && prints.iter().any(|p| line.contains(p))
+        });
+        wrong.extend(found.filter(|_| !streams.contains(&name.as_str())).map(|line| format!("{name}: {line}")));
+    }
+    assert!(wrong.is_empty(), "words that are written past `src/cli/out.rs`:\n{}", wrong.join("\n"));
+}
+
 /// The rooms of the agent that handle files which containers see or have written, and what opens a file (and so waits for whoever
 /// holds a lease on it, or for the other end of a FIFO): there all go through `runtime/src/sys/shared.rs`.
 const SHARING: &[&str] = &["src/node/volumes", "src/node/machine", "src/node/sessions/logs.rs"];
@@ -255,4 +273,37 @@ fn built_in_behaviour_goes_by_the_row_of_the_table() {
     assert!(wrong.is_empty(), "these go by what a kind is called:\n{}", wrong.join("\n"));
     assert!(goes_by_name("    match call.kind.kind {") && goes_by_name("if call.kind.kind == \"Pod\" {"));
     assert!(!goes_by_name("kind: call.kind.kind.to_owned(),"));
+}
+
+/// Who puts a file in the place of another, and why that file is whole after a power loss, or need not be. What is kept is written
+/// by one of the writers: written, synced, renamed, its folder synced.
+const REPLACERS: &[(&str, &str)] = &[
+    ("runtime/src/sys/fs.rs", "the runtime's writer"),
+    ("runtime/src/shim/writer.rs", "the shim's: exits, with the records of what has ended"),
+    ("runtime/src/image/disk.rs", "the writer of images"),
+    ("src/server/pki/mod.rs", "the server's: keys, certificates, kubeconfigs"),
+    ("runtime/src/records.rs", "of what runs: nothing does after a power loss"),
+    ("net/src/ipam.rs", "of what runs, and learned from the kernel where it is damaged"),
+    ("src/node/volumes/atomic.rs", "compared with what it should be whenever it is shown"),
+    ("runtime/src/shim/log.rs", "rotation of logs"),
+    ("src/server/audit/writer.rs", "rotation of logs"),
+    ("runtime/src/image/collect.rs", "out of the way, to be removed"),
+    ("runtime/src/sys/tree.rs", "out of the way, to be removed"),
+];
+
+#[test]
+fn what_is_kept_is_written_by_the_writers() {
+    let mut replacers = BTreeSet::new();
+    for dir in ["src", "net/src", "runtime/src", "runtime/journal/src"] {
+        for path in sources(&root().join(dir)) {
+            let text = fs::read_to_string(&path).unwrap();
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            if ["fs::rename(", "renameat("].iter().any(|call| code.contains(call)) {
+                replacers.insert(path.strip_prefix(root()).unwrap().display().to_string());
+            }
+        }
+    }
+    replacers.retain(|file| !file.ends_with("_tests.rs") && !file.starts_with("src/cli/"));
+    let known: BTreeSet<String> = REPLACERS.iter().map(|(file, _)| (*file).to_owned()).collect();
+    assert_eq!(replacers, known);
 }

@@ -8,6 +8,8 @@ use podwright_runtime::sys::relinquish;
 
 const OPEN: &str = "CONFINE_OPEN";
 const CLOSED: &str = "CONFINE_CLOSED";
+/// The user whom it becomes; without it stays root, as a server without `--user` does.
+const USER: &str = "CONFINE_USER";
 
 /// Gives everything up, as a server does, then tries. It is never run but by the next one, in a process of its own.
 #[test]
@@ -18,15 +20,22 @@ fn a_process_that_gives_up_everything() {
     let read = ["/proc", "/usr", "/lib", "/etc"].map(PathBuf::from);
     let landlock = relinquish::confine_files(&read, std::slice::from_ref(&open)).unwrap();
     relinquish::drop_bounding_set().unwrap();
-    relinquish::become_user(65534, 65534).unwrap();
+    // What a server that is started by hand may have: groups, and a process that can be looked into.
+    nix::unistd::setgroups(&[4.into(), 24.into()]).unwrap();
+    let user: Option<u32> = std::env::var(USER).ok().map(|uid| uid.parse().unwrap());
+    if let Some(uid) = user {
+        relinquish::become_user(uid, uid).unwrap();
+    }
     relinquish::drop_capabilities().unwrap();
+    nix::sys::prctl::set_dumpable(true).unwrap();
     relinquish::close_to_others().unwrap();
     relinquish::deny(&[libc::SYS_unshare, libc::SYS_ptrace, libc::SYS_execve, libc::SYS_setns]).unwrap();
 
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let thread = fs::read_to_string("/proc/thread-self/status").unwrap();
+    let uid = user.unwrap_or(0);
     for (text, line) in [
-        (&status, "Uid:\t65534\t65534\t65534\t65534"),
+        (&status, &*format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}")),
         (&thread, "CapEff:\t0000000000000000"),
         (&thread, "CapPrm:\t0000000000000000"),
         (&thread, "CapBnd:\t0000000000000000"),
@@ -35,11 +44,24 @@ fn a_process_that_gives_up_everything() {
     ] {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap();
+    assert_eq!(groups.trim(), if user.is_some() { "" } else { "4 24" }, "groups of who started it");
+    assert!(!nix::sys::prctl::get_dumpable().unwrap(), "others of the user may look into it");
     fs::write(open.join("own"), "x").unwrap();
     // Everybody may read it, but for Landlock.
     let read = fs::read_to_string(closed.join("canary"));
     assert_eq!(read.is_err(), landlock, "{read:?}");
     assert!(nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER).is_err());
+    for (call, errno) in [(libc::SYS_clone, libc::EPERM), (libc::SYS_clone3, libc::ENOSYS)] {
+        // SAFETY: a fork without shared memory, which ends at once if it is let; clone3's arguments are too short to be any.
+        let did = unsafe { libc::syscall(call, libc::CLONE_NEWUSER | libc::SIGCHLD, 0, 0, 0, 0) };
+        let why = std::io::Error::last_os_error().raw_os_error();
+        if did == 0 {
+            // SAFETY: the child's first act, and its last one.
+            unsafe { libc::_exit(0) };
+        }
+        assert_eq!((did, why), (-1, Some(errno)), "call {call} with a new user namespace");
+    }
     let ran = Command::new("/bin/true").status();
     assert_eq!(ran.unwrap_err().raw_os_error(), Some(libc::EPERM));
     // Nor by the numbers of another ABI, whose filter it is that says EPERM: the kernel has ENOSYS, or takes them.
@@ -58,23 +80,26 @@ fn a_process_that_gives_up_everything() {
 #[test]
 fn what_is_given_up_is_gone() {
     use std::os::unix::fs::{PermissionsExt, chown};
-    let (open, closed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    chown(open.path(), Some(65534), Some(65534)).unwrap();
-    fs::set_permissions(closed.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    fs::write(closed.path().join("canary"), "x").unwrap();
-    fs::set_permissions(closed.path().join("canary"), fs::Permissions::from_mode(0o644)).unwrap();
-    let child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--ignored",
-            "--exact",
-            "confine::a_process_that_gives_up_everything",
-            "--nocapture",
-            "--test-threads=1",
-        ])
-        .env(OPEN, open.path())
-        .env(CLOSED, closed.path())
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success() && said.contains("all of it is gone"), "{said}");
+    for user in [Some(65534), None] {
+        let (open, closed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        chown(open.path(), user, user).unwrap();
+        fs::set_permissions(closed.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(closed.path().join("canary"), "x").unwrap();
+        fs::set_permissions(closed.path().join("canary"), fs::Permissions::from_mode(0o644)).unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--ignored",
+                "--exact",
+                "confine::a_process_that_gives_up_everything",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env(OPEN, open.path())
+            .env(CLOSED, closed.path())
+            .envs(user.map(|uid| (USER, uid.to_string())))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success() && said.contains("all of it is gone"), "{user:?}: {said}");
+    }
 }

@@ -10,10 +10,15 @@ use crate::image_registry::{Liar, Lie, Registry, digest, noise, tar};
 
 /// Pulls from a registry that says these things, impatiently; the store stays as it was.
 async fn pull_from(liar: &Liar, auth: &Auth) -> ImageError {
+    pull_with(liar, auth, Options { read_timeout_seconds: 1, min_rate: 1 << 20, ..Options::default() }).await
+}
+
+async fn pull_with(liar: &Liar, auth: &Auth, options: Options) -> ImageError {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { read_timeout_seconds: 1, min_rate: 1 << 20, ..Options::default() };
     let store = ImageStore::open_with(dir.path(), options).unwrap();
-    let error = store.pull(&format!("{}/app:1", liar.addr), auth, None).await.unwrap_err();
+    let name = format!("{}/app:1", liar.addr);
+    let pulled = tokio::time::timeout(Duration::from_secs(60), store.pull(&name, auth, None)).await;
+    let error = pulled.expect("it takes for ever").unwrap_err();
     wait_for("nothing left", || match remains(dir.path()) {
         left if left.is_empty() => Ok(()),
         left => Err(format!("{error}: {left:?}")),
@@ -88,6 +93,35 @@ async fn layers_that_drip_or_are_larger_than_any_disk_are_refused() {
     let error = pull_from(&liar, &Auth::Anonymous).await;
     assert!(matches!(&error, ImageError::Network(m) if m.contains("no progress")), "{error:?}");
     assert_eq!(liar.seen("elsewhere"), 0);
+    // One that gets on at every moment, and takes for ever in all.
+    let options = Options { read_timeout_seconds: 1, min_rate: 1, min_average: 1 << 30, ..Options::default() };
+    let error = pull_with(&liar, &Auth::Anonymous, options).await;
+    assert!(matches!(&error, ImageError::Network(m) if m.contains("did not arrive within 5 s")), "{error:?}");
+    // And one that says it is short.
+    let liar = serve(manifest_of(&config, json!([of_size(10), of_size(10)])));
+    let options = Options { read_timeout_seconds: 5, min_rate: 1, ..Options::default() };
+    let error = pull_with(&liar, &Auth::Anonymous, options).await;
+    assert!(matches!(&error, ImageError::Invalid(m) if m.contains("is longer (11) than the 10")), "{error:?}");
+}
+
+/// What is chosen of an index is a manifest: of an index in an index nobody would know who has chosen.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_in_an_index_is_refused() {
+    let architecture = std::env::consts::ARCH.replace("x86_64", "amd64").replace("aarch64", "arm64");
+    let index = |of: &str, size: usize| {
+        let entry = json!({ "mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": of, "size": size,
+            "platform": { "architecture": architecture, "os": "linux" } });
+        json!({ "schemaVersion": 2, "manifests": [entry] }).to_string()
+    };
+    let nested = index(&digest(b"a manifest"), 10);
+    let (inner, outer) = (digest(nested.as_bytes()), index(&digest(nested.as_bytes()), nested.len()));
+    let liar = Liar::start(move |head| match () {
+        () if head.contains(&inner) => Lie::answer("200 OK", "", nested.as_bytes()),
+        () if head.contains("/manifests/") => Lie::answer("200 OK", "", outer.as_bytes()),
+        () => Lie::answer("200 OK", "", b"{}"),
+    });
+    let error = pull_from(&liar, &Auth::Anonymous).await;
+    assert!(matches!(&error, ImageError::Unsupported(m) if m.contains("an index in an index")), "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,6 +188,11 @@ fn a_silent_registry_keeps_nobody_else_waiting() {
                 tokio::spawn(async move { store.pull_for("hostile", &name, &Auth::Anonymous, None).await })
             })
             .collect();
+        // He waits for his own pulls also with a name that others want.
+        let queued = {
+            let (store, name) = (store.clone(), good.clone());
+            tokio::spawn(async move { store.pull_for("hostile", &name, &Auth::Anonymous, None).await })
+        };
         wait_for("the silent registry is asked", || match silent.seen("/blobs/") {
             asked if asked >= 4 => Ok(()),
             asked => Err(format!("{asked} times")),
@@ -164,7 +203,8 @@ fn a_silent_registry_keeps_nobody_else_waiting() {
         // One tenant has a few pulls at once: three of these six names.
         let names = (0..6).filter(|n| silent.seen(&format!("/manifests/{n} ")) > 0).count();
         assert_eq!(names, 3);
-        held.into_iter().for_each(|pull| pull.abort());
+        assert!(!queued.is_finished());
+        held.into_iter().chain([queued]).for_each(|pull| pull.abort());
     });
     few.shutdown_timeout(Duration::from_secs(5));
 }

@@ -8,8 +8,10 @@ mod image_hostile;
 #[path = "../support/registry.rs"]
 mod image_registry;
 mod net_dns;
+mod net_healing;
 mod net_links;
 mod net_proxy;
+mod net_scarce;
 mod net_services;
 mod net_shares;
 mod net_world;

@@ -1,12 +1,13 @@
 //! The DNS server as Pods see it: datagrams, streams, truncation, forwarding, and bytes that are no DNS.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use podwright_net::dns::{Entry, Names, Server, Table, Upstream};
 use podwright_net::{NodeNetns, netlink};
+use podwright_runtime::sys::shared;
 
 use super::net_world::*;
 
@@ -129,7 +130,7 @@ fn start(nameserver: &str) -> (Node, Server, NodeNetns) {
     let resolv_conf = node.folder.path().join("resolv.conf");
     std::fs::write(&resolv_conf, nameserver).unwrap();
     let dns = node.network.config().dns.clone();
-    let forward = Upstream::new(host.clone(), &resolv_conf, dns.clone());
+    let forward = Upstream::new(host.clone(), &resolv_conf, shared::read_linked, dns.clone());
     let server = node.wait(Server::start(node.network.netns(), &dns, table(), forward)).unwrap();
     (node, server, host)
 }
@@ -185,6 +186,26 @@ fn without_an_upstream_server_the_answer_is_quick() {
     assert!(started.elapsed() < Duration::from_millis(1900), "{:?}", started.elapsed());
 }
 
+/// A container that has the host's resolv.conf as a volume may put anything in its place, or hold a lease on it.
+#[test]
+fn a_resolv_conf_that_cannot_be_read_now_says_what_it_said_last() {
+    let (node, _server, _host) = start("nameserver 192.0.2.53\n");
+    let found = || lookup(node.netns(), "www.example.org", A).answers;
+    assert_eq!(found(), 1);
+    let file = node.folder.path().join("resolv.conf");
+    std::fs::remove_file(&file).unwrap();
+    run_in(node.netns(), "mkfifo", &[file.to_str().unwrap()]);
+    assert_eq!(found(), 1, "a FIFO that nobody writes");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, "nameserver 192.0.2.53\n# again\n").unwrap();
+    let held = std::fs::File::options().write(true).open(&file).unwrap();
+    // SAFETY: a plain call on an open descriptor.
+    assert_eq!(unsafe { libc::fcntl(held.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) }, 0);
+    // SAFETY: whoever breaks the lease has this process told by SIGIO, which would end it.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+    assert_eq!(found(), 1, "a lease");
+}
+
 #[test]
 fn garbage_is_survived() {
     let (node, _server, _host) = start("");
@@ -235,11 +256,19 @@ fn one_pod_does_not_take_all_streams() {
     let (node, _server, _host) = start("");
     let (greedy, other) = (node.pod("greedy"), node.pod("other"));
     let open = |_| netlink::in_netns(greedy.netns.as_fd(), || TcpStream::connect(server())).unwrap();
-    let held: Vec<TcpStream> = (0..TOO_MANY).filter_map(|n| open(n).ok()).collect();
+    let mut held: Vec<TcpStream> = (0..TOO_MANY).filter_map(|n| open(n).ok()).collect();
     assert!(held.len() >= 256, "{}", held.len());
+    // Streams that are silent end in the order in which they came: one that ends before an older one does had no place.
+    let mut ends = |n: usize, patience: u64| {
+        held[n].set_read_timeout(Some(Duration::from_millis(patience))).unwrap();
+        let is_silent = |e: &std::io::Error| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        !held[n].read(&mut [0]).as_ref().is_err_and(is_silent)
+    };
+    assert!(ends(300, 20_000) && !ends(200, 1), "more than 256 are open");
     for _ in 0..3 {
         assert_eq!(lookup_tcp(other.netns.as_fd(), "web.default.svc.cluster.local", A).answers, 1);
     }
+    assert!(ends(0, 20_000) && !ends(200, 500), "the oldest one's place was taken, and it goes on");
 }
 
 #[test]

@@ -80,6 +80,27 @@ fn eth0_index(pod: &Pod) -> u32 {
     shown.split(':').next().and_then(|index| index.trim().parse().ok()).expect("ip shows a link's index first")
 }
 
+/// Whoever is sent to in fe80::/64 takes a place in the kernel's one table of neighbours: so there is no route there.
+#[test]
+fn a_pods_link_has_no_addresses_but_the_pods_own() {
+    for node in [Node::single(), Node::dual()] {
+        let pod = node.pod("pod-a");
+        let net = |arguments: &[&str]| run_in(pod.netns.as_fd(), "ip", arguments);
+        assert_eq!(net(&["-6", "address", "show", "dev", "eth0", "scope", "link"]), "");
+        assert_eq!(net(&["-6", "route", "show", "table", "all", "fe80::/64"]), "");
+        let send = || {
+            let socket = UdpSocket::bind("[::]:0").unwrap();
+            for host in 100..200 {
+                let to = std::net::Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, host);
+                let _ = socket.send_to(b"x", SocketAddrV6::new(to, 9, 0, eth0_index(&pod)));
+            }
+        };
+        netlink::in_netns(pod.netns.as_fd(), send).unwrap();
+        let known = net(&["-6", "neighbour", "show", "dev", "eth0"]);
+        assert!(known.lines().all(|line| line.starts_with("fe80::1 ") && line.contains("PERMANENT")), "{known}");
+    }
+}
+
 #[test]
 fn attaching_twice_keeps_the_link_and_its_connections() {
     let node = Node::single();

@@ -5,13 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use podwright::api::request::PatchType;
+use podwright::api::request::{Body, PatchType};
 use podwright::api::{Env, Options, Request, User, Verb};
-use podwright::client::{Client, local};
+use podwright::client::{Client, Recorder, local};
 use podwright::node::pods_of;
 use podwright::proxy::{Proxy, ProxyConfig, Sources};
 use podwright::server::{Config, Server};
 use podwright::store::Memory;
+use podwright_runtime::sys::shared;
 use serde_json::{Value, json};
 use tokio::task::yield_now;
 
@@ -47,13 +48,14 @@ impl Cluster {
             // A predecessor lets its sockets go soon after it was dropped, not at once.
             let deadline = Instant::now() + Duration::from_secs(10);
             let dns = loop {
-                match Proxy::dns(&config, &self.node.network, &resolv_conf).await {
+                match Proxy::dns(&config, &self.node.network, &resolv_conf, shared::read_linked).await {
                     Err(e) if e.errno() == Some(libc::EADDRINUSE) && Instant::now() < deadline => yield_now().await,
                     dns => break Arc::new(dns.unwrap()),
                 }
             };
             let sources = Sources::start(self.client.clone(), pods_of(&self.client, "node1"));
-            let proxy = Proxy::start(config, sources, self.node.network.clone(), Some(dns));
+            let recorder = Recorder::new(self.client.clone(), Env::system(), "kube-proxy", Some("node1"));
+            let proxy = Proxy::start(config, sources, self.node.network.clone(), Some(dns), recorder);
             proxy.synced().await;
             proxy
         })
@@ -162,4 +164,39 @@ fn host_ports_lead_to_their_pod_while_it_runs() {
     assert_eq!(reaches(client.netns.as_fd(), SocketAddr::new(node_ip, 8099)), None);
     status("Succeeded");
     eventually(|| reaches(client.netns.as_fd(), there), Option::is_none);
+}
+
+#[test]
+fn who_does_not_get_what_it_names_hears_of_it() {
+    let cluster = Cluster::new();
+    for name in ["one", "two"] {
+        let ports = json!([{"name": "a", "port": 80}, {"name": "b", "port": 81}]);
+        let spec = json!({"externalIPs": ["198.51.100.7"], "ports": ports});
+        let body = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec});
+        cluster.ask(Verb::Create, "services", "", Some(body));
+    }
+    let _proxy = cluster.start();
+    let told = || {
+        let request = Request {
+            verb: Verb::List,
+            resource: "events".to_owned(),
+            namespace: Some("default".to_owned()),
+            user: User::system("test"),
+            ..Request::default()
+        };
+        let Body::List(list) = cluster.node.wait(cluster.server.handle(request)).unwrap().body else {
+            panic!("no list")
+        };
+        let events = list.items.iter().map(|item| serde_json::from_slice::<Value>(item).unwrap());
+        let taken = events.filter(|event| event["reason"] == "PortAlreadyAllocated");
+        taken.map(|event| (event["involvedObject"]["name"].clone(), event["message"].clone())).collect::<Vec<_>>()
+    };
+    let told = eventually(told, |told| told.len() == 2);
+    // One of the two, for both of its ports.
+    assert_eq!(told[0].0, told[1].0, "{told:?}");
+    let messages: Vec<&str> = told.iter().filter_map(|(_, message)| message.as_str()).collect();
+    for port in [80, 81] {
+        let message = format!("TCP port {port} of 198.51.100.7 leads to another Service or Pod, which is older");
+        assert!(messages.contains(&message.as_str()), "{messages:?}");
+    }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use podwright_net::dataplane::{Backends, Empty, Protocol};
+use podwright_net::dataplane::{Backends, Empty, Protocol, Seniority};
 
 use super::net_world::*;
 
@@ -388,4 +388,32 @@ fn what_the_facts_say_can_change() {
     node.wait(node.network.set_facts(facts)).unwrap();
     let text = run_in(node.netns(), "nft", &["list", "set", "ip", "podwright", "service-net"]);
     assert!(text.contains("10.96.0.0/17"), "{text}");
+}
+
+#[test]
+fn an_external_address_is_whose_it_was_first() {
+    let node = Node::single();
+    let (old, new, client) = (node.server("old"), node.server("new"), node.pod("client"));
+    let named = |vip: &str, since: i64, server: &Pod| {
+        let mut service = service(vip, &[server.endpoint()]);
+        service.seniority = Seniority { since, id: String::new() };
+        service.ports[0].external_ips = vec!["198.51.100.7".parse().unwrap()];
+        service.ports[0].node_port = Some(30080);
+        service
+    };
+    let there = at("198.51.100.7", 80);
+    let on_node = SocketAddr::new(node.network.addresses()[0], 30080);
+    let answers = || [there, on_node].map(|to| ask(client.netns.as_fd(), to).unwrap().0);
+    node.load(&[("shop/web", named("10.96.1.1", 100, &old))]);
+    assert_eq!(answers(), ["old", "old"]);
+    // The name that comes first.
+    let change = node.apply("aaa/aaa", Some(named("10.96.1.2", 200, &new)));
+    assert_eq!(answers(), ["old", "old"]);
+    let lost: Vec<_> = change.lost.iter().map(|lost| (lost.key.as_str(), lost.address, lost.port)).collect();
+    assert_eq!(lost, [("aaa/aaa", Some(there.ip()), 80), ("aaa/aaa", None, 30080)]);
+    // An agent that starts later sees it the same way; and once the first one goes, it is the other's.
+    node.load(&[("aaa/aaa", named("10.96.1.2", 200, &new)), ("shop/web", named("10.96.1.1", 100, &old))]);
+    assert_eq!(answers(), ["old", "old"]);
+    node.apply("shop/web", None);
+    assert_eq!(answers(), ["new", "new"]);
 }

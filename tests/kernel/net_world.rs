@@ -290,7 +290,7 @@ pub fn service(ip: &str, endpoints: &[SocketAddr]) -> Service {
 }
 
 pub fn service_of(ip: &str, protocol: Protocol, endpoints: &[SocketAddr]) -> Service {
-    Service { ports: vec![port(ip, protocol, endpoints)] }
+    Service { ports: vec![port(ip, protocol, endpoints)], ..Service::default() }
 }
 
 pub fn port(ip: &str, protocol: Protocol, endpoints: &[SocketAddr]) -> ServicePort {

@@ -300,6 +300,55 @@ async fn a_shim_that_hangs_holds_up_no_start_of_the_node() {
     bed.end().await;
 }
 
+/// A shim that hangs (stopped, or stuck in the kernel) is given up: what is asked of it ends, and so does what it looked after.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shim_that_hangs_holds_up_neither_a_stop_nor_an_exec_nor_a_removal() {
+    let bed = Bed::new("stuck").await;
+    let mut events = bed.runtime.events();
+    for sandbox in ["stop", "exec", "remove"] {
+        bed.sandbox(sandbox).await;
+        bed.run_in(sandbox, "long", "sleep 1000").await;
+        bed.signal_shim(sandbox, rustix::process::Signal::STOP);
+    }
+    let (id, none) = (|sandbox: &str| podwright_runtime::ContainerId::new(sandbox, "long", 0), Scribe::none());
+    let limit = |seconds: u64, what: &'static str| (Duration::from_secs(seconds), what);
+    let stopped = async {
+        let (patience, what) = limit(30, "the stop ends");
+        let stop = id("stop");
+        let stopped = bed.runtime.stop_container(&stop, libc::SIGTERM, Duration::from_secs(1), &none);
+        let exit = tokio::time::timeout(patience, stopped).await.expect(what).unwrap().expect("it was there");
+        assert_eq!(exit.reason, podwright_runtime::ExitReason::ContainerStatusUnknown);
+    };
+    let executed = async {
+        let (patience, what) = limit(40, "the exec ends");
+        let exec = id("exec");
+        tokio::time::timeout(patience, bed.exec(&exec, "true")).await.expect(what).unwrap_err();
+    };
+    let removed = async {
+        let (patience, what) = limit(60, "the removal ends");
+        let _ = tokio::time::timeout(patience, bed.runtime.remove_sandbox("remove", &none)).await.expect(what);
+    };
+    tokio::join!(stopped, executed, removed);
+    let mut gone = std::collections::BTreeSet::new();
+    while let Ok(Ok(event)) = tokio::time::timeout(Duration::from_secs(10), events.recv()).await {
+        if let podwright_runtime::Event::SandboxGone { id } = event {
+            gone.insert(id);
+        }
+        if gone.contains("stop") && gone.contains("exec") {
+            break;
+        }
+    }
+    assert!(gone.contains("stop") && gone.contains("exec"), "their loss is told: {gone:?}");
+    for sandbox in ["stop", "exec", "remove"] {
+        within("the death of all its processes", || async {
+            let left = bed.processes_of(sandbox);
+            left.is_empty().then_some(()).ok_or(format!("{sandbox}: {left:?}"))
+        })
+        .await;
+    }
+    bed.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sandboxes_without_a_record_are_swept_away() {
     let mut bed = Bed::new("stray").await;

@@ -2,6 +2,9 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
@@ -11,7 +14,7 @@ use podwright_runtime::{
 };
 use serde_json::json;
 
-use crate::runtime::support::{Bed, capability_sets};
+use crate::runtime::support::{Bed, capability_sets, within};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -162,6 +165,76 @@ async fn who_is_stopped_before_it_executes_is_killed() {
     panic!("none of a thousand was stopped");
 }
 
+/// The kernel counts descriptors on their way (SCM_RIGHTS) by user, and those of another Pod may be the same user's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_of_the_same_user_hold_keeps_nobody_from_being_born() {
+    const USER: u32 = 31_337;
+    let held = std::thread::spawn(|| descriptors_on_their_way(USER)).join().unwrap();
+    for pids in [PidMode::Container, PidMode::Sandbox] {
+        let bed = Bed::new("inflight").await;
+        bed.sandbox_with("s", |spec| spec.pid = pids).await;
+        let options = [("user", "31337:31337"), ("caps", "none")];
+        let main = bed.create("main", "echo born; sleep 1000", &options).await;
+        bed.runtime.start_container(&main, &Scribe::none()).await.unwrap();
+        bed.log_has(&main, "born").await;
+        let done = bed.runtime.exec_sync(&main, bed.process("true", &options), TIMEOUT, &Scribe::none()).await.unwrap();
+        assert_eq!(done.code, 0, "{done:?}");
+        bed.end().await;
+    }
+    drop(held);
+}
+
+/// As many as the kernel allows a user, in sockets that are never read.
+fn descriptors_on_their_way(user: u32) -> Vec<OwnedFd> {
+    use rustix::net::{
+        AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
+        socketpair,
+    };
+    // Of this thread alone.
+    let user = rustix::process::Uid::from_raw(user);
+    rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+    let null = fs::File::open("/dev/null").unwrap();
+    let given = [null.as_fd(); 250];
+    let mut held = Vec::new();
+    loop {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
+        for _ in 0..10 {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(250))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            assert!(control.push(SendAncillaryMessage::ScmRights(&given)));
+            match sendmsg(&ours, &[IoSlice::new(b"x")], &mut control, SendFlags::empty()) {
+                Ok(_) => {}
+                Err(rustix::io::Errno::TOOMANYREFS) => return held,
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        held.extend([ours, theirs]);
+    }
+}
+
+/// One tenant's Pod would reach a user's limit for another's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_has_no_limit_that_counts_for_all_of_its_user() {
+    const SYS_RESOURCE: u64 = 1 << 24;
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let held = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
+    if u64::from_str_radix(held, 16).unwrap() & SYS_RESOURCE == 0 {
+        return println!("not tried: this root may raise no limits");
+    }
+    let bed = Bed::new("limits").await;
+    bed.sandbox("s").await;
+    let show = "grep -E 'processes|pending|msgqueue' /proc/self/limits; echo told; sleep 1000";
+    let main = bed.create("main", show, &[("user", "31337:31337"), ("caps", "none")]).await;
+    bed.runtime.start_container(&main, &Scribe::none()).await.unwrap();
+    bed.log_has(&main, "told").await;
+    let log = bed.log(&main);
+    let unlimited = |line: &&str| line.matches("unlimited").count() == 2;
+    assert_eq!(log.lines().filter(|line| line.starts_with("Max")).filter(unlimited).count(), 3, "{log}");
+    bed.end().await;
+}
+
 fn tracing() -> HashSet<oci::Capability> {
     default_capabilities().into_iter().chain([oci::Capability::SysPtrace]).collect()
 }
@@ -181,4 +254,34 @@ fn tracer(bed: &Bed, name: &str, script: &str) -> ContainerSpec {
 fn with(mut process: oci::Process, capabilities: &HashSet<oci::Capability>) -> oci::Process {
     process.set_capabilities(Some(capability_sets(capabilities)));
     process
+}
+
+/// A container that is born later is a copy of the shim's memory until it is executed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shim_forgets_the_environment_of_who_runs() {
+    let bed = Bed::new("forgets").await;
+    bed.sandbox("s").await;
+    let word = format!("secret-{}-{}", std::process::id(), "w".repeat(40));
+    let id = bed.create("main", "sleep 1000", &[("env", &format!("WORD={word}"))]).await;
+    let is_shim =
+        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("shim:"));
+    let shim = bed.processes_of("s").into_iter().find(is_shim).unwrap();
+    let knows = || {
+        use std::os::unix::fs::FileExt;
+        let memory = fs::File::open(format!("/proc/{shim}/mem")).unwrap();
+        let maps = fs::read_to_string(format!("/proc/{shim}/maps")).unwrap();
+        let regions = maps.lines().filter(|line| line.contains(" rw-p ")).filter_map(|line| {
+            let (from, to) = line.split(' ').next()?.split_once('-')?;
+            Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?))
+        });
+        regions.into_iter().any(|(from, to)| {
+            let mut bytes = vec![0; (to - from) as usize];
+            memory.read_exact_at(&mut bytes, from).is_ok()
+                && bytes.windows(word.len()).any(|part| part == word.as_bytes())
+        })
+    };
+    assert!(knows(), "it has to give it to who is to be started");
+    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    within("nothing is left", || async { if knows() { Err("it is still there") } else { Ok(()) } }).await;
+    bed.end().await;
 }

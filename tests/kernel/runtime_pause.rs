@@ -65,7 +65,57 @@ async fn who_gets_hold_of_pause_gets_no_call_no_device_and_no_file() {
         let said = inside.args(["-c", &script]).env("LC_ALL", "C").stdin(Stdio::null()).output().unwrap();
         let said = String::from_utf8_lossy(&said.stderr).into_owned();
         assert!(said.contains("Operation not permitted"), "{mode:?}: {said}");
+        #[cfg(target_arch = "x86_64")]
+        for call in [libc::SYS_wait4, libc::SYS_getpid] {
+            let own = call == libc::SYS_wait4;
+            let said = std::thread::spawn(move || calls(pause as i32, call)).join().unwrap();
+            assert_eq!(said, if own { None } else { Some(libc::SIGSYS) }, "{mode:?}: call {call}");
+        }
         bed.end().await;
+    }
+}
+
+/// Has a process make a system call, as whoever traces it may; the signal that it dies of, if it does.
+#[cfg(target_arch = "x86_64")]
+fn calls(pid: i32, call: libc::c_long) -> Option<i32> {
+    const TRAP: i32 = libc::SIGTRAP | 0x80;
+    let none = std::ptr::null_mut::<libc::c_void>();
+    // SAFETY: a tracer's calls about a process that waits in a system call; `regs` and `status` outlive them.
+    unsafe {
+        let wait = || {
+            let mut status = 0;
+            assert_eq!(libc::waitpid(pid, &mut status, libc::__WALL), pid, "{}", std::io::Error::last_os_error());
+            status
+        };
+        let seized = libc::ptrace(libc::PTRACE_SEIZE, pid, none, libc::PTRACE_O_TRACESYSGOOD as usize);
+        assert_eq!(seized, 0, "{}", std::io::Error::last_os_error());
+        assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, pid, none, none), 0);
+        wait();
+        let mut before: libc::user_regs_struct = std::mem::zeroed();
+        assert_eq!(libc::ptrace(libc::PTRACE_GETREGS, pid, none, &raw mut before), 0);
+        // It stands behind its own `syscall`, of two bytes. WNOHANG: nobody waits here.
+        let mut regs = libc::user_regs_struct { rip: before.rip - 2, rax: call as u64, orig_rax: u64::MAX, ..before };
+        (regs.rdi, regs.rsi, regs.rdx, regs.r10) = (u64::MAX, 0, libc::WNOHANG as u64, 0);
+        assert_eq!(libc::ptrace(libc::PTRACE_SETREGS, pid, none, &raw const regs), 0);
+        // Its entry, and then its exit.
+        for _ in 0..2 {
+            assert_eq!(libc::ptrace(libc::PTRACE_SYSCALL, pid, none, none), 0);
+            let status = wait();
+            if libc::WIFSIGNALED(status) {
+                return Some(libc::WTERMSIG(status));
+            }
+            assert!(libc::WIFSTOPPED(status) && libc::WSTOPSIG(status) == TRAP, "{status:x}");
+        }
+        // As if a signal had come meanwhile. Who was refused dies when it goes on.
+        let after = libc::user_regs_struct { rax: -i64::from(libc::EINTR) as u64, orig_rax: u64::MAX, ..before };
+        assert_eq!(libc::ptrace(libc::PTRACE_SETREGS, pid, none, &raw const after), 0);
+        assert_eq!(libc::ptrace(libc::PTRACE_SYSCALL, pid, none, none), 0);
+        let status = wait();
+        if libc::WIFSIGNALED(status) {
+            return Some(libc::WTERMSIG(status));
+        }
+        assert_eq!(libc::ptrace(libc::PTRACE_DETACH, pid, none, none), 0);
+        None
     }
 }
 

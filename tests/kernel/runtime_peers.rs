@@ -75,8 +75,9 @@ async fn strangers_get_nowhere_and_harm_nobody() {
     send_fds(&hoarder, b"p", 8);
     assert!(is_dropped(hoarder));
     // More who say nothing than there is room for: they make room for each other, and for the agent.
-    let idle: Vec<UnixStream> = (0..40).map(|_| says(&MAGIC[..3])).collect();
+    let mut idle: Vec<UnixStream> = (0..40).map(|_| says(&MAGIC[..3])).collect();
     assert_eq!(bed.exec(&id, "echo still here").await.unwrap().stdout, b"still here\n");
+    assert!(idle.drain(..30).all(is_dropped), "they have as many of its descriptors as they like");
     bed.forget().await;
     bed.reopen().await;
     assert_eq!(bed.exec(&id, "echo and again").await.unwrap().stdout, b"and again\n");

@@ -67,3 +67,25 @@ async fn a_process_that_nobody_waits_for_any_more_is_not_born() {
     .await;
     bed.end().await;
 }
+
+/// An agent that was killed says nothing: its shims see that the connection is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_ends_with_the_agent_that_asked_for_it() {
+    let mut bed = Bed::new("widowed").await;
+    bed.sandbox("s").await;
+    let id = bed.run("main", "sleep 1000").await;
+    let mut sessions = Vec::new();
+    for deaf in ["", "trap '' HUP; "] {
+        let exec = bed.process(&format!("{deaf}sleep 1003 & sleep 1003"), &[]);
+        sessions.push(bed.runtime.exec(&id, exec, &Scribe::none()).await.unwrap());
+    }
+    counted(&bed, &id, "sleep 1003", 4).await;
+    // Where no runtime is, a session has nobody who would hang up for it.
+    std::thread::spawn(move || drop(sessions)).join().unwrap();
+    assert_eq!(count(&bed, &id, "sleep 1003").await, 4);
+    bed.forget().await;
+    bed.reopen().await;
+    counted(&bed, &id, "sleep 1003", 0).await;
+    assert_eq!(count(&bed, &id, "sleep 1000").await, 1, "the container is nobody's session");
+    bed.end().await;
+}

@@ -422,9 +422,10 @@ pub fn tree(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut pending = vec![dir.to_owned()];
     while let Some(next) = pending.pop() {
-        for entry in fs::read_dir(&next).unwrap().flatten() {
+        // One that has gone meanwhile has nothing in it.
+        for entry in fs::read_dir(&next).into_iter().flatten().flatten() {
             let relative = entry.path().strip_prefix(dir).unwrap().display().to_string();
-            if entry.file_type().unwrap().is_dir() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 pending.push(entry.path());
             }
             found.push(relative);

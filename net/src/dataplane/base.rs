@@ -17,6 +17,7 @@
 use std::fmt::Write;
 
 use super::elements::Chain;
+use super::fragments;
 use super::ids::fnv;
 use super::model::NodeFacts;
 use crate::Family;
@@ -53,13 +54,29 @@ const MAPS: &[(&str, &str)] = &[
     ("greedy", "set { type ADDR; flags timeout; }"),
     // the Pods that ask the cluster's DNS, each with its pace
     ("questions", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
+    // the Pods' links that send fragments, each with its pace (`super::fragments`)
+    ("fragments", "set { type iface_index; flags dynamic,timeout; size 65535; timeout 1m; }"),
+    // the next hops that Pods have sent to a while ago, and the Pods that want others, each with its pace
+    ("hops", "set { type ADDR; flags dynamic,timeout; size 262144; timeout 30s; }"),
+    ("strangers", "set { type ADDR; flags dynamic,timeout; size 65535; timeout 1m; }"),
+    // how many connections have been given a port of the node's (`super::ports`)
+    (MASQUERADED, "counter { }"),
 ];
 
 /// `(name, hook, rules)`; chains that a verdict names come before it.
 const CHAINS: &[(&str, &str, &[&str])] = &[
     // A packet from a Pod has the Pod's own address as its source, or goes no further. IPv4 has the link's rp_filter for
     // this, IPv6 has nothing like it. Router advertisements and redirects go the same way: their sources are link-local.
-    ("pod-sources", "type filter hook prerouting priority raw;", &["iifname \"pw*\" fib saddr . iif oif missing drop"]),
+    // Before conntrack puts fragments together (-400): a piece longer than a Pod's link carries is none, but made to take room.
+    (
+        "pod-sources",
+        BEFORE_REASSEMBLY,
+        &[
+            "iifname \"pw*\" fib saddr . iif oif missing drop",
+            "IS_FRAGMENT iifname \"pw*\" meta length > POD_MTU drop",
+            "IS_FRAGMENT iifname \"pw*\" add @fragments { iif limit rate over FRAGMENTS/second burst FRAGMENT_BURST packets } drop",
+        ],
+    ),
     ("balance", "", &["ct mark vmap @services"]),
     (
         "external",
@@ -90,16 +107,25 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
     ),
     ("nat-prerouting", "type nat hook prerouting priority dstnat;", &["goto service"]),
     ("nat-output", "type nat hook output priority -100;", &["goto service"]),
+    // A Pod to the outside. The low ports are few, and the node's own: who sends from one is not known by it.
+    (
+        "to-outside",
+        "",
+        &[
+            "counter name masqueraded",
+            "meta l4proto { tcp, udp, sctp } masquerade to :LOWEST-65535 fully-random",
+            "masquerade fully-random",
+        ],
+    ),
     (
         "nat-postrouting",
         "type nat hook postrouting priority srcnat;",
         &[
             // a Pod to itself
             "IP saddr . IP daddr @own masquerade fully-random",
-            // a Pod to the outside
-            "IP saddr @local-pods IP daddr != @cluster-net masquerade fully-random",
+            "IP saddr @local-pods IP daddr != @cluster-net goto to-outside",
             // from outside or this node to an endpoint on another node: the answer must come back here
-            "ct status dnat IP saddr != @local-pods IP daddr != @local-pods masquerade fully-random",
+            "ct status dnat IP saddr != @local-pods IP daddr != @local-pods counter name masqueraded masquerade fully-random",
         ],
     ),
     // Refused before routing: IPv6 answers for a route over `lo` by itself, and otherwise. What is dropped here has no entry in
@@ -122,8 +148,26 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "iifname \"pw*\" udp dport 53 IP daddr @service-net add @questions { IP saddr limit rate over QUESTIONS/second burst QUESTIONS packets } drop",
         ],
     ),
+    // The kernel has room for 1,024 neighbours that it asks for, in all network namespaces together (gc_thresh3), and asks for
+    // three seconds: addresses of the node's own links that nobody has. Behind a gateway all have one next hop.
+    (
+        "next-hops",
+        "",
+        &[
+            "rt IP nexthop != @hops add @strangers { IP saddr limit rate over STRANGERS/second burst STRANGER_BURST packets } drop",
+            "update @hops { rt IP nexthop }",
+        ],
+    ),
     // An answer that conntrack cannot place would leave with the Pod's address instead of the Service's.
-    ("forward", "type filter hook forward priority filter;", &["IP saddr @local-pods ct state invalid drop"]),
+    (
+        "forward",
+        "type filter hook forward priority filter;",
+        &[
+            "ct state established,related accept",
+            "IP saddr @local-pods ct state invalid drop",
+            "iifname \"pw*\" oifname != \"pw*\" goto next-hops",
+        ],
+    ),
     (
         "output",
         "type filter hook output priority filter;",
@@ -139,36 +183,62 @@ pub const PACE: &str = "16384";
 /// of what one thread answers.
 pub const QUESTIONS: &str = "4096";
 
+/// The counter of connections that have been given a port of the node's.
+pub const MASQUERADED: &str = "masqueraded";
+
+/// The lowest port that a Pod's connection leaves the node from, as with Cilium not of those that need a privilege.
+pub const LOWEST: &str = "1024";
+
+/// How many neighbours a Pod may have the node ask for in a second, and at once: less than half of those that the kernel has room
+/// for are asked for at any time, as each is for three seconds.
+const STRANGERS: &str = "64";
+const STRANGER_BURST: &str = "256";
+
+/// Before conntrack puts fragments together.
+const BEFORE_REASSEMBLY: &str = "type filter hook prerouting priority -450;";
+
 /// Chains for lists of up to so many endpoints are there from the start; further ones come when a list grows.
 pub const BLOCK: u32 = 16;
 
-fn words(family: Family) -> [(&'static str, &'static str); 8] {
+/// The numbers in rules.
+const NUMBERS: [(&str, &str); 8] = [
+    ("PACE", PACE),
+    ("QUESTIONS", QUESTIONS),
+    ("FRAGMENTS", fragments::PACE),
+    ("FRAGMENT_BURST", fragments::BURST),
+    ("POD_MTU", fragments::POD_MTU),
+    ("STRANGERS", STRANGERS),
+    ("STRANGER_BURST", STRANGER_BURST),
+    ("LOWEST", LOWEST),
+];
+
+fn words(family: Family) -> [(&'static str, &'static str); 7] {
     match family {
         Family::V4 => [
+            ("IS_FRAGMENT", "ip frag-off & 0x3fff != 0"),
             ("AFFINITY", "type mark . ipv4_addr : mark"),
             ("CLIENT", "ip saddr"),
             ("ADDR", "ipv4_addr"),
             ("LOOPBACK", "127.0.0.0/8"),
             ("ICMP", "icmp"),
             ("IP", "ip"),
-            ("PACE", PACE),
-            ("QUESTIONS", QUESTIONS),
         ],
         Family::V6 => [
+            ("IS_FRAGMENT", "exthdr frag exists"),
             ("AFFINITY", "typeof ct mark . @nh,128,64 : meta mark"),
             ("CLIENT", "@nh,128,64"),
             ("ADDR", "ipv6_addr"),
             ("LOOPBACK", "::1"),
             ("ICMP", "icmpv6"),
             ("IP", "ip6"),
-            ("PACE", PACE),
-            ("QUESTIONS", QUESTIONS),
         ],
     }
 }
 
 fn expand(text: &str, family: Family) -> String {
-    words(family).iter().fold(text.to_owned(), |text, (word, meaning)| text.replace(word, meaning))
+    let words = words(family);
+    let words = NUMBERS.iter().chain(&words);
+    words.fold(text.to_owned(), |text, (word, meaning)| text.replace(word, meaning))
 }
 
 /// `ip` or `ip6`, as nft names the family.
@@ -200,15 +270,14 @@ pub fn script(family: Family) -> String {
 /// does with that family stays as it is; else a Pod would be a router to it by one advertisement, and reach its link-local ports.
 pub fn closed(family: Family) -> String {
     let ip = nft_family(family);
-    let hook = "type filter hook prerouting priority raw;";
-    let chain = format!("  chain pod-sources {{\n    {hook}\n    iifname \"pw*\" drop\n  }}\n");
+    let chain = format!("  chain pod-sources {{\n    {BEFORE_REASSEMBLY}\n    iifname \"pw*\" drop\n  }}\n");
     format!("add table {ip} {TABLE}\ndelete table {ip} {TABLE}\ntable {ip} {TABLE} {{\n{chain}}}\n")
 }
 
 /// An empty set whose name tells which version of the fixed part a table has.
 pub fn marker(family: Family) -> String {
     let lb: Vec<String> = (1..=BLOCK).flat_map(|n| rules_of(Chain::Lb(n), family)).collect();
-    format!("base-{:016x}", fnv(format!("{MAPS:?}{CHAINS:?}{PACE}{QUESTIONS}{lb:?}").as_bytes()))
+    format!("base-{:016x}", fnv(format!("{MAPS:?}{CHAINS:?}{NUMBERS:?}{lb:?}").as_bytes()))
 }
 
 /// Makes a shared chain, or makes it anew where it is there already.

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use super::claims::Claimant;
 use super::elements::{Chain, Key, Map, Place, Value};
 use super::ids::{Ids, fnv};
 use super::model::{Backends, Empty, Protocol, Service, ServicePort};
@@ -11,6 +13,8 @@ use crate::Family;
 /// A Service as elements.
 #[derive(Clone, Debug, Default)]
 pub struct Compiled {
+    /// As whom it wants what others may want too.
+    pub claimant: Arc<Claimant>,
     pub elements: BTreeMap<Place, Value>,
     /// The endpoint lists, by id.
     pub lists: HashMap<u32, List>,
@@ -31,7 +35,8 @@ pub struct List {
 
 /// Compiles `service`, named `key`; `before` is what it was compiled to last.
 pub fn compile(key: &str, service: &Service, before: Option<&Compiled>, ids: &mut Ids) -> Compiled {
-    let mut out = Compiled::default();
+    let claimant = Claimant { seniority: service.seniority.clone(), key: key.to_owned() };
+    let mut out = Compiled { claimant: Arc::new(claimant), ..Compiled::default() };
     for port in &service.ports {
         let internal = list(key, port, "internal", &port.internal, before, ids, &mut out);
         let external = match &port.external {

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use super::compile::Compiled;
 use super::elements::nfgen;
 use super::model::Protocol;
+use super::ports::Crowd;
 use crate::message::{Writer, address, attribute, u32_at};
 use crate::netlink::{Answer, Socket};
 use crate::{Family, Result};
@@ -29,8 +30,11 @@ const CTA_MARK_MASK: u16 = 21;
 const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
 const CTA_IP_V4_SRC: u16 = 1;
+const CTA_IP_V4_DST: u16 = 2;
 const CTA_IP_V6_SRC: u16 = 3;
+const CTA_IP_V6_DST: u16 = 4;
 const CTA_PROTO_NUM: u16 = 1;
+const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
 const CTA_PROTOINFO_TCP: u16 = 1;
 const CTA_PROTOINFO_TCP_STATE: u16 = 1;
@@ -38,6 +42,7 @@ const CTA_STATS_GLOBAL_ENTRIES: u16 = 1;
 const CTA_STATS_GLOBAL_MAX_ENTRIES: u16 = 2;
 // linux/netfilter/nf_conntrack_common.h and nf_conntrack_tcp.h
 const IPS_ASSURED: u32 = 1 << 2;
+const IPS_SRC_NAT: u32 = 1 << 4;
 const TCP_CONNTRACK_FIN_WAIT: u8 = 4;
 const TCP_CONNTRACK_CLOSE: u8 = 8;
 
@@ -177,6 +182,9 @@ pub struct Entry {
     destination_port: u16,
     /// Who answers: after translation, the endpoint.
     reply_source: IpAddr,
+    reply_source_port: u16,
+    /// Whom the answer is for: after translation, an address of the node's.
+    reply_destination: IpAddr,
     /// Who has sent the first packet.
     pub source: IpAddr,
     status: u32,
@@ -193,14 +201,28 @@ impl Entry {
         }
     }
 
+    /// Whether its source is not its own any more (masquerade): it has one of the node's ports. What goes back to its source takes
+    /// them from nobody else.
+    pub fn is_masqueraded(&self) -> bool {
+        self.status & IPS_SRC_NAT != 0 && self.source != self.reply_source
+    }
+
+    /// Whose ports it has one of. A ping's number is one, and has no other side.
+    pub fn crowd(&self) -> Crowd {
+        (self.protocol, self.reply_source, self.reply_source_port, self.reply_destination)
+    }
+
     fn parse(answer: &Answer) -> Option<Entry> {
         let attrs = answer.payload.get(4..)?;
-        let original = attribute(attrs, CTA_TUPLE_ORIG)?;
+        let (original, reply) = (attribute(attrs, CTA_TUPLE_ORIG)?, attribute(attrs, CTA_TUPLE_REPLY)?);
         let proto = attribute(original, CTA_TUPLE_PROTO)?;
-        let port = attribute(proto, CTA_PROTO_DST_PORT).and_then(|v| <[u8; 2]>::try_from(v).ok());
-        let source = |tuple| {
+        let port = |proto, kind| {
+            let port = attribute(proto, kind).and_then(|v| <[u8; 2]>::try_from(v).ok());
+            port.map_or(0, u16::from_be_bytes)
+        };
+        let ip = |tuple, v4, v6| {
             let ip = attribute(tuple, CTA_TUPLE_IP)?;
-            address(attribute(ip, CTA_IP_V4_SRC).or_else(|| attribute(ip, CTA_IP_V6_SRC))?)
+            address(attribute(ip, v4).or_else(|| attribute(ip, v6))?)
         };
         let tcp = attribute(attrs, CTA_PROTOINFO).and_then(|info| attribute(info, CTA_PROTOINFO_TCP));
         Some(Entry {
@@ -208,9 +230,11 @@ impl Entry {
             id: attribute(attrs, CTA_ID)?.to_vec(),
             mark: attribute(attrs, CTA_MARK).map_or(0, |v| u32::from_be(u32_at(v, 0))),
             protocol: *attribute(proto, CTA_PROTO_NUM)?.first()?,
-            destination_port: port.map_or(0, u16::from_be_bytes),
-            reply_source: source(attribute(attrs, CTA_TUPLE_REPLY)?)?,
-            source: source(original)?,
+            destination_port: port(proto, CTA_PROTO_DST_PORT),
+            reply_source: ip(reply, CTA_IP_V4_SRC, CTA_IP_V6_SRC)?,
+            reply_source_port: port(attribute(reply, CTA_TUPLE_PROTO)?, CTA_PROTO_SRC_PORT),
+            reply_destination: ip(reply, CTA_IP_V4_DST, CTA_IP_V6_DST)?,
+            source: ip(original, CTA_IP_V4_SRC, CTA_IP_V6_SRC)?,
             status: attribute(attrs, CTA_STATUS).map_or(0, |v| u32::from_be(u32_at(v, 0))),
             tcp_state: tcp.and_then(|tcp| attribute(tcp, CTA_PROTOINFO_TCP_STATE)).and_then(|v| v.first().copied()),
         })

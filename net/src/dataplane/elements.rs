@@ -7,8 +7,9 @@ use ipnet::IpNet;
 
 use super::base::{TABLE, nft_family};
 use super::model::Protocol;
-use crate::Family;
-use crate::message::Writer;
+use crate::message::{Writer, attribute, attributes};
+use crate::netlink::Socket;
+use crate::{Family, Result};
 
 /// A map or set whose elements change with Services. The order is that of loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -158,6 +159,7 @@ const NFTABLES: u16 = (libc::NFNL_SUBSYS_NFTABLES as u16) << 8;
 const NFT_MSG_GETSET: u16 = NFTABLES | 10;
 const NFT_MSG_NEWSETELEM: u16 = NFTABLES | 12;
 const NFT_MSG_DELSETELEM: u16 = NFTABLES | 14;
+const NFT_MSG_GETOBJ: u16 = NFTABLES | 19;
 const NFTA_SET_TABLE: u16 = 1;
 const NFTA_SET_NAME: u16 = 2;
 const NFTA_SET_ELEM_LIST_TABLE: u16 = 1;
@@ -171,6 +173,12 @@ const NFTA_DATA_VALUE: u16 = 1;
 const NFTA_DATA_VERDICT: u16 = 2;
 const NFTA_VERDICT_CODE: u16 = 1;
 const NFTA_VERDICT_CHAIN: u16 = 2;
+const NFTA_OBJ_TABLE: u16 = 1;
+const NFTA_OBJ_NAME: u16 = 2;
+const NFTA_OBJ_TYPE: u16 = 3;
+const NFTA_OBJ_DATA: u16 = 4;
+const NFT_OBJECT_COUNTER: u32 = 1;
+const NFTA_COUNTER_PACKETS: u16 = 2;
 const NFT_JUMP: i32 = -3;
 const NFT_GOTO: i32 = -4;
 const NF_DROP: i32 = 0;
@@ -243,6 +251,52 @@ pub fn get_set(family: Family, name: &str) -> Writer {
     w.message(NFT_MSG_GETSET, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &nfgen(family));
     w.str(NFTA_SET_TABLE, TABLE).str(NFTA_SET_NAME, name);
     w
+}
+
+/// How many packets a counter of our table has seen; none where there is no table.
+pub fn counter(socket: &mut Socket, family: Family, name: &str) -> Result<u64> {
+    let mut w = Writer::new();
+    w.message(NFT_MSG_GETOBJ, (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16, &nfgen(family));
+    w.str(NFTA_OBJ_TABLE, TABLE).str(NFTA_OBJ_NAME, name).be32(NFTA_OBJ_TYPE, NFT_OBJECT_COUNTER);
+    let answers = match socket.dump("nft: get counter", w) {
+        Err(e) if e.errno() == Some(libc::ENOENT) => return Ok(0),
+        answers => answers?,
+    };
+    let data = answers.first().and_then(|answer| attribute(answer.payload.get(4..)?, NFTA_OBJ_DATA));
+    let packets = data.and_then(|data| <[u8; 8]>::try_from(attribute(data, NFTA_COUNTER_PACKETS)?).ok());
+    packets.map(u64::from_be_bytes).ok_or(crate::Error::Malformed("a counter of nft"))
+}
+
+/// Names our table: the first attribute of whatever is asked about it.
+pub fn table_of(w: &mut Writer) {
+    w.str(NFTA_SET_TABLE, TABLE);
+}
+
+/// An element's key (of an interval both ends) and its value as bytes; a verdict's are its code and its chain.
+pub fn bytes(key: &Key, value: &Value) -> (Vec<u8>, Vec<u8>) {
+    parse(&written(key, value))
+}
+
+/// An element as it is sent.
+pub fn written(key: &Key, value: &Value) -> Vec<u8> {
+    let mut w = Writer::new();
+    element(&mut w, key, Some(value));
+    attributes(w.as_bytes()).next().map(|(_, element)| element.to_vec()).unwrap_or_default()
+}
+
+/// The same of an element as the kernel tells it.
+pub fn parse(element: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let value = |kind| attribute(attribute(element, kind).unwrap_or_default(), NFTA_DATA_VALUE).unwrap_or_default();
+    let key = [value(NFTA_SET_ELEM_KEY), value(NFTA_SET_ELEM_KEY_END)].concat();
+    let data = attribute(element, NFTA_SET_ELEM_DATA).unwrap_or_default();
+    let data = match attribute(data, NFTA_DATA_VERDICT) {
+        Some(verdict) => {
+            let part = |kind| attribute(verdict, kind).unwrap_or_default();
+            [part(NFTA_VERDICT_CODE), part(NFTA_VERDICT_CHAIN)].concat()
+        }
+        None => attribute(data, NFTA_DATA_VALUE).unwrap_or_default().to_vec(),
+    };
+    (key, data)
 }
 
 /// `struct nfgenmsg`.

@@ -1,8 +1,8 @@
 //! Services as elements of one nftables table a family, named `podwright`.
 //!
 //! [`base`] is the fixed part; Services are elements ([`elements`]) that [`compile`] makes. What the kernel has is kept in
-//! memory and never read back: a change is the difference between two compilations of the Services that changed, sent as one
-//! netlink transaction. A refused transaction (something else has touched the table) is answered by loading everything anew.
+//! memory: a change is the difference between two compilations of the Services that changed, sent as one netlink transaction. A
+//! refused transaction is answered by loading everything anew, and what somebody else has changed is found and mended ([`check`]).
 //!
 //! Our part of a change costs the same with 10 Services as with 10,000. The kernel's does as long as lists keep their lengths:
 //! another length is another verdict in `services`, and after a new verdict the kernel validates the table, for which it
@@ -13,13 +13,18 @@
 //! clients their endpoints. Only a table of another version of the fixed part is replaced as a whole, again in one step.
 
 mod base;
+mod check;
+mod claims;
 mod compile;
 mod conntrack;
 mod elements;
+mod fixed;
 mod followed;
 mod foreign;
+mod fragments;
 pub mod ids;
 mod model;
+mod ports;
 mod shares;
 pub mod speed;
 
@@ -32,14 +37,16 @@ use std::time::{Duration, Instant};
 use podwright_journal::{Clock, Scribe};
 
 pub use base::{TABLE, script};
+pub use check::Commits;
 pub use followed::Followed;
 pub use foreign::{Finding, foreign};
-pub use model::{Backends, Empty, NodeFacts, Protocol, Service, ServicePort};
+pub use model::{Backends, Empty, Lost, NodeFacts, Protocol, Seniority, Service, ServicePort};
 pub use shares::{Keeper, PERIOD, Relief};
 
 use crate::netlink::{self, Socket};
 use crate::{Family, NodeNetns, Result};
 use base::BLOCK;
+use claims::{Claims, Contested};
 use compile::{Compiled, compile};
 use conntrack::Stale;
 use elements::{Batch, Chain, Key, Map, Place, Value};
@@ -53,22 +60,26 @@ pub struct Dataplane {
     facts: NodeFacts,
     ids: Ids,
     services: HashMap<String, Compiled>,
-    /// Elements that several Services may want: the first in order of names has it.
-    claims: HashMap<Place, BTreeMap<String, Value>>,
+    claims: Claims,
     chains: BTreeSet<(Family, Chain)>,
     /// Whether the kernel has what memory says.
     loaded: bool,
+    commits: Commits,
+    seen: check::Seen,
+    wanted: check::Wanted,
     followed: Arc<Followed>,
 }
 
 /// What one change cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     pub added: usize,
     pub deleted: usize,
     /// Whether everything had to be loaded.
     pub full: bool,
     pub took: Duration,
+    /// What Services of this change name and more senior ones have.
+    pub lost: Vec<Lost>,
 }
 
 /// Elements to delete and to add.
@@ -90,11 +101,19 @@ impl Dataplane {
             facts: NodeFacts::default(),
             ids: Ids::default(),
             services: HashMap::new(),
-            claims: HashMap::new(),
+            claims: Claims::default(),
             chains: BTreeSet::new(),
             loaded: false,
+            commits: Commits::default(),
+            seen: check::Seen::default(),
+            wanted: check::Wanted::default(),
             followed: Arc::default(),
         })
+    }
+
+    /// For who else writes to the node's ruleset.
+    pub fn commits(&self) -> Commits {
+        self.commits.clone()
     }
 
     /// The addresses whose changes are recorded.
@@ -115,15 +134,19 @@ impl Dataplane {
         let changes = gone.into_iter().map(|key| (key, None));
         let changes = changes.chain(services.iter().map(|(key, service)| (key.clone(), Some(service.clone()))));
         self.loaded = false;
-        self.apply(changes.collect())
+        let change = self.apply(changes.collect())?;
+        // Conntrack is there now, and with it the part that puts fragments of IPv6 together.
+        fragments::give_room(&self.netns)?;
+        Ok(change)
     }
 
     /// Replaces (or, with `None`, removes) Services: one transaction. An error leaves the wish in memory; the next call
     /// loads everything.
     pub fn apply(&mut self, changes: Vec<(String, Option<Service>)>) -> Result<Change> {
         let started = Instant::now();
-        let (difference, stale) = self.decide(changes);
-        let mut change = Change { added: difference.add.len(), deleted: difference.delete.len(), ..Change::default() };
+        let (difference, stale, lost) = self.decide(changes);
+        let (added, deleted) = (difference.add.len(), difference.delete.len());
+        let mut change = Change { added, deleted, lost, ..Change::default() };
         let incremental = self.loaded && self.commit(&difference).inspect_err(report_refusal).is_ok();
         if !incremental {
             self.loaded = false;
@@ -180,7 +203,7 @@ impl Dataplane {
                 let carries = match (&place.key, value) {
                     (Key::Slot(id, _), Value::Endpoint(e)) => ids.contains(id) && e.ip() == address,
                     (Key::Slot(..), _) => false,
-                    (Key::Own(own), _) => *own == address && self.is_local(own),
+                    (Key::Own(own), _) => *own == address && self.facts.is_local(own),
                     (Key::Id(id) | Key::Source(id, _), _) if of_list(id) => true,
                     (_, Value::Id(id)) => of_list(id),
                     _ => false,
@@ -210,11 +233,12 @@ impl Dataplane {
         remove(&self.netns)
     }
 
-    /// Compiles the changes and takes them into memory.
-    fn decide(&mut self, changes: Vec<(String, Option<Service>)>) -> (Difference, Stale) {
+    /// Compiles the changes and takes them into memory; what is to be done, and who of them did not get what he named.
+    fn decide(&mut self, changes: Vec<(String, Option<Service>)>) -> (Difference, Stale, Vec<Lost>) {
         let mut difference = Difference::default();
         let mut stale = Stale::default();
-        let mut contested: BTreeMap<Place, Option<Value>> = BTreeMap::new();
+        let mut contested = Contested::new();
+        let mut changed = BTreeSet::new();
         for (key, service) in changes {
             let before = self.services.remove(&key).unwrap_or_default();
             let after = match &service {
@@ -232,69 +256,33 @@ impl Dataplane {
                     difference.add.insert(*place, *value);
                 }
             }
-            self.claim(&key, &before, &after, &mut contested);
+            self.claims.take(&before, &after, &self.facts, &mut contested);
             stale.add(&before, &after);
             for id in before.lists.keys().filter(|id| !after.lists.contains_key(id)) {
                 self.ids.give_back(*id);
             }
             if service.is_some() {
+                changed.insert(key.clone());
                 self.services.insert(key, after);
             }
         }
+        let lost = contested.keys().flat_map(|place| self.claims.lost(place, &changed)).collect();
         for (place, before) in contested {
-            let after = self.winner(&place);
+            let after = self.claims.winner(&place);
             if before != after {
                 difference.delete.extend(before.map(|value| (place, value)));
                 difference.add.extend(after.map(|value| (place, value)));
             }
         }
-        (difference, stale)
-    }
-
-    /// Notes what `key` wants of the shared elements; `contested` gets the value each touched one had at first.
-    fn claim(
-        &mut self,
-        key: &str,
-        before: &Compiled,
-        after: &Compiled,
-        contested: &mut BTreeMap<Place, Option<Value>>,
-    ) {
-        for place in before.elements.keys().chain(after.elements.keys()).filter(|p| p.map.is_shared()) {
-            if let Key::Own(address) = &place.key
-                && !self.is_local(address)
-            {
-                continue;
-            }
-            if before.elements.get(place) == after.elements.get(place) {
-                continue;
-            }
-            contested.entry(*place).or_insert_with(|| winner(&self.claims, place));
-            let claims = self.claims.entry(*place).or_default();
-            match after.elements.get(place) {
-                Some(value) => drop(claims.insert(key.to_owned(), *value)),
-                None => drop(claims.remove(key)),
-            }
-            if claims.is_empty() {
-                self.claims.remove(place);
-            }
-        }
+        (difference, stale, lost)
     }
 
     fn claim_anew(&mut self) {
-        self.claims.clear();
-        let (services, nothing) = (std::mem::take(&mut self.services), Compiled::default());
-        for (key, compiled) in &services {
-            self.claim(key, &nothing, compiled, &mut BTreeMap::new());
+        self.claims = Claims::default();
+        let nothing = Compiled::default();
+        for compiled in self.services.values() {
+            self.claims.take(&nothing, compiled, &self.facts, &mut Contested::new());
         }
-        self.services = services;
-    }
-
-    fn winner(&self, place: &Place) -> Option<Value> {
-        winner(&self.claims, place)
-    }
-
-    fn is_local(&self, address: &IpAddr) -> bool {
-        self.facts.pod_ranges.iter().any(|range| range.contains(address))
     }
 
     /// Sends a difference as one transaction, after making the chains it names.
@@ -313,7 +301,7 @@ impl Dataplane {
         batch.add(difference.add.iter());
         let what = format!("nft: delete {} elements, add {}", difference.delete.len(), difference.add.len());
         let started = Clock::read();
-        let done = self.socket.transaction(&what, batch.finish());
+        let done = self.commits.note(self.socket.transaction(&what, batch.finish()));
         let deleted = difference.delete.iter().map(|(place, value)| ("delete", place, value));
         let added = difference.add.iter().map(|(place, value)| ("add", place, value));
         self.followed.tell(started, deleted.chain(added), &done);
@@ -377,7 +365,7 @@ impl Dataplane {
             }
         }
         batch.add(all.iter());
-        self.socket.transaction(&format!("nft: fill {} elements", all.len()), batch.finish())
+        self.commits.note(self.socket.transaction(&format!("nft: fill {} elements", all.len()), batch.finish()))
     }
 
     /// Builds the tables anew. Where there was a table, fixed part and elements are one transaction; where there was none,
@@ -407,7 +395,7 @@ impl Dataplane {
         if !existing && !all.is_empty() {
             let mut batch = Batch::new();
             batch.add(all.iter());
-            self.socket.transaction(&format!("nft: fill {} elements", all.len()), batch.finish())?;
+            self.commits.note(self.socket.transaction(&format!("nft: fill {} elements", all.len()), batch.finish()))?;
         }
         Ok(())
     }
@@ -416,7 +404,7 @@ impl Dataplane {
     fn everything(&self) -> BTreeMap<Place, Value> {
         let own = self.services.values().flat_map(|c| c.elements.iter()).filter(|(p, _)| !p.map.is_shared());
         let own = own.map(|(place, value)| (*place, *value));
-        own.chain(self.claims.keys().filter_map(|place| Some((*place, self.winner(place)?)))).collect()
+        own.chain(self.claims.winners()).collect()
     }
 
     fn named_chains(&self) -> BTreeSet<(Family, Chain)> {
@@ -426,13 +414,9 @@ impl Dataplane {
     fn nft(&self, script: String) -> Result<()> {
         // Not on the namespace's shared thread: `nft` takes milliseconds, and probes wait there for their sockets.
         let scribe = self.socket.scribe();
-        netlink::in_netns(self.netns.fd(), || netlink::nft(scribe, &["-f", "-"], &script))??;
+        self.commits.note(netlink::in_netns(self.netns.fd(), || netlink::nft(scribe, &["-f", "-"], &script))?)?;
         Ok(())
     }
-}
-
-fn winner(claims: &HashMap<Place, BTreeMap<String, Value>>, place: &Place) -> Option<Value> {
-    claims.get(place)?.values().next().copied()
 }
 
 fn report_refusal(error: &crate::Error) {

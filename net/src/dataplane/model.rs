@@ -37,7 +37,29 @@ impl Protocol {
 /// All frontends of one Service on one node. It is replaced as a whole; the difference is what reaches the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Service {
+    /// Of several that name one address and port, the most senior one has it.
+    pub seniority: Seniority,
     pub ports: Vec<ServicePort>,
+}
+
+/// Who was there first: the less, the more senior. Names say nothing of it, since everybody chooses his own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Seniority {
+    /// Since when there is a Service, in seconds since the epoch.
+    pub since: i64,
+    /// Decides between those of one second; nobody chooses his own.
+    pub id: String,
+}
+
+/// An address and port that a Service names and another one has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The Service's key.
+    pub key: String,
+    pub protocol: Protocol,
+    /// `None`: on all addresses of the node.
+    pub address: Option<IpAddr>,
+    pub port: u16,
 }
 
 /// One port of a Service in one family. A dual-stack Service has two with the same name.
@@ -92,6 +114,13 @@ pub struct NodeFacts {
     pub cluster_ranges: Vec<IpNet>,
     /// The ranges ClusterIPs come from: what no Service claims there is refused.
     pub service_ranges: Vec<IpNet>,
+}
+
+impl NodeFacts {
+    /// Whether an address is one of this node's own Pods.
+    pub fn is_local(&self, address: &IpAddr) -> bool {
+        self.pod_ranges.iter().any(|range| range.contains(address))
+    }
 }
 
 impl Serialize for Family {

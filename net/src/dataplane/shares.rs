@@ -9,6 +9,8 @@
 //!   get equal parts of the rest. A Pod with more than its share loses what exceeds it, connections that have ended first and
 //!   established ones last, and opens no new ones for [`QUIET`].
 //!
+//! The node's ports to one outside address and port are shared in the same way ([`super::ports`]).
+//!
 //! An entry counts for the source of its first packet, the client. Pods of other nodes count too: their own node sees only what
 //! each of them sends to all. Nobody else does: outside clients of node ports and host ports, and the node with its
 //! `hostNetwork` Pods, are many behind one address.
@@ -17,17 +19,19 @@
 //! each new one. Measured (Linux 6.18, 2 CPUs): 8,000 connections a second of a Pod become 560 once 12,000 others of it are open,
 //! each refused packet costs 0.7 ms in the kernel, and TCP connections in TIME_WAIT do not count though they fill the table.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use podwright_journal::Scribe;
 
+use super::Commits;
 use super::base::{TABLE, nft_family};
 use super::conntrack::{self, Doomed, Entry, Worth};
 use super::model::NodeFacts;
+use super::ports::{self, Close, Crowd, Crowds, Look};
 use crate::netlink::{self, Socket};
 use crate::{Family, NodeNetns, Result};
 
@@ -39,7 +43,7 @@ pub const QUIET: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// How many entries of each [`Worth`].
-type Tally = [usize; Worth::ALL.len()];
+pub type Tally = [usize; Worth::ALL.len()];
 
 /// Keeps the shares of one node. Its method waits for the kernel: call it off the runtime's threads.
 pub struct Keeper {
@@ -50,6 +54,9 @@ pub struct Keeper {
     /// A smaller table than the kernel's.
     max: Option<usize>,
     last: Option<(Instant, usize)>,
+    /// When the crowds of masqueraded connections were looked at.
+    crowds: Option<Look>,
+    commits: Commits,
 }
 
 /// What was done about a table that was filling up.
@@ -59,52 +66,132 @@ pub struct Relief {
     pub entries: usize,
     /// The sources that had more than their share, and how many entries each has lost.
     pub lost: BTreeMap<IpAddr, usize>,
+    /// The outside addresses and ports to which the node's ports ran short.
+    pub crowded: BTreeSet<SocketAddr>,
+}
+
+/// Who has how much.
+#[derive(Default)]
+struct Census {
+    pods: BTreeMap<IpAddr, Tally>,
+    others: usize,
+}
+
+/// What each source has too much: of the whole table, and of one crowd.
+#[derive(Default)]
+struct Excess {
+    table: BTreeMap<IpAddr, Tally>,
+    crowds: HashMap<Crowd, BTreeMap<IpAddr, Tally>>,
+}
+
+impl Excess {
+    fn sources(&self) -> BTreeSet<IpAddr> {
+        self.table.keys().chain(self.crowds.values().flat_map(BTreeMap::keys)).copied().collect()
+    }
+
+    /// Whether this entry is to go; one less of its kind is to go then.
+    fn takes(&mut self, entry: &Entry) -> bool {
+        let worth = entry.worth() as usize;
+        let of_crowd = match self.crowds.is_empty() || !entry.is_masqueraded() {
+            true => None,
+            false => self.crowds.get_mut(&entry.crowd()).and_then(|sources| sources.get_mut(&entry.source)),
+        };
+        // Who has too much of both has lost it of both at once.
+        let mut goes = false;
+        for tally in of_crowd.into_iter().chain(self.table.get_mut(&entry.source)) {
+            if tally[worth] > 0 {
+                tally[worth] -= 1;
+                goes = true;
+            }
+        }
+        goes
+    }
 }
 
 impl Keeper {
     /// `max`: the size of the table to count on, where it is to be less than the kernel's `nf_conntrack_max`.
-    pub fn new(netns: &NodeNetns, max: Option<usize>) -> Result<Keeper> {
+    pub fn new(netns: &NodeNetns, max: Option<usize>, commits: Commits) -> Result<Keeper> {
         let open = || Socket::open_in(netns.fd());
-        Ok(Keeper { netns: netns.clone(), socket: open()?, deleting: open()?, max, last: None })
+        Ok(Keeper { netns: netns.clone(), socket: open()?, deleting: open()?, max, last: None, crowds: None, commits })
     }
 
     /// Looks at the table, and takes from those who have too much; `None` where all is well.
     pub fn look(&mut self, facts: &NodeFacts) -> Result<Option<Relief>> {
-        // 1. How full it is.
+        // 1. How full it is, and how large a crowd may be.
         let (entries, of_kernel) = conntrack::fullness(&mut self.socket)?;
+        let masqueraded = match entries > ports::LARGE {
+            true => Some(ports::masqueraded(&mut self.socket)?),
+            false => None,
+        };
         let max = self.max.map_or(of_kernel, |max| max.min(of_kernel));
-        if !self.is_due(entries, max) {
+        let of_ports = masqueraded.is_some_and(|all| ports::is_due(entries, all, self.crowds));
+        let of_table = self.is_due(entries, max);
+        if !of_table && !of_ports {
             return Ok(None);
         }
-        // 2. Who has how much.
+        // 2. Who has how much, and too much of it.
         let ranges = charged(facts);
-        let (mut pods, mut others) = (BTreeMap::<IpAddr, Tally>::new(), 0);
-        let mut count = |entry: &Entry| match ranges.iter().any(|range| range.contains(&entry.source)) {
-            true => pods.entry(entry.source).or_default()[entry.worth() as usize] += 1,
-            false => others += 1,
+        let is_pod = |source: &IpAddr| ranges.iter().any(|range| range.contains(source));
+        let (census, crowds) = self.count(is_pod)?;
+        let mut excess = Excess { table: self::excess(&census.pods, budget(census.others, max)), ..Excess::default() };
+        let mut largest = crowds.largest();
+        if crowds.any_large() {
+            let (of_crowds, left) = self.count_closely(is_pod, &crowds)?.excess();
+            (excess.crowds, largest) = (of_crowds, largest.max(left));
+        }
+        self.last = of_table.then(|| (Instant::now(), entries)).or(self.last);
+        self.crowds = masqueraded.map(|masqueraded| Look { masqueraded, largest }).or(self.crowds);
+        let sources = excess.sources();
+        if sources.is_empty() {
+            return Ok(None);
+        }
+        let crowded = excess.crowds.keys().map(|(_, address, port, _)| SocketAddr::new(*address, *port)).collect();
+        // 3. No more of it, and what is too much goes.
+        self.quieten(sources.iter())?;
+        let lost = self.delete(excess)?;
+        if of_table {
+            self.last = Some((Instant::now(), entries.saturating_sub(lost.values().sum())));
+        }
+        Ok(Some(Relief { entries, lost, crowded }))
+    }
+
+    fn count(&mut self, is_pod: impl Fn(&IpAddr) -> bool) -> Result<(Census, Crowds)> {
+        let (mut census, mut crowds) = (Census::default(), Crowds::new());
+        let mut count = |entry: &Entry| {
+            if !is_pod(&entry.source) {
+                census.others += 1;
+                return;
+            }
+            census.pods.entry(entry.source).or_default()[entry.worth() as usize] += 1;
+            crowds.add(entry);
         };
         for family in Family::ALL {
             conntrack::each(&mut self.socket, family, None, &mut count)?;
         }
-        // 3. What each has too much.
-        let mut excess = excess(&pods, budget(others, max));
-        self.last = Some((Instant::now(), entries));
-        if excess.is_empty() {
-            return Ok(None);
+        Ok((census, crowds))
+    }
+
+    fn count_closely(&mut self, is_pod: impl Fn(&IpAddr) -> bool, crowds: &Crowds) -> Result<Close> {
+        let mut close = Close::default();
+        for family in Family::ALL {
+            conntrack::each(&mut self.socket, family, None, &mut |entry| {
+                if crowds.is_large(&entry.crowd()) {
+                    close.add(entry, is_pod(&entry.source));
+                }
+            })?;
         }
-        // 4. No more of it, and what is too much goes.
-        self.quieten(excess.keys())?;
+        Ok(close)
+    }
+
+    /// How many entries each source has lost.
+    fn delete(&mut self, mut excess: Excess) -> Result<BTreeMap<IpAddr, usize>> {
         let mut lost = BTreeMap::new();
         for family in Family::ALL {
             let mut doomed = Doomed::default();
             let mut failed = None;
             let deleting = &mut self.deleting;
             conntrack::each(&mut self.socket, family, None, &mut |entry| {
-                let Some(left) = excess.get_mut(&entry.source).map(|tally| &mut tally[entry.worth() as usize]) else {
-                    return;
-                };
-                if *left > 0 {
-                    *left -= 1;
+                if excess.takes(entry) {
                     *lost.entry(entry.source).or_default() += 1;
                     failed = failed.take().or(doomed.add(entry, family, deleting).err());
                 }
@@ -112,8 +199,7 @@ impl Keeper {
             failed.map_or(Ok(()), Err)?;
             doomed.finish(deleting)?;
         }
-        self.last = Some((Instant::now(), entries.saturating_sub(lost.values().sum())));
-        Ok(Some(Relief { entries, lost }))
+        Ok(lost)
     }
 
     /// Whether the table is to be listed. That costs about a microsecond an entry: not again while nothing has come of it.
@@ -132,7 +218,8 @@ impl Keeper {
             let _ = writeln!(script, "add element {ip} {TABLE} greedy {{ {source} timeout {}s }}", QUIET.as_secs());
             script
         });
-        netlink::in_netns(self.netns.fd(), || netlink::nft(&Scribe::none(), &["-f", "-"], &script))??;
+        self.commits
+            .note(netlink::in_netns(self.netns.fd(), || netlink::nft(&Scribe::none(), &["-f", "-"], &script))?)?;
         Ok(())
     }
 }
@@ -145,13 +232,13 @@ fn charged(facts: &NodeFacts) -> Vec<IpNet> {
 
 /// How many entries all Pods may have together: half of the table; less where others have much of it, and never less than a
 /// quarter.
-fn budget(others: usize, max: usize) -> usize {
+pub fn budget(others: usize, max: usize) -> usize {
     (max / 4 * 3).saturating_sub(others).clamp(max / 4, max / 2)
 }
 
 /// What each source must lose so that all together stay within the budget: nothing unless they exceed it. A part of the budget
 /// stays free then, so that not everything is listed again at once.
-fn excess(sources: &BTreeMap<IpAddr, Tally>, budget: usize) -> BTreeMap<IpAddr, Tally> {
+pub fn excess(sources: &BTreeMap<IpAddr, Tally>, budget: usize) -> BTreeMap<IpAddr, Tally> {
     let counts: Vec<usize> = sources.values().map(|tally| tally.iter().sum()).collect();
     if counts.iter().sum::<usize>() <= budget {
         return BTreeMap::new();

@@ -70,5 +70,5 @@ fn service(n: u32, endpoints: u32) -> Service {
         affinity: None,
         source_ranges: Vec::new(),
     };
-    Service { ports: vec![port] }
+    Service { ports: vec![port], ..Service::default() }
 }

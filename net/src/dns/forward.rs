@@ -17,19 +17,27 @@ use crate::NodeNetns;
 const PATIENCE: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 2;
 
+/// Of a `resolv.conf` so many bytes are read.
+const MOST: usize = 64 << 10;
+
+/// Gives the first bytes of a file, so many at most.
+pub type Read = fn(&Path, usize) -> io::Result<Vec<u8>>;
+
 /// The upstream servers: those of a `resolv.conf`, read again whenever it changes.
 pub struct Upstream {
     /// Where the questions leave from: the process's own namespace, whatever the node's is.
     netns: NodeNetns,
     path: PathBuf,
+    read: Read,
     /// Our own addresses: a question must not come round.
     exclude: Vec<IpAddr>,
     known: Mutex<(Option<SystemTime>, Vec<SocketAddr>)>,
 }
 
 impl Upstream {
-    pub fn new(netns: NodeNetns, resolv_conf: &Path, exclude: Vec<IpAddr>) -> Upstream {
-        Upstream { netns, path: resolv_conf.to_owned(), exclude, known: Mutex::new((None, Vec::new())) }
+    /// `read` waits for nobody: a container may have the file as a volume.
+    pub fn new(netns: NodeNetns, resolv_conf: &Path, read: Read, exclude: Vec<IpAddr>) -> Upstream {
+        Upstream { netns, path: resolv_conf.to_owned(), read, exclude, known: Mutex::new((None, Vec::new())) }
     }
 
     /// Asks the servers in turn; `None` when none of them answers. The response carries the request's id.
@@ -55,8 +63,12 @@ impl Upstream {
         let changed = std::fs::metadata(&self.path).and_then(|m| m.modified()).ok();
         let mut known = self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if changed.is_none() || known.0 != changed {
-            let text = std::fs::read_to_string(&self.path).unwrap_or_default();
-            *known = (changed, nameservers(&text, &self.exclude));
+            match (self.read)(&self.path, MOST) {
+                Ok(bytes) => *known = (changed, nameservers(&String::from_utf8_lossy(&bytes), &self.exclude)),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => *known = (changed, Vec::new()),
+                // Somebody keeps it from being read: what it said last holds.
+                Err(_) => {}
+            }
         }
         known.1.clone()
     }

@@ -9,6 +9,6 @@ mod places;
 mod records;
 mod server;
 
-pub use forward::Upstream;
+pub use forward::{Read, Upstream};
 pub use records::{Answer, Data, Entry, Names, Question, Srv, Table, reverse_name};
 pub use server::Server;

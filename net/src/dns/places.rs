@@ -130,6 +130,28 @@ mod tests {
         assert!(places.held().by_source.is_empty());
     }
 
+    #[tokio::test]
+    async fn who_loses_its_place_stops() {
+        let places = Places::new(2);
+        let [first, _second] = [places.take(source(1)).unwrap(), places.take(source(1)).unwrap()];
+        let mut work = std::pin::pin!(first.keep(std::future::pending::<()>()));
+        assert!(futures::poll!(work.as_mut()).is_pending());
+        let other = places.take(source(2)).unwrap();
+        assert_eq!(futures::poll!(work.as_mut()), std::task::Poll::Ready(None));
+        assert_eq!(other.keep(std::future::ready(7)).await, Some(7));
+    }
+
+    #[test]
+    fn an_address_is_one_source_however_it_is_written() {
+        let places = Places::new(4);
+        let mapped = IpAddr::from(std::net::Ipv4Addr::new(10, 244, 1, 1).to_ipv6_mapped());
+        let held: Vec<Place> = [source(1), mapped, source(1), mapped].map(|from| places.take(from).unwrap()).into();
+        assert_eq!(places.held().by_source.len(), 1);
+        let others = [places.take(source(2)).unwrap(), places.take(source(2)).unwrap()];
+        assert!(places.take(mapped).is_none(), "it has its equal part");
+        drop((held, others));
+    }
+
     proptest! {
         /// However often the others ask before, who comes last gets a place as long as there are as many as sources.
         #[test]

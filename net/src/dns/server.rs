@@ -20,6 +20,8 @@ use crate::{NodeNetns, Result};
 const FORWARDING: usize = 512;
 /// How many streams of all clients together may be open; one without a place is closed. A node has fewer Pods (110) than places.
 const STREAMS: usize = 256;
+/// After a listener could not be made again.
+const AGAIN: Duration = Duration::from_secs(1);
 /// How long a stream may be silent.
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -51,7 +53,7 @@ impl Server {
             let address = SocketAddr::new(*address, 53);
             let (udp, tcp) = (netns.udp_bind(address).await?, netns.tcp_listen(address).await?);
             tasks.spawn(datagrams(Arc::new(udp), shared.clone()));
-            tasks.spawn(streams(tcp, shared.clone()));
+            tasks.spawn(streams(tcp, netns.clone(), address, shared.clone()));
         }
         Ok(Server { shared, _tasks: tasks })
     }
@@ -159,7 +161,7 @@ async fn datagrams(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
     }
 }
 
-async fn streams(listener: TcpListener, shared: Arc<Shared>) {
+async fn streams(mut listener: TcpListener, netns: NodeNetns, address: SocketAddr, shared: Arc<Shared>) {
     let mut open = JoinSet::new();
     loop {
         while open.try_join_next().is_some() {}
@@ -169,6 +171,14 @@ async fn streams(listener: TcpListener, shared: Arc<Shared>) {
                 let conversation = conversation(stream, client.ip(), shared.clone());
                 open.spawn(async move { drop(place.keep(conversation).await) });
             }
+            // Somebody has ended it (`ss --kill`): no longer a listener, it never accepts again.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => match netns.tcp_listen(address).await {
+                Ok(another) => listener = another,
+                Err(error) => {
+                    tracing::warn!(%error, "the cluster's DNS takes no streams");
+                    tokio::time::sleep(AGAIN).await;
+                }
+            },
             // Out of descriptors, most likely: let others end first.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }

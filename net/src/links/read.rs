@@ -9,11 +9,13 @@ use ipnet::IpNet;
 use rtnetlink::Handle;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use rtnetlink::packet_route::link::{AfSpecInet, AfSpecUnspec, LinkAttribute, LinkFlags, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage};
 use serde::Serialize;
 
-use super::{ALIAS, POD_LINK, PodLink, default_of};
+use super::{
+    ALIAS, IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_RP_FILTER, IPV4_DEVCONF_SEND_REDIRECTS, POD_LINK, PodLink, default_of,
+};
 use crate::netlink::Route;
 use crate::{Error, Family, Result};
 
@@ -39,13 +41,15 @@ pub fn pod_details(netns: BorrowedFd<'_>) -> Result<Option<LinkDetails>> {
 /// A link as the kernel describes it.
 #[derive(Default)]
 pub(super) struct Link {
-    name: String,
+    pub name: String,
     pub index: u32,
     pub peer_index: u32,
-    alias: String,
-    mac: Vec<u8>,
+    pub alias: String,
+    pub mac: Vec<u8>,
     pub mtu: u32,
-    up: bool,
+    pub up: bool,
+    /// What it has of the settings in [`super::HOST_END`], in that order.
+    pub settings: Option<Vec<(u16, u32)>>,
 }
 
 impl From<LinkMessage> for Link {
@@ -59,11 +63,24 @@ impl From<LinkMessage> for Link {
                 LinkAttribute::IfAlias(alias) => link.alias = alias,
                 LinkAttribute::Address(mac) => link.mac = mac,
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
+                LinkAttribute::AfSpecUnspec(families) => link.settings = families.into_iter().find_map(settings),
                 _ => {}
             }
         }
         link
     }
+}
+
+fn settings(family: AfSpecUnspec) -> Option<Vec<(u16, u32)>> {
+    let AfSpecUnspec::Inet(all) = family else { return None };
+    all.into_iter().find_map(|inet| match inet {
+        AfSpecInet::DevConf(has) => Some(vec![
+            (IPV4_DEVCONF_FORWARDING, has.forwarding as u32),
+            (IPV4_DEVCONF_SEND_REDIRECTS, has.send_redirects as u32),
+            (IPV4_DEVCONF_RP_FILTER, has.rp_filter as u32),
+        ]),
+        _ => None,
+    })
 }
 
 impl Link {
@@ -125,6 +142,11 @@ pub(super) struct MainRoute {
 }
 
 impl MainRoute {
+    #[cfg(test)]
+    pub(super) fn new(net: IpNet, link: u32, source: Option<IpAddr>) -> MainRoute {
+        MainRoute { net, link: Some(link), gateway: None, source, priority: 0 }
+    }
+
     fn parse(message: RouteMessage) -> Option<MainRoute> {
         let family = match message.header.address_family {
             AddressFamily::Inet => Family::V4,

@@ -4,6 +4,11 @@
 //! `cargo rustc --release -p podwright-runtime --bin podwright-shim -- -C target-feature=+crt-static -C relocation-model=static`.
 //! A plain `cargo build` gives a dynamic one, which works too.
 
+/// Overwrites what it frees: arguments and environments come through buffers and copies of many kinds, and none of them may be left
+/// for whoever reads the memory of a later child.
+#[global_allocator]
+static ALLOCATOR: zeroizing_alloc::ZeroAlloc<std::alloc::System> = zeroizing_alloc::ZeroAlloc(std::alloc::System);
+
 fn main() -> std::process::ExitCode {
     podwright_runtime::shim::main()
 }

@@ -412,6 +412,11 @@ mod tests {
     fn an_archive_has_so_many_images_and_documents_and_no_more() {
         let many = format!("[{}]", [r#"{"Config":"c","Layers":[]}"#; MAX_IMAGES + 1].join(","));
         assert_eq!(load(&[("manifest.json", many.as_bytes())], None), "1001 images in the archive, more than 1000");
+        let large = " ".repeat(MAX_DOCUMENT as usize + 1);
+        assert_eq!(load(&[("manifest.json", large.as_bytes())], None), "manifest.json has 4194305 bytes");
+        let layers = |count: usize| check_layers(&vec![digest::sha256(b"layer"); count], count);
+        layers(MAX_LAYERS).unwrap();
+        assert_eq!(layers(MAX_LAYERS + 1).unwrap_err().to_string(), "129 layers, more than 128");
         // An index that names one large document as often as it likes.
         let manifest = serde_json::to_string(&manifest(&digest::sha256(b"{}"), 2, Vec::new())).unwrap();
         let document = format!("{manifest}{}", " ".repeat(MAX_DOCUMENT as usize - manifest.len()));

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::config::parse_config;
 use super::digest::{self, chain_ids, hex_of, sha256};
-use super::limits::{Allowance, Space};
+use super::limits::{Allowance, MAX_DOCUMENT, Space};
 use super::pull::Pulls;
 use super::unpack::{Unpacked, unpack};
 use super::{Image, ImageError, Options, Result};
@@ -289,10 +289,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Reads a small blob (manifest, index, config) and checks its digest.
+    /// Reads a document (manifest, index, config) and checks its digest. What lies under a digest may be anything that was ever
+    /// downloaded, a layer too: one that is larger than a document may be is not read.
     pub(super) fn read_blob(&self, digest: &str) -> Result<Vec<u8>> {
         let path = self.blob_path(digest);
-        let bytes = fs::read(&path).map_err(|e| ImageError::io("read", &path, e))?;
+        let fail = |e| ImageError::io("read", &path, e);
+        let mut bytes = Vec::new();
+        File::open(&path).map_err(fail)?.take(MAX_DOCUMENT + 1).read_to_end(&mut bytes).map_err(fail)?;
+        if bytes.len() as u64 > MAX_DOCUMENT {
+            return Err(ImageError::Invalid(format!(
+                "blob {digest} has more than {MAX_DOCUMENT} bytes: it is no document"
+            )));
+        }
         digest::verify(&format!("blob {}", path.display()), digest, &sha256(&bytes))?;
         Ok(bytes)
     }

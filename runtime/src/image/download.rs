@@ -39,7 +39,7 @@ impl Job {
     }
 
     async fn download_whole(&self, registry: &Registry, blob: &Blob) -> Result<Temp> {
-        let room = self.inner.space.download(blob.size)?;
+        let room = self.inner.space.download(&self.tenant, blob.size)?;
         let temp = self.inner.temp("blob");
         let mut sink = Sink::new(temp.create()?, room);
         let mut try_again = DOWNLOAD_TRIES;

@@ -4,6 +4,7 @@
 //! layer (an image has hundreds), and asks the disk for room as it goes. Downloads announce what they will need: pulls that
 //! run side by side share the room.
 
+use std::collections::HashMap;
 use std::io::{self, Read};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -24,8 +25,10 @@ pub(super) const MAX_NAMES: usize = 16 << 20;
 pub(super) const MAX_IMAGES: usize = 1000;
 /// What a file, directory or link takes beside its data: an inode and its part of a directory.
 const ENTRY: u64 = 4096;
-/// So many bytes of a download are announced at a time.
-const STEP: u64 = 64 << 20;
+/// So many bytes of room are promised to a tenant's downloads at a time, or a part of what is free where that is less: whoever
+/// announces much and brings little keeps no more from others.
+const SHARE: u64 = 256 << 20;
+const SHARE_OF_FREE: u64 = 8;
 
 /// Bounds for what comes from outside.
 #[derive(Debug, Clone)]
@@ -34,8 +37,9 @@ pub struct Options {
     pub max_layer_bytes: u64,
     /// Entries that an image's layers may have together.
     pub max_entries: u64,
-    /// How often unpacking an image may look for a directory, in its own layer or one below: paths that are long, lead through
-    /// symlinks or are missing from many layers take thousands of looks each.
+    /// How many directories unpacking an image may step through when it looks for those of its entries, in its own layer or one
+    /// below: paths that are long, lead through symlinks or are missing from many layers take thousands of looks each, and each
+    /// look goes through the whole path.
     pub max_looks: u64,
     /// An image may unpack to so many times the bytes that it came as ..
     pub max_ratio: u64,
@@ -79,46 +83,53 @@ pub(super) struct Space {
     dir: PathBuf,
     keep_percent: u64,
     keep_bytes: u64,
-    announced: Mutex<u64>,
+    promises: Mutex<Promises>,
+}
+
+/// Bytes that downloads under way may still write: of all, and of each tenant that has some.
+#[derive(Debug, Default)]
+struct Promises {
+    total: u64,
+    of: HashMap<String, u64>,
 }
 
 impl Space {
     pub(super) fn new(dir: PathBuf, options: &Options) -> Space {
-        Space { dir, keep_percent: options.keep_percent, keep_bytes: options.keep_bytes, announced: Mutex::default() }
+        Space { dir, keep_percent: options.keep_percent, keep_bytes: options.keep_bytes, promises: Mutex::default() }
     }
 
     /// Whether `bytes` more leave free what is to be kept free.
     pub(super) fn check(&self, bytes: u64) -> Result<()> {
-        self.check_beside(bytes, *lock(&self.announced))
+        self.room(bytes, lock(&self.promises).total).map(drop)
     }
 
-    /// Room for a download that may need so many bytes in all. Only the next [`STEP`] of them are announced at a time: a
-    /// registry that promises much and brings little keeps nobody else from his room.
-    pub(super) fn download(self: &Arc<Space>, bytes: u64) -> Result<Room> {
+    /// Room for a download of so many bytes, as its descriptor says. They are promised to it as far as its tenant's share goes,
+    /// and further ones when those have been written: a registry that announces much and brings little keeps nobody else from
+    /// his room.
+    pub(super) fn download(self: &Arc<Space>, tenant: &str, bytes: u64) -> Result<Room> {
         self.check(bytes)?;
-        Ok(Room { announced: self.announce(bytes.min(STEP))?, rest: bytes.saturating_sub(STEP) })
+        let mut room = Room { space: self.clone(), tenant: tenant.to_owned(), promised: 0, rest: bytes };
+        room.promise(0)?;
+        Ok(room)
     }
 
-    /// As `check`; what is announced counts for everybody until it has been written or given up.
-    fn announce(self: &Arc<Space>, bytes: u64) -> Result<Announced> {
-        let mut announced = lock(&self.announced);
-        self.check_beside(bytes, *announced)?;
-        *announced = announced.saturating_add(bytes);
-        Ok(Announced { space: self.clone(), left: bytes })
-    }
-
-    fn check_beside(&self, bytes: u64, announced: u64) -> Result<()> {
+    /// What there is beside what is kept and promised. Errors: it is less than `bytes`.
+    fn room(&self, bytes: u64, promised: u64) -> Result<u64> {
         let disk = rustix::fs::statvfs(&self.dir).map_err(|e| ImageError::io("statvfs", &self.dir, e))?;
         let (total, free) = (disk.f_blocks.saturating_mul(disk.f_frsize), disk.f_bavail.saturating_mul(disk.f_frsize));
         let keep = keep(total, self.keep_percent, self.keep_bytes);
         // Some file systems do not say how large they are.
-        if total == 0 || free >= keep.saturating_add(announced).saturating_add(bytes) {
-            return Ok(());
+        if total == 0 {
+            return Ok(u64::MAX);
+        }
+        let room = free.saturating_sub(keep).saturating_sub(promised);
+        if room >= bytes {
+            return Ok(room);
         }
         let dir = self.dir.display();
-        let (free, keep, announced, bytes) = (size(free), size(keep), size(announced), size(bytes));
+        let (free, keep, promised, bytes) = (size(free), size(keep), size(promised), size(bytes));
         Err(ImageError::DiskFull(format!(
-            "no space left for images in {dir}: {free} are free, {keep} of them are kept, {announced} are promised to other \
+            "no space left for images in {dir}: {free} are free, {keep} of them are kept, {promised} are promised to other \
              downloads, {bytes} are wanted"
         )))
     }
@@ -132,50 +143,59 @@ fn keep(total: u64, percent: u64, bytes: u64) -> u64 {
     (total / 100).saturating_mul(percent).max(bytes.min(total / 10))
 }
 
-/// What a download has announced and will announce.
+/// The room of one download.
 #[derive(Debug)]
 pub(super) struct Room {
-    announced: Announced,
+    space: Arc<Space>,
+    tenant: String,
+    /// It may write so many bytes whatever others do ..
+    promised: u64,
+    /// .. and so many more will be asked for.
     rest: u64,
 }
 
 impl Room {
     /// Makes sure of room for bytes that are about to be written.
     pub(super) fn write(&mut self, bytes: u64) -> Result<()> {
-        if self.announced.left < bytes && self.rest > 0 {
-            let step = self.rest.min(STEP.max(bytes));
-            let next = self.announced.space.announce(step)?;
-            self.rest -= step;
-            self.announced.join(next);
+        if self.promised < bytes && self.rest > 0 {
+            self.promise(bytes - self.promised)?;
         }
-        self.announced.written(bytes);
+        self.give_back(bytes.min(self.promised));
         Ok(())
     }
-}
 
-/// A step of a download's room: less with every byte that is written.
-#[derive(Debug)]
-struct Announced {
-    space: Arc<Space>,
-    left: u64,
-}
-
-impl Announced {
-    fn join(&mut self, mut other: Announced) {
-        self.left += std::mem::take(&mut other.left);
+    /// Takes as much of the rest as the tenant's share allows, and `least` in any case.
+    fn promise(&mut self, least: u64) -> Result<()> {
+        let mut promises = lock(&self.space.promises);
+        let room = self.space.room(least, promises.total)?;
+        let of_tenant = promises.of.get(&self.tenant).copied().unwrap_or(0);
+        let share = SHARE.min(room / SHARE_OF_FREE).saturating_sub(of_tenant);
+        let more = self.rest.min(share.max(least));
+        if more > 0 {
+            promises.total = promises.total.saturating_add(more);
+            promises.of.insert(self.tenant.clone(), of_tenant.saturating_add(more));
+        }
+        self.promised += more;
+        self.rest -= more;
+        Ok(())
     }
 
-    fn written(&mut self, bytes: u64) {
-        let bytes = bytes.min(self.left);
-        self.left -= bytes;
-        let mut announced = lock(&self.space.announced);
-        *announced = announced.saturating_sub(bytes);
+    fn give_back(&mut self, bytes: u64) {
+        self.promised -= bytes;
+        let mut promises = lock(&self.space.promises);
+        promises.total = promises.total.saturating_sub(bytes);
+        if let Some(of_tenant) = promises.of.get_mut(&self.tenant) {
+            *of_tenant = of_tenant.saturating_sub(bytes);
+            if *of_tenant == 0 {
+                promises.of.remove(&self.tenant);
+            }
+        }
     }
 }
 
-impl Drop for Announced {
+impl Drop for Room {
     fn drop(&mut self) {
-        self.written(self.left);
+        self.give_back(self.promised);
     }
 }
 
@@ -226,7 +246,7 @@ impl Allowance {
         self.spend(ENTRY)
     }
 
-    /// Counts looks for directories that an entry needs.
+    /// Counts the steps of looks for directories that an entry needs.
     pub(super) fn look(&self, times: u64) -> Result<()> {
         let mut used = lock(&self.used);
         used.looks = used.looks.saturating_add(times);
@@ -330,38 +350,55 @@ mod tests {
     #[test]
     fn downloads_share_the_room() {
         let options = Options { keep_percent: 0, keep_bytes: 0, ..Options::default() };
-        let (dir, space) = space(&options);
-        let disk = rustix::fs::statvfs(dir.path()).unwrap();
-        let half = disk.f_bavail * disk.f_frsize / 2;
-        let mut first = space.announce(half + half / 2).unwrap();
-        let error = space.announce(half).unwrap_err();
+        let (_dir, space) = space(&options);
+        let total = || lock(&space.promises).total;
+        let mut first = space.download("a", 1000).unwrap();
+        let second = space.download("b", 500).unwrap();
+        assert_eq!(total(), 1500, "as their descriptors say");
+        let free = space.room(0, 0).unwrap();
+        let error = space.room(2 * free, total()).unwrap_err();
         assert!(matches!(&error, ImageError::DiskFull(m) if m.contains("promised to other downloads")), "{error}");
-        assert!(matches!(space.check(half), Err(ImageError::DiskFull(_))));
-        first.written(half);
-        let second = space.announce(half).unwrap();
+        first.write(999).unwrap();
+        assert_eq!(total(), 501);
         drop((first, second));
-        assert_eq!(*lock(&space.announced), 0);
-        assert!(space.announce(u64::MAX).is_err());
+        assert_eq!(total(), 0);
+        assert!(lock(&space.promises).of.is_empty());
+        assert!(space.download("a", u64::MAX).is_err());
     }
 
     #[test]
-    fn a_download_holds_the_room_of_its_next_step_alone() {
+    fn a_tenant_keeps_no_more_than_its_share_from_others() {
         let options = Options { keep_percent: 0, keep_bytes: 0, ..Options::default() };
         let (_dir, space) = space(&options);
-        let announced = || *lock(&space.announced);
-        let mut room = space.download(STEP + 10).unwrap();
-        assert_eq!(announced(), STEP);
-        room.write(STEP - 1).unwrap();
-        assert_eq!(announced(), 1);
-        room.write(3).unwrap();
-        assert_eq!(announced(), 8);
-        room.write(8).unwrap();
-        assert_eq!(announced(), 0);
-        drop(room);
-        let room = space.download(10).unwrap();
-        assert_eq!(announced(), 10);
-        drop(room);
-        assert_eq!(announced(), 0);
-        assert!(space.download(u64::MAX).is_err());
+        let of = |tenant: &str| lock(&space.promises).of.get(tenant).copied().unwrap_or(0);
+        let share = SHARE.min(space.room(0, 0).unwrap() / SHARE_OF_FREE);
+        // As many as it may download at once, each of which announces much and brings nothing.
+        let mut held: Vec<Room> = (0..12).map(|_| space.download("greedy", share).unwrap()).collect();
+        assert!(of("greedy") <= share, "{} of {share}", of("greedy"));
+        let other = space.download("other", 1000).unwrap();
+        assert_eq!(of("other"), 1000);
+        // Those beyond the share go on as long as there is room.
+        let before = of("greedy");
+        held[11].write(1 << 20).unwrap();
+        assert_eq!(of("greedy"), before, "what is written is not promised any more");
+        drop((held, other));
+        assert_eq!(lock(&space.promises).total, 0);
+    }
+
+    #[test]
+    fn a_large_download_is_promised_its_share_again_and_again() {
+        let options = Options { keep_percent: 0, keep_bytes: 0, ..Options::default() };
+        let (_dir, space) = space(&options);
+        let total = || lock(&space.promises).total;
+        let share = SHARE.min(space.room(0, 0).unwrap() / SHARE_OF_FREE);
+        let mut room = space.download("a", share + 10).unwrap();
+        let first = total();
+        assert!(first <= share && first + 10 >= share / 2, "{first} of {share}");
+        room.write(first).unwrap();
+        assert_eq!(total(), 0);
+        room.write(1).unwrap();
+        assert!(total() < share + 10 - first, "and the rest as it comes");
+        room.write(share + 10 - first - 1).unwrap();
+        assert_eq!((total(), room.rest), (0, 0));
     }
 }

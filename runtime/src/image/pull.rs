@@ -25,8 +25,9 @@ use super::{Auth, Image, ImageError, ImageName, ImageStore, Progress, PullEvent,
 const OF_A_TENANT: usize = 3;
 
 /// Layers that are unpacked at once, for all: each may take the memory of a decompressor's window. Who waits has his turn in the
-/// order in which he came, and each tenant waits with [a few](OF_A_TENANT) at most.
+/// order in which he came, and each tenant unpacks or waits with [one](UNPACKED_OF_A_TENANT).
 const UNPACKED_AT_ONCE: usize = 2;
+const UNPACKED_OF_A_TENANT: usize = 1;
 
 type Outcome = BoxFuture<'static, Result<Image>>;
 
@@ -38,7 +39,9 @@ type Source = (String, String, Auth);
 pub(super) struct Pulls {
     flights: Mutex<HashMap<(String, String, Auth), WeakShared<Outcome>>>,
     downloads: Mutex<HashMap<Source, Arc<tokio::sync::Mutex<()>>>>,
-    tenants: Mutex<HashMap<String, Arc<Semaphore>>>,
+    tenants: Turns,
+    /// Whose layer may wait to be unpacked, by tenant.
+    unpackers: Turns,
     unpacking: Arc<Semaphore>,
 }
 
@@ -47,7 +50,8 @@ impl Default for Pulls {
         Pulls {
             flights: Mutex::default(),
             downloads: Mutex::default(),
-            tenants: Mutex::default(),
+            tenants: Turns::of(OF_A_TENANT),
+            unpackers: Turns::of(UNPACKED_OF_A_TENANT),
             unpacking: Arc::new(Semaphore::new(UNPACKED_AT_ONCE)),
         }
     }
@@ -59,14 +63,25 @@ impl Pulls {
         downloads.retain(|_, held| Arc::strong_count(held) > 1);
         downloads.entry(source).or_default().clone()
     }
+}
 
-    /// Waits until one of the tenant's pulls may begin.
-    async fn turn(&self, tenant: &str) -> Option<OwnedSemaphorePermit> {
+/// So many at once for each tenant.
+struct Turns {
+    most: usize,
+    tenants: Mutex<HashMap<String, Arc<Semaphore>>>,
+}
+
+impl Turns {
+    fn of(most: usize) -> Turns {
+        Turns { most, tenants: Mutex::default() }
+    }
+
+    /// Waits until it is the tenant's turn, for as long as the permit is kept.
+    async fn take(&self, tenant: &str) -> Option<OwnedSemaphorePermit> {
         let turns = {
             let mut tenants = lock(&self.tenants);
             tenants.retain(|_, turns| Arc::strong_count(turns) > 1);
-            let turns = tenants.entry(tenant.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(OF_A_TENANT)));
-            turns.clone()
+            tenants.entry(tenant.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.most))).clone()
         };
         // It is never closed.
         turns.acquire_owned().await.ok()
@@ -101,10 +116,9 @@ impl ImageStore {
         if let Some(flight) = flights.get(&key).and_then(WeakShared::upgrade) {
             return flight;
         }
-        let job = Job { inner: self.inner.clone(), name, auth: auth.clone(), progress };
-        let tenant = tenant.to_owned();
+        let job = Job { inner: self.inner.clone(), tenant: tenant.to_owned(), name, auth: auth.clone(), progress };
         let flight = async move {
-            let _turn = job.inner.pulls.turn(&tenant).await;
+            let _turn = job.inner.pulls.tenants.take(&job.tenant).await;
             job.run().await
         };
         let flight = flight.boxed().shared();
@@ -118,6 +132,8 @@ impl ImageStore {
 /// One pull.
 pub(super) struct Job {
     pub(super) inner: Arc<Inner>,
+    /// For whom.
+    pub(super) tenant: String,
     pub(super) name: ImageName,
     auth: Auth,
     progress: Option<Progress>,
@@ -265,16 +281,17 @@ impl Job {
     async fn fetch_config(&self, registry: &Registry, descriptor: &Descriptor) -> Result<Bytes> {
         let digest = descriptor.digest().to_string();
         digest::check(&digest)?;
-        if let Ok(bytes) = self.inner.read_blob(&digest) {
-            return Ok(bytes.into());
-        }
         let blob = Blob { digest, size: descriptor.size(), told: false };
         if blob.size > MAX_DOCUMENT {
             return Err(ImageError::Invalid(format!("image config has {} bytes", blob.size)));
         }
+        let (inner, known) = (self.inner.clone(), blob.digest.clone());
+        if let Ok(bytes) = blocking(move || inner.read_blob(&known)).await {
+            return Ok(bytes.into());
+        }
         let temp = self.download(registry, &blob).await?;
-        let bytes = std::fs::read(temp.path()).map_err(|e| ImageError::io("read", temp.path(), e))?;
-        Ok(bytes.into())
+        let read = move || std::fs::read(temp.path()).map_err(|e| ImageError::io("read", temp.path(), e));
+        Ok(blocking(read).await?.into())
     }
 
     /// The layers that are not here yet.
@@ -323,9 +340,10 @@ impl Job {
                 // An unpacking thread outlives a dropped pull, and looks at the layers below until it is done.
                 let (pin, allowance) = (pin.clone(), allowance.clone());
                 // It is never closed.
+                let own = self.inner.pulls.unpackers.take(&self.tenant).await;
                 let turn = self.inner.pulls.unpacking.clone().acquire_owned().await;
                 let work = move || {
-                    let (_pin, _turn) = (pin, turn);
+                    let _held = (pin, own, turn);
                     unpack_blob(&inner, &layer, &chain, &allowance)
                 };
                 blocking(work).await?;

@@ -19,7 +19,7 @@ use super::digest::HashingReader;
 use super::directories::Directories;
 use super::limits::{Allowance, Options};
 use super::tarball::{Entry, Kind, TarReader, lossy};
-use super::view::{Found, LayerView, MAX_SYMLINKS, OPAQUE, find_beneath, is_whiteout, join, parts};
+use super::view::{Found, LayerView, MAX_SYMLINKS, OPAQUE, find_beneath, is_whiteout, join, parts, steps};
 use super::{ImageError, Result};
 
 /// Deeper trees than any image needs only serve to make their removal fail.
@@ -288,7 +288,7 @@ impl Layer {
 
     /// One step of a walk: makes sure of a directory at `path`, or gives the target of the symlink that is there.
     fn step(&mut self, path: &[u8]) -> io::Result<Option<Vec<u8>>> {
-        self.allowance.look(1)?;
+        self.allowance.look(steps(path))?;
         let own = find_beneath(&self.root, path)?;
         let hidden = own.as_ref().is_some_and(|found| is_whiteout(&found.stat));
         let found = match own {

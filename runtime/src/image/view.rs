@@ -79,6 +79,11 @@ pub(super) fn join(parts: &[Vec<u8>]) -> Vec<u8> {
     parts.join(&b'/')
 }
 
+/// What a look costs: the kernel goes through the whole path.
+pub(super) fn steps(path: &[u8]) -> u64 {
+    1 + path.iter().filter(|byte| **byte == b'/').count() as u64
+}
+
 impl LayerView {
     pub(super) fn open(layers: &[PathBuf]) -> Result<LayerView> {
         let open = |path: &PathBuf| {
@@ -110,7 +115,7 @@ impl LayerView {
     }
 
     fn look(&self, layer: &OwnedFd, path: &[u8]) -> rustix::io::Result<Option<Found>> {
-        self.looks.update(|looks| looks + 1);
+        self.looks.update(|looks| looks + steps(path));
         find_beneath(layer, path)
     }
 
@@ -130,7 +135,7 @@ impl LayerView {
         Ok(false)
     }
 
-    /// As `find`, following symlinks inside the view, with at most [`MAX_LOOKS`] into layers.
+    /// As `find`, following symlinks inside the view, with at most [`MAX_LOOKS`] steps into layers.
     fn resolve(&self, path: &[u8]) -> rustix::io::Result<Option<Found>> {
         let mut pending: VecDeque<Vec<u8>> = parts(path).collect();
         let mut done: Vec<Vec<u8>> = Vec::new();
@@ -186,4 +191,34 @@ impl LayerView {
 pub(super) fn is_opaque(dir: &Found) -> bool {
     let mut value = [0u8; 1];
     rustix::fs::getxattr(dir.proc_path(), OPAQUE, &mut value).is_ok_and(|length| length == 1 && value[0] == b'y')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A link has room for hundreds of steps, and a path may lead through 40 of them: each look into 128 layers.
+    #[test]
+    fn a_way_through_links_ends_after_so_many_looks() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("d")).unwrap();
+        std::fs::write(at("file"), "found").unwrap();
+        let way = |steps: usize, to: &str| "d/../".repeat(steps) + to;
+        symlink(way(700, "file"), at("long")).unwrap();
+        symlink(way(700, "file"), at("l30")).unwrap();
+        for n in 0..30 {
+            symlink(way(700, &format!("l{}", n + 1)), at(&format!("l{n}"))).unwrap();
+        }
+        let view = LayerView::open(&[dir.path().to_owned()]).unwrap();
+        // Each read has its own count.
+        for path in ["long", "l25", "long"] {
+            assert_eq!(view.read_file(path, 10).unwrap().as_deref(), Some(&b"found"[..]), "{path}");
+        }
+        let endless = view.read_file("l0", 10).unwrap_err();
+        assert!(endless.to_string().contains("Too many levels of symbolic links"), "{endless}");
+        assert!(view.looks() < 5 * MAX_LOOKS);
+    }
 }

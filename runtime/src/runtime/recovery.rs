@@ -1,8 +1,8 @@
 //! After a crash: find what an earlier agent made, take over what lives, account for what died, remove what is half made.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -13,9 +13,6 @@ use crate::records::{ContainerRecord, SandboxRecord, remove_folder};
 use crate::spec::CgroupName;
 use crate::sys::Kernel;
 use crate::{Error, Result, Scribe};
-
-/// How long a shim may take to tell its state. One that is silent for longer hangs, and is as good as dead.
-const SILENCE: Duration = Duration::from_secs(10);
 
 impl Runtime {
     /// Takes over every sandbox that has a folder, all at once.
@@ -33,6 +30,53 @@ impl Runtime {
             });
         }
         tasks.join_all().await;
+    }
+
+    /// Writes those records again that somebody else has damaged or removed while what they describe is known; which.
+    pub async fn mend_records(&self) -> Vec<PathBuf> {
+        let sandboxes: Vec<Arc<Sandbox>> = self.sandboxes().values().cloned().collect();
+        let mut records = BTreeSet::new();
+        for sandbox in &sandboxes {
+            let (folders, state) = (&self.0.folders, sandbox.state());
+            records.insert(folders.sandbox_record(&sandbox.id));
+            records.extend(state.containers.values().map(|container| folders.container_record(&container.record.id)));
+        }
+        let damaged = self.blocking(move |inner| Ok(inner.folders.damaged(&records))).await.unwrap_or_default();
+        let mut mended = Vec::new();
+        for sandbox in sandboxes.iter().filter(|_| !damaged.is_empty()) {
+            match self.mend_records_of(sandbox, &damaged).await {
+                Ok(paths) => mended.extend(paths),
+                Err(error) => tracing::warn!("records of sandbox {}: {error}", sandbox.id),
+            }
+        }
+        mended
+    }
+
+    async fn mend_records_of(&self, sandbox: &Arc<Sandbox>, damaged: &BTreeSet<PathBuf>) -> Result<Vec<PathBuf>> {
+        // Whoever changes it just now writes its record, or removes it; else it is looked at again.
+        let Ok(_turn) = sandbox.turn.try_lock() else { return Ok(Vec::new()) };
+        let is_known = self.find(&sandbox.id).is_some_and(|found| Arc::ptr_eq(&found, sandbox));
+        let folders = self.0.folders.clone();
+        let (own, containers): (Option<SandboxRecord>, Vec<ContainerRecord>) = {
+            let state = sandbox.state();
+            let is_damaged = |path: PathBuf| is_known && damaged.contains(&path);
+            let own = is_damaged(folders.sandbox_record(&sandbox.id)).then(|| state.record.clone());
+            let all = state.containers.values().map(|container| &container.record);
+            (own, all.filter(|record| is_damaged(folders.container_record(&record.id))).cloned().collect())
+        };
+        let write = move |_: &super::Inner| {
+            let mut mended = Vec::new();
+            if let Some(record) = &own {
+                folders.write_sandbox(record)?;
+                mended.push(folders.sandbox_record(&record.spec.id));
+            }
+            for record in &containers {
+                folders.write_container(record)?;
+                mended.push(folders.container_record(&record.id));
+            }
+            Ok(mended)
+        };
+        self.blocking(write).await
     }
 
     async fn recover_sandbox(&self, id: &str, record: Option<SandboxRecord>) -> Result<()> {
@@ -89,9 +133,9 @@ impl Runtime {
     async fn reconnect(&self, sandbox: &Arc<Sandbox>) -> Option<State> {
         let link = self.connect(sandbox, false).ok()?;
         let scribe = Scribe::none();
-        let asked = link.ask(scribe.cause(), Call::State, &[]);
-        let Ok(told) = tokio::time::timeout(SILENCE, asked).await else {
-            tracing::warn!("the shim of sandbox {} does not answer: it is killed", sandbox.id);
+        let told = link.ask(scribe.cause(), Call::State, &[]).await;
+        if let Err(Error::Timeout(..)) = told {
+            tracing::warn!("the shim of sandbox {} hangs: it is killed", sandbox.id);
             {
                 let mut state = sandbox.state();
                 (state.link, state.reader) = (None, None);
@@ -102,7 +146,7 @@ impl Runtime {
                 tracing::warn!("sandbox {}: {e}", sandbox.id);
             }
             return None;
-        };
+        }
         let (answer, fds) = told.ok()?;
         Some(self.adopt(sandbox, answer, fds))
     }

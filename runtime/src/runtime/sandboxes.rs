@@ -343,8 +343,13 @@ impl Runtime {
             return;
         }
         tracing::warn!("the shim of sandbox {} is gone", sandbox.id);
-        let killed = self
-            .blocking(move |inner| inner.tree.kill(&Kernel::new(&Scribe::none()), &spec.cgroup).map_err(Error::from));
+        let killed = self.blocking(move |inner| {
+            let (mut errors, kernel) = (Errors::default(), Kernel::new(&Scribe::none()));
+            // One that hangs was hung up on, and still holds what it has.
+            errors.note(inner.tree.kill(&kernel, &shim(&spec.id)));
+            errors.note(inner.tree.kill(&kernel, &spec.cgroup));
+            errors.result()
+        });
         if let Err(e) = killed.await {
             tracing::warn!("sandbox {}: {e}", sandbox.id);
         }

@@ -1,7 +1,7 @@
 //! The default profile: equal in effect to containerd's `RuntimeDefault`.
 //!
 //! What is not listed fails with EPERM. `clone3` fails with ENOSYS, so that libc falls back to `clone`, whose flags a
-//! filter can see: without CAP_SYS_ADMIN no namespace may be made. No rings of io_uring, no AF_VSOCK, no AF_ALG.
+//! filter can see: without CAP_SYS_ADMIN no namespace may be made. No rings of io_uring, no AF_VSOCK, no AF_ALG, no delegations.
 
 use std::collections::HashSet;
 
@@ -17,13 +17,17 @@ const AF_ALG: u64 = 38;
 /// Sockets to the hypervisor see through every container.
 const AF_VSOCK: u64 = 40;
 
+/// A delegation of a file or directory (Linux 6.19): whoever renames or removes it, changes its mode, or makes something in it,
+/// the agent in a volume too, waits for the holder, again and again, and cannot ask not to: unlike with a lease (`sys::shared`).
+const F_SETDELEG: u64 = 1024 + 16;
+
 /// Allowed to everyone, by subject.
 #[rustfmt::skip]
 const ALLOWED: &[&str] = &[
     // Files
     "access", "chdir", "chmod", "chown", "close", "close_range", "copy_file_range", "creat", "dup", "dup2", "dup3",
     "faccessat", "faccessat2", "fadvise64", "fallocate", "fchdir", "fchmod", "fchmodat", "fchmodat2", "fchown",
-    "fchownat", "fcntl", "fdatasync", "fgetxattr", "flistxattr", "flock", "fremovexattr", "fsetxattr", "fstat",
+    "fchownat", "fdatasync", "fgetxattr", "flistxattr", "flock", "fremovexattr", "fsetxattr", "fstat",
     "fstatfs", "fsync", "ftruncate", "futimesat", "getcwd", "getdents", "getdents64", "getxattr", "getxattrat",
     "inotify_add_watch", "inotify_init", "inotify_init1", "inotify_rm_watch", "ioctl", "lchown", "lgetxattr", "link",
     "linkat", "listmount", "listxattr", "listxattrat", "llistxattr", "lremovexattr", "lseek", "lsetxattr", "lstat",
@@ -121,19 +125,22 @@ const ALLOWED_WITH: &[(Capability, &[&str])] = &[
 pub fn default_seccomp(capabilities: &HashSet<Capability>) -> LinuxSeccomp {
     let mut rules = vec![allow(ALLOWED, None)];
     for persona in [0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff] {
-        rules.push(allow(&["personality"], Some(argument(LinuxSeccompOperator::ScmpCmpEq, persona, None))));
+        rules.push(allow(&["personality"], Some(argument(0, LinuxSeccompOperator::ScmpCmpEq, persona, None))));
     }
     // Conditions of one rule must all hold, rules stand beside each other: so ranges, where "neither of the two" is meant.
     let (below, between, above) =
         (LinuxSeccompOperator::ScmpCmpLt, LinuxSeccompOperator::ScmpCmpEq, LinuxSeccompOperator::ScmpCmpGt);
     for (op, family) in [(below, AF_ALG), (between, AF_ALG + 1), (above, AF_VSOCK)] {
-        rules.push(allow(&["socket"], Some(argument(op, family, None))));
+        rules.push(allow(&["socket"], Some(argument(0, op, family, None))));
+    }
+    for op in [below, above] {
+        rules.push(allow(&["fcntl"], Some(argument(1, op, F_SETDELEG, None))));
     }
     for (_, calls) in ALLOWED_WITH.iter().filter(|(capability, _)| capabilities.contains(capability)) {
         rules.push(allow(calls, None));
     }
     if !capabilities.contains(&Capability::SysAdmin) {
-        let no_namespaces = argument(LinuxSeccompOperator::ScmpCmpMaskedEq, NAMESPACE_FLAGS, Some(0));
+        let no_namespaces = argument(0, LinuxSeccompOperator::ScmpCmpMaskedEq, NAMESPACE_FLAGS, Some(0));
         rules.push(allow(&["clone"], Some(no_namespaces)));
         let mut clone3 = syscall(&["clone3"], LinuxSeccompAction::ScmpActErrno, None);
         clone3.set_errno_ret(Some(libc::ENOSYS as u32));
@@ -161,8 +168,8 @@ fn syscall(names: &[&str], action: LinuxSeccompAction, arg: Option<LinuxSeccompA
     builder.build().expect("all required fields are set")
 }
 
-fn argument(op: LinuxSeccompOperator, value: u64, two: Option<u64>) -> LinuxSeccompArg {
-    let builder = LinuxSeccompArgBuilder::default().index(0usize).value(value).op(op);
+fn argument(index: usize, op: LinuxSeccompOperator, value: u64, two: Option<u64>) -> LinuxSeccompArg {
+    let builder = LinuxSeccompArgBuilder::default().index(index).value(value).op(op);
     let builder = match two {
         Some(two) => builder.value_two(two),
         None => builder,

@@ -60,6 +60,19 @@ fn what_the_kernel_does_not_take_fools_no_rule_of_the_default_profile() {
 }
 
 #[test]
+fn no_directory_is_delegated() {
+    let programs = compile(&default_seccomp(&default_capabilities())).unwrap();
+    for above in [0, 1 << 32, 1 << 63] {
+        for (command, expected) in
+            [(libc::F_GETFD, ALLOW), (libc::F_SETLK, ALLOW), (1024 + 15, ALLOW), (1024 + 16, EPERM), (1024 + 17, ALLOW)]
+        {
+            let args = [3, above | command as u64, 0, 0, 0, 0];
+            assert_eq!(answer(&programs, libc::SYS_fcntl, args), expected, "{command} | {above:#x}");
+        }
+    }
+}
+
+#[test]
 fn what_escapes_are_made_of_is_not_in_the_default_profile() {
     let programs = compile(&default_seccomp(&default_capabilities())).unwrap();
     for (call, expected) in [

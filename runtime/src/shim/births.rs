@@ -268,3 +268,157 @@ fn too_late(birth_ms: u64) -> Failure {
 fn terminal(master: Option<OwnedFd>) -> Option<OwnedFd> {
     master.filter(|fd| is_ptmx(fd.as_fd()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs::File;
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::process::{Child, Command};
+
+    use podwright_journal::Scribe;
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    use super::super::child::BORN;
+    use super::super::container::{Exec, Sync};
+    use super::super::writer::Writer;
+    use super::*;
+
+    /// A process to be killed, or not.
+    struct Victim(Child);
+
+    impl Victim {
+        fn new() -> Victim {
+            Victim(Command::new("sleep").arg("1000").process_group(0).spawn().unwrap())
+        }
+        fn pidfd(&self) -> OwnedFd {
+            pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()).unwrap()
+        }
+        fn is_killed(&mut self) -> bool {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(1);
+            while std::time::Instant::now() < deadline {
+                if let Some(status) = self.0.try_wait().unwrap() {
+                    return status.signal() == Some(libc::SIGKILL);
+                }
+                std::thread::yield_now();
+            }
+            false
+        }
+    }
+
+    impl Drop for Victim {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn shim() -> Shim {
+        let none = || OwnedFd::from(File::open("/dev/null").unwrap());
+        Shim {
+            scribe: Scribe::none(),
+            listener: none(),
+            signals: none(),
+            peers: BTreeMap::new(),
+            next_peer: 0,
+            secret: None,
+            sandbox: None,
+            pause: none(),
+            null: none(),
+            containers: Vec::new(),
+            execs: Vec::new(),
+            strays: Vec::new(),
+            logs: Writer::new(),
+            exits: Writer::new(),
+            buffer: Box::default(),
+            shutdown: Vec::new(),
+            stopping: false,
+        }
+    }
+
+    const EXEC: u64 = 7;
+
+    /// An exec whose entrant has this number; and the entrant's end of the socket.
+    fn exec(pid: u32, entrant: &Victim) -> (Shim, OwnedFd) {
+        let (ours, theirs) = io::message_pair().unwrap();
+        io::tell_senders(ours.as_fd()).unwrap();
+        io::set_nonblocking(theirs.as_fd()).unwrap();
+        let mut shim = shim();
+        shim.execs.push(Exec {
+            exec: EXEC,
+            scribe: Scribe::none(),
+            pid,
+            pidfd: entrant.pidfd(),
+            born: false,
+            bearer: None,
+            ended: None,
+            terminal: true,
+            sync: Some(Sync::new(ours)),
+            asker: Asker { peer: 1, id: 1 },
+            master: None,
+            failure: None,
+            deadline_ms: None,
+            abandoned: false,
+            withdrawn: false,
+            birth_deadline: Some(1000),
+            birth_ms: 1000,
+        });
+        (shim, theirs)
+    }
+
+    fn tell_of(newborn: &Victim, socket: &OwnedFd, master: Option<&OwnedFd>) {
+        let mut message = vec![BORN];
+        message.extend(newborn.0.id().to_le_bytes());
+        let pidfd = newborn.pidfd();
+        let given: Vec<_> = std::iter::once(pidfd.as_fd()).chain(master.map(|fd| fd.as_fd())).collect();
+        io::send(socket.as_fd(), &message, &given).unwrap();
+    }
+
+    /// Whether the one that waits was told to go on.
+    fn goes_on(socket: &OwnedFd) -> bool {
+        io::receive(socket.as_fd(), &mut [0; 4], &mut Vec::new()).is_ok_and(|got| got == GO.len())
+    }
+
+    /// The news of the birth may lie in the socket already when nobody waits for the process any more.
+    #[test]
+    fn who_is_born_of_a_withdrawn_exec_is_killed_and_never_goes_on() {
+        type Withdraw = fn(&mut Shim);
+        let ways: [(&str, Withdraw, bool); 4] = [
+            ("not at all", |_| (), false),
+            ("a signal that does not kill", |shim| drop(shim.signal_exec(EXEC, libc::SIGCONT)), false),
+            ("its session has ended", |shim| drop(shim.signal_exec(EXEC, libc::SIGKILL)), true),
+            ("it took too long", |shim| shim.kill_overdue(1001), true),
+        ];
+        for (how, withdraw, is_withdrawn) in ways {
+            let (mut entrant, mut newborn) = (Victim::new(), Victim::new());
+            let (mut shim, theirs) = exec(std::process::id(), &entrant);
+            tell_of(&newborn, &theirs, None);
+            withdraw(&mut shim);
+            shim.exec_said(EXEC);
+            assert_eq!(goes_on(&theirs), !is_withdrawn, "{how}");
+            assert_eq!((newborn.is_killed(), entrant.is_killed()), (is_withdrawn, is_withdrawn), "{how}");
+        }
+    }
+
+    /// A container may have its hand on the socket: what it says of births is nothing.
+    #[test]
+    fn a_birth_is_believed_of_who_was_cloned_for_it_and_once() {
+        let (entrant, first, second) = (Victim::new(), Victim::new(), Victim::new());
+        let (mut shim, theirs) = exec(entrant.0.id(), &entrant);
+        tell_of(&first, &theirs, None);
+        shim.exec_said(EXEC);
+        assert!(!shim.execs[0].born && !goes_on(&theirs), "it was somebody else who said so");
+
+        let (mut shim, theirs) = exec(std::process::id(), &entrant);
+        let no_terminal = OwnedFd::from(File::open("/dev/null").unwrap());
+        tell_of(&first, &theirs, Some(&no_terminal));
+        shim.exec_said(EXEC);
+        assert!(shim.execs[0].master.is_none(), "not everything is a terminal's master");
+        // The process that was born is the one that speaks now; as long as it has not executed it can.
+        shim.execs[0].pid = std::process::id();
+        tell_of(&second, &theirs, None);
+        shim.exec_said(EXEC);
+        assert_eq!(shim.execs[0].pid, std::process::id(), "nobody is born twice");
+        assert!(goes_on(&theirs) && !goes_on(&theirs));
+    }
+}

@@ -60,6 +60,10 @@ impl Log {
         if self.busy || self.pending.is_empty() {
             return;
         }
+        if self.is_gone() {
+            // Where that fails, the next lines try again.
+            let _ = self.reopen();
+        }
         if self.size >= self.spec.max_bytes && self.rotate().is_err() {
             // No file larger than it may be: what cannot be kept is lost.
             self.pending.clear();
@@ -69,6 +73,20 @@ impl Log {
         let bytes = std::mem::take(&mut self.pending);
         self.size += bytes.len() as u64;
         self.busy = writer.submit(Job { slot, work: Work::Append { file, bytes }, errno: 0 }).is_ok();
+    }
+
+    /// Whether somebody has deleted the file: what is written to it is seen by nobody.
+    fn is_gone(&self) -> bool {
+        rustix::fs::fstat(&self.file).is_ok_and(|file| file.st_nlink == 0)
+    }
+
+    /// Has another file in the place of one that is gone.
+    fn reopen(&mut self) -> Result<(), IoError> {
+        if let Some(folder) = self.spec.path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        (self.file, self.size) = open(&self.spec)?;
+        Ok(())
     }
 
     /// The writer is done with our job (a full disk loses lines, never the container).
@@ -235,6 +253,30 @@ mod tests {
         log.take(0, b"later\n", 1);
         log.flush(0, &mut writer);
         assert!(log.size < 60 && rotated(&spec, 1).exists());
+    }
+
+    #[test]
+    fn a_log_that_somebody_deletes_is_opened_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = LogSpec { path: dir.path().join("c/0.log"), max_bytes: 200, max_files: 3 };
+        let mut log = Log::open(spec.clone()).unwrap();
+        let mut writer = Writer::new();
+        let mut say = |log: &mut Log, line: &str| {
+            log.take(0, line.as_bytes(), 1);
+            log.flush(0, &mut writer);
+            while writer.take().is_none() {
+                std::thread::yield_now();
+            }
+            log.flushed();
+        };
+        say(&mut log, "one\n");
+        fs::remove_file(&spec.path).unwrap();
+        say(&mut log, "two\n");
+        assert!(fs::read_to_string(&spec.path).unwrap().ends_with("two\n"));
+        assert_eq!(log.size, fs::metadata(&spec.path).unwrap().len(), "its size counts from nothing");
+        fs::remove_dir_all(dir.path().join("c")).unwrap();
+        say(&mut log, "three\n");
+        assert!(fs::read_to_string(&spec.path).unwrap().ends_with("three\n"), "its folder too");
     }
 
     #[test]

@@ -68,6 +68,8 @@ impl Peer {
             Ok(0) => false,
             Ok(n) => {
                 self.frames.bytes.extend_from_slice(&buffer[..n]);
+                // It stays, and what came may be somebody's environment. (What is freed is overwritten.)
+                buffer[..n].fill(0);
                 self.frames.fds.len() <= MAX_HELD
             }
             Err(e) => e.kind() == std::io::ErrorKind::WouldBlock,

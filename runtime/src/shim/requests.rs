@@ -264,7 +264,7 @@ impl Shim {
         Ok(None)
     }
 
-    fn signal_exec(&mut self, exec: u64, signal: i32) -> Outcome {
+    pub(super) fn signal_exec(&mut self, exec: u64, signal: i32) -> Outcome {
         if let Some(exec) = self.execs.iter_mut().find(|e| e.exec == exec) {
             exec.withdrawn |= signal == libc::SIGKILL && !exec.born;
             Kernel::new(&exec.scribe).kill_group(exec.pidfd.as_fd(), signal, "exec")?;

@@ -92,6 +92,12 @@ fn work(jobs: BorrowedFd<'_>, done: BorrowedFd<'_>) {
 }
 
 fn commit(folder: &OwnedFd, aside: &CString, name: &CString, bytes: &[u8]) -> Result<(), IoError> {
+    // An exit without the records of what has ended would be swept away after a power loss. Most are on the disk by now.
+    for record in [c"container.json", c"../../sandbox.json"] {
+        if let Ok(file) = rustix::fs::openat(folder, record, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            rustix::fs::fdatasync(&file)?;
+        }
+    }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
     let file = rustix::fs::openat(folder, aside.as_c_str(), flags, Mode::from_raw_mode(0o600))?;
     io::write_fully(file.as_fd(), bytes)?;

@@ -18,6 +18,7 @@ pub fn become_shim(name: &str) -> Result<OwnedFd, IoError> {
         checked(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0).into())?;
         libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0);
         libc::umask(0o022);
+        lift_limits_of_users();
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, libc::SIGCHLD);
@@ -27,6 +28,18 @@ pub fn become_shim(name: &str) -> Result<OwnedFd, IoError> {
         }
         let fd = checked(libc::signalfd(-1, &set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC).into())?;
         Ok(OwnedFd::from_raw_fd(fd as i32))
+    }
+}
+
+/// Takes away the limits that the kernel counts by the user of the host, as which a process of any Pod may run: processes, pending
+/// signals, bytes of message queues. One tenant's Pod would take them from another's with the same user. What bounds a container
+/// is its cgroup (memory, pids) and its IPC namespace (fs.mqueue). Upstream's runtimes have no limit of processes either
+/// (`LimitNPROC=infinity` of containerd). Without the privilege they stay.
+fn lift_limits_of_users() {
+    let none = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: libc::RLIM64_INFINITY };
+    for resource in [libc::RLIMIT_NPROC, libc::RLIMIT_SIGPENDING, libc::RLIMIT_MSGQUEUE] {
+        // SAFETY: the kernel reads a plain struct.
+        unsafe { libc::setrlimit64(resource, &none) };
     }
 }
 
@@ -78,6 +91,16 @@ pub fn raise_descriptor_limit() -> Result<(), IoError> {
         let raised = libc::rlimit64 { rlim_cur: limit.rlim_max, ..limit };
         INHERITED_DESCRIPTOR_LIMIT.get_or_init(|| limit);
         checked(libc::setrlimit64(libc::RLIMIT_NOFILE, &raised).into()).map(drop)
+    }
+}
+
+/// How many descriptors this process may have open. Errors: of getrlimit(2).
+pub fn descriptor_limit() -> Result<u64, IoError> {
+    // SAFETY: the kernel fills a plain struct.
+    unsafe {
+        let mut limit: libc::rlimit64 = std::mem::zeroed();
+        checked(libc::getrlimit64(libc::RLIMIT_NOFILE, &mut limit).into())?;
+        Ok(limit.rlim_cur)
     }
 }
 

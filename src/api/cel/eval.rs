@@ -2,25 +2,31 @@
 
 use std::sync::Arc;
 
-use super::functions;
+use super::functions::{self, Function};
 use super::lower::{Fold, Node, Step};
 use super::value::{Map, Value};
 use super::{Budget, Error};
+use crate::api::pattern;
 
 /// Upstream's costs of making a list and a map.
 const LIST_COST: u64 = 10;
 const MAP_COST: u64 = 30;
 
+/// How many regular expressions an evaluation remembers to have paid for.
+const PATTERNS: usize = 16;
+
 type Lookup<'a> = &'a dyn Fn(&str) -> Option<Value>;
 
 pub fn evaluate(root: &Node, variables: Lookup<'_>, budget: &mut Budget) -> Result<Value, Error> {
-    Evaluation { variables, scope: Vec::new(), budget }.node(root)
+    Evaluation { variables, scope: Vec::new(), patterns: Vec::new(), budget }.node(root)
 }
 
 struct Evaluation<'a> {
     variables: Lookup<'a>,
     /// The variables of the macros that are running.
     scope: Vec<(Arc<str>, Value)>,
+    /// The regular expressions that were made while it ran, and are paid for: the newest ones.
+    patterns: Vec<Arc<str>>,
     budget: &'a mut Budget,
 }
 
@@ -77,6 +83,9 @@ impl Evaluation<'_> {
             Node::Map(entries) => self.map(entries),
             Node::Call(rows, member, arguments) => {
                 let values = self.all(arguments)?;
+                if !matches!(arguments.get(1), Some(Node::Literal(_))) {
+                    self.pay_for_pattern(rows, &values)?;
+                }
                 match functions::call(rows, *member, &values, self.budget) {
                     Some(outcome) => outcome,
                     None => hosted(rows.first().map_or("", |row| row.name), *member, &values),
@@ -101,6 +110,21 @@ impl Evaluation<'_> {
                 }
             }
         }
+    }
+
+    /// A regular expression that stands in the source is compiled once for all; one that is made of values may be another each
+    /// time. (Upstream's costs know of no compiling: there it is bounded by time.)
+    fn pay_for_pattern(&mut self, rows: &[Function], values: &[Value]) -> Result<(), Error> {
+        let Some(text) = functions::pattern(rows, values).filter(|text| !self.patterns.contains(text)) else {
+            return Ok(());
+        };
+        self.budget.charge(text.len() as u64 / 10)?;
+        self.budget.charge(pattern::compile(text).cost)?;
+        if self.patterns.len() == PATTERNS {
+            self.patterns.remove(0);
+        }
+        self.patterns.push(text.clone());
+        Ok(())
     }
 
     fn all(&mut self, nodes: &[Node]) -> Result<Vec<Value>, Error> {

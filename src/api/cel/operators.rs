@@ -243,3 +243,53 @@ pub fn compare(a: &Value, b: &Value) -> Result<Option<Ordering>, Error> {
         _ => Err(Error::no_such_overload()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Env, Type, compile};
+    use super::*;
+
+    fn set(items: Vec<Value>) -> Value {
+        Value::List(Arc::new(List::new(items, ListKind::Set)))
+    }
+
+    /// Where the order of a list does not count, each item is compared with each.
+    #[test]
+    fn comparing_what_has_no_order_is_paid_for_by_the_pairs() {
+        let env = Env::new([("a", Type::Dyn), ("b", Type::Dyn)]);
+        let of = |source: &str, items: i64| {
+            let there = set((0..items).map(Value::Int).collect());
+            let back = set((0..items).rev().map(Value::Int).collect());
+            let program = compile(source, &env).unwrap();
+            program.evaluate(&[("a", there), ("b", back)], &mut Budget::PER_CALL.clone())
+        };
+        for source in [
+            "a == b",
+            "[a] == [b]",
+            "{'x': [a]} == {'x': [b]}",
+            "a in [b]",
+            "[a].indexOf(b) == 0",
+            "[a].lastIndexOf(b) == 0",
+            "sets.intersects([a], [b])",
+            "sets.contains([a], [b])",
+            "sets.equivalent([a], [b])",
+        ] {
+            assert!(of(source, 1500).is_err_and(|why| why.exhausted), "{source}");
+            assert_eq!(of(source, 10), Ok(Value::Bool(true)), "{source}");
+        }
+    }
+
+    #[test]
+    fn joining_sets_is_paid_for_by_what_is_compared() {
+        let tree = |depth: usize| {
+            let leaf = Value::list(vec![Value::Int(1)]);
+            (0..depth).fold(leaf, |tree, _| Value::list(vec![tree.clone(), tree]))
+        };
+        let joined = |depth: usize| {
+            let (one, other) = (set(vec![tree(depth)]), set(vec![tree(depth)]));
+            Operator::Add.apply(&one, &other, &mut Budget::PER_CALL.clone())
+        };
+        assert!(joined(22).is_err_and(|why| why.exhausted));
+        assert_eq!(joined(5), Ok(set(vec![tree(5)])));
+    }
+}

@@ -1,16 +1,19 @@
 //! The columns of a kind's table, as `get` prints them and REST Tables carry them. One row a column.
 
+use std::borrow::Cow;
+use std::ops::Deref;
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::schema::interned;
 use super::{Object, duration};
 
 pub mod pod;
 
 /// One column.
 pub struct Column {
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Shown with `-o wide` only.
     pub wide: bool,
     pub cell: Cell,
@@ -26,12 +29,30 @@ pub enum Cell {
 
 /// A column of a CustomResourceDefinition.
 pub struct Defined {
-    path: &'static [&'static str],
+    path: Vec<String>,
     /// `integer`, `number`, `string`, `boolean` or `date`.
-    pub of: &'static str,
-    pub format: &'static str,
-    pub description: &'static str,
+    pub of: Box<str>,
+    pub format: Box<str>,
+    pub description: Box<str>,
     pub priority: i64,
+}
+
+/// The columns of a kind.
+pub enum Columns {
+    /// A row's of the table of kinds.
+    Fixed(&'static [Column]),
+    /// A definition's, as it asks for them now.
+    Defined(Arc<[Column]>),
+}
+
+impl Deref for Columns {
+    type Target = [Column];
+    fn deref(&self) -> &[Column] {
+        match self {
+            Columns::Fixed(columns) => columns,
+            Columns::Defined(columns) => columns,
+        }
+    }
 }
 
 impl Column {
@@ -58,8 +79,8 @@ impl Column {
 
 impl Defined {
     fn value(&self, object: &Object, now: Timestamp) -> Value {
-        let Some(found) = jsonpath(&object.0, self.path) else { return Value::Null };
-        match (self.of, found) {
+        let Some(found) = jsonpath(&object.0, &self.path) else { return Value::Null };
+        match (&*self.of, found) {
             (_, Value::Null) => Value::Null,
             ("date", time) => age(time, now).into(),
             ("integer", Value::Number(n)) => {
@@ -118,16 +139,16 @@ fn printed(value: &Value) -> String {
 
 /// The column of an entry of `additionalPrinterColumns`.
 pub fn of_definition(json: &Value) -> Column {
-    let text = |field: &str| interned::string(json[field].as_str().unwrap_or(""));
+    let text = |field: &str| json[field].as_str().unwrap_or("");
     let priority = json["priority"].as_i64().unwrap_or(0);
     let defined = Defined {
-        path: interned::list(&steps(json["jsonPath"].as_str().unwrap_or("")).unwrap_or_default()),
-        of: text("type"),
-        format: text("format"),
-        description: text("description"),
+        path: steps(text("jsonPath")).unwrap_or_default(),
+        of: text("type").into(),
+        format: text("format").into(),
+        description: text("description").into(),
         priority,
     };
-    Column { name: text("name"), wide: priority > 0, cell: Cell::Defined(defined) }
+    Column { name: text("name").to_owned().into(), wide: priority > 0, cell: Cell::Defined(defined) }
 }
 
 /// The steps of a simple JSON path, as `.spec.ports[0].name`, `.metadata.labels['a\.b']`,
@@ -195,14 +216,17 @@ fn jsonpath<'a, S: AsRef<str>>(value: &'a Value, steps: &[S]) -> Option<&'a Valu
 }
 
 pub const fn column(name: &'static str, cell: fn(&Object, Timestamp) -> String) -> Column {
-    Column { name, wide: false, cell: Cell::Text(cell) }
+    Column { name: Cow::Borrowed(name), wide: false, cell: Cell::Text(cell) }
 }
 pub const fn wide(name: &'static str, cell: fn(&Object, Timestamp) -> String) -> Column {
-    Column { name, wide: true, cell: Cell::Text(cell) }
+    Column { name: Cow::Borrowed(name), wide: true, cell: Cell::Text(cell) }
 }
 
 pub const NAME: Column = column("NAME", |o, _| o.name().to_owned());
 pub const AGE: Column = column("AGE", |o, now| age(&o.0["metadata"]["creationTimestamp"], now));
+
+/// The columns of a kind that asks for none.
+pub const PLAIN: &[Column] = &[NAME, AGE];
 
 /// How long ago a time was: `5m`; `<unknown>` without one.
 pub fn age(time: &Value, now: Timestamp) -> String {
@@ -267,4 +291,30 @@ pub fn access_modes(list: Option<&Value>) -> String {
     let has = |mode: &str| list.and_then(Value::as_array).into_iter().flatten().any(|m| m == mode);
     let all: Vec<&str> = SHORT.iter().filter(|(mode, _)| has(mode)).map(|(_, short)| *short).collect();
     all.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_cell_shows_the_beginning_of_what_is_long() {
+        let cell = |value: Value| {
+            let column = of_definition(&json!({"name": "C", "type": "string", "jsonPath": ".spec.it"}));
+            let object = Object(json!({"spec": {"it": value}}));
+            column.value(&object, Timestamp::UNIX_EPOCH).as_str().unwrap_or_default().to_owned()
+        };
+        for (value, whole) in [
+            (json!("é".repeat(512)), true),
+            (json!("é".repeat(513)), false),
+            (json!("x".repeat(1 << 20)), false),
+            (json!(["x".repeat(1 << 20)]), false),
+        ] {
+            let shown = cell(value);
+            assert_eq!(!shown.ends_with('…'), whole, "{}", shown.len());
+            assert!(shown.len() <= LONGEST_CELL + '…'.len_utf8(), "{}", shown.len());
+        }
+    }
 }

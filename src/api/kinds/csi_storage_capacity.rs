@@ -2,7 +2,7 @@
 
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::validation::{At, Errors, names, pod};
+use crate::api::validation::{At, Errors, names, selectors};
 use crate::api::{Cause, Object, Quantity};
 
 pub const KIND: Kind = Kind {
@@ -22,7 +22,7 @@ fn validate(it: &Object) -> Vec<Cause> {
     let (class, topology) = (root.get("storageClassName"), root.get("nodeTopology"));
     errs.invalid_each(&class.path, class.str(), names::dns1123_subdomain(class.str()));
     if topology.is_set() {
-        pod::label_selector(&topology, &mut errs);
+        selectors::label_selector(&topology, &mut errs);
     }
     for field in ["capacity", "maximumVolumeSize"] {
         let at = root.get(field);

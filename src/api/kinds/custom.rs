@@ -1,10 +1,12 @@
 //! Kinds that CustomResourceDefinitions define: rows like the others, made while we run.
 //!
 //! A row is static, as everything that handles kinds wants it: it is kept for good, and made anew only when something that
-//! is fixed in it changes (names, scope, subresources, columns, selectable fields). A definition whose fixed parts are as
-//! they were, or become so again, gets the same row (`registry`), so what is kept is bounded by the shapes that definitions
-//! ever had. The schema, which changes most and weighs most, is no part of it: a row holds its newest [`Version`].
+//! is fixed in it changes (group, plural, singular and kind, scope, which subresources there are, selectable fields). A
+//! definition whose fixed parts are as they were, or become so again, gets the same row, and there are so many rows at most
+//! (`registry`). What changes more often, and all that has weight (the schema, columns, short names), is no part of it: a row
+//! holds the newest [`Version`] of its definition, and rows of a definition that is gone hold none.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -28,7 +30,6 @@ pub struct Custom {
 }
 
 /// One version of a custom resource as its definition has it now.
-#[derive(Debug)]
 pub struct Version {
     /// `openAPIV3Schema` as it was written.
     pub json: Value,
@@ -41,7 +42,38 @@ pub struct Version {
     pub conversion: Conversion,
     /// Whether the definition is being deleted: nothing new is created then.
     pub terminating: bool,
+    pub short_names: Vec<String>,
+    pub categories: Vec<String>,
+    pub columns: Arc<[Column]>,
+    pub scale: Option<Scale<Cow<'static, str>>>,
     has_rules: bool,
+}
+
+impl std::fmt::Debug for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Version").field("schema", &self.schema).finish_non_exhaustive()
+    }
+}
+
+impl Version {
+    /// The version of a definition that is gone. Nothing is created any more, and who has begun to change an object of it loses
+    /// nothing of that.
+    pub fn gone() -> Version {
+        let schema = Schema { preserves_unknown: true, ..Schema::default() };
+        Version {
+            tree: compile::object("", &schema, schema::metadata()),
+            json: Value::Null,
+            schema,
+            warning: None,
+            conversion: Conversion::None,
+            terminating: true,
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            columns: [].into(),
+            scale: None,
+            has_rules: false,
+        }
+    }
 }
 
 /// How objects of one version become those of another.
@@ -63,8 +95,8 @@ impl Custom {
     pub fn version(&self) -> Arc<Version> {
         self.version.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
-    pub fn set(&self, version: Version) {
-        *self.version.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(version);
+    pub fn set(&self, version: Arc<Version>) {
+        *self.version.write().unwrap_or_else(PoisonError::into_inner) = version;
     }
     pub fn definition_name(&self) -> String {
         self.name.clone()
@@ -107,8 +139,14 @@ pub fn version(definition: &Object, json: &Value) -> Version {
         Some("Webhook") => Conversion::Webhook(spec["conversion"]["webhook"].clone()),
         _ => Conversion::None,
     };
+    let accepted = names(definition);
+    let scale = &json["subresources"]["scale"];
     Version {
         tree: compile::object(&kind, &schema, schema::metadata()),
+        short_names: strings(&accepted["shortNames"]),
+        categories: strings(&accepted["categories"]),
+        columns: columns(json),
+        scale: scale.is_object().then(|| self::scale(scale)),
         has_rules: rules::any(&schema),
         json: written,
         schema,
@@ -121,12 +159,17 @@ pub fn version(definition: &Object, json: &Value) -> Version {
 /// The parts of a row that are fixed, as text: rows of the same text are one.
 pub fn shape(definition: &Object, json: &Value, stored: Option<&'static Kind>, preferred: bool) -> String {
     let (spec, names) = (&definition.0["spec"], names(definition));
-    let fields = ["name", "subresources", "additionalPrinterColumns", "selectableFields"].map(|field| &json[field]);
+    let names = ["plural", "singular", "kind"].map(|field| &names[field]);
+    let subresources = served(json);
+    let fields = ["name", "selectableFields"].map(|field| &json[field]);
     let types: Vec<Value> =
         selectable(json).iter().map(|path| type_at(&json["schema"]["openAPIV3Schema"], path)).collect();
     let at = stored.map_or(0, |kind| std::ptr::from_ref(kind) as usize);
     let indexed = indexed(definition);
-    format!("{} {} {names} {fields:?} {types:?} {indexed:?} {at} {preferred}", spec["group"], spec["scope"])
+    format!(
+        "{} {} {names:?} {subresources:?} {fields:?} {types:?} {indexed:?} {at} {preferred}",
+        spec["group"], spec["scope"]
+    )
 }
 
 /// The names that were accepted, or those that are asked for.
@@ -135,43 +178,51 @@ fn names(definition: &Object) -> &Value {
     if accepted["plural"].as_str().unwrap_or("").is_empty() { &definition.0["spec"]["names"] } else { accepted }
 }
 
-/// Makes the row of a version; `stored` is that of the version that is stored, if it is another.
-pub fn row(definition: &Object, json: &Value, stored: Option<&'static Kind>, preferred: bool) -> &'static Kind {
+/// The subresources of a version that are rows of their own in discovery.
+fn served(json: &Value) -> Vec<String> {
+    let subresources = &json["subresources"];
+    let all = [("scale", subresources["scale"].is_object()), ("status", subresources["status"].is_object())];
+    all.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect()
+}
+
+fn strings(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// Makes the row of a version; `stored` is that of the version that is stored, if it is another. It is kept for good.
+pub fn row(
+    definition: &Object,
+    json: &Value,
+    version: Arc<Version>,
+    stored: Option<&'static Kind>,
+    preferred: bool,
+) -> &'static Kind {
     let (spec, names) = (&definition.0["spec"], names(definition));
     let string = |value: &Value| interned::string(value.as_str().unwrap_or(""));
-    let strings = |value: &Value| {
-        let all: Vec<String> =
-            value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
-        interned::list(&all)
-    };
-    let (group, version, kind) = (string(&spec["group"]), string(&json["name"]), string(&names["kind"]));
+    let (group, name, kind) = (string(&spec["group"]), string(&json["name"]), string(&names["kind"]));
     let reversed: Vec<&str> = group.split('.').rev().collect();
     let custom: &'static Custom = Box::leak(Box::new(Custom {
-        version: RwLock::new(Arc::new(self::version(definition, json))),
-        name: format!("{}.{version}.{kind}", reversed.join(".")),
+        version: RwLock::new(version),
+        name: format!("{}.{name}.{kind}", reversed.join(".")),
         preferred,
         indexed: interned::list(&indexed(definition)),
     }));
-    let subresources = &json["subresources"];
-    let scale = subresources["scale"].as_object().map(|_| scale(&subresources["scale"]));
-    let served = [("scale", scale.is_some()), ("status", subresources["status"].is_object())];
-    let served: Vec<String> = served.iter().filter(|(_, is)| *is).map(|(name, _)| (*name).to_owned()).collect();
     Box::leak(Box::new(Kind {
         kind,
         group,
-        version,
+        version: name,
         plural: string(&names["plural"]),
         singular: string(&names["singular"]),
-        short_names: strings(&names["shortNames"]),
+        short_names: &[],
         namespaced: spec["scope"] == "Namespaced",
-        categories: strings(&names["categories"]),
+        categories: &[],
         storage: stored.map_or(Storage::Own, Storage::Version),
         verbs: VERBS,
-        subresources: interned::list(&served),
+        subresources: interned::list(&served(json)),
         selectable: interned::list(&selectable(json)),
         schema: Source::Custom(custom),
-        columns: columns(json),
-        scale,
+        columns: &[],
+        scale: None,
         strategy: Strategy { has_generation: true, ..Strategy::PLAIN },
     }))
 }
@@ -191,8 +242,8 @@ fn type_at(schema: &Value, path: &str) -> Value {
     path.split('.').fold(schema, |at, name| &at["properties"][name])["type"].clone()
 }
 
-fn scale(json: &Value) -> Scale {
-    let path = |field: &str| interned::string(json[field].as_str().unwrap_or("").trim_start_matches('.'));
+fn scale(json: &Value) -> Scale<Cow<'static, str>> {
+    let path = |field: &str| json[field].as_str().unwrap_or("").trim_start_matches('.').to_owned().into();
     Scale {
         spec_replicas: path("specReplicasPath"),
         status_replicas: path("statusReplicasPath"),
@@ -201,10 +252,24 @@ fn scale(json: &Value) -> Scale {
 }
 
 /// The name, and what the definition asks for; without that, the age.
-fn columns(json: &Value) -> &'static [Column] {
+fn columns(json: &Value) -> Arc<[Column]> {
     let asked = json["additionalPrinterColumns"].as_array().filter(|columns| !columns.is_empty());
-    const PLAIN: &[Column] = &[columns::NAME, columns::AGE];
-    let Some(asked) = asked else { return PLAIN };
-    let own = asked.iter().take(columns::MOST_COLUMNS).map(|column| columns::of_definition(column));
-    Box::leak(std::iter::once(columns::NAME).chain(own).collect::<Vec<_>>().into())
+    let Some(asked) = asked else { return [columns::NAME, columns::AGE].into() };
+    let own = asked.iter().take(columns::MOST_COLUMNS).map(columns::of_definition);
+    std::iter::once(columns::NAME).chain(own).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What was stored before there was a limit is refused by nobody.
+    #[test]
+    fn a_definition_that_is_there_has_as_many_columns_as_a_new_one() {
+        let column = json!({"name": "C", "type": "string", "jsonPath": ".spec"});
+        let of = |count: usize| columns(&json!({"additionalPrinterColumns": vec![column.clone(); count]})).len();
+        assert_eq!((of(0), of(1), of(columns::MOST_COLUMNS + 50)), (2, 2, 1 + columns::MOST_COLUMNS));
+    }
 }

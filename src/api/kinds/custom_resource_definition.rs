@@ -8,6 +8,7 @@ use super::{Kind, Strategy};
 use crate::api::columns::{self, NAME, text};
 use crate::api::defaults::{each, fill, made, object};
 use crate::api::structural;
+use crate::api::validation::webhook::client_config;
 use crate::api::validation::{At, Errors, names};
 use crate::api::{Cause, Object};
 
@@ -253,6 +254,7 @@ fn conversion(conversion: &At<'_>, errs: &mut Errors) {
             errs.required(webhook.path("clientConfig"), "required when strategy is set to Webhook");
         }
         "Webhook" => {
+            client_config(&webhook.get("clientConfig"), errs);
             let versions = webhook.get("conversionReviewVersions");
             if versions.is_empty() {
                 errs.required(&versions.path, "");

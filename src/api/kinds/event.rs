@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{Conversion, Kind, Storage, Strategy};
-use crate::api::columns::{Column, NAME, age, column, text, wide};
+use crate::api::columns::{Column, age, column, text, wide};
 use crate::api::validation::{At, Errors, names};
 use crate::api::{Cause, Object};
 
@@ -33,7 +33,7 @@ pub const KIND: Kind = Kind {
         column("MESSAGE", |o, _| text(o, "message").trim().to_owned()),
         wide("FIRST SEEN", first_seen),
         wide("COUNT", |o, _| count(o).to_string()),
-        Column { wide: true, ..NAME },
+        wide("NAME", |o, _| o.name().to_owned()),
     ],
     strategy: Strategy { validate, ..Strategy::PLAIN },
     ..Kind::of::<k8s_openapi::api::core::v1::Event>("event")
@@ -75,7 +75,7 @@ const V1_COLUMNS: &[Column] = &[
     column("MESSAGE", |o, _| text(o, "note").trim().to_owned()),
     wide("FIRST SEEN", |o, now| first_seen(&core(o), now)),
     wide("COUNT", |o, _| count(&core(o)).to_string()),
-    Column { wide: true, ..NAME },
+    wide("NAME", |o, _| o.name().to_owned()),
 ];
 
 /// Fields by their new and their old names.

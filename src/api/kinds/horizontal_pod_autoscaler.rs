@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{Conversion, Kind, Storage, Strategy};
 use crate::api::columns::{AGE, NAME, column, number, text};
 use crate::api::defaults::{fill, made, object};
-use crate::api::validation::{At, Errors, path_segment, pod};
+use crate::api::validation::{At, Errors, path_segment, selectors};
 use crate::api::{Cause, Object, Quantity};
 
 pub const KIND: Kind = Kind {
@@ -171,6 +171,7 @@ fn validate(it: &Object) -> Vec<Cause> {
         errs.invalid(&most.path, max, "must be greater than or equal to `minReplicas`");
     }
     reference(&spec.get("scaleTargetRef"), &mut errs);
+    errs.at_most(&spec.get("metrics"), MAX_METRICS);
     for metric in spec.get("metrics").items() {
         metric_spec(&metric, &mut errs);
     }
@@ -179,6 +180,10 @@ fn validate(it: &Object) -> Vec<Cause> {
     }
     errs.0
 }
+
+/// For each metric all Pods are looked at, every time; and all of an autoscaler's own scalings for each policy. Upstream has no
+/// bound.
+const MAX_METRICS: usize = 100;
 
 fn reference(target: &At<'_>, errs: &mut Errors) {
     for field in ["kind", "name"] {
@@ -233,7 +238,7 @@ fn metric_spec(metric: &At<'_>, errs: &mut Errors) {
             }
             let selector = it.get("selector");
             if selector.is_set() {
-                pod::label_selector(&selector, errs);
+                selectors::label_selector(&selector, errs);
             }
         }
     }
@@ -297,6 +302,7 @@ fn rules(rules: &At<'_>, errs: &mut Errors) {
     if policies.is_empty() {
         errs.required(&policies.path, "must specify at least one Policy");
     }
+    errs.at_most(&policies, MAX_METRICS);
     for policy in policies.items() {
         errs.one_of(&policy.get("type"), &["Percent", "Pods"]);
         for field in ["value", "periodSeconds"] {

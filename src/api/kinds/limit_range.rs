@@ -68,11 +68,11 @@ fn item(limit: &At<'_>, kind: &str, errs: &mut Errors) {
         }
     }
     const FIELDS: &[&str] = &["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"];
-    let mut resources: Vec<&str> = Vec::new();
+    let (mut resources, mut seen) = (Vec::new(), HashSet::new());
     for field in FIELDS {
         for (name, at) in limit.get(field).entries() {
             errs.invalid_each(&at.path, name, names::qualified_name(name));
-            if !resources.contains(&name) {
+            if seen.insert(name) {
                 resources.push(name);
             }
         }

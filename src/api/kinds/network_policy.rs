@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, column, selector};
 use crate::api::defaults::{each, fill, made};
-use crate::api::validation::{At, Errors, names, pod};
+use crate::api::validation::{At, Errors, names, selectors};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
@@ -32,7 +32,7 @@ fn default(policy: &mut Object) {
 fn validate(policy: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
     let spec = At::root(&policy.0).get("spec");
-    pod::label_selector(&spec.get("podSelector"), &mut errs);
+    selectors::label_selector(&spec.get("podSelector"), &mut errs);
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
         for rule in spec.get(direction).items() {
             rule.get("ports").items().for_each(|port| check_port(&port, &mut errs));
@@ -79,7 +79,7 @@ fn check_port(port: &At<'_>, errs: &mut Errors) {
 fn check_peer(peer: &At<'_>, errs: &mut Errors) {
     let (pods, namespaces, block) = (peer.get("podSelector"), peer.get("namespaceSelector"), peer.get("ipBlock"));
     for selector in [&pods, &namespaces].into_iter().filter(|s| s.is_set()) {
-        pod::label_selector(selector, errs);
+        selectors::label_selector(selector, errs);
     }
     if !pods.is_set() && !namespaces.is_set() && !block.is_set() {
         errs.required(&peer.path, "must specify a peer");

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, access_modes, column, text, text_or, wide};
 use crate::api::defaults::{fill, made};
-use crate::api::validation::{At, Errors, names, pod, same};
+use crate::api::validation::{At, Errors, names, pod, same, selectors};
 use crate::api::{Cause, Object, Quantity};
 
 pub const KIND: Kind = Kind {
@@ -65,7 +65,7 @@ pub fn spec(spec: &At<'_>, errs: &mut Errors) {
     modes(&spec.get("accessModes"), errs);
     let selector = spec.get("selector");
     if selector.is_set() {
-        pod::label_selector(&selector, errs);
+        selectors::label_selector(&selector, errs);
     }
     let requests = spec.get("resources").get("requests");
     let storage = requests.get("storage");

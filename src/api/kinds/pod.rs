@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::{Kind, Strategy};
 use crate::api::columns;
+use crate::api::pod_references::MIRROR;
 use crate::api::validation::{At, Errors, pod as rules};
 use crate::api::{Cause, Object, defaults};
 
@@ -89,7 +90,13 @@ fn validate_status(new: &Object, old: &Object) -> Vec<Cause> {
 }
 
 /// The Pod's own grace period; none is needed where nothing runs yet or any more. A negative one counts as one second.
+///
+/// A mirror Pod is a picture: nothing ends with it, and no node has to say so. (Upstream waits for the node's word, which a lost
+/// one never gives: namespaces would wait with it.)
 fn default_grace(pod: &Object) -> Option<i64> {
+    if pod.annotation(MIRROR).is_some() {
+        return Some(0);
+    }
     let ended = matches!(pod.0["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
     let unscheduled = pod.0["spec"]["nodeName"].as_str().unwrap_or("").is_empty();
     if ended || unscheduled {

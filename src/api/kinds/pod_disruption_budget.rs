@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, column, number, text_or};
-use crate::api::validation::{At, Errors, pod, workload};
+use crate::api::validation::{At, Errors, selectors, workload};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
@@ -38,7 +38,7 @@ fn validate(budget: &Object) -> Vec<Cause> {
     }
     let selector = spec.get("selector");
     if selector.is_set() {
-        pod::label_selector(&selector, &mut errs);
+        selectors::label_selector(&selector, &mut errs);
     }
     let policy = spec.get("unhealthyPodEvictionPolicy");
     if policy.is_set() {

@@ -1,7 +1,7 @@
 //! The kinds of one API server: the table, and what CustomResourceDefinitions add to it while it runs.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use serde_json::Value;
 
@@ -12,9 +12,20 @@ use crate::api::{Object, schema::Source};
 #[derive(Default)]
 pub struct Registry {
     now: RwLock<Arc<Kinds>>,
-    /// The rows made so far, by their shape.
-    rows: Mutex<HashMap<String, &'static Kind>>,
+    rows: Mutex<Rows>,
 }
+
+/// The rows made so far. They are kept for good: definitions change as often as somebody writes them, and so there is an end to
+/// the shapes that they may have.
+#[derive(Default)]
+struct Rows {
+    by_shape: HashMap<String, &'static Kind>,
+    /// Those of each version of a definition, by the names of both: they all say what it says now.
+    by_version: HashMap<String, BTreeMap<String, Vec<&'static Kind>>>,
+}
+
+/// How many rows there are at most. (One takes about a kilobyte.) Definitions that ask for others are not served.
+const MOST_ROWS: usize = 10_000;
 
 /// One view of all kinds.
 #[derive(Clone, Default)]
@@ -70,7 +81,9 @@ impl Kinds {
         }
         let name = name.to_ascii_lowercase();
         self.custom().find(|kind| {
-            let of = |word: &str| word == kind.plural || word == kind.singular || kind.short_names.contains(&word);
+            let of = |word: &str| {
+                word == kind.plural || word == kind.singular || kind.short_names().iter().any(|own| own == word)
+            };
             let kind_name = || kind.kind.eq_ignore_ascii_case(&name);
             let qualified = || {
                 let Some((word, rest)) = name.split_once('.') else { return false };
@@ -105,7 +118,13 @@ impl Registry {
 
     /// Forgets a definition.
     pub fn remove(&self, definition: &str) -> bool {
+        self.rows().keep_versions(definition, &[]);
         self.set(definition, None)
+    }
+
+    fn rows(&self) -> MutexGuard<'_, Rows> {
+        // What a panic left behind is whole: rows are added one by one.
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set(&self, name: &str, defined: Option<Defined>) -> bool {
@@ -129,33 +148,65 @@ impl Registry {
         served.sort_by_key(|version| std::cmp::Reverse(super::version_rank(version["name"].as_str().unwrap_or(""))));
         let storage = versions.iter().find(|version| version["storage"] == true)?;
         let preferred = |version: &Value| served.first().is_some_and(|first| first["name"] == version["name"]);
-        let stored = self.row(definition, storage, None, preferred(storage));
-        let row = |version: &&Value| match version["name"] == storage["name"] {
-            true => Row(stored),
-            false => Row(self.row(definition, version, Some(stored), preferred(version))),
+        let mut rows = self.rows();
+        let stored = rows.row(definition, storage, None, preferred(storage))?;
+        let mut row = |version: &&Value| match version["name"] == storage["name"] {
+            true => Some(Row(stored)),
+            false => rows.row(definition, version, Some(stored), preferred(version)).map(Row),
         };
-        Some(Defined { stored: Row(stored), served: served.iter().map(row).collect() })
+        let made = served.iter().map(&mut row).collect::<Option<_>>()?;
+        rows.keep_versions(definition.name(), &served.iter().chain([&storage]).map(|v| &v["name"]).collect::<Vec<_>>());
+        Some(Defined { stored: Row(stored), served: made })
     }
+}
 
-    /// The row of this shape, with what the definition says now.
+impl Rows {
+    /// The row of this shape, with what the definition says now. `None`: there is no room for one.
     fn row(
-        &self,
+        &mut self,
         definition: &Object,
-        version: &Value,
+        json: &Value,
         stored: Option<&'static Kind>,
         preferred: bool,
-    ) -> &'static Kind {
-        let shape = custom::shape(definition, version, stored, preferred);
-        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = rows.get(&shape) {
-            if let Source::Custom(custom) = &known.schema {
-                custom.set(custom::version(definition, version));
+    ) -> Option<&'static Kind> {
+        let shape = custom::shape(definition, json, stored, preferred);
+        let version = Arc::new(custom::version(definition, json));
+        let name = json["name"].as_str().unwrap_or("").to_owned();
+        let row = match self.by_shape.get(&shape) {
+            Some(known) => known,
+            None if self.by_shape.len() >= MOST_ROWS => {
+                let definition = definition.name();
+                tracing::error!(definition, "definitions have had {MOST_ROWS} shapes: this one is not served");
+                return None;
             }
-            return known;
+            None => {
+                let made = custom::row(definition, json, version.clone(), stored, preferred);
+                self.by_shape.insert(shape, made);
+                made
+            }
+        };
+        let all = self.by_version.entry(definition.name().to_owned()).or_default().entry(name).or_default();
+        if !all.iter().any(|known| std::ptr::eq(*known, row)) {
+            all.push(row);
         }
-        let made = custom::row(definition, version, stored, preferred);
-        rows.insert(shape, made);
-        made
+        // Those of former shapes too: no row keeps what nobody says any more.
+        all.iter().for_each(|row| set(row, &version));
+        Some(row)
+    }
+
+    /// Takes what they said from the rows of all other versions of a definition.
+    fn keep_versions(&mut self, definition: &str, kept: &[&Value]) {
+        let gone = self.by_version.get(definition).into_iter().flatten();
+        for (_, rows) in gone.filter(|(name, _)| !kept.iter().any(|kept| *kept == name.as_str())) {
+            let version = Arc::new(custom::Version::gone());
+            rows.iter().for_each(|row| set(row, &version));
+        }
+    }
+}
+
+fn set(row: &'static Kind, version: &Arc<custom::Version>) {
+    if let Source::Custom(custom) = &row.schema {
+        custom.set(version.clone());
     }
 }
 

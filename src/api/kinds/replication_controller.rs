@@ -6,7 +6,7 @@ use super::replica_set::{SCALE, columns, prepare_create, validate_status};
 use super::{Kind, Strategy};
 use crate::api::columns::{pairs, wide};
 use crate::api::defaults::{self, fill, made};
-use crate::api::validation::{At, Errors, metadata, workload};
+use crate::api::validation::{At, Errors, selectors, workload};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
@@ -47,7 +47,7 @@ fn validate(controller: &Object) -> Vec<Cause> {
         errs.non_negative(&spec.get(field));
     }
     let (selector, template) = (spec.get("selector"), spec.get("template"));
-    metadata::labels(&selector, &mut errs);
+    selectors::label_map(&selector, &mut errs);
     if selector.is_empty() {
         errs.required(&selector.path, "");
     }

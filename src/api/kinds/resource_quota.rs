@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, column};
-use crate::api::validation::{At, Errors, names, pod};
+use crate::api::validation::{At, Errors, names, pod, selectors};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
@@ -105,13 +105,15 @@ fn scopes(spec: &At<'_>, errs: &mut Errors) {
             errs.invalid(&list.path, list.value.clone(), "conflicting scopes");
         }
     }
-    for expression in spec.get("scopeSelector").get("matchExpressions").items() {
+    let selector = spec.get("scopeSelector");
+    let expressions = selector.get("matchExpressions");
+    selectors::bounds(&selector, 0, &expressions, errs);
+    for expression in expressions.items() {
         let (scope, operator, values) =
             (expression.get("scopeName"), expression.get("operator"), expression.get("values"));
         if !SCOPES.contains(&scope.str()) {
             errs.invalid(&scope.path, scope.str(), "unsupported scope");
         } else if !fits(scope.str(), spec) {
-            let selector = spec.get("scopeSelector");
             errs.invalid(&expression.path, selector.value.clone(), "unsupported scope applied to resource");
         }
         let has_values = matches!(scope.str(), "PriorityClass" | "VolumeAttributesClass");

@@ -2,7 +2,7 @@
 
 use super::{Kind, Strategy};
 use crate::api::columns::{NAME, column, text};
-use crate::api::validation::{At, Errors, NameRule, pod};
+use crate::api::validation::{At, Errors, NameRule, selectors};
 use crate::api::{Cause, Object};
 
 pub const ROLE: Kind = Kind {
@@ -38,7 +38,7 @@ fn validate_cluster(role: &Object) -> Vec<Cause> {
             errs.required(&selectors.path, "at least one clusterRoleSelector required if aggregationRule is non-nil");
         }
         for selector in selectors.items() {
-            pod::label_selector(&selector, &mut errs);
+            selectors::label_selector(&selector, &mut errs);
         }
     }
     errs.0

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, column, text};
-use crate::api::validation::{At, Errors, metadata, names, pod};
+use crate::api::validation::{At, Errors, names, pod, selectors};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
@@ -20,7 +20,7 @@ fn validate(class: &Object) -> Vec<Cause> {
     errs.invalid_each(&handler.path, handler.str(), names::dns1123_label(handler.str()));
     pod::resource_list(&root.get("overhead").get("podFixed"), &mut errs);
     let scheduling = root.get("scheduling");
-    metadata::labels(&scheduling.get("nodeSelector"), &mut errs);
+    selectors::label_map(&scheduling.get("nodeSelector"), &mut errs);
     let mut seen: HashSet<&serde_json::Value> = HashSet::new();
     for toleration in scheduling.get("tolerations").items() {
         pod::toleration(&toleration, &mut errs);

@@ -1,5 +1,7 @@
 //! Service.
 
+use std::collections::{HashMap, HashSet};
+
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -117,9 +119,9 @@ fn drop_what_the_type_lacks(spec: &mut Map<String, Value>, old: &Value, now: &st
         }
     }
     if matches!(before, "NodePort" | "LoadBalancer") && !matches!(now, "NodePort" | "LoadBalancer") {
-        let had: Vec<&Value> = old["ports"].as_array().into_iter().flatten().map(|p| &p["nodePort"]).collect();
+        let had: HashSet<&Value> = old["ports"].as_array().into_iter().flatten().map(|p| &p["nodePort"]).collect();
         for port in each(spec, "ports") {
-            if port.get("nodePort").is_some_and(|n| had.contains(&n)) {
+            if port.get("nodePort").is_some_and(|n| had.contains(n)) {
                 port.shift_remove("nodePort");
             }
         }
@@ -137,19 +139,17 @@ fn keep(spec: &mut Map<String, Value>, old: &Value, field: &str) {
 
 /// Ports are matched by protocol and number; a NodePort that the new Service gives away is not kept.
 fn keep_node_ports(spec: &mut Map<String, Value>, old: &Value) {
-    let old_ports = old["ports"].as_array().cloned().unwrap_or_default();
-    let mut taken: Vec<Value> = each(spec, "ports").filter_map(|p| p.get("nodePort").cloned()).collect();
+    let mut old_ports: HashMap<(&Value, &Value), &Value> = HashMap::new();
+    for port in old["ports"].as_array().into_iter().flatten().filter(|port| !port["nodePort"].is_null()) {
+        old_ports.entry((&port["port"], &port["protocol"])).or_insert(&port["nodePort"]);
+    }
+    let mut taken: HashSet<Value> = each(spec, "ports").filter_map(|p| p.get("nodePort").cloned()).collect();
     for port in each(spec, "ports").filter(|p| p.get("nodePort").and_then(Value::as_i64).unwrap_or(0) == 0) {
-        let same = |o: &&Value| {
-            Some(&o["port"]) == port.get("port")
-                && Some(&o["protocol"]) == port.get("protocol")
-                && !o["nodePort"].is_null()
-        };
-        if let Some(found) = old_ports.iter().find(same).map(|o| o["nodePort"].clone())
-            && !taken.contains(&found)
+        let known = port.get("port").zip(port.get("protocol")).and_then(|which| old_ports.get(&which));
+        if let Some(found) = known.copied()
+            && taken.insert(found.clone())
         {
-            taken.push(found.clone());
-            port.insert("nodePort".into(), found);
+            port.insert("nodePort".into(), found.clone());
         }
     }
 }

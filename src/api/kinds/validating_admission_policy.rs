@@ -9,7 +9,7 @@ use crate::api::cel::Type;
 use crate::api::columns::{AGE, NAME, column, text_or};
 use crate::api::defaults::{each, fill, made, object};
 use crate::api::policy::{Known, Policy};
-use crate::api::validation::{At, Errors, admission as rules, names, path_segment, pod};
+use crate::api::validation::{At, Errors, admission as rules, names, path_segment, selectors};
 use crate::api::{Cause, Object};
 
 pub const POLICY: Kind = Kind {
@@ -210,7 +210,7 @@ fn param_ref(param: &At<'_>, errs: &mut Errors) {
     match (name.is_empty(), selector.is_set()) {
         (true, false) => errs.required(&param.path, "one of name or selector must be specified"),
         (false, true) => errs.forbidden(&name.path, "name and selector are mutually exclusive"),
-        (true, true) => pod::label_selector(&selector, errs),
+        (true, true) => selectors::label_selector(&selector, errs),
         (false, false) => errs.invalid_each(&name.path, name.str(), path_segment(name.str())),
     }
     match action.str() {

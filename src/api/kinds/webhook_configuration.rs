@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{Kind, Strategy};
 use crate::api::columns::{AGE, Column, NAME, column};
 use crate::api::defaults::{each, fill, object};
+use crate::api::validation::webhook::client_config;
 use crate::api::validation::{At, Errors, admission as rules, names};
 use crate::api::{Cause, Object, policy};
 
@@ -96,7 +97,7 @@ fn check_webhook(webhook: &At<'_>, mutating: bool, errs: &mut Errors) {
     if let Some(n) = timeout.int().filter(|n| !(1..=30).contains(n)) {
         errs.invalid(&timeout.path, n, "the timeout value must be between 1 and 30 seconds");
     }
-    client(&webhook.get("clientConfig"), errs);
+    client_config(&webhook.get("clientConfig"), errs);
     let versions = webhook.get("admissionReviewVersions");
     if versions.is_empty() {
         errs.required(&versions.path, "must specify one of v1, v1beta1");
@@ -110,29 +111,5 @@ fn check_webhook(webhook: &At<'_>, mutating: bool, errs: &mut Errors) {
     rules::match_conditions(&conditions, errs);
     for (_, expression) in policy::conditions(conditions.value, &webhook.path, &policy::Known::default()) {
         rules::expression(&expression, errs);
-    }
-}
-
-fn client(config: &At<'_>, errs: &mut Errors) {
-    let (url, service) = (config.get("url"), config.get("service"));
-    match (url.is_set(), service.is_set()) {
-        (true, true) | (false, false) => errs.required(&config.path, "exactly one of url or service is required"),
-        (true, false) => errs.invalid_each(&url.path, url.str(), names::https_url(url.str())),
-        (false, true) => {
-            for field in ["name", "namespace"] {
-                if service.get(field).is_empty() {
-                    errs.required(service.path(field), &format!("service {field} is required"));
-                }
-            }
-            let (path, port) = (service.get("path"), service.get("port"));
-            if !path.is_empty() && !path.str().starts_with('/') {
-                errs.invalid(&path.path, path.str(), "must start with a '/'");
-            }
-            if let Some(n) = port.int() {
-                names::port_number(n).into_iter().for_each(|_| {
-                    errs.invalid(&port.path, n, "port is not valid: must be between 1 and 65535, inclusive");
-                });
-            }
-        }
     }
 }

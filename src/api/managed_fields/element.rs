@@ -14,14 +14,18 @@ pub fn item(list: &List, item: &Value) -> Option<Box<str>> {
     match list.kind.topology {
         Topology::Set => Some(format!("v:{item}").into()),
         Topology::Map(keys) => {
-            let mut sorted: Vec<&str> = keys.to_vec();
-            sorted.sort_unstable();
             let part = |key: &str| match &item[key] {
                 // The one default among the keys of upstream's lists.
                 Value::Null if key == "protocol" => Some(Value::from("TCP")),
                 Value::Null => list.default(key).cloned(),
                 value => Some(value.clone()),
             };
+            // Most lists have one key, which stands there.
+            if let ([key], Some(Value::String(name))) = (keys, keys.first().and_then(|key| item.get(*key))) {
+                return Some(format!("k:{{{}:{}}}", Value::from(*key), Value::from(name.as_str())).into());
+            }
+            let mut sorted: Vec<&str> = keys.to_vec();
+            sorted.sort_unstable();
             let found: Option<Map<String, Value>> =
                 sorted.into_iter().map(|key| Some((key.to_owned(), part(key)?))).collect();
             Some(format!("k:{}", Value::Object(found?)).into())

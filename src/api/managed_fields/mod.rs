@@ -5,15 +5,17 @@
 //! types, conflicts where that changes what others own, and removes what the manager applied before and no longer does.
 //! All is pure and works on decoded objects of one version.
 
+mod check;
 mod element;
 mod entries;
 mod set;
 mod walk;
 mod write;
 
+pub use check::check;
 pub use entries::{Entry, Managed, Operation, Who};
 pub use set::Set;
-pub use walk::{Comparison, Scope, all_fields, check, compare, fields, without};
+pub use walk::{Comparison, Scope, all_fields, compare, fields, without};
 pub use write::{Apply, Conflict, refusal, update, update_with};
 
 /// The manager that owns what was there before the first apply of an object whose fields were not tracked.

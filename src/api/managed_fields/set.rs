@@ -1,6 +1,7 @@
 //! Sets of fields: trees of path elements, and their algebra.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use serde_json::{Map, Value};
 
@@ -54,10 +55,13 @@ impl Set {
         if node.is_empty() {
             return;
         }
-        let into = self.0.entry(element).or_default();
-        into.member |= node.member;
-        for (element, node) in node.below.0 {
-            into.below.put(element, node);
+        match self.0.entry(element) {
+            Entry::Vacant(place) => drop(place.insert(node)),
+            Entry::Occupied(mut into) => {
+                let into = into.get_mut();
+                into.member |= node.member;
+                node.below.0.into_iter().for_each(|(element, node)| into.below.put(element, node));
+            }
         }
     }
 

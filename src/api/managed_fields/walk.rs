@@ -1,7 +1,7 @@
 //! Walks over values by their schema: the fields that a value has, those that differ between two, the merge of two, and
 //! a value without some of its fields. Upstream: structured-merge-diff.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
@@ -66,7 +66,7 @@ impl Scope {
 }
 
 /// How a value is walked.
-enum Shape<'a> {
+pub(super) enum Shape<'a> {
     /// One value: a scalar, an atomic list or map, or something without a schema.
     Leaf,
     Struct(&'a Struct),
@@ -76,16 +76,16 @@ enum Shape<'a> {
 
 /// A type where it stands: as the field of a struct it may be atomic by that.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+pub(super) struct Place<'a> {
     of: Option<&'a Type>,
     atomic: bool,
 }
 
 impl<'a> Place<'a> {
-    fn of(of: &'a Type) -> Place<'a> {
+    pub fn of(of: &'a Type) -> Place<'a> {
         Place { of: Some(of), atomic: false }
     }
-    fn shape(self) -> Shape<'a> {
+    pub fn shape(self) -> Shape<'a> {
         match self.of {
             _ if self.atomic => Shape::Leaf,
             Some(Type::Struct(s)) if !s.atomic => Shape::Struct(s),
@@ -99,7 +99,7 @@ impl<'a> Place<'a> {
 
 impl<'a> Shape<'a> {
     /// The place of a field of a struct or of a map's entry.
-    fn field(&self, name: &str) -> Place<'a> {
+    pub fn field(&self, name: &str) -> Place<'a> {
         match self {
             Shape::Struct(s) => match s.field(name) {
                 Some(field) => Place { of: Some(&field.of), atomic: field.atomic },
@@ -193,14 +193,14 @@ pub fn compare(schema: &Struct, scope: Scope, old: Option<&Object>, new: &Object
             continue;
         }
         if name != "metadata" {
-            all.put(Step::Field(name), change(Step::Field(name), shape.field(name), before, now));
+            all.put(Step::Field(name), change(Step::Field(name), shape.field(name), before, now, 1));
             continue;
         }
         let mut metadata = Change::default();
         let place = shape.field(name).shape();
         for name in union_of_keys(before, now).filter(|name| !UNMANAGED.contains(name)) {
             let (before, now) = (before.and_then(|v| v.get(name)), now.and_then(|v| v.get(name)));
-            metadata.put(Step::Field(name), change(Step::Field(name), place.field(name), before, now));
+            metadata.put(Step::Field(name), change(Step::Field(name), place.field(name), before, now, 2));
         }
         all.put(Step::Field(name), metadata);
     }
@@ -269,26 +269,31 @@ impl Change {
     }
 }
 
-/// What differs between two values at the place that `step` leads to.
-fn change(step: Step<'_>, place: Place<'_>, old: Option<&Value>, new: Option<&Value>) -> Change {
+/// Values are compared as a whole down to this depth. Where that finds a difference all of it is gone through again one step
+/// below: who nests deeper shall not make it as many times as much.
+const COMPARED: usize = 6;
+
+/// What differs between two values at the place that `step` leads to, so deep below the object.
+fn change(step: Step<'_>, place: Place<'_>, old: Option<&Value>, new: Option<&Value>, depth: usize) -> Change {
     let mut out = Change::default();
-    if old == new {
+    if depth < COMPARED && old == new {
         return out;
     }
     let shape = place.shape();
     let leaf = is_empty(old) && is_empty(new);
     match &shape {
-        Shape::Struct(_) | Shape::Map(_) if !leaf => {
+        Shape::Struct(_) | Shape::Map(_) if !leaf && (is_object(old) || is_object(new)) => {
             for name in union_of_keys(old, new) {
                 let (before, now) = (old.and_then(|v| v.get(name)), new.and_then(|v| v.get(name)));
-                out.put(Step::Field(name), change(Step::Field(name), shape.field(name), before, now));
+                out.put(Step::Field(name), change(Step::Field(name), shape.field(name), before, now, depth + 1));
             }
             out.container(step, old, new);
         }
         Shape::List(list) if !leaf => {
-            items_change(&mut out, list, old, new);
+            items_change(&mut out, list, old, new, depth + 1);
             out.container(step, old, new);
         }
+        _ if old == new => {}
         _ => match (old, new) {
             (None, _) => out.added = Node::LEAF,
             (_, None) => out.removed = Node::LEAF,
@@ -298,11 +303,15 @@ fn change(step: Step<'_>, place: Place<'_>, old: Option<&Value>, new: Option<&Va
     out
 }
 
-fn items_change(out: &mut Change, list: &List, old: Option<&Value>, new: Option<&Value>) {
+fn is_object(value: Option<&Value>) -> bool {
+    value.is_some_and(Value::is_object)
+}
+
+fn items_change(out: &mut Change, list: &List, old: Option<&Value>, new: Option<&Value>, depth: usize) {
     let (before, now) = (items_of(list, old), items_of(list, new));
     let mut at = |element: &str, before, now| {
         let step = Step::Item(element);
-        out.put(step, change(step, Place::of(&list.item), before, now));
+        out.put(step, change(step, Place::of(&list.item), before, now, depth));
     };
     let first = first_of_each(&before);
     for (element, value) in &now {
@@ -337,10 +346,17 @@ pub fn merge(schema: &Struct, live: &Object, config: &Object) -> Object {
 fn merged(shape: Shape<'_>, live: Option<&Value>, config: &Value) -> Value {
     match (&shape, live, config) {
         (Shape::Struct(_) | Shape::Map(_), live, Value::Object(config)) => {
-            let mut out = live.and_then(Value::as_object).cloned().unwrap_or_default();
-            for (name, value) in config {
-                let value = merged(shape.field(name).shape(), out.get(name), value);
+            let live = live.and_then(Value::as_object);
+            let mut out = Map::with_capacity(config.len());
+            for (name, value) in live.into_iter().flatten() {
+                let value = match config.get(name) {
+                    Some(new) => merged(shape.field(name).shape(), Some(value), new),
+                    None => value.clone(),
+                };
                 out.insert(name.clone(), value);
+            }
+            for (name, value) in config.iter().filter(|(name, _)| live.is_none_or(|live| !live.contains_key(*name))) {
+                out.insert(name.clone(), merged(shape.field(name).shape(), None, value));
             }
             Value::Object(out)
         }
@@ -465,44 +481,4 @@ fn named(shape: &Shape<'_>, set: &Set) -> Set {
         let member = node.member || (is_field && !node.below.is_empty());
         Some(Node { member, below: named(&place.shape(), &node.below) })
     })
-}
-
-/// The keys that an item of a manifest's list lacks, or shares with another item: such a list cannot be merged.
-pub fn check(schema: &Struct, config: &Object) -> Result<(), String> {
-    checked(Shape::Struct(schema), &config.0, &mut String::new())
-}
-
-fn checked(shape: Shape<'_>, value: &Value, path: &mut String) -> Result<(), String> {
-    let start = path.len();
-    match (&shape, value) {
-        (Shape::Struct(_) | Shape::Map(_), Value::Object(map)) => {
-            for (name, value) in map {
-                path.push('.');
-                path.push_str(name);
-                checked(shape.field(name).shape(), value, path)?;
-                path.truncate(start);
-            }
-        }
-        (Shape::List(list), Value::Array(items)) => {
-            let mut seen: HashSet<Box<str>> = HashSet::with_capacity(items.len());
-            for (i, item) in items.iter().enumerate() {
-                let Some(element) = element::item(list, item) else {
-                    let missing = list.kind.keys().iter().find(|key| item[**key].is_null()).unwrap_or(&"");
-                    return Err(format!(
-                        "{path}: element {i}: associative list with keys has an element that omits key field {missing:?} \
-                         (and doesn't have default value)"
-                    ));
-                };
-                let shown = element::shown(&element);
-                if !seen.insert(element) {
-                    return Err(format!("{path}: duplicate entries for key {shown}"));
-                }
-                path.push_str(&shown);
-                checked(Place::of(&list.item).shape(), item, path)?;
-                path.truncate(start);
-            }
-        }
-        _ => {}
-    }
-    Ok(())
 }

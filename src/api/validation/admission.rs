@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{At, Errors, names, pod};
+use super::{At, Errors, names, selectors};
 use crate::api::policy::Expression;
 
 const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
@@ -42,13 +42,13 @@ pub fn rule(rule: &At<'_>, errs: &mut Errors) {
 
 /// `pods`, `pods/status`, `*/scale`, `*/*`
 fn resources(list: &At<'_>, errs: &mut Errors) {
-    let all: Vec<&str> = list.items().map(|it| it.str()).collect();
-    if all.len() > 1 && all.contains(&"*/*") {
+    let all: HashSet<&str> = list.items().map(|it| it.str()).collect();
+    if list.len() > 1 && all.contains("*/*") {
         errs.invalid(&list.path, list.value.clone(), "if '*/*' is present, must not specify other resources");
     }
     for it in list.items() {
         let Some((resource, subresource)) = it.str().split_once('/') else { continue };
-        let covered = |other: String| all.contains(&other.as_str()) && other != it.str();
+        let covered = |other: String| all.contains(other.as_str()) && other != it.str();
         if covered(format!("{resource}/*")) && subresource != "*" {
             errs.invalid(&it.path, it.str(), format!("if '{resource}/*' is present, must not specify {}", it.str()));
         }
@@ -69,7 +69,7 @@ pub fn policies(it: &At<'_>, errs: &mut Errors) {
     for field in ["namespaceSelector", "objectSelector"] {
         let at = it.get(field);
         if at.is_set() {
-            pod::label_selector(&at, errs);
+            selectors::label_selector(&at, errs);
         }
     }
 }

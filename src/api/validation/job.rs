@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{At, Errors, job_indexes, names, pod, same};
+use super::{At, Errors, job_indexes, names, pod, same, selectors};
 use crate::api::Object;
 use crate::api::kinds::job::{NAME_LABELS, UID_LABELS};
 use crate::api::selector::LabelSelector;
@@ -33,7 +33,7 @@ pub fn spec(spec: &At<'_>, errs: &mut Errors) {
     }
     let selector = spec.get("selector");
     if selector.is_set() {
-        pod::label_selector(&selector, errs);
+        selectors::label_selector(&selector, errs);
     }
     if spec.get("maxFailedIndexes").is_set() && !spec.get("backoffLimitPerIndex").is_set() {
         errs.required(spec.path("backoffLimitPerIndex"), "when maxFailedIndexes is specified");

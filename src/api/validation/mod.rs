@@ -13,7 +13,9 @@ mod job_indexes;
 pub mod metadata;
 pub mod names;
 pub mod pod;
+pub mod selectors;
 pub mod service;
+pub mod webhook;
 pub mod workload;
 
 pub use names::path_segment;
@@ -113,6 +115,9 @@ impl<'a> At<'a> {
 #[derive(Debug, Default)]
 pub struct Errors(pub Vec<Cause>);
 
+/// The reason of a bound. Bounds are told here in one way: what has outgrown one before there was one may stay as large.
+pub const TOO_MANY: &str = "FieldValueTooMany";
+
 /// How many causes are told, and how many bytes of each one's message.
 pub const MAX_CAUSES: usize = 1000;
 pub const MAX_MESSAGE: usize = 8 << 10;
@@ -179,7 +184,17 @@ impl Errors {
         self.add("FieldValueTooLong", path, format!("Too long: may not be more than {max} bytes"));
     }
     pub fn too_many(&mut self, path: impl AsRef<str>, got: usize, max: usize) {
-        self.add("FieldValueTooMany", path, format!("Too many: {got}: must have at most {max} items"));
+        self.too_many_of(path, got, max, "items");
+    }
+    /// The same of what is not a list.
+    pub fn too_many_of(&mut self, path: impl AsRef<str>, got: usize, max: usize, what: &str) {
+        self.add(TOO_MANY, path, format!("Too many: {got}: must have at most {max} {what}"));
+    }
+    /// A list or a map that has a bound.
+    pub fn at_most(&mut self, at: &At<'_>, max: usize) {
+        if at.len() > max {
+            self.too_many(&at.path, at.len(), max);
+        }
     }
 
     /// A string that must be one of a few; empty counts as absent and is `Required`.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::{At, Errors, metadata, names, same};
+use super::{At, Errors, names, same, selectors};
 use crate::api::{Cause, Object};
 
 const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
@@ -21,7 +21,7 @@ pub fn check(service: &Object) -> Vec<Cause> {
     }
     by_type(&spec, headless, &mut errs);
     ports(&spec, &mut errs);
-    metadata::labels(&spec.get("selector"), &mut errs);
+    selectors::label_map(&spec.get("selector"), &mut errs);
     affinity(&spec, &mut errs);
     cluster_ips(&spec, &mut errs);
     for ip in spec.get("externalIPs").items() {
@@ -34,9 +34,31 @@ pub fn check(service: &Object) -> Vec<Cause> {
     for range in spec.get("loadBalancerSourceRanges").items() {
         errs.invalid_each(&range.path, range.str(), names::cidr(range.str()));
     }
+    ways(&spec, &mut errs);
     traffic(&spec, &mut errs);
     families(&spec, &mut errs);
     errs.0
+}
+
+/// A Service leads in by at most so many ways. Upstream has no bound; but each address, and each source range, is an entry of
+/// every node's rules for each port, and a megabyte has room for millions of them.
+const MAX_WAYS: usize = 4096;
+
+/// So many of its ports at most lead to a port by its name: each may be another number in each Pod, and then each Pod has a slice,
+/// and a subset, of its own, with all of the Service's ports.
+const MAX_NAMED_TARGETS: usize = 256;
+
+fn ways(spec: &At<'_>, errs: &mut Errors) {
+    let addresses = spec.get("clusterIPs").len().max(1) + spec.get("externalIPs").len();
+    let each = addresses.saturating_add(spec.get("loadBalancerSourceRanges").len());
+    let all = each.saturating_mul(spec.get("ports").len().max(1));
+    if all > MAX_WAYS {
+        errs.too_many_of(spec.path("ports"), all, MAX_WAYS, "ways in: addresses and source ranges, times ports");
+    }
+    let named = spec.get("ports").items().filter(|port| port.get("targetPort").value.is_string()).count();
+    if named > MAX_NAMED_TARGETS {
+        errs.too_many_of(spec.path("ports"), named, MAX_NAMED_TARGETS, "ports with a named targetPort");
+    }
 }
 
 fn is_headless(spec: &At<'_>) -> bool {

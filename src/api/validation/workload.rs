@@ -1,8 +1,10 @@
 //! The rules that Deployments, ReplicaSets and their like share: selector, template, counts, rolling updates.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
-use super::{At, Errors, pod};
+use super::{At, Errors, pod, selectors};
 use crate::api::int_or_string::percent;
 use crate::api::selector::LabelSelector;
 use crate::api::{Cause, Object};
@@ -14,7 +16,7 @@ pub fn selector_and_template(spec: &At<'_>, kind: &str, claims: &[&str], errs: &
     if !selector.is_set() {
         errs.required(&selector.path, "");
     } else {
-        pod::label_selector(&selector, errs);
+        selectors::label_selector(&selector, errs);
         if selector.get("matchLabels").is_empty() && selector.get("matchExpressions").is_empty() {
             let why = format!("empty selector is invalid for {}", kind.to_lowercase());
             errs.invalid(&selector.path, selector.value.clone(), why);
@@ -64,7 +66,8 @@ fn with_claims(template: &Value, claims: &[&str]) -> Value {
     }
     if let Some(list) = volumes.as_array_mut() {
         // Upstream lets a claim take a volume's place.
-        list.retain(|volume| !claims.iter().any(|claim| volume["name"] == *claim));
+        let taken: HashSet<&str> = claims.iter().copied().collect();
+        list.retain(|volume| volume["name"].as_str().is_none_or(|name| !taken.contains(name)));
         list.extend(claims.iter().map(|c| json!({"name": c, "persistentVolumeClaim": {"claimName": c}})));
     }
     template

@@ -91,7 +91,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     if found == 0 {
         let everywhere = args.selection.all_namespaces || !targets.iter().any(|t| t.kind.namespaced);
         let place = if everywhere { String::new() } else { format!(" in {} namespace.", session.namespace) };
-        eprintln!("No resources found{place}");
+        errln!("No resources found{place}");
     }
     Ok(code)
 }

@@ -120,6 +120,7 @@ fn pod(it: &core::Pod) -> Pod {
         host_namespaces: [spec.host_network, spec.host_pid, spec.host_ipc].contains(&Some(true)),
         default_token: is_default && spec.automount_service_account_token != Some(true) && volumes().any(token),
         unlimited: !spec.containers.iter().all(limited),
+        shares_users: spec.host_users != Some(false),
         unsafe_sysctls: sysctls.into_iter().any(|sysctl| !is_safe(&dotted(&sysctl.name), u32::MAX)),
     }
 }

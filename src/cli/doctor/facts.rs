@@ -104,6 +104,8 @@ pub struct Pod {
     /// It has a token of the ServiceAccount `default`, which nobody asked for.
     pub default_token: bool,
     pub unlimited: bool,
+    /// Its users are the host's.
+    pub shares_users: bool,
     /// Sysctls beyond the safe ones.
     pub unsafe_sysctls: bool,
 }

@@ -136,7 +136,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
     match format {
         Format::Json | Format::Yaml => {
             let report = Object(json!({"kind": "ProtectionReport", "checks": lines}));
-            out!("{}", whole(&format, &report)?);
+            raw!("{}", whole(&format, &report)?);
         }
         _ => show(&lines, matches!(format, Format::Wide)),
     }

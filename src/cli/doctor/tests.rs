@@ -140,6 +140,7 @@ const BREAKS: &[(&str, Verdict, Break)] = &[
     ("workloads.sysctls", Verdict::Warn, |_, cluster| cluster.pods[0].unsafe_sysctls = true),
     ("workloads.default-tokens", Verdict::Warn, |_, cluster| cluster.pods[0].default_token = true),
     ("workloads.limits", Verdict::Warn, |_, cluster| cluster.pods[0].unlimited = true),
+    ("workloads.users", Verdict::Warn, |_, cluster| cluster.pods[0].shares_users = true),
 ];
 
 fn set(host: &mut Host, path: &'static str, text: &str) {

@@ -68,6 +68,14 @@ pub const CHECKS: &[Check] = &[
         rule: |facts| pods(facts, |pod| pod.unlimited),
         remedy: "set limits, or a LimitRange with defaults",
     },
+    Check {
+        id: "workloads.users",
+        what: "every Pod has users of its own",
+        how: "hostUsers of all Pods outside the system's namespaces; who is the same user of the host shares what the kernel counts \
+              by user (watches of epoll and inotify, descriptors on their way, pipes)",
+        rule: |facts| pods(facts, |pod| pod.shares_users),
+        remedy: "hostUsers: false, at least where those who own namespaces do not trust each other",
+    },
 ];
 
 fn pods(facts: &Facts, is: impl Fn(&Pod) -> bool) -> Found {

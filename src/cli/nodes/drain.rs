@@ -167,7 +167,7 @@ async fn empty(args: &Args, session: &Session, node: &Object, deadline: Option<I
     if !plan.refusals.is_empty() {
         return Err(Failure::usage(plan.refusals.join(", ")));
     }
-    plan.warnings.iter().for_each(|warning| eprintln!("Warning: {warning}"));
+    plan.warnings.iter().for_each(|warning| errln!("Warning: {warning}"));
     let chosen =
         |pod: &&Object| plan.evict.contains(&format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name()));
     let evictions = pods.iter().filter(chosen).map(|pod| evict(args, session, pod, deadline));
@@ -199,10 +199,7 @@ async fn evict(args: &Args, session: &Session, pod: &Object, deadline: Option<In
             Err(status) if status.is_not_found() => return args.writing.tell(kind, pod, "evicted"),
             Err(status) if status.code == 429 && deadline.is_none_or(|at| Instant::now() + AGAIN < at) => {
                 let name = pod.name();
-                eprintln!(
-                    "error when evicting pods/{name:?} -n {namespace:?} (will retry after 5s): {}",
-                    status.message
-                );
+                errln!("error when evicting pods/{name:?} -n {namespace:?} (will retry after 5s): {}", status.message);
                 tokio::time::sleep(AGAIN).await;
             }
             Err(status) => return Err(Failure::doing(status, format!("error when evicting pods/\"{}\"", pod.name()))),

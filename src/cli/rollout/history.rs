@@ -33,7 +33,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
         if let Some(format) = &args.output {
             let chosen = history.iter().filter(|one| args.revision == 0 || revision(one) == args.revision);
             chosen.into_iter().try_for_each(|one| {
-                out!("{}", print::object(format, one)?);
+                raw!("{}", print::object(format, one)?);
                 Ok::<_, Failure>(())
             })?;
             continue;

@@ -48,7 +48,7 @@ pub const ROW: Row = Row {
             // An orphan may be adopted by whoever selects it.
             let Some(pod) = change.new.as_ref().filter(|pod| meta::controller(&pod.metadata).is_none()) else { return };
             for set in world.informers.daemon_sets.list_namespace(&change.key.namespace) {
-                if selector(&set).is_some_and(|selector| meta::matches(&selector, &pod.metadata)) {
+                if set.spec.as_ref().is_some_and(|spec| meta::selects(&spec.selector, &pod.metadata)) {
                     queue.add(Key::of(&*set));
                 }
             }
@@ -343,14 +343,17 @@ impl<'a> Daemons<'a> {
             write.done.extend(self.end(pod));
             write.done(Note::normal(reference(set), "SuccessfulDelete", deleted)).into()
         };
-        let create = |(node, failures): &(&str, u32)| {
+        let create = |(node, failures): &(&str, u32)| -> Work {
             Write::create(&nodes::create(set, &self.spec, &self.hash, node, *failures))
                 .done(Note::normal(reference(set), "SuccessfulCreate", "Created pod: {}"))
                 .failed(Note::warning(reference(set), "FailedCreate", "Error creating: {}"))
                 .into()
         };
         let deleted = Work::Beside(steps.delete.iter().take(BURST).map(delete).collect());
-        deleted.beside(Work::SlowStart(steps.create.iter().take(BURST).map(create).collect()))
+        let first = steps.create.first().map(create);
+        let most = first.and_then(|first| first.writes().last().map(|pod| pod.burst(BURST))).unwrap_or(BURST);
+        let created = steps.create.iter().take(most).map(create).collect();
+        deleted.beside(Work::SlowStart(created))
     }
 
     /// Deletes the oldest revisions beyond the limit that no Pod is of.

@@ -35,7 +35,7 @@ pub const ROW: Row = Row {
             // An orphan may be adopted by whoever selects it.
             let Some(set) = change.new.as_ref().filter(|set| meta::controller(&set.metadata).is_none()) else { return };
             for deployment in world.informers.deployments.list_namespace(&change.key.namespace) {
-                if selector(&deployment).is_some_and(|selector| meta::matches(&selector, &set.metadata)) {
+                if deployment.spec.as_ref().is_some_and(|spec| meta::selects(&spec.selector, &set.metadata)) {
                     queue.add(Key::of(&*deployment));
                 }
             }
@@ -175,7 +175,7 @@ impl Rollout<'_> {
     }
     /// How many Pods all revisions shall have.
     pub fn total(&self) -> i32 {
-        self.sets().map(Set::size).sum()
+        self.sets().map(Set::size).fold(0, i32::saturating_add)
     }
     fn changed(&self) -> bool {
         self.sets().any(|set| size(&set.old) != set.size())

@@ -75,7 +75,7 @@ fn new_size(deployment: &Deployment, total: i32, has: i32) -> i32 {
 /// How many Pods all old ReplicaSets have now. Those that they have been told to delete take up room until they are gone
 /// (upstream counts them no more, and so may exceed maxSurge for a moment). `None`: that is not known yet.
 fn occupied_by_old(rollout: &Rollout<'_>) -> Option<i32> {
-    rollout.old.iter().map(Set::occupied).sum()
+    rollout.old.iter().map(Set::occupied).try_fold(0, |all: i32, one| Some(all.saturating_add(one?)))
 }
 
 /// With how many Pods the ReplicaSet of a new template begins.
@@ -95,7 +95,7 @@ pub fn grow_new(rollout: &mut Rollout<'_>) {
     let (has, wants) = (new.size(), replicas(deployment));
     let to = match old {
         _ if has > wants => wants,
-        Some(old) => new_size(deployment, old + has, has),
+        Some(old) => new_size(deployment, old.saturating_add(has), has),
         None => has,
     };
     if to != has {
@@ -116,7 +116,7 @@ pub fn shrink_old(rollout: &mut Rollout<'_>) {
         return;
     }
     shrink(rollout, room, |set| set.size() - set.available());
-    let available = new_available + rollout.old.iter().map(Set::available).sum::<i32>();
+    let available = rollout.old.iter().map(Set::available).fold(new_available, i32::saturating_add);
     shrink(rollout, available - fewest, Set::size);
 }
 

@@ -52,11 +52,14 @@ fn driver(row: &'static Row) -> Driver {
         heartbeats: Default::default(),
         scales: Default::default(),
         autoscaling: Default::default(),
+        paces: Default::default(),
         zone: jiff::tz::TimeZone::UTC,
         config: Default::default(),
+        aside: Default::default(),
     };
     let recorder = Recorder::new(client.clone(), env.clone(), row.name, None);
-    Driver { row, world: Arc::new(world), client, env, recorder, queue: Queue::new(), memory: Default::default() }
+    let (world, queue) = (Arc::new(world), Queue::new());
+    Driver { row, world, client, env, recorder, queue, memory: Default::default(), lately: Default::default() }
 }
 
 /// A write that has been refused often is tried ever later; what the key is due for otherwise does not wait for that.

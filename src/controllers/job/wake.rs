@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{
     super::{meta, wires::Wires},
-    restarts, selector,
+    restarts,
 };
 use crate::client::{Delta, Key};
 
@@ -31,7 +31,8 @@ pub fn wire(wires: &mut Wires<'_>) {
         // An orphan may be adopted by whoever selects it.
         let Some(pod) = change.new.as_ref().filter(|pod| meta::controller(&pod.metadata).is_none()) else { return };
         for job in world.informers.jobs.list_namespace(&change.key.namespace) {
-            if selector(&job).is_some_and(|selector| meta::matches(&selector, &pod.metadata)) {
+            let selector = job.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+            if selector.is_some_and(|selector| meta::selects(selector, &pod.metadata)) {
                 queue.add(Key::of(&*job));
             }
         }

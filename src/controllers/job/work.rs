@@ -61,6 +61,7 @@ impl<'a> Needs<'a> {
     }
 
     fn create(&mut self, view: &View<'a>, tally: &Tally<'a>, missing: usize) {
+        let missing = missing.min(pods::create(view.job, Some(0), None).burst(BURST));
         if !pods::has_limit_per_index(view.job) {
             self.wait = wait(view, tally);
             if self.wait.is_some() {

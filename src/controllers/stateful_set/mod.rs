@@ -305,9 +305,13 @@ impl<'a> Roll<'a> {
     /// Upstream's order of business. Where Pods are managed in order, everything waits for the first that is not well.
     fn steps(&self) -> Steps {
         let mut steps = Steps::default();
+        let mut most = None;
         for ordinal in self.ordinals.clone() {
             let waits = self.tend(ordinal, self.replicas.get(&ordinal).copied(), &mut steps);
-            if (waits && self.in_order()) || steps.created.len() >= BURST {
+            if most.is_none() {
+                most = steps.created.first().and_then(|first| first.writes().last()).map(|pod| pod.burst(BURST));
+            }
+            if (waits && self.in_order()) || most.is_some_and(|most| steps.created.len() >= most) {
                 return steps;
             }
         }

@@ -53,6 +53,7 @@ pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
     for sandbox in newest.into_values() {
         let Ok(pod) = readable(&sandbox) else { continue };
         hold_devices(machine, &pod, &sandbox).await;
+        look_after_link(machine, &pod, &sandbox.spec.id).await;
         found.push(adopt(machine, pod, sandbox));
     }
     found
@@ -61,6 +62,18 @@ pub async fn find(machine: &Machine, only: Option<&str>) -> Vec<Found> {
 /// The Pod as it was last admitted.
 fn readable(sandbox: &SandboxStatus) -> serde_json::Result<Pod> {
     serde_json::from_slice(sandbox.spec.annotation.as_bytes())
+}
+
+/// The link of a Pod that an earlier agent has connected is kept as it should be.
+async fn look_after_link(machine: &Machine, pod: &Pod, sandbox: &str) {
+    if pod.host_network() {
+        return;
+    }
+    // Where the sandbox is not ready, there is no namespace whose link would matter.
+    let Ok(netns) = machine.runtime.netns(sandbox).await else { return };
+    if let Err(error) = machine.network.adopt(pod.uid(), netns, &machine.scribe(pod).at("spec.hostNetwork")) {
+        tracing::warn!(%error, sandbox, "the link of a Pod is not looked after");
+    }
 }
 
 /// Device rules for those containers that an agent made before there were any.

@@ -1,12 +1,17 @@
 //! What containers leave when they end: exit codes and last words (termination messages).
 
 use std::{
+    collections::{HashMap, VecDeque},
     io::{self, Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
+use futures::{StreamExt, stream::FuturesUnordered};
 use podwright_runtime::{ContainerId, Event, Exit as RuntimeExit, Runtime, sys::shared};
-use tokio::sync::{broadcast::error::RecvError, mpsc};
+use tokio::sync::{
+    broadcast::{self, error::RecvError},
+    mpsc,
+};
 
 use crate::node::{disk, executor::Happening, labels, observed::Exit, sessions::cri, status::truncate};
 
@@ -16,31 +21,80 @@ pub const MESSAGE: usize = 4096;
 const LOG_BYTES: usize = 2048;
 const LOG_LINES: usize = 80;
 
-/// The runtime's events as happenings. Each exit is looked up for its last words.
-pub fn forward(runtime: &Runtime, pods: PathBuf) -> mpsc::UnboundedReceiver<Happening> {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let (mut events, runtime) = (runtime.events(), runtime.clone());
-    tokio::spawn(async move {
-        loop {
-            let happening = match events.recv().await {
-                Ok(Event::ContainerExited { id, exit }) => {
-                    let exit = self::exit(&runtime, &pods, &id, &exit).await;
-                    let (uid, _) = split(&id.sandbox);
-                    Happening::Exited { uid, container: id.name.clone(), id: id.to_string(), exit }
-                }
-                Ok(Event::SandboxGone { id }) => {
-                    let (uid, attempt) = split(&id);
-                    Happening::SandboxGone { uid, attempt }
+/// The runtime's events as happenings. Each exit is looked up for its last words: of one Pod in turn, so that they stay in order;
+/// of several Pods beside each other, so that one whose containers end all the time, or whose disk is slow, keeps nobody waiting.
+pub fn forward(runtime: &Runtime, pods: PathBuf, sender: mpsc::UnboundedSender<Happening>) {
+    let (events, runtime) = (runtime.events(), runtime.clone());
+    tokio::spawn(turns(events, sender, move |event| {
+        let (runtime, pods) = (runtime.clone(), pods.clone());
+        async move { happening(&runtime, &pods, event).await }
+    }));
+}
+
+async fn happening(runtime: &Runtime, pods: &Path, event: Event) -> Happening {
+    match event {
+        Event::ContainerExited { id, exit } => {
+            let exit = self::exit(runtime, pods, &id, &exit).await;
+            let (uid, _) = split(&id.sandbox);
+            Happening::Exited { uid, container: id.name.clone(), id: id.to_string(), exit }
+        }
+        Event::SandboxGone { id } => {
+            let (uid, attempt) = split(&id);
+            Happening::SandboxGone { uid, attempt }
+        }
+    }
+}
+
+/// Whose Pod it is about.
+fn pod_of(event: &Event) -> String {
+    match event {
+        Event::ContainerExited { id, .. } => split(&id.sandbox).0,
+        Event::SandboxGone { id } => split(id).0,
+    }
+}
+
+/// Gives each Pod's events their turn, one of each Pod at a time; until there are no more, or nobody listens.
+async fn turns<F: Future<Output = Happening>>(
+    mut events: broadcast::Receiver<Event>,
+    sender: mpsc::UnboundedSender<Happening>,
+    look: impl Fn(Event) -> F,
+) {
+    // Those that wait, by Pod; a Pod that is looked after has an entry.
+    let mut waiting: HashMap<String, VecDeque<Event>> = HashMap::new();
+    let mut looking = FuturesUnordered::new();
+    let look = |uid: String, event: Event| {
+        let looked = look(event);
+        async move { (uid, looked.await) }
+    };
+    loop {
+        let happening = tokio::select! {
+            event = events.recv() => match event {
+                Ok(event) => {
+                    let uid = pod_of(&event);
+                    match waiting.get_mut(&uid) {
+                        Some(queue) => queue.push_back(event),
+                        None => {
+                            waiting.insert(uid.clone(), VecDeque::new());
+                            looking.push(look(uid, event));
+                        }
+                    }
+                    continue;
                 }
                 Err(RecvError::Lagged(_)) => Happening::Lagged,
                 Err(RecvError::Closed) => return,
-            };
-            if sender.send(happening).is_err() {
-                return;
+            },
+            Some((uid, happening)) = looking.next() => {
+                match waiting.get_mut(&uid).and_then(VecDeque::pop_front) {
+                    Some(next) => looking.push(look(uid, next)),
+                    None => drop(waiting.remove(&uid)),
+                }
+                happening
             }
+        };
+        if sender.send(happening).is_err() {
+            return;
         }
-    });
-    receiver
+    }
 }
 
 /// `<uid>_<attempt>` taken apart.
@@ -108,4 +162,40 @@ fn tail(path: &Path) -> String {
     let text: Vec<u8> = last.iter().flat_map(|line| line.content().to_vec()).collect();
     let from = text.len().saturating_sub(LOG_BYTES);
     String::from_utf8_lossy(&text[from..]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// One Pod's containers end all the time, and looking them up takes long.
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_whose_containers_end_all_the_time_keeps_nobody_waiting() {
+        let (events, receiver) = broadcast::channel(4096);
+        let (sender, mut happenings) = mpsc::unbounded_channel();
+        let gone = |uid: &str, attempt: u32| Event::SandboxGone { id: format!("{uid}_{attempt}") };
+        for attempt in 0..1000 {
+            events.send(gone("greedy", attempt)).unwrap();
+        }
+        events.send(gone("other", 0)).unwrap();
+        let look = |event| async move {
+            let Event::SandboxGone { id } = event else { panic!("only sandboxes go here") };
+            let (uid, attempt) = split(&id);
+            tokio::time::sleep(Duration::from_secs(u64::from(uid == "greedy"))).await;
+            Happening::SandboxGone { uid, attempt }
+        };
+        let task = tokio::spawn(turns(receiver, sender, look));
+        let mut order = Vec::new();
+        while order.len() < 11 {
+            let Some(Happening::SandboxGone { uid, attempt }) = happenings.recv().await else { panic!("{order:?}") };
+            order.push((uid, attempt));
+        }
+        task.abort();
+        assert_eq!(order[0], ("other".to_owned(), 0));
+        // Each Pod's own stay in order.
+        let own: Vec<u32> = order[1..].iter().map(|(_, attempt)| *attempt).collect();
+        assert_eq!(own, (0..10).collect::<Vec<u32>>());
+    }
 }

@@ -1,6 +1,7 @@
 //! The executor of a real node: `podwright-runtime`, its images, and `podwright-net`, below one set of folders.
 
 mod adopt;
+mod healing;
 pub mod images;
 pub mod leftovers;
 mod managed;
@@ -57,10 +58,13 @@ use super::{
     verification::VerificationPolicy,
     volumes::Volumes,
 };
-use crate::api::Env;
+use crate::api::{Env, signal};
 use leftovers::Leftovers;
 use quota::Quotas;
 use weights::Weights;
+
+/// What containers are stopped with where nothing else is asked for.
+const SIGTERM: (&str, i32) = ("SIGTERM", 15);
 
 /// Where a machine keeps its things and what it says about itself.
 #[derive(Clone, Debug)]
@@ -246,7 +250,10 @@ impl Executor for Machine {
     }
 
     fn happenings(&self) -> mpsc::UnboundedReceiver<Happening> {
-        messages::forward(&self.runtime, self.volumes_root())
+        let (sender, receiver) = mpsc::unbounded_channel();
+        messages::forward(&self.runtime, self.volumes_root(), sender.clone());
+        healing::start(&self.network, &self.runtime, sender);
+        receiver
     }
 
     async fn sweep(&self, living: Vec<String>) -> Vec<String> {
@@ -371,10 +378,14 @@ impl Executor for Machine {
         }
     }
 
-    async fn stop(&self, pod: &Pod, id: &str, signal: Option<&str>, grace: Duration) -> Result<Option<Exit>, String> {
+    async fn stop(&self, pod: &Pod, id: &str, asked: Option<&str>, grace: Duration) -> Result<Option<Exit>, String> {
         let id: ContainerId = id.parse().map_err(words)?;
         let own = self.images_stop_signal(pod, &id.name);
-        let signal = signal_number(signal.or(own.as_deref()).unwrap_or("SIGTERM"));
+        let asked = asked.or(own.as_deref()).unwrap_or(SIGTERM.0);
+        let signal = signal::of_image(asked).unwrap_or_else(|| {
+            tracing::warn!(%id, asked, "there is no such signal to stop a container with: it gets SIGTERM");
+            SIGTERM.1
+        });
         let exit = match self.runtime.stop_container(&id, signal, grace, &self.scribe(pod)).await {
             Err(RuntimeError::NotFound(_) | RuntimeError::ShimGone(_)) => None,
             other => other.map_err(words)?,
@@ -475,18 +486,4 @@ fn all(results: impl IntoIterator<Item = Result<(), String>>) -> Result<(), Stri
 
 fn remove_dir(path: PathBuf) -> Result<(), String> {
     remove_all(&path).map_err(|e| format!("remove {}: {e}", path.display()))
-}
-
-/// `SIGTERM`, `TERM` or `15`; what is none of these is SIGTERM.
-fn signal_number(name: &str) -> i32 {
-    const SIGTERM: i32 = 15;
-    if let Ok(number) = name.parse() {
-        return number;
-    }
-    let upper = name.to_uppercase();
-    let full = if upper.starts_with("SIG") { upper } else { format!("SIG{upper}") };
-    if let Some(offset) = full.strip_prefix("SIGRTMIN+").and_then(|n| n.parse::<i32>().ok()) {
-        return 34 + offset;
-    }
-    full.parse::<nix::sys::signal::Signal>().map_or(SIGTERM, |signal| signal as i32)
 }

@@ -246,7 +246,8 @@ async fn make_room(
     Some(pod.uid().to_owned())
 }
 
-fn node(shared: &Shared) -> ObjectReference {
+/// The Node, as events are about it.
+pub fn node(shared: &Shared) -> ObjectReference {
     let name = Some(shared.config.name.clone());
     ObjectReference { kind: Some("Node".into()), uid: name.clone(), name, ..ObjectReference::default() }
 }

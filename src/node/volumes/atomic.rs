@@ -8,8 +8,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt, chown, symlink},
+    fs,
+    hash::{Hash, Hasher},
+    io,
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown, symlink},
     path::{Component, Path, PathBuf},
 };
 
@@ -31,19 +33,35 @@ pub type Payload = BTreeMap<PathBuf, File>;
 const DATA: &str = "..data";
 const DATA_NEW: &str = "..data_tmp";
 
-/// Brings the folder `target` to show `payload` and nothing else. Whether anything changed.
+/// Brings the folder `target` to show `payload` and nothing else, whatever is there: whoever wrote it last may have been killed
+/// half-way, and others may have been at it. Whether anything changed.
 pub fn write(target: &Path, payload: &Payload, fs_group: Option<u32>, now: Timestamp) -> io::Result<bool> {
     for path in payload.keys() {
         check(path)?;
     }
     fs::create_dir_all(target)?;
-    let old = fs::read_link(target.join(DATA)).ok();
-    if let Some(old) = &old
-        && shows(&target.join(old), payload)
-    {
-        return Ok(false);
+    let present = fs::read_link(target.join(DATA)).ok().filter(|name| shows(&target.join(name), payload, fs_group));
+    let (name, mut changed) = match present {
+        Some(name) => (name, false),
+        None => (replace(target, payload, fs_group, now)?, true),
+    };
+    let visible: BTreeSet<PathBuf> = payload.keys().filter_map(|p| p.iter().next()).map(PathBuf::from).collect();
+    for first in &visible {
+        changed |= link(&target.join(first), &Path::new(DATA).join(first))?;
     }
-    let name = now.strftime("..%Y_%m_%d_%H_%M_%S.%N").to_string();
+    for entry in fs::read_dir(target)?.flatten() {
+        let found = PathBuf::from(entry.file_name());
+        if found != Path::new(DATA) && found != name && !visible.contains(&found) {
+            remove(&entry.path())?;
+            changed = true;
+        }
+    }
+    Ok(changed)
+}
+
+/// Fills a new folder and has `..data` lead to it: its name.
+fn replace(target: &Path, payload: &Payload, fs_group: Option<u32>, now: Timestamp) -> io::Result<PathBuf> {
+    let name = PathBuf::from(now.strftime("..%Y_%m_%d_%H_%M_%S.%N").to_string());
     let folder = target.join(&name);
     fs::DirBuilder::new().mode(0o755).create(&folder)?;
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
@@ -52,29 +70,52 @@ pub fn write(target: &Path, payload: &Payload, fs_group: Option<u32>, now: Times
         fs::remove_dir_all(&folder).ok();
         return Err(e);
     }
-    fs::remove_file(target.join(DATA_NEW)).ok();
-    symlink(&name, target.join(DATA_NEW))?;
+    link(&target.join(DATA_NEW), &name)?;
+    if fs::symlink_metadata(target.join(DATA)).is_ok_and(|data| data.is_dir()) {
+        remove(&target.join(DATA))?;
+    }
     fs::rename(target.join(DATA_NEW), target.join(DATA))?;
-    let visible: BTreeSet<PathBuf> = payload.keys().filter_map(|p| p.iter().next()).map(PathBuf::from).collect();
-    for first in &visible {
-        let link = target.join(first);
-        if fs::symlink_metadata(&link).is_err() {
-            symlink(Path::new(DATA).join(first), link)?;
-        }
+    Ok(name)
+}
+
+/// Has `path` be a link to `to`. Whether it was not.
+fn link(path: &Path, to: &Path) -> io::Result<bool> {
+    if fs::read_link(path).is_ok_and(|leads| leads == to) {
+        return Ok(false);
     }
-    for entry in fs::read_dir(target)?.flatten() {
-        let entry_name = entry.file_name();
-        let text = entry_name.to_string_lossy();
-        if text == DATA || *text == *name {
-            continue;
-        }
-        if text.starts_with("..") {
-            fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()))?;
-        } else if !visible.contains(Path::new(&entry_name)) {
-            fs::remove_file(entry.path())?;
-        }
-    }
+    remove(path)?;
+    symlink(to, path)?;
     Ok(true)
+}
+
+/// Removes whatever is at `path`.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(e) => Err(e),
+        Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+    }
+}
+
+/// A number for all that a folder holds: names, kinds, sizes, modes, and when any of it was changed last. Another one says that
+/// somebody was there, and costs less than to read the files.
+pub fn fingerprint(target: &Path) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    tread(target, &mut hasher);
+    hasher.finish()
+}
+
+fn tread(path: &Path, hasher: &mut impl Hasher) {
+    let Ok(found) = fs::symlink_metadata(path) else { return };
+    path.hash(hasher);
+    (found.ino(), found.mode(), found.uid(), found.gid(), found.size()).hash(hasher);
+    (found.ctime(), found.ctime_nsec()).hash(hasher);
+    if found.is_dir() {
+        let mut entries: Vec<PathBuf> = fs::read_dir(path).into_iter().flatten().flatten().map(|e| e.path()).collect();
+        entries.sort();
+        entries.iter().for_each(|entry| tread(entry, hasher));
+    }
 }
 
 /// A path of a payload stays below its target and does not pretend to be ours.
@@ -98,9 +139,7 @@ fn fill(folder: &Path, payload: &Payload, fs_group: Option<u32>) -> io::Result<(
         if file.uid.is_some() || fs_group.is_some() {
             chown(&full, file.uid, fs_group)?;
         }
-        // The group reads what it was given.
-        let mode = if fs_group.is_some() { file.mode | 0o440 } else { file.mode };
-        handle.set_permissions(fs::Permissions::from_mode(mode))?;
+        handle.set_permissions(fs::Permissions::from_mode(mode(file, fs_group)))?;
     }
     if let Some(group) = fs_group {
         chown_folders(folder, group)?;
@@ -119,15 +158,23 @@ fn chown_folders(folder: &Path, group: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// The mode of a file: the group reads what it was given.
+fn mode(file: &File, fs_group: Option<u32>) -> u32 {
+    if fs_group.is_some() { file.mode | 0o440 } else { file.mode }
+}
+
 /// Whether a folder holds exactly `payload`. A file that cannot be read does not: containers that own it may keep everybody from
 /// reading it, and get another in its place.
-fn shows(folder: &Path, payload: &Payload) -> bool {
+fn shows(folder: &Path, payload: &Payload, fs_group: Option<u32>) -> bool {
     let mut found = BTreeSet::new();
     collect(folder, Path::new(""), &mut found);
     found.len() == payload.len()
         && payload.iter().all(|(path, file)| {
             let data = || shared::read(&folder.join(path), file.data.len() + 1);
-            found.contains(path) && data().is_ok_and(|data| data == file.data)
+            let has_mode = |found: fs::Metadata| found.is_file() && found.mode() & 0o7777 == mode(file, fs_group);
+            found.contains(path)
+                && fs::symlink_metadata(folder.join(path)).is_ok_and(has_mode)
+                && data().is_ok_and(|data| data == file.data)
         })
 }
 

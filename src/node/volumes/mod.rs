@@ -13,9 +13,12 @@ mod host_path;
 mod mounting;
 pub mod ownership;
 pub mod payload;
+mod shares;
+mod shown;
 mod subpath;
 mod taking;
 mod tokens;
+mod turns;
 
 use std::{
     collections::BTreeSet,
@@ -44,7 +47,10 @@ use super::{
 use crate::api::{Env as World, persistent_volume};
 use atomic::{File, Payload};
 use payload::Room;
+use shares::Shares;
+use shown::Shown;
 pub use tokens::Tokens;
+use turns::Turns;
 
 pub struct Volumes {
     /// `<state>/pods`
@@ -56,6 +62,10 @@ pub struct Volumes {
     world: World,
     /// Held while a Pod takes a volume that may be for one alone.
     taking: Mutex<()>,
+    /// Who has how much of `memory`.
+    shares: Shares,
+    turns: Turns,
+    shown: Shown,
 }
 
 fn mount_error(volume: &str, why: impl std::fmt::Display) -> Trouble {
@@ -73,7 +83,8 @@ impl Volumes {
     ) -> io::Result<Volumes> {
         fs::create_dir_all(&pods)?;
         mounts::keep_in_memory(&memory)?;
-        Ok(Volumes { pods, memory, objects, tokens, world, taking: Mutex::default() })
+        let (shares, turns, shown) = (Shares::of(&memory)?, Turns::default(), Shown::default());
+        Ok(Volumes { pods, memory, objects, tokens, world, taking: Mutex::default(), shares, turns, shown })
     }
 
     pub fn folder(&self, pod: &Pod) -> PathBuf {
@@ -126,17 +137,31 @@ impl Volumes {
             return disk::work(move || host_path::check(&path, &kind)).await?;
         }
         if let Some(payload) = self.payload(pod, volume, facts, room).await? {
-            self.show(path, payload, fs_group).await?;
+            self.show(pod, path, payload).await?;
             return Ok(());
         }
         Err("this kind of volume is not supported by this node".to_owned())
     }
 
-    async fn show(&self, path: PathBuf, payload: Payload, fs_group: Option<u32>) -> Result<bool, String> {
-        let now = self.world.now();
-        let shown =
-            move || atomic::write(&path, &payload, fs_group, now).map_err(|e| format!("{}: {e}", path.display()));
-        disk::work(shown).await?
+    async fn show(&self, pod: &Pod, path: PathBuf, payload: Payload) -> Result<bool, String> {
+        if path.starts_with(&self.memory) {
+            self.shares.hold(&path, pod.namespace(), payload.values().map(|file| file.data.len()))?;
+        }
+        let _turn = self.turns.take(pod.namespace()).await;
+        let (now, fs_group) = (self.world.now(), fs_group(pod));
+        let (shown, uid) = (self.shown.clone(), pod.uid().to_owned());
+        let show = move || {
+            let changed = atomic::write(&path, &payload, fs_group, now);
+            shown.note(&uid, &path);
+            changed.map_err(|e| format!("{}: {e}", path.display()))
+        };
+        disk::work(show).await?
+    }
+
+    /// The Pods whose files of ConfigMaps, Secrets and the like somebody else has changed since they were written: their uids.
+    pub async fn damaged(&self) -> BTreeSet<String> {
+        let shown = self.shown.clone();
+        disk::work(move || shown.damaged()).await.unwrap_or_default()
     }
 
     /// Brings the volumes that show API objects up to date. An object that has gone leaves its files as they are.
@@ -146,7 +171,7 @@ impl Volumes {
             match self.payload(pod, volume, facts, &mut room).await {
                 Ok(Some(payload)) => {
                     let path = self.path(pod, volume);
-                    let shown = self.show(path, payload, fs_group(pod)).await;
+                    let shown = self.show(pod, path, payload).await;
                     shown.map_err(|why| mount_error(&volume.name, why))?;
                 }
                 Ok(None) => {}
@@ -216,7 +241,9 @@ impl Volumes {
         if let Err(e) = remove_dir(&self.memory.join(pod.uid())) {
             errors.push(e);
         }
+        self.shares.forget(&self.memory.join(pod.uid()));
         self.tokens.forget(pod.uid());
+        self.shown.forget(pod.uid());
         if errors.is_empty() { Ok(()) } else { Err(errors.join("; ")) }
     }
 

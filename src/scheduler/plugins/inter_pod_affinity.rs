@@ -1,7 +1,11 @@
 //! InterPodAffinity: Pods that want to be, or not to be, where certain other Pods are.
 //! <https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#inter-pod-affinity-and-anti-affinity>
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -54,14 +58,14 @@ fn class<'a>(terms: impl IntoIterator<Item = &'a Term>) -> Class {
 /// How many Pods of a class are at each value of a node label.
 struct Nearby<'c> {
     namespaces: &'c Namespaces,
-    class: Class,
+    class: Arc<Class>,
     topology: Cow<'c, Topology>,
     counts: Vec<i64>,
     total: i64,
 }
 
 impl<'c> Nearby<'c> {
-    fn of(cluster: &'c Cluster, class: Class, key: &str) -> Nearby<'c> {
+    fn of(cluster: &'c Cluster, class: Arc<Class>, key: &str) -> Nearby<'c> {
         let topology = cluster.topology(key);
         let counts = topology.sums(&cluster.class(&class));
         Nearby { namespaces: &cluster.namespaces, class, topology, total: counts.iter().sum(), counts }
@@ -155,10 +159,11 @@ impl Plugin for InterPodAffinityArgs {
             return PreFilter::Skip;
         }
         let anti: Vec<Nearby<'c>> =
-            affinity.anti.iter().map(|term| Nearby::of(cluster, class([term]), &term.key)).collect();
-        let wanted = class(&affinity.required);
-        let required: Vec<Nearby<'c>> =
-            affinity.required.iter().map(|term| Nearby::of(cluster, wanted.clone(), &term.key)).collect();
+            affinity.anti.iter().map(|term| Nearby::of(cluster, Arc::new(class([term])), &term.key)).collect();
+        // All terms mean the same Pods, those that match every one: one class, and each label once.
+        let wanted = Arc::new(class(&affinity.required));
+        let keys: BTreeSet<&str> = affinity.required.iter().map(|term| term.key.as_str()).collect();
+        let required: Vec<Nearby<'c>> = keys.into_iter().map(|key| Nearby::of(cluster, wanted.clone(), key)).collect();
         // The first of Pods that want to be near each other has to begin somewhere.
         let may_be_first = affinity.required.iter().all(|term| term.who.matches(pod, &cluster.namespaces));
         PreFilter::Check(Box::new(move |node| {

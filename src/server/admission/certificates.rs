@@ -21,6 +21,14 @@ pub(super) fn may_decide(review: &Review<'_>, new: &Object) -> Result<(), Status
     }
 }
 
+/// Before anything is decided by it.
+pub(super) fn keep_reason(review: &Review<'_>, new: &mut Object) -> Result<(), Status> {
+    if matches!(review.operation, Operation::Create | Operation::Update) {
+        certificates::keep_reason(review.call, new, review.old);
+    }
+    Ok(())
+}
+
 pub(super) fn may_ask(review: &Review<'_>, new: &Object) -> Result<(), Status> {
     match review.is(KIND, Operation::Create) {
         true => certificates::may_ask(review.call, new),

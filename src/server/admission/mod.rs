@@ -33,6 +33,7 @@ mod runtime_class;
 mod service_account;
 mod storage_protection;
 mod taint_times;
+mod together;
 mod turns;
 pub(super) mod webhook;
 
@@ -67,12 +68,12 @@ enum Validate {
     Later(for<'a> fn(&'a Review<'_>, &'a Object) -> BoxFuture<'a, Result<(), Status>>),
 }
 
-/// What a write takes of a quota: the quota's new state, stored in the write's own transaction, if it is still at the
-/// revision that the charge was computed on.
+/// What a write takes of a quota, or what it says of others beside it: stored in the write's own transaction, if the key is still
+/// at the revision that the charge was computed on (0: absent).
 pub(super) struct Charge {
     pub key: String,
     pub revision: Revision,
-    pub quota: Bytes,
+    pub value: Bytes,
 }
 
 impl Plugin {
@@ -164,7 +165,7 @@ static PLUGINS: &[Plugin] = &[
     Plugin {
         name: "CertificateSubjectRestriction",
         concerns: certificates::concerns,
-        mutate: Mutate::Nothing,
+        mutate: Mutate::Now(certificates::keep_reason),
         validate: Validate::Now(certificates::may_ask),
     },
     Plugin {
@@ -270,16 +271,24 @@ pub(super) async fn validate(review: &Review<'_>, object: &Object) -> Result<(),
     Ok(())
 }
 
-/// Whether a write may be charged to quotas: there are some in its namespace.
-pub(super) fn is_charged(review: &Review<'_>) -> bool {
-    !review.namespace().is_empty() && review.exists("resourcequotas", Some(review.namespace()))
+/// Whose turns a write waits for, in this order: those of its namespace's quotas, and of what holds of several objects together.
+pub(super) fn turns(review: &Review<'_>, object: &Object) -> Vec<String> {
+    let has_quotas = !review.namespace().is_empty() && review.exists("resourcequotas", Some(review.namespace()));
+    let quotas = has_quotas.then(|| review.namespace().to_owned());
+    quotas.into_iter().chain(together::rule(review, object).map(together::Rule::turn)).collect()
 }
 
-/// What a write takes of quotas; a refusal where one has not enough left. All that has been acknowledged counts. This is the
-/// last word of ResourceQuota, asked again whenever others were charged meanwhile.
+/// What a write takes of quotas, and what it is looked at together with others for; a refusal where there is not enough left. All
+/// that has been acknowledged counts. This is the last word of ResourceQuota, asked again whenever others were charged meanwhile.
 pub(super) async fn charges(review: &Review<'_>, object: &Object) -> Result<Vec<Charge>, Status> {
+    let together = match together::rule(review, object) {
+        Some(rule) => Some(rule.charge(review, object).await?),
+        None => None,
+    };
     review.server.cache.fresh().await?;
-    resource_quota::charge(review, object)
+    let mut charges = resource_quota::charge(review, object)?;
+    charges.extend(together);
+    Ok(charges)
 }
 
 /// Both, for what is stored nowhere as it is: bindings, evictions, token requests, the options of a connection.

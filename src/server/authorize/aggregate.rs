@@ -9,6 +9,7 @@ use crate::api::request::PatchType;
 use crate::api::selector::LabelSelector;
 use crate::api::{Object, Options, Request, Status, User, Verb, kinds};
 use crate::server::Server;
+use crate::server::retries::Backoff;
 
 const RESOURCE: &str = "clusterroles.rbac.authorization.k8s.io";
 const USER: &str = "system:serviceaccount:kube-system:clusterrole-aggregation-controller";
@@ -36,10 +37,12 @@ impl Server {
         self.tasks.add(tokio::spawn(run(Arc::downgrade(self))));
     }
 
-    async fn aggregate(&self) -> Result<(), Status> {
+    /// Looks at all aggregated roles; `false`: one could not be written, which keeps no other from its rules.
+    async fn aggregate(&self) -> Result<bool, Status> {
         let kind = kinds::lookup(RESOURCE).ok_or_else(|| Status::internal("no kind ClusterRole"))?;
         let items: Vec<_> = self.cache.shelf(kind).read().items.values().cloned().collect();
         let all: Vec<Object> = items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok()).collect();
+        let mut complete = true;
         for role in all.iter().filter(|role| role.at("aggregationRule").is_some() && !role.is_terminating()) {
             let rules = gathered(role, &all);
             if role.0["rules"].as_array().map(Vec::as_slice).unwrap_or_default() == rules {
@@ -55,29 +58,47 @@ impl Server {
                 ..Request::default()
             };
             match self.handle(request).await {
-                Err(why) if !why.is_not_found() => return Err(why),
+                Err(why) if !why.is_not_found() => {
+                    tracing::warn!("the aggregated role {}: {why}", role.name());
+                    complete = false;
+                }
                 _ => {}
             }
         }
-        Ok(())
+        Ok(complete)
     }
 }
 
 /// Looks at all roles whenever one has changed; what it changes itself brings it back, until nothing is left to do.
 async fn run(server: Weak<Server>) {
+    let mut backoff = Backoff::default();
     loop {
         let Some(strong) = server.upgrade() else { return };
         let request = Request { resource: RESOURCE.into(), user: User::system(USER), ..Request::default() };
         let watch = strong.watch(request).await;
-        let mut failed = strong.aggregate().await.is_err();
+        let mut outcome = strong.aggregate().await;
         drop(strong);
         if let Ok(mut events) = watch {
-            while !failed && events.recv().await.is_some() {
-                // Many changes at once are one look.
-                while events.try_recv().is_ok() {}
+            while let Ok(complete) = outcome {
+                let patience = match complete {
+                    true => {
+                        backoff = Backoff::default();
+                        Duration::MAX
+                    }
+                    false => backoff.next(),
+                };
+                match tokio::time::timeout(patience, events.recv()).await {
+                    Ok(None) => break,
+                    // Many changes at once are one look.
+                    Ok(Some(_)) => while events.try_recv().is_ok() {},
+                    Err(_) => {}
+                }
                 let Some(strong) = server.upgrade() else { return };
-                failed = strong.aggregate().await.inspect_err(|why| tracing::warn!("aggregated roles: {why}")).is_err();
+                outcome = strong.aggregate().await;
             }
+        }
+        if let Err(why) = outcome {
+            tracing::warn!("aggregated roles: {why}");
         }
         tokio::time::sleep(AGAIN).await;
     }

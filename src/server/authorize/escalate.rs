@@ -2,6 +2,7 @@
 
 use super::rbac::GROUP;
 use super::rule::{Rule, missing, quoted};
+use super::rule_index::TooMuch;
 use super::{Attributes, Decision, MASTERS, params};
 use crate::api::{Object, Status};
 use crate::server::Server;
@@ -79,13 +80,15 @@ fn binding(server: &Server, call: &Call, new: &Object, _: Option<&Object>) -> Re
     if server.authorizer.decide(&bind) == Decision::Allow {
         return Ok(());
     }
-    holds(server, call, &server.authorizer.rbac.rules_of(role_ref, call.within())?)
+    holds(server, call, &server.authorizer.rbac.role_of(role_ref, call.within())?.rules)
 }
 
 /// Whether the user has all of these himself.
 fn holds(server: &Server, call: &Call, wanted: &[Rule]) -> Result<(), Status> {
     let granted = server.authorizer.rbac.rules(&call.user, call.within());
-    let missing = missing(&granted.rules, wanted);
+    let missing = missing(granted.rules(), wanted).map_err(|TooMuch| {
+        call.forbidden("the rules are too many to compare with those that the user holds; grant them by several roles")
+    })?;
     if missing.is_empty() {
         return Ok(());
     }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::api::{Status, User, Verb};
+use crate::api::{Kind, Request, Status, User, Verb};
 
 use super::Server;
 use super::cache::Cache;
@@ -21,6 +21,7 @@ pub(super) mod node;
 mod params;
 mod rbac;
 pub mod rule;
+mod rule_index;
 
 pub(super) use escalate::may_grant;
 use rbac::Granted;
@@ -66,6 +67,21 @@ impl<'a> Attributes<'a> {
         !self.path.is_empty()
     }
 
+    /// The same, to be asked again later.
+    pub fn keep(&self) -> Kept {
+        let words = [
+            self.verb,
+            self.group,
+            self.resource,
+            self.subresource,
+            self.namespace,
+            self.name,
+            self.field_selector,
+            self.path,
+        ];
+        Kept { user: self.user.clone(), words: words.map(Into::into) }
+    }
+
     /// Upstream's words for a refusal.
     pub fn refusal(&self) -> String {
         let user = if self.user.name.is_empty() { "system:anonymous" } else { &self.user.name };
@@ -81,6 +97,19 @@ impl<'a> Attributes<'a> {
             namespace => format!("in the namespace {namespace:?}"),
         };
         format!("User {user:?} cannot {} resource {resource:?} in API group {:?} {scope}", self.verb, self.group)
+    }
+}
+
+/// [`Attributes`] that outlive their request.
+pub struct Kept {
+    user: User,
+    words: [Box<str>; 8],
+}
+
+impl Kept {
+    pub fn attributes(&self) -> Attributes<'_> {
+        let [verb, group, resource, subresource, namespace, name, field_selector, path] = &self.words;
+        Attributes { user: &self.user, verb, group, resource, subresource, namespace, name, field_selector, path }
     }
 }
 
@@ -149,6 +178,22 @@ impl Authorizer {
             granted.errors.push("node authorizer does not support user rule resolution".to_owned());
         }
         granted
+    }
+
+    /// What it takes, in bytes of a request, to compare what a user may do with what a request grants, where it does; else 0.
+    pub fn weight(&self, request: &Request, kind: &Kind) -> usize {
+        let compares = kind.group == rbac::GROUP && request.verb.writes();
+        if request.user.is_in(MASTERS) || !compares {
+            return 0;
+        }
+        let of_body = || request.body.as_ref()?["metadata"]["namespace"].as_str();
+        let namespace = request.namespace.as_deref().or_else(of_body).unwrap_or("");
+        self.weight_of_rules(&request.user, namespace)
+    }
+
+    /// What it takes to list what a user may do in a namespace.
+    pub fn weight_of_rules(&self, user: &User, namespace: &str) -> usize {
+        super::large::of_lookups(self.rbac.words(user, namespace))
     }
 
     /// As `authorize`, for a path that names no resource: `/healthz`, `/apis`. The verb is the HTTP method in lower case.

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::follow::{Follower, News};
 use super::rule::Rule;
+use super::rule_index::{Asked, Patience, RuleIndex};
 use super::{Attributes, Decision};
 use crate::api::{Kind, Object, Status, User, kinds};
 use crate::server::cache::{Cache, Item};
@@ -22,18 +23,62 @@ pub(in crate::server) struct Rbac {
 /// All that a user has been granted in one scope.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Granted {
-    pub rules: Vec<Rule>,
+    /// The roles, as far as their rules have not more than so many words together.
+    pub roles: Vec<Arc<Role>>,
     /// Roles that are bound but do not exist.
     pub errors: Vec<String>,
     /// There is more that cannot be listed.
     pub incomplete: bool,
 }
 
+impl Granted {
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.roles.iter().flat_map(|role| &role.rules)
+    }
+}
+
+/// How many words of a user's rules are listed, or compared with others.
+const MOST_WORDS: usize = 1_000_000;
+/// A role of fewer words is read as fast as an index of it.
+const FEW_WORDS: usize = 64;
+
+/// What a role grants.
+#[derive(Default)]
+pub(in crate::server) struct Role {
+    pub rules: Vec<Rule>,
+    /// How many words its rules have.
+    words: usize,
+    /// Where that are many.
+    index: Option<RuleIndex<Box<str>>>,
+}
+
+impl std::fmt::Debug for Role {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.rules.fmt(f)
+    }
+}
+
+impl Role {
+    fn of(rules: Vec<Rule>) -> Role {
+        let words = rules.iter().map(Rule::words).sum();
+        let index = (words > FEW_WORDS).then(|| RuleIndex::from_iter(&rules));
+        Role { rules, words, index }
+    }
+
+    fn allows(&self, asked: &Attributes<'_>) -> bool {
+        match &self.index {
+            // No list of a role is so long that there is an end to the patience.
+            Some(index) => index.allow(Asked::of(asked), &mut Patience(usize::MAX)) == Ok(true),
+            None => self.rules.iter().any(|rule| rule.allows(asked)),
+        }
+    }
+}
+
 /// Roles by their store keys, and which of them each subject has.
 struct Index {
     /// Of Roles, ClusterRoles, RoleBindings, ClusterRoleBindings.
     followers: [Follower; 4],
-    roles: HashMap<Arc<str>, Vec<Rule>>,
+    roles: HashMap<Arc<str>, Arc<Role>>,
     bindings: HashMap<Arc<str>, Binding>,
     users: HashMap<String, Grants>,
     groups: HashMap<String, Grants>,
@@ -79,10 +124,10 @@ impl Rbac {
         self.with(|index| {
             let mut missing = Vec::new();
             let mut allowed = false;
-            index.visit(asked.user, asked.namespace, |role, rules| {
-                match rules {
-                    Some(rules) => allowed = rules.iter().any(|rule| rule.allows(asked)),
-                    None => missing.push(not_found(role)),
+            index.visit(asked.user, asked.namespace, |name, role| {
+                match role {
+                    Some(role) => allowed = role.allows(asked),
+                    None => missing.push(not_found(name)),
                 }
                 !allowed
             });
@@ -104,7 +149,7 @@ impl Rbac {
             index.bindings.iter().find_map(|(key, binding)| {
                 let everywhere = binding.namespace.is_empty();
                 let subject = binding.subjects.iter().find(is_his)?;
-                let allows = index.roles.get(&binding.role)?.iter().any(|rule| rule.allows(asked));
+                let allows = index.roles.get(&binding.role)?.allows(asked);
                 if !allows || !(everywhere || binding.namespace == asked.namespace) {
                     return None;
                 }
@@ -130,20 +175,39 @@ impl Rbac {
     /// Everything that a user may do in a namespace ("": in all of them).
     pub fn rules(&self, user: &User, namespace: &str) -> Granted {
         self.with(|index| {
-            let mut granted = Granted::default();
-            index.visit(user, namespace, |role, rules| {
-                match rules {
-                    Some(rules) => granted.rules.extend_from_slice(rules),
-                    None => granted.errors.push(not_found(role)),
+            let (mut granted, mut left) = (Granted::default(), MOST_WORDS);
+            index.visit(user, namespace, |name, role| {
+                match role.map(|role| (role, left.checked_sub(role.words))) {
+                    Some((role, Some(rest))) => {
+                        left = rest;
+                        granted.roles.push(role.clone());
+                    }
+                    Some((_, None)) => granted.incomplete = true,
+                    None => granted.errors.push(not_found(name)),
                 }
                 true
             });
+            if granted.incomplete {
+                granted.errors.push(format!("rules of more than {MOST_WORDS} words are left out"));
+            }
             granted
         })
     }
 
-    /// The rules that a binding's `roleRef` means.
-    pub fn rules_of(&self, role_ref: &Value, namespace: &str) -> Result<Vec<Rule>, Status> {
+    /// How many words the rules have that a user has in a namespace.
+    pub fn words(&self, user: &User, namespace: &str) -> usize {
+        self.with(|index| {
+            let mut words: usize = 0;
+            index.visit(user, namespace, |_, role| {
+                words = words.saturating_add(role.map_or(0, |role| role.words));
+                words < MOST_WORDS
+            });
+            words.min(MOST_WORDS)
+        })
+    }
+
+    /// The role that a binding's `roleRef` means.
+    pub fn role_of(&self, role_ref: &Value, namespace: &str) -> Result<Arc<Role>, Status> {
         let name = role_ref["name"].as_str().unwrap_or("");
         let plural = if role_ref["kind"] == "Role" { "roles" } else { "clusterroles" };
         let found = self.with(|index| index.roles.get(role_key(role_ref, namespace).as_str()).cloned());
@@ -165,7 +229,7 @@ impl Rbac {
 
 impl Index {
     /// Shows the roles of a user in a namespace, those granted everywhere first, until `show` has seen enough.
-    fn visit(&self, user: &User, namespace: &str, mut show: impl FnMut(&str, Option<&[Rule]>) -> bool) {
+    fn visit(&self, user: &User, namespace: &str, mut show: impl FnMut(&str, Option<&Arc<Role>>) -> bool) {
         let groups = || user.groups.iter().filter_map(|group| self.groups.get(group));
         let grants = || self.users.get(&user.name).into_iter().chain(groups());
         let everywhere = grants().flat_map(|grants| &grants.everywhere);
@@ -173,7 +237,7 @@ impl Index {
         // However often it is bound, a role grants what it grants.
         let mut seen = HashSet::new();
         for role in everywhere.chain(within.flatten()).filter(|role| seen.insert(&***role)) {
-            if !show(role, self.roles.get(role).map(Vec::as_slice)) {
+            if !show(role, self.roles.get(role)) {
                 return;
             }
         }
@@ -188,7 +252,7 @@ impl Index {
                 kind(if is_namespaced { "roles" } else { "clusterroles" }).map(Kind::prefix).unwrap_or_default();
             follower.catch_up(|news| match news {
                 News::Restart => roles.retain(|key, _| !key.starts_with(&prefix)),
-                News::Put(item) => drop(roles.insert(item.key.clone(), rules_of(item))),
+                News::Put(item) => drop(roles.insert(item.key.clone(), Arc::new(Role::of(rules_of(item))))),
                 News::Gone(item) => drop(roles.remove(&item.key)),
             });
         }
@@ -292,11 +356,11 @@ impl Subject {
 /// The rules of a stored role. What was stored was decoded by the schema, so an error means a damaged object.
 fn rules_of(item: &Item) -> Vec<Rule> {
     #[derive(Deserialize)]
-    struct Role {
+    struct Stored {
         #[serde(default)]
         rules: Option<Vec<Rule>>,
     }
-    let role: Result<Role, _> = serde_json::from_slice(&item.bytes);
+    let role: Result<Stored, _> = serde_json::from_slice(&item.bytes);
     role.map(|role| role.rules.unwrap_or_default()).unwrap_or_default()
 }
 

@@ -11,17 +11,19 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::authorize::{Attributes, Decision};
-use super::call::Call;
+use super::call::{Call, bad_value};
 use super::create::timestamp;
+use super::retries::Retries;
 use super::{Server, Watch};
 use crate::api::request::EventKind;
-use crate::api::{Object, Request, Status, User, Verb};
+use crate::api::{Object, Request, Status, User, Verb, WatchEvent, kinds};
 
 mod names;
 mod request;
 
 pub use request::{NODE_CLIENT, NODE_SERVING};
 
+use names::Taken;
 use request::Asked;
 
 /// Whether a request may be signed at all; the error says why not.
@@ -36,6 +38,8 @@ const MASTERS: &str = "system:masters";
 /// The annotation of a request that is left to an administrator: why.
 pub const WAITS: &str = "podwright/waits-for-approval";
 const AGAIN: Duration = Duration::from_secs(1);
+/// How often names are looked for that nothing takes any more.
+const ROUND: Duration = Duration::from_secs(600);
 /// How long a certificate lasts that asks for no time of its own, and the longest one.
 const YEAR: i64 = 365 * 24 * 3600;
 
@@ -50,7 +54,7 @@ pub(super) fn note_user(call: &Call, csr: &mut Object) {
             map.shift_remove(field);
         }
     }
-    let User { name, uid, groups, extra } = &call.user;
+    let User { name, uid, groups, extra, .. } = &call.user;
     spec["username"] = name.as_str().into();
     spec["groups"] = groups.as_slice().into();
     if !uid.is_empty() {
@@ -61,8 +65,25 @@ pub(super) fn note_user(call: &Call, csr: &mut Object) {
     }
 }
 
+/// What a request waits for is the controller's to say: an administrator decides by it.
+pub(super) fn keep_reason(call: &Call, csr: &mut Object, old: Option<&Object>) {
+    if call.user.name == USER {
+        return;
+    }
+    if let Some(reason) = old.and_then(|old| old.annotation(WAITS)) {
+        csr.0["metadata"]["annotations"][WAITS] = reason.into();
+    } else if let Some(Value::Object(annotations)) = csr.0.pointer_mut("/metadata/annotations") {
+        annotations.shift_remove(WAITS);
+    }
+}
+
 /// Refuses what nobody may ask for; upstream's CertificateSubjectRestriction, and names that not all read alike.
 pub(super) fn may_ask(call: &Call, csr: &Object) -> Result<(), Status> {
+    let encoded = csr.0["spec"]["request"].as_str().unwrap_or("");
+    if let Err(why) = request::is_one(encoded) {
+        let shown: String = encoded.chars().take(64).collect();
+        return Err(call.invalid(csr.name(), vec![bad_value("spec.request", &Value::from(shown), &why)]));
+    }
     let signer = csr.0["spec"]["signerName"].as_str().unwrap_or("");
     if request::SIGNERS.contains(&signer) && Asked::of(csr).is_ok_and(|asked| !asked.legible) {
         return Err(call.forbidden(request::ILLEGIBLE.to_owned()));
@@ -162,12 +183,25 @@ impl Server {
             if self.has_node(node) {
                 return self.leave(csr, &format!("there is a Node {node:?}: delete it, or approve this request")).await;
             }
-            if !self.take_name(node, csr.uid(), asked.lifetime()).await? {
-                let why = format!(
-                    "a certificate was signed for the node {node:?}, which has not come yet: approve this request if it is the \
-                     same machine, or its certificate is lost"
-                );
-                return self.leave(csr, &why).await;
+            match self.take_name(node, csr.uid(), &asked.requestor.name, asked.lifetime()).await? {
+                Taken::Own => {}
+                Taken::Others => {
+                    let why = format!(
+                        "a certificate was signed for the node {node:?}, which has not come yet: approve this request if it is \
+                         the same machine, or its certificate is lost"
+                    );
+                    return self.leave(csr, &why).await;
+                }
+                Taken::TooMany => {
+                    let (most, who) = (names::MOST, &asked.requestor.name);
+                    let why = format!(
+                        "certificates of {most} nodes that have not come yet were signed for {who:?}: approve this request if \
+                         you know of it"
+                    );
+                    self.leave(csr, &why).await?;
+                    // Until then those of others may have come.
+                    return Err(Status::too_many_requests(why, 1));
+                }
             }
         }
         let why = "Auto approving kubelet client certificate after SubjectAccessReview.";
@@ -201,7 +235,7 @@ impl Server {
             Ok((asked, certificate)) => {
                 self.cache.fresh().await?;
                 if let Some(node) = asked.node().filter(|node| asked.is_node_client() && !self.has_node(node)) {
-                    self.keep_name(node, csr.uid(), now, asked.lifetime()).await?;
+                    self.keep_name(node, csr.uid(), &asked.requestor.name, now, asked.lifetime()).await?;
                 }
                 let mut signed = csr.clone();
                 signed.0["status"]["certificate"] = STANDARD.encode(certificate).into();
@@ -247,6 +281,34 @@ impl Server {
     }
 }
 
+/// What the loop looks at: a request, or the node's name that a certificate may have taken.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Subject {
+    Request(String),
+    Node(String),
+    /// All names that are taken.
+    Names,
+}
+
+impl Server {
+    /// Looks at a request as it is now, or at a name that a Node has given back.
+    async fn look_at(&self, subject: &Subject) -> Result<(), Status> {
+        match subject {
+            Subject::Node(name) => self.release_name(name).await,
+            Subject::Names => self.release_names().await,
+            Subject::Request(name) => {
+                let kind =
+                    kinds::lookup(RESOURCE).ok_or_else(|| Status::internal("no kind CertificateSigningRequest"))?;
+                match self.cache.shelf(kind).get(&kind.key(None, name)) {
+                    Some(item) => self.advance(&Object::from_slice(&item.bytes)?).await,
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+/// Follows requests and Nodes. What fails is tried again by itself: whoever may ask must not keep others waiting.
 async fn run(server: Weak<Server>) {
     loop {
         let Some(strong) = server.upgrade() else { return };
@@ -256,27 +318,37 @@ async fn run(server: Weak<Server>) {
             tokio::time::sleep(AGAIN).await;
             continue;
         };
+        let mut retries = Retries::default();
+        let mut rounds = tokio::time::interval(ROUND);
+        rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let (is_node, event) = tokio::select! {
-                event = requests.recv() => (false, event),
-                event = nodes.recv() => (true, event),
+            let subject = tokio::select! {
+                event = requests.recv() => event.map(|event| subject_of(&event, false)),
+                event = nodes.recv() => event.map(|event| subject_of(&event, true)),
+                subject = retries.next() => Some(Some(subject)),
+                _ = rounds.tick() => Some(Some(Subject::Names)),
             };
-            let Some(event) = event else { break };
+            let Some(subject) = subject else { break };
+            let Some(subject) = subject else { continue };
             let Some(strong) = server.upgrade() else { return };
-            let Ok(object) = Object::from_slice(&event.object) else { continue };
-            let (what, done) = match event.kind {
-                EventKind::Added | EventKind::Deleted if is_node => ("node", strong.release_name(object.name()).await),
-                EventKind::Added | EventKind::Modified if !is_node => {
-                    ("certificate signing request", strong.advance(&object).await)
+            match strong.look_at(&subject).await {
+                Ok(()) => retries.forget(&subject),
+                Err(why) => {
+                    tracing::warn!("certificates: {subject:?}: {why}");
+                    retries.failed(subject);
                 }
-                _ => continue,
-            };
-            if let Err(why) = done {
-                tracing::warn!("the {what} {}: {why}", object.name());
-                tokio::time::sleep(AGAIN).await;
-                break;
             }
         }
+    }
+}
+
+/// What an event makes the loop look at.
+fn subject_of(event: &WatchEvent, is_node: bool) -> Option<Subject> {
+    let name = || Object::from_slice(&event.object).ok().map(|object| object.name().to_owned());
+    match event.kind {
+        EventKind::Added | EventKind::Deleted if is_node => name().map(Subject::Node),
+        EventKind::Added | EventKind::Modified | EventKind::Deleted if !is_node => name().map(Subject::Request),
+        _ => None,
     }
 }
 

@@ -3,14 +3,19 @@
 //! Upstream signs for whoever holds a bootstrap token, as often as he likes: then two machines are one node, and the first reads
 //! what the other one's Pods need. Here a name has one certificate that lives until its Node is made. It is remembered as a Lease
 //! in `kube-system`, which outlives the request: held by the request's uid, for as long as the certificate lasts. It goes as soon
-//! as the Node comes, which then stands for the name itself, and when the Node goes.
+//! as the Node comes, which then stands for the name itself, and when the Node goes; when the certificate has ended; and when the
+//! request has gone before it was signed. Whoever asks takes a bounded number of names: more wait for those to come, or for an
+//! administrator.
+
+use std::collections::HashSet;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::USER;
-use crate::api::{Object, Request, Status, User, Verb, kinds};
+use crate::api::request::Preconditions;
+use crate::api::{Object, Options, Request, Status, User, Verb, kinds};
 use crate::server::Server;
 use crate::server::create::timestamp;
 
@@ -18,11 +23,40 @@ const LEASES: &str = "leases.coordination.k8s.io";
 const NAMESPACE: &str = "kube-system";
 /// Says in the Lease which name is taken.
 const NODE: &str = "podwright/node-name";
+/// Says in the Lease who has asked for the certificate.
+const ASKED_BY: &str = "podwright/asked-by";
+/// Says in the Lease that no certificate has been signed yet.
+const UNSIGNED: &str = "podwright/unsigned";
+const PREFIX: &str = "node-name-";
+/// The most names that one user's requests take before their Nodes come.
+pub(super) const MOST: usize = 100;
+
+/// Whose a name is that was to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// The request's.
+    Own,
+    /// Another's.
+    Others,
+    /// Nobody's: who asks has as many as he may have.
+    TooMany,
+}
+
+/// For whom a name is held.
+struct Hold<'a> {
+    node: &'a str,
+    /// The request's uid.
+    request: &'a str,
+    asked_by: &'a str,
+    from: Timestamp,
+    seconds: i64,
+    signed: bool,
+}
 
 /// A Lease has no longer name than a Node: so the digest.
 fn lease_of(node: &str) -> String {
     let digest: String = Sha256::digest(node).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("node-name-{digest}")
+    format!("{PREFIX}{digest}")
 }
 
 fn holder(lease: &Object) -> &str {
@@ -38,16 +72,27 @@ fn end(lease: &Object) -> Timestamp {
 }
 
 impl Server {
-    /// Takes a node's name for a request, for so many seconds; whether it is the request's now.
-    pub(super) async fn take_name(&self, node: &str, request: &str, seconds: i64) -> Result<bool, Status> {
-        match self.lease(node) {
-            None => self.hold(node, request, self.env.now(), seconds, None).await,
-            Some(lease) if holder(&lease) == request => Ok(true),
-            Some(lease) if end(&lease) <= self.env.now() => {
-                self.hold(node, request, self.env.now(), seconds, Some(&lease)).await
-            }
-            Some(_) => Ok(false),
+    /// Takes a node's name for a request, for so many seconds.
+    pub(super) async fn take_name(
+        &self,
+        node: &str,
+        request: &str,
+        asked_by: &str,
+        seconds: i64,
+    ) -> Result<Taken, Status> {
+        let now = self.env.now();
+        let old = self.lease(node);
+        match &old {
+            Some(lease) if holder(lease) == request => return Ok(Taken::Own),
+            Some(lease) if end(lease) > now => return Ok(Taken::Others),
+            _ => {}
         }
+        let of_his = |lease: &Object| lease.annotation(ASKED_BY) == Some(asked_by) && end(lease) > now;
+        if self.leases().iter().filter(|lease| of_his(lease)).count() >= MOST {
+            return Ok(Taken::TooMany);
+        }
+        let hold = Hold { node, request, asked_by, from: now, seconds, signed: false };
+        Ok(if self.hold(hold, old.as_ref()).await? { Taken::Own } else { Taken::Others })
     }
 
     /// Notes that a certificate of a node's name is signed that lasts so many seconds from now, whoever has approved it.
@@ -55,18 +100,71 @@ impl Server {
         &self,
         node: &str,
         request: &str,
+        asked_by: &str,
         now: Timestamp,
         seconds: i64,
     ) -> Result<(), Status> {
         let lease = self.lease(node);
         let ends = now.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(now);
-        if lease.as_ref().is_some_and(|lease| end(lease) > ends) {
+        if lease.as_ref().is_some_and(|lease| end(lease) > ends && lease.annotation(UNSIGNED).is_none()) {
             return Ok(());
         }
-        match self.hold(node, request, now, seconds, lease.as_ref()).await? {
+        let hold = Hold { node, request, asked_by, from: now, seconds, signed: true };
+        match self.hold(hold, lease.as_ref()).await? {
             true => Ok(()),
             false => Err(Status::internal(format!("the name of the node {node:?} was taken meanwhile"))),
         }
+    }
+
+    /// Gives back the names that nothing takes any more: of certificates that have ended, and of requests that have gone, or were
+    /// refused, before they were signed.
+    pub(super) async fn release_names(&self) -> Result<(), Status> {
+        self.cache.fresh().await?;
+        let now = self.env.now();
+        let leases = self.leases();
+        let waiting = match leases.iter().any(|lease| lease.annotation(UNSIGNED).is_some()) {
+            true => self.waiting(),
+            false => HashSet::new(),
+        };
+        for lease in leases {
+            let unsigned = lease.annotation(UNSIGNED).is_some();
+            if end(&lease) > now && !(unsigned && !waiting.contains(holder(&lease))) {
+                continue;
+            }
+            // Exactly this one: another request may take the name at this moment.
+            let preconditions = Preconditions {
+                uid: Some(lease.uid().to_owned()),
+                resource_version: Some(lease.resource_version().to_owned()),
+            };
+            let options = Options { preconditions: Some(preconditions), ..Options::default() };
+            match self.on_lease(Verb::Delete, Some(lease.name().to_owned()), None, options).await {
+                Err(why) if !why.is_not_found() && !why.is_conflict() => return Err(why),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The uids of the requests that may still be signed.
+    fn waiting(&self) -> HashSet<String> {
+        let Some(kind) = kinds::lookup(super::RESOURCE) else { return HashSet::new() };
+        let shelf = self.cache.shelf(kind);
+        let items: Vec<_> = shelf.read().range(&kind.key(None, ""), None).cloned().collect();
+        let requests = items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok());
+        let is_over = |csr: &Object| {
+            let mut conditions = csr.0["status"]["conditions"].as_array().into_iter().flatten();
+            conditions.any(|condition| condition["type"] == "Denied" || condition["type"] == "Failed")
+        };
+        requests.filter(|csr| !is_over(csr)).map(|csr| csr.uid().to_owned()).collect()
+    }
+
+    /// All that hold names.
+    fn leases(&self) -> Vec<Object> {
+        let Some(kind) = kinds::lookup(LEASES) else { return Vec::new() };
+        let shelf = self.cache.shelf(kind);
+        let items: Vec<_> = shelf.read().range(&kind.key(Some(NAMESPACE), PREFIX), None).cloned().collect();
+        let leases = items.iter().filter_map(|item| Object::from_slice(&item.bytes).ok());
+        leases.filter(|lease| lease.annotation(NODE).is_some_and(|node| lease_of(node) == lease.name())).collect()
     }
 
     /// Gives a name back: its Node has come, or gone.
@@ -74,7 +172,7 @@ impl Server {
         if self.lease(node).is_none() {
             return Ok(());
         }
-        match self.on_lease(Verb::Delete, Some(lease_of(node)), None).await {
+        match self.on_lease(Verb::Delete, Some(lease_of(node)), None, Options::default()).await {
             Err(why) if !why.is_not_found() => Err(why),
             _ => Ok(()),
         }
@@ -87,40 +185,44 @@ impl Server {
     }
 
     /// Writes a Lease, in the place of exactly this one or of none; false where there is another one by now.
-    async fn hold(
-        &self,
-        node: &str,
-        request: &str,
-        now: Timestamp,
-        seconds: i64,
-        old: Option<&Object>,
-    ) -> Result<bool, Status> {
-        let lease = json!({
+    async fn hold(&self, hold: Hold<'_>, old: Option<&Object>) -> Result<bool, Status> {
+        let Hold { node, request, asked_by, from, seconds, signed } = hold;
+        let from = timestamp(from).replace('Z', ".000000Z");
+        let mut lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {
-                "name": lease_of(node), "namespace": NAMESPACE, "annotations": {NODE: node},
+                "name": lease_of(node), "namespace": NAMESPACE, "annotations": {NODE: node, ASKED_BY: asked_by},
                 "resourceVersion": old.map(Object::resource_version),
             },
             "spec": {
-                "holderIdentity": request, "leaseDurationSeconds": seconds,
-                "acquireTime": timestamp(now).replace('Z', ".000000Z"), "renewTime": timestamp(now).replace('Z', ".000000Z"),
+                "holderIdentity": request, "leaseDurationSeconds": seconds, "acquireTime": from, "renewTime": from,
             },
         });
+        if !signed {
+            lease["metadata"]["annotations"][UNSIGNED] = "".into();
+        }
         let (verb, name) = if old.is_some() { (Verb::Update, Some(lease_of(node))) } else { (Verb::Create, None) };
-        match self.on_lease(verb, name, Some(lease)).await {
+        match self.on_lease(verb, name, Some(lease), Options::default()).await {
             Ok(()) => Ok(true),
             Err(why) if why.is_conflict() || why.is_already_exists() || why.is_not_found() => Ok(false),
             Err(why) => Err(why),
         }
     }
 
-    async fn on_lease(&self, verb: Verb, name: Option<String>, body: Option<serde_json::Value>) -> Result<(), Status> {
+    async fn on_lease(
+        &self,
+        verb: Verb,
+        name: Option<String>,
+        body: Option<serde_json::Value>,
+        options: Options,
+    ) -> Result<(), Status> {
         let request = Request {
             verb,
             resource: LEASES.into(),
             namespace: Some(NAMESPACE.into()),
             name,
             body,
+            options,
             user: User::system(USER),
             ..Request::default()
         };

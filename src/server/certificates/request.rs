@@ -21,6 +21,31 @@ pub const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
 /// What is signed here.
 pub(super) const SIGNERS: [&str; 3] = [CLIENT, NODE_CLIENT, NODE_SERVING];
 
+/// The most bytes of a request, as PEM: the largest keys and a few names need some thousand.
+const MAX_REQUEST: usize = 64 << 10;
+const END: &str = "-----END CERTIFICATE REQUEST-----";
+
+/// Whether it is no more than one request; what is none at all is for its signer to say. (Upstream takes any length, and reads no
+/// further than the end of the first block.)
+pub(super) fn is_one(encoded: &str) -> Result<(), String> {
+    let too_long = || Err(format!("must not have more than {MAX_REQUEST} bytes"));
+    // Of base64, before it is decoded.
+    if encoded.len() > MAX_REQUEST.div_ceil(3) * 4 {
+        return too_long();
+    }
+    let Ok(pem) = STANDARD.decode(encoded) else { return Ok(()) };
+    if pem.len() > MAX_REQUEST {
+        return too_long();
+    }
+    let pem = String::from_utf8_lossy(&pem);
+    match pem.split_once(END) {
+        Some((_, behind)) if !behind.trim().is_empty() => {
+            Err("must have nothing behind the certificate request".into())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What other types say is left out by some readers and not by others: here a group would be missing that is signed all the same.
 pub(super) const ILLEGIBLE: &str =
     "the subject may have strings of the types UTF8String, PrintableString and IA5String alone";
@@ -191,6 +216,18 @@ mod tests {
             "username": "system:node:n", "groups": [NODES],
         });
         Asked::of(&Object(json!({"spec": spec}))).unwrap().check()
+    }
+
+    #[test]
+    fn a_request_is_one_and_small() {
+        let pem = CertificateParams::default().serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        let of = |text: String| is_one(&STANDARD.encode(text)).err().unwrap_or_default();
+        assert_eq!(of(pem.clone()), "");
+        assert_eq!(of(pem.clone() + "\n \n"), "");
+        assert_eq!(of("x".repeat(MAX_REQUEST)), "");
+        assert_eq!(of("x".repeat(MAX_REQUEST + 1)), "must not have more than 65536 bytes");
+        assert_eq!(of(pem.clone() + "x"), "must have nothing behind the certificate request");
+        assert_eq!(of(pem.clone() + &pem), "must have nothing behind the certificate request");
     }
 
     #[test]

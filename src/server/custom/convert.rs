@@ -13,6 +13,8 @@ use crate::api::kinds::custom::{Conversion, validate};
 use crate::api::request::{Body, EventKind, PatchType};
 use crate::api::selector::FieldSelector;
 use crate::api::structural::{fill, prune};
+use crate::api::validation::metadata::{annotations, labels};
+use crate::api::validation::{At, Errors};
 use crate::api::{Kind, Object, Response, Status, Verb, WatchEvent, patch};
 use crate::server::call::Call;
 use crate::server::encode::Current;
@@ -213,9 +215,11 @@ impl Server {
         let others: Vec<usize> = (0..all.len()).filter(|at| all[*at].api_version() != wanted).collect();
         if !others.is_empty() {
             let sent: Vec<&Value> = others.iter().map(|at| &all[*at].0).collect();
+            let from = sent[0]["apiVersion"].as_str().unwrap_or("").to_owned();
             let answers = self.ask_webhook(webhook, row, &wanted, &sent).await?;
             for (at, mut answer) in others.into_iter().zip(answers) {
-                keep_metadata(&mut answer, &all[at]);
+                keep_metadata(&mut answer, &all[at])
+                    .map_err(|why| failed(&from, row, &format!("returned invalid converted object: {why}")))?;
                 all[at] = answer;
             }
         }
@@ -236,14 +240,13 @@ impl Server {
         sent: &[&Value],
     ) -> Result<Vec<Object>, Status> {
         let from = sent.first().map_or("", |object| object["apiVersion"].as_str().unwrap_or(""));
-        let failed =
-            |why: String| Status::internal(format!("conversion webhook for {from}, Kind={} failed: {why}", row.kind));
+        let failed = |why: String| failed(from, row, &why);
         let uid = self.env.uid();
         let review = json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
             "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": sent},
         });
-        let answer = asked(self, &webhook["clientConfig"], &review).await;
+        let answer = self.away.wait(asked(self, &webhook["clientConfig"], &review)).await?;
         let answer = answer.map_err(|why| failed(format!("{why:#}")))?;
         objects_of(answer, &uid, row.kind, wanted, sent.len()).map_err(failed)
     }
@@ -353,14 +356,64 @@ fn received(call: &Call, body: Value) -> Result<(Object, Vec<String>), Status> {
     if causes.is_empty() { Ok((object, warnings)) } else { Err(call.invalid(object.name(), causes)) }
 }
 
-/// Of metadata a webhook may change labels and annotations alone.
-fn keep_metadata(converted: &mut Object, original: &Object) {
+fn failed(from: &str, row: &Kind, why: &str) -> Status {
+    Status::internal(format!("conversion webhook for {from}, Kind={} failed: {why}", row.kind))
+}
+
+/// Of metadata a webhook may change labels and annotations alone, and those must be some. Upstream:
+/// `validateConvertedObject` and `restoreObjectMeta` of apiextensions-apiserver.
+pub(in crate::server) fn keep_metadata(converted: &mut Object, original: &Object) -> Result<(), String> {
+    let given = match converted.0.get("metadata") {
+        Some(Value::Object(given)) => given,
+        Some(other) => return Err(format!("invalid metadata of type {} in converted object", type_of(other))),
+        None => return Err("missing metadata in converted object".to_owned()),
+    };
     let mut metadata = original.0["metadata"].clone();
-    for field in ["labels", "annotations"] {
-        match converted.0["metadata"].get(field) {
-            Some(value) => metadata[field] = value.clone(),
-            None => drop(metadata.as_object_mut().and_then(|map| map.shift_remove(field))),
+    for (field, called) in [("name", "name"), ("namespace", "namespace"), ("uid", "UID")] {
+        let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or("").to_owned();
+        let (was, is) = (text(metadata.get(field)), text(given.get(field)));
+        if was != is {
+            return Err(format!("must have the same {called}: {was} != {is}"));
+        }
+    }
+    for (field, check) in [("labels", labels as Check), ("annotations", annotations as Check)] {
+        let new = match given.get(field) {
+            None | Some(Value::Null) => {
+                metadata.as_object_mut().map(|map| map.shift_remove(field));
+                continue;
+            }
+            Some(Value::Object(new)) => new,
+            Some(other) => {
+                return Err(format!("invalid metadata.{field} of type {} in converted object", type_of(other)));
+            }
+        };
+        if let Some((name, value)) = new.iter().find(|(_, value)| !value.is_string()) {
+            let of = type_of(value);
+            return Err(format!("metadata.{field}[{name}] must be a string, but is {of} in converted object"));
+        }
+        if metadata.get(field).and_then(Value::as_object) == Some(new) {
+            continue;
+        }
+        metadata[field] = Value::Object(new.clone());
+        let mut errs = Errors::default();
+        check(&At { value: &metadata[field], path: format!("metadata.{field}") }, &mut errs);
+        if let Some(cause) = errs.0.first() {
+            return Err(format!("{}: {}", cause.field, cause.message));
         }
     }
     converted.0["metadata"] = metadata;
+    Ok(())
+}
+
+type Check = fn(&At<'_>, &mut Errors);
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "list",
+        Value::Object(_) => "map",
+    }
 }

@@ -1,7 +1,9 @@
 //! The cluster's own certificates: a CA, the server's certificate, the administrator's; made here, kept in a folder.
 //!
-//! A certificate that ends within a month, or no longer names all that the server is called, is made anew: at the start, and
-//! while the server runs ([`Pki::renew`]), which goes on answering with whatever is the newest.
+//! A certificate that ends within a month, has not begun (the clock was wrong when it was made), or no longer names all that the
+//! server is called, is made anew: at the start, and while the server runs ([`Pki::renew`]), which goes on answering with whatever
+//! is the newest. The CA is not: every node and administrator trusts it, so one that is damaged, or has ended by a clock that may
+//! be wrong, is refused.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -116,7 +118,7 @@ impl Pki {
         use std::os::unix::fs::DirBuilderExt;
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
         made.with_context(|| format!("making {}", folder.display()))?;
-        let ca = kept(folder, "ca", |pair| is_good(pair, now, &Names::default()), || authority(now))?;
+        let ca = ca(folder, now)?;
         let issued = issued(folder, names, &ca, now)?;
         let serving = Arc::new(Serving(RwLock::new(issued.serving.certified()?)));
         Ok(Pki { folder: folder.to_owned(), names: names.clone(), ca, issued: Mutex::new(issued), serving })
@@ -193,7 +195,13 @@ pub fn user_of(certificate: &CertificateDer<'_>) -> Option<User> {
     (!name.is_empty()).then(|| User::new(name, groups))
 }
 
-/// Writes a file that its owner alone may read, all or nothing.
+/// When a certificate ends.
+pub fn end_of(certificate: &CertificateDer<'_>) -> Option<Timestamp> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
+}
+
+/// Writes a file that its owner alone may read, all or nothing; it is on the disk when this returns.
 pub fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
@@ -207,13 +215,60 @@ pub fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
         let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&temporary)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        std::fs::rename(&temporary, path)
+        std::fs::rename(&temporary, path)?;
+        path.parent().map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())
     };
     write().with_context(|| format!("writing {}", path.display()))
 }
 
+/// The CA that lies in the folder; a new one where there has never been any.
+fn ca(folder: &Path, now: Timestamp) -> anyhow::Result<Pair> {
+    let read = |name: &str| match std::fs::read_to_string(folder.join(name)) {
+        Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some).with_context(|| format!("reading {}", folder.join(name).display())),
+    };
+    let unusable = |why: String| {
+        let shown = folder.display();
+        anyhow::anyhow!(
+            "the cluster's CA in {shown} cannot be used: {why}. All certificates of nodes and administrators rest on it: put \
+             ca.crt and ca.key back from a backup. To begin with another CA instead, remove the folder {shown}: all nodes \
+             have to join again then"
+        )
+    };
+    let pair = match (read("ca.crt")?, read("ca.key")?) {
+        (Some(certificate), Some(key)) => Pair { certificate, key },
+        // The key is written first: a first start may have been interrupted in between.
+        (None, _) if !["server.crt", "server.key"].iter().any(|name| folder.join(name).exists()) => {
+            let pair = authority(now).context("making the CA")?;
+            write_private(&folder.join("ca.key"), &pair.key)?;
+            write_private(&folder.join("ca.crt"), &pair.certificate)?;
+            return Ok(pair);
+        }
+        (None, _) => return Err(unusable("ca.crt is missing".to_owned())),
+        (_, None) => return Err(unusable("ca.key is missing".to_owned())),
+    };
+    if !belongs(&pair) {
+        return Err(unusable("ca.crt or ca.key is damaged, or they do not belong together".to_owned()));
+    }
+    let (begins, ends) = pair.validity()?;
+    if ends <= now {
+        return Err(unusable(format!(
+            "it has ended on {ends}, if the clock is right, which says {now}. If not, set the clock"
+        )));
+    }
+    if now < begins {
+        tracing::warn!(%begins, %now, "the cluster's CA has not begun: the clock is wrong, or was when it was made");
+    }
+    if ends.duration_since(now) < RENEW_WITHIN {
+        tracing::warn!(%ends, "the cluster's CA ends soon");
+    }
+    Ok(pair)
+}
+
 /// The certificates that lie in the folder as far as they are good, or new ones.
 fn issued(folder: &Path, names: &Names, ca: &Pair, now: Timestamp) -> anyhow::Result<Issued> {
+    let ends = ca.validity()?.1;
+    anyhow::ensure!(now < ends, "the cluster's CA has ended on {ends}, if the clock is right, which says {now}");
     let none = Names::default();
     let server = subject("kube-apiserver", &[]);
     let serving = kept(
@@ -254,16 +309,24 @@ fn kept(
     Ok(pair)
 }
 
-/// Whether the key is the certificate's, it does not end soon, and has all these names.
+/// Whether the key is the certificate's, it has begun and does not end soon, and has all these names.
 fn is_good(pair: &Pair, now: Timestamp, names: &Names) -> bool {
     let check = || {
         let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).ok()?;
         let (_, certificate) = X509Certificate::from_der(&der).ok()?;
+        let (begins, ends) = pair.validity().ok()?;
+        Some(begins <= now && ends.duration_since(now) > RENEW_WITHIN && has_names(&certificate, names))
+    };
+    belongs(pair) && check().unwrap_or(false)
+}
+
+/// Whether both can be read, and the key is the certificate's.
+fn belongs(pair: &Pair) -> bool {
+    let check = || {
+        let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).ok()?;
+        let (_, certificate) = X509Certificate::from_der(&der).ok()?;
         let key = KeyPair::from_pem(&pair.key).ok()?;
-        let ends = Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()?;
-        let lasts = ends.duration_since(now) > RENEW_WITHIN;
-        let fits = certificate.public_key().raw == rcgen::PublicKeyData::subject_public_key_info(&key).as_slice();
-        Some(lasts && fits && has_names(&certificate, names))
+        Some(certificate.public_key().raw == rcgen::PublicKeyData::subject_public_key_info(&key).as_slice())
     };
     check().unwrap_or(false)
 }

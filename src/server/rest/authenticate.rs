@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use async_trait::async_trait;
 use hyper::header::{self, HeaderMap};
+use jiff::Timestamp;
 
 use crate::api::{Status, User};
 use crate::server::{Impersonation, Server};
@@ -15,6 +16,8 @@ pub struct Peer {
     pub root: bool,
     /// The verified client certificate's subject.
     pub certificate: Option<User>,
+    /// When that certificate ends. A connection may last longer, and so may a TLS session that is resumed.
+    pub until: Option<Timestamp>,
 }
 
 /// Everything that may tell who asks.
@@ -57,13 +60,17 @@ impl Authenticator for Socket {
     }
 }
 
-/// The TLS handshake has verified it already.
+/// The TLS handshake has verified it already; that it has not ended meanwhile is asked at each request, as upstream does.
 struct Certificate;
 
 #[async_trait]
 impl Authenticator for Certificate {
-    async fn authenticate(&self, _: &Server, credentials: &Credentials<'_>) -> Result<Option<User>, Status> {
-        Ok(credentials.peer.certificate.clone())
+    async fn authenticate(&self, server: &Server, credentials: &Credentials<'_>) -> Result<Option<User>, Status> {
+        let Peer { certificate, until, .. } = credentials.peer;
+        match certificate.is_some() && until.is_some_and(|until| until < server.env.now()) {
+            true => Err(Status::unauthorized("x509: certificate has expired")),
+            false => Ok(certificate.clone()),
+        }
     }
 }
 

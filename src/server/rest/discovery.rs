@@ -136,11 +136,10 @@ fn resources(kind: &'static Kind) -> Vec<Value> {
         "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind,
         "verbs": verbs(kind),
     });
-    if !kind.short_names.is_empty() {
-        own["shortNames"] = kind.short_names.into();
-    }
-    if !kind.categories.is_empty() {
-        own["categories"] = kind.categories.into();
+    for (key, names) in [("shortNames", kind.short_names()), ("categories", kind.categories())] {
+        if !names.is_empty() {
+            own[key] = names.into();
+        }
     }
     let sub = |sub: Subresource| {
         let (of, group, version) = sub.of;
@@ -208,7 +207,7 @@ fn discovered_resource(kind: &'static Kind) -> Value {
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": kind.singular, "verbs": verbs(kind),
     });
-    for (key, names) in [("shortNames", kind.short_names), ("categories", kind.categories)] {
+    for (key, names) in [("shortNames", kind.short_names()), ("categories", kind.categories())] {
         if !names.is_empty() {
             resource[key] = names.into();
         }

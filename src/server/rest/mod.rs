@@ -10,7 +10,7 @@ use std::time::Instant;
 use futures::future::BoxFuture;
 use http_body_util::BodyExt;
 use hyper::header::HeaderValue;
-use hyper::{Method, Request as HttpRequest};
+use hyper::{Method, Request as HttpRequest, Version};
 use serde_json::{Value, json};
 
 use crate::api::kinds::registry::Kinds;
@@ -23,7 +23,7 @@ use super::audit::Facts;
 use super::authorize::Attributes;
 use super::documents::Document;
 use super::large::of_copies;
-use super::limits::Seat;
+use super::limits::{Held, Seat};
 
 pub mod authenticate;
 pub mod body;
@@ -32,6 +32,7 @@ mod custom;
 mod discovery;
 mod gnostic;
 mod health;
+pub mod lists;
 mod metrics;
 pub mod negotiate;
 mod openapi;
@@ -39,6 +40,7 @@ pub mod origin;
 pub mod paths;
 pub mod query;
 pub mod reply;
+mod rest_of_body;
 pub(in crate::server) mod streams;
 mod table;
 mod watch;
@@ -46,13 +48,22 @@ mod watch;
 use authenticate::{Authenticator, Credentials, Peer};
 use metrics::{Asked, Metrics};
 use negotiate::{Form, Shape, Wanted};
+use origin::Source;
 use paths::{Place, Target};
 use query::Query;
 use reply::{HttpBody, Reply};
+use rest_of_body::ReadToEnd;
 use table::{Include, Tabulator};
 
 /// A watch that names no end ends after half an hour, up to twice that: clients then come back, spread over time.
 const SHORTEST_WATCH: u64 = 1800;
+
+/// Gives a watch that names no end an end. The superuser's may go on: the server's own, and the node's beside it.
+pub(super) fn end_at_last(server: &Server, request: &mut Request) {
+    if !request.user.is_in("system:masters") {
+        request.options.timeout_seconds.get_or_insert_with(|| SHORTEST_WATCH + server.env.below(SHORTEST_WATCH));
+    }
+}
 
 /// The REST face of a server.
 pub struct Face {
@@ -86,6 +97,13 @@ impl Face {
         self.server.impersonate(user, &authenticate::impersonation(headers)).await
     }
 
+    /// Who asks, by what he has shown before: tokens are revoked, certificates end, ServiceAccounts are deleted.
+    pub async fn user_now(&self, peer: &Peer, headers: &hyper::HeaderMap) -> Result<User, Status> {
+        let credentials = Credentials::of(peer, headers);
+        let user = authenticate::authenticate(&self.authenticators, &self.server, &credentials).await?;
+        self.server.impersonate(user, &authenticate::impersonation(headers)).await
+    }
+
     /// Answers one request of a connection. Never fails: errors are answers.
     pub fn answer<'a>(&'a self, peer: &'a Peer, http: HttpRequest<HttpBody>) -> BoxFuture<'a, Reply> {
         Box::pin(self.answered(peer, http))
@@ -102,7 +120,7 @@ impl Face {
             Err(status) => (reply::status(&status, &Wanted::PLAIN), Some(status)),
         };
         if head {
-            *reply.body_mut() = reply::full("");
+            reply::without_body(&mut reply);
         }
         origin::name(&mut reply, &origin);
         reply::as_it_says(&mut reply);
@@ -188,7 +206,7 @@ impl Face {
                 Ok(reply::typed(reply::full(keys), "application/jwk-set+json"))
             }
             Place::Metrics => {
-                let text = server.large.run(self.metrics.size(), async { self.metrics.expose() }).await;
+                let text = server.large.run(user, self.metrics.size(), async { self.metrics.expose() }).await;
                 let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
                 let plain = Wanted { gzip: false, pretty: false, ..json };
                 self.send(user, &mut seat, &Document::of(text.into()), media_type, &plain).await
@@ -252,7 +270,7 @@ impl Face {
                 reply::ready(200, server.zipped(document, user).await?, media_type, true)
             }
             true => reply::ready(200, document.bytes.clone(), media_type, false),
-            false => server.large.run(size, async { reply::json(200, document.bytes.clone(), wanted) }).await,
+            false => server.large.run(user, size, async { reply::json(200, document.bytes.clone(), wanted) }).await,
         };
         if wanted.form == Form::Json {
             reply.headers_mut().insert(hyper::header::CONTENT_TYPE, HeaderValue::from_static(media_type));
@@ -293,6 +311,7 @@ impl Face {
             body: None,
             options: Options::default(),
             user: ask.user.clone(),
+            address: Source::of(ask.http.extensions()),
             origin: Some(ask.origin.clone()),
         };
         if verb == Verb::Connect {
@@ -306,10 +325,9 @@ impl Face {
         let tabulator = Tabulator { kind: target.kind, include, now: self.server.env.now() };
         if verb == Verb::Watch {
             drop(running);
-            let spread = SHORTEST_WATCH + self.server.env.below(SHORTEST_WATCH);
-            request.options.timeout_seconds.get_or_insert(spread);
+            end_at_last(&self.server, &mut request);
             let events = self.server.watch(request).await?;
-            return Ok(watch::reply(self.server.clone(), events, ask.wanted.shape, tabulator, ask.origin));
+            return Ok(watch::reply(self.server.clone(), ask.user, events, ask.wanted.shape, tabulator, ask.origin));
         }
         let headers = ask.http.headers().clone();
         if verb.writes() && !request.user.is_in("system:masters") {
@@ -318,8 +336,9 @@ impl Face {
         let mut room = self.server.gates.bodies.none();
         let bytes = body::read(ask.http.into_body(), body::LIMIT, self.server.config.limits.body, &mut room).await?;
         let size = bytes.len() + self.server.size_of(&request);
-        let mut place = self.server.large.enter(&request.user, size).await?;
-        let mut seat = self.server.gates.enter(&request).await?;
+        let place = self.server.large.enter(&request.user, size).await?;
+        let seat = self.server.gates.enter(&request).await?;
+        let held = Held::new(ask.user.counted_as(), seat, place);
         let work = async {
             take_body(&mut request, &headers, &bytes)?;
             drop(bytes);
@@ -327,9 +346,12 @@ impl Face {
             if request.options.patch_type != Some(PatchType::Apply) {
                 request.options.field_manager = request.options.field_manager.or_else(|| agent_name(&headers));
             }
-            Ok(self.server.handle(request).await)
+            // On the heap: of a request all that it waits for lies there, however deep.
+            Ok(Box::pin(self.server.handle(request)).await)
         };
-        let answer = self.server.large.run(size, work).await?;
+        let answer = held.within(self.server.large.run(&ask.user, size, work)).await;
+        let (mut seat, mut place) = held.take();
+        let answer = answer?;
         let cost = match &answer {
             Ok(response) => cost_of(response, &ask.wanted),
             Err(status) => cost_of_status(status, &ask.wanted),
@@ -347,11 +369,11 @@ impl Face {
         }
         let written = async {
             match answer {
-                Ok(response) => written(response, &ask.wanted, &tabulator),
+                Ok(response) => written(response, &ask.wanted, &tabulator).await,
                 Err(status) => Ok(reply::status(&status, &ask.wanted)),
             }
         };
-        let mut reply = self.server.large.run(cost.work, written).await?;
+        let mut reply = self.server.large.run(&ask.user, cost.work, written).await?;
         drop(place);
         room.shrink(length_of(&reply));
         reply.extensions_mut().insert(Arc::new(room));
@@ -475,7 +497,7 @@ fn length_of(reply: &Reply) -> usize {
 }
 
 /// A response in the form and shape that are wanted.
-fn written(response: Response, wanted: &Wanted, tabulator: &Tabulator) -> Result<Reply, Status> {
+async fn written(response: Response, wanted: &Wanted, tabulator: &Tabulator) -> Result<Reply, Status> {
     let mut reply = match response.body {
         Body::Object { bytes, created } => {
             let bytes = match wanted.shape {
@@ -485,13 +507,17 @@ fn written(response: Response, wanted: &Wanted, tabulator: &Tabulator) -> Result
             };
             reply::json(if created { 201 } else { 200 }, bytes, wanted)
         }
-        Body::List(list) => {
-            let bytes = match wanted.shape {
-                Shape::Whole => reply::list(&list),
-                Shape::Table => tabulator.list(&list)?,
-                Shape::Metadata => reply::list(&table::metadata_of_list(list)?),
+        Body::List(mut list) => {
+            let listed = match wanted.shape {
+                Shape::Whole => {
+                    let items = std::mem::take(&mut list.items);
+                    reply::listed(&list, items)
+                }
+                Shape::Table => tabulator.list(&list).await?,
+                Shape::Metadata => table::metadata_of_list(&list).await?,
             };
-            reply::json(200, bytes, wanted)
+            drop(list);
+            listed.reply(wanted).await?
         }
         Body::Status(status) => reply::status(&status, wanted),
         Body::Stream { .. } => return Err(Status::internal("a stream was opened where none is served")),
@@ -530,7 +556,9 @@ where
     B: hyper::body::Body<Data = bytes::Bytes> + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    request.map(|body| body.map_err(reply::BodyError::other).boxed_unsync())
+    let is_h2 = request.version() == Version::HTTP_2;
+    let boxed = request.map(|body| body.map_err(reply::BodyError::other).boxed_unsync());
+    if is_h2 { boxed.map(|body| ReadToEnd::new(body).boxed_unsync()) } else { boxed }
 }
 
 #[cfg(test)]

@@ -18,6 +18,13 @@ const LONGEST_ID: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub struct Source(pub IpAddr);
 
+impl Source {
+    /// The address that a listener has noted, IPv4 as such.
+    pub fn of(extensions: &Extensions) -> Option<IpAddr> {
+        extensions.get::<Source>().map(|source| source.0.to_canonical())
+    }
+}
+
 /// What is known before anything is read.
 pub fn of<B>(env: &Env, http: &HttpRequest<B>) -> Origin {
     let headers = http.headers();
@@ -56,7 +63,7 @@ fn sources(headers: &HeaderMap, extensions: &Extensions) -> Vec<String> {
     let address = |text: &str| text.trim().parse::<IpAddr>().ok();
     let forwarded = text(headers, "x-forwarded-for").into_iter().flat_map(|list| list.split(',')).filter_map(address);
     let real = text(headers, "x-real-ip").and_then(address);
-    let own = extensions.get::<Source>().map(|source| source.0.to_canonical());
+    let own = Source::of(extensions);
     let mut all: Vec<String> = Vec::new();
     for address in forwarded.chain(real).chain(own).map(|address| address.to_string()) {
         if !all.contains(&address) {

@@ -9,6 +9,7 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Response as HttpResponse, StatusCode};
 use serde_json::Value;
 
+use super::lists::Listed;
 use super::negotiate::{Form, Wanted};
 use crate::api::request::List;
 use crate::api::{Status, yaml};
@@ -37,6 +38,14 @@ pub fn with_code(mut reply: Reply, code: u16) -> Reply {
 /// Has browsers take a body for what its type says, and for nothing else: names and proxied bodies are others' words.
 pub fn as_it_says(reply: &mut Reply) {
     reply.headers_mut().entry(header::X_CONTENT_TYPE_OPTIONS).or_insert(HeaderValue::from_static("nosniff"));
+}
+
+/// The answer of a HEAD: that of a GET, whose body, as long as it says, stays here.
+pub fn without_body(reply: &mut Reply) {
+    if let Some(length) = hyper::body::Body::size_hint(reply.body()).exact() {
+        reply.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    *reply.body_mut() = full("");
 }
 
 /// A plain text.
@@ -109,10 +118,26 @@ fn to_yaml(bytes: &[u8]) -> Bytes {
 }
 
 pub fn gzip(bytes: &[u8]) -> Bytes {
-    // Writing to a Vec cannot fail.
-    let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), Compression::fast());
-    let _ = encoder.write_all(bytes);
-    encoder.finish().unwrap_or_default().into()
+    let mut zip = Zip::new(bytes.len());
+    zip.add(bytes);
+    zip.finish().into()
+}
+
+/// Bytes that are compressed piece by piece.
+pub struct Zip(GzEncoder<Vec<u8>>);
+
+impl Zip {
+    /// For so many bytes, more or less.
+    pub fn new(bytes: usize) -> Zip {
+        Zip(GzEncoder::new(Vec::with_capacity(bytes / 4), Compression::fast()))
+    }
+    pub fn add(&mut self, bytes: &[u8]) {
+        // Writing to a Vec cannot fail.
+        let _ = self.0.write_all(bytes);
+    }
+    pub fn finish(self) -> Vec<u8> {
+        self.0.finish().unwrap_or_default()
+    }
 }
 
 /// A `Status` as the whole answer. Errors are JSON even where YAML was wished for objects.
@@ -147,6 +172,11 @@ pub fn warn(reply: &mut Reply, warnings: &[String]) {
 
 /// A list as one JSON object, its items as they are.
 pub fn list(list: &List) -> Bytes {
+    listed(list, list.items.clone()).json().into()
+}
+
+/// A list with other forms of its items.
+pub fn listed(list: &List, items: Vec<Bytes>) -> Listed {
     let mut metadata = serde_json::json!({});
     // What is computed at every read has none.
     if !list.resource_version.is_empty() {
@@ -158,18 +188,8 @@ pub fn list(list: &List) -> Bytes {
     if let Some(remaining) = list.remaining_item_count {
         metadata["remainingItemCount"] = remaining.into();
     }
-    let head = serde_json::json!({"kind": list.kind, "apiVersion": list.api_version, "metadata": metadata}).to_string();
-    let size = list.items.iter().map(|item| item.len() + 1).sum::<usize>();
-    let mut out = Vec::with_capacity(head.len() + size + 16);
-    // Behind the head's last member, before its closing brace.
-    out.extend_from_slice(&head.as_bytes()[..head.len() - 1]);
-    out.extend_from_slice(b",\"items\":[");
-    for (i, item) in list.items.iter().enumerate() {
-        if i > 0 {
-            out.push(b',');
-        }
-        out.extend_from_slice(item);
-    }
-    out.extend_from_slice(b"]}");
-    out.into()
+    let head =
+        [("kind", list.kind.as_str().into()), ("apiVersion", list.api_version.as_str().into()), ("metadata", metadata)];
+    let head = head.into_iter().map(|(name, value): (_, Value)| (name.to_owned(), value)).collect();
+    Listed { head, field: "items", items }
 }

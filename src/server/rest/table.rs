@@ -3,9 +3,11 @@
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde::Deserialize;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Map, Value, json, value::RawValue};
 
-use crate::api::columns::{AGE, Cell, Column, LONGEST_CELL, NAME, cut, number, text, wide};
+use super::lists::{self, Listed};
+use super::reply;
+use crate::api::columns::{AGE, Cell, Column, Columns, LONGEST_CELL, NAME, cut, number, text, wide};
 use crate::api::request::List;
 use crate::api::{Kind, Object, Status};
 
@@ -56,11 +58,13 @@ impl Tabulator {
         let object = Object::from_slice(bytes)?;
         let columns = self.columns(&object);
         let metadata = json!({"resourceVersion": object.resource_version()});
-        Ok(table(metadata, with_head.then_some(columns), vec![self.row(columns, object, bytes.len())]))
+        let row = self.row(&columns, object, bytes.len()).to_string();
+        let head = head(metadata, with_head.then_some(&*columns));
+        Ok(Listed { head, field: "rows", items: vec![row.into()] }.json().into())
     }
 
     /// The Table of a page of a list.
-    pub fn list(&self, list: &List) -> Result<Bytes, Status> {
+    pub async fn list(&self, list: &List) -> Result<Listed, Status> {
         let mut metadata = json!({"resourceVersion": list.resource_version});
         if !list.continue_token.is_empty() {
             metadata["continue"] = list.continue_token.as_str().into();
@@ -68,16 +72,20 @@ impl Tabulator {
         if let Some(remaining) = list.remaining_item_count {
             metadata["remainingItemCount"] = remaining.into();
         }
-        let row = |item: &Bytes| Ok(self.row(self.kind.columns, Object::from_slice(item)?, item.len()));
-        let rows = list.items.iter().map(row).collect::<Result<Vec<Value>, Status>>()?;
-        Ok(table(metadata, Some(self.kind.columns), rows))
+        let columns = self.kind.columns();
+        let row = |item: &Bytes| {
+            let row = self.row(&columns, Object::from_slice(item)?, item.len());
+            Ok(Bytes::from(row.to_string()))
+        };
+        let rows = lists::each(&list.items, row).await?;
+        Ok(Listed { head: head(metadata, Some(&columns)), field: "rows", items: rows })
     }
 
-    fn columns(&self, object: &Object) -> &'static [Column] {
+    fn columns(&self, object: &Object) -> Columns {
         match object.kind() {
-            kind if (object.api_version(), kind) == (&self.kind.api_version(), self.kind.kind) => self.kind.columns,
-            "Scale" => SCALE,
-            _ => PLAIN,
+            kind if (object.api_version(), kind) == (&self.kind.api_version(), self.kind.kind) => self.kind.columns(),
+            "Scale" => Columns::Fixed(SCALE),
+            _ => Columns::Fixed(PLAIN),
         }
     }
 
@@ -102,28 +110,32 @@ impl Tabulator {
     }
 }
 
-fn table(metadata: Value, columns: Option<&[Column]>, rows: Vec<Value>) -> Bytes {
+/// All of a Table but its rows.
+fn head(metadata: Value, columns: Option<&[Column]>) -> Map<String, Value> {
     let head: Vec<Value> = columns.into_iter().flatten().map(definition).collect();
-    let table = json!({
-        "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-        "columnDefinitions": head, "rows": rows,
-    });
-    table.to_string().into()
+    let fields = [
+        ("kind", "Table".into()),
+        ("apiVersion", "meta.k8s.io/v1".into()),
+        ("metadata", metadata),
+        ("columnDefinitions", head.into()),
+    ];
+    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn definition(column: &Column) -> Value {
     if let Cell::Defined(defined) = &column.cell {
         return json!({
-            "name": column.name, "type": defined.of, "format": defined.format, "priority": defined.priority,
-            "description": match defined.description {
+            "name": &*column.name, "type": &*defined.of, "format": &*defined.format, "priority": defined.priority,
+            "description": match &*defined.description {
                 "" => "Custom resource definition column (in JSONPath format)",
                 description => description,
             },
         });
     }
-    let format = if column.name == "NAME" { "name" } else { "" };
+    let name = &*column.name;
+    let format = if name == "NAME" { "name" } else { "" };
     json!({
-        "name": title(column.name), "type": "string", "format": format, "description": "",
+        "name": title(name), "type": "string", "format": format, "description": "",
         "priority": i32::from(column.wide),
     })
 }
@@ -160,9 +172,12 @@ pub fn metadata_of(bytes: &[u8]) -> Result<Bytes, Status> {
 }
 
 /// The metadata of a list's items alone.
-pub fn metadata_of_list(list: List) -> Result<List, Status> {
-    let items = list.items.iter().map(|item| metadata_of(item)).collect::<Result<_, _>>()?;
-    Ok(List { kind: "PartialObjectMetadataList".into(), api_version: "meta.k8s.io/v1".into(), items, ..list })
+pub async fn metadata_of_list(list: &List) -> Result<Listed, Status> {
+    let items = lists::each(&list.items, |item| metadata_of(item)).await?;
+    let mut listed = reply::listed(list, items);
+    listed.head.insert("kind".into(), "PartialObjectMetadataList".into());
+    listed.head.insert("apiVersion".into(), "meta.k8s.io/v1".into());
+    Ok(listed)
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::negotiate::Shape;
 use super::reply::{self, BodyError, Reply};
 use super::table::{self, Tabulator};
 use crate::api::request::{EventKind, Origin};
-use crate::api::{Status, WatchEvent};
+use crate::api::{Status, User, WatchEvent};
 use crate::server::{Server, Watch};
 
 /// So many events go out in one chunk when they are there at once, unless they are larger than so many bytes.
@@ -22,11 +22,12 @@ const CHUNK: usize = 32 << 10;
 /// How the events of one watch are written.
 struct Writer {
     server: Arc<Server>,
+    user: User,
     events: Watch,
     shape: Shape,
     tabulator: Tabulator,
-    /// A Table's columns are told once.
-    head_told: bool,
+    /// A Table's columns are told once, and again when their definition asks for others.
+    head_told: Option<Vec<String>>,
     waiting: Vec<WatchEvent>,
     /// Written and not sent: a large object, as all its watchers have it, and what is around it.
     ready: VecDeque<Bytes>,
@@ -35,10 +36,17 @@ struct Writer {
 }
 
 /// The answer that goes on until the watch ends or the client leaves. Who reads slowly is cut off by the cache.
-pub fn reply(server: Arc<Server>, events: Watch, shape: Shape, tabulator: Tabulator, origin: Arc<Origin>) -> Reply {
+pub fn reply(
+    server: Arc<Server>,
+    user: User,
+    events: Watch,
+    shape: Shape,
+    tabulator: Tabulator,
+    origin: Arc<Origin>,
+) -> Reply {
     let waiting = Vec::with_capacity(TOGETHER);
     let ready = VecDeque::new();
-    let writer = Writer { server, events, shape, tabulator, head_told: false, waiting, ready, _origin: origin };
+    let writer = Writer { server, user, events, shape, tabulator, head_told: None, waiting, ready, _origin: origin };
     let chunks = stream::unfold(writer, |mut writer| async move {
         let chunk = writer.next().await?;
         Some((Ok::<_, BodyError>(Frame::data(chunk)), writer))
@@ -61,8 +69,8 @@ impl Writer {
             && let Some(event) = self.waiting.pop()
         {
             let size = if self.shape == Shape::Whole { 0 } else { event.object.len() };
-            let server = self.server.clone();
-            let (kind, object) = match server.large.run(size, async { self.shaped(&event) }).await {
+            let (server, user) = (self.server.clone(), self.user.clone());
+            let (kind, object) = match server.large.run(&user, size, async { self.shaped(&event) }).await {
                 Ok(object) => (event.kind, object),
                 // What cannot be shown is told as an error.
                 Err(status) => (EventKind::Error, Bytes::from(serde_json::to_vec(&status).unwrap_or_default())),
@@ -83,7 +91,9 @@ impl Writer {
             (_, EventKind::Error) | (Shape::Whole, _) => Ok(event.object.clone()),
             (Shape::Metadata, _) => table::metadata_of(&event.object),
             (Shape::Table, _) => {
-                let with_head = !std::mem::replace(&mut self.head_told, true);
+                let head = self.tabulator.kind.columns().iter().map(|column| column.name.to_string()).collect();
+                let with_head = self.head_told.as_ref() != Some(&head);
+                self.head_told = Some(head);
                 self.tabulator.one(&event.object, with_head)
             }
         }

@@ -130,7 +130,9 @@ impl Oidc {
         let mut keys = self.keys();
         // Also after a failure, which may have taken long: it is not asked again at once.
         keys.read_at = Some(Instant::now());
-        keys.set = Arc::new(read?.keys);
+        // Why is for the log: who brings a token is not known yet, and the issuer may be on the server's own machine.
+        let read = read.inspect_err(|why| tracing::warn!("{why:#}"));
+        keys.set = Arc::new(read.map_err(|_| anyhow!("the issuer's keys cannot be read"))?.keys);
         Ok(())
     }
 

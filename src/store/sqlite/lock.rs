@@ -4,14 +4,22 @@ use std::{
     fs::{File, TryLockError},
     io::{self, Read, Seek, Write},
     os::unix::fs::OpenOptionsExt,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use crate::store::Error;
 
-/// Held as long as it lives. Its file, beside the store's, stays behind: it also remembers that there has been a store, should
-/// that file vanish.
-pub struct Lock(File);
+/// Held as long as it lives. Its file, beside the store's, stays behind: it also remembers that there has been a store, and
+/// whether part of it is in the write-ahead log alone, should one of those files vanish.
+pub struct Lock {
+    file: File,
+    /// Where the write-ahead log is.
+    log: PathBuf,
+    noted: bool,
+}
+
+/// Stands in the file while the write-ahead log has what the store's file has not.
+const LOG: &str = "log";
 
 impl Lock {
     /// Errors: the store is in use, or it was there and is no more.
@@ -37,7 +45,9 @@ impl Lock {
             }
             Err(TryLockError::Error(e)) => return Err(failed(e)),
         }
-        let lock = Lock(file);
+        let mut log = path.as_os_str().to_owned();
+        log.push("-wal");
+        let lock = Lock { file, log: log.into(), noted: false };
         let there = path.metadata().is_ok_and(|file| file.len() > 0);
         if !there && !holder.is_empty() {
             return Err(Error::Damaged(format!(
@@ -45,20 +55,47 @@ impl Lock {
                 path.display()
             )));
         }
+        if holder.contains(LOG) && !lock.has_log() {
+            return Err(Error::Damaged(format!(
+                "{} is missing or empty, and the last writes are in it alone. Put it back, or restore a backup; to go on without \
+                 those writes, remove {}",
+                lock.log.display(),
+                Path::new(&name).display()
+            )));
+        }
         Ok(lock)
     }
 
-    /// Writes down who holds it.
+    fn has_log(&self) -> bool {
+        self.log.metadata().is_ok_and(|file| file.len() > 0)
+    }
+
+    /// Writes down, durably, who holds it, and that the write-ahead log is needed, once there is one. To be called after writes.
     pub fn note_holder(&mut self) -> io::Result<()> {
-        self.0.rewind()?;
-        writeln!(self.0, "pid {:<10}", std::process::id())
+        if !self.noted {
+            self.noted = self.has_log();
+            self.note(if self.noted { LOG } else { "" })?;
+        }
+        Ok(())
+    }
+
+    /// Writes down, durably, that the store's file has everything.
+    pub fn note_complete(&mut self) -> io::Result<()> {
+        self.noted = false;
+        self.note("")
+    }
+
+    fn note(&mut self, log: &str) -> io::Result<()> {
+        self.file.rewind()?;
+        writeln!(self.file, "pid {:<10} {log:<3}", std::process::id())?;
+        self.file.sync_data()
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
         // Closing alone would not do: a child between its fork and its exec has the file open as well.
-        let _ = self.0.unlock();
+        let _ = self.file.unlock();
     }
 }
 
@@ -71,7 +108,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("store.db");
         let lock = Lock::take(&path).expect("free");
-        let _inherited = lock.0.try_clone().expect("a second descriptor");
+        let _inherited = lock.file.try_clone().expect("a second descriptor");
         assert!(Lock::take(&path).is_err());
         drop(lock);
         assert!(Lock::take(&path).is_ok());

@@ -334,6 +334,13 @@ pub fn connect(path: &Path, create: bool, cache_kib: u32) -> Result<Connection, 
     Ok(db)
 }
 
+/// Leaves the write-ahead log where it is when the connection is closed: it goes when the writer says that it may, and until then
+/// its absence means damage.
+pub fn keep_log(db: Connection) -> Result<Connection, Error> {
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(sql)?;
+    Ok(db)
+}
+
 /// Whoever wrote the file: nothing in its schema is run, and no page is taken for sound unseen.
 /// <https://www.sqlite.org/security.html#untrusted_sqlite_database_files>
 fn distrust(db: &Connection) -> rusqlite::Result<()> {
@@ -408,7 +415,21 @@ fn check_schema(db: &Connection) -> Result<(), Error> {
     match ours.iter().find(|ours| !found.contains(ours)) {
         Some(missing) => Err(Error::Damaged(format!("the schema: {} is missing", what(missing)))),
         None if found.len() != ours.len() => Err(Error::Damaged("the schema: a definition is there twice".to_owned())),
-        None => Ok(()),
+        None => check_roots(db),
+    }
+}
+
+/// Refuses tables that share their first page: what is written to one would be in the other. (SQLite notices when it checks a
+/// whole file, and not when it opens one.)
+fn check_roots(db: &Connection) -> Result<(), Error> {
+    let mut query = db.prepare("SELECT name, rootpage FROM sqlite_schema ORDER BY rootpage").map_err(sql)?;
+    let rows = query.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)));
+    let roots: Vec<(String, i64)> = rows.and_then(Iterator::collect).map_err(sql)?;
+    match roots.windows(2).find(|pair| pair[0].1 == pair[1].1) {
+        Some([(one, page), (other, _)]) => {
+            Err(Error::Damaged(format!("the schema: tables {one:?} and {other:?} share page {page}")))
+        }
+        _ => Ok(()),
     }
 }
 

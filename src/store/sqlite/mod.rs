@@ -68,7 +68,7 @@ impl Sqlite {
     /// the whole file. Opening a backup file is restoring it, but see [`restore`].
     pub fn open(path: &Path) -> Result<Sqlite, Error> {
         let lock = Lock::take(path)?;
-        let db = log::connect(path, true, writer::CACHE_KIB)?;
+        let db = log::keep_log(log::connect(path, true, writer::CACHE_KIB)?)?;
         log::prepare(&db)?;
         sync_folder(path)?;
         let mut state = State::load(&db)?;
@@ -146,7 +146,7 @@ impl Shared {
 
     fn reader(&self) -> Result<Connection, Error> {
         let kept = self.readers().pop();
-        kept.map_or_else(|| log::connect(&self.path, false, READER_CACHE_KIB), Ok)
+        kept.map_or_else(|| log::connect(&self.path, false, READER_CACHE_KIB).and_then(log::keep_log), Ok)
     }
 
     fn give_back(&self, db: Connection) {

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, config::DbConfig};
 use tokio::sync::oneshot;
 
 use super::{
@@ -112,9 +112,7 @@ impl Writer {
     }
 
     pub fn run(mut self) {
-        if let Err(e) = self.lock.note_holder() {
-            tracing::warn!("note the store's holder in its lock file: {e}");
-        }
+        self.note_holder();
         let mut held_back = None;
         let mut last_write = Instant::now();
         loop {
@@ -137,6 +135,12 @@ impl Writer {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.chores(last_write);
+        }
+    }
+
+    fn note_holder(&mut self) {
+        if let Err(e) = self.lock.note_holder() {
+            tracing::warn!("note the store's holder in its lock file: {e}");
         }
     }
 
@@ -275,6 +279,9 @@ impl Writer {
             Ok((outcomes, group))
         })?;
         if !group.changes.is_empty() {
+            if full {
+                self.note_holder();
+            }
             self.wal_pages += 3 + group.bytes as u64 / 3000;
             if !full {
                 self.unsynced.get_or_insert_with(Instant::now);
@@ -289,7 +296,8 @@ impl Writer {
     fn copy_in_background(&mut self) {
         let (path, jobs) = (self.shared.path.clone(), self.jobs.clone());
         let copy = move || {
-            let copied = log::connect(&path, false, super::READER_CACHE_KIB).and_then(|db| checkpoint(&db, "PASSIVE"));
+            let db = log::connect(&path, false, super::READER_CACHE_KIB).and_then(log::keep_log);
+            let copied = db.and_then(|db| checkpoint(&db, "PASSIVE"));
             let _ = jobs.send(Job::Copied(copied.unwrap_or_else(|error| {
                 tracing::error!("copy the write-ahead log: {error}");
                 u64::MAX
@@ -323,7 +331,10 @@ impl Writer {
         self.shared.readers().clear();
         done?;
         // A reader may still hold on to the log; it stays then, and is taken in at the next start.
-        checkpoint(&self.db, "PASSIVE").map(drop)
+        if checkpoint(&self.db, "PASSIVE")? == 0 && self.lock.note_complete().is_ok() {
+            self.db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map_err(log::sql)?;
+        }
+        Ok(())
     }
 }
 

@@ -27,7 +27,56 @@ pub const ATTACKS: &[Attack] = &[
         held: "a policy needs `get` on all objects of its paramKind, a binding `get` on those of its paramRef",
         attempt: Try::Code(policy_params),
     },
+    Attack {
+        id: "objects-that-multiply",
+        class: "work of a controller",
+        cves: &[],
+        how: "`edit` makes objects that others' work is multiplied by: budgets and Services that select by tens of thousands of \
+              requirements, Pods and Services with thousands of named ports, terms of affinity with large selectors",
+        held: "what a controller asks of each Pod, and one list of another, has a bound at admission",
+        attempt: Try::Code(objects_that_multiply),
+    },
 ];
+
+fn objects_that_multiply(world: &World, target: &Target) -> Verdict {
+    let budgets = format!("/apis/policy/v1/namespaces/{OURS}/poddisruptionbudgets");
+    let core = |resource: &str| format!("/api/v1/namespaces/{OURS}/{resource}");
+    let metadata = json!({"name": target.id});
+    let expressions = |n: usize| {
+        (0..n).map(|i| json!({"key": format!("k{i}"), "operator": "NotIn", "values": ["v"]})).collect::<Value>()
+    };
+    let labels = |n: usize| (0..n).map(|i| (format!("k{i}"), Value::from("v"))).collect::<serde_json::Map<_, _>>();
+    let container = |ports: Value| json!([{"name": "c", "image": "x:1", "ports": ports}]);
+    let budget = |selector: Value| {
+        json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata,
+            "spec": {"maxUnavailable": 1, "selector": selector}})
+    };
+    let service = |spec: Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec});
+    let pod = |spec: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec});
+    let named = (1..=6000).map(|n| json!({"name": format!("p{n}"), "containerPort": n})).collect::<Value>();
+    let targets = (1..=4000).map(|n| json!({"name": format!("p{n}"), "port": n, "targetPort": format!("p{n}")}));
+    let term = json!({"topologyKey": "a", "labelSelector": {"matchExpressions": expressions(200)}});
+    let terms = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": vec![term; 90]}});
+    let small = world.ask(EDIT, "POST", &budgets, &budget(json!({"matchExpressions": expressions(200)})));
+    world.delete("poddisruptionbudgets.policy", OURS, target.id);
+    if small.0 != 201 {
+        return Verdict::Untried(small.1);
+    }
+    for (path, object) in [
+        (budgets.clone(), budget(json!({"matchExpressions": expressions(10_000)}))),
+        (budgets, budget(json!({"matchLabels": labels(30_000)}))),
+        (core("services"), service(json!({"clusterIP": "None", "selector": labels(30_000)}))),
+        (core("services"), service(json!({"selector": {"a": "b"}, "ports": targets.collect::<Value>()}))),
+        (core("pods"), pod(json!({"containers": container(named)}))),
+        (core("pods"), pod(json!({"containers": container(json!([])), "affinity": terms}))),
+    ] {
+        let (code, said) = world.ask(EDIT, "POST", &path, &object);
+        if code != 422 || !said.contains("Too many: ") {
+            return Verdict::Breach(format!("{path}: {code} {}", said.chars().take(300).collect::<String>()));
+        }
+    }
+    Verdict::Held("all are refused".into())
+}
 
 const CRDS: &str = "customresourcedefinitions";
 const RBAC: &str = "rbac.authorization.k8s.io";

@@ -108,6 +108,14 @@ pub const ATTACKS: &[Attack] = &[
         attempt: Try::Code(external_ip_pod),
     },
     Attack {
+        id: "external-ip-tenant",
+        class: "stolen addresses",
+        cves: &["CVE-2020-8554"],
+        how: "the same with the external IP of another tenant's Service, by a Service whose name comes first",
+        held: "a port of an external IP is its namespace's that names it first",
+        attempt: Try::Code(external_ip_tenant),
+    },
+    Attack {
         id: "fill-conntrack",
         class: "exhaustion",
         cves: &[],
@@ -491,4 +499,26 @@ fn external_ip_pod(world: &World, target: &Target) -> Verdict {
     world.delete("services", OURS, target.id);
     drop(server);
     verdict(answer.as_ref().is_ok_and(|said| said.starts_with("victim")), format!("{answer:?}"))
+}
+
+fn external_ip_tenant(world: &World, target: &Target) -> Verdict {
+    const ADDRESS: &str = "198.51.100.77";
+    let theirs = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": format!("z-{}", target.id)},
+        "spec": {"selector": {"app": "nobody"}, "externalIPs": [ADDRESS], "ports": [{"port": 7071}]},
+    });
+    world.create("services", THEIRS, theirs).unwrap();
+    let stolen = steal(world, target, ADDRESS, 7071, "TCP");
+    let answer = stolen.clone().map(|()| {
+        settle(world);
+        crate::support::netns::ask(&world.node.netns_in(THEIRS, "victim"), at(ADDRESS, 7071))
+    });
+    world.delete("services", THEIRS, &format!("z-{}", target.id));
+    match answer {
+        Err(why) => Verdict::Held(why),
+        Ok(answer) => {
+            world.delete("services", OURS, target.id);
+            verdict(!answer.as_ref().is_ok_and(|said| said.starts_with("forged")), format!("{answer:?}"))
+        }
+    }
 }

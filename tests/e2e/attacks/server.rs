@@ -57,6 +57,15 @@ pub const ATTACKS: &[Attack] = &[
         held: "operations and copied bytes have a limit",
         attempt: Try::Code(json_patch_bomb),
     },
+    Attack {
+        id: "job-without-end",
+        class: "exhaustion",
+        cves: &[],
+        how: "Jobs and ReplicaSets of two thousand million Pods that no node takes, with templates of 100 kB; meanwhile another reads",
+        held: "controllers write behind requests, few at once, no faster than reads follow; of large Pods fewer, and slowly where \
+               thousands wait",
+        attempt: Try::Code(job_without_end),
+    },
 ];
 
 fn endpoints_loopback(world: &World, _: &Target) -> Verdict {
@@ -219,4 +228,51 @@ fn json_patch_bomb(world: &World, target: &Target) -> Verdict {
         matches!(code, 400..=422) && took < Duration::from_secs(30) && grew < 300,
         format!("{code} in {took:?}, {grew} MiB more: {said}"),
     )
+}
+
+fn job_without_end(world: &World, target: &Target) -> Verdict {
+    let template = json!({"metadata": {"labels": {"attack": target.id}, "annotations": {"filler": "x".repeat(100 << 10)}},
+        "spec": {"restartPolicy": "Never", "nodeSelector": {"attack": "nowhere"}, "containers": [{"name": "c", "image": "i"}]}});
+    let mut of_set = template.clone();
+    of_set["spec"]["restartPolicy"] = "Always".into();
+    let (many, labels) = (2_000_000_000, json!({"matchLabels": {"attack": target.id}}));
+    let all = [
+        ("batch/v1", "Job", "jobs", json!({"parallelism": many, "completions": many, "template": template})),
+        ("apps/v1", "ReplicaSet", "replicasets", json!({"replicas": many, "selector": labels, "template": of_set})),
+    ];
+    for (version, kind, plural, spec) in &all {
+        let object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": target.id}, "spec": spec});
+        let (code, said) = world.ask(EDIT, "POST", &format!("/apis/{version}/namespaces/{OURS}/{plural}"), &object);
+        if code != 201 {
+            return Verdict::Untried(said);
+        }
+    }
+    let begun = std::time::Instant::now();
+    let (mut asked, mut longest, mut wrong) = (0, Duration::ZERO, None);
+    while begun.elapsed() < Duration::from_secs(15) {
+        let asking = std::time::Instant::now();
+        let (code, said) = world.ask(ROOT, "GET", "/api/v1/namespaces/tenant-b/secrets", &Value::Null);
+        longest = longest.max(asking.elapsed());
+        asked += 1;
+        if code != 200 {
+            wrong = Some(format!("{code} {said}"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (_, list) = world.ask(ROOT, "GET", &format!("/api/v1/namespaces/{OURS}/pods?limit=1"), &Value::Null);
+    for (_, _, plural, _) in &all {
+        let resource = if *plural == "jobs" { "jobs.batch" } else { "replicasets.apps" };
+        world.delete(resource, OURS, target.id);
+    }
+    let path = format!("/api/v1/namespaces/{OURS}/pods?labelSelector=attack%3D{}", target.id);
+    crate::support::eventually("its Pods are gone", Duration::from_secs(120), || {
+        let (_, left) = world.ask(ROOT, "GET", &format!("{path}&limit=1"), &Value::Null);
+        if left.contains("\"items\":[]") { Ok(()) } else { Err(left.chars().take(500).collect::<String>()) }
+    });
+    let some = list.contains("\"items\":[{");
+    let seen = format!("{asked} reads, the longest {longest:?}, {wrong:?}");
+    match some {
+        false => Verdict::Untried(format!("no Pods were made: {list}")),
+        true => verdict(wrong.is_none() && longest < Duration::from_secs(3), seen),
+    }
 }

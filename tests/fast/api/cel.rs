@@ -158,11 +158,12 @@ fn a_program_knows_its_variables_and_its_type() {
     assert!(matches!(compile("'a' + string(self)", &env).unwrap().result, Type::String));
 }
 
-/// Values are shared: forty steps make a tree of 2^40 parts, and nobody may have it gone through.
+/// Values are shared: forty steps make a tree of 2^40 parts, and nobody may have it gone through. (Here it is four million, so
+/// that who goes through them all the same comes to an end.)
 #[test]
 fn what_goes_through_a_value_is_paid_for_by_its_parts() {
     let tree = |depth: usize| format!("[[1]]{}", ".map(x, [x, x])".repeat(depth));
-    let large = tree(40);
+    let large = tree(22);
     for source in [
         format!("{large} == {large}"),
         format!("{large} in [{large}]"),
@@ -193,4 +194,32 @@ fn a_map_of_many_numbers_is_made_at_once() {
     assert_eq!(program.evaluate(&[("l", list)], &mut Budget::PER_CALL.clone()), Ok(Value::Bool(true)));
     assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
     assert_eq!(evaluate("dyn({1: 'a', 2: 'c'})[2u] == 'c' && dyn({true: 'b'})[true] == 'b'"), Ok(Value::Bool(true)));
+}
+
+/// Each pattern is another one, small to write and large to compile.
+#[test]
+fn regular_expressions_that_are_made_as_it_runs_are_paid_for() {
+    let env = Env::new([("all", Type::list(Type::Int)), ("y", Type::String)]);
+    let run = |source: &str, items: i64, y: &str| {
+        let all = Value::list((0..items).map(Value::Int).collect());
+        let begun = std::time::Instant::now();
+        let program = compile(source, &env).unwrap();
+        let mut budget = Budget::PER_CALL.clone();
+        budget.charge(800_000).unwrap();
+        let outcome = program.evaluate(&[("all", all), ("y", Value::string(y))], &mut budget);
+        assert!(begun.elapsed().as_secs() < 60, "{source} took {:?}", begun.elapsed());
+        outcome
+    };
+    for source in [
+        "all.all(i, !'a'.matches(string(i) + y))",
+        "all.all(i, 'a'.find(string(i) + y) == '')",
+        "all.all(i, 'a'.findAll(string(i) + y).size() == 0)",
+    ] {
+        let refused = run(source, 2_000, r"\pL{8}").unwrap_err();
+        assert!(refused.exhausted, "{source}: {refused}");
+        assert_eq!(run(source, 20, "x+"), Ok(Value::Bool(true)), "a few cost little");
+    }
+    // One that is made once, and one that stands there, cost as much as upstream's.
+    assert_eq!(run("all.all(i, !'a'.matches(y))", 5_000, "^[b-z]+$"), Ok(Value::Bool(true)));
+    assert_eq!(run(r"all.all(i, !'a'.matches('\\d\\pL{8}'))", 5_000, ""), Ok(Value::Bool(true)));
 }

@@ -141,7 +141,7 @@ proptest! {
 
         // Raw trees: what a damaged or foreign store may hold.
         let raw = Object(value.clone());
-        kind.columns.iter().for_each(|c| drop(c.text(&raw, now)));
+        kind.columns().iter().for_each(|c| drop(c.text(&raw, now)));
         drop(kind.fields(&raw));
         drop(apply::merge(kind, &value, Some(&old)));
         drop(strategic::merge(&kind.schema(), &old.0, &value));

@@ -34,6 +34,29 @@ fn anchors_and_merges() {
     assert_eq!(got["other"], json!({"x": 1, "y": 3}));
 }
 
+/// What 200 bytes can ask for: each would be many megabytes.
+#[test]
+fn aliases_multiply_no_further_than_the_text_is_long() {
+    let levels: String =
+        (1..8).map(|n| format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 9].join(","))).collect();
+    let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(100_000), vec!["*a"; 100].join(","));
+    let merges: String = (1..10).map(|n| format!("a{n}: &a{n} {{<<: [*a{0}, *a{0}], k{n}: 1}}\n", n - 1)).collect();
+    for text in [format!("a0: &a0 [x, y]\n{levels}"), long, format!("a0: &a0 {{{}}}\n{merges}", "k: [1]")] {
+        match yaml::documents(&text) {
+            Err(why) => assert!(why.len() < 10_000, "{why}"),
+            Ok(all) => {
+                let made = all.iter().map(|value| value.to_string().len()).sum::<usize>();
+                assert!(made < 4 * text.len() + 100_000, "{} bytes became {made}", text.len());
+            }
+        }
+    }
+    // Once for each container of a large manifest is no bomb.
+    let plain: String = (0..500).map(|n| format!("- {{<<: *base, name: c{n}}}\n")).collect();
+    let got = yaml::documents(&format!("base: &base {{image: i, resources: {{limits: {{cpu: 1}}}}}}\nall:\n{plain}"))
+        .unwrap();
+    assert_eq!(got[0]["all"][499]["resources"]["limits"]["cpu"], 1);
+}
+
 #[test]
 fn errors_say_where() {
     for (text, place) in [("a: 1\nb: [1, 2\nc: 3\n", "line 3"), ("a: 1\na: 2\n", "line 2"), ("a:\n\t- b\n", "line 2")] {

@@ -7,7 +7,7 @@ use podwright::{
     api::Request,
     client::{Delta, Key, Partial},
     controllers::{
-        Plan, disruption,
+        Plan, disruption, meta,
         plan::{Note, Write},
         scales::{self, Scale},
     },
@@ -217,4 +217,31 @@ fn a_pod_that_was_to_be_disrupted_and_was_not_says_so_no_longer() {
     let mut going = marked("True", "EvictionByEvictionAPI");
     going["metadata"]["deletionTimestamp"] = at(0).to_string().into();
     assert!(stale(going, 120).is_empty());
+}
+
+/// What wakes a controller for a change asks its selector as it stands; what the controller then counts, by what is made of it.
+#[test]
+fn a_selector_says_the_same_as_it_stands_and_made_into_another() {
+    let labels = [json!({}), json!({ "a": "b" }), json!({ "a": "c", "d": "" }), Value::Null];
+    let expression = |operator: &str, values: Value| json!([{ "key": "a", "operator": operator, "values": values }]);
+    let selectors = [
+        json!({}),
+        json!({ "matchLabels": { "a": "b" } }),
+        json!({ "matchLabels": { "a": "c", "d": "" } }),
+        json!({ "matchLabels": { "d": "" }, "matchExpressions": expression("In", json!(["b", "c"])) }),
+        json!({ "matchExpressions": expression("In", json!(["b", "x"])) }),
+        json!({ "matchExpressions": expression("NotIn", json!(["b"])) }),
+        json!({ "matchExpressions": expression("NotIn", Value::Null) }),
+        json!({ "matchExpressions": expression("Exists", Value::Null) }),
+        json!({ "matchExpressions": expression("DoesNotExist", Value::Null) }),
+        json!({ "matchExpressions": expression("Like", json!(["b"])) }),
+    ];
+    for selector in &selectors {
+        let given = serde_json::from_value(selector.clone()).unwrap();
+        for labels in &labels {
+            let meta = serde_json::from_value(json!({ "labels": labels })).unwrap();
+            let made = meta::selector(&given).is_some_and(|made| meta::matches(&made, &meta));
+            assert_eq!(meta::selects(&given, &meta), made, "{selector} of {labels}");
+        }
+    }
 }

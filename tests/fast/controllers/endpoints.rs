@@ -6,7 +6,7 @@ use k8s_openapi::api::{
     core::v1::{Endpoints, Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
-use podwright::controllers::{Plan, endpoint_mirror, endpoints, node_ttl};
+use podwright::controllers::{Plan, endpoint_mirror, endpoint_slice, endpoints, node_ttl};
 use serde_json::{Value, json};
 
 use super::{at, lines, object, pod};
@@ -301,4 +301,30 @@ fn the_ttl_grows_with_the_cluster_and_does_not_waver() {
             .map(|write| write.request.body.as_ref().unwrap()["metadata"]["annotations"][node_ttl::TTL].clone());
         assert_eq!(written.unwrap_or_default().as_str().unwrap_or(""), after, "{before:?} of {nodes}");
     }
+}
+
+/// Whoever writes Pods and Services chooses both lists: the work is what they have, not one times the other. (It was minutes.)
+#[test]
+fn many_ports_by_name_take_no_longer_than_they_are_long() {
+    const PORTS: usize = 250;
+    const PODS: usize = 300;
+    let ports: Vec<Value> =
+        (0..PORTS).map(|n| json!({ "name": format!("p{n}"), "port": n + 1, "targetPort": format!("p{n}") })).collect();
+    let service = service(json!({ "ports": ports }));
+    // Every Pod has other numbers.
+    let one = |pod: usize| {
+        let mut it = at_ip(&format!("p{pod}"), &format!("10.0.{}.{}", pod / 250, pod % 250 + 1), true);
+        let number = |n: usize| 1 + (n * PODS + pod) % 65535;
+        let ports = (0..PORTS).map(|n| json!({ "name": format!("p{n}"), "containerPort": number(n) }));
+        it["spec"]["containers"][0]["ports"] = ports.collect();
+        object::<Pod>(it)
+    };
+    let pods: Vec<Arc<Pod>> = (0..PODS).map(one).collect();
+    let begun = std::time::Instant::now();
+    let subsets = body(&endpoints::plan(&service, &pods, None))["subsets"].as_array().unwrap().clone();
+    assert_eq!(subsets.len(), PODS);
+    assert!(subsets.iter().all(|subset| subset["ports"].as_array().unwrap().len() == PORTS));
+    let slices = endpoint_slice::plan(&service, &pods, &[], |_| Some(object(json!({ "metadata": { "name": "n" } }))));
+    assert_eq!(slices.writes().count(), PODS);
+    assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
 }

@@ -54,6 +54,23 @@ fn at_most_five_hundred_at_a_time() {
     assert_eq!(plan.writes().filter(|write| write.request.verb == Verb::Create).count(), 500);
 }
 
+/// All that are to be made lie in memory together, and who writes the template chooses its size.
+#[test]
+fn of_large_pods_there_are_fewer_at_a_time() {
+    let mut set = ReplicaSet::clone(&set(2000, 0));
+    let made = |set: &ReplicaSet, bytes: usize| {
+        let mut set = set.clone();
+        let template = set.spec.as_mut().unwrap().template.as_mut().unwrap();
+        let note = ("note".to_owned(), "x".repeat(bytes));
+        template.metadata.as_mut().unwrap().annotations = Some([note].into());
+        let plan = replica_set::plan(&set, &[], &HashMap::new(), at(0), None);
+        plan.writes().filter(|write| write.request.verb == Verb::Create).count()
+    };
+    assert_eq!((made(&set, 1_000), made(&set, 100_000), made(&set, 20_000_000)), (500, 83, 1));
+    set.spec.as_mut().unwrap().replicas = Some(3);
+    assert_eq!(made(&set, 100_000), 3);
+}
+
 #[test]
 fn what_is_news_is_told_while_pods_are_still_made() {
     let has = |pods: &[Arc<Pod>], set: &ReplicaSet| {

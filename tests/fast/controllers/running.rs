@@ -29,11 +29,15 @@ impl World {
 
     /// Runs controllers that know nothing yet, until they are stopped.
     fn start(&self) -> CancellationToken {
+        self.start_with(controllers::Config::default())
+    }
+
+    fn start_with(&self, config: controllers::Config) -> CancellationToken {
         let stop = CancellationToken::new();
         let (client, env, stopped) = (self.client.clone(), self.env.clone(), stop.clone());
         tokio::spawn(async move {
             let informers = Informers::start(client.clone());
-            controllers::run(client, env, informers, controllers::Config::default(), stopped).await;
+            controllers::run(client, env, informers, config, stopped).await;
         });
         stop
     }
@@ -215,4 +219,70 @@ async fn an_owner_in_another_namespace_is_told_of() {
     let expected =
         [format!("Warning ClusterRole: {}", message("")), format!("Warning ConfigMap: {}", message("default"))];
     assert_eq!(told, expected);
+}
+
+/// Each asks for as many Pods as a number can say, and there is no node.
+#[tokio::test(start_paused = true)]
+async fn where_many_pods_wait_for_a_node_more_come_slowly() {
+    let world = World::new().await;
+    let stop = world.start_with(controllers::Config { crowd: 30, ..controllers::Config::default() });
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let many = 2_000_000_000;
+    let selector = json!({"matchLabels": {"a": "b"}});
+    let mut of_job = template.clone();
+    of_job["spec"]["restartPolicy"] = "Never".into();
+    for (resource, kind, api_version, spec) in [
+        ("jobs.batch", "Job", "batch/v1", json!({"parallelism": many, "completions": many, "template": of_job})),
+        (
+            "replicasets.apps",
+            "ReplicaSet",
+            "apps/v1",
+            json!({"replicas": many, "selector": selector, "template": template}),
+        ),
+        (
+            "deployments.apps",
+            "Deployment",
+            "apps/v1",
+            json!({"replicas": many, "selector": selector, "template": template}),
+        ),
+        (
+            "statefulsets.apps",
+            "StatefulSet",
+            "apps/v1",
+            json!({"replicas": many, "serviceName": "s",
+            "podManagementPolicy": "Parallel", "selector": selector, "template": template}),
+        ),
+    ] {
+        let namespace = kind.to_lowercase();
+        let made = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        world.create("namespaces", "", made).await;
+        let object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "x"}, "spec": spec});
+        world.create(resource, &namespace, object).await;
+    }
+    let count = async || {
+        let mut counts = Vec::new();
+        for namespace in ["job", "replicaset", "deployment", "statefulset"] {
+            let request = Request {
+                verb: Verb::List,
+                resource: "pods".into(),
+                namespace: Some(namespace.into()),
+                user: User::system("test"),
+                ..Request::default()
+            };
+            match world.server.handle(request).await.unwrap().body {
+                Body::List(list) => counts.push(list.items.len()),
+                other => panic!("{other:?}"),
+            }
+        }
+        counts
+    };
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let first = count().await;
+    assert!(first.iter().all(|pods| (50..=110).contains(pods)), "{first:?}");
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let then = count().await;
+    for (first, then) in first.iter().zip(&then) {
+        assert!((50..=130).contains(&(then - first)), "{first} and then {then}: they go on, at their pace");
+    }
+    stop.cancel();
 }

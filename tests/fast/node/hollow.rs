@@ -213,3 +213,107 @@ async fn a_deadline_ends_a_pod() {
     cluster.until_phase("short", "Failed").await;
     assert_eq!(cluster.status("short").await["reason"], "DeadlineExceeded");
 }
+
+async fn ready_of(cluster: &Cluster) -> Option<(String, Option<String>)> {
+    let node: Node = cluster.client.get(None, "n1").await.ok()?;
+    let ready = node.status?.conditions?.into_iter().find(|c| c.type_ == "Ready")?;
+    Some((ready.status, node.metadata.uid))
+}
+
+/// Less than it would take until the next report of all.
+const SOON: Duration = Duration::from_secs(5);
+
+#[tokio::test(start_paused = true)]
+async fn what_others_make_of_the_node_is_put_right_at_once() {
+    let cluster = cluster().await;
+    let node = || async { cluster.client.get::<Node>(None, "n1").await.unwrap() };
+    let was = node().await;
+    let uid = was.metadata.uid.clone();
+    // 1. As after a silence; and a status that somebody has emptied.
+    let silent = json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" }] } });
+    let empty = json!({ "status": { "conditions": null, "addresses": null, "capacity": null } });
+    for patch in [silent, empty] {
+        cluster.client.merge::<Node>(None, "n1", Some("status"), patch.clone()).await.unwrap();
+        let whole = || async {
+            let status = node().await.status.unwrap_or_default();
+            ready_of(&cluster).await == Some(("True".to_owned(), uid.clone()))
+                && status.addresses == was.status.as_ref().unwrap().addresses
+                && status.capacity == was.status.as_ref().unwrap().capacity
+        };
+        tokio::time::timeout(SOON, until("the node says how it is", whole)).await.unwrap();
+    }
+    // 2. Labels that somebody has taken away; his own stay.
+    let taken = json!({ "metadata": { "labels": { "kubernetes.io/os": null, "mine": "a" } } });
+    cluster.client.merge::<Node>(None, "n1", None, taken).await.unwrap();
+    let labelled = || async {
+        let labels = node().await.metadata.labels.unwrap_or_default();
+        labels.get("kubernetes.io/os").is_some_and(|os| os == "linux") && labels.contains_key("mine")
+    };
+    tokio::time::timeout(SOON, until("the labels are back", labelled)).await.unwrap();
+    // 3. Another Node of the name.
+    cluster.client.delete::<Node>(None, "n1", None, Options::default()).await.unwrap();
+    let anew: Node = serde_json::from_value(json!({ "metadata": { "name": "n1" } })).unwrap();
+    let made = cluster.client.create(&anew).await.unwrap();
+    let whole = || async {
+        ready_of(&cluster).await == Some(("True".to_owned(), made.metadata.uid.clone())) && {
+            let labels = node().await.metadata.labels.unwrap_or_default();
+            labels.contains_key("kubernetes.io/hostname")
+        }
+    };
+    tokio::time::timeout(SOON, until("the new Node is this node's", whole)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_fought_with_at_full_speed() {
+    let cluster = cluster().await;
+    let revisions = || async {
+        let node: Node = cluster.client.get(None, "n1").await.unwrap();
+        node.metadata.resource_version.unwrap().parse::<u64>().unwrap()
+    };
+    let before = revisions().await;
+    // Somebody says the opposite each time that he sees it.
+    let mut said = 0u64;
+    let rival = async {
+        loop {
+            if ready_of(&cluster).await.is_some_and(|(status, _)| status == "True") {
+                let patch =
+                    json!({ "status": { "conditions": [{ "type": "Ready", "status": "Unknown", "reason": "X" }] } });
+                cluster.client.merge::<Node>(None, "n1", Some("status"), patch).await.unwrap();
+                said += 1;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), rival).await.unwrap_err();
+    assert!((3..20).contains(&said), "{said}");
+    assert!(revisions().await - before < 100);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_make_of_a_pods_status_is_put_right_at_once() {
+    let cluster = cluster().await;
+    cluster.create("web", spec()).await;
+    cluster.until_phase("web", "Running").await;
+    let is_ready = |status: &Value| {
+        let mut conditions = status["conditions"].as_array().into_iter().flatten();
+        conditions.any(|c| c["type"] == "Ready" && c["status"] == "True")
+    };
+    until("it is ready", || async { is_ready(&cluster.status("web").await) }).await;
+    for patch in [
+        json!({ "status": { "conditions": null } }),
+        json!({ "status": { "conditions": [{ "type": "Ready", "status": "False" }] } }),
+        json!({ "status": { "phase": "Pending", "containerStatuses": null, "podIP": null, "podIPs": null } }),
+        json!({ "status": { "initContainerStatuses": [{ "name": "x", "image": "i", "imageID": "", "ready": false, "restartCount": 0 }] } }),
+    ] {
+        cluster.client.merge::<Pod>(Some("default"), "web", Some("status"), patch.clone()).await.unwrap();
+        let right = || async {
+            let status = cluster.status("web").await;
+            is_ready(&status)
+                && status["phase"] == "Running"
+                && status["podIP"] == "10.244.0.2"
+                && status["containerStatuses"][0]["ready"] == true
+                && status["initContainerStatuses"].is_null()
+        };
+        tokio::time::timeout(SOON, until(&patch.to_string(), right)).await.unwrap();
+    }
+}

@@ -181,3 +181,30 @@ async fn what_changes_together_in_the_folder_is_read_once() {
     put(folder.path(), "last", "i:1");
     assert_eq!(next().await.first().unwrap(), "last-n1");
 }
+
+/// A Pod has the folder as a volume.
+#[test]
+fn no_file_of_the_folder_keeps_the_others_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    put(folder.path(), "good", "i:1");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        folder.path().join("fifo.yaml"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR,
+        0,
+    )
+    .unwrap();
+    let large = fs::File::create(folder.path().join("large.yaml")).unwrap();
+    large.set_len(1 << 40).unwrap();
+    // Linked, as people do.
+    let elsewhere = tempfile::tempdir().unwrap();
+    put(elsewhere.path(), "linked", "i:1");
+    std::os::unix::fs::symlink(elsewhere.path().join("linked.yaml"), folder.path().join("linked.yaml")).unwrap();
+    let (sender, read) = std::sync::mpsc::channel();
+    let of = folder.path().to_owned();
+    std::thread::spawn(move || sender.send(read_folder(&of, "n1")));
+    let pods = read.recv_timeout(Duration::from_secs(20)).expect("it is read without waiting for anybody");
+    let names: Vec<&str> = pods.iter().map(|pod| pod.name()).collect();
+    assert_eq!(names, ["good-n1", "linked-n1"]);
+}

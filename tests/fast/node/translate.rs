@@ -34,6 +34,15 @@ fn references_expand_as_upstream() {
     }
 }
 
+/// It is not made to be measured.
+#[test]
+fn what_is_longer_than_any_string_of_a_process_is_not_expanded() {
+    let value = "v".repeat(1 << 10);
+    let long = |times: usize| expand(&"$(A)".repeat(times), |_| Some(&value)).map(|text| text.len());
+    assert_eq!(long(128), Ok(128 << 10));
+    assert!(long(129).is_err() && expand(&"x".repeat((128 << 10) + 1), |_| None).is_err());
+}
+
 /// Values that name each other double, and a ConfigMap may be named as often as one likes: what no process can be given is
 /// refused before it is made, not after.
 #[test]

@@ -1,8 +1,12 @@
 //! The atomic layout of volumes made of API objects.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+};
 
-use podwright::node::volumes::atomic::{File, Payload, write};
+use podwright::node::volumes::atomic::{File, Payload, fingerprint, write};
 
 use super::at;
 
@@ -40,5 +44,66 @@ fn paths_stay_inside() {
     let folder = tempfile::tempdir().unwrap();
     for bad in ["../x", "/x", "..data", "a/../../x", ""] {
         assert!(write(folder.path(), &payload(&[(bad, "")]), None, at(1)).is_err(), "{bad}");
+    }
+}
+
+/// Whoever wrote a volume may have been killed at any point, and others may have been at it since: what is there counts, not that
+/// `..data` leads to the right content.
+#[test]
+fn whatever_is_damaged_is_written_again() {
+    type Damage = fn(&Path);
+    let damages: [(&str, Damage); 11] = [
+        ("a link is missing", |root| fs::remove_file(root.join("a")).unwrap()),
+        ("all links are missing", |root| {
+            ["a", "sub"].iter().for_each(|name| fs::remove_file(root.join(name)).unwrap())
+        }),
+        ("a link leads elsewhere", |root| {
+            fs::remove_file(root.join("a")).unwrap();
+            symlink("/etc/passwd", root.join("a")).unwrap();
+        }),
+        ("a file stands where a link should", |root| {
+            fs::remove_file(root.join("a")).unwrap();
+            fs::write(root.join("a"), "1").unwrap();
+        }),
+        ("a folder stands where a link should", |root| {
+            fs::remove_file(root.join("sub")).unwrap();
+            fs::create_dir(root.join("sub")).unwrap();
+            fs::write(root.join("sub/b"), "2").unwrap();
+        }),
+        ("..data is missing", |root| fs::remove_file(root.join("..data")).unwrap()),
+        ("..data is a folder", |root| {
+            fs::remove_file(root.join("..data")).unwrap();
+            fs::create_dir(root.join("..data")).unwrap();
+            fs::write(root.join("..data/a"), "1").unwrap();
+        }),
+        ("a file is shorter", |root| fs::write(root.join("..data/a"), "").unwrap()),
+        ("a file is gone", |root| fs::remove_file(root.join("..data/sub/b")).unwrap()),
+        ("a file has another mode", |root| {
+            fs::set_permissions(root.join("..data/a"), fs::Permissions::from_mode(0o600)).unwrap();
+        }),
+        ("a writer was killed half-way", |root| {
+            fs::create_dir(root.join("..2001_01_01_00_00_00.000000000")).unwrap();
+            fs::write(root.join("..2001_01_01_00_00_00.000000000/a"), "").unwrap();
+            symlink("..2001_01_01_00_00_00.000000000", root.join("..data_tmp")).unwrap();
+        }),
+    ];
+    for (n, (what, damage)) in damages.into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let wanted = payload(&[("a", "1"), ("sub/b", "2")]);
+        write(root, &wanted, None, at(1)).unwrap();
+        let whole = fingerprint(root);
+        assert_eq!(fingerprint(root), whole, "{what}");
+        damage(root);
+        assert_ne!(fingerprint(root), whole, "{what}: not noticed");
+        assert!(write(root, &wanted, None, at(10 + n as i64)).unwrap(), "{what}");
+        assert_eq!(fs::read_to_string(root.join("a")).unwrap(), "1", "{what}");
+        assert_eq!(fs::read_to_string(root.join("sub/b")).unwrap(), "2", "{what}");
+        for (name, leads) in [("a", "..data/a"), ("sub", "..data/sub")] {
+            assert_eq!(fs::read_link(root.join(name)).unwrap(), PathBuf::from(leads), "{what}");
+        }
+        assert_eq!(fs::metadata(root.join("a")).unwrap().permissions().mode() & 0o777, 0o644, "{what}");
+        assert_eq!(fs::read_dir(root).unwrap().count(), 4, "{what}: ..data, what it leads to, two links");
+        assert!(!write(root, &wanted, None, at(99)).unwrap(), "{what}: it is as it should be");
     }
 }

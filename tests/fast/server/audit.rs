@@ -123,7 +123,7 @@ async fn who_asks_as_another_is_told_with_both_names_and_paths_are_told_too() {
         {level: Metadata, nonResourceURLs: ['/healthz*']}";
     let api = api(log(dir.path(), rules, Place::default())).await;
     let face = rest::Face::new(api.0.clone());
-    let root = Peer { root: true, certificate: None };
+    let root = Peer { root: true, certificate: None, until: None };
     let ask = async |path: &str, id: &str, headers: &[(&str, &str)]| {
         let mut request = hyper::Request::get(path).header("audit-id", id).header("user-agent", "tests/1");
         for (name, value) in headers {

@@ -48,7 +48,7 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
         async |ca, token| Membership::open(joining(ca, token), Env::system()).await.map_err(|e| format!("{e:#}"));
     for (ca, token, why) in [
         (false, Some("abcdef.0123456789abcdef"), "--ca-file is needed"),
-        (true, None, "--token is needed"),
+        (true, None, "--token-file is needed"),
         (true, Some("abcdef.fedcba9876543210"), "joining: "),
     ] {
         let error = open(ca, token).await.err().unwrap_or_else(|| panic!("joined in spite of: {why}"));
@@ -74,7 +74,7 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
     assert_eq!(who(&member).await, "system:node:n1");
     // With the token one may become another node; not one that there is.
     api.create("nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})).await.unwrap();
-    let ask_for = async |name: &str| {
+    let ask = async |name: &str, metadata: serde_json::Value| {
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
@@ -83,7 +83,7 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
         let pem = params.serialize_request(&key).unwrap().pem().unwrap();
         let csr = json!({
             "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-            "metadata": {"generateName": "csr-"},
+            "metadata": metadata,
             "spec": {
                 "request": base64::engine::general_purpose::STANDARD.encode(pem),
                 "signerName": "kubernetes.io/kube-apiserver-client-kubelet", "usages": ["client auth", "digital signature"],
@@ -100,6 +100,10 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
         let made = api.0.handle(Request { user, namespace: None, ..asked }).await.map(super::object_of);
         made.unwrap().name().to_owned()
     };
+    let ask_for = async |name: &str| ask(name, json!({"generateName": "csr-"})).await;
+    // One that cannot be left to an administrator, as it has no room for saying so, keeps no other waiting.
+    let room = 256 * 1024 - "full".len();
+    ask("n1", json!({"name": "a-full-one", "annotations": {"full": "x".repeat(room)}})).await;
     let now_of = async |name: &str| api.get("certificatesigningrequests.certificates.k8s.io", name).await.unwrap();
     const WAITS: &str = "podwright/waits-for-approval";
     // Of a name that is to come there is one certificate, also when the request for it is gone.

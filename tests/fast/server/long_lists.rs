@@ -58,9 +58,14 @@ fn objects(n: usize) -> Vec<(&'static str, &'static str, Value, bool)> {
             "ports",
             "pods",
             container("ports", list(n, |i| json!({"name": name(i), "containerPort": i % 60000 + 1}))),
-            true,
+            n <= 1024,
         ),
-        ("tolerations", "pods", spec("tolerations", list(n, |i| json!({"key": name(i), "operator": "Exists"}))), true),
+        (
+            "tolerations",
+            "pods",
+            spec("tolerations", list(n, |i| json!({"key": name(i), "operator": "Exists"}))),
+            n <= 1000,
+        ),
         ("gates", "pods", spec("schedulingGates", list(n, |i| json!({"name": name(i)}))), true),
         ("pull secrets", "pods", spec("imagePullSecrets", list(n, |i| json!({"name": name(i)}))), true),
         (
@@ -98,7 +103,7 @@ fn objects(n: usize) -> Vec<(&'static str, &'static str, Value, bool)> {
             "selector",
             "deployments.apps",
             of("apps/v1", "Deployment", json!({"selector": selector, "template": template})),
-            true,
+            n < 256,
         ),
         (
             "Ingress rules",

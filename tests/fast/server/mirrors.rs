@@ -295,6 +295,19 @@ async fn a_mirror_stands_behind_no_service_unless_its_namespace_lets_it() {
         }
         assert_eq!(found, (expected.clone(), expected.clone()), "{label}");
     }
+    // Nor does it keep a budget: what it shows is nothing that an eviction would end.
+    let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}});
+    api.create("poddisruptionbudgets", budget).await.unwrap();
+    let counted = async || api.get("poddisruptionbudgets", "web").await.unwrap().0["status"].clone();
+    for _ in 0..1000 {
+        if counted().await["observedGeneration"] == 1 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let counted = counted().await;
+    assert_eq!((&counted["expectedPods"], &counted["disruptionsAllowed"]), (&json!(1), &json!(0)), "{counted}");
     stop.cancel();
     let _ = running.await;
 }

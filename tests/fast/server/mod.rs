@@ -3,6 +3,7 @@
 mod admission;
 mod apply;
 mod audit;
+mod behind;
 mod cron_jobs;
 mod custom;
 mod durable;
@@ -26,6 +27,7 @@ mod resize;
 mod rest;
 mod rpc;
 mod services;
+mod together;
 mod usage;
 mod versions;
 mod who;

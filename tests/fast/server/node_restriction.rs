@@ -1,5 +1,7 @@
 //! What a node may write of Pods, of its Node, of claims, and which tokens it gets: case by case.
 
+use std::net::IpAddr;
+
 use podwright::api::request::PatchType;
 use podwright::api::{Object, Options, Request, Response, Status, Verb};
 use podwright::server::Config;
@@ -295,6 +297,29 @@ async fn a_node_reports_no_address_of_pods_services_or_other_nodes() {
     let asked = request(Verb::Create, "nodes", "", Some(new), Options::default());
     let answer = api.0.handle(Request { user: node("n3"), namespace: None, ..asked }).await;
     judge("a new one", answer, "node \"n3\" cannot report the address \"192.0.2.2\": node \"n2\" has it");
+    // It calls from there: the machine has it, whoever has said so first.
+    for (address, proven) in [("192.0.2.2", true), ("::ffff:192.0.2.2", true), ("192.0.2.9", false)] {
+        let report = json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.2"}]}});
+        let options = Options { patch_type: Some(PatchType::Merge), ..Options::default() };
+        let asked = request(Verb::Patch, "nodes", "n1", Some(report), options);
+        let address = Some(address.parse::<IpAddr>().unwrap().to_canonical());
+        let called = Request { user: node("n1"), subresource: Some("status".into()), address, ..asked };
+        let answer = api.0.handle(called).await;
+        judge("from there", answer, &if proven { String::new() } else { no("\"192.0.2.2\": node \"n2\" has it") });
+        let back = json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}});
+        api.sub(Verb::Patch, "nodes", "n1", "status", back).await.unwrap();
+    }
+    // Services would lose what leads to them.
+    api.create("services", super::service("web", json!({"externalIPs": ["198.51.100.20"]}))).await.unwrap();
+    let balancer = super::service("lb", json!({"type": "LoadBalancer"}));
+    api.create("services", balancer).await.unwrap();
+    let given = json!({"status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.21"}]}}});
+    api.sub(Verb::Patch, "services", "lb", "status", given).await.unwrap();
+    for address in ["198.51.100.20", "198.51.100.21"] {
+        let patch = json!({"status": {"addresses": [{"type": "ExternalIP", "address": address}]}});
+        let answer = ask(&api, Verb::Patch, "nodes", "n1", "status", patch).await;
+        judge(address, answer, &no(&format!("{address:?}: it leads to a Service")));
+    }
     // What was a name becomes no address by it.
     let mine = json!({"status": {"addresses": [{"type": "InternalIP", "address": "198.51.100.7"}]}});
     let typed = |of: &str| json!({"status": {"addresses": [{"type": of, "address": "198.51.100.7"}]}});

@@ -58,7 +58,7 @@ impl Rest {
 
     /// `GET /path` or `POST /path`, headers, body.
     async fn ask(&self, line: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Told {
-        let root = Peer { root: true, certificate: None };
+        let root = Peer { root: true, certificate: None, until: None };
         self.ask_as(&root, line, headers, body).await
     }
 

@@ -11,13 +11,15 @@ use podwright::api::stream::{Frame, FrameCodec, STATUS, STDIN, STDOUT};
 use podwright::api::{Env, Object, Options, Request, Status, User, Verb};
 use podwright::client::{Client, rpc};
 use podwright::server::listen::{bind, serve};
-use podwright::server::{Config, Server};
+use podwright::server::{Config, Limits, Server};
 use podwright::store::{Sqlite, restore};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio_tungstenite::tungstenite::{Message, client::IntoClientRequest};
 use tokio_util::codec::Framed;
 
+use super::custom::{definition, spec};
 use super::{Api, config_map, object_of, pod, request};
 
 /// A served socket; it closes when this is dropped.
@@ -37,9 +39,13 @@ impl Drop for Served {
 
 impl Served {
     async fn new() -> Served {
+        Served::with(Config::default()).await
+    }
+
+    async fn with(config: Config) -> Served {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("api.sock");
-        let api = Api::new().await;
+        let api = Api::with(config).await;
         let (listener, server) = (bind(&path).unwrap(), api.0.clone());
         let task = tokio::spawn(async move { serve(server, listener, None, std::future::pending()).await.unwrap() });
         let client = rpc::client(rpc::Address(path.clone()), "test");
@@ -48,10 +54,16 @@ impl Served {
 
     /// What curl would send and see: the status line's code and the body.
     async fn http(&self, head: &str, body: &str) -> (u16, String) {
+        self.http_with(head, "", body).await
+    }
+
+    /// The same with headers, each with its line's end.
+    async fn http_with(&self, head: &str, headers: &str, body: &str) -> (u16, String) {
         let mut stream = UnixStream::connect(&self.path).await.unwrap();
         let length = body.len();
         let text = format!(
-            "{head} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            "{head} HTTP/1.1\r\nHost: x\r\n{headers}Content-Type: application/json\r\nContent-Length: {length}\r\n\
+             Connection: close\r\n\r\n{body}"
         );
         // A server that refuses a body does not read it to its end.
         let _ = stream.write_all(text.as_bytes()).await;
@@ -205,6 +217,44 @@ async fn a_subscription_tells_events_and_its_end() {
     assert!(future.message.contains("Too large resource version"), "{future}");
 }
 
+/// A WebSocket outlives requests; it must not outlive what it was opened with.
+#[tokio::test]
+async fn a_connection_ends_with_the_token_that_opened_it() {
+    let limits = Limits { ask_again: Duration::from_millis(50), ..Limits::default() };
+    let served = Served::with(Config { limits, ..Config::default() }).await;
+    let token = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
+        "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+        },
+    });
+    served.api.create("secrets", token).await.unwrap();
+    let open = async |authorization: &str| {
+        let mut stream = UnixStream::connect(&served.path).await.unwrap();
+        let head = format!(
+            "GET /rpc HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{authorization}\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer, *b"HTTP/1.1 101");
+        stream
+    };
+    let mut root = open("").await;
+    let mut node = open("Authorization: Bearer abcdef.0123456789abcdef\r\n").await;
+    let ended = async |stream: &mut UnixStream, patience: Duration| {
+        let mut rest = Vec::new();
+        tokio::time::timeout(patience, stream.read_to_end(&mut rest)).await.is_ok()
+    };
+    assert!(!ended(&mut node, Duration::from_millis(300)).await, "the token is good");
+    let gone = request(Verb::Delete, "secrets", "bootstrap-token-abcdef", None, Options::default());
+    served.api.0.handle(Request { namespace: Some("kube-system".into()), ..gone }).await.unwrap();
+    assert!(ended(&mut node, Duration::from_secs(10)).await, "the token is gone");
+    assert!(!ended(&mut root, Duration::from_millis(100)).await, "root on the socket has no token");
+}
+
 fn connect(resource: &str, name: &str, sub: &str, body: Value) -> Request {
     Request { subresource: Some(sub.into()), ..request(Verb::Connect, resource, name, Some(body), Options::default()) }
 }
@@ -271,4 +321,106 @@ async fn a_batch_has_so_many_calls_and_no_more() {
         let (_, told) = served.http("POST /rpc", &Value::from(vec![call.clone(); calls]).to_string()).await;
         assert_eq!(told.trim_start().starts_with('['), answers, "{calls}: {told}");
     }
+}
+
+/// Anyone may ask for it, and it is long: so it is made once for the kinds that there are, aside, and waits for its turn and for
+/// room as what is read does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_document_of_the_methods_is_a_read_that_is_made_once() {
+    let discover = json!({"jsonrpc": "2.0", "id": 1, "method": "rpc.discover"}).to_string();
+    let nobody = "Impersonate-User: nob\r\n";
+    let limited = async |limits: Limits| Served::with(Config { limits, ..Config::default() }).await;
+    let wait = Duration::from_millis(20);
+    let full = limited(Limits { inflight: 0, wait, ..Limits::default() }).await;
+    let (_, told) = full.http_with("POST /rpc", nobody, &discover).await;
+    assert!(told.contains("\"code\":429"), "{told:.300}");
+    let (_, told) = full.http("POST /rpc", &discover).await;
+    assert!(told.contains("\"openrpc\""), "the administrator waits for nobody: {told:.300}");
+
+    let served = Served::new().await;
+    // For this test's own definitions, whatever others have asked for.
+    served.api.define(definition(spec(json!({"discovered": {"type": "string"}})))).await;
+    let mut aside = Vec::new();
+    for _ in 0..4 {
+        let before = served.api.0.large_turns();
+        let (_, told) = served.http_with("POST /rpc", nobody, &discover).await;
+        assert!(told.contains("widgets.example.com"), "{told:.300}");
+        aside.push(served.api.0.large_turns() > before);
+    }
+    assert!(aside[0], "it is made with everybody else's threads");
+    // Another server of this process may have asked for its own meanwhile.
+    assert!(aside[1..].iter().any(|aside| !aside), "it is made again and again");
+
+    let small = limited(Limits { answers_of_one: 1, wait, ..Limits::default() }).await;
+    let mut request = "ws://x/rpc".into_client_request().unwrap();
+    request.headers_mut().insert("impersonate-user", "nob".parse().unwrap());
+    let stream = UnixStream::connect(&small.path).await.unwrap();
+    let (mut socket, _) = tokio_tungstenite::client_async(request, stream).await.unwrap();
+    const ASKED: usize = 60;
+    for _ in 0..ASKED {
+        socket.send(Message::text(discover.clone())).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut refused = 0;
+    for _ in 0..ASKED {
+        let told = socket.next().await.unwrap().unwrap();
+        refused += usize::from(told.to_text().unwrap().contains("\"code\":429"));
+    }
+    assert!((1..ASKED).contains(&refused), "{refused} of {ASKED} that nobody had read were refused");
+}
+
+/// A node has a watch for each ConfigMap and Secret of its Pods; a connection that asks for more than any node is refused them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_has_so_many_subscriptions_and_no_more() {
+    let served = Served::new().await;
+    let request = "ws://x/rpc".into_client_request().unwrap();
+    let stream = UnixStream::connect(&served.path).await.unwrap();
+    let (socket, _) = tokio_tungstenite::client_async(request, stream).await.unwrap();
+    let (mut asking, mut answers) = socket.split();
+    const MOST: usize = 10_000;
+    let params = json!({"resource": "configmaps", "namespace": "default"});
+    let watch = json!({"jsonrpc": "2.0", "id": 1, "method": "watch", "params": params}).to_string();
+    let asked = tokio::spawn(async move {
+        for _ in 0..MOST + 5 {
+            asking.send(Message::text(watch.clone())).await.unwrap();
+        }
+        asking
+    });
+    let (mut open, mut refused) = (0, 0);
+    while open + refused < MOST + 5 {
+        let told = answers.next().await.unwrap().unwrap();
+        match told.to_text().unwrap() {
+            told if told.contains("\"error\"") => refused += 1,
+            told if told.contains("\"result\":") && told.contains("\"id\":1") => open += 1,
+            _ => {}
+        }
+    }
+    assert_eq!((open, refused), (MOST, 5));
+    drop(asked.await);
+}
+
+/// Somebody has cleaned up below /run: who calls the server finds it again, and those who are connected notice nothing.
+#[tokio::test]
+async fn a_socket_that_somebody_deletes_is_made_anew() {
+    let served = Served::new().await;
+    let mut held = UnixStream::connect(&served.path).await.unwrap();
+    for damage in ["gone", "a file"] {
+        std::fs::remove_file(&served.path).unwrap();
+        if damage == "a file" {
+            std::fs::write(&served.path, "").unwrap();
+        }
+        let begun = std::time::Instant::now();
+        while UnixStream::connect(&served.path).await.is_err() {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{damage}: not made anew");
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        println!("{damage}: made anew after {} ms", begun.elapsed().as_millis());
+        assert_eq!(served.http("GET /livez", "").await.0, 200);
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&served.path).unwrap().permissions());
+        assert_eq!(mode & 0o777, 0o600, "for its owner alone");
+    }
+    held.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    held.read_to_end(&mut answer).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use podwright::api::{Env, Options, Verb};
+use podwright::api::{Env, Options, Request, Verb};
 use podwright::server::{Config, Server};
 use podwright::store::{Memory, Range, Store};
 use serde_json::{Value, json};
@@ -162,4 +162,47 @@ async fn two_families_get_an_address_each() {
     let single = Api::new().await;
     let refused = single.create("services", service("c", json!({"ipFamilies": ["IPv6"]}))).await.unwrap_err();
     assert!(refused.message.contains("not configured"), "{refused}");
+}
+
+#[tokio::test]
+async fn an_external_address_of_another_namespace_is_not_to_be_had_port_by_port() {
+    let api = Api::new().await;
+    let ns = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "thief"}});
+    api.create("namespaces", ns).await.unwrap();
+    let of = |namespace: &str, name: &str, ip: &str, port: u16| {
+        let mut service = service(name, json!({"externalIPs": [ip], "ports": [{"port": port}]}));
+        service["metadata"]["namespace"] = namespace.into();
+        service
+    };
+    let ask = async |verb, namespace: &str, name: &str, body: Value| {
+        let asked = request(verb, "services", name, Some(body), Options::default());
+        api.0.handle(Request { namespace: Some(namespace.into()), ..asked }).await
+    };
+    let create = async |namespace: &str, body: Value| ask(Verb::Create, namespace, "", body).await;
+    // The thief's Service is the older one: it comes to name the address later.
+    create("thief", of("thief", "aaa", "198.51.100.8", 80)).await.unwrap();
+    create("default", of("default", "web", "198.51.100.7", 80)).await.unwrap();
+    // A list has seen what was written before it, and so has what comes after it.
+    let seen = async || drop(api.list("services", Options::default()).await.unwrap());
+    seen().await;
+    let taken = "spec.externalIPs: Invalid value: \"198.51.100.7\": TCP port 80 of it leads to a Service of another namespace \
+                 already";
+    for (verb, name, body) in [
+        (Verb::Create, "", of("thief", "new", "198.51.100.7", 80)),
+        (Verb::Update, "aaa", of("thief", "aaa", "198.51.100.7", 80)),
+    ] {
+        let why = ask(verb, "thief", name, body).await.map(drop).unwrap_err();
+        assert!(why.code == 422 && why.message.contains(taken), "{verb:?}: {why}");
+    }
+    // Another port, and people of one namespace among themselves.
+    create("thief", of("thief", "other-port", "198.51.100.7", 81)).await.unwrap();
+    create("default", of("default", "again", "198.51.100.7", 80)).await.unwrap();
+    // What has it may be written as it is.
+    ask(Verb::Update, "default", "web", of("default", "web", "198.51.100.7", 80)).await.unwrap();
+    // Once nobody has it any more, it is free.
+    for name in ["web", "again"] {
+        api.delete("services", name, Options::default()).await.unwrap();
+    }
+    seen().await;
+    create("thief", of("thief", "new", "198.51.100.7", 80)).await.unwrap();
 }

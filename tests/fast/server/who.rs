@@ -311,6 +311,17 @@ async fn who_may_impersonates() {
     assert_eq!(robot.groups, ["system:serviceaccounts", "system:serviceaccounts:a", "system:authenticated"]);
     let nobody = ask(User::system("admin"), &[("Impersonate-User", "system:anonymous")]).await.unwrap();
     assert_eq!(nobody.groups, ["system:unauthenticated"]);
+    // No ServiceAccount has such a name: it is a user's, and being him is another right.
+    for name in ["system:serviceaccount:a:b:c", "system:serviceaccount:a:", "system:serviceaccount::b"] {
+        let other = ask(User::system("admin"), &[("Impersonate-User", name)]).await.unwrap();
+        assert_eq!(other.groups, ["system:authenticated"], "{name}");
+    }
+    // Limits count who does the work: not the names that he gives himself.
+    assert_eq!((ann.counted_as(), robot.counted_as()), ("actor", "system:serviceaccount:a"));
+    let account = |name: &str| User::new(name, ["system:serviceaccounts"]).counted_as().to_owned();
+    assert_eq!(account("system:serviceaccount:a:one"), account("system:serviceaccount:a:two"));
+    assert_ne!(account("system:serviceaccount:a:one"), account("system:serviceaccount:b:one"));
+    assert_ne!(account("system:serviceaccount:kube-system:one"), account("system:serviceaccount:kube-system:two"));
 }
 
 /// A certificate signing request for a subject, in base64 of PEM.

@@ -41,6 +41,15 @@ const FOREIGN: &[(&str, &str)] = &[
          'CREATE TABLE hole (first INTEGER PRIMARY KEY, last INTEGER NOT NULL DEFAULT (randomblob(9)))' WHERE name = 'hole'",
         "table \"hole\" is not as a store of podwright's has it",
     ),
+    (
+        "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET rootpage = \
+         (SELECT rootpage FROM sqlite_schema WHERE name = 'log') WHERE name = 'hole'",
+        "share page 2",
+    ),
+    (
+        "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET rootpage = 1 WHERE name = 'hole'",
+        "malformed database schema (hole)",
+    ),
     ("ANALYZE", "table \"sqlite_stat1\" is in no store of podwright's"),
 ];
 
@@ -60,5 +69,12 @@ async fn a_backup_with_a_schema_of_somebody_elses_is_refused_by_name() {
         let Err(Error::Damaged(why)) = Sqlite::open(&to) else { panic!("{statement}: it is opened") };
         assert!(why.contains(told), "{statement}: {why}");
     }
+    // What no row and no definition shows: the header counts a free page that there is not.
+    let (spoilt, to) = (folder.path().join("free.bak"), folder.path().join("free.db"));
+    let mut bytes = fs::read(&saved).unwrap();
+    bytes[39] += 1;
+    fs::write(&spoilt, bytes).unwrap();
+    let Err(Error::Damaged(why)) = restore(&spoilt, &to) else { panic!("a page that is none is restored") };
+    assert!(why.contains("integrity_check: ") && !to.exists(), "{why}");
     restore(&saved, &folder.path().join("restored.db")).expect("the backup itself is sound");
 }

@@ -237,3 +237,27 @@ async fn the_write_ahead_log_stays_bounded_under_load() {
     }
     assert!(largest < 64 << 20, "{largest} bytes");
 }
+
+/// What was acknowledged last is in the write-ahead log alone, after an end that was none: without it the store would be of long
+/// ago, and say nothing.
+#[tokio::test]
+async fn a_log_that_is_gone_is_missed() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = open(&folder.path().join("store.db"));
+    committed(&*store, put("/a", b"1".to_vec())).await;
+    let copied = other.path().join("store.db");
+    // As a power loss leaves it.
+    let copy = |name: &str| {
+        fs::copy(folder.path().join(name), other.path().join(name)).unwrap();
+    };
+    ["store.db", "store.db.lock"].into_iter().for_each(copy);
+    let refused = Sqlite::open(&copied).err().expect("it is refused");
+    assert!(matches!(&refused, Error::Damaged(why) if why.contains("store.db-wal is missing")), "{refused}");
+    fs::write(other.path().join("store.db-wal"), "").unwrap();
+    assert!(Sqlite::open(&copied).is_err(), "an empty one is none");
+    copy("store.db-wal");
+    assert!(open(&copied).get("/a").await.unwrap().is_some());
+    // One that was closed needs none, and neither does one whose end nobody saw but who has taken everything in.
+    store.close().await.unwrap();
+    assert!(open(&folder.path().join("store.db")).get("/a").await.unwrap().is_some());
+}

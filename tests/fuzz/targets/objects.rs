@@ -122,7 +122,7 @@ fn object(value: Value) {
     // As a damaged or foreign store may hold it.
     let raw = Object(value.clone());
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    kind.columns.iter().for_each(|column| drop(column.text(&raw, now)));
+    kind.columns().iter().for_each(|column| drop(column.text(&raw, now)));
     drop(kind.fields(&raw));
     for validation in [FieldValidation::Strict, FieldValidation::Ignore] {
         let Ok((decoded, _)) = kind.decode(value.clone(), validation) else { continue };
@@ -242,7 +242,7 @@ fn definition(value: Value) {
         is_stable(kind, &made);
     }
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
-    kind.columns.iter().for_each(|column| drop(column.text(&made, now)));
+    kind.columns().iter().for_each(|column| drop(column.text(&made, now)));
     drop(kind.fields(&made));
 }
 

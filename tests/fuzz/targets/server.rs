@@ -98,7 +98,7 @@ async fn ask(face: &Face, text: impl AsRef<[u8]>) -> Option<(u16, Bytes)> {
         request = request.header(&line[..colon], &line[colon + 2..]);
     }
     let request = request.body(Full::new(Bytes::copy_from_slice(body))).ok()?;
-    let root = Peer { root: true, certificate: None };
+    let root = Peer { root: true, certificate: None, until: None };
     let (head, mut body) = face.answer(&root, boxed(request)).await.into_parts();
     let mut read = Vec::new();
     // A watch goes on.

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::identity::NotEntered;
+use super::identity::{For, NotEntered};
 use super::process::Mounts;
 use super::root::Root;
 use super::users::{Users, host_id};
@@ -193,7 +193,7 @@ fn enter(
                 // It may be on what is mounted later: the process tries again, and says why it cannot.
                 entered => entered.is_ok(),
             };
-            identity::take(kernel, plan, mounts)?;
+            identity::take(kernel, plan, For::Birth)?;
             birth.hush(kernel);
             *kernel = birth.keep(&[report])?;
             birth.bear_alone(kernel, plan, entered, mounts)?

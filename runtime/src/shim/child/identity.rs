@@ -12,6 +12,16 @@ use crate::sys::{Kernel, SysError, own};
 /// CAP_SYS_ADMIN, without which (or no_new_privs) no filter can be loaded, and no mount namespace made.
 const SYS_ADMIN: u64 = 1 << 21;
 
+/// What a birth goes on with for whom this is: the capability that it keeps beside the process's own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum For {
+    /// Who bears the process, and tells of it. The kernel counts processes, and descriptors on their way, by the user of the host
+    /// and against limits: another Pod may have as many of the same user's as it likes. Nothing of that holds for CAP_SYS_ADMIN.
+    Birth,
+    /// The process itself, until its filters are loaded.
+    Itself(Mounts),
+}
+
 /// Takes a process's limits: with the host's rights, which raising one needs.
 pub fn limit(kernel: &Kernel, plan: &ProcessPlan) -> Result<(), Failure> {
     for &(resource, soft, hard) in &plan.rlimits {
@@ -20,15 +30,22 @@ pub fn limit(kernel: &Kernel, plan: &ProcessPlan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes a process's user, and gives up every capability that it is not to have, but for what it must still do: loading its
-/// filters, and making its mount namespace.
-pub fn take(kernel: &Kernel, plan: &ProcessPlan, mounts: Mounts) -> Result<(), Failure> {
+/// Takes a process's user, and gives up every capability that it is not to have, but for what must still be done.
+pub fn take(kernel: &Kernel, plan: &ProcessPlan, what: For) -> Result<(), Failure> {
     own::umask(plan.umask.unwrap_or(0o022));
     kernel.bound_capabilities(plan.caps.bounding)?;
     kernel.set_user(plan.uid, plan.gid, &plan.groups)?;
+    keep(kernel, plan, what)
+}
+
+/// Gives up every capability that the process is not to have, but for what must still be done.
+pub fn keep(kernel: &Kernel, plan: &ProcessPlan, what: For) -> Result<(), Failure> {
     let loads = !plan.no_new_privs && !plan.seccomp.is_empty();
-    let load = if loads || mounts == Mounts::Own { SYS_ADMIN } else { 0 };
-    let (effective, permitted) = (plan.caps.effective | load, plan.caps.permitted | load);
+    let kept = match what {
+        For::Itself(mounts) if !loads && mounts != Mounts::Own => 0,
+        For::Birth | For::Itself(_) => SYS_ADMIN,
+    };
+    let (effective, permitted) = (plan.caps.effective | kept, plan.caps.permitted | kept);
     kernel.set_capabilities(&CapSets { effective, permitted, ambient: 0, ..plan.caps })?;
     own::close_to_inspection().map_err(|e| refused(format!("prctl(PR_SET_DUMPABLE): {e}")))
 }

@@ -16,10 +16,10 @@
 //! | who | PID namespace | user and capabilities | mounts, root | descriptors |
 //! |---|---|---|---|---|
 //! | builder ([`container`]) | the shim's | the shim's | a copy of the host's; from `pivot_root` on the container's | 0-2, sync, filters, pidfds of `pause` and the container to join; what it opens itself: the root, binds, masks |
-//! | entrant ([`exec`], [`container`]) | the shim's | the shim's; the process's ([`identity`]) before it bears one that is alone | the container's | 0-2, sync, filters, the pidfd to join by, an exec's terminal's master |
+//! | entrant ([`exec`], [`container`]) | the shim's | the shim's; the process's ([`identity`]) and CAP_SYS_ADMIN before it bears one that is alone | the container's | 0-2, sync, filters, the pidfd to join by, an exec's terminal's master |
 //! | bearer ([`process`]) | the shim's; its children's is the container's | the shim's, then exactly the process's, filters and no_new_privs included | the container's | the entrant's own table: first as that has it, at the birth 0-2, sync, and the master or the way to the builder |
 //! | process among others | the container's | its own, filters and no_new_privs included | the container's | what the bearer has, of which it keeps 0-2 and sync |
-//! | process that is alone | the container's | its own; CAP_SYS_ADMIN too until its filters are loaded, without no_new_privs | the container's | 0-2, sync, filters |
+//! | process that is alone | the container's | its own; CAP_SYS_ADMIN too in its first moment, and until its filters are loaded without no_new_privs | the container's | 0-2, sync, filters |
 //! | helper ([`procfs`]), before Linux 6.17 | the container's | CAP_SYS_ADMIN, and a filter that allows fsopen(2), sendmsg(2) to the builder, the one clone(2) that bears it, and exit_group(2) | the container's | 0-2, the way to the builder |
 //! | pause ([`sandbox`]) | its own, or the shim's | the shim's, then nobody's and none | the host's, then an empty one | 0-2, sync, its program (which nobody can read: that keeps it closed to inspection after execve), the node's network namespace until it has joined it |
 //!

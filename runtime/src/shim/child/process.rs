@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use podwright_journal::Clock;
 
 use super::executable::{self, Program};
-use super::identity::{self, NotEntered};
+use super::identity::{self, For, NotEntered};
 use super::{Birth, refused, setup};
 use crate::plan::{Failure, ProcessPlan};
 use crate::sys::birth::{self, Born};
@@ -23,9 +23,9 @@ pub enum Mounts {
 }
 
 impl Birth<'_> {
-    /// Bears the process beside the caller, which has taken its user, in a PID namespace of its own: nobody is there yet who
-    /// could see it, so its last rights go when it is told to go on. Its number and pidfd. `entered`: whether the caller is in
-    /// its working directory already.
+    /// Bears the process beside the caller, which has taken its user for this ([`For::Birth`]), in a PID namespace of its own:
+    /// nobody is there yet who could see it, so its last rights go when it is told to go on. Its number and pidfd. `entered`:
+    /// whether the caller is in its working directory already.
     pub(super) fn bear_alone(
         &self,
         kernel: &Kernel,
@@ -40,6 +40,9 @@ impl Birth<'_> {
                 Ok(kernel) => kernel,
                 Err(failure) => self.fail(None, &setup(failure)),
             };
+            if let Err(failure) = identity::keep(&kernel, plan, For::Itself(mounts)) {
+                self.fail(Some(&kernel), &setup(failure));
+            }
             self.await_start();
             let failure = match prepare(&kernel, plan, entered, mounts, self.seccomp) {
                 Ok(program) => execute(&kernel, plan, program),
@@ -112,7 +115,7 @@ impl Birth<'_> {
                 Err(e) if e.is_denied() => false,
                 entered => entered.map(|()| true)?,
             };
-            identity::take(kernel, plan, Mounts::Entered)?;
+            identity::take(kernel, plan, For::Itself(Mounts::Entered))?;
             enter_folder(kernel, plan, entered)?;
             let filters = read_programs(self.seccomp)?;
             self.hush(kernel);

@@ -106,6 +106,14 @@ pub fn named(name: &str) -> &'static [Function] {
     &FUNCTIONS[from..to]
 }
 
+/// The argument that is compiled as a regular expression, if these functions have one.
+pub fn pattern<'v>(rows: &[Function], values: &'v [Value]) -> Option<&'v Arc<str>> {
+    match values.get(1) {
+        Some(Value::String(text)) if rows.first().is_some_and(|row| strings::takes_pattern(row.name)) => Some(text),
+        _ => None,
+    }
+}
+
 /// Calls the overload that takes these values; `None`: there is none.
 pub fn call(rows: &[Function], member: bool, values: &[Value], budget: &mut Budget) -> Option<Result<Value, Error>> {
     let fits = |row: &&Function| {

@@ -63,7 +63,13 @@ fn changed(values: &[Value], budget: &mut Budget, change: impl Fn(&str) -> Strin
     Ok(Value::string(change(text(values, 0))))
 }
 
-/// The second argument as a regular expression; it and the search are paid for.
+/// Whether functions of this name take a regular expression, as the second argument.
+pub fn takes_pattern(name: &str) -> bool {
+    matches!(name, "matches" | "find" | "findAll")
+}
+
+/// The second argument as a regular expression; the search is paid for here, and by the evaluation what it takes to compile
+/// one that is made while it runs.
 fn regex(values: &[Value], budget: &mut Budget) -> Result<std::sync::Arc<regex::Regex>, Error> {
     // Upstream: a tenth of the text times a quarter of the pattern.
     budget.charge(through(text(values, 0)) * (text(values, 1).len() as u64 / 4 + 1))?;

@@ -36,6 +36,7 @@ pub fn all(scope: &Scope<'_>, errs: &mut Errors) {
     for container in spec.get("initContainers").items() {
         init(scope, &container, &mut seen, errs);
     }
+    ports_of_all(spec, errs);
     let targets = seen.clone();
     for container in spec.get("ephemeralContainers").items() {
         one(scope, &container, Role::Ephemeral, &mut seen, errs);
@@ -141,6 +142,17 @@ fn ports(ports: &At<'_>, errs: &mut Errors) {
         if !ip.is_empty() {
             errs.invalid_each(&ip.path, ip.str(), names::ip(ip.str()));
         }
+    }
+}
+
+/// A Pod has at most so many ports, in all its containers. Upstream has no bound; but Services look them up by name.
+const MAX_PORTS: usize = 1024;
+
+fn ports_of_all(spec: &At<'_>, errs: &mut Errors) {
+    let containers = ["containers", "initContainers"].into_iter().flat_map(|list| spec.get(list).items());
+    let all: usize = containers.map(|container| container.get("ports").len()).sum();
+    if all > MAX_PORTS {
+        errs.too_many(spec.path("containers[*].ports"), all, MAX_PORTS);
     }
 }
 

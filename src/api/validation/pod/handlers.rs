@@ -2,6 +2,7 @@
 
 use super::super::{At, Errors, names};
 use super::Scope;
+use crate::api::signal;
 
 /// The probes and hooks of a regular container or a sidecar.
 pub fn container(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {
@@ -21,7 +22,7 @@ pub fn container(scope: &Scope<'_>, container: &At<'_>, errs: &mut Errors) {
         }
     }
     let signal = lifecycle.get("stopSignal");
-    if signal.is_set() && !signal.str().starts_with("SIG") {
+    if signal.is_set() && signal::named(signal.str()).is_none() {
         errs.invalid(&signal.path, signal.str(), "must be the name of a signal");
     }
 }

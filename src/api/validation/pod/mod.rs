@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{At, Errors, metadata, names};
+use super::{At, Errors, metadata, names, selectors};
 
 mod container;
 mod env;
@@ -17,7 +17,7 @@ pub mod update;
 mod volumes;
 
 pub use resources::list as resource_list;
-pub use scheduling::{label_selector, taint_effect, toleration};
+pub use scheduling::{taint_effect, toleration};
 
 /// What a rule may ask of the whole spec.
 pub(super) struct Scope<'a> {
@@ -58,7 +58,7 @@ pub fn spec(spec: &At<'_>, is_pod: bool, errs: &mut Errors) {
     container::all(&scope, errs);
     errs.one_of(&spec.get("restartPolicy"), RESTART_POLICIES);
     errs.one_of(&spec.get("dnsPolicy"), DNS_POLICIES);
-    metadata::labels(&spec.get("nodeSelector"), errs);
+    selectors::label_map(&spec.get("nodeSelector"), errs);
     security::pod(&scope, errs);
     scheduling::affinity(&spec.get("affinity"), errs);
     network::dns_config(spec, errs);
@@ -66,9 +66,7 @@ pub fn spec(spec: &At<'_>, is_pod: bool, errs: &mut Errors) {
     scheduling::topology_spread(&spec.get("topologySpreadConstraints"), errs);
     named(spec, errs);
     deadlines(spec, errs);
-    for it in spec.get("tolerations").items() {
-        scheduling::toleration(&it, errs);
-    }
+    scheduling::tolerations(&spec.get("tolerations"), errs);
     network::host_aliases(&spec.get("hostAliases"), errs);
     let policy = spec.get("preemptionPolicy");
     if policy.is_set() {

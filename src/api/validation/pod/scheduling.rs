@@ -4,20 +4,40 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::super::{At, Errors, metadata, names};
+use super::super::{At, Errors, names, selectors};
+use selectors::{MAX_OF_ALL, label_selector, lookups};
+
+const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+
+/// A Pod has at most so many terms on other Pods, and constraints on how it is spread. Upstream has no bound; but each is
+/// compared with every Pod of the cluster and asked of every node, and one object has room for thousands.
+pub const MAX_POD_TERMS: usize = 100;
+/// Likewise of what is asked of nodes alone.
+const MAX_NODE_TERMS: usize = 1000;
 
 pub fn affinity(affinity: &At<'_>, errs: &mut Errors) {
     node_affinity(&affinity.get("nodeAffinity"), errs);
+    let lists = ["podAffinity", "podAntiAffinity"].into_iter().flat_map(|field| {
+        let at = affinity.get(field);
+        [REQUIRED, PREFERRED].map(|list| at.get(list).len())
+    });
+    let terms: usize = lists.sum();
+    if terms > MAX_POD_TERMS {
+        errs.too_many(&affinity.path, terms, MAX_POD_TERMS);
+    }
+    let mut asked = 0;
     for field in ["podAffinity", "podAntiAffinity"] {
         let at = affinity.get(field);
-        for term in at.get("requiredDuringSchedulingIgnoredDuringExecution").items() {
-            pod_term(&term, errs);
+        for term in at.get(REQUIRED).items() {
+            asked += pod_term(&term, errs);
         }
-        for preferred in at.get("preferredDuringSchedulingIgnoredDuringExecution").items() {
+        for preferred in at.get(PREFERRED).items() {
             weight(&preferred, errs);
-            pod_term(&preferred.get("podAffinityTerm"), errs);
+            asked += pod_term(&preferred.get("podAffinityTerm"), errs);
         }
     }
+    of_all(affinity, asked, errs);
 }
 
 fn weight(preferred: &At<'_>, errs: &mut Errors) {
@@ -28,19 +48,33 @@ fn weight(preferred: &At<'_>, errs: &mut Errors) {
 }
 
 fn node_affinity(at: &At<'_>, errs: &mut Errors) {
-    let required = at.get("requiredDuringSchedulingIgnoredDuringExecution");
+    let required = at.get(REQUIRED);
     if required.is_set() {
         let terms = required.get("nodeSelectorTerms");
         if terms.is_empty() {
             errs.required(&terms.path, "must have at least one node selector term");
         }
+        errs.at_most(&terms, MAX_NODE_TERMS);
+        node_requirements(&terms, terms.items(), errs);
         for term in terms.items() {
             node_term(&term, errs);
         }
     }
-    for preferred in at.get("preferredDuringSchedulingIgnoredDuringExecution").items() {
+    let preferred = at.get(PREFERRED);
+    errs.at_most(&preferred, MAX_NODE_TERMS);
+    node_requirements(&preferred, preferred.items().map(|it| it.get("preference")), errs);
+    for preferred in at.get(PREFERRED).items() {
         weight(&preferred, errs);
         node_term(&preferred.get("preference"), errs);
+    }
+}
+
+/// The requirements of all terms at a place.
+fn node_requirements<'a>(at: &At<'_>, terms: impl Iterator<Item = At<'a>>, errs: &mut Errors) {
+    let each = terms.flat_map(|term| [term.get("matchExpressions").len(), term.get("matchFields").len()]);
+    let all: usize = each.sum();
+    if all > MAX_NODE_TERMS {
+        errs.too_many_of(&at.path, all, MAX_NODE_TERMS, "requirements in all terms");
     }
 }
 
@@ -81,13 +115,22 @@ fn label_key(at: &At<'_>, errs: &mut Errors) {
     errs.invalid_each(&at.path, at.str(), names::qualified_name(at.str()));
 }
 
-fn pod_term(term: &At<'_>, errs: &mut Errors) {
-    label_selector(&term.get("labelSelector"), errs);
-    label_selector(&term.get("namespaceSelector"), errs);
+/// What all selectors at a place ask of each Pod together is bounded too.
+fn of_all(at: &At<'_>, lookups: usize, errs: &mut Errors) {
+    if lookups > MAX_OF_ALL {
+        errs.too_many_of(&at.path, lookups, MAX_OF_ALL, "requirements and values in all selectors");
+    }
+}
+
+/// How much it asks of each Pod.
+fn pod_term(term: &At<'_>, errs: &mut Errors) -> usize {
+    let selectors = [term.get("labelSelector"), term.get("namespaceSelector")];
+    selectors.iter().for_each(|selector| label_selector(selector, errs));
     for namespace in term.get("namespaces").items() {
         errs.invalid_each(&namespace.path, namespace.str(), names::dns1123_label(namespace.str()));
     }
     topology_key(&term.get("topologyKey"), errs);
+    selectors.iter().map(lookups).sum()
 }
 
 fn topology_key(at: &At<'_>, errs: &mut Errors) {
@@ -98,26 +141,10 @@ fn topology_key(at: &At<'_>, errs: &mut Errors) {
     }
 }
 
-/// A `metav1.LabelSelector`.
-pub fn label_selector(at: &At<'_>, errs: &mut Errors) {
-    metadata::labels(&at.get("matchLabels"), errs);
-    for it in at.get("matchExpressions").items() {
-        let values = it.get("values");
-        match it.get("operator").str() {
-            "In" | "NotIn" if values.is_empty() => {
-                errs.required(&values.path, "must be specified when `operator` is 'In' or 'NotIn'");
-            }
-            "Exists" | "DoesNotExist" if !values.is_empty() => {
-                let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                errs.forbidden(&values.path, why);
-            }
-            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            other => errs.invalid(it.path("operator"), other, "not a valid selector operator"),
-        }
-        label_key(&it.get("key"), errs);
-        for value in values.items() {
-            errs.invalid_each(&value.path, value.str(), names::label_value(value.str()));
-        }
+pub fn tolerations(all: &At<'_>, errs: &mut Errors) {
+    errs.at_most(all, MAX_NODE_TERMS);
+    for one in all.items() {
+        toleration(&one, errs);
     }
 }
 
@@ -172,6 +199,8 @@ pub fn gates(spec: &At<'_>, errs: &mut Errors) {
 }
 
 pub fn topology_spread(constraints: &At<'_>, errs: &mut Errors) {
+    errs.at_most(constraints, MAX_POD_TERMS);
+    of_all(constraints, constraints.items().map(|it| lookups(&it.get("labelSelector"))).sum(), errs);
     let mut seen: HashSet<(&str, &str)> = HashSet::new();
     for it in constraints.items() {
         let (skew, key, when) = (it.get("maxSkew"), it.get("topologyKey"), it.get("whenUnsatisfiable"));

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::super::{Operation, Review};
 use crate::api::validation::{names, same};
 use crate::api::{Object, Status};
+use crate::server::external_ips;
 
 pub(super) fn itself(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
     let refuse = |why: String| Err(review.forbidden(new, why));
@@ -98,8 +99,8 @@ fn hostname(review: &Review<'_>, node: &str, new: &Object, old: Option<&Object>)
 const MAX_ADDRESSES: usize = 16;
 
 /// The addresses that a node reports to be its own: traffic goes there, to host ports and to the node itself. So they are none
-/// that lead to whoever calls them, to Pods, to Services or to another node. (Upstream trusts it with that.) What was let in
-/// stays.
+/// that lead to whoever calls them, to Pods, to Services or to another node. (Upstream trusts it with that.) Who calls from an
+/// address has it, whoever else has said so before: nobody keeps a machine's own address from it. What was let in stays.
 fn addresses(review: &Review<'_>, node: &str, new: &Object, before: &Value) -> Result<(), Status> {
     let list = value(new, "/status/addresses").as_array().map(Vec::as_slice).unwrap_or_default();
     if list.len() > MAX_ADDRESSES {
@@ -123,6 +124,7 @@ fn addresses(review: &Review<'_>, node: &str, new: &Object, before: &Value) -> R
             }
             None if among(&config.cluster_cidrs) => return refuse("it is in the range of Pods' addresses"),
             None if among(&config.service_cidrs) => return refuse("it is in the range of Services' addresses"),
+            None if review.call.address == Some(names::plain_ip(ip)) => {}
             None => added.push(text),
         }
     }
@@ -130,7 +132,17 @@ fn addresses(review: &Review<'_>, node: &str, new: &Object, before: &Value) -> R
         let why = format!("node {node:?} cannot report the address {text:?}: node {other:?} has it");
         return Err(review.forbidden(new, why));
     }
-    Ok(())
+    // No Service has an address of a node's as external one: it would lose what it has.
+    let asked: HashSet<IpAddr> = added.iter().filter_map(|text| text.parse().ok()).collect();
+    let services = external_ips::services(review.server, &asked);
+    let led: HashSet<IpAddr> = services.flat_map(|service| external_ips::of(&service).collect::<Vec<_>>()).collect();
+    match added.iter().find(|text| text.parse().is_ok_and(|ip: IpAddr| led.contains(&ip))) {
+        Some(text) => {
+            let why = format!("node {node:?} cannot report the address {text:?}: it leads to a Service");
+            Err(review.forbidden(new, why))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The first of these addresses that another Node has, and which one.

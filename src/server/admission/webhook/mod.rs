@@ -152,7 +152,7 @@ async fn ask(
 ) -> Result<Option<Value>, Status> {
     let timeout = Duration::from_secs(hook.spec["timeoutSeconds"].as_u64().unwrap_or(10));
     let call = webhook::call(review.server, &hook.spec["clientConfig"], &exchange.document, timeout);
-    let answer = match call.await {
+    let answer = match review.server.away.wait(call).await? {
         Ok(answer) => exchange.read(answer).map_err(|why| format!("received invalid webhook response: {why}")),
         Err(why) => Err(format!("failed to call webhook: {why:#}")),
     };

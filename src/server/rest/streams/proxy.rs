@@ -21,6 +21,7 @@ use crate::server::rest::Ask;
 use crate::server::rest::paths::{Target, resource_name};
 use crate::server::rest::reply::{self, Reply};
 use crate::server::sessions::With;
+use crate::server::webhook;
 
 /// More is not read before an answer's head has come: interim answers have no end by themselves.
 const MAX_HEAD: usize = 1 << 20;
@@ -83,7 +84,8 @@ pub async fn dial_service(server: &Server, namespace: &str, name: &str, port: u1
         let endpoints = endpoints(server, &found, &port.to_string()).await?;
         chosen(server, &found, endpoints.into_iter().map(|endpoint| endpoint.backend).collect())?
     };
-    dial(server, Purpose::WebhookService, &backend, None).await
+    let dialled = dial(server, Purpose::WebhookService, &backend, None).await;
+    dialled.map_err(|why| Status::unavailable(webhook::unreachable(&backend.address(), why.message).to_string()))
 }
 
 pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) -> Result<Reply, Status> {

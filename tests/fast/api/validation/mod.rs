@@ -1,6 +1,7 @@
 //! Every rule of validation has one invalid example: a fragment, and the field, reason and words it earns.
 
 mod creation;
+mod selectors;
 mod sizes;
 mod updates;
 

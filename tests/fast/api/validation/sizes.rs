@@ -9,6 +9,8 @@ fn what_is_too_large() {
     let long = |n: usize| "x".repeat(n);
     let many =
         |n: usize| (0..n).map(|i| format!("{{addresses: [10.0.{}.{}]}}", i / 250, i % 250 + 1)).collect::<Vec<_>>();
+    let terms = |n: usize| vec!["{topologyKey: a}"; n].join(", ");
+    let preferred = |n: usize| vec!["{weight: 1, podAffinityTerm: {topologyKey: a}}"; n].join(", ");
     let mut wrong = Vec::new();
     for (base, fragment, field, reason, words) in [
         (
@@ -87,6 +89,43 @@ fn what_is_too_large() {
             "spec.dnsConfig.searches",
             "Invalid",
             "must not have more than 2048 characters",
+        ),
+        (
+            "spec",
+            format!(
+                "{{affinity: {{podAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: [{}]}}, \
+                 podAntiAffinity: {{preferredDuringSchedulingIgnoredDuringExecution: [{}]}}}}}}",
+                terms(50),
+                preferred(51)
+            ),
+            "spec.affinity",
+            "TooMany",
+            "101: must have at most 100 items",
+        ),
+        (
+            "spec",
+            format!("{{topologySpreadConstraints: [{}]}}", terms(101)),
+            "spec.topologySpreadConstraints",
+            "TooMany",
+            "must have at most 100 items",
+        ),
+        (
+            "spec",
+            format!("{{tolerations: [{}]}}", vec!["{operator: Exists}"; 1001].join(", ")),
+            "spec.tolerations",
+            "TooMany",
+            "must have at most 1000 items",
+        ),
+        (
+            "service",
+            format!(
+                "{{spec: {{externalIPs: [{}], ports: [{}]}}}}",
+                vec!["8.8.8.8"; 64].join(", "),
+                (1..=64).map(|n| format!("{{name: p{n}, port: {n}, protocol: TCP}}")).collect::<Vec<_>>().join(", ")
+            ),
+            "spec.ports",
+            "TooMany",
+            "4160: must have at most 4096 ways in",
         ),
         (
             "service",

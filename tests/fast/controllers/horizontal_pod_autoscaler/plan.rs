@@ -24,6 +24,8 @@ pub(super) struct Case {
     pub(super) scale: Result<Scale, String>,
     metrics: Result<Vec<Value>, String>,
     pods: usize,
+    /// Mirrors of static Pods with the labels of its Pods.
+    mirrors: usize,
     rivals: Vec<(Key, LabelSelector)>,
     pub(super) failure: Option<Failure>,
     history: History,
@@ -46,6 +48,7 @@ impl Case {
             scale: Ok(Scale { resource: "deployments.apps".into(), replicas, selector: "app=web".into() }),
             metrics: Ok(used.iter().enumerate().map(one).collect()),
             pods: used.len(),
+            mirrors: 0,
             rivals: Vec::new(),
             failure: None,
             history: History::default(),
@@ -55,7 +58,13 @@ impl Case {
 
     fn plan(&mut self) -> Plan {
         let hpa: Arc<Autoscaler> = object(self.hpa.clone());
-        let pods: Vec<Arc<Pod>> = (0..self.pods).map(|at| object(pod(&format!("p{at}")))).collect();
+        let mirror = |at: usize| {
+            let mut mirror = pod(&format!("m{at}"));
+            mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "hash" });
+            object(mirror)
+        };
+        let pods = (0..self.pods).map(|at| object(pod(&format!("p{at}"))));
+        let pods: Vec<Arc<Pod>> = pods.chain((0..self.mirrors).map(mirror)).collect();
         let settings = Settings::default();
         let view = View {
             hpa: &hpa,
@@ -105,6 +114,21 @@ impl Ran {
         let found = all.iter().find(|condition| condition["type"] == kind);
         let text = |field: &str| found.map(|it| it[field].as_str().unwrap_or_default().to_owned()).unwrap_or_default();
         format!("{} {}: {}", text("status"), text("reason"), text("message"))
+    }
+}
+
+/// Any node makes a mirror with any labels: it would hold a target down, or drive it up.
+#[test]
+fn mirrors_of_static_pods_are_none_of_its_pods() {
+    for used in [[900; 3], [100; 3]] {
+        let told = |mirrors: usize| {
+            let mut case = Case { mirrors, ..Case::of(3, &used, json!({})) };
+            let ran = case.runs();
+            (ran.to, ran.condition("ScalingActive"), ran.status["currentMetrics"].clone())
+        };
+        let without = told(0);
+        assert!(without.1.starts_with("True"), "{without:?}");
+        assert_eq!(told(20), without);
     }
 }
 

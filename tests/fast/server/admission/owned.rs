@@ -116,6 +116,38 @@ async fn the_last_word_of_the_built_in_plugins_comes_after_them() {
     }
 }
 
+/// Of classes and accounts that there are: a Pod is held to what they say, and not to what the last webhook says.
+#[tokio::test]
+async fn a_pod_is_held_to_its_class_and_its_account_after_them() {
+    let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "vm"}, "handler": "vm",
+        "overhead": {"podFixed": {"cpu": "250m"}}});
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "held",
+        "annotations": {"kubernetes.io/enforce-mountable-secrets": "true"}}});
+    let secret = json!({"name": "stolen", "secret": {"secretName": "others"}});
+    for (operation, why) in [
+        (json!({"op": "replace", "path": "/spec/overhead", "value": {"cpu": "1m"}}), "Pod's Overhead doesn't match"),
+        (json!({"op": "remove", "path": "/spec/overhead"}), "Pod's Overhead doesn't match"),
+        (add("/spec/volumes/-", secret), "does not reference that secret"),
+    ] {
+        let api = Api::new().await;
+        api.create("runtimeclasses", class.clone()).await.unwrap();
+        api.create("serviceaccounts", account.clone()).await.unwrap();
+        let mut it = pod("x");
+        it["spec"]["runtimeClassName"] = "vm".into();
+        it["spec"]["serviceAccountName"] = "held".into();
+        let late = Hook::new(move |asked| match asked["object"]["metadata"]["labels"]["second"].is_string() {
+            true => patch(json!([operation])),
+            false => json!({"allowed": true}),
+        })
+        .await;
+        let second = Hook::new(|_| patch(json!([add("/metadata/labels/second", "yes".into())]))).await;
+        let again = json!({"reinvocationPolicy": "IfNeeded"});
+        api.mutating("m", &[late.entry("a.example.com", again), second.entry("b.example.com", json!({}))]).await;
+        let refused = api.create("pods", it).await.unwrap_err();
+        assert!(late.requests().len() == 2 && refused.message.contains(why), "{why}: {refused}");
+    }
+}
+
 /// A request for a certificate, as its object holds it.
 fn csr() -> String {
     let key = rcgen::KeyPair::generate().unwrap();

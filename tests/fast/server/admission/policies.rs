@@ -320,6 +320,39 @@ async fn the_example_does_what_it_says() {
     assert!(refused.message.ends_with(unsure), "no controller runs here that counts: {refused}");
 }
 
+#[tokio::test]
+async fn system_priorities_are_kept_to_kube_system_by_the_example() {
+    let api = Api::new().await;
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/system-priorities.yaml")).unwrap();
+    let pod = |namespace: &str, class: &str| {
+        let mut pod = super::pod("p");
+        pod["metadata"]["namespace"] = namespace.into();
+        if !class.is_empty() {
+            pod["spec"]["priorityClassName"] = class.into();
+        }
+        pod["metadata"]["name"] = if class.is_empty() { "plain".into() } else { class.into() };
+        pod
+    };
+    api.create("pods", pod("default", "system-node-critical")).await.expect("upstream lets it, and so is it here");
+    for object in podwright::api::yaml::documents(&text).unwrap() {
+        let kind = object["kind"].as_str().unwrap().to_owned();
+        api.create(&kind, object).await.unwrap();
+    }
+    for (namespace, class, allowed) in [
+        ("default", "system-cluster-critical", false),
+        ("default", "", true),
+        ("kube-system", "system-cluster-critical", true),
+        ("kube-system", "system-node-critical", true),
+    ] {
+        let outcome = api.create("pods", pod(namespace, class)).await;
+        assert_eq!(outcome.is_ok(), allowed, "{class} in {namespace}: {outcome:?}");
+        if let Err(refused) = outcome {
+            assert!(refused.code == 403 && refused.message.contains("kube-system alone"), "{refused}");
+        }
+    }
+}
+
 /// The cases of upstream's documentation: a limit that a custom resource keeps, images by their namespace's environment, and
 /// requests that a policy does not concern.
 #[tokio::test]

@@ -19,7 +19,12 @@ fn converted(object: &Value, wanted: &str) -> Value {
         }
         _ => json!({"size": format!("{}x{}", spec["width"], spec["height"])}),
     };
-    out["metadata"]["uid"] = "forged".into();
+    out["metadata"]["creationTimestamp"] = "1970-01-01T00:00:00Z".into();
+    out["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "forged"}]);
+    if let Some(forged) = object["metadata"]["annotations"]["forge"].as_str() {
+        let (path, value) = forged.split_once('=').unwrap();
+        *out.pointer_mut(path).unwrap() = serde_json::from_str(value).unwrap();
+    }
     out
 }
 
@@ -60,10 +65,11 @@ async fn each_version_is_spoken_by_who_asks_for_it() {
     let new = api.get(v2, "w").await.unwrap();
     assert_eq!((new.api_version(), &new.0["spec"]), ("example.com/v2", &json!({"width": 3, "height": 4})));
     assert_eq!(
-        (new.uid(), new.resource_version()),
-        (made.uid(), made.resource_version()),
-        "a webhook does not name things"
+        (new.uid(), new.resource_version(), &new.0["metadata"]["ownerReferences"]),
+        (made.uid(), made.resource_version(), &Value::Null),
+        "a webhook does not change what is the system's"
     );
+    assert_eq!(new.0["metadata"]["creationTimestamp"], made.0["metadata"]["creationTimestamp"]);
     let refused = api.create(v1, json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "x"}, "spec": {"size": "big"}})).await.unwrap_err();
     assert!(refused.message.contains("spec.size in body should match"), "{}", refused.message);
     let refused = api.patch(v1, "w", json!({"spec": {"size": "3x40"}})).await.unwrap_err();
@@ -105,6 +111,48 @@ async fn each_version_is_spoken_by_who_asks_for_it() {
     assert_eq!(api.get(v2, "w").await.unwrap().0["spec"]["width"], 9);
     assert!(api.get(v1, "w").await.unwrap_err().message.contains("conversion webhook"));
     api.get(DEFINITIONS, "widgets.example.com").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_webhook_makes_of_metadata_must_be_some() {
+    let hook = Hook::new(answer).await;
+    let api = with_versions(&hook).await;
+    let forged = |forge: &str| {
+        json!({"apiVersion": "example.com/v2", "kind": "Widget", "spec": {"width": 1, "height": 1},
+            "metadata": {"name": "w", "labels": {"a": "b"}, "annotations": {"forge": forge}}})
+    };
+    for (forge, why) in [
+        ("/metadata/uid=\"forged\"", "must have the same UID: "),
+        ("/metadata/name=\"other\"", "must have the same name: w != other"),
+        ("/metadata/namespace=\"other\"", "must have the same namespace: default != other"),
+        ("/metadata=7", "invalid metadata of type number in converted object"),
+        ("/metadata/labels=7", "invalid metadata.labels of type number in converted object"),
+        ("/metadata/annotations=[]", "invalid metadata.annotations of type list in converted object"),
+        ("/metadata/labels={\"a\": {}}", "metadata.labels[a] must be a string, but is map in converted object"),
+        (
+            "/metadata/annotations={\"a\": null}",
+            "metadata.annotations[a] must be a string, but is null in converted object",
+        ),
+        ("/metadata/labels={\"a b\": \"c\"}", "metadata.labels: Invalid value: \"a b\""),
+        ("/metadata/labels={\"a\": \"b c\"}", "metadata.labels: Invalid value: \"b c\""),
+        ("/metadata/annotations={\"a b\": \"c\"}", "metadata.annotations: Invalid value: \"a b\""),
+    ] {
+        api.create("widgets.v2.example.com", forged(forge)).await.unwrap();
+        let refused = api.get("widgets.v1.example.com", "w").await.unwrap_err();
+        assert_eq!(refused.code, 500);
+        let told = format!(
+            "conversion webhook for example.com/v2, Kind=Widget failed: returned invalid converted object: {why}"
+        );
+        assert!(refused.message.contains(&told), "{}", refused.message);
+        api.delete("widgets.v2.example.com", "w", Options::default()).await.unwrap();
+    }
+    for (forge, labels) in
+        [("/metadata/labels={\"x\": \"y\"}", json!({"x": "y"})), ("/metadata/labels=null", Value::Null)]
+    {
+        api.create("widgets.v2.example.com", forged(forge)).await.unwrap();
+        assert_eq!(api.get("widgets.v1.example.com", "w").await.unwrap().0["metadata"]["labels"], labels);
+        api.delete("widgets.v2.example.com", "w", Options::default()).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -239,7 +239,33 @@ fn wrong() -> Vec<(&'static str, Value, &'static str)> {
             "selectableFields[1].jsonPath: Duplicate value",
         ),
         ("/spec/conversion", json!({"strategy": "Webhook"}), "required when strategy is set to Webhook"),
+        ("/spec/conversion", converted(json!({})), "exactly one of url or service is required"),
+        ("/spec/conversion", converted(json!({"url": "http://x/"})), "'https' is the only allowed URL scheme"),
+        (
+            "/spec/conversion",
+            converted(json!({"url": "https://u:p@x/"})),
+            "user information is not permitted in the URL",
+        ),
+        (
+            "/spec/conversion",
+            converted(json!({"url": "https://x/?q"})),
+            "query parameters are not permitted in the URL",
+        ),
+        (
+            "/spec/conversion",
+            converted(json!({"service": {"name": "s", "namespace": "d", "path": "/../x"}})),
+            "segment[0]: a lowercase RFC 1123 subdomain",
+        ),
+        (
+            "/spec/conversion",
+            converted(json!({"service": {"name": "s", "path": "/x"}})),
+            "service namespace is required",
+        ),
     ]
+}
+
+fn converted(client_config: Value) -> Value {
+    json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"], "clientConfig": client_config}})
 }
 
 #[tokio::test]
@@ -348,4 +374,72 @@ async fn what_is_stored_keeps_its_version() {
     let mut changed = api.get(DEFINITIONS, "widgets.example.com").await.unwrap();
     changed.0["spec"]["scope"] = "Cluster".into();
     assert!(api.update(DEFINITIONS, &changed).await.unwrap_err().message.contains("field is immutable"));
+}
+
+/// Whoever changes a definition again and again leaves nothing behind in memory but its newest state.
+#[test]
+fn what_a_definition_once_said_is_forgotten() {
+    use podwright::api::Object;
+    use podwright::api::kinds::registry::Registry;
+    use std::sync::Arc;
+
+    let registry = Registry::default();
+    let defined = |change: &dyn Fn(&mut Value)| {
+        let mut it = definition(spec(json!({"size": {"type": "integer"}})));
+        it["status"] = json!({"conditions": [{"type": "Established", "status": "True"}]});
+        change(&mut it);
+        registry.put(&Object(it));
+        let kinds = registry.now();
+        let kind = kinds.lookup("widgets.example.com");
+        kind.map(|kind| (std::ptr::from_ref(kind) as usize, kind, Arc::downgrade(&kind.custom().unwrap())))
+    };
+    let (first, kind, mut last) = defined(&|_| {}).unwrap();
+    for n in 0..50 {
+        let (at, kind, version) = defined(&|it| {
+            let text = format!("{n}{}", "x".repeat(1_000));
+            it["spec"]["names"]["shortNames"] = json!([format!("w{n}")]);
+            it["spec"]["names"]["categories"] = json!([format!("c{n}")]);
+            let version = &mut it["spec"]["versions"][0];
+            version["schema"]["openAPIV3Schema"]["description"] = text.as_str().into();
+            version["additionalPrinterColumns"] =
+                json!([{"name": text, "type": "string", "jsonPath": format!(".spec.{n}"), "description": text}]);
+        })
+        .unwrap();
+        assert_eq!(at, first, "it is the same row");
+        assert_eq!((kind.short_names(), kind.categories()), (vec![format!("w{n}")], vec![format!("c{n}")]));
+        assert!(kind.columns()[1].name.starts_with(&n.to_string()));
+        assert!(last.upgrade().is_none(), "what it said before is gone");
+        last = version;
+    }
+    // Another shape is another row; the first one says what the definition says, as long as there is one.
+    let (other, _, version) = defined(&|it| it["spec"]["versions"][0]["subresources"] = json!({"status": {}})).unwrap();
+    assert!(other != first && last.upgrade().is_none());
+    assert!(Arc::ptr_eq(&kind.custom().unwrap(), &version.upgrade().unwrap()));
+    registry.remove("widgets.example.com");
+    assert!(version.upgrade().is_none() && kind.custom().unwrap().terminating);
+}
+
+/// There is an end to what is kept for good.
+#[test]
+fn definitions_have_so_many_shapes_and_no_more() {
+    use podwright::api::Object;
+    use podwright::api::kinds::registry::Registry;
+
+    let registry = Registry::default();
+    let served = |n: usize| {
+        let mut it = definition(json!({"type": "object"}));
+        it["spec"]["names"] = json!({"plural": format!("p{n}"), "singular": format!("s{n}"), "kind": format!("K{n}")});
+        it["metadata"]["name"] = format!("p{n}.example.com").into();
+        it["status"] = json!({"conditions": [{"type": "Established", "status": "True"}]});
+        let object = Object(it);
+        registry.put(&object);
+        let served = registry.now().lookup(object.name()).is_some();
+        if n > 0 {
+            registry.remove(object.name());
+        }
+        served
+    };
+    assert!((0..10_000).all(&served));
+    assert!(!served(10_000));
+    assert!(served(0) && served(9_999), "one that there was before is served again");
 }

@@ -8,6 +8,7 @@ use super::{Api, config_map, object_of, request};
 
 mod decisions;
 mod default_roles;
+mod withdrawn;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -372,4 +373,40 @@ async fn a_role_that_is_bound_often_is_told_once() {
     let told =
         status["resourceRules"].as_array().unwrap().iter().filter(|rule| rule["resources"] == json!(["widgets"]));
     assert_eq!(told.count(), 1, "{status}");
+}
+
+/// Whoever may write roles in a namespace makes as many as he wants, as large as a body may be, and binds them to himself.
+#[tokio::test]
+async fn the_rules_of_a_user_of_very_many_are_listed_as_far_as_there_is_room() {
+    let api = Api::new().await;
+    let names: Vec<String> = (0..60_000).map(|n| format!("n{n}")).collect();
+    let rules = json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"], "resourceNames": names}]);
+    for n in 0..20 {
+        let role = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Role", "metadata": {"name": format!("r{n}")}, "rules": rules});
+        api.create("roles", role).await.unwrap();
+        let binding = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "RoleBinding", "metadata": {"name": format!("r{n}")},
+            "subjects": [{"kind": "User", "name": "jane"}], "roleRef": {"kind": "Role", "name": format!("r{n}")}});
+        api.create("rolebindings", binding).await.unwrap();
+    }
+    let jane = User::new("jane", ["system:authenticated"]);
+    let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": "default"}});
+    let before = api.0.large_turns();
+    let asked = Request {
+        user: jane.clone(),
+        ..request(Verb::Create, "selfsubjectrulesreviews.authorization.k8s.io", "", Some(review), Options::default())
+    };
+    api.bind("system:basic-user", None, json!([{"kind": "User", "name": "jane"}])).await;
+    let told = object_of(api.0.handle(asked).await.unwrap());
+    assert!(api.0.large_turns() > before, "it has run as a large request");
+    let status = &told.0["status"];
+    assert_eq!(status["incomplete"], true);
+    assert!(status["evaluationError"].as_str().unwrap().contains("are left out"), "{}", status["evaluationError"]);
+    let listed = status["resourceRules"].as_array().unwrap();
+    assert!((10..20).contains(&listed.len()), "{}", listed.len());
+    // What is left out of lists still counts.
+    let secret = async |name: &str| {
+        let get = Request { user: jane.clone(), ..request(Verb::Get, "secrets", name, None, Options::default()) };
+        api.0.handle(get).await.unwrap_err().code
+    };
+    assert_eq!((secret("n59999").await, secret("n60000").await), (404, 403));
 }

@@ -363,10 +363,10 @@ async fn a_greedy_client_waits_behind_a_polite_one() {
             (told.code, told.header("retry-after").to_owned())
         })
     };
-    let mut greedy: Vec<_> = (0..7).map(|_| ask("greedy", slow.clone())).collect();
+    let mut greedy: Vec<_> = (0..6).map(|_| ask("greedy", slow.clone())).collect();
     tokio::time::sleep(Duration::from_millis(10)).await;
     let refused = greedy.pop().unwrap().await.unwrap();
-    assert_eq!(refused, (429, "1".to_owned()), "four run, two wait, one is refused");
+    assert_eq!(refused, (429, "1".to_owned()), "three run, a seat is left to others, two wait, one is refused");
     ended.lock().unwrap().clear();
     let polite = ask("polite", format!("GET {MAPS}"));
     // Who must always be answered, what writes, and what goes on are not held up.
@@ -378,11 +378,11 @@ async fn a_greedy_client_waits_behind_a_polite_one() {
     assert!(begun.elapsed() < Duration::from_secs(1));
     assert_eq!(polite.await.unwrap().0, 200);
     let before = ended.lock().unwrap().clone();
-    assert!(before.iter().filter(|user| **user == "greedy").count() <= 4, "{before:?}");
+    assert!(before.iter().filter(|user| **user == "greedy").count() <= 3, "{before:?}");
     for task in greedy {
         assert_eq!(task.await.unwrap().0, 504);
     }
-    assert_eq!(ended.lock().unwrap().len(), 7);
+    assert_eq!(ended.lock().unwrap().len(), 6);
 }
 
 #[tokio::test]

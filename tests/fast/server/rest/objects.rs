@@ -21,7 +21,18 @@ async fn an_object_lives_through_all_verbs() {
     assert_eq!(rest.post(MAPS, config_map("a")).await.code, 409);
     let path = format!("{MAPS}/a");
     assert_eq!(rest.get(&path).await.json(), made.json());
-    assert_eq!(rest.ask(&format!("HEAD {path}"), &[], "").await.bytes, "");
+    for (of, accept) in [
+        (path.as_str(), "*/*"),
+        (MAPS, "application/yaml"),
+        (MAPS, TABLE),
+        ("/api/v1/namespaces/default/pods/no", "*/*"),
+    ] {
+        let got = rest.ask(&format!("GET {of}"), &[("accept", accept)], "").await;
+        let head = rest.ask(&format!("HEAD {of}"), &[("accept", accept)], "").await;
+        assert_eq!((head.code, head.bytes.len()), (got.code, 0), "a GET whose body stays here");
+        assert_eq!(head.header("content-type"), got.header("content-type"));
+        assert_eq!(head.header("content-length"), got.bytes.len().to_string(), "{of}");
+    }
 
     let mut changed = made.json();
     changed["data"]["a"] = "2".into();
@@ -169,7 +180,7 @@ async fn a_watch_tells_what_happens_while_it_is_open() {
     let rest = Rest::new().await;
     let request = Request::builder().uri(format!("{MAPS}?watch=true&sendInitialEvents=true&allowWatchBookmarks=true"));
     let request = boxed(request.body(Empty::<bytes::Bytes>::new()).unwrap());
-    let reply = rest.face.answer(&Peer { root: true, certificate: None }, request).await;
+    let reply = rest.face.answer(&Peer { root: true, certificate: None, until: None }, request).await;
     let mut body = BodyStream::new(reply.into_body().boxed_unsync());
     let mut lines = async || {
         let frame = body.next().await.unwrap().unwrap().into_data().unwrap();

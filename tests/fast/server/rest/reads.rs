@@ -18,7 +18,7 @@ use super::{Rest, Told};
 use crate::server::custom::{DEFINITIONS, causes, definition, spec, widget};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-const ROOT: Peer = Peer { root: true, certificate: None };
+const ROOT: Peer = Peer { root: true, certificate: None, until: None };
 /// Somebody without any role.
 const NOBODY: (&str, &str) = ("impersonate-user", "nob");
 

@@ -124,7 +124,7 @@ async fn bad_options_are_told() {
 #[tokio::test]
 async fn callers_get_what_they_may() {
     let rest = Rest::new().await;
-    let certificate = |name: &str, group: &str| Peer { root: false, certificate: Some(User::new(name, [group])) };
+    let certificate = |name: &str, group: &str| Peer { certificate: Some(User::new(name, [group])), ..Peer::default() };
     let nobody = Peer::default();
     let (ann, admin) = (certificate("ann", "people"), certificate("boss", "system:masters"));
     for (peer, line, code) in [

@@ -162,10 +162,66 @@ fn certificates_are_kept_until_they_are_due_or_lack_a_name() {
     Pki::open(&dir.path().join("pki"), &more, late).unwrap();
     assert!(read("server.crt") != second[2] && read("admin.crt") == second[4], "a name more needs another certificate");
 
-    std::fs::write(dir.path().join("pki/ca.key"), "rubbish").unwrap();
+    // Another CA, which an administrator has asked for so.
+    std::fs::remove_dir_all(dir.path().join("pki")).unwrap();
     open(dir.path(), late);
     assert!(read("ca.crt") != first[0] && read("admin.crt") != second[4], "a new CA signs anew");
     use std::os::unix::fs::PermissionsExt;
     let mode = std::fs::metadata(dir.path().join("pki/ca.key")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+}
+
+/// All nodes and administrators trust the CA: whatever has become of its files, another one is not made in its place.
+#[test]
+fn a_ca_that_is_damaged_is_refused_and_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let (now, pki) = (Timestamp::now(), dir.path().join("pki"));
+    let authority = open(dir.path(), now).authority().to_owned();
+    let other = tempfile::tempdir().unwrap();
+    open(other.path(), now);
+    let others_key = std::fs::read(other.path().join("pki/ca.key")).unwrap();
+    for name in ["ca.crt", "ca.key"] {
+        let path = pki.join(name);
+        let sound = std::fs::read(&path).unwrap();
+        for damage in [Some(&b""[..]), Some(b"-----BEGIN"), Some(&sound[..sound.len() / 2]), Some(&others_key), None] {
+            match damage {
+                Some(bytes) => std::fs::write(&path, bytes).unwrap(),
+                None => std::fs::remove_file(&path).unwrap(),
+            }
+            let refused =
+                Pki::open(&pki, &names(), now).err().unwrap_or_else(|| panic!("{name} {damage:?}")).to_string();
+            assert!(refused.contains("put ca.crt and ca.key back"), "{refused}");
+            assert_eq!(std::fs::read(&path).ok().as_deref(), damage, "{name} is left as it is");
+        }
+        std::fs::write(&path, sound).unwrap();
+        assert_eq!(open(dir.path(), now).authority(), authority);
+    }
+}
+
+/// A start that was interrupted before there was a CA is none that lost one.
+#[test]
+fn a_ca_of_which_there_is_only_the_key_is_made_anew_where_nothing_was_signed() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("pki")).unwrap();
+    std::fs::write(dir.path().join("pki/ca.key"), "").unwrap();
+    open(dir.path(), Timestamp::now());
+}
+
+#[test]
+fn a_clock_that_was_far_ahead_costs_no_ca_and_what_was_signed_then_is_signed_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let now = Timestamp::now();
+    let years = |n: i64| now + SignedDuration::from_hours(n * 366 * 24);
+    let pki = open(dir.path(), now);
+    let refused = Pki::open(&dir.path().join("pki"), &names(), years(100)).err().unwrap().to_string();
+    assert!(refused.contains("set the clock"), "{refused}");
+    assert!(pki.renew(years(100)).unwrap_err().to_string().contains("clock"));
+    // Within the CA's life: certificates are renewed, which nobody takes while the clock is right.
+    open(dir.path(), years(3));
+    let again = open(dir.path(), now);
+    assert_eq!(again.authority(), pki.authority());
+    let certificate = field(&again.kubeconfig("https://x"), "client-certificate-data");
+    let pair =
+        podwright::server::pki::Pair { certificate: String::from_utf8(certificate).unwrap(), key: String::new() };
+    assert!(pair.validity().unwrap().0 <= now, "it has begun");
 }

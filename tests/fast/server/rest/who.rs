@@ -1,5 +1,6 @@
 //! Who asks, over HTTP: what `kubectl auth can-i`, `auth whoami` and `--as` send, and bearer tokens of roles' subjects.
 
+use jiff::{SignedDuration, Timestamp};
 use podwright::api::User;
 use podwright::server::rest::authenticate::Peer;
 use serde_json::{Value, json};
@@ -28,7 +29,7 @@ async fn ask(rest: &Rest, peer: &Peer, line: &str, headers: &[(&str, &str)], bod
 #[tokio::test]
 async fn the_questions_of_kubectl_auth_are_answered() {
     let rest = Rest::new().await;
-    let ann = Peer { root: false, certificate: Some(User::new("ann", ["people"])) };
+    let ann = Peer { certificate: Some(User::new("ann", ["people"])), ..Peer::default() };
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "ann"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
@@ -51,11 +52,18 @@ async fn the_questions_of_kubectl_auth_are_answered() {
     let who = json!({"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1", "metadata": {}, "status": {"userInfo": {}}});
     let told = ask(&rest, &ann, WHO, &[], who.clone()).await.json();
     assert_eq!(told["status"]["userInfo"], json!({"username": "ann", "groups": ["people", "system:authenticated"]}));
+    // A connection, or a TLS session that is resumed, may last longer than its certificate.
+    let (past, future) =
+        (Timestamp::now() - SignedDuration::from_secs(1), Timestamp::now() + SignedDuration::from_hours(1));
+    for (until, code) in [(past, 401), (future, 201)] {
+        let ann = Peer { until: Some(until), ..ann.clone() };
+        assert_eq!(ask(&rest, &ann, WHO, &[], who.clone()).await.code, code, "{until}");
+    }
     let nobody = Peer::default();
     assert_eq!(ask(&rest, &nobody, WHO, &[], who.clone()).await.code, 403);
 
     // --as
-    let root = Peer { root: true, certificate: None };
+    let root = Peer { root: true, certificate: None, until: None };
     let bob = [("impersonate-user", "bob"), ("impersonate-group", "people"), ("impersonate-group", "devs")];
     let told = ask(&rest, &root, WHO, &bob, who.clone()).await.json();
     assert_eq!(told["status"]["userInfo"]["groups"], json!(["people", "devs", "system:authenticated"]));

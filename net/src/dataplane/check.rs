@@ -1,0 +1,179 @@
+//! What the kernel has of our tables, compared with what it should have, and mended where somebody else has changed it.
+//!
+//! nf_tables counts transactions: the *generation* of a namespace's ruleset. We count our own, so one number tells whether
+//! anybody else has written; it is cheap enough to be read several times a second. Only then is everything read and compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use podwright_journal::Scribe;
+
+use super::elements::{self, Map, Place};
+use super::fixed::{self, Objects};
+use super::{Dataplane, base, base_chains};
+use crate::netlink::{self, Socket};
+use crate::{Family, Result};
+
+/// How many transactions we have made: the ruleset of a namespace counts everybody's. Shared by all who write to it.
+#[derive(Clone, Debug, Default)]
+pub struct Commits(Arc<AtomicU32>);
+
+impl Commits {
+    fn count(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+    /// There was one, where it was not refused.
+    pub(super) fn note<T, E>(&self, made: Result<T, E>) -> Result<T, E> {
+        made.inspect(|_| {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+}
+
+/// The generation that we know of, and what we have written since.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    generation: u32,
+    /// Of [`Commits`].
+    own: u32,
+}
+
+/// The fixed part as it should be, and the script that it was made by.
+#[derive(Default)]
+pub struct Wanted {
+    script: String,
+    objects: Objects,
+}
+
+impl Dataplane {
+    /// Whether somebody else has written to the ruleset since it was last compared; `true` also where that is not known.
+    /// Nothing is to be compared before the first load.
+    pub fn is_suspect(&mut self) -> Result<bool> {
+        if !self.loaded {
+            return Ok(false);
+        }
+        let own = self.commits.count();
+        let generation = fixed::generation(&mut self.socket)?;
+        let ours = own.wrapping_sub(self.seen.own);
+        Ok(self.seen.generation == 0 || generation.wrapping_sub(self.seen.generation) != ours)
+    }
+
+    /// Compares all that the kernel has of our tables with what it should have; brings them back to it where they differ, in one
+    /// step. What differed, in nft's words.
+    pub fn mend(&mut self) -> Result<Vec<String>> {
+        if !self.loaded {
+            return Ok(Vec::new());
+        }
+        // What is written from now on is found at the next look.
+        let own = self.commits.count();
+        let seen = Seen { generation: fixed::generation(&mut self.socket)?, own };
+        let mut differ = self.differing_objects()?;
+        let elements_alone = differ.is_empty();
+        if elements_alone {
+            differ = self.differing_maps()?;
+        }
+        if differ.is_empty() {
+            self.seen = seen;
+            return Ok(differ);
+        }
+        match elements_alone {
+            true => self.fill()?,
+            false => self.replace()?,
+        }
+        // Ours were since; the next look compares once more.
+        self.seen = Seen::default();
+        Ok(differ)
+    }
+
+    /// The objects of the fixed part that are not as they should be.
+    fn differing_objects(&mut self) -> Result<Vec<String>> {
+        let script = self.whole_script();
+        if self.wanted.script != script {
+            self.wanted = Wanted { objects: made_of(&script, &self.read_families())?, script };
+        }
+        let mut found = Objects::new();
+        for family in self.read_families() {
+            found.extend(fixed::read(&mut self.socket, family)?);
+        }
+        Ok(fixed::differences(&self.wanted.objects, &found))
+    }
+
+    /// All that the tables have beside the Services' elements.
+    fn whole_script(&self) -> String {
+        let mut script = self.closed();
+        for family in &self.families {
+            script += &base::script(*family);
+            script += &base::facts_script(&self.facts, *family);
+        }
+        let further: BTreeSet<_> = self.chains.difference(&base_chains(&self.families)).copied().collect();
+        script.extend(further.iter().map(|(family, chain)| base::chain_script(*chain, *family)));
+        script
+    }
+
+    /// The families that have a table of ours: also the one that is closed.
+    fn read_families(&self) -> Vec<Family> {
+        let closed = (!self.closed().is_empty()).then_some(Family::V6);
+        self.families.iter().copied().chain(closed).collect()
+    }
+
+    /// The maps whose elements are not those that they should have.
+    fn differing_maps(&mut self) -> Result<Vec<String>> {
+        let mut wanted: BTreeMap<(Family, Map), BTreeMap<Vec<u8>, Vec<u8>>> = BTreeMap::new();
+        for (Place { family, map, key }, value) in self.everything() {
+            let (key, value) = elements::bytes(&key, &value);
+            wanted.entry((family, map)).or_default().insert(key, value);
+        }
+        let mut differ = Vec::new();
+        for (family, map) in self.families.iter().flat_map(|family| Map::ALL.map(|map| (*family, map))) {
+            let found = fixed::elements(&mut self.socket, family, map.name())?;
+            let found: BTreeMap<_, _> = found.iter().map(|element| elements::parse(element)).collect();
+            let wanted = wanted.remove(&(family, map)).unwrap_or_default();
+            if found != wanted {
+                let gone = wanted.iter().filter(|(key, value)| found.get(*key) != Some(value)).count();
+                let foreign = found.keys().filter(|key| !wanted.contains_key(*key)).count();
+                let ip = base::nft_family(family);
+                let name = map.name();
+                differ.push(format!("map {ip} {} {name} ({gone} lost, {foreign} foreign)", base::TABLE));
+            }
+        }
+        Ok(differ)
+    }
+}
+
+/// What `nft` makes of a script where there is nothing else.
+fn made_of(script: &str, families: &[Family]) -> Result<Objects> {
+    let scratch = netlink::new_netns()?;
+    netlink::in_netns(scratch.as_fd(), || netlink::nft(&Scribe::none(), &["-f", "-"], script))??;
+    let mut socket = Socket::open_in(scratch.as_fd())?;
+    let mut objects = Objects::new();
+    for family in families {
+        objects.extend(fixed::read(&mut socket, *family)?);
+    }
+    Ok(objects)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::elements::{Key, Value};
+
+    #[test]
+    fn an_element_is_read_back_as_it_was_written() {
+        let ip = "10.0.0.2".parse().unwrap();
+        let net = "10.1.0.0/16".parse().unwrap();
+        let chain = elements::Chain::Lb(3);
+        let all = [
+            (Key::Id(7), Value::Goto(chain)),
+            (Key::Id(7), Value::Drop),
+            (Key::Slot(7, 1), Value::Endpoint((ip, 80).into())),
+            (Key::Source(7, net), Value::None),
+            (Key::Own(ip), Value::None),
+        ];
+        for (key, value) in all {
+            let written = elements::written(&key, &value);
+            assert_eq!(elements::parse(&written), elements::bytes(&key, &value), "{key} {value}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The shares of Pods in the node's ports: what they have to one outside address and port at a time.
+//!
+//! A connection of a Pod to the outside leaves from a port of the node's (masquerade). To one protocol, address and port there
+//! are no more of them than [`PORTS`], of all Pods and the node itself, though the table of tracked connections has room for many
+//! more. So each such crowd is a table of its own, with [`super::shares`] as the whole one has them.
+//!
+//! The table is listed for this when a crowd may be too large, and not before: no crowd has grown by more than there were
+//! masqueraded connections since the last time, which the kernel counts.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+
+use super::base::MASQUERADED;
+use super::conntrack::Entry;
+use super::elements;
+use super::shares::{Tally, budget, excess};
+use crate::netlink::Socket;
+use crate::{Family, Result};
+
+/// How many ports there are: from [`super::base::LOWEST`] to 65535.
+pub const PORTS: usize = 65536 - 1024;
+/// The crowd from which on all its Pods together have a budget; no crowd is larger than the table.
+pub const LARGE: usize = PORTS / 2;
+/// A power of two. Crowds that meet in one place of [`Crowds`] are only taken for one until they are looked at closely.
+const PLACES: usize = 1 << 16;
+
+/// All that needs ports of its own: protocol, the outside address and port, and the node's own address.
+pub type Crowd = (u8, IpAddr, u16, IpAddr);
+
+/// How large the crowds of masqueraded connections are, at most, in little memory.
+pub struct Crowds {
+    hasher: RandomState,
+    places: Vec<u32>,
+}
+
+impl Crowds {
+    pub fn new() -> Crowds {
+        Crowds { hasher: RandomState::new(), places: vec![0; PLACES] }
+    }
+
+    /// Counts an entry of a Pod's.
+    pub fn add(&mut self, entry: &Entry) {
+        if entry.is_masqueraded() {
+            let place = self.place(&entry.crowd());
+            self.places[place] += 1;
+        }
+    }
+
+    /// No crowd is larger than this, but those that may be too large.
+    pub fn largest(&self) -> usize {
+        self.places.iter().map(|count| *count as usize).filter(|count| *count <= LARGE).max().unwrap_or(0)
+    }
+
+    /// Whether one may be too large.
+    pub fn any_large(&self) -> bool {
+        self.places.iter().any(|count| *count as usize > LARGE)
+    }
+
+    /// Whether this one may be too large.
+    pub fn is_large(&self, crowd: &Crowd) -> bool {
+        self.places[self.place(crowd)] as usize > LARGE
+    }
+
+    fn place(&self, crowd: &Crowd) -> usize {
+        self.hasher.hash_one(crowd) as usize % PLACES
+    }
+}
+
+/// Who has how much of the crowds that may be too large.
+#[derive(Default)]
+pub struct Close {
+    crowds: HashMap<Crowd, (BTreeMap<IpAddr, Tally>, usize)>,
+}
+
+impl Close {
+    /// Counts an entry of one of them; of a Pod's, or of somebody else's who has no share to exceed.
+    pub fn add(&mut self, entry: &Entry, of_a_pod: bool) {
+        let (pods, others) = self.crowds.entry(entry.crowd()).or_default();
+        match of_a_pod {
+            true if entry.is_masqueraded() => pods.entry(entry.source).or_default()[entry.worth() as usize] += 1,
+            true => {}
+            false => *others += 1,
+        }
+    }
+
+    /// What each source has too much of each crowd, and how large the largest is without that.
+    pub fn excess(&self) -> (HashMap<Crowd, BTreeMap<IpAddr, Tally>>, usize) {
+        let mut left = 0;
+        let mut too_much = HashMap::new();
+        for (crowd, (pods, others)) in &self.crowds {
+            let goes = excess(pods, budget(*others, PORTS));
+            let of = |all: &BTreeMap<IpAddr, Tally>| all.values().flatten().sum::<usize>();
+            left = left.max(of(pods) - of(&goes));
+            if !goes.is_empty() {
+                too_much.insert(*crowd, goes);
+            }
+        }
+        (too_much, left)
+    }
+}
+
+/// When the crowds were looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// How many connections had been masqueraded by then.
+    pub masqueraded: u64,
+    /// The largest crowd.
+    pub largest: usize,
+}
+
+/// Whether a crowd may be too large by now. `entries`: in the whole table.
+pub fn is_due(entries: usize, masqueraded: u64, last: Option<Look>) -> bool {
+    let may_be = |last: Look| match masqueraded.checked_sub(last.masqueraded) {
+        Some(since) => last.largest as u64 + since > LARGE as u64,
+        // The tables were made anew.
+        None => true,
+    };
+    entries > LARGE && last.is_none_or(may_be)
+}
+
+/// How many connections the tables have masqueraded since they were made.
+pub fn masqueraded(socket: &mut Socket) -> Result<u64> {
+    let mut all = 0;
+    for family in Family::ALL {
+        all += elements::counter(socket, family, MASQUERADED)?;
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::base::LOWEST;
+    use super::*;
+
+    #[test]
+    fn the_ports_are_those_of_the_rule() {
+        assert_eq!(65536 - LOWEST.parse::<usize>().unwrap(), PORTS);
+    }
+
+    #[test]
+    fn the_table_is_listed_when_a_crowd_may_be_too_large_and_not_before() {
+        let last = Some(Look { masqueraded: 1000, largest: 100 });
+        assert!(!is_due(LARGE, 900_000, None), "the whole table is no larger");
+        assert!(is_due(LARGE + 1, 0, None), "nobody has looked yet");
+        assert!(!is_due(200_000, 1000 + LARGE as u64 - 100, last));
+        assert!(is_due(200_000, 1001 + LARGE as u64 - 100, last));
+        assert!(is_due(200_000, 5, last), "the tables were made anew");
+    }
+}

@@ -1,0 +1,469 @@
+//! What the kernel holds of a node's network is kept as it should be, whoever changes it.
+//!
+//! ```text
+//!  rtnetlink of the node, of each Pod --changed--.
+//!  the ruleset's generation --another's----------+--> compare --> mend --> Repair
+//!  once a minute; settings each two seconds -----'    (links::check, dataplane::check)
+//! ```
+//!
+//! A notification says where to look, never what to do: what is mended is the difference between what should be there and what
+//! is. Whoever changes things again and again is answered a few times a second at most, and the less often the more an answer
+//! costs, so that the agent never spends more than a small part of a CPU on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use podwright_journal::Scribe;
+
+use super::{Inner, Network, lock, settings};
+use crate::netlink::{self, Watch};
+use crate::{Error, Family, NodeNetns, Result, links};
+
+/// How often the ruleset's generation is read.
+const TICK: Duration = Duration::from_millis(500);
+/// What lies between two looks at least.
+const PAUSE: Duration = Duration::from_millis(250);
+/// After a notification, others that belong to it are waited for.
+const SETTLE: Duration = Duration::from_millis(30);
+/// A look is followed by a rest of so many times what it took.
+const REST: u32 = 4;
+/// The same, while somebody undoes what is mended, and at least so long.
+const LONG_REST: (u32, Duration) = (20, Duration::from_secs(1));
+/// How often what nobody tells of is looked at that costs next to nothing: settings, and a mount.
+const GLANCE: Duration = Duration::from_secs(2);
+/// How often everything is compared, whatever was told.
+const FULL: Duration = Duration::from_secs(60);
+/// So long the same repair is not told again.
+const TOLD: Duration = Duration::from_secs(60);
+/// Somebody who undoes so many repairs in that time is one to be told of.
+const CONTESTED: u32 = 10;
+/// A Pod whose link could not be mended so many times in a row needs another sandbox.
+const LOST: u32 = 3;
+
+/// What was done about something that was not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Repair {
+    /// It is again: what, in words.
+    Mended(String),
+    /// The same has been mended many times within a minute: somebody else keeps undoing it.
+    Contested(String),
+    /// It could not be brought back; it is tried again.
+    Failed(String),
+    /// The network of this Pod cannot be brought back: it needs another sandbox.
+    Lost(String),
+}
+
+/// A Pod whose link is looked after.
+pub(super) struct Attached {
+    netns: OwnedFd,
+    /// The namespace's inode: another one is another sandbox's.
+    inode: u64,
+    scribe: Scribe,
+}
+
+impl Attached {
+    pub fn new(netns: OwnedFd, scribe: &Scribe) -> Result<Attached> {
+        Ok(Attached { inode: netlink::inode(netns.as_fd())?, netns, scribe: scribe.clone() })
+    }
+}
+
+/// Ends the looking after, when dropped.
+pub struct Healing {
+    stop: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Healing {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Network {
+    /// From now on the node's links, routes, addresses, settings and tables are kept as they should be, and so is each Pod's
+    /// end of its link. `tell` is called on a thread of its own.
+    pub fn heal(&self, tell: impl FnMut(Repair) + Send + 'static) -> Result<Healing> {
+        let failed = |e| Error::call("socketpair", e);
+        let (stop, stopped) = UnixStream::pair().map_err(failed)?;
+        let healer = Healer {
+            inner: Arc::downgrade(&self.0),
+            node: Watch::open_in(self.0.netns.fd())?,
+            links_of_pods: BTreeSet::new(),
+            pods: BTreeMap::new(),
+            due: Due { everything: true, node: true, pods: BTreeSet::new() },
+            failures: BTreeMap::new(),
+            told: Told { tell: Box::new(tell), last: BTreeMap::new() },
+        };
+        let thread = std::thread::Builder::new().name("podwright-heal".to_owned());
+        let thread = thread.spawn(move || healer.run(&stopped)).map_err(|e| Error::call("spawn a thread", e))?;
+        Ok(Healing { stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// From now on this Pod's link is looked after, which an earlier agent has made. Where neither its record nor the node's
+    /// routes know its addresses any more, its own end does.
+    pub fn adopt(&self, owner: &str, pod: OwnedFd, scribe: &Scribe) -> Result<()> {
+        if self.addresses_of(owner).is_none() {
+            let details = links::pod_details(pod.as_fd())?;
+            let own =
+                details.iter().flat_map(|link| &link.addresses).filter(|net| net.prefix_len() == net.max_prefix_len());
+            let addresses: Vec<IpAddr> = own.map(IpNet::addr).collect();
+            if !addresses.is_empty() {
+                lock(&self.0.ipam).learn(BTreeMap::from([(owner.to_owned(), addresses)]))?;
+            }
+        }
+        let attached = Attached::new(pod, scribe)?;
+        lock(&self.0.attached).insert(owner.to_owned(), attached);
+        Ok(())
+    }
+}
+
+/// What came of a look at the node.
+#[derive(Default)]
+struct Seen {
+    mended: Vec<String>,
+    /// What the node's side of Pods' links lacks, by owner.
+    lacking: BTreeMap<String, String>,
+    links_of_pods: BTreeSet<u32>,
+}
+
+/// Where something may have changed.
+#[derive(Default)]
+struct Due {
+    everything: bool,
+    node: bool,
+    pods: BTreeSet<String>,
+}
+
+impl Due {
+    fn is_empty(&self) -> bool {
+        !self.everything && !self.node && self.pods.is_empty()
+    }
+}
+
+struct Healer {
+    inner: Weak<Inner>,
+    node: Watch,
+    /// The indexes of Pods' links, on the node's side.
+    links_of_pods: BTreeSet<u32>,
+    /// Who listens in the Pods' namespaces, with those namespaces' inodes.
+    pods: BTreeMap<String, (u64, Watch)>,
+    due: Due,
+    /// How many times in a row a Pod's link could not be mended.
+    failures: BTreeMap<String, u32>,
+    told: Told,
+}
+
+impl Healer {
+    fn run(mut self, stopped: &UnixStream) {
+        let begun = Instant::now();
+        // When the next look may be, at the earliest, and when it is one without a notification.
+        let (mut next, mut tick, mut full, mut glance) = (begun, begun, begun, begun);
+        loop {
+            let at = if self.due.is_empty() { tick.max(next) } else { next };
+            if !self.wait(stopped, at.saturating_duration_since(Instant::now()).max(SETTLE).min(TICK)) {
+                return;
+            }
+            let started = Instant::now();
+            if started < next || started < tick && self.due.is_empty() {
+                continue;
+            }
+            tick = started + TICK;
+            let Some(inner) = self.inner.upgrade() else { return };
+            if started >= full {
+                self.due.everything = true;
+            }
+            if started >= glance {
+                glance = started + GLANCE;
+                match inner.mend_settings() {
+                    Ok(mended) => mended.iter().for_each(|what| self.told.mended(what)),
+                    Err(error) => self.told.failed(&format!("the node's settings: {error}")),
+                }
+            }
+            let whole = self.due.everything;
+            self.look(&inner);
+            let took = started.elapsed();
+            next = Instant::now()
+                + match self.told.is_contested() {
+                    false => PAUSE.max(took * REST),
+                    true => LONG_REST.1.max(took * LONG_REST.0),
+                };
+            if whole {
+                full = Instant::now() + FULL.max(took * 200);
+            }
+        }
+    }
+
+    /// Waits for notifications, for so long at most, and notes them; whether to go on.
+    fn wait(&mut self, stopped: &UnixStream, timeout: Duration) -> bool {
+        // The time is at most a tick, so it fits.
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::ZERO);
+        let readable = |fd| PollFd::new(fd, PollFlags::POLLIN);
+        let mut fds = vec![readable(stopped.as_fd()), readable(self.node.as_fd())];
+        fds.extend(self.pods.values().map(|(_, watch)| readable(watch.as_fd())));
+        let ready = poll(&mut fds, timeout).unwrap_or(0);
+        let is_ready = |fd: &PollFd<'_>| fd.revents().is_some_and(|events| !events.is_empty());
+        if is_ready(&fds[0]) {
+            return false;
+        }
+        if ready == 0 {
+            return true;
+        }
+        let ready: Vec<bool> = fds.iter().skip(1).map(is_ready).collect();
+        std::thread::sleep(SETTLE);
+        if ready[0] {
+            self.due.node |= self.node.changed(|index| self.links_of_pods.contains(&index));
+        }
+        for ((owner, (_, watch)), _) in self.pods.iter_mut().zip(&ready[1..]).filter(|(_, ready)| **ready) {
+            if watch.changed(|_| true) {
+                self.due.pods.insert(owner.clone());
+            }
+        }
+        true
+    }
+
+    /// Compares what is due, and mends it.
+    fn look(&mut self, inner: &Inner) {
+        self.listen(inner);
+        let due = std::mem::take(&mut self.due);
+        match inner.mend_tables(due.everything) {
+            Ok(mended) if mended.is_empty() => {}
+            Ok(mended) => self.told.mended(&mended.join(", ")),
+            Err(error) => self.told.failed(&format!("the tables of Services: {error}")),
+        }
+        let mut lacking = BTreeMap::new();
+        if due.node || due.everything {
+            match inner.mend_node() {
+                Ok(seen) => {
+                    seen.mended.iter().for_each(|what| self.told.mended(what));
+                    (lacking, self.links_of_pods) = (seen.lacking, seen.links_of_pods);
+                }
+                Err(error) => self.told.failed(&format!("the node's links: {error}")),
+            }
+        }
+        let pods = if due.everything { self.pods.keys().cloned().collect() } else { due.pods };
+        for owner in pods.into_iter().filter(|owner| !lacking.contains_key(owner)).collect::<Vec<_>>() {
+            match inner.lacking_in_pod(&owner) {
+                Ok(None) => drop(self.failures.remove(&owner)),
+                Ok(Some(lack)) => drop(lacking.insert(owner, lack)),
+                Err(error) => self.pod_failed(owner, &error),
+            }
+        }
+        for (owner, lack) in lacking {
+            match inner.mend_pod(&owner) {
+                Ok(()) => self.told.mended(&lack),
+                Err(error) => self.pod_failed(owner, &error),
+            }
+        }
+    }
+
+    /// Listens in the namespaces of those Pods that have one now. A new one is looked at: it was not heard until now.
+    fn listen(&mut self, inner: &Inner) {
+        let mut fresh = Vec::new();
+        {
+            let attached = lock(&inner.attached);
+            self.pods.retain(|owner, (inode, _)| attached.get(owner).is_some_and(|a| a.inode == *inode));
+            self.failures.retain(|owner, _| attached.contains_key(owner));
+            for (owner, attached) in attached.iter().filter(|(owner, _)| !self.pods.contains_key(*owner)) {
+                fresh.push((owner.clone(), attached.inode, attached.netns.try_clone()));
+            }
+        }
+        for (owner, inode, netns) in fresh {
+            let netns = netns.map_err(|e| Error::call("dup", e));
+            match netns.and_then(|netns| Watch::open_in(netns.as_fd())) {
+                Ok(watch) => {
+                    self.pods.insert(owner.clone(), (inode, watch));
+                    self.due.pods.insert(owner);
+                }
+                Err(error) => self.pod_failed(owner, &error),
+            }
+        }
+    }
+
+    fn pod_failed(&mut self, owner: String, error: &Error) {
+        let failures = self.failures.entry(owner.clone()).or_default();
+        *failures += 1;
+        if *failures < LOST {
+            self.due.node = true;
+            self.due.pods.insert(owner.clone());
+            return self.told.failed(&format!("the link of Pod {owner}: {error}"));
+        }
+        self.failures.remove(&owner);
+        (self.told.tell)(Repair::Lost(owner));
+    }
+}
+
+impl Inner {
+    /// Mends the tables where somebody else has written to the ruleset, or `whole`: in any case.
+    fn mend_tables(&self, whole: bool) -> Result<Vec<String>> {
+        let mut dataplane = lock(&self.dataplane);
+        match !self.is_removed() && (dataplane.is_suspect()? || whole) {
+            true => dataplane.mend(),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// Mends the node's settings and the mount that pins its namespace.
+    fn mend_settings(&self) -> Result<Vec<String>> {
+        let _links = lock(&self.links);
+        if self.is_removed() {
+            return Ok(Vec::new());
+        }
+        let (isolated, with_v6) = (self.config.isolated, self.families().contains(&Family::V6));
+        let mut mended = self.netns.run_blocking(move || mend_settings(isolated, with_v6))??;
+        if let Some(path) = self.netns.pinned()
+            && !is_pinned(&self.netns)?
+        {
+            netlink::unpin(path)?;
+            netlink::pin(self.netns.fd(), path)?;
+            mended.push(format!("the mount of the node's network namespace at {}", path.display()));
+        }
+        Ok(mended)
+    }
+
+    /// Mends the addresses and routes of the node's `lo`, and finds what the node's side of Pods' links lacks.
+    fn mend_node(&self) -> Result<Seen> {
+        let mut links = lock(&self.links);
+        if self.is_removed() {
+            return Ok(Seen::default());
+        }
+        let (addresses, routes) = (&self.on_loopback, self.service_routes());
+        let lacks = links.compare(&self.pods_with_addresses(), addresses, &routes)?;
+        if !lacks.node.is_empty() {
+            links::loopback_up(self.netns.fd())?;
+            addresses.iter().try_for_each(|address| links.add_address("lo", &IpNet::from(*address)))?;
+            routes.iter().try_for_each(|(net, source)| links.add_route(net, "lo", None, *source))?;
+        }
+        Ok(Seen { mended: lacks.node, lacking: lacks.pods, links_of_pods: lacks.indexes })
+    }
+
+    fn pods_with_addresses(&self) -> Vec<(String, Vec<IpAddr>)> {
+        let owners: Vec<String> = lock(&self.attached).keys().cloned().collect();
+        let ipam = lock(&self.ipam);
+        owners.into_iter().filter_map(|owner| Some((owner.clone(), ipam.addresses(&owner)?.to_vec()))).collect()
+    }
+
+    fn lacking_in_pod(&self, owner: &str) -> Result<Option<String>> {
+        let mut links = lock(&self.links);
+        let Some((netns, addresses, _)) = self.attached(owner)? else { return Ok(None) };
+        links.lacks_in_pod(owner, netns.as_fd(), &addresses)
+    }
+
+    /// Makes a Pod's link as it should be: as it was made at first, which keeps what is there.
+    fn mend_pod(&self, owner: &str) -> Result<()> {
+        let mut links = lock(&self.links);
+        match self.attached(owner)? {
+            Some((netns, addresses, scribe)) => links.attach(owner, netns.as_fd(), &addresses, &scribe).map(drop),
+            // It is being detached.
+            None => Ok(()),
+        }
+    }
+
+    fn attached(&self, owner: &str) -> Result<Option<(OwnedFd, Vec<IpAddr>, Scribe)>> {
+        let attached = lock(&self.attached);
+        let (Some(attached), false) = (attached.get(owner), self.is_removed()) else { return Ok(None) };
+        let Some(addresses) = lock(&self.ipam).addresses(owner).map(<[IpAddr]>::to_vec) else { return Ok(None) };
+        let netns = attached.netns.try_clone().map_err(|e| Error::call("dup", e))?;
+        Ok(Some((netns, addresses, attached.scribe.clone())))
+    }
+
+    fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether what lies at the pin's path is the namespace.
+fn is_pinned(netns: &NodeNetns) -> Result<bool> {
+    let Some(path) = netns.pinned() else { return Ok(true) };
+    match netlink::open_pinned(path)? {
+        Some(found) => Ok(netlink::inode(found.as_fd())? == netns.inode()?),
+        None => Ok(false),
+    }
+}
+
+/// Writes those settings that are others; on the namespace's thread.
+fn mend_settings(isolated: bool, with_v6: bool) -> Result<Vec<String>> {
+    let mut mended = Vec::new();
+    for (name, value) in settings(isolated, with_v6) {
+        let has = netlink::read_sysctl(name)?;
+        if has != value {
+            netlink::sysctl(&Scribe::none(), name, value)?;
+            mended.push(format!("sysctl {name}, which was {has}"));
+        }
+    }
+    Ok(mended)
+}
+
+/// What has been told, so that nobody fills a log by undoing what is mended.
+struct Told {
+    tell: Box<dyn FnMut(Repair) + Send>,
+    /// When it was told, and how often it happened since.
+    last: BTreeMap<String, (Instant, u32)>,
+}
+
+impl Told {
+    fn mended(&mut self, what: &str) {
+        match self.again(what) {
+            0 => (self.tell)(Repair::Mended(what.to_owned())),
+            CONTESTED => (self.tell)(Repair::Contested(what.to_owned())),
+            _ => {}
+        }
+    }
+
+    fn failed(&mut self, what: &str) {
+        if self.again(what) == 0 {
+            (self.tell)(Repair::Failed(what.to_owned()));
+        }
+    }
+
+    /// Whether somebody keeps undoing what is mended.
+    fn is_contested(&self) -> bool {
+        self.last.values().any(|(at, times)| at.elapsed() < TOLD && *times >= CONTESTED)
+    }
+
+    /// How often it has happened since it was told; 0: it is to be told.
+    fn again(&mut self, what: &str) -> u32 {
+        self.last.retain(|_, (at, _)| at.elapsed() < TOLD);
+        match self.last.get_mut(what) {
+            Some((_, times)) => {
+                *times += 1;
+                *times
+            }
+            None => {
+                self.last.insert(what.to_owned(), (Instant::now(), 0));
+                0
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_repair_is_told_once_and_once_more_where_somebody_undoes_it() {
+        let (sender, told) = mpsc::channel();
+        let mut telling = Told { tell: Box::new(move |repair| sender.send(repair).unwrap()), last: BTreeMap::new() };
+        for _ in 0..100 {
+            telling.mended("table ip podwright");
+            telling.failed("link pw1");
+        }
+        drop(telling);
+        let table = "table ip podwright".to_owned();
+        let expected = [Repair::Mended(table.clone()), Repair::Failed("link pw1".to_owned()), Repair::Contested(table)];
+        assert_eq!(told.iter().collect::<Vec<_>>(), expected);
+    }
+}

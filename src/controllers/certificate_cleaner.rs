@@ -1,0 +1,70 @@
+//! The end of CertificateSigningRequests: nobody deletes his own, and whoever may join could fill the store with them.
+//!
+//! Upstream: `pkg/controller/certificates/cleaner`.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+
+use super::{Context, Plan, Row, meta, plan::Write};
+use crate::client::Key;
+
+const HOUR: Duration = Duration::from_secs(3600);
+/// How long a request stays that has its certificate, or will have none.
+const SETTLED: Duration = HOUR;
+/// How long a request stays that waits for its approval or for its certificate.
+const PENDING: Duration = HOUR.saturating_mul(24);
+
+pub const ROW: Row = Row {
+    name: "certificatesigningrequest-cleaner-controller",
+    workers: 1,
+    wire: |wires| {
+        let requests = &wires.world.informers.certificate_signing_requests.clone();
+        wires.on(requests, |_, queue, change| {
+            if change.new.is_some() {
+                queue.add(change.key.clone());
+            }
+        });
+    },
+    reconcile: |context: &Context<'_>, key: &Key| match context.world.informers.certificate_signing_requests.get(key) {
+        Some(request) => plan(&request, context.now),
+        None => Plan::default(),
+    },
+};
+
+/// When the request is to go.
+fn expiry(request: &CertificateSigningRequest) -> Timestamp {
+    let status = request.status.as_ref();
+    let since = |of: &str| {
+        let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+        let found =
+            conditions.filter(|condition: &&CertificateSigningRequestCondition| condition.type_ == of).next_back()?;
+        Some(found.last_update_time.as_ref().map_or_else(|| meta::created(&request.metadata), |time| time.0))
+    };
+    let issued = status.is_some_and(|status| status.certificate.as_ref().is_some_and(|bytes| !bytes.0.is_empty()));
+    match (since("Denied").or_else(|| since("Failed")), since("Approved")) {
+        (Some(refused), _) => meta::later(refused, SETTLED),
+        (None, Some(approved)) => meta::later(approved, if issued { SETTLED } else { PENDING }),
+        (None, None) => meta::later(meta::created(&request.metadata), PENDING),
+    }
+}
+
+/// Deletes the request when its time has come; exactly this state of it.
+pub fn plan(request: &CertificateSigningRequest, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    if meta::is_terminating(&request.metadata) {
+        return plan;
+    }
+    match meta::until(now, expiry(request)) {
+        Some(wait) => plan.requeue(wait),
+        None => {
+            let mut write = Write::delete(request);
+            if let Some(preconditions) = &mut write.request.options.preconditions {
+                preconditions.resource_version = request.metadata.resource_version.clone();
+            }
+            plan.then(vec![write]);
+        }
+    }
+    plan
+}

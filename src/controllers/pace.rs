@@ -1,0 +1,77 @@
+//! How fast controllers make Pods for a namespace.
+//!
+//! A manifest asks for two thousand million as easily as for two. As long as there are nodes for them they are made as fast as
+//! that goes; but where thousands wait for a node already, more of them help nobody, and fill the memory of all that know of
+//! Pods. There they come one by one, as at upstream all do (`--kube-api-qps` of kube-controller-manager), until fewer wait.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// So many Pods of a namespace that waits for nodes are made each second, at most so many at once.
+const PER_SECOND: f64 = 5.0;
+const AT_ONCE: f64 = 20.0;
+
+/// When to look again whether more may be made.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// The paces of all namespaces in which many Pods wait.
+#[derive(Default)]
+pub struct Paces(Mutex<HashMap<String, Bucket>>);
+
+struct Bucket {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Paces {
+    /// How many of `wanted` Pods may be made now in a namespace where `waiting` wait for a node, of which `crowd` are many.
+    pub fn grant(&self, namespace: &str, wanted: usize, waiting: usize, crowd: usize) -> usize {
+        let mut buckets = self.buckets();
+        if let room @ 1.. = crowd.saturating_sub(waiting) {
+            buckets.remove(namespace);
+            return wanted.min(room);
+        }
+        let now = Instant::now();
+        let new = || Bucket { tokens: AT_ONCE, at: now };
+        let bucket = buckets.entry(namespace.to_owned()).or_insert_with(new);
+        let earned = now.duration_since(bucket.at).as_secs_f64() * PER_SECOND;
+        bucket.tokens = (bucket.tokens + earned).min(AT_ONCE);
+        bucket.at = now;
+        // The invariant: it is between 0 and `AT_ONCE`.
+        let granted = wanted.min(bucket.tokens as usize);
+        bucket.tokens -= granted as f64;
+        // Whose bucket is full again makes nothing any more.
+        buckets.retain(|_, bucket| bucket.tokens + now.duration_since(bucket.at).as_secs_f64() * PER_SECOND < AT_ONCE);
+        granted
+    }
+
+    fn buckets(&self) -> MutexGuard<'_, HashMap<String, Bucket>> {
+        // Nothing between its changes panics.
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn where_many_wait_more_come_one_by_one() {
+        let paces = Paces::default();
+        assert_eq!(paces.grant("a", 500, 0, 5_000), 500);
+        assert_eq!(paces.grant("a", 500, 4_900, 5_000), 100);
+        assert_eq!(paces.grant("a", 500, 5_000, 5_000), 20);
+        assert_eq!(paces.grant("a", 500, 5_020, 5_000), 0);
+        assert_eq!(paces.grant("b", 500, 10, 5_000), 500, "another namespace is not concerned");
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(paces.grant("a", 3, 5_020, 5_000), 3);
+        assert_eq!(paces.grant("a", 500, 5_023, 5_000), 7);
+        assert_eq!(paces.grant("a", 500, 4_999, 5_000), 1, "some have got their nodes");
+        assert!(paces.buckets().is_empty());
+    }
+}

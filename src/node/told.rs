@@ -1,0 +1,135 @@
+//! What an agent has told of its Node, to compare it with what is there.
+
+use k8s_openapi::api::core::v1::Node;
+use serde_json::{Map, Value};
+
+/// The conditions that the agent speaks for; others are others'.
+const CONDITIONS: [&str; 4] = ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"];
+
+/// The Node as it was after this agent's last report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Told {
+    pub uid: String,
+    pub revision: u64,
+    /// Of its status what the agent has said, without times.
+    status: Value,
+}
+
+/// What of a Node is not as it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amiss {
+    /// Another one has taken its place.
+    Object,
+    Labels,
+    Status,
+}
+
+impl Told {
+    /// After the report `said`, to which the server answered with `node`.
+    pub fn of(said: &Value, node: &Node) -> Told {
+        let status = serde_json::to_value(&node.status).unwrap_or_default();
+        Told {
+            uid: node.metadata.uid.clone().unwrap_or_default(),
+            revision: revision(node),
+            status: part(said, &status),
+        }
+    }
+
+    /// Compares it with a newer state; an older one says nothing.
+    pub fn amiss(&self, node: &Node) -> Option<Amiss> {
+        if self.uid.is_empty() {
+            return None;
+        }
+        if node.metadata.uid.as_ref() != Some(&self.uid) {
+            return Some(Amiss::Object);
+        }
+        let status = serde_json::to_value(&node.status).unwrap_or_default();
+        let differs = revision(node) > self.revision && part(&self.status, &status) != self.status;
+        differs.then_some(Amiss::Status)
+    }
+}
+
+/// `metadata.resourceVersion` as a number; 0 for what no server has seen.
+pub fn revision(node: &Node) -> u64 {
+    node.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+/// Those fields of a status that `said` has too: others are others', as are resources that the agent does not know. Of conditions
+/// what they say, not since when.
+fn part(said: &Value, there: &Value) -> Value {
+    let Some(said) = said.as_object() else { return there.clone() };
+    let mut part = Map::new();
+    for (field, said) in said {
+        let there = &there[field];
+        let value = match field.as_str() {
+            "conditions" => {
+                Value::Object(CONDITIONS.iter().map(|kind| ((*kind).to_owned(), condition(there, kind))).collect())
+            }
+            _ => self::part(said, there),
+        };
+        part.insert(field.clone(), value);
+    }
+    Value::Object(part)
+}
+
+/// The status and reason of a condition, in a list or in what [`part`] has made of one.
+fn condition(list: &Value, kind: &str) -> Value {
+    let all = list.as_array().into_iter().flatten();
+    let found = all.into_iter().find(|condition| condition["type"] == kind).unwrap_or(&Value::Null);
+    Value::Array(vec![found["status"].clone(), found["reason"].clone()])
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(uid: &str, revision: u64, status: Value) -> Node {
+        let node = json!({ "metadata": { "name": "n", "uid": uid, "resourceVersion": revision.to_string() }, "status": status });
+        serde_json::from_value(node).unwrap()
+    }
+
+    fn status(ready: &str, at: &str) -> Value {
+        let of = |kind: &str, status: &str| json!({ "type": kind, "status": status, "reason": "R", "lastHeartbeatTime": at, "lastTransitionTime": at });
+        json!({
+            "capacity": { "cpu": "2", "memory": "1Ki" },
+            "addresses": [{ "type": "InternalIP", "address": "192.0.2.1" }],
+            "conditions": [of("MemoryPressure", "False"), of("DiskPressure", "False"), of("PIDPressure", "False"), of("Ready", ready)],
+        })
+    }
+
+    #[test]
+    fn what_others_make_of_the_node_is_seen_and_what_is_theirs_is_not() {
+        let (now, later) = ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z");
+        let said = status("True", now);
+        let told = Told::of(&said, &node("a", 10, said.clone()));
+        let changed = |change: fn(&mut Value)| {
+            let mut status = status("True", later);
+            change(&mut status);
+            told.amiss(&node("a", 11, status))
+        };
+        assert_eq!(changed(|_| {}), None, "times alone");
+        assert_eq!(
+            changed(|s| s["conditions"].as_array_mut().unwrap().push(json!({"type": "Mine", "status": "True"}))),
+            None
+        );
+        assert_eq!(changed(|s| s["capacity"]["example.com/dongle"] = "4".into()), None);
+        assert_eq!(changed(|s| s["images"] = json!([])), None);
+        let changes: [fn(&mut Value); 6] = [
+            |s| s["conditions"][3]["status"] = "Unknown".into(),
+            |s| s["conditions"] = json!([]),
+            |s| s["addresses"] = json!([]),
+            |s| s["capacity"]["cpu"] = "3".into(),
+            |s| s["capacity"] = Value::Null,
+            |s| *s = Value::Null,
+        ];
+        for change in changes {
+            assert_eq!(changed(change), Some(Amiss::Status));
+        }
+        // What the watch brings of before the report.
+        assert_eq!(told.amiss(&node("a", 9, status("Unknown", now))), None);
+        assert_eq!(told.amiss(&node("b", 12, said)), Some(Amiss::Object));
+        assert_eq!(Told::default().amiss(&node("b", 12, Value::Null)), None, "nothing was told yet");
+    }
+}

@@ -1,0 +1,171 @@
+//! What holds of several objects together: no two Nodes have one address, and of what a node or the holder of a bootstrap token
+//! may make there is so much at most.
+//!
+//! What the cache shows may be older than a write on its way, and two at the same moment would not see each other. So such writes
+//! are looked at once more when nobody else's can come between: one at a time here, and by a key that all of them write, at the
+//! revision it had before the look, on several servers.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::{Charge, Operation, Review, node_restriction};
+use crate::api::pod_references::MIRROR;
+use crate::api::quantity::Quantity;
+use crate::api::{Object, Status, kinds};
+use crate::server::authorize::{MASTERS, node::node_of};
+use crate::server::{allocate, store_error};
+
+/// A rule of which objects there may be beside each other.
+pub(super) struct Rule {
+    /// Names the turn and the key.
+    name: &'static str,
+    concerns: fn(&Review<'_>, &Object) -> bool,
+    check: fn(&Review<'_>, &Object) -> Result<(), Status>,
+}
+
+static RULES: &[Rule] = &[
+    Rule { name: "node-addresses", concerns: says_who_it_is, check: node_restriction::validate },
+    Rule { name: "mirror-pods", concerns: is_mirror, check: mirrors },
+    Rule { name: "signing-requests", concerns: asks_for_certificate, check: signing_requests },
+];
+
+/// The rule that a write is under.
+pub(super) fn rule(review: &Review<'_>, object: &Object) -> Option<&'static Rule> {
+    RULES.iter().find(|rule| (rule.concerns)(review, object))
+}
+
+impl Rule {
+    /// The turn to wait for; no namespace is called so.
+    pub fn turn(&self) -> String {
+        format!("together/{}", self.name)
+    }
+
+    /// The last word on the object, which holds if the key has not changed when it is written.
+    pub async fn charge(&self, review: &Review<'_>, object: &Object) -> Result<Charge, Status> {
+        let server = review.server;
+        let key = format!("{}together/{}", allocate::ROOT, self.name);
+        let entry = server.store.get(&key).await.map_err(store_error)?;
+        // What was written by then is looked at.
+        server.cache.fresh().await?;
+        (self.check)(review, object)?;
+        let value = format!("{}/{}", review.namespace(), object.name());
+        Ok(Charge { key, revision: entry.map_or(0, |entry| entry.mod_revision), value: value.into() })
+    }
+}
+
+/// A Node that comes to have another address or another label, by its own word.
+fn says_who_it_is(review: &Review<'_>, node: &Object) -> bool {
+    let said = |node: &Object| (node.0["status"]["addresses"].clone(), node.0["metadata"]["labels"].clone());
+    review.call.kind.built_in() == "Node"
+        && node_of(&review.call.user).is_some()
+        && review.old.is_none_or(|old| said(old) != said(node))
+}
+
+fn is_mirror(review: &Review<'_>, pod: &Object) -> bool {
+    review.is("Pod", Operation::Create) && review.call.kind.group.is_empty() && pod.annotation(MIRROR).is_some()
+}
+
+/// How many Pods a node has room for that does not say.
+const PODS: u64 = 110;
+/// The most mirror Pods of a node, whatever it says of its room, and the most bytes of them.
+const MIRRORS: u64 = 1000;
+const MIRROR_BYTES: usize = 32 << 20;
+
+/// Mirror Pods use no quota. A node has some for each Pod that it has room for: old ones are there for a while beside new ones.
+fn mirrors(review: &Review<'_>, pod: &Object) -> Result<(), Status> {
+    let node = pod.0["spec"]["nodeName"].as_str().unwrap_or("");
+    let Some(kind) = kinds::lookup("pods") else { return Ok(()) };
+    let own = review.get("nodes", None, node);
+    let room = own.and_then(|own| Quantity::from_json(&own.0["status"]["capacity"]["pods"]));
+    let room = room.map_or(PODS, |room| u64::try_from(room.value()).unwrap_or(0));
+    let most = room.max(1).saturating_mul(4).min(MIRRORS);
+    let items = review.items("pods", None);
+    let of_node = items.iter().filter(|item| item.field(kind, "spec.nodeName") == node);
+    // Of many Pods those alone are decoded that may be mirrors.
+    let mirrors = of_node.filter(|item| {
+        let text = std::str::from_utf8(&item.bytes).unwrap_or("");
+        text.contains(MIRROR) && Object::from_slice(&item.bytes).is_ok_and(|pod| pod.annotation(MIRROR).is_some())
+    });
+    let (count, bytes) = mirrors.fold((0, size(pod)), |(n, bytes), item| (n + 1, bytes + item.bytes.len()));
+    if count >= most {
+        return Err(review.forbidden(pod, format!("node {node:?} has {count} mirror pods already; it may have {most}")));
+    }
+    if bytes > MIRROR_BYTES {
+        let why = format!("the mirror pods of node {node:?} would have {bytes} bytes; they may have {MIRROR_BYTES}");
+        return Err(review.forbidden(pod, why));
+    }
+    Ok(())
+}
+
+fn size(object: &Object) -> usize {
+    object.0.to_string().len()
+}
+
+const REQUESTS: &str = "certificatesigningrequests.certificates.k8s.io";
+/// The most requests of one user that have not been settled, the most of his that are there (settled ones go after an hour), and
+/// the most bytes of them.
+const PENDING: usize = 100;
+const ALL: usize = 1000;
+const REQUEST_BYTES: usize = 16 << 20;
+
+fn asks_for_certificate(review: &Review<'_>, _: &Object) -> bool {
+    review.is("CertificateSigningRequest", Operation::Create) && !review.call.user.is_in(MASTERS)
+}
+
+/// What is counted of a request.
+#[derive(Deserialize)]
+struct Counted {
+    spec: CountedSpec,
+    #[serde(default)]
+    status: CountedStatus,
+}
+
+#[derive(Deserialize)]
+struct CountedSpec {
+    #[serde(default)]
+    username: String,
+}
+
+#[derive(Default, Deserialize)]
+struct CountedStatus {
+    certificate: Option<IgnoredAny>,
+    #[serde(default)]
+    conditions: Option<Vec<CountedCondition>>,
+}
+
+#[derive(Deserialize)]
+struct CountedCondition {
+    #[serde(rename = "type")]
+    of: String,
+}
+
+impl CountedStatus {
+    fn is_settled(&self) -> bool {
+        let mut conditions = self.conditions.iter().flatten();
+        self.certificate.is_some() || conditions.any(|condition| matches!(condition.of.as_str(), "Denied" | "Failed"))
+    }
+}
+
+fn signing_requests(review: &Review<'_>, csr: &Object) -> Result<(), Status> {
+    let user = &review.call.user.name;
+    let quoted = serde_json::Value::from(user.as_str()).to_string();
+    let (mut pending, mut all, mut bytes) = (0, 0, size(csr));
+    for item in review.items(REQUESTS, None) {
+        let has_name = std::str::from_utf8(&item.bytes).is_ok_and(|text| text.contains(&quoted));
+        let counted = if has_name { serde_json::from_slice::<Counted>(&item.bytes).ok() } else { None };
+        let Some(counted) = counted.filter(|counted| counted.spec.username == *user) else { continue };
+        all += 1;
+        bytes += item.bytes.len();
+        pending += usize::from(!counted.status.is_settled());
+    }
+    let why = if pending >= PENDING {
+        format!("{pending} requests of {user:?} wait already; approve, deny or delete some")
+    } else if all >= ALL {
+        format!("there are {all} requests of {user:?} already; settled ones go after an hour")
+    } else if bytes > REQUEST_BYTES {
+        format!("the requests of {user:?} would have {bytes} bytes; they may have {REQUEST_BYTES}")
+    } else {
+        return Ok(());
+    };
+    Err(Status::too_many_requests(why, 60))
+}

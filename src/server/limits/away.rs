@@ -1,0 +1,205 @@
+//! What a request holds while it runs, and what it holds instead while it waits for a webhook: that takes as long as somebody
+//! else's program wants, and nobody who has nothing to do with that shall wait behind it.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::{Gate, Limits, Seat};
+use crate::api::Status;
+
+tokio::task_local! {
+    /// What the request that runs here holds.
+    static HELD: Arc<Held>;
+}
+
+/// How many calls of webhooks may be under way for each request that may write.
+const AWAY: usize = 4;
+
+/// Where requests wait for webhooks. Large ones apart: they lie decoded in memory.
+pub(in crate::server) struct Away {
+    calls: Arc<Gate>,
+    large: Arc<Gate>,
+}
+
+/// What a request holds: a seat of the requests that run, and a place of the large ones.
+pub(in crate::server) struct Held {
+    flow: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    seat: Option<Seat>,
+    place: Option<Seat>,
+    /// How many webhooks it waits for, and what it had before it waited for the first.
+    away: usize,
+    gates: [Option<Arc<Gate>>; 2],
+}
+
+impl Away {
+    pub fn new(limits: &Limits, places: usize) -> Away {
+        let gate = |seats: usize| Gate::new(AWAY * seats, limits);
+        Away { calls: gate(limits.mutating_inflight), large: gate(places) }
+    }
+
+    /// Waits for somebody else's program. Meanwhile the request holds nothing but a call; an error: there are too many.
+    pub async fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T, Status> {
+        let held = HELD.try_with(Arc::clone).ok();
+        let Some(held) = held.filter(|held| held.holds_anything()) else { return Ok(work.await) };
+        let calls = if held.depart() { &self.large } else { &self.calls };
+        let done = match calls.enter(&held.flow).await {
+            Ok(_call) => Ok(work.await),
+            Err(full) => Err(full),
+        };
+        held.come_back().await;
+        done
+    }
+}
+
+impl Held {
+    pub fn new(flow: &str, seat: Option<Seat>, place: Option<Seat>) -> Arc<Held> {
+        let state = State { seat, place, ..State::default() };
+        Arc::new(Held { flow: flow.to_owned(), state: Mutex::new(state) })
+    }
+
+    /// Runs a request that holds this.
+    pub async fn within<F: Future>(self: &Arc<Held>, work: F) -> F::Output {
+        HELD.scope(self.clone(), work).await
+    }
+
+    /// What it still holds: its seat, and its place.
+    pub fn take(&self) -> (Option<Seat>, Option<Seat>) {
+        let mut state = self.state();
+        (state.seat.take(), state.place.take())
+    }
+
+    fn holds_anything(&self) -> bool {
+        let state = self.state();
+        state.seat.is_some() || state.place.is_some() || state.away > 0
+    }
+
+    /// Gives back what it holds. Whether it is a large request.
+    fn depart(&self) -> bool {
+        let mut state = self.state();
+        state.away += 1;
+        if state.away == 1 {
+            let given = [state.seat.take(), state.place.take()];
+            state.gates = given.each_ref().map(|seat| seat.as_ref().map(|seat| seat.gate().clone()));
+        }
+        state.gates[1].is_some()
+    }
+
+    /// Takes back what it had, once it waits for no other webhook.
+    async fn come_back(&self) {
+        let gates = {
+            let mut state = self.state();
+            state.away -= 1;
+            if state.away > 0 {
+                return;
+            }
+            std::mem::take(&mut state.gates)
+        };
+        // The place first, as when it came.
+        let [seat, place] = gates;
+        let place = match &place {
+            Some(gate) => Some(gate.turn(&self.flow).await),
+            None => None,
+        };
+        let seat = match &seat {
+            Some(gate) => Some(gate.turn(&self.flow).await),
+            None => None,
+        };
+        let mut state = self.state();
+        (state.seat, state.place) = (seat, place);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing between its changes panics.
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits { mutating_inflight: 4, queue: 2, wait: Duration::from_secs(5), ..Limits::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_webhook_keeps_nobody_from_running() {
+        let (limits, away) = (limits(), Away::new(&limits(), 4));
+        let (seats, places) = (Gate::new(4, &limits), Gate::new(4, &limits));
+        // As many as there are seats, and all of them wait for a webhook that does not answer.
+        let mut slow = Vec::new();
+        for _ in 0..3 {
+            let seat = seats.enter("greedy").await.unwrap();
+            let place = places.enter("greedy").await.unwrap();
+            let held = Held::new("greedy", Some(seat), Some(place));
+            let (of, away) = (held.clone(), &away);
+            let work = async move {
+                // Two at once, as validating webhooks are asked.
+                let [one, two] = [30, 60].map(|s| away.wait(tokio::time::sleep(Duration::from_secs(s))));
+                let (one, two) = tokio::join!(one, two);
+                one.and(two)
+            };
+            slow.push((held, Box::pin(async move { of.within(work).await })));
+        }
+        for (_, work) in &mut slow {
+            assert!(futures::poll!(work.as_mut()).is_pending());
+        }
+        for name in ["greedy", "greedy", "other", "greedy"] {
+            std::mem::forget(seats.enter(name).await.expect("a seat is free"));
+            std::mem::forget(places.enter(name).await.expect("a place is free"));
+        }
+        tokio::time::sleep(Duration::from_secs(61)).await;
+        let (held, work) = &mut slow[0];
+        assert!(futures::poll!(work.as_mut()).is_pending(), "it waits for its seat");
+        assert!(held.take().0.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_has_its_seat_and_place_again_when_the_last_webhook_has_answered() {
+        let (limits, away) = (limits(), Away::new(&limits(), 4));
+        let (seats, places) = (Gate::new(1, &limits), Gate::new(1, &limits));
+        let held = Held::new("one", Some(seats.enter("one").await.unwrap()), Some(places.enter("one").await.unwrap()));
+        let work = async {
+            let [one, two] = [1, 2].map(|s| away.wait(tokio::time::sleep(Duration::from_secs(s))));
+            let (one, two) = tokio::join!(one, two);
+            one.and(two)
+        };
+        held.within(work).await.unwrap();
+        assert!(seats.enter("two").await.is_err() && places.enter("two").await.is_err());
+        let (seat, place) = held.take();
+        assert!(seat.is_some() && place.is_some());
+        drop((seat, place));
+        assert!(seats.enter("two").await.is_ok() && places.enter("two").await.is_ok());
+        // Who holds nothing, the superuser, waits without any bound.
+        let free = Held::new("us", None, None);
+        free.within(away.wait(async {})).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_calls_of_one_flow_are_bounded_too() {
+        let (limits, away) = (limits(), Away::new(&limits(), 1));
+        let places = Gate::new(1, &limits);
+        let wait = async |held: &Arc<Held>| held.within(away.wait(std::future::pending::<()>())).await;
+        let mut all = Vec::new();
+        for _ in 0..5 {
+            all.push(Held::new("greedy", None, Some(places.enter("greedy").await.unwrap())));
+            let held = all.last().unwrap();
+            // Each gives its place to the next one.
+            let mut waits = Box::pin(wait(held));
+            if let std::task::Poll::Ready(refused) = futures::poll!(waits.as_mut()) {
+                panic!("{:?}", refused.unwrap_err());
+            }
+            std::mem::forget(waits);
+        }
+        let last = Held::new("greedy", None, Some(places.enter("greedy").await.unwrap()));
+        let refused = pin!(wait(&last)).await.unwrap_err();
+        assert_eq!(refused.code, 429);
+    }
+}
