@@ -148,10 +148,8 @@ fn local_volumes_are_mounted_and_mapped_as_their_claims_say() {
     }
     let inside = |node: &TestNode, pod: &str, script: &str| node.run(&["exec", pod, "--", "sh", "-c", script]);
     // The Pods' group may write what was root's, and what is made belongs to it.
-    assert_eq!(
-        inside(&node, "writer", "echo new >> /v/old && touch /v/fresh && stat -c %g /v/old /v/fresh").out,
-        "4242\n4242\n"
-    );
+    let written = inside(&node, "writer", "echo new >> /v/old && touch /v/fresh && stat -c %g /v/old /v/fresh");
+    assert_eq!((written.out.as_str(), written.err.as_str()), ("4242\n4242\n", ""));
     assert_eq!(inside(&node, "reader", "cat /v/old").out, "oldnew\n");
     contains(&inside(&node, "reader", "touch /v/x").err, "Read-only file system").unwrap();
     inside(&node, "below", "echo word > /v/file");
