@@ -53,8 +53,8 @@ fn a_stateful_set_comes_back_to_its_claims_where_its_volumes_are() {
     assert_eq!(fs::read_to_string(kept).unwrap().lines().count(), 2);
 }
 
-/// Claims on local volumes of the only node, and Pods that use them.
-fn local(folder: &Path) -> String {
+/// Claims on local volumes of the only node with a Pod that reads one of them, and more Pods that use them.
+fn local(folder: &Path) -> [String; 2] {
     let at = folder.display();
     let volume = |name: &str, kind: &str, mode: &str| {
         format!(
@@ -97,18 +97,20 @@ spec:
         )
     };
     let mount = "volumeMounts: [{name: v, mountPath: /v}]";
-    [
+    let reader = [
         volume("shared", "ReadWriteOnce", "Filesystem"),
         volume("alone", "ReadWriteOncePod", "Filesystem"),
         volume("disk", "ReadWriteOnce", "Block"),
-        pod("writer", "shared", "", mount),
         pod("reader", "shared", ", readOnly: true", mount),
+    ];
+    let others = [
+        pod("writer", "shared", "", mount),
         pod("below", "shared", "", "volumeMounts: [{name: v, mountPath: /v, subPath: deep/er}]"),
         pod("first", "alone", "", mount),
         pod("device", "disk", "", "securityContext: {runAsUser: 0}, volumeDevices: [{name: v, devicePath: /dev/mine}]"),
         pod("mistaken", "disk", "", mount),
-    ]
-    .concat()
+    ];
+    [reader.concat(), others.concat()]
 }
 
 /// A file as a block device, for as long as it lives.
@@ -142,8 +144,12 @@ fn local_volumes_are_mounted_and_mapped_as_their_claims_say() {
         fs::create_dir(folder.path().join(name)).unwrap();
     }
     fs::write(folder.path().join("shared/old"), "old").unwrap();
-    node.apply(&local(folder.path()));
-    for name in ["writer", "reader", "below", "first", "device"] {
+    // The reader comes first: it has the volume, but says nothing of whose its files are.
+    let [reader, others] = local(folder.path());
+    node.apply(&reader);
+    node.wait("condition=Ready", &["pod/reader"], PATIENCE);
+    node.apply(&others);
+    for name in ["writer", "below", "first", "device"] {
         node.wait("condition=Ready", &[&format!("pod/{name}")], PATIENCE);
     }
     let inside = |node: &TestNode, pod: &str, script: &str| node.run(&["exec", pod, "--", "sh", "-c", script]);
@@ -224,7 +230,7 @@ fn a_volume_of_a_pod_that_ended_without_an_agent_is_free() {
     node.import_busybox();
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("alone")).unwrap();
-    let all = local(folder.path());
+    let [all, _] = local(folder.path());
     let only: Vec<&str> = all.split("---").filter(|part| part.contains("metadata: {name: alone}")).collect();
     node.apply(&only.join("---"));
     node.apply(BRIEF);

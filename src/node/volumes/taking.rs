@@ -22,6 +22,11 @@ use crate::{
     node::{disk, executor::Trouble, spec::PodExt},
 };
 
+/// The folder of a Pod with links to the volumes that it has, by the names of the PersistentVolumes.
+const TAKEN: &str = "taken";
+/// The same for those that it has for writing.
+const WRITTEN: &str = "written";
+
 impl Volumes {
     /// Makes the links to where the volume of a claim is.
     ///
@@ -42,32 +47,30 @@ impl Volumes {
         disk::work(move || looked.check()).await.map_err(unprocessed)??;
         self.must_be_free(pod, &place)?;
         let failed = |why: io::Error| mount_error(&place.volume, format!("{}: {why}", place.path.display()));
-        // As upstream: whoever has it first says whose it is, unless for reading alone.
-        if !is_read_only(volume) && !self.others(pod).any(|(_, at)| is_same(&at, &place.path)) {
+        // Whoever has it first for writing says whose it is. (Upstream: whoever has it first, and nobody if that is for reading.)
+        let writes = !is_read_only(volume);
+        if writes && !self.others(pod, WRITTEN).any(|(_, at)| is_same(&at, &place.path)) {
             own(pod, &place).await.map_err(failed)?;
         }
         // What a panic left behind is sound: a link is made at once or not at all.
         let _taking = self.taking.lock().unwrap_or_else(|p| p.into_inner());
         self.must_be_free(pod, &place)?;
-        let taken = self.taken(pod).join(&place.volume);
-        [taken, link].iter().try_for_each(|link| lead(link, &place.path)).map_err(failed)
+        let links = [Some(TAKEN), writes.then_some(WRITTEN)].into_iter().flatten();
+        let links = links.map(|kind| self.folder(pod).join(kind).join(&place.volume));
+        links.chain([link]).try_for_each(|link| lead(&link, &place.path)).map_err(failed)
     }
 
-    fn taken(&self, pod: &Pod) -> PathBuf {
-        self.folder(pod).join("taken")
-    }
-
-    /// What other Pods have: the names of PersistentVolumes, and where these are.
-    fn others(&self, pod: &Pod) -> impl Iterator<Item = (OsString, PathBuf)> {
+    /// What other Pods have ([`TAKEN`], [`WRITTEN`]): the names of PersistentVolumes, and where these are.
+    fn others(&self, pod: &Pod, kind: &'static str) -> impl Iterator<Item = (OsString, PathBuf)> + use<> {
         let own = self.folder(pod);
         entries(&self.pods)
             .filter(move |other| other.path() != own)
-            .flat_map(|other| entries(&other.path().join("taken")))
+            .flat_map(move |other| entries(&other.path().join(kind)))
             .filter_map(|link| Some((link.file_name(), fs::read_link(link.path()).ok()?)))
     }
 
     fn must_be_free(&self, pod: &Pod, place: &Place) -> Result<(), Trouble> {
-        if place.alone && self.others(pod).any(|(name, _)| name == *place.volume) {
+        if place.alone && self.others(pod, TAKEN).any(|(name, _)| name == *place.volume) {
             let stage = if place.block { "MapVolume.SetUpDevice" } else { "MountVolume.SetUp" };
             let why = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
             return Err(place.failed(stage, why));
@@ -77,7 +80,7 @@ impl Volumes {
 
     /// Leaves the volumes of the Pod's claims to whoever waits for them. All errors, in words.
     pub(super) fn let_go(&self, pod: &Pod) -> Vec<String> {
-        let folders = [self.folder(pod).join("volumes"), self.taken(pod)];
+        let folders = ["volumes", TAKEN, WRITTEN].map(|kind| self.folder(pod).join(kind));
         let all = folders.iter().flat_map(|folder| entries(folder));
         let links = all.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
         let failed = |path: PathBuf| Some(format!("{}: {}", path.display(), fs::remove_file(&path).err()?));
