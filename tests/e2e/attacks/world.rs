@@ -286,7 +286,13 @@ impl World {
         let params = json!({"resource": "events", "namespace": namespace, "options": {"fieldSelector": format!("involvedObject.name={name}")}});
         let events = api::call(&self.node.socket(), "list", params).ok()?;
         let failed = |event: &&Value| event["reason"].as_str().is_some_and(|reason| reason.starts_with("Failed"));
-        events["items"].as_array()?.iter().find(failed).map(|event| format!("{} {}", event["reason"], event["message"]))
+        let told: Vec<String> = events["items"]
+            .as_array()?
+            .iter()
+            .filter(failed)
+            .map(|e| format!("{} {}", e["reason"], e["message"]))
+            .collect();
+        if told.is_empty() { None } else { Some(told.join("; ")) }
     }
 
     /// A Pod that goes on; waits until it runs.
