@@ -1,9 +1,15 @@
 //! `image`: the images of a node: import, load, pull, list, rm.
 
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+use std::{
+    io::IsTerminal,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio_util::io::InspectReader;
 
 use super::{
     Outcome, Session,
@@ -15,6 +21,9 @@ use super::{
     target::{Selection, Target},
 };
 use crate::api::{Object, Verb, rpc::ImageOptions, stream::STDOUT};
+
+/// So often at most is it said how far an archive has been sent.
+const OFTEN: Duration = Duration::from_millis(100);
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -122,7 +131,16 @@ async fn archive(path: &PathBuf) -> Result<Input, Failure> {
     }
     let opened = tokio::fs::File::open(path).await;
     let file = opened.map_err(|e| Failure::usage(format!("opening {}: {e}", path.display())))?;
-    Ok(stream::reader(file))
+    let length = file.metadata().await?.len();
+    let (mut sent, mut told) = (0, Instant::now());
+    let shown = std::io::stderr().is_terminal();
+    Ok(stream::reader(InspectReader::new(file, move |bytes| {
+        sent += bytes.len() as u64;
+        if shown && told.elapsed() >= OFTEN {
+            told = Instant::now();
+            out::progress(&format!("sent {} of {}", size(sent), size(length)));
+        }
+    })))
 }
 
 /// Runs one operation; its answers, progress apart.
@@ -172,6 +190,8 @@ async fn call(
 
 /// Runs an operation that makes images, and tells their names.
 async fn made(session: &Session, node: &str, options: ImageOptions, input: Input) -> Result<(), Failure> {
+    // An archive names images as often as it likes; else the last name is the new one.
+    let all = matches!(options, ImageOptions::Load);
     let shown = std::io::stderr().is_terminal();
     let progress = |line: &Value| {
         if shown && let Some(text) = progress(line) {
@@ -184,8 +204,12 @@ async fn made(session: &Session, node: &str, options: ImageOptions, input: Input
     }
     for answer in answers? {
         let image = Image::deserialize(&answer["image"]).map_err(anyhow::Error::from)?;
-        let name = image.names.last().unwrap_or(&image.id);
-        outln!("{name} ({}, {})", short(&image.id), size(image.size));
+        let unnamed = std::slice::from_ref(&image.id);
+        let names = if image.names.is_empty() { unnamed } else { &image.names };
+        let new = if all { names } else { &names[names.len() - 1..] };
+        for name in new {
+            outln!("{name} ({}, {})", short(&image.id), size(image.size));
+        }
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What `-f` means: files, folders, standard input, several documents, lists.
+//! What `-f` means: files, folders, standard input, addresses of the web, several documents, lists.
 
 use std::{
     io::Read,
@@ -7,13 +7,13 @@ use std::{
 
 use serde_json::Value;
 
-use super::{error::Failure, known};
+use super::{error::Failure, fetch, known};
 use crate::api::{Kind, Object, yaml};
 
 /// `-f` and `-R`, as every command takes them.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Files {
-    /// A manifest: a file, a folder of them, or - for standard input
+    /// A manifest: a file, a folder of them, a URL, or - for standard input
     #[arg(long = "filename", short = 'f', value_name = "FILE", value_delimiter = ',')]
     pub filename: Vec<PathBuf>,
     /// Go into folders of folders
@@ -48,6 +48,10 @@ impl Files {
                 let mut text = String::new();
                 std::io::stdin().read_to_string(&mut text)?;
                 parse("STDIN", &text, &mut documents)?;
+                continue;
+            }
+            if let Some(url) = path.to_str().filter(|text| fetch::is_url(text)) {
+                parse(url, &fetch::text(url)?, &mut documents)?;
                 continue;
             }
             for file in files(path, self.recursive, true)? {

@@ -8,11 +8,14 @@
 mod out;
 
 mod api_resources;
+mod api_versions;
 mod apply;
 mod attach;
 mod auth;
 mod autoscale;
 mod backup;
+mod certificate;
+mod cluster_info;
 mod cp;
 mod create;
 mod debug;
@@ -24,7 +27,9 @@ mod edit;
 mod error;
 mod events;
 mod exec;
+mod explain;
 mod expose;
+mod fetch;
 pub mod fuzz;
 mod get;
 mod image;
@@ -40,6 +45,7 @@ mod patch;
 mod pods;
 mod port_forward;
 mod print;
+mod proxy;
 mod replace;
 mod rollout;
 mod run;
@@ -56,6 +62,7 @@ mod write;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -87,6 +94,9 @@ pub struct Global {
     /// The namespace of the objects named
     #[arg(long, short = 'n', global = true, value_name = "NAME")]
     pub namespace: Option<String>,
+    /// How long one request may take, as 5s or 1m; 0: as long as it takes
+    #[arg(long, global = true, default_value = "0", value_name = "TIME", value_parser = wait::duration, hide_default_value = true)]
+    pub request_timeout: Duration,
 }
 
 /// One row a command.
@@ -114,7 +124,7 @@ pub enum Command {
     Label(label::Args),
     /// Set and remove annotations
     Annotate(label::Args),
-    /// Change the images of containers
+    /// Change images, variables, resources and ServiceAccounts of containers and Pods
     Set(set::Args),
     /// Change how many replicas there shall be
     Scale(scale::Args),
@@ -166,6 +176,16 @@ pub enum Command {
     Doctor(doctor::Args),
     /// List the kinds of objects
     ApiResources(api_resources::Args),
+    /// List the groups and versions of the API
+    ApiVersions(api_versions::Args),
+    /// Show what the fields of objects mean
+    Explain(explain::Args),
+    /// Approve and deny certificate signing requests
+    Certificate(certificate::Args),
+    /// Show where the control plane and the services of the cluster are
+    ClusterInfo(cluster_info::Args),
+    /// Serve the API on a port of this machine, with the rights of who runs it
+    Proxy(proxy::Args),
     /// Print the versions of client and server
     Version(version::Args),
 }
@@ -190,6 +210,9 @@ impl Command {
                 | Trace(_)
                 | Backup(_)
                 | Doctor(_)
+                | Certificate(_)
+                | ClusterInfo(_)
+                | Proxy(_)
                 | Version(_)
         )
     }
@@ -232,6 +255,11 @@ async fn dispatch(command: Command, session: &Session) -> Outcome {
         Command::Backup(args) => backup::run(args, session).await,
         Command::Doctor(args) => doctor::run(args, session).await,
         Command::ApiResources(args) => api_resources::run(args).await,
+        Command::ApiVersions(args) => api_versions::run(args).await,
+        Command::Explain(args) => explain::run(args, session).await,
+        Command::Certificate(args) => certificate::run(args, session).await,
+        Command::ClusterInfo(args) => cluster_info::run(args, session).await,
+        Command::Proxy(args) => proxy::run(args, session).await,
         Command::Patch(args) => patch::run(args, session).await,
         Command::Replace(args) => replace::run(args, session).await,
         Command::Label(args) => label::run(args, session, label::What::Labels).await,
@@ -295,7 +323,7 @@ impl Session {
         let address: rpc::Address = global.server.parse().map_err(error::Failure::usage)?;
         Ok(Session {
             socket: address.0.clone(),
-            client: rpc::client(address, "kubectl"),
+            client: rpc::client(address, "kubectl").within(global.request_timeout),
             namespace_given: global.namespace.is_some(),
             namespace: global.namespace.unwrap_or_else(|| "default".into()),
         })

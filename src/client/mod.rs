@@ -5,6 +5,7 @@
 
 pub mod autoscaler;
 pub mod blame;
+mod deadline;
 pub mod definition;
 pub mod elector;
 mod events;
@@ -17,7 +18,7 @@ mod reflector;
 pub mod rpc;
 pub mod tls;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -32,6 +33,8 @@ use crate::api::{
     request::{Body, List, PatchType, Preconditions},
     status::qualified,
 };
+
+use deadline::Deadline;
 
 pub use autoscaler::Autoscaler;
 pub use definition::Definition;
@@ -108,6 +111,17 @@ impl Client {
     /// The same connection, writing under another manager's name.
     pub fn named(&self, manager: &str) -> Client {
         Client { transport: self.transport.clone(), manager: manager.into() }
+    }
+
+    /// The same connection, where an answer must come in time; zero: whenever it comes. Watches and streams last.
+    pub fn within(&self, time: Duration) -> Client {
+        match time {
+            Duration::ZERO => self.clone(),
+            time => Client {
+                transport: Arc::new(Deadline { inner: self.transport.clone(), time }),
+                manager: self.manager.clone(),
+            },
+        }
     }
 
     /// Any request but watch.

@@ -1,6 +1,7 @@
 //! The processes: one file each puts the parts together. `main` here turns argv into one of them, or into a client command.
 
 mod agent;
+mod completion;
 mod confine;
 mod control_plane;
 mod encryption;
@@ -23,7 +24,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{
-    Parser,
+    CommandFactory, Parser,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -53,6 +54,8 @@ enum Command {
     Reset(reset::Args),
     /// Print the administrator's kubeconfig, for kubectl
     Kubeconfig(endpoint::PrintArgs),
+    /// Print what a shell needs to complete commands and flags
+    Completion(completion::Args),
     #[command(flatten)]
     Client(cli::Command),
 }
@@ -118,6 +121,10 @@ pub fn main() -> ExitCode {
             run(server::run(args, confined))
         }),
         Command::Kubeconfig(args) => endpoint::print(args, argv.global),
+        Command::Completion(args) => {
+            completion::print(&args, Argv::command());
+            return ExitCode::SUCCESS;
+        }
         Command::Client(command) => return cli::main(command, argv.global),
     };
     match outcome {

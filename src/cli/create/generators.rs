@@ -3,8 +3,8 @@
 use base64::Engine;
 use serde_json::{Map, Value, json};
 
-use super::{batch, sources::Sources};
-use crate::api::Object;
+use super::{access, batch, bounds, ingress, sources::Sources};
+use crate::{api::Object, cli::error::Failure};
 
 #[derive(clap::Subcommand)]
 pub enum Generator {
@@ -40,6 +40,26 @@ pub enum Generator {
         #[command(subcommand)]
         kind: Service,
     },
+    /// Make a Role
+    Role(access::Role),
+    /// Make a ClusterRole
+    Clusterrole(access::ClusterRole),
+    /// Make a RoleBinding
+    Rolebinding(access::RoleBinding),
+    /// Make a ClusterRoleBinding
+    Clusterrolebinding(access::ClusterRoleBinding),
+    /// Make a ResourceQuota
+    #[command(visible_alias = "resourcequota")]
+    Quota(bounds::Quota),
+    /// Make a PodDisruptionBudget
+    #[command(visible_alias = "pdb")]
+    Poddisruptionbudget(bounds::PodDisruptionBudget),
+    /// Make a PriorityClass
+    #[command(visible_alias = "pc")]
+    Priorityclass(bounds::PriorityClass),
+    /// Make an Ingress
+    #[command(visible_alias = "ing")]
+    Ingress(ingress::Ingress),
 }
 
 #[derive(clap::Args)]
@@ -113,16 +133,24 @@ pub enum Service {
 
 impl Generator {
     /// The object, without a namespace.
-    pub fn object(&self) -> Result<Object, String> {
+    pub fn object(&self) -> Result<Object, Failure> {
         let value = match self {
             Generator::Namespace { name } => with(named("v1", "Namespace", name), json!({ "spec": {}, "status": {} })),
             Generator::Serviceaccount { name } => named("v1", "ServiceAccount", name),
-            Generator::Deployment(args) => deployment(args)?,
-            Generator::Job(args) => args.object(None)?,
+            Generator::Deployment(args) => deployment(args).map_err(Failure::usage)?,
+            Generator::Job(args) => args.object(None).map_err(Failure::usage)?,
             Generator::Cronjob(args) => args.object(),
-            Generator::Configmap { name, sources } => config_map(name, sources)?,
-            Generator::Secret { kind } => secret(kind)?,
-            Generator::Service { kind } => service(kind)?,
+            Generator::Configmap { name, sources } => config_map(name, sources).map_err(Failure::usage)?,
+            Generator::Secret { kind } => secret(kind).map_err(Failure::usage)?,
+            Generator::Service { kind } => service(kind).map_err(Failure::usage)?,
+            Generator::Role(args) => args.object()?,
+            Generator::Clusterrole(args) => args.object()?,
+            Generator::Rolebinding(args) => args.object()?,
+            Generator::Clusterrolebinding(args) => args.object()?,
+            Generator::Quota(args) => args.object()?,
+            Generator::Poddisruptionbudget(args) => args.object()?,
+            Generator::Priorityclass(args) => args.object(),
+            Generator::Ingress(args) => args.object()?,
         };
         Ok(Object(value))
     }

@@ -1,7 +1,10 @@
 //! `create`: makes objects from manifests or from flags; one that exists already is an error.
 
+mod access;
 mod batch;
+mod bounds;
 mod generators;
+mod ingress;
 mod sources;
 mod token;
 
@@ -78,10 +81,10 @@ async fn generated(generator: &Generator, writing: &Writing, session: &Session) 
         _ => None,
     };
     let object = match (generator, &source) {
-        (Generator::Job(job), Some(source)) => job.object(Some(source)).map(Object),
+        (Generator::Job(job), Some(source)) => job.object(Some(source)).map(Object).map_err(Failure::usage),
         (generator, _) => generator.object(),
     };
-    let mut object = object.map_err(Failure::usage)?;
+    let mut object = object?;
     // The invariant: generators make kinds of the table.
     let kind = kinds::of(object.api_version(), object.kind()).expect("a kind of the table");
     if kind.namespaced && session.namespace_given {

@@ -15,6 +15,7 @@ mod delete;
 mod describe;
 mod nodes;
 mod resize;
+mod same;
 mod sessions;
 mod sets;
 mod show;

@@ -4,28 +4,19 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::{
-    Outcome, Session,
-    error::Failure,
-    target::{Selection, Target},
-    write::Writing,
+use super::base;
+use crate::{
+    api::{Object, request::PatchType},
+    cli::{
+        Outcome, Session,
+        error::Failure,
+        target::{Selection, Target},
+        write::Writing,
+    },
 };
-use crate::api::{Object, request::PatchType};
 
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(clap::Subcommand)]
-enum What {
-    /// Change the images of containers: TYPE/NAME CONTAINER=IMAGE...
-    Image(Image),
-}
-
-#[derive(clap::Args)]
-struct Image {
     /// TYPE NAME... or TYPE/NAME..., then CONTAINER=IMAGE; the container * is all
     #[command(flatten)]
     selection: Selection,
@@ -37,7 +28,6 @@ struct Image {
 }
 
 pub async fn run(args: Args, session: &Session) -> Outcome {
-    let What::Image(args) = args.what;
     let (images, names): (Vec<_>, Vec<_>) = args.selection.names.iter().cloned().partition(|word| word.contains('='));
     let images: Vec<(&str, &str)> = images.iter().filter_map(|word| word.split_once('=')).collect();
     if images.is_empty() {
@@ -56,7 +46,7 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
 }
 
 async fn change(
-    args: &Image,
+    args: &Args,
     images: &[(&str, &str)],
     target: &Target,
     object: &Object,
@@ -72,7 +62,7 @@ async fn change(
 
 /// The JSON patch that gives containers their new images; one that names no container is an error.
 fn patch(object: &Object, images: &[(&str, &str)]) -> Result<Vec<Value>, String> {
-    let base = if object.at("spec.template.spec").is_some() { "spec.template.spec" } else { "spec" };
+    let base = base(object);
     let (mut patch, mut unused) = (Vec::new(), images.to_vec());
     for list in ["initContainers", "containers"] {
         let containers = object.at(&format!("{base}.{list}")).and_then(Value::as_array);

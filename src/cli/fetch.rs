@@ -1,0 +1,69 @@
+//! `-f URL`: a manifest from a web server.
+
+use std::time::Duration;
+
+use super::error::Failure;
+
+/// A manifest has no more bytes than that.
+const LARGEST: usize = 64 << 20;
+/// All of a manifest comes sooner.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// So often is a server asked that is in trouble of its own (upstream: `--http-attempts`, as far as it is used).
+const ATTEMPTS: u32 = 3;
+
+/// Whether an argument of `-f` is an address of the web.
+pub fn is_url(text: &str) -> bool {
+    text.starts_with("http://") || text.starts_with("https://")
+}
+
+/// What is at an address, in UTF-8. The thread waits for it, as it does where manifests are files.
+pub fn text(url: &str) -> Result<String, Failure> {
+    let fetched = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(fetch(url))
+    };
+    let ended = std::thread::scope(|scope| scope.spawn(fetched).join());
+    ended.unwrap_or_else(|_| Err(Failure::usage(format!("unable to read URL \"{url}\""))))
+}
+
+async fn fetch(url: &str) -> Result<String, Failure> {
+    let unread = |why: String| Failure::usage(format!("unable to read URL \"{url}\", {why}"));
+    let client =
+        reqwest::Client::builder().timeout(PATIENCE).user_agent(concat!("podwright/", env!("CARGO_PKG_VERSION")));
+    let client = client.build().map_err(|e| unread(causes(&e)))?;
+    let mut left = ATTEMPTS;
+    loop {
+        left -= 1;
+        let answer = client.get(url).send().await.map_err(|e| unread(causes(&e)))?;
+        let status = answer.status();
+        if status.is_success() {
+            return read(answer).await.map_err(unread);
+        }
+        if !status.is_server_error() || left == 0 {
+            return Err(unread(format!("server reported {status}, status code={}", status.as_u16())));
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+async fn read(mut answer: reqwest::Response) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    while let Some(part) = answer.chunk().await.map_err(|e| causes(&e))? {
+        if bytes.len() + part.len() > LARGEST {
+            return Err(format!("it has more than {LARGEST} bytes"));
+        }
+        bytes.extend_from_slice(&part);
+    }
+    String::from_utf8(bytes).map_err(|_| "it is not text in UTF-8".to_owned())
+}
+
+/// An error with what it comes from.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text += &format!(": {cause}");
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,111 @@
+//! `set`: changes what containers are made of, in Pods and in the templates of workloads.
+
+mod env;
+mod image;
+mod resources;
+mod service_account;
+
+use serde_json::Value;
+
+use super::{Outcome, Session, error::Failure, target::Target, write::Writing};
+use crate::api::{Object, request::PatchType};
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Change the images of containers: TYPE/NAME CONTAINER=IMAGE...
+    Image(image::Args),
+    /// Change environment variables of containers: TYPE/NAME KEY=VALUE... KEY-...
+    Env(env::Args),
+    /// Change requests and limits of containers
+    Resources(resources::Args),
+    /// Change the ServiceAccount of Pods: TYPE/NAME SERVICEACCOUNT
+    #[command(visible_alias = "sa")]
+    Serviceaccount(service_account::Args),
+}
+
+pub async fn run(args: Args, session: &Session) -> Outcome {
+    match args.what {
+        What::Image(args) => image::run(args, session).await,
+        What::Env(args) => env::run(args, session).await,
+        What::Resources(args) => resources::run(args, session).await,
+        What::Serviceaccount(args) => service_account::run(args, session).await,
+    }
+}
+
+/// Where the Pod's spec is in an object that has one.
+fn base(object: &Object) -> &'static str {
+    let ways = ["spec.jobTemplate.spec.template.spec", "spec.template.spec"];
+    ways.into_iter().find(|way| object.at(way).is_some()).unwrap_or("spec")
+}
+
+/// Whether a container's name is meant by a word: `*`, the name, or one with `*` at its ends.
+fn is_meant(word: &str, name: &str) -> bool {
+    match (word.strip_prefix('*'), word.strip_suffix('*')) {
+        (Some(_), Some(_)) => name.contains(word.trim_matches('*')),
+        (Some(end), None) => name.ends_with(end),
+        (None, Some(start)) => name.starts_with(start),
+        (None, None) => word == name,
+    }
+}
+
+/// The containers that are meant, by list and number; none is an error.
+fn containers<'a>(object: &'a Object, word: &str, lists: &[&'static str]) -> Result<Vec<(String, &'a Value)>, Failure> {
+    let base = base(object);
+    let mut found = Vec::new();
+    for list in lists {
+        let all = object.at(&format!("{base}.{list}")).and_then(Value::as_array);
+        for (at, container) in all.into_iter().flatten().enumerate() {
+            if is_meant(word, container["name"].as_str().unwrap_or_default()) {
+                found.push((format!("/{}/{list}/{at}", base.replace('.', "/")), container));
+            }
+        }
+    }
+    if found.is_empty() {
+        let what = object.name();
+        return Err(Failure::usage(format!(
+            "{} {what} does not have any containers matching \"{word}\"",
+            object.kind()
+        )));
+    }
+    Ok(found)
+}
+
+/// Sends a JSON patch, and tells what has been done; one that changes nothing is not sent.
+async fn send(
+    writing: &Writing,
+    session: &Session,
+    target: &Target,
+    object: &Object,
+    patch: Vec<Value>,
+    done: &str,
+) -> Result<(), Failure> {
+    if patch.is_empty() {
+        return Ok(());
+    }
+    let changed = writing.patch(session, target.kind, object, PatchType::Json, Value::Array(patch)).await?;
+    writing.tell(target.kind, &changed, done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn containers_are_meant_by_patterns() {
+        let meant = |word: &str| {
+            ["web", "web-proxy", "log"].into_iter().filter(|name| is_meant(word, name)).collect::<Vec<_>>()
+        };
+        assert_eq!(meant("*"), ["web", "web-proxy", "log"]);
+        assert_eq!(meant("web"), ["web"]);
+        assert_eq!(meant("web*"), ["web", "web-proxy"]);
+        assert_eq!(meant("*proxy"), ["web-proxy"]);
+        assert_eq!(meant("*o*"), ["web-proxy", "log"]);
+        assert!(meant("none").is_empty());
+    }
+}

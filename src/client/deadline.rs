@@ -1,0 +1,50 @@
+//! A transport whose answers come in time, or not at all.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use serde_json::Value;
+use tokio::sync::mpsc::Receiver;
+
+use super::{Stream, Transport};
+use crate::api::{Request, Response, Status, WatchEvent, rpc};
+
+pub struct Deadline {
+    pub inner: Arc<dyn Transport>,
+    /// For each answer, with dialling.
+    pub time: Duration,
+}
+
+impl Deadline {
+    async fn wait<T>(&self, answer: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+        let late = |_| Err(Status::timeout(format!("the server did not answer within {:?}", self.time)));
+        tokio::time::timeout(self.time, answer).await.unwrap_or_else(late)
+    }
+}
+
+#[async_trait]
+impl Transport for Deadline {
+    async fn call(&self, request: Request) -> Result<Response, Status> {
+        self.wait(self.inner.call(request)).await
+    }
+
+    async fn watch(&self, request: Request) -> Result<Receiver<WatchEvent>, Status> {
+        self.wait(self.inner.watch(request)).await
+    }
+
+    async fn method(&self, name: &'static str, params: Value) -> Result<Value, Status> {
+        self.wait(self.inner.method(name, params)).await
+    }
+
+    async fn raw(&self, path: &str) -> Result<bytes::Bytes, Status> {
+        self.wait(self.inner.raw(path)).await
+    }
+
+    async fn dial(&self, id: &str) -> Result<Stream, Status> {
+        self.wait(self.inner.dial(id)).await
+    }
+
+    async fn sessions(&self, node: &str) -> Result<Receiver<rpc::Session>, Status> {
+        self.wait(self.inner.sessions(node)).await
+    }
+}
