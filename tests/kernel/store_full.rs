@@ -44,6 +44,8 @@ async fn fill(at: &Path) {
     let ballast = at.join("ballast");
     let mut file = File::create(&ballast).unwrap();
     while file.write_all(&[0; 4096]).is_ok() {}
+    // Who has it open keeps its room.
+    drop(file);
 
     let mut acknowledged = 20;
     let why = loop {
