@@ -7,7 +7,7 @@
 //! version 1; a `Hierarchy` of ours would mend that, but it has no word for `memory.oom.group`, `cgroup.kill`,
 //! `cgroup.events` and `CLONE_INTO_CGROUP`, and its writes would go past the door and its journal.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -232,6 +232,30 @@ pub fn change(kernel: &Kernel, cgroup: &Path, resources: &Resources) -> Result<V
     Ok(missing)
 }
 
+/// What a cgroup has in those files that somebody might write, where its maker has set nothing: the kernel's own.
+const DEFAULTS: &[(&str, &str)] =
+    &[("cpu.max", "max 100000"), ("memory.max", "max"), ("memory.swap.max", "max"), ("pids.max", "max")];
+
+/// The limits of a cgroup that are not as they were given: file and text as it shall be. `found`: a file's text, if this host has it.
+pub fn undone(resources: &Resources, found: impl Fn(&str) -> Option<String>) -> Vec<(String, String)> {
+    // What an OCI spec's `unified` names is read in forms of its own.
+    let mut wanted = settings(&Resources { unified: BTreeMap::new(), ..resources.clone() });
+    let unset = DEFAULTS.iter().filter(|(file, _)| !wanted.iter().any(|(set, _)| set == file)).collect::<Vec<_>>();
+    wanted.extend(unset.into_iter().map(|(file, text)| ((*file).to_owned(), (*text).to_owned())));
+    let is_other = |file: &str, text: &str| found(file).is_some_and(|found| !is_same(file, found.trim(), text));
+    wanted.retain(|(file, text)| is_other(file, text));
+    wanted
+}
+
+/// Puts limits back that somebody has changed. Returns their files.
+pub fn mend(kernel: &Kernel, cgroup: &Path, resources: &Resources) -> Result<Vec<String>> {
+    let other = undone(resources, |file| fs::read_to_string(cgroup.join(file)).ok());
+    for (file, text) in &other {
+        kernel.write(&cgroup.join(file), text)?;
+    }
+    Ok(other.into_iter().map(|(file, _)| file).collect())
+}
+
 /// Memory is counted in pages, of whatever size.
 fn is_same(file: &str, found: &str, written: &str) -> bool {
     const LARGEST_PAGE: u64 = 64 << 10;
@@ -239,7 +263,13 @@ fn is_same(file: &str, found: &str, written: &str) -> bool {
         let (found, written) = (found.parse::<u64>().ok()?, written.parse::<u64>().ok()?);
         Some(found <= written && written - found < LARGEST_PAGE)
     };
-    found == written || (file.starts_with("memory.") && whole_pages() == Some(true))
+    /// More than any machine has is no limit to the kernel.
+    const ENDLESS: u64 = 1 << 62;
+    let endless = || found == "max" && written.parse::<u64>().is_ok_and(|written| written >= ENDLESS);
+    let is_unlimited = |text: &str| text.starts_with("max ");
+    found == written
+        || (file.starts_with("memory.") && (whole_pages() == Some(true) || endless()))
+        || (file == "cpu.max" && is_unlimited(found) && is_unlimited(written))
 }
 
 /// The limits of a cgroup as the kernel has them: file -> text, for `inspect`.
@@ -368,6 +398,42 @@ mod tests {
         assert!(!is_same("memory.max", "1048576", "1200000") && !is_same("memory.max", "max", "9000"));
         assert!(!is_same("memory.max", "9001", "9000") && !is_same("cpu.weight", "8999", "9000"));
         assert!(!is_same("cpu.max", "max 100000", "1000 100000"));
+    }
+
+    #[test]
+    fn limits_that_somebody_has_changed_are_put_back_and_no_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let (kernel, path) = (Kernel::new(&podwright_journal::Scribe::none()), folder.path());
+        let put = |file: &str, text: &str| fs::write(path.join(file), text).unwrap();
+        let text = |file: &str| fs::read_to_string(path.join(file)).unwrap_or_default();
+        // As the kernel shows them for these: a trailing newline, whole pages.
+        let limits = Resources {
+            cpu_quota_us: Some(50_000),
+            memory_max: Some((1 << 20) + 5),
+            unified: [("io.max".to_owned(), "8:0 rbps=1".to_owned())].into(),
+            ..Resources::default()
+        };
+        let sound =
+            [("cpu.max", "50000 100000\n"), ("memory.max", "1048576\n"), ("pids.max", "max\n"), ("io.max", "\n")];
+        sound.iter().for_each(|(file, text)| put(file, text));
+        assert_eq!(mend(&kernel, path, &limits).unwrap(), [""; 0], "nothing is written that is as it should be");
+        // Each of them, to more and to less, set or not; of files that the host has not, none is made.
+        for (file, other, again) in [
+            ("cpu.max", "max 100000\n", "50000 100000"),
+            ("cpu.max", "1000 100000\n", "50000 100000"),
+            ("memory.max", "max\n", "1048581"),
+            ("memory.max", "4096\n", "1048581"),
+            ("pids.max", "1\n", "max"),
+        ] {
+            put(file, other);
+            assert_eq!(mend(&kernel, path, &limits).unwrap(), [file]);
+            assert_eq!(text(file), again);
+        }
+        assert!(!path.join("memory.swap.max").exists());
+        let none = Resources { memory_max: Some(u64::MAX), ..Resources::default() };
+        put("memory.max", "max\n");
+        put("cpu.max", "max 50000\n");
+        assert_eq!(mend(&kernel, path, &none).unwrap(), [""; 0]);
     }
 
     #[test]

@@ -24,6 +24,15 @@ pub enum Error {
     /// The sandbox's shim is gone; its containers were killed.
     #[error("the shim of sandbox {0} is gone")]
     ShimGone(String),
+    /// The shim lives, but agent and shim have no version of their protocol in common. Nothing of the sandbox was touched.
+    #[error(
+        "the shim of sandbox {0} speaks no version of the protocol from {old} to {new}: a podwright that is too old, or too new, has \
+         started it. It runs on, untouched. Start that podwright again, or one of a release between (each drives the shims of the \
+         one before); or end its Pods with `podwright reset`",
+        old = crate::plan::OLDEST,
+        new = crate::plan::VERSION
+    )]
+    Protocol(String),
     #[error("{0} did not end within {1:?}")]
     Timeout(String, std::time::Duration),
     #[error("{path}: {source}")]

@@ -22,10 +22,13 @@ pub mod error;
 mod handshake;
 pub mod image;
 pub mod inspect;
+pub mod kept;
 mod link;
 pub mod plan;
 pub mod profile;
 pub mod projects;
+#[cfg(test)]
+mod recorded;
 mod records;
 pub mod runtime;
 pub mod seccomp;

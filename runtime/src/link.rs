@@ -28,6 +28,8 @@ pub struct Link {
     socket: UnixStream,
     /// Held while a frame is written: frames do not mix. What is left of one whose asker went away goes before the next.
     writing: tokio::sync::Mutex<Vec<u8>>,
+    /// Of the protocol, as it is spoken here.
+    version: u8,
     next: AtomicU64,
     waiting: Mutex<Waiting>,
     /// Whether requests may go: the shim has proven to be ours. Closed when it never will.
@@ -81,10 +83,12 @@ pub fn listen(folder: &Path) -> std::io::Result<UnixListener> {
 impl Link {
     /// Connects to the shim that listens at `<folder>/s`. What it tells by itself goes to `messages`, which closes when
     /// the shim is gone. `secret`: what it knows, and whether this is its first connection; none for shims of old agents.
+    /// `version`: of the protocol; a shim that does not speak it hangs up.
     pub fn connect(
         sandbox: &str,
         folder: &Path,
         secret: Option<(Secret, bool)>,
+        version: u8,
         messages: mpsc::UnboundedSender<Message>,
     ) -> std::io::Result<(Arc<Link>, Reader)> {
         let mut stream = StdStream::connect(short_path(&File::open(folder)?))?;
@@ -104,6 +108,7 @@ impl Link {
             sandbox: sandbox.to_owned(),
             socket: UnixStream::from_std(stream)?,
             writing: tokio::sync::Mutex::default(),
+            version,
             next: AtomicU64::new(1),
             waiting: Mutex::default(),
             trusted,
@@ -150,7 +155,7 @@ impl Link {
         call: Call,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Answer, Vec<OwnedFd>)> {
-        let frame = encode(&Request { id, cause: cause.clone(), call }, fds.len())
+        let frame = encode(&Request { id, cause: cause.clone(), call }, fds.len(), self.version)
             .map_err(|e| Error::Invalid(format!("request: {e}")))?;
         let (tell, told) = oneshot::channel();
         {
@@ -179,6 +184,11 @@ impl Link {
 
     pub fn forget_exec(&self, exec: u64) {
         self.waiting().execs.remove(&exec);
+    }
+
+    /// Whether it has proven to be the shim.
+    pub fn is_trusted(&self) -> bool {
+        *self.trusted.borrow()
     }
 
     pub fn is_dead(&self) -> bool {
@@ -337,13 +347,14 @@ mod tests {
     use tokio::io::AsyncReadExt;
 
     use super::*;
+    use crate::plan::VERSION;
 
     #[tokio::test]
     async fn a_frame_whose_asker_goes_half_way_is_not_left_in_pieces() {
         let folder = tempfile::tempdir().unwrap();
         let listener = listen(folder.path()).unwrap();
         let (messages, _heard) = mpsc::unbounded_channel();
-        let (link, _reader) = Link::connect("s", folder.path(), None, messages).unwrap();
+        let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).unwrap();
         let (shim, _) = listener.accept().unwrap();
         shim.set_nonblocking(true).unwrap();
         let mut shim = UnixStream::from_std(shim).unwrap();
@@ -385,7 +396,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let listener = listen(folder.path()).unwrap();
             let (messages, mut heard) = mpsc::unbounded_channel();
-            let (link, _reader) = Link::connect("s", folder.path(), None, messages).unwrap();
+            let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).unwrap();
             let _shim = listener.accept().unwrap();
             let (begun, cause) = (tokio::time::Instant::now(), Cause::default());
             let asked = tokio::time::timeout(10 * ANSWER, link.ask(&cause, call, &[])).await.expect("it gives up");
@@ -402,7 +413,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let listener = listen(folder.path()).unwrap();
         let (messages, _heard) = mpsc::unbounded_channel();
-        let (link, _reader) = Link::connect("s", folder.path(), None, messages).unwrap();
+        let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).unwrap();
         let (shim, _) = listener.accept().unwrap();
         shim.set_nonblocking(true).unwrap();
         let mut shim = UnixStream::from_std(shim).unwrap();
@@ -412,7 +423,9 @@ mod tests {
                 while let Some((request, _)) = frames.next::<Request>().unwrap() {
                     if matches!(request.call, Call::State) {
                         let reply = Message::Reply { id: request.id, result: Ok(Answer::Done) };
-                        tokio::io::AsyncWriteExt::write_all(&mut shim, &encode(&reply, 0).unwrap()).await.unwrap();
+                        tokio::io::AsyncWriteExt::write_all(&mut shim, &encode(&reply, 0, VERSION).unwrap())
+                            .await
+                            .unwrap();
                     }
                 }
             }

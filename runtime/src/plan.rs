@@ -4,6 +4,16 @@
 //! A frame is a header of 8 bytes (length of the text as u32, number of descriptors as u8, protocol version as u8, two
 //! zero bytes), then JSON. Descriptors travel with the first byte of their frame. Unknown fields are ignored and new
 //! ones have defaults, so that a new agent drives old shims; a change that breaks this raises [`VERSION`].
+//!
+//! A shim outlives the agent that has started it, so either may be the older one. Both speak [`VERSION`] and the one before
+//! ([`OLDEST`]): an agent begins with the newest; a shim that does not know that hangs up before it does anything, and is asked again
+//! in the one before. A shim answers each agent in the version that this one speaks. A message whose meaning differs between two
+//! versions is translated here, where the frame's version is known.
+//!
+//! ```text
+//! 1   the first
+//! 2   the same messages; a shim answers in the version that it is asked in, and so also works for an agent that is older
+//! ```
 
 use std::io::{Error as IoError, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -15,7 +25,9 @@ use crate::spec::{Exit, IdRange, LogSpec, PidMode};
 use crate::sys::credentials::CapSets;
 use crate::{BIRTH, Cause, StartFailure};
 
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
+/// The oldest version that is still spoken.
+pub const OLDEST: u8 = 1;
 const HEADER: usize = 8;
 /// No honest frame is larger.
 const MAX_FRAME: usize = 8 << 20;
@@ -300,22 +312,30 @@ pub struct ExecPlan {
     pub timeout_ms: Option<u64>,
 }
 
-/// The bytes of a frame.
-pub fn encode(message: &impl Serialize, fds: usize) -> Result<Vec<u8>, IoError> {
+/// The bytes of a frame, in that version of the protocol.
+pub fn encode(message: &impl Serialize, fds: usize, version: u8) -> Result<Vec<u8>, IoError> {
     let mut frame = vec![0u8; HEADER];
     serde_json::to_writer(&mut frame, message)?;
     let length = u32::try_from(frame.len() - HEADER).map_err(|_| IoError::from(ErrorKind::InvalidInput))?;
     frame[..4].copy_from_slice(&length.to_le_bytes());
     frame[4] = fds as u8;
-    frame[5] = VERSION;
+    frame[5] = version;
     Ok(frame)
 }
 
 /// Bytes and descriptors received so far, cut into frames.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Frames {
     pub bytes: Vec<u8>,
     pub fds: Vec<OwnedFd>,
+    /// Of the last frame: what the other one speaks. Before any, what everybody understands.
+    pub version: u8,
+}
+
+impl Default for Frames {
+    fn default() -> Frames {
+        Frames { bytes: Vec::new(), fds: Vec::new(), version: OLDEST }
+    }
 }
 
 impl Frames {
@@ -325,8 +345,9 @@ impl Frames {
         let Some(header) = self.bytes.first_chunk::<HEADER>() else { return Ok(None) };
         let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
         let (count, version) = (header[4] as usize, header[5]);
-        if version != VERSION || length > MAX_FRAME {
-            return Err(bad(format!("a frame of protocol version {version} and {length} bytes")));
+        if !(OLDEST..=VERSION).contains(&version) || length > MAX_FRAME {
+            let spoken = format!("versions {OLDEST} to {VERSION} are spoken here");
+            return Err(bad(format!("a frame of protocol version {version} and {length} bytes: {spoken}")));
         }
         if self.bytes.len() < HEADER + length {
             return Ok(None);
@@ -334,6 +355,7 @@ impl Frames {
         if self.fds.len() < count {
             return Err(bad(format!("{} of {count} descriptors came", self.fds.len())));
         }
+        self.version = version;
         let value = serde_json::from_slice(&self.bytes[HEADER..HEADER + length])?;
         self.bytes.drain(..HEADER + length);
         if self.bytes.is_empty() {
@@ -351,7 +373,7 @@ mod tests {
     fn frames_survive_any_chopping() {
         let mut wire = Vec::new();
         for id in 0..3 {
-            wire.extend(encode(&Request { id, cause: Cause::default(), call: Call::State }, 0).unwrap());
+            wire.extend(encode(&Request { id, cause: Cause::default(), call: Call::State }, 0, VERSION).unwrap());
         }
         for step in 1..wire.len() {
             let (mut frames, mut seen) = (Frames::default(), Vec::new());
@@ -366,9 +388,43 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_refused() {
-        let mut bytes = encode(&Message::SandboxGone, 0).unwrap();
-        bytes[5] = VERSION + 1;
-        assert!(Frames { bytes, fds: vec![] }.next::<Message>().is_err());
+    fn versions_from_the_oldest_to_the_newest_are_taken_and_no_others() {
+        for version in 0..=VERSION + 1 {
+            let bytes = encode(&Message::SandboxGone, 0, version).unwrap();
+            let mut frames = Frames { bytes, ..Frames::default() };
+            let taken = frames.next::<Message>();
+            assert_eq!(taken.is_ok(), (OLDEST..=VERSION).contains(&version), "{version}: {taken:?}");
+            if taken.is_ok() {
+                assert_eq!(frames.version, version, "what the other one speaks is known");
+            }
+        }
+        assert_eq!(VERSION - OLDEST, 1, "this version and the one before");
+    }
+
+    /// What a release has put on the wire is understood for as long as its version is: these lines are never changed, only removed
+    /// when `OLDEST` leaves them behind.
+    #[test]
+    fn what_the_version_before_says_is_understood() {
+        for text in crate::recorded::REQUESTS {
+            let request: Request = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+            let again = serde_json::to_value(&request).unwrap();
+            let was: serde_json::Value = serde_json::from_str(text).unwrap();
+            assert!(includes(&again, &was), "what it said is lost or changed:\n{was}\n{again}");
+        }
+        for text in crate::recorded::MESSAGES {
+            let message: Message = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+            let again = serde_json::to_value(&message).unwrap();
+            assert!(includes(&again, &serde_json::from_str(text).unwrap()), "{text}\n{again}");
+        }
+    }
+
+    /// Whether `all` has everything that `part` has.
+    fn includes(all: &serde_json::Value, part: &serde_json::Value) -> bool {
+        use serde_json::Value::{Array, Object};
+        match (all, part) {
+            (Object(all), Object(part)) => part.iter().all(|(key, v)| all.get(key).is_some_and(|a| includes(a, v))),
+            (Array(all), Array(part)) => all.len() == part.len() && all.iter().zip(part).all(|(a, p)| includes(a, p)),
+            (all, part) => all == part,
+        }
     }
 }

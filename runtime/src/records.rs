@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::spec::{ContainerId, Exit, Labels, LogSpec, SandboxSpec};
+use crate::spec::{ContainerId, Exit, Labels, LogSpec, Resources, SandboxSpec};
 use crate::sys::fs::write_durably;
 use crate::sys::tree::remove_all;
 use crate::{Config, Error, Result};
@@ -56,6 +56,9 @@ pub struct ContainerRecord {
     /// `None`: it was made by an agent that knew no device rules.
     #[serde(default)]
     pub devices: Option<Devices>,
+    /// The limits of its cgroup. `None`: it was made by an agent that did not note them.
+    #[serde(default)]
+    pub resources: Option<Resources>,
 }
 
 /// What an earlier agent wrote into the record itself.
@@ -286,6 +289,7 @@ mod tests {
             terminal: false,
             hostname: String::new(),
             devices: None,
+            resources: None,
         }
     }
 

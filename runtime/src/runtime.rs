@@ -3,6 +3,7 @@
 mod cache;
 mod containers;
 mod exec;
+mod healing;
 mod layers;
 mod recovery;
 mod sandboxes;
@@ -18,6 +19,7 @@ use tokio::sync::{broadcast, watch};
 
 use crate::cgroup::{self, Tree};
 use crate::devices::Instruction;
+use crate::kept::Kept;
 use crate::link::{Link, Reader};
 use crate::records::{ContainerRecord, Devices, Folders, SandboxRecord, at};
 use crate::spec::*;
@@ -84,6 +86,8 @@ struct SandboxState_ {
     /// Of `pause`; 0: not ready.
     pid: u32,
     netns: Option<OwnedFd>,
+    /// Its `/dev/shm`, where it has one of its own.
+    shm: Option<Kept>,
     containers: BTreeMap<String, Container>,
 }
 
@@ -129,8 +133,15 @@ impl Container {
 
 impl Sandbox {
     fn new(record: SandboxRecord) -> Arc<Sandbox> {
-        let state =
-            SandboxState_ { record, link: None, reader: None, pid: 0, netns: None, containers: BTreeMap::new() };
+        let state = SandboxState_ {
+            record,
+            link: None,
+            reader: None,
+            pid: 0,
+            netns: None,
+            shm: None,
+            containers: BTreeMap::new(),
+        };
         Arc::new(Sandbox {
             id: state.record.spec.id.clone(),
             turn: tokio::sync::Mutex::new(()),
@@ -178,8 +189,18 @@ fn not_found(id: &ContainerId) -> Error {
 
 impl Runtime {
     /// Opens the folders, finds every shim of an earlier agent and reconnects; containers whose shim died are killed and
-    /// reported as [`ContainerStatusUnknown`](crate::ExitReason); what was half made is removed.
+    /// reported as [`ContainerStatusUnknown`](crate::ExitReason); what was half made is removed. Errors: a shim lives with which
+    /// there is no version of the protocol in common; it is not touched.
     pub async fn open(config: Config) -> Result<Runtime> {
+        Runtime::open_as(config, true).await
+    }
+
+    /// The same, to remove everything: a shim that cannot be spoken to is taken for dead, and what it looked after is killed.
+    pub async fn open_to_remove(config: Config) -> Result<Runtime> {
+        Runtime::open_as(config, false).await
+    }
+
+    async fn open_as(config: Config, strict: bool) -> Result<Runtime> {
         let folders = Folders::new(&config);
         folders.make()?;
         let kernel = Kernel::new(&Scribe::none());
@@ -197,7 +218,7 @@ impl Runtime {
             seccomp: Mutex::default(),
             devices: Mutex::default(),
         }));
-        runtime.recover().await;
+        runtime.recover(strict).await?;
         Ok(runtime)
     }
 

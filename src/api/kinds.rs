@@ -361,6 +361,13 @@ impl Kind {
         schema::of(&self.schema)
     }
 
+    /// Takes out of an object of this kind what is null and so absent. (What null means in a custom resource its schema says.)
+    pub fn drop_nulls(&self, object: &mut Object) {
+        if let (None, Value::Object(map)) = (self.custom(), &mut object.0) {
+            schema::decode::without_nulls(&self.schema(), map);
+        }
+    }
+
     /// Turns received JSON into an object of this kind: field types checked, nulls dropped, unknown fields refused
     /// (Strict), or dropped and reported as warnings (Warn), or dropped (Ignore).
     pub fn decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {

@@ -400,6 +400,12 @@ impl ControlPlane {
         Ok(())
     }
 
+    /// Resolves when the store has failed for good: then this process is to end, and be started again.
+    pub async fn failed(&self) -> anyhow::Error {
+        let why = anyhow::Error::from(self.store.failed().await);
+        why.context("the store has failed for good: this process ends, and its next start reads the file anew")
+    }
+
     /// Ends the loops, then the listener and the server, and closes the store. Carries on past what fails.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.stop_loops.cancel();

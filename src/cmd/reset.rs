@@ -89,7 +89,7 @@ async fn pods(paths: &Paths) -> Vec<anyhow::Error> {
             shim: shim()?,
             birth_timeout: podwright_runtime::BIRTH,
         };
-        Runtime::open(config).await.context("opening the runtime")
+        Runtime::open_to_remove(config).await.context("opening the runtime")
     };
     let runtime = match runtime.await {
         Ok(runtime) => runtime,

@@ -52,6 +52,10 @@ pub async fn run(args: Args, confined: Confined) -> anyhow::Result<()> {
     let control_plane = ControlPlane::start(&args.control_plane, &paths, false, confinement).await?;
     tracing::info!("serving on unix://{}", paths.socket().display());
     notify::ready();
-    stop.cancelled().await;
-    control_plane.stop().await
+    let failed = tokio::select! {
+        () = stop.cancelled() => None,
+        why = control_plane.failed() => Some(why),
+    };
+    let stopped = control_plane.stop().await;
+    failed.map_or(stopped, Err)
 }

@@ -23,7 +23,7 @@ pub struct Args {
 /// The node needs root's rights, and shares the process: nothing of the server can be dropped.
 const HERE: Confinement = Confinement { runs_node: true, landlock: false };
 
-/// 1. the control plane, 2. the node against its socket, 3. wait for a signal, 4. the node ends, then the control plane.
+/// 1. the control plane, 2. the node against its socket, 3. wait for a signal (or the store's end), 4. the node ends, then the control plane.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let stop = shutdown::on_signals()?;
     args.control_plane.check_files(Owner::here())?;
@@ -47,11 +47,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     }
     tracing::info!("serving on unix://{}", paths.socket().display());
     notify::ready();
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = node.ended() => {}
-    }
+    let failed = tokio::select! {
+        () = stop.cancelled() => None,
+        () = node.ended() => None,
+        why = control_plane.failed() => Some(why),
+    };
     let node = node.stop().await;
     let control_plane = control_plane.stop().await;
-    node.and(control_plane)
+    failed.map_or(node.and(control_plane), Err)
 }

@@ -110,8 +110,8 @@ pub enum Happening {
         uid: String,
         attempt: u32,
     },
-    /// Something outside has changed the node's network: an event of the Node.
-    Network {
+    /// Something outside has changed what the node looks after: an event of the Node.
+    Damage {
         reason: &'static str,
         message: String,
     },

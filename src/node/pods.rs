@@ -360,7 +360,7 @@ impl Pods {
         match happening {
             Happening::Exited { uid, container, id, exit } => self.tell(&uid, News::Exited { container, id, exit }),
             Happening::SandboxGone { uid, attempt } => self.tell(&uid, News::SandboxGone { attempt }),
-            Happening::Network { reason, message } => {
+            Happening::Damage { reason, message } => {
                 tracing::warn!("{message}");
                 self.shared.recorder.warning(storage::node(&self.shared), reason, message);
             }

@@ -147,7 +147,7 @@ fn keep_allocated(new: &mut Object, old: &Object) {
         for was in ports_of(old) {
             had.entry(by_port(was)).or_insert(&was["nodePort"]);
         }
-        for port in new.0["spec"]["ports"].as_array_mut().into_iter().flatten() {
+        for port in ports_of_mut(new) {
             let before = had.get(&by_port(port)).filter(|_| port["nodePort"].as_u64().unwrap_or(0) == 0);
             if let Some(before) = before.filter(|before| used.insert((**before).clone())) {
                 port["nodePort"] = (*before).clone();
@@ -156,13 +156,17 @@ fn keep_allocated(new: &mut Object, old: &Object) {
     }
     let same = ports_of(new).map(|p| &p["nodePort"]).eq(ports_of(old).map(|p| &p["nodePort"]));
     if matches!(type_of(new), "ClusterIP" | "ExternalName") && type_of(old) != type_of(new) && same {
-        for port in new.0["spec"]["ports"].as_array_mut().into_iter().flatten() {
+        for port in ports_of_mut(new) {
             remove(port, "nodePort");
         }
         if new.0["spec"]["externalTrafficPolicy"] == old.0["spec"]["externalTrafficPolicy"] {
             remove(&mut new.0["spec"], "externalTrafficPolicy");
         }
     }
+}
+
+fn ports_of_mut(service: &mut Object) -> impl Iterator<Item = &mut Value> {
+    service.0.pointer_mut("/spec/ports").and_then(Value::as_array_mut).into_iter().flatten()
 }
 
 fn remove(value: &mut Value, field: &str) {
@@ -297,7 +301,7 @@ impl Allocator<'_> {
         }
         // By the number of the port, the NodePort of each protocol.
         let mut chosen: HashMap<u64, BTreeMap<String, u64>> = HashMap::new();
-        let mut ports = service.0["spec"]["ports"].take();
+        let mut ports = service.0.pointer_mut("/spec/ports").map_or(Value::Null, Value::take);
         for port in ports.as_array_mut().into_iter().flatten() {
             if port["nodePort"].as_u64().unwrap_or(0) > 0 {
                 continue;
@@ -313,7 +317,9 @@ impl Allocator<'_> {
             port["nodePort"] = node_port.into();
             chosen.entry(number).or_default().entry(protocol).or_insert(node_port);
         }
-        service.0["spec"]["ports"] = ports;
+        if let Some(place) = service.0.pointer_mut("/spec/ports") {
+            *place = ports;
+        }
         self.health_check_port(service)
     }
 

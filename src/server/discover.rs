@@ -34,6 +34,12 @@ const METHODS: &[Method] = &[
         "Asks for a stream of a consistent copy of the store, made while serving; Secrets in it stay encrypted",
         &[],
     ),
+    (
+        "health",
+        "Runs the checks of healthz, livez or readyz (of; readyz if not said) but those that exclude lists, as the paths of these \
+         names do",
+        &["of", "exclude"],
+    ),
     ("protections", "Tells which protections of the server are in force", &[]),
     ("rpc.discover", "This document", &[]),
 ];
@@ -43,6 +49,8 @@ fn parameter(kinds: &Kinds, name: &str) -> Value {
         "resource" => (true, json!({"type": "string", "enum": resources(kinds)})),
         "node" => (true, json!({"type": "string"})),
         "subscription" => (true, json!({"type": ["integer", "string"]})),
+        "of" => (false, json!({"enum": ["healthz", "livez", "readyz"]})),
+        "exclude" => (false, json!({"type": "array", "items": {"type": "string"}})),
         "body" => (false, json!({"description": "an object, a patch, or the subresource's options"})),
         "options" => (false, json!({"$ref": "#/components/schemas/Options"})),
         _ => (false, json!({"type": "string"})),

@@ -21,7 +21,7 @@ use crate::api::stream::{Frame, FrameCodec, STDOUT};
 /// What a client of SPDY/3.1 sends, up to its end: how many streams it opened, and how many bytes came by them.
 pub async fn spdy(sent: &[u8]) -> (usize, usize) {
     let (server, mut client) = tokio::io::duplex(64 << 10);
-    let mut session = Session::start(server);
+    let mut session = Session::start(server, None);
     let feed = async {
         // Rubbish ends the connection early.
         let _ = client.write_all(sent).await;

@@ -45,6 +45,7 @@ mod extract;
 mod fields;
 pub mod fuzz;
 mod get;
+mod health;
 mod housekeeping;
 mod impersonate;
 mod large;

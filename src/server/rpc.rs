@@ -105,6 +105,11 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
         let user = ext.get::<User>().cloned().unwrap_or_default();
         server.protections(&user).await.map_err(error)
     })?;
+    module.register_async_method("health", |params, server, ext| async move {
+        let Health { of, exclude } = parse_params(&params)?;
+        let user = ext.get::<User>().cloned().unwrap_or_default();
+        server.health_report(&user, of.as_deref().unwrap_or("readyz"), &exclude).await.map_err(error)
+    })?;
     module.register_async_method("rpc.discover", |_, server, ext| async move {
         let (document, room) = discovered(&server, &user(&ext)).await.map_err(error)?;
         // What goes out by HTTP is counted there.
@@ -161,6 +166,14 @@ async fn answer(
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Nothing {}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Health {
+    of: Option<String>,
+    #[serde(default)]
+    exclude: Vec<String>,
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

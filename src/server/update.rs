@@ -153,9 +153,13 @@ pub(super) fn prepare(call: &Call, part: Part, new: &mut Object, old: &Object) {
         }
         Part::Approval => {}
         Part::Finalize => {
-            let finalizers = new.0["spec"]["finalizers"].take();
+            let finalizers = new.0.pointer_mut("/spec/finalizers").map(serde_json::Value::take);
             *new = old.clone();
-            new.0["spec"]["finalizers"] = finalizers;
+            match (finalizers, new.0.pointer_mut("/spec").and_then(serde_json::Value::as_object_mut)) {
+                (None, Some(spec)) => drop(spec.shift_remove("finalizers")),
+                (None, None) => {}
+                (Some(finalizers), _) => new.0["spec"]["finalizers"] = finalizers,
+            }
         }
     }
 }

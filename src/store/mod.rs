@@ -152,6 +152,17 @@ pub trait Store: Send + Sync + 'static {
     async fn compact(&self, keep_from: Revision) -> Result<(), Error>;
     /// Makes a consistent copy while serving: a file that has no name, so that it is gone with whoever reads it.
     async fn backup(&self) -> Result<File, Error>;
+    /// Why nothing can be written for now, if the file or its disk has failed and has not been brought back yet.
+    fn trouble(&self) -> Option<Error> {
+        None
+    }
+    /// Whether a write can be made durable: one that was, a moment ago, says so, or one that changes nothing is made now.
+    async fn prove(&self) -> Result<(), Error>;
+    /// Resolves when the store has failed for good: something that was acknowledged is not in its file any more. To go on would
+    /// be to lie; what is left can be told by a new start alone.
+    async fn failed(&self) -> Error {
+        std::future::pending().await
+    }
     /// Makes everything durable and ends: later calls fail, watches end.
     async fn close(&self) -> Result<(), Error>;
 }

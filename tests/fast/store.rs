@@ -2,6 +2,7 @@
 
 mod contract;
 mod damage;
+mod faults;
 mod foreign;
 mod model;
 mod sqlite;

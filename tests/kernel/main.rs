@@ -26,6 +26,7 @@ mod runtime_sessions;
 mod runtime_usage;
 mod runtime_users;
 mod storage;
+mod store_full;
 #[path = "../support/sweep.rs"]
 mod sweep;
 mod volumes;

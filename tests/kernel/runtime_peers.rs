@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use podwright_runtime::plan::{Answer, Call, Frames, Message, Request, State, encode};
-use podwright_runtime::{SandboxState, Scribe};
+use podwright_runtime::plan::{Answer, Call, Frames, Message, OLDEST, Request, State, VERSION, encode};
+use podwright_runtime::{Error, Runtime, SandboxState, Scribe};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::runtime::support::Bed;
@@ -35,7 +35,7 @@ fn is_dropped(mut stream: UnixStream) -> bool {
 }
 
 fn state_request() -> Vec<u8> {
-    encode(&Request { id: 1, cause: Default::default(), call: Call::State }, 0).unwrap()
+    encode(&Request { id: 1, cause: Default::default(), call: Call::State }, 0, VERSION).unwrap()
 }
 
 fn send_fds(stream: &UnixStream, bytes: &[u8], count: usize) {
@@ -108,7 +108,7 @@ async fn who_listens_in_a_shims_place_is_not_believed() {
         // It claims to be a shim, in the words of one: then all would be well with its containers, for ever.
         let lie = Message::Reply { id: 1, result: Ok(Answer::State(State { sandbox: 1, ..State::default() })) };
         let mut said = [MAGIC, &[3], &[7; 64]].concat();
-        said.extend(encode(&lie, 0).unwrap());
+        said.extend(encode(&lie, 0, VERSION).unwrap());
         let _ = stream.write_all(&said);
         let mut heard = Vec::new();
         let _ = stream.read_to_end(&mut heard);
@@ -141,7 +141,7 @@ async fn a_shim_from_before_there_were_secrets_is_spoken_to_as_before() {
         };
         let state = State { sandbox: known[0], ..State::default() };
         let reply = Message::Reply { id: request.id, result: Ok(Answer::State(state)) };
-        stream.write_all(&encode(&reply, 0).unwrap()).unwrap();
+        stream.write_all(&encode(&reply, 0, frames.version).unwrap()).unwrap();
         (format!("{:?}", request.call), stream)
     });
     bed.reopen().await;
@@ -149,6 +149,78 @@ async fn a_shim_from_before_there_were_secrets_is_spoken_to_as_before() {
     assert_eq!(call, "State");
     let _ = id;
     drop(_stream);
+    bed.end().await;
+}
+
+/// Takes the place of a shim that knows only some versions of the protocol, as releases before ours: it hangs up on frames of
+/// others. It tells the versions that it was spoken to in.
+fn usurp_knowing(bed: &Bed, versions: std::ops::RangeInclusive<u8>, pause: u32) -> mpsc::Receiver<u8> {
+    std::fs::remove_file(bed.path("state/sandboxes/s/secret")).unwrap();
+    std::fs::rename(socket(bed), bed.path("aside")).unwrap();
+    let listener = UnixListener::bind(socket(bed)).unwrap();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept() {
+            let mut head = [0; 8];
+            if stream.read_exact(&mut head).is_err() || tell.send(head[5]).is_err() {
+                return;
+            }
+            if !versions.contains(&head[5]) {
+                continue;
+            }
+            let mut frames = Frames { bytes: head.to_vec(), ..Frames::default() };
+            let request: Request = loop {
+                if let Some((request, _)) = frames.next().unwrap() {
+                    break request;
+                }
+                let mut buffer = [0; 4096];
+                let read = stream.read(&mut buffer).unwrap();
+                frames.bytes.extend_from_slice(&buffer[..read]);
+            };
+            let state = State { sandbox: pause, ..State::default() };
+            let reply = Message::Reply { id: request.id, result: Ok(Answer::State(state)) };
+            stream.write_all(&encode(&reply, 0, frames.version).unwrap()).unwrap();
+            held.push(stream);
+        }
+    });
+    told
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shim_of_the_release_before_is_spoken_to_in_its_version() {
+    let mut bed = Bed::new("former").await;
+    bed.sandbox("s").await;
+    bed.run("c", "sleep 1000").await;
+    bed.forget().await;
+    let pause = bed.processes_of("s")[0];
+    let heard = usurp_knowing(&bed, OLDEST..=OLDEST, pause);
+    bed.reopen().await;
+    let versions: Vec<u8> = (0..2).map(|_| heard.recv_timeout(Duration::from_secs(10)).unwrap()).collect();
+    assert_eq!(versions, [VERSION, OLDEST]);
+    assert_eq!(bed.runtime.sandbox("s").await.unwrap().state, SandboxState::Ready);
+    bed.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shim_with_no_version_in_common_is_left_alone_and_said() {
+    let mut bed = Bed::new("foreign").await;
+    bed.sandbox("s").await;
+    bed.run("c", "sleep 1000").await;
+    bed.forget().await;
+    let known = bed.processes_of("s");
+    assert!(!known.is_empty());
+    let heard = usurp_knowing(&bed, VERSION + 1..=VERSION + 2, 0);
+    let Err(why) = Runtime::open(bed.config()).await else { panic!("it is taken over") };
+    assert!(matches!(&why, Error::Protocol(_)), "{why}");
+    for told in ["the shim of sandbox s ", "from 1 to 2", "untouched", "podwright reset"] {
+        assert!(why.to_string().contains(told), "{told}: {why}");
+    }
+    let versions: Vec<u8> = heard.try_iter().collect();
+    assert_eq!(versions, [VERSION, OLDEST]);
+    assert_eq!(bed.processes_of("s"), known, "nobody was killed");
+    // Who is to remove everything does.
+    bed.runtime = Runtime::open_to_remove(bed.config()).await.unwrap();
     bed.end().await;
 }
 

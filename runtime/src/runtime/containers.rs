@@ -43,7 +43,8 @@ impl Runtime {
             self.with_filters(plan, spec.oci.linux().as_ref().and_then(|l| l.seccomp().as_ref())).await?;
         plan.process.birth_ms = self.0.birth_ms;
         plan.process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();
-        let record = ContainerRecord { devices: Some(guard.devices()), ..record_of(&spec, &plan, &sandbox_spec) };
+        let (devices, resources) = (Some(guard.devices()), Some(spec.resources.clone()));
+        let record = ContainerRecord { devices, resources, ..record_of(&spec, &plan, &sandbox_spec) };
         let wanted = (spec.resources, spec.annotation);
         let made = self.prepare(&sandbox_spec, record.clone(), plan.clone(), wanted, guard, scribe).await;
         let asked = match made {
@@ -141,6 +142,7 @@ impl Runtime {
             return Err(Error::Conflict(format!("container {id} has ended")));
         }
         record.labels.extend(labels);
+        record.resources = record.resources.map(|limits| limits.with(resources));
         let (kernel, cgroup) = (Kernel::new(scribe), self.container_cgroup(id)?);
         let (resources, noted) = (resources.clone(), record.clone());
         let unenforced = self
@@ -150,7 +152,7 @@ impl Runtime {
                 Ok(unenforced)
             })
             .await?;
-        sandbox.with_container(id, |c| c.record.labels = record.labels)?;
+        sandbox.with_container(id, |c| (c.record.labels, c.record.resources) = (record.labels, record.resources))?;
         Ok(unenforced)
     }
 
@@ -378,6 +380,7 @@ fn record_of(spec: &ContainerSpec, plan: &ContainerPlan, sandbox: &SandboxSpec) 
         terminal: plan.process.terminal,
         hostname: sandbox.hostname.clone(),
         devices: None,
+        resources: None,
     }
 }
 

@@ -15,8 +15,9 @@ use crate::sys::Kernel;
 use crate::{Error, Result, Scribe};
 
 impl Runtime {
-    /// Takes over every sandbox that has a folder, all at once.
-    pub(super) async fn recover(&self) {
+    /// Takes over every sandbox that has a folder, all at once. `strict`: a shim that lives and cannot be spoken to is an error, and
+    /// not touched; else it is as good as dead.
+    pub(super) async fn recover(&self, strict: bool) -> Result<()> {
         let found = self.0.folders.sandboxes().into_iter().map(|id| (self.0.folders.read_sandbox(&id), id));
         let found: Vec<(Option<SandboxRecord>, String)> = found.collect();
         self.sweep_strays(found.iter().filter_map(|(record, _)| record.as_ref())).await;
@@ -24,12 +25,17 @@ impl Runtime {
         for (record, id) in found {
             let runtime = self.clone();
             tasks.spawn(async move {
-                if let Err(e) = runtime.recover_sandbox(&id, record).await {
-                    tracing::warn!("sandbox {id}: {e}");
+                match runtime.recover_sandbox(&id, record, strict).await {
+                    Err(e @ Error::Protocol(_)) => Err(e),
+                    Err(e) => {
+                        tracing::warn!("sandbox {id}: {e}");
+                        Ok(())
+                    }
+                    Ok(()) => Ok(()),
                 }
             });
         }
-        tasks.join_all().await;
+        tasks.join_all().await.into_iter().collect()
     }
 
     /// Writes those records again that somebody else has damaged or removed while what they describe is known; which.
@@ -79,7 +85,7 @@ impl Runtime {
         self.blocking(write).await
     }
 
-    async fn recover_sandbox(&self, id: &str, record: Option<SandboxRecord>) -> Result<()> {
+    async fn recover_sandbox(&self, id: &str, record: Option<SandboxRecord>, strict: bool) -> Result<()> {
         let Some(record) = record else {
             // A folder without a record: nothing of it can have been made in the kernel.
             return remove_folder(&self.0.folders.sandbox(id));
@@ -90,7 +96,14 @@ impl Runtime {
         for folder in half_made {
             remove_folder(&folder)?;
         }
-        let state = self.reconnect(&sandbox).await;
+        let state = match self.reconnect(&sandbox).await {
+            Err(e) if strict => return Err(e),
+            Err(e) => {
+                tracing::warn!("{e}");
+                None
+            }
+            Ok(state) => state,
+        };
         let never_ready =
             state.as_ref().map_or(records.is_empty() && !record.stopped, |s| s.sandbox == 0 && records.is_empty());
         self.take_over_containers(&sandbox, records, state.as_ref()).await;
@@ -129,11 +142,10 @@ impl Runtime {
         }
     }
 
-    /// The shim's state, if it lives. One that hangs is killed.
-    async fn reconnect(&self, sandbox: &Arc<Sandbox>) -> Option<State> {
-        let link = self.connect(sandbox, false).ok()?;
+    /// The shim's state, if it lives. One that hangs is killed. Error: it lives, and cannot be spoken to.
+    async fn reconnect(&self, sandbox: &Arc<Sandbox>) -> Result<Option<State>> {
         let scribe = Scribe::none();
-        let told = link.ask(scribe.cause(), Call::State, &[]).await;
+        let told = self.connect(sandbox, false, scribe.cause(), || Call::State, &[]).await;
         if let Err(Error::Timeout(..)) = told {
             tracing::warn!("the shim of sandbox {} hangs: it is killed", sandbox.id);
             {
@@ -145,10 +157,14 @@ impl Runtime {
             if let Err(e) = killed.await {
                 tracing::warn!("sandbox {}: {e}", sandbox.id);
             }
-            return None;
+            return Ok(None);
         }
-        let (answer, fds) = told.ok()?;
-        Some(self.adopt(sandbox, answer, fds))
+        match told {
+            Ok((answer, fds)) => Ok(Some(self.adopt(sandbox, answer, fds))),
+            Err(e @ Error::Protocol(_)) => Err(e),
+            // Nobody listens any more.
+            Err(_) => Ok(None),
+        }
     }
 
     /// Containers that the shim knows, or that have an exit record, exist; others were never made whole.

@@ -1,7 +1,7 @@
 //! Sandboxes: run, stop, remove.
 
 use std::fs::{self, File};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::cgroup;
 use crate::compile;
 use crate::handshake::Secret;
 use crate::link::{self, Link};
-use crate::plan::{Answer, Call, Message, SandboxPlan, State};
+use crate::plan::{Answer, Call, Message, OLDEST, SandboxPlan, State, VERSION};
 use crate::records::{SandboxRecord, at, remove_folder};
 use crate::spec::{CgroupName, Event, Exit, ExitReason, Network, Resources, SandboxSpec, SandboxStatus, Stats};
 use crate::sys::{Kernel, process};
 use crate::sysctl;
-use crate::{Error, Result, Scribe};
+use crate::{Cause, Error, Result, Scribe};
 
 /// The cgroup of all shims.
 pub(super) const SHIMS: &str = "shims";
@@ -74,10 +74,10 @@ impl Runtime {
             })
             .await?;
         reap_later(pidfd);
-        let link = self.connect(sandbox, true).map_err(at(&self.0.folders.run(&spec.id)))?;
         let plan = self.sandbox_plan(&spec, net.is_some(), scribe)?;
         let fds: Vec<_> = net.iter().map(|fd| fd.as_fd()).collect();
-        let (answer, fds) = link.ask(scribe.cause(), Call::Sandbox(Box::new(plan)), &fds).await?;
+        let call = || Call::Sandbox(Box::new(plan.clone()));
+        let (answer, fds) = self.connect(sandbox, true, scribe.cause(), call, &fds).await?;
         self.adopt(sandbox, answer, fds);
         Ok(())
     }
@@ -98,17 +98,43 @@ impl Runtime {
         })
     }
 
-    /// Connects to a sandbox's shim (`first`: that we have just started), and listens to it from now on.
-    pub(super) fn connect(&self, sandbox: &Arc<Sandbox>, first: bool) -> std::io::Result<Arc<Link>> {
-        let (messages, heard) = mpsc::unbounded_channel();
-        let secret = Secret::read(&self.0.folders.sandbox(&sandbox.id))?.map(|secret| (secret, first));
-        let (link, reader) = Link::connect(&sandbox.id, &self.0.folders.run(&sandbox.id), secret, messages)?;
-        {
-            let mut state = sandbox.state();
-            (state.link, state.reader) = (Some(link.clone()), Some(reader));
+    /// Connects to a sandbox's shim (`first`: that we have just started), asks it the first thing, and listens to it from now on.
+    ///
+    /// It is asked in the newest version of the protocol; one that hangs up on that has done nothing, and is asked in the one before.
+    /// Errors: [`Error::Protocol`] if it lives, and hangs up on each of them.
+    pub(super) async fn connect(
+        &self,
+        sandbox: &Arc<Sandbox>,
+        first: bool,
+        cause: &Cause,
+        call: impl Fn() -> Call,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Answer, Vec<OwnedFd>)> {
+        let run = self.0.folders.run(&sandbox.id);
+        for version in (OLDEST..=VERSION).rev() {
+            let (messages, heard) = mpsc::unbounded_channel();
+            let secret = Secret::read(&self.0.folders.sandbox(&sandbox.id)).map_err(at(&run))?;
+            // It is paired once, whatever becomes of what it is asked then.
+            let secret = secret.map(|secret| (secret, first && version == VERSION));
+            let (link, reader) = Link::connect(&sandbox.id, &run, secret, version, messages).map_err(at(&run))?;
+            let answered = link.ask(cause, call(), fds).await;
+            if matches!(answered, Err(Error::ShimGone(_))) {
+                match link.is_trusted() {
+                    true => continue,
+                    false => return answered,
+                }
+            }
+            if version != VERSION {
+                tracing::info!("the shim of sandbox {} speaks version {version} of the protocol", sandbox.id);
+            }
+            {
+                let mut state = sandbox.state();
+                (state.link, state.reader) = (Some(link), Some(reader));
+            }
+            tokio::spawn(hear(Arc::downgrade(&self.0), Arc::downgrade(sandbox), heard));
+            return answered;
         }
-        tokio::spawn(hear(Arc::downgrade(&self.0), Arc::downgrade(sandbox), heard));
-        Ok(link)
+        Err(Error::Protocol(sandbox.id.clone()))
     }
 
     /// Takes over what the shim says about its sandbox.
@@ -117,6 +143,10 @@ impl Runtime {
         let mut state = sandbox.state();
         state.pid = known.sandbox;
         state.netns = fds.pop();
+        drop(state);
+        if known.sandbox != 0 {
+            self.keep_shm(sandbox);
+        }
         known
     }
 

@@ -78,7 +78,7 @@ impl Peer {
 
     /// Queues a frame and sends what the socket takes; `false` when the agent is gone.
     pub fn send(&mut self, message: &Message, fds: Vec<OwnedFd>) -> bool {
-        let Ok(frame) = encode(message, fds.len()) else { return true };
+        let Ok(frame) = encode(message, fds.len(), self.frames.version) else { return true };
         self.out.push_back((frame, fds));
         self.out.len() < MAX_WAITING && self.flush()
     }
@@ -156,6 +156,31 @@ impl Shim {
             && !peer.send(message, fds)
         {
             self.peers.remove(&id);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::plan::{Call, OLDEST, Request, VERSION};
+
+    /// An agent that is older than its shim (somebody went back to the release before) understands what it is told.
+    #[test]
+    fn each_agent_is_answered_in_the_version_that_it_speaks() {
+        for version in [OLDEST, VERSION] {
+            let (agent, shim) = UnixStream::pair().unwrap();
+            let mut peer = Peer::new(shim.into());
+            let request = Request { id: 1, cause: Default::default(), call: Call::State };
+            peer.frames.bytes = encode(&request, 0, version).unwrap();
+            assert!(peer.frames.next::<Request>().unwrap().is_some());
+            assert!(peer.send(&Message::SandboxGone, Vec::new()));
+            let mut head = [0; 8];
+            (&agent).read_exact(&mut head).unwrap();
+            assert_eq!(head[5], version);
         }
     }
 }

@@ -11,6 +11,7 @@ use super::container::{Asker, Container, Exec, Phase, Sync, birth_deadline};
 use super::log::Log;
 use super::stdio::Stdio;
 use super::{Sandbox, Shim};
+use crate::kept;
 use crate::plan::{Answer, Call, ContainerPlan, ExecPlan, Failure, FailureKind, Request, SandboxPlan};
 use crate::spec::{IdRange, PidMode};
 use crate::sys::process::{self, NEWCGROUP, NEWIPC, NEWNET, NEWNS, NEWPID, NEWUSER, NEWUTS};
@@ -70,7 +71,7 @@ impl Shim {
         let scribe = self.scribe.because(cause.clone());
         let kernel = Kernel::new(&scribe);
         if let Some(shm) = &plan.shm {
-            mount_shm(&kernel, shm, users::host_id(plan.users, 0))?;
+            kept::mount_shm(&kernel, shm, users::host_id(plan.users, 0))?;
         }
         let net = fds.pop().filter(|_| plan.join_net);
         let cgroup = open_cgroup(&kernel, &plan.cgroup)?;
@@ -388,15 +389,4 @@ fn map_users(kernel: &Kernel, pause: u32, range: IdRange, sync: BorrowedFd<'_>) 
         kernel.op("open", |a| a.text("the user namespace of pause"), || process::namespace_of(pause, "user"))?;
     kernel.op("sendmsg", |a| a.text("the users of pause are mapped"), || io::send(sync, GO, &[]))?;
     Ok(namespace)
-}
-
-/// The sandbox's `/dev/shm`, mounted where the agent can find it again. `owner` is its root on the host.
-fn mount_shm(kernel: &Kernel, at: &std::path::Path, owner: u32) -> SysResult<()> {
-    let attrs = sys::mount::ATTR_NOSUID | sys::mount::ATTR_NODEV | sys::mount::ATTR_NOEXEC;
-    kernel.mkdir(at)?;
-    kernel.detach(at)?;
-    let id = owner.to_string();
-    let options = [("mode", Some("1777")), ("size", Some("65536k")), ("uid", Some(&*id)), ("gid", Some(&*id))];
-    let shm = kernel.new_fs("tmpfs", &options, attrs)?;
-    kernel.attach_at(shm.as_fd(), at)
 }

@@ -38,6 +38,32 @@ pub fn object(kind: &Kind, value: Value, validation: FieldValidation) -> Result<
     }
 }
 
+/// Takes out the lists, maps and structs that are null: to upstream they are absent, and it writes none. What is received has none
+/// since it was decoded; this is for what the server's own steps leave behind.
+pub fn without_nulls(of: &Struct, map: &mut Map<String, Value>) {
+    let is_absent = |name: &str, value: &Value| {
+        let held = |of: &Type| matches!(of, Type::List(_) | Type::Map(_) | Type::Struct(_));
+        value.is_null() && of.field(name).is_some_and(|field| held(&field.of))
+    };
+    if map.iter().any(|(name, value)| is_absent(name, value)) {
+        map.retain(|name, value| !is_absent(name, value));
+    }
+    for (name, value) in map.iter_mut() {
+        if let Some(field) = of.field(name) {
+            without_nulls_in(&field.of, value);
+        }
+    }
+}
+
+fn without_nulls_in(of: &Type, value: &mut Value) {
+    match (of, value) {
+        (Type::Struct(of), Value::Object(map)) => without_nulls(of, map),
+        (Type::Map(of), Value::Object(map)) => map.values_mut().for_each(|value| without_nulls_in(of, value)),
+        (Type::List(list), Value::Array(items)) => items.iter_mut().for_each(|item| without_nulls_in(&list.item, item)),
+        _ => {}
+    }
+}
+
 fn refused(kind: &Kind, why: String) -> Status {
     Status::bad_request(format!(
         "{} in version \"{}\" cannot be handled as a {}: {why}",

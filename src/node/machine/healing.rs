@@ -1,11 +1,25 @@
-//! What somebody else has changed of the node's network is mended by `podwright-net`; here it is told.
+//! What somebody else has changed of the node's network is mended by `podwright-net`, what of sandboxes by `podwright-runtime`, and of
+//! volumes by [`Volumes`]; here it is told.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use podwright_net::{Network, Repair};
 use podwright_runtime::Runtime;
 use tokio::sync::mpsc;
 
 use super::messages::split;
-use crate::node::executor::Happening;
+use crate::node::{executor::Happening, volumes::Volumes};
+
+/// How often limits and mounts are looked at: a few small files of each container.
+const GLANCE: Duration = Duration::from_secs(5);
+/// So long the same repair is not told again.
+const TOLD: Duration = Duration::from_secs(60);
+/// Somebody who undoes so many repairs in that time is one to be told of.
+const CONTESTED: u32 = 5;
 
 /// Looks after the network until nobody listens to `happenings` any more.
 pub fn start(network: &Network, runtime: &Runtime, happenings: mpsc::UnboundedSender<Happening>) {
@@ -34,16 +48,16 @@ async fn told(repair: Repair, runtime: &Runtime, happenings: &mpsc::UnboundedSen
     let happening = match repair {
         Repair::Mended(what) => {
             let message = format!("Something outside podwright changed the node's network; restored: {what}");
-            Happening::Network { reason: "NetworkRestored", message }
+            Happening::Damage { reason: "NetworkRestored", message }
         }
         Repair::Contested(what) => {
             let message =
                 format!("Something outside podwright keeps changing the node's network, again and again: {what}");
-            Happening::Network { reason: "NetworkContested", message }
+            Happening::Damage { reason: "NetworkContested", message }
         }
         Repair::Failed(why) => {
             let message = format!("The node's network is not as it should be, and could not be restored: {why}");
-            Happening::Network { reason: "NetworkNotRestored", message }
+            Happening::Damage { reason: "NetworkNotRestored", message }
         }
         Repair::Lost(uid) => {
             let attempts = runtime.list().await.into_iter().map(|sandbox| split(&sandbox.spec.id));
@@ -53,4 +67,71 @@ async fn told(repair: Repair, runtime: &Runtime, happenings: &mpsc::UnboundedSen
         }
     };
     happenings.send(happening).ok();
+}
+
+/// Looks after limits and mounts until nobody listens to `happenings` any more.
+pub fn look_after(runtime: &Runtime, volumes: &Arc<Volumes>, happenings: mpsc::UnboundedSender<Happening>) {
+    let (runtime, volumes, mut repairs) = (runtime.clone(), volumes.clone(), Repairs::default());
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(GLANCE) => {}
+                () = happenings.closed() => return,
+            }
+            let mended = volumes.mend().await.into_iter().chain(runtime.mend_sandboxes().await);
+            for happening in
+                mended.collect::<Vec<_>>().into_iter().filter_map(|what| repairs.note(what, Instant::now()))
+            {
+                happenings.send(happening).ok();
+            }
+        }
+    });
+}
+
+/// What was mended a short while ago, and how often since it was told.
+#[derive(Default)]
+struct Repairs(BTreeMap<String, (Instant, u32)>);
+
+impl Repairs {
+    /// Takes note of a repair; gives what is to be told of it: the first, and that somebody keeps undoing it.
+    fn note(&mut self, what: String, now: Instant) -> Option<Happening> {
+        self.0.retain(|_, (told, _)| now.duration_since(*told) < TOLD);
+        let (_, times) = self.0.entry(what.clone()).or_insert((now, 0));
+        *times += 1;
+        match *times {
+            1 => Some(Happening::Damage {
+                reason: "NodeRestored",
+                message: format!("Something outside podwright changed what it looks after; restored: {what}"),
+            }),
+            CONTESTED => Some(Happening::Damage {
+                reason: "NodeContested",
+                message: format!("Something outside podwright keeps undoing what is restored, again and again: {what}"),
+            }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repair_is_told_once_and_once_more_where_somebody_undoes_it() {
+        let (mut repairs, begun) = (Repairs::default(), Instant::now());
+        let mut told =
+            |seconds: u64, what: &str| match repairs.note(what.to_owned(), begun + Duration::from_secs(seconds)) {
+                Some(Happening::Damage { reason, message }) => {
+                    assert!(message.ends_with(what), "{message}");
+                    Some(reason)
+                }
+                _ => None,
+            };
+        let reasons: Vec<_> = (0..11).map(|n| told(n * 5, "memory.max of cgroup a")).collect();
+        let mut expected = vec![None; 11];
+        (expected[0], expected[CONTESTED as usize - 1]) = (Some("NodeRestored"), Some("NodeContested"));
+        assert_eq!(reasons, expected);
+        assert_eq!(told(55, "memory.max of cgroup b"), Some("NodeRestored"), "another one is another matter");
+        assert_eq!(told(61, "memory.max of cgroup a"), Some("NodeRestored"), "and so is one a minute later");
+    }
 }

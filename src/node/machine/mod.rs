@@ -252,6 +252,7 @@ impl Executor for Machine {
     fn happenings(&self) -> mpsc::UnboundedReceiver<Happening> {
         let (sender, receiver) = mpsc::unbounded_channel();
         messages::forward(&self.runtime, self.volumes_root(), sender.clone());
+        healing::look_after(&self.runtime, &self.volumes, sender.clone());
         healing::start(&self.network, &self.runtime, sender);
         receiver
     }

@@ -30,7 +30,9 @@ use std::{
 
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use podwright_runtime::{
-    Scribe, projects,
+    Scribe,
+    kept::Kept,
+    projects,
     sys::{Kernel, tree::remove_all},
 };
 
@@ -66,6 +68,8 @@ pub struct Volumes {
     shares: Shares,
     turns: Turns,
     shown: Shown,
+    /// What `memory` is.
+    kept: Arc<Mutex<Kept>>,
 }
 
 fn mount_error(volume: &str, why: impl std::fmt::Display) -> Trouble {
@@ -83,8 +87,11 @@ impl Volumes {
     ) -> io::Result<Volumes> {
         fs::create_dir_all(&pods)?;
         mounts::keep_in_memory(&memory)?;
+        let kept = Kept::of(&Kernel::new(&Scribe::none()), &memory).map_err(io::Error::other)?;
+        let kept = kept.ok_or_else(|| io::Error::other(format!("{} is not mounted", memory.display())))?;
+        let kept = Arc::new(Mutex::new(kept));
         let (shares, turns, shown) = (Shares::of(&memory)?, Turns::default(), Shown::default());
-        Ok(Volumes { pods, memory, objects, tokens, world, taking: Mutex::default(), shares, turns, shown })
+        Ok(Volumes { pods, memory, objects, tokens, world, taking: Mutex::default(), shares, turns, shown, kept })
     }
 
     pub fn folder(&self, pod: &Pod) -> PathBuf {
@@ -150,7 +157,10 @@ impl Volumes {
         let _turn = self.turns.take(pod.namespace()).await;
         let (now, fs_group) = (self.world.now(), fs_group(pod));
         let (shown, uid) = (self.shown.clone(), pod.uid().to_owned());
+        // What is for memory never comes to a disk.
+        let kept = path.starts_with(&self.memory).then(|| self.kept.clone());
         let show = move || {
+            kept.as_deref().map_or(Ok(false), mend)?;
             let changed = atomic::write(&path, &payload, fs_group, now);
             shown.note(&uid, &path);
             changed.map_err(|e| format!("{}: {e}", path.display()))
@@ -158,8 +168,25 @@ impl Volumes {
         disk::work(show).await?
     }
 
+    /// Brings the tmpfs of Secrets back where somebody has taken it away, with all that is in it. Returns what was done, in words.
+    pub async fn mend(&self) -> Option<String> {
+        let kept = self.kept.clone();
+        match disk::work(move || mend(&kept)).await {
+            Ok(Ok(true)) => Some(format!("the tmpfs of Secrets at {}", self.memory.display())),
+            Ok(Ok(false)) => None,
+            Ok(Err(why)) | Err(why) => {
+                tracing::warn!("the tmpfs of Secrets: {why}");
+                None
+            }
+        }
+    }
+
     /// The Pods whose files of ConfigMaps, Secrets and the like somebody else has changed since they were written: their uids.
     pub async fn damaged(&self) -> BTreeSet<String> {
+        // Files that are only hidden are not written again, to a disk.
+        if self.mend().await.is_some() {
+            tracing::warn!("the tmpfs of Secrets was unmounted: it is back");
+        }
         let shown = self.shown.clone();
         disk::work(move || shown.damaged()).await.unwrap_or_default()
     }
@@ -288,6 +315,12 @@ impl Volumes {
     pub fn stale_tokens(&self) -> BTreeSet<String> {
         self.tokens.stale()
     }
+}
+
+fn mend(kept: &Mutex<Kept>) -> Result<bool, String> {
+    // A mount is brought back in one step.
+    let mut kept = kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    kept.mend(&Kernel::new(&Scribe::none())).map_err(|e| e.to_string())
 }
 
 fn remove_dir(path: &Path) -> Result<(), String> {

@@ -247,6 +247,7 @@ pub(super) async fn mutate(review: &Review<'_>, object: &mut Object) -> Result<(
             break;
         }
     }
+    review.call.rules().drop_nulls(object);
     Ok(())
 }
 

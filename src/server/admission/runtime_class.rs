@@ -48,7 +48,7 @@ pub(super) fn mutate(review: &Review<'_>, pod: &mut Object) -> Result<(), Status
     if !tolerations.is_empty() && !pod.0["spec"]["tolerations"].is_array() {
         pod.0["spec"]["tolerations"] = json!([]);
     }
-    if let Some(list) = pod.0["spec"]["tolerations"].as_array_mut() {
+    if let Some(list) = pod.0.pointer_mut("/spec/tolerations").and_then(Value::as_array_mut) {
         for toleration in tolerations {
             if !list.contains(&toleration) {
                 list.push(toleration);

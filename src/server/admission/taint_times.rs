@@ -15,7 +15,7 @@ pub(super) fn concerns(review: &Review<'_>) -> bool {
 
 pub(super) fn mutate(review: &Review<'_>, node: &mut Object) -> Result<(), Status> {
     let old = review.old.and_then(|old| old.at("spec.taints")).and_then(Value::as_array);
-    let Some(taints) = node.0["spec"]["taints"].as_array_mut() else { return Ok(()) };
+    let Some(taints) = node.0.pointer_mut("/spec/taints").and_then(Value::as_array_mut) else { return Ok(()) };
     for taint in taints.iter_mut().filter(|taint| taint["effect"] == "NoExecute" && taint["timeAdded"].is_null()) {
         // Who writes a list that he has had from elsewhere begins nobody's time anew.
         let same = |known: &&Value| known["key"] == taint["key"] && known["effect"] == taint["effect"];

@@ -190,6 +190,15 @@ impl Store for Sealed {
     async fn backup(&self) -> Result<File, Error> {
         self.below.backup().await
     }
+    fn trouble(&self) -> Option<Error> {
+        self.below.trouble()
+    }
+    async fn prove(&self) -> Result<(), Error> {
+        self.below.prove().await
+    }
+    async fn failed(&self) -> Error {
+        self.below.failed().await
+    }
     async fn close(&self) -> Result<(), Error> {
         self.below.close().await
     }

@@ -1,57 +1,35 @@
 //! `/healthz`, `/livez`, `/readyz` and `/version`.
 
-use std::time::Duration;
-
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::query::Query;
 use super::reply::{self, Reply};
-use crate::server::Server;
-
-const PATIENCE: Duration = Duration::from_secs(2);
-const CHECKS: &[&str] = &["ping", "store", "watch-cache"];
+use crate::api::User;
+use crate::server::{
+    Server,
+    health::{self, Checked},
+};
 
 /// Runs the checks, or the one that is named, but those that `exclude` names.
-pub async fn answer(server: &Server, path: &str, only: Option<&str>, query: &Query) -> Reply {
-    if only.is_some_and(|name| !CHECKS.contains(&name)) {
-        return reply::not_found();
-    }
-    let excluded: Vec<&str> = query.all("exclude").collect();
-    let mut report = String::new();
-    let mut failed = Vec::new();
-    for name in CHECKS.iter().filter(|name| only.is_none_or(|only| only == **name)) {
-        if excluded.contains(name) {
-            report += &format!("[+]{name} excluded: ok\n");
-            continue;
-        }
-        match tokio::time::timeout(PATIENCE, check(server, name)).await {
-            Ok(Ok(())) => report += &format!("[+]{name} ok\n"),
-            Ok(Err(why)) => {
-                report += &format!("[-]{name} failed: {why}\n");
-                failed.push(*name);
-            }
-            Err(_) => {
-                report += &format!("[-]{name} failed: no answer within {} s\n", PATIENCE.as_secs());
-                failed.push(*name);
-            }
-        }
-    }
+pub async fn answer(server: &Server, user: &User, path: &str, only: Option<&str>, query: &Query) -> Reply {
     let of = path.trim_matches('/').split('/').next().unwrap_or("healthz").to_owned();
-    match failed.is_empty() {
+    let excluded: Vec<&str> = query.all("exclude").collect();
+    let Some(results) = server.health(&of, only, &excluded).await else { return reply::not_found() };
+    let mut report = String::new();
+    for Checked { name, result } in &results {
+        match result {
+            None => report += &format!("[+]{name} excluded: ok\n"),
+            Some(Ok(())) => report += &format!("[+]{name} ok\n"),
+            Some(Err(why)) => report += &format!("[-]{name} failed: {}\n", health::shown(why, user)),
+        }
+    }
+    match results.iter().all(Checked::is_good) {
         true if query.all("verbose").next().is_some() => {
             reply::text(StatusCode::OK, format!("{report}{of} check passed\n"))
         }
         true => reply::text(StatusCode::OK, "ok"),
         false => reply::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{report}{of} check failed\n")),
-    }
-}
-
-async fn check(server: &Server, name: &str) -> Result<(), String> {
-    match name {
-        "store" => server.store.get("/registry/namespaces/default").await.map(drop).map_err(|why| why.to_string()),
-        "watch-cache" => server.cache.fresh().await.map_err(|status| status.message),
-        _ => Ok(()),
     }
 }
 

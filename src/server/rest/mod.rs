@@ -187,7 +187,7 @@ impl Face {
     ) -> Result<Reply, Status> {
         let Some(place) = place else { return Ok(reply::not_found()) };
         if let Place::Health(only) = place {
-            return Ok(health::answer(&self.server, path, only.as_deref(), query).await);
+            return Ok(health::answer(&self.server, user, path, only.as_deref(), query).await);
         }
         let mut seat = self.server.gates.enter_to_read(user).await?;
         let clauses = negotiate::clauses(headers);

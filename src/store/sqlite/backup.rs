@@ -12,6 +12,7 @@ use rusqlite::Connection;
 use super::{
     Shared,
     index::Index,
+    layout,
     log::{self, State},
     sync_folder,
 };
@@ -97,7 +98,7 @@ pub fn restore(from: &Path, to: &Path) -> Result<(), Error> {
         if db.query_row("PRAGMA page_count", [], |row| row.get::<_, i64>(0)).map_err(log::sql)? == 0 {
             return Err(Error::Damaged(format!("{} is empty", from.display())));
         }
-        log::prepare(&db)?;
+        layout::prepare(&db)?;
         log::check_integrity(&db)?;
         let mut state = State::load(&db)?;
         Index::load(&db, &state)?;

@@ -12,37 +12,10 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, params};
 
 use crate::store::{Entry, Error, Revision};
 
-/// "PodW", in the file's header.
-const APPLICATION_ID: i32 = 0x506f_6457;
-/// The layout's version, in the file's header.
-const VERSION: i32 = 1;
 /// Bits of a place that number the changes of one transaction.
 const CHANGE_BITS: u32 = 16;
 /// Writes that one transaction may hold.
 pub const MAX_WRITES: usize = 1 << CHANGE_BITS;
-
-/// `value` comes last, so that the rest is read without the pages that it overflows to.
-const SCHEMA: &str = "
-    CREATE TABLE log (
-        place INTEGER PRIMARY KEY,
-        checksum INTEGER NOT NULL,
-        prior INTEGER NOT NULL,
-        created INTEGER NOT NULL,
-        last INTEGER NOT NULL,
-        key TEXT NOT NULL,
-        value BLOB
-    );
-    CREATE TABLE hole (first INTEGER PRIMARY KEY, last INTEGER NOT NULL);
-    CREATE TABLE state (
-        id INTEGER PRIMARY KEY,
-        revision INTEGER NOT NULL,
-        oldest INTEGER NOT NULL,
-        swept INTEGER NOT NULL,
-        ceiling INTEGER NOT NULL,
-        rows INTEGER NOT NULL,
-        digest INTEGER NOT NULL,
-        checksum INTEGER NOT NULL
-    );";
 
 /// Where a version stands in the log; negative if it is a deletion; 0: nowhere.
 pub type Place = i64;
@@ -353,84 +326,6 @@ fn distrust(db: &Connection) -> rusqlite::Result<()> {
         db.set_db_config(option, on)?;
     }
     db.execute_batch("PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0;")
-}
-
-/// Makes the tables of a new file, and refuses a file that is something else.
-pub fn prepare(db: &Connection) -> Result<(), Error> {
-    let pragma = |name| db.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0)).map_err(sql);
-    let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(sql)?;
-    // A crash may have come before the tables.
-    let empty = tables == 0 && pragma("application_id")? == 0;
-    if !empty && pragma("application_id")? != APPLICATION_ID {
-        return Err(Error::Damaged("not a store of podwright's, or its first page is damaged".to_owned()));
-    }
-    if !empty && pragma("user_version")? != VERSION {
-        return Err(Error::Io(format!("the store's layout has version {}, not {VERSION}", pragma("user_version")?)));
-    }
-    if !empty {
-        check_schema(db)?;
-    }
-    db.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;").map_err(sql)?;
-    if empty {
-        let header = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};");
-        db.execute_batch(&format!("BEGIN; {header} {SCHEMA}")).map_err(sql)?;
-        State::default().save(db)?;
-        db.execute_batch("COMMIT").map_err(sql)?;
-    }
-    Ok(())
-}
-
-/// A row of `sqlite_schema`: type, name, table, definition.
-type Definition = (String, String, String, String);
-
-fn schema_of(db: &Connection) -> Result<Vec<Definition>, Error> {
-    let select = "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema ORDER BY type, name";
-    let mut query = db.prepare(select).map_err(sql)?;
-    let rows = query.query_map([], |row| {
-        let text: String = row.get(3)?;
-        // How a version of ours has indented it is no difference.
-        Ok((row.get(0)?, row.get(1)?, row.get(2)?, text.split_whitespace().collect::<Vec<_>>().join(" ")))
-    });
-    rows.and_then(Iterator::collect).map_err(sql)
-}
-
-/// Refuses a schema that is not exactly what this layout's version makes. A trigger, a view, a generated column or an index on an
-/// expression is code of whoever wrote the file.
-fn check_schema(db: &Connection) -> Result<(), Error> {
-    let ours = Connection::open_in_memory().map_err(sql)?;
-    ours.execute_batch(SCHEMA).map_err(sql)?;
-    let (ours, found) = (schema_of(&ours)?, schema_of(db)?);
-    let what = |(of_type, name, table, _): &Definition| match name == table {
-        true => format!("{of_type} {name:?}"),
-        false => format!("{of_type} {name:?} of {table:?}"),
-    };
-    let is_named = |one: &Definition, other: &Definition| (&one.0, &one.1) == (&other.0, &other.1);
-    if let Some(foreign) = found.iter().find(|found| !ours.contains(found)) {
-        let why = match ours.iter().any(|ours| is_named(ours, foreign)) {
-            true => "is not as a store of podwright's has it",
-            false => "is in no store of podwright's",
-        };
-        return Err(Error::Damaged(format!("the schema: {} {why}: {:.200}", what(foreign), foreign.3)));
-    }
-    match ours.iter().find(|ours| !found.contains(ours)) {
-        Some(missing) => Err(Error::Damaged(format!("the schema: {} is missing", what(missing)))),
-        None if found.len() != ours.len() => Err(Error::Damaged("the schema: a definition is there twice".to_owned())),
-        None => check_roots(db),
-    }
-}
-
-/// Refuses tables that share their first page: what is written to one would be in the other. (SQLite notices when it checks a
-/// whole file, and not when it opens one.)
-fn check_roots(db: &Connection) -> Result<(), Error> {
-    let mut query = db.prepare("SELECT name, rootpage FROM sqlite_schema ORDER BY rootpage").map_err(sql)?;
-    let rows = query.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)));
-    let roots: Vec<(String, i64)> = rows.and_then(Iterator::collect).map_err(sql)?;
-    match roots.windows(2).find(|pair| pair[0].1 == pair[1].1) {
-        Some([(one, page), (other, _)]) => {
-            Err(Error::Damaged(format!("the schema: tables {one:?} and {other:?} share page {page}")))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Has SQLite read all of the file's structure. To come behind the schema's check: it evaluates what the schema says.

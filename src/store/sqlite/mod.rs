@@ -14,8 +14,10 @@
 
 mod backup;
 mod index;
+mod layout;
 mod lock;
 mod log;
+mod readers;
 mod writer;
 
 use std::{
@@ -28,20 +30,20 @@ use std::{
 
 use async_trait::async_trait;
 use rusqlite::Connection;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use self::{
     index::{Index, Selection},
     lock::Lock,
     log::{Place, State, revision_of},
+    readers::Readers,
     writer::{Job, Writer},
 };
 use super::{Change, Entry, Error, Outcome, Page, Range, Revision, Store, Txn, Watch, closed, hub::Watcher};
 
 pub use backup::restore;
 
-/// Reading connections kept open, and KiB of page cache for each.
-const READERS: usize = 4;
+/// KiB of page cache of each reading connection.
 const READER_CACHE_KIB: u32 = 256;
 /// A watch's catch-up reads history in pieces of about this size.
 const CATCH_UP_CHANGES: usize = 512;
@@ -58,9 +60,22 @@ pub struct Sqlite {
 struct Shared {
     path: PathBuf,
     index: RwLock<Index>,
-    readers: Mutex<Vec<Connection>>,
+    readers: Readers,
+    /// How it is about writing.
+    health: watch::Sender<Health>,
     /// Held while a backup is made: one at a time is much for a disk.
     backing_up: Mutex<()>,
+}
+
+/// Whether the writer can write.
+#[derive(Clone, Debug, Default)]
+enum Health {
+    #[default]
+    Good,
+    /// Not now: the file is being brought back.
+    Trouble(Error),
+    /// Never again.
+    Lost(Error),
 }
 
 impl Sqlite {
@@ -69,7 +84,7 @@ impl Sqlite {
     pub fn open(path: &Path) -> Result<Sqlite, Error> {
         let lock = Lock::take(path)?;
         let db = log::keep_log(log::connect(path, true, writer::CACHE_KIB)?)?;
-        log::prepare(&db)?;
+        layout::prepare(&db)?;
         sync_folder(path)?;
         let mut state = State::load(&db)?;
         let mut index = Index::load(&db, &state)?;
@@ -84,7 +99,8 @@ impl Sqlite {
         let shared = Arc::new(Shared {
             path: path.to_owned(),
             index: RwLock::new(index),
-            readers: Mutex::default(),
+            readers: Readers::default(),
+            health: watch::Sender::default(),
             backing_up: Mutex::default(),
         });
         let (jobs, queue) = mpsc::channel();
@@ -118,9 +134,7 @@ async fn read_on<T: Send + 'static>(
 ) -> Result<T, Error> {
     let task = move || {
         let db = shared.reader()?;
-        let answer = read(&shared, &db);
-        shared.give_back(db);
-        answer
+        read(&shared, &db)
     };
     tokio::task::spawn_blocking(task).await.map_err(|e| Error::Io(format!("a read failed: {e}")))?
 }
@@ -140,21 +154,9 @@ impl Shared {
         if index.closed { Err(closed()) } else { Ok(index) }
     }
 
-    fn readers(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn reader(&self) -> Result<Connection, Error> {
-        let kept = self.readers().pop();
-        kept.map_or_else(|| log::connect(&self.path, false, READER_CACHE_KIB).and_then(log::keep_log), Ok)
-    }
-
-    fn give_back(&self, db: Connection) {
-        let closed = self.index().closed;
-        let mut readers = self.readers();
-        if !closed && readers.len() < READERS {
-            readers.push(db);
-        }
+    /// A connection to read with.
+    fn reader(&self) -> Result<readers::Reading<'_>, Error> {
+        self.readers.take(|| log::connect(&self.path, false, READER_CACHE_KIB).and_then(log::keep_log))
     }
 
     fn get(&self, db: &Connection, key: &str) -> Result<Option<Entry>, Error> {
@@ -367,6 +369,27 @@ impl Store for Sqlite {
 
     async fn backup(&self) -> Result<File, Error> {
         self.read(backup::make).await
+    }
+
+    fn trouble(&self) -> Option<Error> {
+        match &*self.shared.health.borrow() {
+            Health::Good => None,
+            Health::Trouble(why) | Health::Lost(why) => Some(why.clone()),
+        }
+    }
+
+    async fn prove(&self) -> Result<(), Error> {
+        self.ask(Job::Prove).await
+    }
+
+    async fn failed(&self) -> Error {
+        let mut health = self.shared.health.subscribe();
+        // The sender is this store's own: it is there as long as this call.
+        let lost = health.wait_for(|health| matches!(health, Health::Lost(_))).await;
+        match lost.as_deref() {
+            Ok(Health::Lost(why)) => why.clone(),
+            _ => closed(),
+        }
     }
 
     async fn close(&self) -> Result<(), Error> {

@@ -4,6 +4,7 @@
 //! the file. Of a long log the bulk is copied by a helper thread while writing goes on.
 
 mod group;
+mod recovery;
 mod sweep;
 
 use std::{
@@ -24,6 +25,7 @@ use super::{
 };
 use crate::store::{Durability, Error, Outcome, Revision, Txn};
 use group::Group;
+use recovery::{Found, Trouble};
 
 pub const CACHE_KIB: u32 = 2048;
 
@@ -38,6 +40,8 @@ const RESERVE: u64 = 10_000;
 const WAL_PAGES_IDLE: u64 = 1_000;
 const WAL_PAGES_MAX: u64 = 4_000;
 const IDLE: Duration = Duration::from_secs(1);
+/// A write that was made durable so long ago shows that another can be: who asks again and again costs no fsync each time.
+const PROVEN: Duration = Duration::from_secs(15);
 /// What of a long log the writer may take back by itself, in the way of commits.
 const WAL_PAGES_QUICK: u64 = 500;
 type Answer<T> = oneshot::Sender<Result<T, Error>>;
@@ -46,7 +50,9 @@ pub enum Job {
     Commit(Txn, Answer<Outcome>),
     Compact(Revision, Answer<()>),
     /// The helper has copied what it could; so many pages of the log are left.
-    Copied(u64),
+    Copied(Result<u64, Failure>),
+    /// Shows that a write can be made durable.
+    Prove(Answer<()>),
     Close(Answer<()>),
 }
 
@@ -70,8 +76,27 @@ pub struct Writer {
     /// Pages in the write-ahead log, more or less.
     wal_pages: u64,
     copying: bool,
-    /// After a failed fsync nobody knows what is durable: no more writes.
-    failed: Option<Error>,
+    /// When something was made durable last.
+    proven: Option<Instant>,
+    /// After a failed fsync nobody knows what is durable: no more writes until the file has been brought back.
+    trouble: Option<Trouble>,
+}
+
+/// Why a transaction failed.
+pub struct Failure {
+    error: Error,
+    /// It may still turn out to be durable, or earlier ones not to be.
+    is_unknown: bool,
+}
+
+impl Failure {
+    fn known(error: Error) -> Failure {
+        Failure { error, is_unknown: false }
+    }
+
+    fn of_sql(error: &rusqlite::Error) -> Failure {
+        Failure { error: log::sql_ref(error), is_unknown: is_io(error) }
+    }
 }
 
 /// When a transaction is to be on the disk.
@@ -93,7 +118,7 @@ impl Writer {
         jobs: Sender<Job>,
         state: State,
     ) -> Writer {
-        let (unsynced, sweeping, sweep_failed, failed) = (None, Vec::new(), false, None);
+        let (unsynced, sweeping, sweep_failed, trouble) = (None, Vec::new(), false, None);
         Writer {
             db,
             lock,
@@ -107,7 +132,9 @@ impl Writer {
             sweeping,
             wal_pages: 0,
             copying: false,
-            failed,
+            // What opening it has written may have been nothing.
+            proven: None,
+            trouble,
         }
     }
 
@@ -127,6 +154,9 @@ impl Writer {
                 }
                 Ok(Job::Compact(keep_from, answer)) => self.compact(keep_from, answer),
                 Ok(Job::Copied(left)) => self.finish_copying(left),
+                Ok(Job::Prove(answer)) => {
+                    let _ = answer.send(self.prove());
+                }
                 Ok(Job::Close(answer)) => {
                     let _ = answer.send(self.close());
                     return;
@@ -149,6 +179,9 @@ impl Writer {
         if self.sweep_due() {
             return Duration::ZERO;
         }
+        if let Some(trouble) = &self.trouble {
+            return trouble.patience();
+        }
         let lazy = self.unsynced.map(|since| since + LAZY);
         let checkpoint = (self.wal_pages >= WAL_PAGES_IDLE && !self.copying).then(|| last_write + IDLE);
         let due = lazy.into_iter().chain(checkpoint).min();
@@ -156,7 +189,10 @@ impl Writer {
     }
 
     fn chores(&mut self, last_write: Instant) {
-        if self.failed.is_some() {
+        if self.trouble.as_ref().is_some_and(Trouble::is_due) {
+            self.recover();
+        }
+        if self.trouble.is_some() {
             return;
         }
         if self.sweep_due() {
@@ -173,54 +209,94 @@ impl Writer {
         }
     }
 
-    /// Runs `change` on the file and the state, and commits; or neither file nor state has changed.
+    /// Runs `change` on the file and the state, and commits; or neither file nor state has changed. Where nobody knows, the file is
+    /// brought back at once, and tells.
     fn in_transaction<T>(
         &mut self,
         sync: Sync,
         change: impl FnOnce(&Connection, &mut State) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        if let Some(failed) = &self.failed {
-            return Err(failed.clone());
+        if let Some(trouble) = &self.trouble {
+            return Err(trouble.why.clone());
         }
+        let mut attempted = None;
+        let ended = self.attempt(sync, change, &mut attempted);
+        match (ended, attempted) {
+            (Ok(()), Some((done, _))) => Ok(done),
+            (Ok(()), None) => Err(Error::Io("a transaction without an outcome".to_owned())),
+            (Err(Failure { error, is_unknown: false }), _) => Err(error),
+            (Err(Failure { error, .. }), attempted) => {
+                let (done, state) = attempted.unzip();
+                match (self.in_trouble(error.clone(), state), done) {
+                    (Some(Found::Attempted), Some(done)) => Ok(done),
+                    _ => Err(error),
+                }
+            }
+        }
+    }
+
+    /// One try of a transaction. `attempted`: what it has done, and the state that it makes, as soon as they are known.
+    fn attempt<T>(
+        &mut self,
+        sync: Sync,
+        change: impl FnOnce(&Connection, &mut State) -> Result<T, Error>,
+        attempted: &mut Option<(T, State)>,
+    ) -> Result<(), Failure> {
         let full = sync != Sync::Later;
         if self.full != full {
             self.db
                 .execute_batch(if full { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" })
-                .map_err(log::sql)?;
+                .map_err(|e| Failure::known(log::sql(e)))?;
             self.full = full;
         }
-        let run = |sql| self.db.prepare_cached(sql).and_then(|mut s| s.execute([])).map_err(|e| (log::sql(e), false));
-        let attempt = || {
+        let run = |sql| {
+            let done = self.db.prepare_cached(sql).and_then(|mut s| s.execute([]));
+            done.map_err(|e| Failure::known(log::sql(e)))
+        };
+        let commit = || -> Result<(State, bool), Failure> {
             run("BEGIN IMMEDIATE")?;
             let mut state = self.state;
-            let done = change(&self.db, &mut state).map_err(|e| (e, false))?;
-            if state == self.state && sync != Sync::All {
+            let done = change(&self.db, &mut state).map_err(Failure::known)?;
+            let is_changed = state != self.state;
+            *attempted = Some((done, state));
+            if !is_changed && sync != Sync::All {
                 run("ROLLBACK")?;
-                return Ok((done, state, false));
+                return Ok((state, false));
             }
-            state.save(&self.db).map_err(|e| (e, false))?;
-            let mut commit = self.db.prepare_cached("COMMIT").map_err(|e| (log::sql(e), false))?;
-            commit.execute([]).map_err(|e| (log::sql_ref(&e), is_io(&e)))?;
-            Ok((done, state, full))
+            state.save(&self.db).map_err(Failure::known)?;
+            let mut commit = self.db.prepare_cached("COMMIT").map_err(|e| Failure::known(log::sql(e)))?;
+            commit.execute([]).map_err(|e| Failure::of_sql(&e))?;
+            Ok((state, full))
         };
-        match attempt() {
-            Ok((done, state, synced)) => {
+        match commit() {
+            Ok((state, synced)) => {
                 self.state = state;
                 if synced {
                     self.unsynced = None;
+                    self.proven = Some(Instant::now());
                 }
-                Ok(done)
+                Ok(())
             }
-            Err((error, unknown)) => {
-                if !self.db.is_autocommit() {
-                    let _ = self.db.execute_batch("ROLLBACK");
+            Err(mut failure) => {
+                self.proven = None;
+                if !self.db.is_autocommit() && self.db.execute_batch("ROLLBACK").is_err() {
+                    // What cannot even be undone can only be begun anew.
+                    failure.is_unknown = true;
                 }
-                if unknown {
-                    tracing::error!("the store takes no more writes: {error}");
-                    self.failed = Some(error.clone());
-                }
-                Err(error)
+                Err(failure)
             }
+        }
+    }
+
+    /// Shows that a write can be made durable: one was, a moment ago, or one that changes nothing is.
+    fn prove(&mut self) -> Result<(), Error> {
+        if let Some(trouble) = &self.trouble {
+            return Err(trouble.why.clone());
+        }
+        recovery::check_room(&self.shared.path)?;
+        match self.proven {
+            Some(at) if at.elapsed() < PROVEN => Ok(()),
+            _ => self.in_transaction(Sync::All, |_, _| Ok(())),
         }
     }
 
@@ -287,37 +363,54 @@ impl Writer {
                 self.unsynced.get_or_insert_with(Instant::now);
             }
             let places = group.newest.into_iter().map(|(key, (place, _))| (key, place));
-            self.shared.index_mut().publish(self.state.revision, places, group.changes);
+            let mut index = self.shared.index_mut();
+            // What had to be found in the file again has been published from there.
+            if index.revision < self.state.revision {
+                index.publish(self.state.revision, places, group.changes);
+            }
         }
         Ok(outcomes)
     }
 
     /// Has a helper thread copy the log into the file; it reports with a job.
     fn copy_in_background(&mut self) {
-        let (path, jobs) = (self.shared.path.clone(), self.jobs.clone());
+        let (shared, jobs) = (self.shared.clone(), self.jobs.clone());
         let copy = move || {
-            let db = log::connect(&path, false, super::READER_CACHE_KIB).and_then(log::keep_log);
-            let copied = db.and_then(|db| checkpoint(&db, "PASSIVE"));
-            let _ = jobs.send(Job::Copied(copied.unwrap_or_else(|error| {
-                tracing::error!("copy the write-ahead log: {error}");
-                u64::MAX
-            })));
+            let copied = match shared.reader() {
+                Ok(db) => checkpoint(&db, "PASSIVE"),
+                Err(error) => Err(Failure::known(error)),
+            };
+            let _ = jobs.send(Job::Copied(copied));
         };
         self.copying = std::thread::Builder::new().name("store-copy".to_owned()).spawn(copy).is_ok();
     }
 
     /// Once little of the log is left, copies that as well: then the next commit starts the log over.
-    fn finish_copying(&mut self, left: u64) {
+    fn finish_copying(&mut self, copied: Result<u64, Failure>) {
         self.copying = false;
-        self.wal_pages = match left {
-            // Failed: try again, but not at once.
-            u64::MAX => 0,
-            left if left <= WAL_PAGES_QUICK => checkpoint(&self.db, "PASSIVE").unwrap_or(left),
-            left => left + WAL_PAGES_MAX,
+        let copied = match copied {
+            Ok(left) if left <= WAL_PAGES_QUICK && self.trouble.is_none() => checkpoint(&self.db, "PASSIVE"),
+            Ok(left) => Ok(left + WAL_PAGES_MAX),
+            Err(failure) => Err(failure),
         };
+        match copied {
+            Ok(left) => self.wal_pages = left,
+            Err(Failure { error, is_unknown }) => {
+                tracing::error!("copy the write-ahead log: {error}");
+                // It is tried again, but not at once.
+                self.wal_pages = 0;
+                if is_unknown && self.trouble.is_none() {
+                    // What was copied may not be on the disk, though SQLite goes on from there.
+                    self.in_trouble(error, None);
+                }
+            }
+        }
     }
 
     fn close(&mut self) -> Result<(), Error> {
+        if self.trouble.as_ref().is_some_and(|trouble| !trouble.is_lost) {
+            self.recover();
+        }
         let done = self.in_transaction(Sync::All, |_, state| {
             state.ceiling = 0;
             Ok(())
@@ -328,10 +421,10 @@ impl Writer {
             index.closed = true;
             index.hub.clear();
         }
-        self.shared.readers().clear();
+        self.shared.readers.close();
         done?;
         // A reader may still hold on to the log; it stays then, and is taken in at the next start.
-        if checkpoint(&self.db, "PASSIVE")? == 0 && self.lock.note_complete().is_ok() {
+        if checkpoint(&self.db, "PASSIVE").map_err(|failure| failure.error)? == 0 && self.lock.note_complete().is_ok() {
             self.db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false).map_err(log::sql)?;
         }
         Ok(())
@@ -339,10 +432,10 @@ impl Writer {
 }
 
 /// Copies the log into the file as far as readers let it. Returns how many pages are left.
-fn checkpoint(db: &Connection, mode: &str) -> Result<u64, Error> {
+fn checkpoint(db: &Connection, mode: &str) -> Result<u64, Failure> {
     let (pages, copied): (i64, i64) = db
         .query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| Ok((row.get(1)?, row.get(2)?)))
-        .map_err(log::sql)?;
+        .map_err(|e| Failure::of_sql(&e))?;
     Ok((pages - copied).max(0) as u64)
 }
 

@@ -11,7 +11,7 @@ mod invalid;
 mod kinds_table;
 mod level;
 mod managed_fields;
-mod manifests;
+pub(crate) mod manifests;
 mod merges;
 mod patch;
 mod schema;

@@ -63,6 +63,9 @@ impl Store for Hasty {
     async fn backup(&self) -> Result<File, Error> {
         self.memory.backup().await
     }
+    async fn prove(&self) -> Result<(), Error> {
+        self.memory.prove().await
+    }
     async fn close(&self) -> Result<(), Error> {
         self.memory.close().await
     }

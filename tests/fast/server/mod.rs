@@ -17,6 +17,7 @@ mod long_lists;
 mod mirrors;
 mod node_restriction;
 mod nodes;
+mod nulls;
 mod oidc;
 mod orders;
 mod pod_status;

@@ -121,6 +121,32 @@ async fn a_field_that_is_named_twice_is_refused() {
     assert!(answer.contains(r#""x":"2""#), "{answer}");
 }
 
+/// What `/readyz?verbose` says, for those who speak JSON-RPC; who may not read the path is refused.
+#[tokio::test]
+async fn health_is_told_check_by_check() {
+    let served = Served::new().await;
+    let told = served.post("health", json!({})).await;
+    let names = |told: &Value| -> Vec<String> {
+        let checks = told["result"]["checks"].as_array().cloned().unwrap_or_default();
+        checks.iter().map(|c| format!("{} {}", c["name"].as_str().unwrap(), c["status"].as_str().unwrap())).collect()
+    };
+    assert_eq!(told["result"]["status"], "ok", "{told}");
+    assert_eq!(names(&told), ["ping ok", "etcd ok", "etcd-readiness ok", "watch-cache ok"]);
+    let told = served.post("health", json!({"of": "livez", "exclude": ["ping"]})).await;
+    assert_eq!(names(&told), ["ping excluded", "etcd ok", "watch-cache ok"]);
+    assert_eq!(served.post("health", json!({"of": "sickz"})).await["error"]["code"], 400);
+    let nobody = User::new("nobody", Vec::<String>::new());
+    assert_eq!(served.api.0.health_report(&nobody, "readyz", &[]).await.unwrap_err().code, 403);
+    // A store that has ended: each check says so, and the whole is no success.
+    let store = Arc::new(podwright::store::Memory::new());
+    let server = Server::open(store.clone(), Env::system(), Config::default()).await.unwrap();
+    podwright::store::Store::close(&*store).await.unwrap();
+    let root = User::system("test");
+    let told = json!({"result": server.health_report(&root, "readyz", &["watch-cache".to_owned()]).await.unwrap()});
+    assert_eq!(told["result"]["status"], "failed");
+    assert_eq!(names(&told), ["ping ok", "etcd failed", "etcd-readiness failed", "watch-cache excluded"]);
+}
+
 /// Root may ask for it, and yet the server writes no file that somebody names.
 #[tokio::test]
 async fn a_backup_comes_as_a_stream_and_goes_to_no_path_of_the_servers() {

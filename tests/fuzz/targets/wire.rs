@@ -10,7 +10,7 @@ use podwright_journal::{Role, Scribe, decode_all};
 use podwright_net::dns::answer::{Reply, Transport, reply};
 use podwright_net::dns::{Entry, Table};
 use podwright_net::message::{Writer, address, attribute, attributes, messages, u32_at};
-use podwright_runtime::plan::{Frames, Message, Request, encode};
+use podwright_runtime::plan::{Frames, Message, Request, VERSION, encode};
 use tokio_util::codec::{Decoder, Encoder};
 
 use super::Target;
@@ -54,11 +54,11 @@ fn stream_frames(bytes: &[u8]) {
 
 fn shim_frame(json: &str) -> Vec<u8> {
     let value: serde_json::Value = serde_json::from_str(json).unwrap();
-    encode(&value, 0).unwrap()
+    encode(&value, 0, VERSION).unwrap()
 }
 
 fn shim<T: serde::de::DeserializeOwned>(bytes: &[u8]) {
-    let mut frames = Frames { bytes: bytes.to_vec(), fds: Vec::new() };
+    let mut frames = Frames { bytes: bytes.to_vec(), ..Frames::default() };
     let mut left = bytes.len();
     while let Ok(Some((_, fds))) = frames.next::<T>() {
         assert!(fds.is_empty() && frames.bytes.len() < left, "each frame takes its bytes");

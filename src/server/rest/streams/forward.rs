@@ -32,6 +32,8 @@ const MAX_HALVES: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Connections of a SPDY connection that may run at once.
 const MAX_RUNNING: usize = 128;
+/// For how long a connection into the Pod may take nothing of what is sent to it while it holds up others: then it ends.
+const STALL: Duration = Duration::from_secs(10);
 const BACKLOG: usize = 8;
 
 /// What the connections of one request share.
@@ -79,11 +81,11 @@ pub async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -> Resul
             Err(why) => return tracing::debug!("a port forward was not upgraded: {why}"),
         };
         match websocket {
-            None => by_streams(Session::start(upgraded), ports).await,
+            None => by_streams(Session::start(upgraded, Some(STALL)), ports).await,
             Some(_) if by_channels => by_websocket(websocket::socket(upgraded).await, ports, wanted).await,
             Some(_) => {
                 let socket = websocket::socket(upgraded).await;
-                by_streams(Session::start(websocket::tunnel(socket)), ports).await;
+                by_streams(Session::start(websocket::tunnel(socket), Some(STALL)), ports).await;
             }
         }
     });
@@ -157,11 +159,15 @@ async fn one(data: Stream, error: Stream, ports: Arc<Ports>) {
 /// Moves bytes both ways until the node's side ends.
 async fn copy(frames: Frames, mut reader: Reader, writer: &Writer) -> Result<(), Status> {
     let (mut to_node, mut from_node) = frames.split();
+    let reset = reader.reset();
     let upward = async {
         while let Some(payload) = reader.read().await {
             if to_node.send(Frame { channel: STDIN, payload }).await.is_err() {
                 break;
             }
+        }
+        if reset.is_cancelled() {
+            return Err(stalled());
         }
         let _ = to_node.send(Frame { channel: CLOSE, payload: Bytes::from_static(&[STDIN]) }).await;
         std::future::pending::<Result<(), Status>>().await
@@ -183,7 +189,14 @@ async fn copy(frames: Frames, mut reader: Reader, writer: &Writer) -> Result<(),
     tokio::select! {
         ended = upward => ended,
         ended = downward => ended,
+        () = reset.cancelled() => Err(stalled()),
     }
+}
+
+/// Why a connection ends that holds up others.
+fn stalled() -> Status {
+    let why = "the port took nothing of what was sent to it, and held up the other connections";
+    Status::timeout(format!("{why}: for {} s", STALL.as_secs()))
 }
 
 fn verdict(payload: &[u8]) -> Result<(), Status> {
@@ -196,24 +209,36 @@ async fn by_websocket(socket: Socket, ports: Arc<Ports>, wanted: Vec<u16>) {
     let (mut sink, mut source) = socket.split();
     let (sender, mut messages) = mpsc::channel::<Bytes>(BACKLOG);
     let mut inputs = Vec::new();
+    let mut ends = Vec::new();
     let mut running = tokio::task::JoinSet::new();
     for (i, port) in wanted.into_iter().enumerate() {
         let (input, reader) = mpsc::channel(BACKLOG);
         inputs.push(Some(input));
         // At most MAX_PORTS: the channels' numbers fit a byte.
-        running.spawn(channel_pair((i * 2) as u8, port, reader, sender.clone(), ports.clone()));
+        let end = running.spawn(channel_pair((i * 2) as u8, port, reader, sender.clone(), ports.clone()));
+        ends.push(end);
     }
+    // With the last one of the pairs goes the last strong one.
+    let told = sender.downgrade();
     drop(sender);
     let upward = async {
         while let Ok(message) = websocket::payload(source.next().await) {
             let Some(mut payload) = message.filter(|bytes| !bytes.is_empty()) else { continue };
             let channel = usize::from(payload.split_to(1)[0]);
             let input = inputs.get_mut(channel / 2).filter(|_| channel % 2 == 0);
-            if let Some(input) = input
-                && let Some(sender) = input
-                && sender.send(payload).await.is_err()
-            {
-                *input = None;
+            let Some(input) = input else { continue };
+            let Some(sender) = input else { continue };
+            match sender.send_timeout(payload, STALL).await {
+                Ok(()) => {}
+                Err(mpsc::error::SendTimeoutError::Closed(_)) => *input = None,
+                Err(mpsc::error::SendTimeoutError::Timeout(_)) => {
+                    // What it would get from here on were not all.
+                    *input = None;
+                    ends[channel / 2].abort();
+                    if let Some(told) = told.upgrade() {
+                        let _ = told.send(numbered(channel as u8 + 1, stalled().message.as_bytes())).await;
+                    }
+                }
             }
         }
     };
@@ -232,6 +257,14 @@ async fn by_websocket(socket: Socket, ports: Arc<Ports>, wanted: Vec<u16>) {
     running.shutdown().await;
 }
 
+/// A WebSocket's message of one channel.
+fn numbered(channel: u8, payload: &[u8]) -> Bytes {
+    let mut message = BytesMut::with_capacity(payload.len() + 1);
+    message.put_u8(channel);
+    message.put_slice(payload);
+    message.freeze()
+}
+
 async fn channel_pair(
     channel: u8,
     port: u16,
@@ -239,12 +272,7 @@ async fn channel_pair(
     messages: mpsc::Sender<Bytes>,
     ports: Arc<Ports>,
 ) {
-    let message = |channel: u8, payload: &[u8]| {
-        let mut message = BytesMut::with_capacity(payload.len() + 1);
-        message.put_u8(channel);
-        message.put_slice(payload);
-        message.freeze()
-    };
+    let message = numbered;
     for channel in [channel, channel + 1] {
         if messages.send(message(channel, &port.to_le_bytes())).await.is_err() {
             return;

@@ -49,7 +49,7 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask, t
         // Only now, with a client that can hear it, anything is started.
         let dial = || session.dial(&server).inspect_err(|why| tracing::debug!("a session was not opened: {why}"));
         if over_spdy {
-            by_spdy(Session::start(upgraded), dial, ends).await;
+            by_spdy(Session::start(upgraded, None), dial, ends).await;
         } else if let Ok(frames) = dial() {
             by_websocket(websocket::socket(upgraded).await, frames, ends).await;
         }

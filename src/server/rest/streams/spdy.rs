@@ -1,10 +1,13 @@
 //! SPDY/3.1, as much of it as Kubernetes' streaming uses: streams that the client opens, headers, data, pings.
 //!
-//! There is no flow control, as in the clients: a stream that is not read holds up the others of its connection.
+//! The clients have no flow control: they send on all streams whatever the other end reads, and take no notice of windows. So each
+//! stream has a window of its own here, of bytes that wait for its reader; who fills it holds up the connection, and with it the other
+//! streams. Where those are others' (a port forward's), one that takes nothing for a while is reset, and the others go on.
 //! <https://www.chromium.org/spdy/spdy-protocol/spdy-protocol-draft3-1/>
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -12,6 +15,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 const VERSION: u16 = 0x8003;
 const SYN_STREAM: u16 = 1;
@@ -23,16 +27,22 @@ const FIN: u8 = 1;
 /// RST_STREAM's reasons.
 const PROTOCOL_ERROR: u32 = 1;
 const REFUSED: u32 = 3;
+const FLOW_CONTROL_ERROR: u32 = 7;
 
 /// The largest frame and header block that are taken in, and how many streams may be open.
 const MAX_FRAME: usize = 1 << 20;
 const MAX_HEADERS: usize = 8 << 10;
 const MAX_STREAMS: usize = 1000;
-/// Pieces that may wait for a stream's reader, and frames for a slow connection.
+/// Frames that may wait for a slow connection.
 const BACKLOG: usize = 16;
 const PIECE: usize = 32 << 10;
-/// How many bytes may wait for the readers of all streams of a session; any one frame may.
-const BUDGET: usize = MAX_FRAME;
+/// How many bytes may wait for the readers of all streams of a session, and for one of them; any one frame may. What a frame takes of
+/// its stream's at least bounds how many wait.
+const BUDGET: usize = 2 << 20;
+const WINDOW: usize = BUDGET / 8;
+const LEAST: usize = 256;
+/// A stream that is alone holds up those that do not exist yet: it may stall so many times longer.
+const ALONE: u32 = 6;
 
 /// The words that headers are compressed with, each behind its length, then a text; section 2.6.10.1.
 static DICTIONARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -76,13 +86,18 @@ pub struct Stream {
 }
 
 pub struct Reader {
-    pieces: mpsc::Receiver<Piece>,
+    pieces: mpsc::UnboundedReceiver<Piece>,
     /// Of the piece that was read last: until the next is wanted, it is on its way.
-    taken: Option<OwnedSemaphorePermit>,
+    taken: Option<Room>,
+    reads: Arc<AtomicU64>,
+    reset: CancellationToken,
 }
 
-/// Bytes of a stream, and what they take of the session's budget.
-type Piece = (Bytes, OwnedSemaphorePermit);
+/// Bytes of a stream, and what they take.
+type Piece = (Bytes, Room);
+
+/// Of the stream's window, and of the session's budget.
+type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 pub struct Writer {
     id: u32,
@@ -100,12 +115,22 @@ impl Stream {
 }
 
 impl Reader {
-    /// The next bytes; `None` when the client has finished the stream.
+    /// The next bytes; `None` when the client has finished the stream, or it was reset.
     pub async fn read(&mut self) -> Option<Bytes> {
         self.taken = None;
-        let (bytes, taken) = self.pieces.recv().await?;
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let (bytes, taken) = tokio::select! {
+            biased;
+            () = self.reset.cancelled() => return None,
+            piece = self.pieces.recv() => piece?,
+        };
         self.taken = Some(taken);
         Some(bytes)
+    }
+
+    /// Cancelled when it was reset, because it took nothing: what comes of it is not all.
+    pub fn reset(&self) -> CancellationToken {
+        self.reset.clone()
     }
 }
 
@@ -125,13 +150,14 @@ impl Writer {
 }
 
 impl Session {
-    pub fn start<T: AsyncRead + AsyncWrite + Send + 'static>(connection: T) -> Session {
+    /// `stall`: for how long a stream may take nothing while it holds up others; `None`: for ever.
+    pub fn start<T: AsyncRead + AsyncWrite + Send + 'static>(connection: T, stall: Option<Duration>) -> Session {
         let (from, to) = tokio::io::split(connection);
         let (frames, outgoing) = mpsc::channel(BACKLOG);
         let (accepted, streams) = mpsc::channel(BACKLOG);
         let (end, ended) = watch::channel(false);
         let written = tokio::spawn(write_all(to, outgoing));
-        let acceptor = Acceptor::new(frames.clone(), accepted);
+        let acceptor = Acceptor::new(frames.clone(), accepted, stall);
         let reads = tokio::spawn(async move {
             if let Err(why) = acceptor.run(from).await {
                 tracing::debug!("a SPDY connection broke: {why}");
@@ -184,19 +210,35 @@ struct Acceptor {
     frames: mpsc::Sender<Bytes>,
     accepted: mpsc::Sender<Stream>,
     /// The streams that the client has not finished.
-    open: HashMap<u32, mpsc::Sender<Piece>>,
+    open: HashMap<u32, Open>,
+    stall: Option<Duration>,
     budget: Arc<Semaphore>,
     inflate: Decompress,
     deflate: Compress,
 }
 
+/// A stream as the connection's reader knows it.
+struct Open {
+    pieces: mpsc::UnboundedSender<Piece>,
+    window: Arc<Semaphore>,
+    /// How many times its own reader came for more.
+    reads: Arc<AtomicU64>,
+    reset: CancellationToken,
+}
+
+impl Open {
+    fn held(&self) -> usize {
+        WINDOW.saturating_sub(self.window.available_permits())
+    }
+}
+
 impl Acceptor {
-    fn new(frames: mpsc::Sender<Bytes>, accepted: mpsc::Sender<Stream>) -> Acceptor {
+    fn new(frames: mpsc::Sender<Bytes>, accepted: mpsc::Sender<Stream>, stall: Option<Duration>) -> Acceptor {
         let mut deflate = Compress::new(Compression::fast(), true);
         // Without the dictionary the headers would be longer, but as good.
         let _ = deflate.set_dictionary(&DICTIONARY);
         let (open, budget) = (HashMap::new(), Arc::new(Semaphore::new(BUDGET)));
-        Acceptor { frames, accepted, open, budget, inflate: Decompress::new(true), deflate }
+        Acceptor { frames, accepted, open, stall, budget, inflate: Decompress::new(true), deflate }
     }
 
     async fn run(mut self, mut from: impl AsyncRead + Unpin) -> io::Result<()> {
@@ -235,27 +277,55 @@ impl Acceptor {
     }
 
     async fn data(&mut self, id: u32, flags: u8, payload: Bytes) -> io::Result<()> {
-        let gone = match self.open.get(&id) {
-            Some(reader) if !payload.is_empty() && !reader.is_closed() => {
-                // A frame has at most MAX_FRAME bytes, which fit both.
-                let room = self.budget.clone().acquire_many_owned(payload.len() as u32);
-                let taken = tokio::select! {
-                    // The semaphore is never closed.
-                    taken = room => taken.map_err(io::Error::other)?,
-                    () = reader.closed() => {
-                        self.open.remove(&id);
-                        return Ok(());
-                    }
-                };
-                reader.send((payload, taken)).await.is_err()
-            }
-            Some(reader) => reader.is_closed(),
-            _ => false,
-        };
-        if gone || flags & FIN != 0 {
+        if !payload.is_empty() {
+            self.hand_over(id, payload).await?;
+        }
+        if flags & FIN != 0 || self.open.get(&id).is_some_and(|open| open.pieces.is_closed()) {
             self.open.remove(&id);
         }
         Ok(())
+    }
+
+    /// Puts bytes into a stream's window; waits until there is room, or nobody wants them any more.
+    async fn hand_over(&mut self, id: u32, payload: Bytes) -> io::Result<()> {
+        loop {
+            let Some(open) = self.open.get(&id) else { return Ok(()) };
+            let room = async {
+                // Any frame fits both: it has at most MAX_FRAME bytes.
+                let own = payload.len().clamp(LEAST, WINDOW) as u32;
+                let own = open.window.clone().acquire_many_owned(own).await.map_err(io::Error::other)?;
+                let all = self.budget.clone().acquire_many_owned(payload.len() as u32).await;
+                io::Result::Ok((own, all.map_err(io::Error::other)?))
+            };
+            let before = || self.open.iter().map(|(id, open)| (*id, open.reads.load(Ordering::Relaxed))).collect();
+            let stalled = async {
+                let Some(stall) = self.stall else { return std::future::pending().await };
+                let before: HashMap<u32, u64> = before();
+                tokio::time::sleep(if self.open.len() > 1 { stall } else { stall * ALONE }).await;
+                before
+            };
+            let before = tokio::select! {
+                biased;
+                room = room => {
+                    // A reader that has gone wants nothing.
+                    let _ = open.pieces.send((payload, room?));
+                    return Ok(());
+                }
+                () = open.pieces.closed() => return Ok(()),
+                before = stalled => before,
+            };
+            let own = open.held() + payload.len().min(WINDOW) > WINDOW;
+            let most = || self.open.iter().max_by_key(|(_, open)| open.held()).map(|(id, _)| *id);
+            let Some(culprit) = (if own { Some(id) } else { most() }) else { continue };
+            let reads = self.open.get(&culprit).map(|open| open.reads.load(Ordering::Relaxed));
+            if reads == before.get(&culprit).copied()
+                && let Some(culprit_open) = self.open.remove(&culprit)
+            {
+                tracing::debug!("stream {culprit} of a SPDY connection takes nothing: it is reset");
+                culprit_open.reset.cancel();
+                self.send(reset(culprit, FLOW_CONTROL_ERROR)).await?;
+            }
+        }
     }
 
     async fn syn(&mut self, flags: u8, mut payload: Bytes) -> io::Result<()> {
@@ -270,9 +340,11 @@ impl Acceptor {
             let why = if self.open.len() >= MAX_STREAMS { REFUSED } else { PROTOCOL_ERROR };
             return self.send(reset(id, why)).await;
         }
-        let (sender, reader) = mpsc::channel(BACKLOG);
+        let (sender, pieces) = mpsc::unbounded_channel();
+        let (reads, reset) = (Arc::new(AtomicU64::new(0)), CancellationToken::new());
         if flags & FIN == 0 {
-            self.open.insert(id, sender);
+            let (window, reads, reset) = (Arc::new(Semaphore::new(WINDOW)), reads.clone(), reset.clone());
+            self.open.insert(id, Open { pieces: sender, window, reads, reset });
         }
         let block = self.deflate(&0u32.to_be_bytes())?;
         let mut reply = control(SYN_REPLY, 0, 4 + block.len());
@@ -280,7 +352,7 @@ impl Acceptor {
         reply.put_slice(&block);
         self.send(reply.freeze()).await?;
         let writer = Writer { id, frames: self.frames.clone() };
-        let stream = Stream { headers, reader: Reader { pieces: reader, taken: None }, writer };
+        let stream = Stream { headers, reader: Reader { pieces, taken: None, reads, reset }, writer };
         self.accepted.send(stream).await.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
@@ -386,179 +458,4 @@ fn reset(id: u32, why: u32) -> Bytes {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_dictionary_is_the_one_that_clients_have() {
-        assert_eq!(DICTIONARY.len(), 1423);
-        let (mut a, mut b) = (1u32, 0u32);
-        for byte in DICTIONARY.iter() {
-            a = (a + u32::from(*byte)) % 65521;
-            b = (b + a) % 65521;
-        }
-        assert_eq!(b << 16 | a, 0xe3c6_a7c2, "its Adler-32, by which a zlib stream names it");
-    }
-
-    /// A client: one zlib stream for all its headers.
-    struct Client(Compress);
-
-    impl Client {
-        fn new() -> Client {
-            let mut deflate = Compress::new(Compression::best(), true);
-            deflate.set_dictionary(&DICTIONARY).unwrap();
-            Client(deflate)
-        }
-        fn syn(&mut self, id: u32, headers: &[(&str, &str)]) -> Bytes {
-            let mut block = BytesMut::new();
-            block.put_u32(headers.len() as u32);
-            for text in headers.iter().flat_map(|(name, value)| [name, value]) {
-                block.put_u32(text.len() as u32);
-                block.put_slice(text.as_bytes());
-            }
-            let mut out = Vec::with_capacity(4096);
-            self.0.compress_vec(&block, &mut out, FlushCompress::Sync).unwrap();
-            let mut frame = control(SYN_STREAM, 0, 10 + out.len());
-            frame.put_u32(id);
-            frame.put_slice(&[0; 6]);
-            frame.put_slice(&out);
-            frame.freeze()
-        }
-    }
-
-    #[tokio::test]
-    async fn streams_are_opened_read_and_written() {
-        let (mut ours, theirs) = tokio::io::duplex(1 << 16);
-        let mut session = Session::start(theirs);
-        let mut client = Client::new();
-        for (id, of) in [(1, "error"), (3, "stdin")] {
-            ours.write_all(&client.syn(id, &[("streamType", of), ("port", "80")])).await.unwrap();
-            let stream = session.accept().await.unwrap();
-            assert_eq!((stream.header("streamtype"), stream.header("port")), (of, "80"));
-            let (mut reader, writer) = stream.split();
-            ours.write_all(&data(id, 0, b"in")).await.unwrap();
-            ours.write_all(&data(id, FIN, &[])).await.unwrap();
-            assert_eq!(reader.read().await.unwrap(), "in");
-            assert!(reader.read().await.is_none());
-            writer.write(Bytes::from_static(b"out")).await.unwrap();
-            writer.finish().await;
-            let mut reply = [0u8; 8];
-            ours.read_exact(&mut reply).await.unwrap();
-            assert_eq!(reply[..4], [0x80, 3, 0, 2], "a SYN_REPLY");
-            let length = u32::from_be_bytes([0, reply[5], reply[6], reply[7]]) as usize;
-            ours.read_exact(&mut vec![0; length]).await.unwrap();
-            let mut answer = [0u8; 19];
-            ours.read_exact(&mut answer).await.unwrap();
-            assert_eq!(&answer[8..11], b"out");
-            assert_eq!(answer[15], FIN);
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_left_unread_is_bounded_by_its_bytes() {
-        const FRAME: usize = 64 << 10;
-        let (mut ours, theirs) = tokio::io::duplex(FRAME);
-        let mut session = Session::start(theirs);
-        let mut client = Client::new();
-        let mut streams = Vec::new();
-        for i in 0..8u32 {
-            ours.write_all(&client.syn(1 + 2 * i, &[])).await.unwrap();
-            streams.push(session.accept().await.unwrap());
-        }
-        // What a stream's reader may have waiting for it by number fits many times; by bytes not.
-        let mut sent = 0;
-        let more = async |ours: &mut tokio::io::DuplexStream, sent: &mut usize| {
-            loop {
-                let frame = data(1 + 2 * (*sent % 8) as u32, 0, &[0; FRAME]);
-                let wait = Duration::from_secs(1);
-                if tokio::time::timeout(wait, ours.write_all(&frame)).await.is_err() {
-                    return;
-                }
-                *sent += 1;
-                assert!(*sent < 64, "it takes everything");
-            }
-        };
-        more(&mut ours, &mut sent).await;
-        assert!((BUDGET / FRAME..=BUDGET / FRAME + 3).contains(&sent), "{sent} frames");
-        // Nobody wants the input of any of them: what comes is dropped, and the session goes on.
-        let writers: Vec<_> = streams.into_iter().map(|stream| stream.split().1).collect();
-        let drained = tokio::spawn(async move { while session.accept().await.is_some() {} });
-        // The rest of the frame that was cut above is wanted first; then all go through.
-        for _ in 0..64 {
-            ours.write_all(&[0; FRAME]).await.expect("the session reads on");
-        }
-        drop((ours, writers));
-        drained.await.unwrap();
-    }
-
-    /// The next frame that the client gets: its type, and its payload.
-    async fn told(ours: &mut tokio::io::DuplexStream) -> (u16, Vec<u8>) {
-        let mut head = [0u8; 8];
-        ours.read_exact(&mut head).await.unwrap();
-        let mut payload = vec![0; u32::from_be_bytes([0, head[5], head[6], head[7]]) as usize];
-        ours.read_exact(&mut payload).await.unwrap();
-        (u16::from_be_bytes([head[2], head[3]]), payload)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_wants_no_more_input_holds_nobody_up() {
-        let (mut ours, theirs) = tokio::io::duplex(4 * BUDGET);
-        let mut session = Session::start(theirs);
-        let mut client = Client::new();
-        let mut streams = Vec::new();
-        for id in [1, 3] {
-            ours.write_all(&client.syn(id, &[])).await.unwrap();
-            streams.push(session.accept().await.unwrap());
-            assert_eq!(told(&mut ours).await.0, SYN_REPLY);
-        }
-        let (other, _unread) = (streams.pop(), streams.pop());
-        // The first one's reader has all the room there is, and reads nothing; what comes for the other waits for some.
-        ours.write_all(&data(1, 0, &[0; BUDGET])).await.unwrap();
-        ours.write_all(&data(3, 0, &[0; BUDGET])).await.unwrap();
-        let mut ping = control(PING, 0, 4);
-        ping.put_u32(7);
-        ours.write_all(&ping).await.unwrap();
-        let wait = Duration::from_secs(60);
-        assert!(tokio::time::timeout(wait, told(&mut ours)).await.is_err(), "it waits");
-        drop(other);
-        let pong = tokio::time::timeout(wait, told(&mut ours)).await.expect("the session goes on");
-        assert_eq!(pong, (PING, 7u32.to_be_bytes().to_vec()));
-    }
-
-    #[tokio::test]
-    async fn streams_and_headers_have_a_limit() {
-        let (mut ours, theirs) = tokio::io::duplex(1 << 16);
-        let mut session = Session::start(theirs);
-        let mut client = Client::new();
-        let mut streams = Vec::new();
-        for n in 0..MAX_STREAMS as u32 {
-            ours.write_all(&client.syn(1 + 2 * n, &[])).await.unwrap();
-            streams.push(session.accept().await.unwrap());
-            assert_eq!(told(&mut ours).await.0, SYN_REPLY);
-        }
-        let last = 1 + 2 * MAX_STREAMS as u32;
-        ours.write_all(&client.syn(last, &[])).await.unwrap();
-        let (kind, payload) = told(&mut ours).await;
-        assert_eq!((kind, payload), (RST_STREAM, [last.to_be_bytes(), REFUSED.to_be_bytes()].concat()));
-        // A few bytes that say many.
-        ours.write_all(&client.syn(last, &[("a", &"x".repeat(2 * MAX_HEADERS))])).await.unwrap();
-        let closed = tokio::time::timeout(Duration::from_secs(30), session.closed()).await;
-        assert!(closed.is_ok(), "headers of {} bytes are taken in", 2 * MAX_HEADERS);
-    }
-
-    #[tokio::test]
-    async fn rubbish_ends_the_connection_and_nothing_else() {
-        for rubbish in
-            [&[0x80, 3, 0, 1, 0, 0, 0, 2, 1, 2][..], &[0x80, 9, 0, 1, 0, 0, 0, 0], &[0, 0, 0, 1, 0, 0xff, 0xff, 0xff]]
-        {
-            let (mut ours, theirs) = tokio::io::duplex(1 << 16);
-            let mut session = Session::start(theirs);
-            ours.write_all(rubbish).await.unwrap();
-            let ended = async {
-                assert!(session.accept().await.is_none());
-                session.closed().await;
-            };
-            tokio::time::timeout(Duration::from_secs(30), ended).await.expect("the connection ends");
-        }
-    }
-}
+mod tests;

@@ -39,7 +39,7 @@ impl Writer {
     }
 
     pub(super) fn sweep_due(&self) -> bool {
-        self.state.swept < log::place(self.state.oldest, 0) && !self.sweep_failed && self.failed.is_none()
+        self.state.swept < log::place(self.state.oldest, 0) && !self.sweep_failed && self.trouble.is_none()
     }
 
     pub(super) fn swept(&mut self, done: Result<(), Error>) {

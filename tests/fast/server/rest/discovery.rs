@@ -111,12 +111,17 @@ async fn openapi_documents_are_closed_and_hold_no_nulls() {
 async fn version_health_and_metrics_are_told() {
     let rest = Rest::new().await;
     assert_eq!(rest.get("/version").await.json()["minor"], "35");
-    for path in ["/healthz", "/livez", "/readyz", "/readyz/store"] {
+    for path in ["/healthz", "/livez", "/readyz", "/readyz/etcd", "/livez/etcd", "/readyz/etcd-readiness"] {
         assert_eq!(rest.get(path).await.text(), "ok", "{path}");
     }
     let verbose = rest.get("/readyz?verbose").await.text();
-    assert!(verbose.contains("[+]store ok\n") && verbose.ends_with("readyz check passed\n"), "{verbose}");
-    assert_eq!(rest.get("/healthz/nothing").await.code, 404);
+    assert!(
+        verbose.contains("[+]etcd ok\n[+]etcd-readiness ok\n") && verbose.ends_with("readyz check passed\n"),
+        "{verbose}"
+    );
+    for path in ["/healthz/nothing", "/livez/etcd-readiness"] {
+        assert_eq!(rest.get(path).await.code, 404, "{path}");
+    }
     rest.get("/api/v1/pods").await;
     let metrics = rest.get("/metrics").await.text();
     let counted =

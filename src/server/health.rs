@@ -1,0 +1,81 @@
+//! Whether the server is well: the checks behind `/healthz`, `/livez` and `/readyz`, by upstream's names, and JSON-RPC's `health`.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{Server, authorize::MASTERS};
+use crate::api::{Status, User};
+
+const TIMEOUT: Duration = Duration::from_secs(2);
+const ALL: &[&str] = &["healthz", "livez", "readyz"];
+/// Each check, and which questions it is part of. `etcd` is the store, whatever it is: that it answers, and that its file is not in
+/// trouble. `etcd-readiness` proves that a write can be made durable.
+const CHECKS: &[(&str, &[&str])] =
+    &[("ping", ALL), ("etcd", ALL), ("etcd-readiness", &["readyz"]), ("watch-cache", ALL)];
+
+/// What a check found; `None`: it was excluded.
+pub struct Checked {
+    pub name: &'static str,
+    pub result: Option<Result<(), String>>,
+}
+
+/// Why a check failed, for who may know: it may name files, and everybody may ask. (Upstream says it to nobody.)
+pub fn shown<'a>(why: &'a str, user: &User) -> &'a str {
+    if user.is_in(MASTERS) { why } else { "reason withheld" }
+}
+
+impl Checked {
+    pub fn is_good(&self) -> bool {
+        !matches!(self.result, Some(Err(_)))
+    }
+}
+
+impl Server {
+    /// Runs the checks of `healthz`, `livez` or `readyz`, or the one that is named; `None`: there is none of that name.
+    pub async fn health(&self, of: &str, only: Option<&str>, excluded: &[&str]) -> Option<Vec<Checked>> {
+        let asked = CHECKS.iter().filter(|(name, parts)| parts.contains(&of) && only.is_none_or(|only| only == *name));
+        let mut results = Vec::new();
+        for &(name, _) in asked {
+            let result = match excluded.contains(&name) {
+                true => None,
+                false => Some(match tokio::time::timeout(TIMEOUT, self.check(name)).await {
+                    Ok(result) => result,
+                    Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
+                }),
+            };
+            results.push(Checked { name, result });
+        }
+        Some(results).filter(|results| !results.is_empty())
+    }
+
+    async fn check(&self, name: &str) -> Result<(), String> {
+        match name {
+            "etcd" => match self.store.trouble() {
+                Some(why) => Err(why.to_string()),
+                None => self.store.get("/registry/namespaces/default").await.map(drop).map_err(|why| why.to_string()),
+            },
+            "etcd-readiness" => self.store.prove().await.map_err(|why| why.to_string()),
+            "watch-cache" => self.cache.fresh().await.map_err(|status| status.message),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same for JSON-RPC, for those who may `get` the path: `{"status": "ok", "checks": [{"name": ..., "status": ...}]}`.
+    pub async fn health_report(&self, user: &User, of: &str, excluded: &[String]) -> Result<Value, Status> {
+        self.authorizer.authorize_path(user, "get", &format!("/{of}"))?;
+        let excluded: Vec<&str> = excluded.iter().map(String::as_str).collect();
+        let unknown = || Status::bad_request(format!("of: {of:?} is not one of {}", ALL.join(", ")));
+        let results = self.health(of, None, &excluded).await.ok_or_else(unknown)?;
+        let is_good = results.iter().all(Checked::is_good);
+        let checks: Vec<Value> = results
+            .into_iter()
+            .map(|checked| match checked.result {
+                None => json!({"name": checked.name, "status": "excluded"}),
+                Some(Ok(())) => json!({"name": checked.name, "status": "ok"}),
+                Some(Err(why)) => json!({"name": checked.name, "status": "failed", "message": shown(&why, user)}),
+            })
+            .collect();
+        Ok(json!({"status": if is_good { "ok" } else { "failed" }, "checks": checks}))
+    }
+}

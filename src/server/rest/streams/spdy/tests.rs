@@ -1,0 +1,248 @@
+//! SPDY as a client sees it.
+
+use super::*;
+
+#[test]
+fn the_dictionary_is_the_one_that_clients_have() {
+    assert_eq!(DICTIONARY.len(), 1423);
+    let (mut a, mut b) = (1u32, 0u32);
+    for byte in DICTIONARY.iter() {
+        a = (a + u32::from(*byte)) % 65521;
+        b = (b + a) % 65521;
+    }
+    assert_eq!(b << 16 | a, 0xe3c6_a7c2, "its Adler-32, by which a zlib stream names it");
+}
+
+/// A client: one zlib stream for all its headers.
+struct Client(Compress);
+
+impl Client {
+    fn new() -> Client {
+        let mut deflate = Compress::new(Compression::best(), true);
+        deflate.set_dictionary(&DICTIONARY).unwrap();
+        Client(deflate)
+    }
+    fn syn(&mut self, id: u32, headers: &[(&str, &str)]) -> Bytes {
+        let mut block = BytesMut::new();
+        block.put_u32(headers.len() as u32);
+        for text in headers.iter().flat_map(|(name, value)| [name, value]) {
+            block.put_u32(text.len() as u32);
+            block.put_slice(text.as_bytes());
+        }
+        let mut out = Vec::with_capacity(4096);
+        self.0.compress_vec(&block, &mut out, FlushCompress::Sync).unwrap();
+        let mut frame = control(SYN_STREAM, 0, 10 + out.len());
+        frame.put_u32(id);
+        frame.put_slice(&[0; 6]);
+        frame.put_slice(&out);
+        frame.freeze()
+    }
+}
+
+#[tokio::test]
+async fn streams_are_opened_read_and_written() {
+    let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+    let mut session = Session::start(theirs, None);
+    let mut client = Client::new();
+    for (id, of) in [(1, "error"), (3, "stdin")] {
+        ours.write_all(&client.syn(id, &[("streamType", of), ("port", "80")])).await.unwrap();
+        let stream = session.accept().await.unwrap();
+        assert_eq!((stream.header("streamtype"), stream.header("port")), (of, "80"));
+        let (mut reader, writer) = stream.split();
+        ours.write_all(&data(id, 0, b"in")).await.unwrap();
+        ours.write_all(&data(id, FIN, &[])).await.unwrap();
+        assert_eq!(reader.read().await.unwrap(), "in");
+        assert!(reader.read().await.is_none());
+        writer.write(Bytes::from_static(b"out")).await.unwrap();
+        writer.finish().await;
+        let mut reply = [0u8; 8];
+        ours.read_exact(&mut reply).await.unwrap();
+        assert_eq!(reply[..4], [0x80, 3, 0, 2], "a SYN_REPLY");
+        let length = u32::from_be_bytes([0, reply[5], reply[6], reply[7]]) as usize;
+        ours.read_exact(&mut vec![0; length]).await.unwrap();
+        let mut answer = [0u8; 19];
+        ours.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer[8..11], b"out");
+        assert_eq!(answer[15], FIN);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_unread_is_bounded_by_its_bytes() {
+    const FRAME: usize = 64 << 10;
+    let (mut ours, theirs) = tokio::io::duplex(FRAME);
+    let mut session = Session::start(theirs, None);
+    let mut client = Client::new();
+    let mut streams = Vec::new();
+    for i in 0..8u32 {
+        ours.write_all(&client.syn(1 + 2 * i, &[])).await.unwrap();
+        streams.push(session.accept().await.unwrap());
+    }
+    // What a stream's reader may have waiting for it by number fits many times; by bytes not.
+    let mut sent = 0;
+    let more = async |ours: &mut tokio::io::DuplexStream, sent: &mut usize| {
+        loop {
+            let frame = data(1 + 2 * (*sent % 8) as u32, 0, &[0; FRAME]);
+            let wait = Duration::from_secs(1);
+            if tokio::time::timeout(wait, ours.write_all(&frame)).await.is_err() {
+                return;
+            }
+            *sent += 1;
+            assert!(*sent < 64, "it takes everything");
+        }
+    };
+    more(&mut ours, &mut sent).await;
+    assert!((BUDGET / FRAME..=BUDGET / FRAME + 3).contains(&sent), "{sent} frames");
+    // Nobody wants the input of any of them: what comes is dropped, and the session goes on.
+    let writers: Vec<_> = streams.into_iter().map(|stream| stream.split().1).collect();
+    let drained = tokio::spawn(async move { while session.accept().await.is_some() {} });
+    // The rest of the frame that was cut above is wanted first; then all go through.
+    for _ in 0..64 {
+        ours.write_all(&[0; FRAME]).await.expect("the session reads on");
+    }
+    drop((ours, writers));
+    drained.await.unwrap();
+}
+
+/// The next frame that the client gets: its type, and its payload.
+async fn told(ours: &mut tokio::io::DuplexStream) -> (u16, Vec<u8>) {
+    let mut head = [0u8; 8];
+    ours.read_exact(&mut head).await.unwrap();
+    let mut payload = vec![0; u32::from_be_bytes([0, head[5], head[6], head[7]]) as usize];
+    ours.read_exact(&mut payload).await.unwrap();
+    (u16::from_be_bytes([head[2], head[3]]), payload)
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_wants_no_more_input_holds_nobody_up() {
+    let (mut ours, theirs) = tokio::io::duplex(4 * BUDGET);
+    let mut session = Session::start(theirs, None);
+    let mut client = Client::new();
+    let mut streams = Vec::new();
+    for id in [1, 3] {
+        ours.write_all(&client.syn(id, &[])).await.unwrap();
+        streams.push(session.accept().await.unwrap());
+        assert_eq!(told(&mut ours).await.0, SYN_REPLY);
+    }
+    let (other, _unread) = (streams.pop(), streams.pop());
+    // The first one's reader has some room left, and reads nothing; what comes for the other waits for its own.
+    ours.write_all(&data(1, 0, &[0; WINDOW / 2])).await.unwrap();
+    for _ in 0..2 {
+        ours.write_all(&data(3, 0, &[0; WINDOW])).await.unwrap();
+    }
+    let mut ping = control(PING, 0, 4);
+    ping.put_u32(7);
+    ours.write_all(&ping).await.unwrap();
+    let wait = Duration::from_secs(60);
+    assert!(tokio::time::timeout(wait, told(&mut ours)).await.is_err(), "it waits");
+    drop(other);
+    let pong = tokio::time::timeout(wait, told(&mut ours)).await.expect("the session goes on");
+    assert_eq!(pong, (PING, 7u32.to_be_bytes().to_vec()));
+}
+
+/// A port forward: one connection into the Pod takes nothing, another one is used all the while.
+#[tokio::test(start_paused = true)]
+async fn who_takes_nothing_does_not_hold_up_others_for_long() {
+    const STALL: Duration = Duration::from_secs(10);
+    let (mut ours, theirs) = tokio::io::duplex(64 << 20);
+    let mut session = Session::start(theirs, Some(STALL));
+    let mut client = Client::new();
+    let mut streams = Vec::new();
+    for id in [1, 3] {
+        ours.write_all(&client.syn(id, &[])).await.unwrap();
+        streams.push(session.accept().await.unwrap());
+        assert_eq!(told(&mut ours).await.0, SYN_REPLY);
+    }
+    let (mut used, _) = streams.pop().unwrap().split();
+    let (mut stalled, _) = streams.pop().unwrap().split();
+    let begun = tokio::time::Instant::now();
+    // What fits its window holds up nobody, in large pieces and in small ones.
+    for _ in 0..WINDOW / LEAST / 2 {
+        ours.write_all(&data(1, 0, b"x")).await.unwrap();
+    }
+    ours.write_all(&data(1, 0, &[0; WINDOW / 2])).await.unwrap();
+    ours.write_all(&data(3, 0, b"at once")).await.unwrap();
+    assert_eq!(used.read().await.unwrap(), "at once");
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    for _ in 0..WINDOW / LEAST / 2 + 1 {
+        stalled.read().await.unwrap();
+    }
+    // One that is slow goes on: it is read from now and then, and what is taken counts until more is wanted.
+    for _ in 0..4 {
+        ours.write_all(&data(1, 0, &[0; WINDOW / 2])).await.unwrap();
+    }
+    ours.write_all(&data(3, 0, b"later")).await.unwrap();
+    for _ in 0..3 {
+        assert!(tokio::time::timeout(STALL / 2, used.read()).await.is_err(), "it waits behind the other one");
+        stalled.read().await.unwrap();
+    }
+    assert_eq!(used.read().await.unwrap(), "later");
+    // One that takes nothing at all ends, says so on both sides, and the other one goes on.
+    for _ in 0..5 {
+        ours.write_all(&data(1, 0, &[0; WINDOW])).await.unwrap();
+    }
+    ours.write_all(&data(3, 0, b"after it")).await.unwrap();
+    let begun = tokio::time::Instant::now();
+    assert_eq!(used.read().await.unwrap(), "after it");
+    assert!((STALL..2 * STALL + STALL).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    assert!(stalled.reset().is_cancelled());
+    assert!(stalled.read().await.is_none(), "and what is left is not taken for the whole");
+    let (kind, payload) = told(&mut ours).await;
+    assert_eq!((kind, payload), (RST_STREAM, [1u32.to_be_bytes(), FLOW_CONTROL_ERROR.to_be_bytes()].concat()));
+}
+
+/// Many that hold little each: then the one that holds most goes.
+#[tokio::test(start_paused = true)]
+async fn many_that_take_nothing_do_not_hold_up_others_either() {
+    let (mut ours, theirs) = tokio::io::duplex(64 << 20);
+    let mut session = Session::start(theirs, Some(Duration::from_secs(10)));
+    let mut client = Client::new();
+    let mut readers = Vec::new();
+    for n in 0..12u32 {
+        ours.write_all(&client.syn(1 + 2 * n, &[])).await.unwrap();
+        readers.push(session.accept().await.unwrap().split().0);
+    }
+    for n in 1..12u32 {
+        ours.write_all(&data(1 + 2 * n, 0, &[0; WINDOW])).await.unwrap();
+    }
+    ours.write_all(&data(1, 0, b"x")).await.unwrap();
+    assert_eq!(tokio::time::timeout(Duration::from_secs(120), readers[0].read()).await.unwrap().unwrap(), "x");
+    assert!(!readers[0].reset().is_cancelled());
+}
+
+#[tokio::test]
+async fn streams_and_headers_have_a_limit() {
+    let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+    let mut session = Session::start(theirs, None);
+    let mut client = Client::new();
+    let mut streams = Vec::new();
+    for n in 0..MAX_STREAMS as u32 {
+        ours.write_all(&client.syn(1 + 2 * n, &[])).await.unwrap();
+        streams.push(session.accept().await.unwrap());
+        assert_eq!(told(&mut ours).await.0, SYN_REPLY);
+    }
+    let last = 1 + 2 * MAX_STREAMS as u32;
+    ours.write_all(&client.syn(last, &[])).await.unwrap();
+    let (kind, payload) = told(&mut ours).await;
+    assert_eq!((kind, payload), (RST_STREAM, [last.to_be_bytes(), REFUSED.to_be_bytes()].concat()));
+    // A few bytes that say many.
+    ours.write_all(&client.syn(last, &[("a", &"x".repeat(2 * MAX_HEADERS))])).await.unwrap();
+    let closed = tokio::time::timeout(Duration::from_secs(30), session.closed()).await;
+    assert!(closed.is_ok(), "headers of {} bytes are taken in", 2 * MAX_HEADERS);
+}
+
+#[tokio::test]
+async fn rubbish_ends_the_connection_and_nothing_else() {
+    for rubbish in
+        [&[0x80, 3, 0, 1, 0, 0, 0, 2, 1, 2][..], &[0x80, 9, 0, 1, 0, 0, 0, 0], &[0, 0, 0, 1, 0, 0xff, 0xff, 0xff]]
+    {
+        let (mut ours, theirs) = tokio::io::duplex(1 << 16);
+        let mut session = Session::start(theirs, None);
+        ours.write_all(rubbish).await.unwrap();
+        let ended = async {
+            assert!(session.accept().await.is_none());
+            session.closed().await;
+        };
+        tokio::time::timeout(Duration::from_secs(30), ended).await.expect("the connection ends");
+    }
+}

@@ -1,0 +1,294 @@
+//! The layout of the store's file: what its tables are in each version, and how a file of an older version becomes one of the newest.
+//!
+//! A new version is one more row in [`LAYOUTS`]: its whole schema, and the step that makes it of the one before. Each step is one
+//! transaction with the version's number, so that a crash leaves a file of one version or of the other, and the next start goes on
+//! from there. A file of a version that is not known here was written by a newer program, and is refused, untouched.
+
+use rusqlite::Connection;
+
+use super::log::{State, sql};
+use crate::store::Error;
+
+/// "PodW", in the file's header.
+const APPLICATION_ID: i32 = 0x506f_6457;
+
+/// One version of the layout; the first has number 1.
+struct Layout {
+    /// All of its tables.
+    schema: &'static str,
+    /// Makes it of the version before, inside a transaction. The first has none.
+    step: fn(&Connection) -> rusqlite::Result<()>,
+}
+
+/// Every version that there has been, in order. What is here is in files: it is never changed, only added to.
+const LAYOUTS: &[Layout] = &[Layout { schema: FIRST, step: |_| Ok(()) }];
+
+/// `value` comes last, so that the rest is read without the pages that it overflows to.
+const FIRST: &str = "
+    CREATE TABLE log (
+        place INTEGER PRIMARY KEY,
+        checksum INTEGER NOT NULL,
+        prior INTEGER NOT NULL,
+        created INTEGER NOT NULL,
+        last INTEGER NOT NULL,
+        key TEXT NOT NULL,
+        value BLOB
+    );
+    CREATE TABLE hole (first INTEGER PRIMARY KEY, last INTEGER NOT NULL);
+    CREATE TABLE state (
+        id INTEGER PRIMARY KEY,
+        revision INTEGER NOT NULL,
+        oldest INTEGER NOT NULL,
+        swept INTEGER NOT NULL,
+        ceiling INTEGER NOT NULL,
+        rows INTEGER NOT NULL,
+        digest INTEGER NOT NULL,
+        checksum INTEGER NOT NULL
+    );";
+
+/// Makes the tables of a new file, brings an older one up to date, and refuses a file that is something else.
+pub fn prepare(db: &Connection) -> Result<(), Error> {
+    prepare_as(db, LAYOUTS)?;
+    let empty = is_empty(db)?;
+    db.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;").map_err(sql)?;
+    if empty {
+        let newest = LAYOUTS.len();
+        let header = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {newest};");
+        let schema = LAYOUTS[newest - 1].schema;
+        db.execute_batch(&format!("BEGIN; {header} {schema}")).map_err(sql)?;
+        State::default().save(db)?;
+        db.execute_batch("COMMIT").map_err(sql)?;
+    }
+    Ok(())
+}
+
+/// The same for a file that has been a store a moment ago: one without tables has lost them.
+pub fn prepare_again(db: &Connection) -> Result<(), Error> {
+    if is_empty(db)? {
+        return Err(Error::Damaged("the disk lost the store's tables".to_owned()));
+    }
+    prepare(db)
+}
+
+fn pragma(db: &Connection, name: &str) -> Result<i32, Error> {
+    db.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i32>(0)).map_err(sql)
+}
+
+/// A crash may have come before the tables.
+fn is_empty(db: &Connection) -> Result<bool, Error> {
+    let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(sql)?;
+    Ok(tables == 0 && pragma(db, "application_id")? == 0)
+}
+
+/// 1. it is a store, 2. of a version that is known, 3. with exactly that version's tables, 4. which become the newest's, step by step.
+fn prepare_as(db: &Connection, layouts: &[Layout]) -> Result<(), Error> {
+    if is_empty(db)? {
+        return Ok(());
+    }
+    if pragma(db, "application_id")? != APPLICATION_ID {
+        return Err(Error::Damaged("not a store of podwright's, or its first page is damaged".to_owned()));
+    }
+    let (version, newest) = (pragma(db, "user_version")?, layouts.len());
+    let known = usize::try_from(version).ok().filter(|version| (1..=newest).contains(version));
+    let Some(version) = known else {
+        return Err(Error::Io(format!(
+            "the store's layout has version {version}, and this podwright knows 1 to {newest}: a newer one has written it. Start that \
+             one again; or go back for good: move store.db and the files beside it away, and start with --restore and a backup that \
+             an older podwright has made"
+        )));
+    };
+    check_schema(db, layouts[version - 1].schema)?;
+    for (number, layout) in layouts.iter().enumerate().skip(version) {
+        migrate(db, number + 1, layout)?;
+    }
+    Ok(())
+}
+
+/// Makes the file one of version `number`, which follows its own: wholly, or not at all.
+fn migrate(db: &Connection, number: usize, layout: &Layout) -> Result<(), Error> {
+    tracing::info!("the store's file becomes one of layout {number}");
+    // Dropped before its commit, it is rolled back.
+    let transaction = db.unchecked_transaction().map_err(sql)?;
+    (layout.step)(&transaction).map_err(sql)?;
+    check_schema(&transaction, layout.schema)?;
+    transaction.pragma_update(None, "user_version", number as i64).map_err(sql)?;
+    transaction.commit().map_err(sql)
+}
+
+/// A row of `sqlite_schema`: type, name, table, definition.
+type Definition = (String, String, String, String);
+
+fn schema_of(db: &Connection) -> Result<Vec<Definition>, Error> {
+    let select = "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_schema ORDER BY type, name";
+    let mut query = db.prepare(select).map_err(sql)?;
+    let rows = query.query_map([], |row| {
+        let text: String = row.get(3)?;
+        // How a version of ours has indented it is no difference.
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?, text.split_whitespace().collect::<Vec<_>>().join(" ")))
+    });
+    rows.and_then(Iterator::collect).map_err(sql)
+}
+
+/// Refuses a schema that is not exactly what this layout's version makes. A trigger, a view, a generated column or an index on an
+/// expression is code of whoever wrote the file.
+fn check_schema(db: &Connection, schema: &str) -> Result<(), Error> {
+    let ours = Connection::open_in_memory().map_err(sql)?;
+    ours.execute_batch(schema).map_err(sql)?;
+    let (ours, found) = (schema_of(&ours)?, schema_of(db)?);
+    let what = |(of_type, name, table, _): &Definition| match name == table {
+        true => format!("{of_type} {name:?}"),
+        false => format!("{of_type} {name:?} of {table:?}"),
+    };
+    let is_named = |one: &Definition, other: &Definition| (&one.0, &one.1) == (&other.0, &other.1);
+    if let Some(foreign) = found.iter().find(|found| !ours.contains(found)) {
+        let why = match ours.iter().any(|ours| is_named(ours, foreign)) {
+            true => "is not as a store of podwright's has it",
+            false => "is in no store of podwright's",
+        };
+        return Err(Error::Damaged(format!("the schema: {} {why}: {:.200}", what(foreign), foreign.3)));
+    }
+    match ours.iter().find(|ours| !found.contains(ours)) {
+        Some(missing) => Err(Error::Damaged(format!("the schema: {} is missing", what(missing)))),
+        None if found.len() != ours.len() => Err(Error::Damaged("the schema: a definition is there twice".to_owned())),
+        None => check_roots(db),
+    }
+}
+
+/// Refuses tables that share their first page: what is written to one would be in the other. (SQLite notices when it checks a
+/// whole file, and not when it opens one.)
+fn check_roots(db: &Connection) -> Result<(), Error> {
+    let mut query = db.prepare("SELECT name, rootpage FROM sqlite_schema ORDER BY rootpage").map_err(sql)?;
+    let rows = query.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)));
+    let roots: Vec<(String, i64)> = rows.and_then(Iterator::collect).map_err(sql)?;
+    match roots.windows(2).find(|pair| pair[0].1 == pair[1].1) {
+        Some([(one, page), (other, _)]) => {
+            Err(Error::Damaged(format!("the schema: tables {one:?} and {other:?} share page {page}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: &str = "CREATE TABLE log (a, b); CREATE TABLE note (text);";
+    const THIRD: &str = "CREATE TABLE log (a, b); CREATE TABLE note (text); CREATE INDEX notes ON note (text);";
+
+    fn versions() -> Vec<Layout> {
+        vec![
+            Layout { schema: "CREATE TABLE log (a);", step: |_| Ok(()) },
+            Layout {
+                schema: SECOND,
+                step: |db| {
+                    // How a table that changes is made anew, with what was in it.
+                    db.execute_batch(
+                        "ALTER TABLE log RENAME TO was; CREATE TABLE log (a, b); INSERT INTO log SELECT a, a * 2 FROM was;
+                         DROP TABLE was; CREATE TABLE note (text);",
+                    )
+                },
+            },
+            Layout { schema: THIRD, step: |db| db.execute_batch("CREATE INDEX notes ON note (text)") },
+        ]
+    }
+
+    fn store_of(path: &std::path::Path, version: usize) -> Connection {
+        let db = Connection::open(path).unwrap();
+        let schema = versions()[version - 1].schema;
+        db.execute_batch(&format!(
+            "PRAGMA journal_mode = WAL; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {version}; {schema}"
+        ))
+        .unwrap();
+        db.execute("INSERT INTO log (a) VALUES (21)", []).unwrap();
+        db
+    }
+
+    fn found(db: &Connection) -> (i32, i64) {
+        (pragma(db, "user_version").unwrap(), db.query_row("SELECT b FROM log", [], |row| row.get(0)).unwrap())
+    }
+
+    #[test]
+    fn an_older_store_becomes_one_of_today_step_by_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = store_of(&folder.path().join("1"), 1);
+        prepare_as(&db, &versions()).unwrap();
+        assert_eq!(found(&db), (3, 42));
+        prepare_as(&db, &versions()).unwrap();
+        assert_eq!(found(&db), (3, 42), "and stays so");
+        let db = store_of(&folder.path().join("2"), 2);
+        db.execute("UPDATE log SET b = 7", []).unwrap();
+        prepare_as(&db, &versions()).unwrap();
+        assert_eq!(found(&db), (3, 7), "a step that is behind it is not done again");
+    }
+
+    /// The file as a crash leaves it while a step is under way: it was written to, and not committed.
+    #[test]
+    fn a_crash_in_the_middle_of_a_step_leaves_the_version_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.db");
+        drop(store_of(&path, 1));
+        let mut layouts = versions();
+        layouts[2].step = |db| {
+            // Its pages are in the log already when it ends.
+            db.execute_batch("PRAGMA cache_size = 1; CREATE INDEX notes ON note (text); UPDATE log SET b = 0")?;
+            db.cache_flush()?;
+            let from = std::path::PathBuf::from(db.path().unwrap());
+            for tail in ["", "-wal"] {
+                let name = |stem: &str| from.with_file_name(format!("{stem}.db{tail}"));
+                std::fs::copy(name("store"), name("copy")).unwrap();
+            }
+            Err(rusqlite::Error::InvalidQuery)
+        };
+        let db = Connection::open(&path).unwrap();
+        prepare_as(&db, &layouts).unwrap_err();
+        // What a start finds after a power loss in that moment, and what one finds after the error.
+        for name in ["copy.db", "store.db"] {
+            let after = Connection::open(folder.path().join(name)).unwrap();
+            assert_eq!(found(&after), (2, 42), "the first step is done, of the second nothing");
+            check_schema(&after, SECOND).unwrap();
+            prepare_as(&after, &versions()).unwrap();
+            assert_eq!(found(&after), (3, 42));
+        }
+    }
+
+    #[test]
+    fn a_step_that_makes_something_else_than_its_version_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = store_of(&folder.path().join("1"), 1);
+        let mut layouts = versions();
+        layouts[1].step = |db| db.execute_batch("CREATE TABLE note (text)");
+        prepare_as(&db, &layouts).unwrap_err();
+        check_schema(&db, layouts[0].schema).unwrap();
+        assert_eq!(pragma(&db, "user_version").unwrap(), 1);
+    }
+
+    #[test]
+    fn a_newer_store_is_refused_with_a_way_out_and_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = store_of(&folder.path().join("3"), 3);
+        let why = prepare_as(&db, &versions()[..2]).unwrap_err().to_string();
+        for told in ["has version 3", "knows 1 to 2", "Start that one again", "--restore"] {
+            assert!(why.contains(told), "{told}: {why}");
+        }
+        check_schema(&db, THIRD).unwrap();
+        db.execute_batch("PRAGMA user_version = 0").unwrap();
+        prepare_as(&db, &versions()).unwrap_err();
+    }
+
+    #[test]
+    fn what_somebody_has_put_into_an_older_store_is_refused_before_any_step() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = store_of(&folder.path().join("1"), 1);
+        db.execute_batch("CREATE TRIGGER t AFTER INSERT ON log BEGIN DELETE FROM log; END").unwrap();
+        assert!(matches!(prepare_as(&db, &versions()), Err(Error::Damaged(_))));
+        assert_eq!(pragma(&db, "user_version").unwrap(), 1);
+    }
+
+    /// What files have is what this table says, for ever: a change of a row that is there would make every store a foreign one.
+    #[test]
+    fn layouts_that_are_in_files_do_not_change() {
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let sums: Vec<u32> = LAYOUTS.iter().map(|layout| crc32fast::hash(words(layout.schema).as_bytes())).collect();
+        assert_eq!(sums, [0x4b8d01d8]);
+    }
+}

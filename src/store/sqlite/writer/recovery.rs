@@ -1,0 +1,194 @@
+//! After an I/O error of which nobody knows what it has left on the disk: the file is opened again, checked, and gone on with.
+//!
+//! Linux tells of a write that failed once, and from then on shows the bytes that are not on the disk as if they were. So nothing
+//! that is only in memory is believed, and everything that may be missing is written once more:
+//!
+//! 1. every connection is closed, so that SQLite knows nothing of the log any more;
+//! 2. the write-ahead log's bytes are written over themselves, and fsynced;
+//! 3. the file is opened; SQLite checks the log, frame by frame;
+//! 4. every row is checked, and that the file is at a point where it may be: before or behind what was attempted;
+//! 5. all of the log is copied into the file, and fsynced;
+//! 6. a write shows that it works.
+//!
+//! What of it fails with another I/O error is tried again, less and less often; until then everything is read, and nothing
+//! written. A file that is damaged, or behind what was acknowledged, is `Health::Lost`: the process is to end and say so.
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use rusqlite::Connection;
+
+use super::{CACHE_KIB, Failure, Sync, Writer, checkpoint};
+use crate::store::{
+    Error,
+    sqlite::{
+        Health,
+        index::Index,
+        layout,
+        log::{self, State},
+        read_history, sync_folder,
+    },
+};
+
+/// How long readers are waited for, each time: those that come meanwhile wait as well.
+const READERS_LEAVE: Duration = Duration::from_secs(2);
+/// What lies between two attempts: it doubles.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+/// On a disk with less room nothing is promised.
+const ROOM: u64 = 1 << 20;
+
+/// Why nothing is written.
+pub struct Trouble {
+    pub why: Error,
+    /// The state that the last transaction would have made; nobody knows whether it has.
+    attempted: Option<State>,
+    retry: Duration,
+    next: Instant,
+    /// It is not tried again.
+    pub is_lost: bool,
+}
+
+impl Trouble {
+    pub fn is_due(&self) -> bool {
+        !self.is_lost && Instant::now() >= self.next
+    }
+
+    pub fn patience(&self) -> Duration {
+        match self.is_lost {
+            true => Duration::from_secs(3600),
+            false => self.next.saturating_duration_since(Instant::now()),
+        }
+    }
+}
+
+/// Where the file was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Before the last attempt.
+    Before,
+    /// Behind it: it counts.
+    Attempted,
+}
+
+impl Writer {
+    /// Takes note of an error that leaves open what is on the disk, and tries at once to bring the file back. Returns where it was
+    /// found, if it is good again.
+    pub(super) fn in_trouble(&mut self, why: Error, attempted: Option<State>) -> Option<Found> {
+        tracing::error!("the store's file is opened again, because nobody knows what is on the disk: {why}");
+        self.shared.health.send_replace(Health::Trouble(why.clone()));
+        self.trouble = Some(Trouble { why, attempted, retry: RETRY.0, next: Instant::now(), is_lost: false });
+        self.recover()
+    }
+
+    /// Tries to bring the file back; see the module.
+    pub(super) fn recover(&mut self) -> Option<Found> {
+        let mut trouble = self.trouble.take()?;
+        let why = match self.reopen(trouble.attempted) {
+            Ok(found) => {
+                tracing::warn!("the store's file is good again, and written to: all that was acknowledged is there");
+                self.shared.health.send_replace(Health::Good);
+                return Some(found);
+            }
+            Err(why) => why,
+        };
+        trouble.is_lost = matches!(why, Error::Damaged(_));
+        if trouble.is_lost {
+            tracing::error!("the store has failed for good: {why}");
+            self.shared.health.send_replace(Health::Lost(why.clone()));
+        } else {
+            tracing::error!("the store takes no writes; it is tried again in {:?}: {why}", trouble.retry);
+            self.shared.health.send_replace(Health::Trouble(why.clone()));
+        }
+        trouble.why = why;
+        trouble.next = Instant::now() + trouble.retry;
+        trouble.retry = (trouble.retry * 2).min(RETRY.1);
+        self.trouble = Some(trouble);
+        None
+    }
+
+    fn reopen(&mut self, attempted: Option<State>) -> Result<Found, Error> {
+        let shared = self.shared.clone();
+        let pause = shared.readers.pause(READERS_LEAVE);
+        let pause = pause.ok_or_else(|| Error::Io("somebody still reads".to_owned()))?;
+        // Its place is taken by one to nothing, until there is a good one.
+        self.db = Connection::open_in_memory().map_err(log::sql)?;
+        write_again(&shared.path).map_err(|e| Error::Io(format!("write the log again: {e}")))?;
+        sync_folder(&shared.path)?;
+        let db = log::keep_log(log::connect(&shared.path, false, CACHE_KIB)?)?;
+        layout::prepare_again(&db)?;
+        let state = State::load(&db)?;
+        drop(pause);
+        let found = match state {
+            state if state == self.state => Found::Before,
+            state if Some(state) == attempted => Found::Attempted,
+            state => {
+                let (has, wanted) = (state.revision, self.state.revision);
+                return Err(Error::Damaged(format!(
+                    "the disk lost writes that were acknowledged: the file is at revision {has}, not at {wanted}"
+                )));
+            }
+        };
+        let index = Index::load(&db, &state)?;
+        match checkpoint(&db, "PASSIVE").map_err(|failure| failure.error)? {
+            0 => {}
+            left => return Err(Error::Io(format!("{left} pages of the log could not be copied"))),
+        }
+        self.db = db;
+        (self.full, self.state, self.wal_pages) = (true, state, 0);
+        self.attempt(Sync::All, |_, _| Ok(()), &mut None).map_err(|Failure { error, .. }| error)?;
+        self.publish(index)?;
+        Ok(found)
+    }
+
+    /// Shows readers what the file has and they have not seen.
+    fn publish(&mut self, found: Index) -> Result<(), Error> {
+        let mut index = self.shared.index_mut();
+        while index.revision < self.state.revision {
+            let (changes, reached) = read_history(&self.db, "", index.revision, self.state.revision, &found.holes)?;
+            index.publish(reached, std::iter::empty(), changes);
+        }
+        (index.keys, index.holes) = (found.keys, found.holes);
+        Ok(())
+    }
+}
+
+/// Has the kernel write the log's bytes to the disk once more, whatever it believes to be there. Nothing has it open: closing a
+/// file drops the locks that its process has on it.
+fn write_again(path: &Path) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-wal");
+    let log = match File::options().read(true).write(true).open(Path::new(&name)) {
+        // All is in the file.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        log => log?,
+    };
+    let (mut piece, mut at) = (vec![0; 1 << 18], 0);
+    loop {
+        match log.read_at(&mut piece, at)? {
+            0 => return log.sync_all(),
+            read => {
+                log.write_all_at(&piece[..read], at)?;
+                at += read as u64;
+            }
+        }
+    }
+}
+
+/// Refuses a disk that is full: the next real write would need room that the one which proves something does not.
+pub(super) fn check_room(path: &Path) -> Result<(), Error> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let failed = |e: rustix::io::Errno| Error::Io(format!("statvfs {}: {e}", folder.display()));
+    let disk = rustix::fs::statvfs(folder).map_err(failed)?;
+    // What is reserved for root is root's.
+    let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
+    let free = blocks.saturating_mul(disk.f_frsize);
+    match free < ROOM {
+        true => Err(Error::Io(format!("the disk of {} is full: {free} bytes are left", folder.display()))),
+        false => Ok(()),
+    }
+}
