@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::spdy::{Reader, Session, Stream, Writer};
-use super::websocket::{self, Socket};
+use super::websocket::{self, Framing, Socket};
 use super::{Frames, Switch, Upgraded, open, switch};
 use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
 use crate::api::{Request, Status, Verb};
@@ -22,7 +22,7 @@ use crate::server::rest::reply::Reply;
 
 /// SPDY inside a WebSocket's binary messages; what kubectl speaks since 1.31.
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
-const WEBSOCKET: &[&str] = &[TUNNEL, "v4.channel.k8s.io", "portforward.k8s.io"];
+const WEBSOCKET: &[&str] = &[TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "portforward.k8s.io"];
 const SPDY: &[&str] = &["portforward.k8s.io"];
 /// The most ports of one WebSocket: each has two channels of one byte's number.
 const MAX_PORTS: usize = 127;
@@ -80,7 +80,9 @@ pub async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -> Resul
         };
         match websocket {
             None => by_streams(Session::start(upgraded), ports).await,
-            Some(_) if by_channels => by_websocket(websocket::socket(upgraded).await, ports, wanted).await,
+            Some(protocol) if by_channels => {
+                by_websocket(websocket::socket(upgraded).await, ports, wanted, Framing::of(&protocol)).await;
+            }
             Some(_) => {
                 let socket = websocket::socket(upgraded).await;
                 by_streams(Session::start(websocket::tunnel(socket)), ports).await;
@@ -192,22 +194,22 @@ fn verdict(payload: &[u8]) -> Result<(), Status> {
 }
 
 /// Port i has the channels 2i (data) and 2i + 1 (error); each begins with the port's number.
-async fn by_websocket(socket: Socket, ports: Arc<Ports>, wanted: Vec<u16>) {
+async fn by_websocket(socket: Socket, ports: Arc<Ports>, wanted: Vec<u16>, framing: Framing) {
     let (mut sink, mut source) = socket.split();
-    let (sender, mut messages) = mpsc::channel::<Bytes>(BACKLOG);
+    let (sender, mut messages) = mpsc::channel::<Message>(BACKLOG);
     let mut inputs = Vec::new();
     let mut running = tokio::task::JoinSet::new();
     for (i, port) in wanted.into_iter().enumerate() {
         let (input, reader) = mpsc::channel(BACKLOG);
         inputs.push(Some(input));
         // At most MAX_PORTS: the channels' numbers fit a byte.
-        running.spawn(channel_pair((i * 2) as u8, port, reader, sender.clone(), ports.clone()));
+        running.spawn(channel_pair((i * 2) as u8, port, reader, (sender.clone(), framing), ports.clone()));
     }
     drop(sender);
     let upward = async {
         while let Ok(message) = websocket::payload(source.next().await) {
-            let Some(mut payload) = message.filter(|bytes| !bytes.is_empty()) else { continue };
-            let channel = usize::from(payload.split_to(1)[0]);
+            let Some((channel, payload)) = message.and_then(|bytes| framing.split(bytes)) else { continue };
+            let channel = usize::from(channel);
             let input = inputs.get_mut(channel / 2).filter(|_| channel % 2 == 0);
             if let Some(input) = input
                 && let Some(sender) = input
@@ -219,7 +221,7 @@ async fn by_websocket(socket: Socket, ports: Arc<Ports>, wanted: Vec<u16>) {
     };
     let downward = async {
         while let Some(message) = messages.recv().await {
-            if sink.send(Message::Binary(message)).await.is_err() {
+            if sink.send(message).await.is_err() {
                 return;
             }
         }
@@ -236,15 +238,10 @@ async fn channel_pair(
     channel: u8,
     port: u16,
     mut input: mpsc::Receiver<Bytes>,
-    messages: mpsc::Sender<Bytes>,
+    (messages, framing): (mpsc::Sender<Message>, Framing),
     ports: Arc<Ports>,
 ) {
-    let message = |channel: u8, payload: &[u8]| {
-        let mut message = BytesMut::with_capacity(payload.len() + 1);
-        message.put_u8(channel);
-        message.put_slice(payload);
-        message.freeze()
-    };
+    let message = |channel: u8, payload: &[u8]| framing.message(channel, payload);
     for channel in [channel, channel + 1] {
         if messages.send(message(channel, &port.to_le_bytes())).await.is_err() {
             return;
