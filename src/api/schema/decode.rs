@@ -117,7 +117,7 @@ fn of_another(kind: &Kind, map: &Map<String, Value>) -> Status {
     let (name, api_version) = (given("kind", kind.kind.to_owned()), given("apiVersion", kind.api_version()));
     let version = api_version.rsplit('/').next().unwrap_or("");
     match kinds::of(&api_version, &name) {
-        Some(other) if other.kind == kind.kind => Status::bad_request(format!(
+        Some(other) if other.built_in() == kind.built_in() => Status::bad_request(format!(
             "the API version in the data ({api_version}) does not match the expected API version ({})",
             kind.api_version()
         )),
