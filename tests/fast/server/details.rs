@@ -74,7 +74,8 @@ async fn an_event_without_a_source_is_found_by_who_reports_it() {
 async fn conditions_of_signing_requests_get_their_times_and_approvals_keep_annotations() {
     let api = Api::new().await;
     let key = rcgen::KeyPair::generate().unwrap();
-    let pem = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap().serialize_request(&key).unwrap().pem().unwrap();
+    let pem =
+        rcgen::CertificateParams::new(Vec::<String>::new()).unwrap().serialize_request(&key).unwrap().pem().unwrap();
     let encoded = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem);
     let csr = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
         "metadata": {"name": "x"},
