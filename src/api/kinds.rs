@@ -13,10 +13,12 @@ use serde_json::Value;
 use super::columns::{self, Column, Columns};
 use super::object::Object;
 use super::request::{FieldValidation, Verb};
-use super::schema::{self, Struct, Type};
+use super::schema::{self, Struct, Type, decode::Refusal};
 use super::status::{Cause, Status};
 
+mod binding;
 mod certificate_signing_request;
+mod component_status;
 mod config_map;
 mod controller_revision;
 pub mod cron_job;
@@ -168,6 +170,8 @@ pub struct Strategy {
     pub has_generation: bool,
     /// Whether a create may bring a status along, though that is a subresource.
     pub creates_with_status: bool,
+    /// Whether the delete that takes an object away answers with the object, and not with a `Status`.
+    pub returns_deleted: bool,
 }
 
 impl Strategy {
@@ -187,6 +191,7 @@ impl Strategy {
         default_grace: |_| None,
         has_generation: false,
         creates_with_status: false,
+        returns_deleted: false,
     };
 }
 
@@ -371,6 +376,10 @@ impl Kind {
     /// Turns received JSON into an object of this kind: field types checked, nulls dropped, unknown fields refused
     /// (Strict), or dropped and reported as warnings (Warn), or dropped (Ignore).
     pub fn decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {
+        self.try_decode(value, validation).map_err(|why| why.status(self))
+    }
+    /// The same, for who words the error himself.
+    pub fn try_decode(&self, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Refusal> {
         schema::decode::object(self, value, validation)
     }
 
@@ -384,8 +393,20 @@ impl Kind {
         }
     }
 
+    /// The selectable field whose value counts where one is empty.
+    pub fn instead_of(&self, path: &str) -> Option<&'static str> {
+        (self.built_in() == "Event" && path == "source").then_some("reportingComponent")
+    }
+
     /// The value of a field that a field selector may name, as a string; "" where it is unset.
     pub fn field(&self, object: &Object, path: &str) -> String {
+        match (self.own_field(object, path), self.instead_of(path)) {
+            (own, Some(other)) if own.is_empty() => self.own_field(object, other),
+            (own, _) => own,
+        }
+    }
+
+    fn own_field(&self, object: &Object, path: &str) -> String {
         let path = self.field_path(path);
         match object.at(path) {
             Some(Value::String(s)) => s.clone(),
@@ -417,6 +438,8 @@ fn owned(names: &[&str]) -> Vec<String> {
 /// The table: groups in the order in which upstream lists them, each group's first version first.
 pub static KINDS: &[Kind] = &[
     // core
+    binding::KIND,
+    component_status::KIND,
     config_map::KIND,
     endpoints::KIND,
     event::KIND,

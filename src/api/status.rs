@@ -22,8 +22,8 @@ pub struct Status {
     pub reason: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<Details>,
-    /// The HTTP status code.
-    #[serde(default)]
+    /// The HTTP status code; 0 where it is not told.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub code: u16,
     /// What is told beside it, as Warning headers.
     #[serde(skip)]
@@ -64,6 +64,9 @@ fn kind() -> String {
 }
 fn api_version() -> String {
     "v1".into()
+}
+fn is_zero(code: &u16) -> bool {
+    *code == 0
 }
 
 /// The name that errors use for a resource: `pods` or `deployments.apps`.
@@ -163,6 +166,11 @@ impl Status {
     }
     pub fn timeout(message: impl Into<String>) -> Status {
         Status::failure(504, "Timeout", message)
+    }
+
+    /// The code of an answer with it.
+    pub fn http_code(&self) -> u16 {
+        if self.code == 0 { 200 } else { self.code }
     }
 
     pub fn is_not_found(&self) -> bool {

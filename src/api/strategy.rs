@@ -243,7 +243,7 @@ fn keep_field(new: &mut Value, old: &Value, field: &str) {
 }
 
 /// An updater may leave out what the system owns; a different uid or name is for validation to refuse.
-fn keep_system_metadata(new: &mut Object, old: &Object) {
+pub fn keep_system_metadata(new: &mut Object, old: &Object) {
     for field in ["uid", "name", "namespace"] {
         if new.0["metadata"][field].as_str().unwrap_or("").is_empty() {
             new.set_meta(field, old.0["metadata"].get(field).cloned());

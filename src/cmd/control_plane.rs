@@ -34,6 +34,17 @@ pub struct ControlPlaneArgs {
     /// The ranges that nodes' Pod ranges come from; two for dual-stack
     #[arg(long, value_delimiter = ',', default_value = "10.244.0.0/16", value_name = "CIDR")]
     pub cluster_cidr: Vec<IpNet>,
+    /// Whether Nodes are given their Pod ranges; with false somebody else sets their spec.podCIDRs
+    #[arg(
+        long,
+        value_name = "BOOL",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    pub allocate_node_cidrs: bool,
     /// The ranges that ClusterIPs come from; two for dual-stack
     #[arg(long, value_delimiter = ',', default_value = "10.96.0.0/16", value_name = "CIDR")]
     pub service_cidr: Vec<IpNet>,
@@ -74,6 +85,15 @@ pub struct ControlPlaneArgs {
     /// Upstream's AdmissionConfiguration (YAML): how PodSecurity is set up
     #[arg(long, value_name = "FILE")]
     pub admission_control_config_file: Option<PathBuf>,
+    /// Admission plugins to have beside those that are on by default, which here are all
+    #[arg(long, value_delimiter = ',', value_name = "PLUGIN")]
+    pub enable_admission_plugins: Vec<String>,
+    /// Admission plugins to do without; several of them keep nodes and users from what is not theirs
+    #[arg(long, value_delimiter = ',', value_name = "PLUGIN")]
+    pub disable_admission_plugins: Vec<String>,
+    /// Who is asked whether a request may be made, in this order: Node, RBAC, AlwaysAllow, AlwaysDeny
+    #[arg(long, value_delimiter = ',', default_value = "Node,RBAC", value_name = "MODE")]
+    pub authorization_mode: Vec<String>,
     /// Upstream's KubeSchedulerConfiguration (YAML): the scheduler's profiles and plugins
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
@@ -105,6 +125,19 @@ impl ControlPlaneArgs {
     pub fn read_again(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let files = [("--oidc-ca-file", &self.oidc.oidc_ca_file), ("--oidc-jwks-file", &self.oidc.oidc_jwks_file)];
         files.into_iter().filter_map(|(flag, file)| Some((flag, file.as_deref()?)))
+    }
+
+    fn disabled_admission(&self) -> anyhow::Result<server::DisabledAdmission> {
+        let disabled = server::DisabledAdmission::of(&self.enable_admission_plugins, &self.disable_admission_plugins);
+        let disabled = disabled.map_err(|why| anyhow::anyhow!("--{why}"))?;
+        if !disabled.names().is_empty() {
+            tracing::warn!(plugins = disabled.names().join(","), "these admission plugins are off");
+        }
+        Ok(disabled)
+    }
+
+    fn authorization(&self) -> anyhow::Result<Vec<server::AuthorizationMode>> {
+        server::AuthorizationMode::parse_all(&self.authorization_mode).map_err(anyhow::Error::msg)
     }
 
     /// Refuses files that others may write: each of them decides who may do what in the cluster.
@@ -232,6 +265,8 @@ struct Part {
     /// Who stands for election; nobody does where there is one server.
     identity: Option<String>,
     stop: CancellationToken,
+    /// Tells the server that it runs.
+    runs: server::Runs,
 }
 
 impl Part {
@@ -239,7 +274,7 @@ impl Part {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let Part { client, env, name, identity, stop } = self;
+        let Part { client, env, name, identity, stop, runs: _runs } = self;
         match identity {
             None => lead(client, stop).await,
             Some(identity) => Election { client, env, name, identity, times: Times::default() }.run(stop, lead).await,
@@ -283,6 +318,7 @@ impl ControlPlane {
         // What is wrong with a file is told before anything starts.
         let scheduling = args.scheduler_config.as_deref().map(scheduler_config).transpose()?.unwrap_or_default();
         let scheduling = Arc::new(scheduling);
+        let (disabled_admission, authorization) = (args.disabled_admission()?, args.authorization()?);
         // 1. The store.
         private::tighten(paths, None)?;
         let file = paths.store();
@@ -309,6 +345,8 @@ impl ControlPlane {
         };
         let pod_security = args.admission_control_config_file.as_deref().map(pod_security).transpose()?;
         let mut config = server::Config {
+            disabled_admission,
+            authorization,
             service_cidrs,
             cluster_cidrs: args.cluster_cidr.clone(),
             tokens,
@@ -339,6 +377,7 @@ impl ControlPlane {
         let mut loops = JoinSet::new();
         let config = controllers::Config {
             cluster_cidrs: args.cluster_cidr.clone(),
+            allocate_node_cidrs: args.allocate_node_cidrs,
             service_cidrs: args.service_cidr.clone(),
             root_ca,
             node_monitor_grace: args.node_monitor_grace_period,
@@ -353,12 +392,13 @@ impl ControlPlane {
             true => Some(identity(&env)?),
             false => None,
         };
-        let part = |name| Part {
+        let part = |name: &'static str| Part {
             client: client::local::worker(server.clone(), name),
             env: env.clone(),
             name,
             identity: identity.clone(),
             stop: stop_loops.clone(),
+            runs: server.runs(name.trim_start_matches("kube-")),
         };
         let (clock, shared) = (env.clone(), informers.clone());
         loops

@@ -121,6 +121,8 @@ pub static CONTROLLERS: &[Row] = &[
 pub struct Config {
     /// Where nodes' podCIDRs come from, in order of preference (dual-stack: two).
     pub cluster_cidrs: Vec<IpNet>,
+    /// Whether nodes get them; else somebody else gives them theirs.
+    pub allocate_node_cidrs: bool,
     /// Never handed out to nodes.
     pub service_cidrs: Vec<IpNet>,
     /// The prefix lengths of a node's podCIDRs.
@@ -155,6 +157,7 @@ impl Default for Config {
         let cidr = |text: &str| text.parse::<IpNet>().expect("a valid CIDR");
         Config {
             cluster_cidrs: vec![cidr("10.244.0.0/16")],
+            allocate_node_cidrs: true,
             service_cidrs: vec![cidr("10.96.0.0/16")],
             node_mask_v4: 24,
             node_mask_v6: 64,

@@ -40,6 +40,9 @@ fn taken(node: &Node) -> Vec<IpNet> {
 /// Gives ranges to all Nodes that have none, lowest first.
 pub fn plan(nodes: &[Arc<Node>], config: &Config) -> Plan {
     let mut plan = Plan::default();
+    if !config.allocate_node_cidrs {
+        return plan;
+    }
     let mut used = Used::default();
     for cidr in nodes.iter().flat_map(|node| taken(node)).chain(config.service_cidrs.iter().copied()) {
         used.add(cidr);

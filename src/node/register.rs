@@ -33,7 +33,7 @@ use crate::{
         protections::{DISK_USAGE, PROJECT_QUOTAS},
     },
     client::{Client, Informer},
-    node::told::{Amiss, Told, revision},
+    node::told::{self, Amiss, Told, revision},
 };
 
 const LEASES: &str = "kube-node-lease";
@@ -145,9 +145,14 @@ impl Registration {
             .chain([("Hostname", self.config.name.clone())])
             .map(|(type_, address)| NodeAddress { type_: type_.to_owned(), address })
             .collect();
+        let capacity = json!(self.host.capacity(self.config.max_pods));
+        let mut allocatable = json!(self.host.allocatable_resources(self.config.max_pods));
+        for (name, quantity) in told::handed_on(&capacity, old) {
+            allocatable[name] = quantity;
+        }
         let status = json!({
-            "capacity": self.host.capacity(self.config.max_pods),
-            "allocatable": self.host.allocatable_resources(self.config.max_pods),
+            "capacity": capacity,
+            "allocatable": allocatable,
             "addresses": addresses,
             "nodeInfo": self.host.info,
             "features": { "supplementalGroupsPolicy": true },

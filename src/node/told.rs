@@ -44,9 +44,24 @@ impl Told {
             return Some(Amiss::Object);
         }
         let status = serde_json::to_value(&node.status).unwrap_or_default();
-        let differs = revision(node) > self.revision && part(&self.status, &status) != self.status;
-        differs.then_some(Amiss::Status)
+        let differs =
+            || part(&self.status, &status) != self.status || !handed_on(&self.status["capacity"], node).is_empty();
+        (revision(node) > self.revision && differs()).then_some(Amiss::Status)
     }
+}
+
+/// What others say that a Node has (extended resources), where it is not what Pods may have of it: the agent hands it on, as
+/// kubelet does, and takes back what they say no more (null). `own`: the capacity that the agent tells.
+pub fn handed_on(own: &Value, node: &Node) -> Map<String, Value> {
+    let resources = |field: &str| match serde_json::to_value(&node.status).unwrap_or_default().get_mut(field) {
+        Some(Value::Object(all)) => std::mem::take(all),
+        _ => Map::new(),
+    };
+    let (mut capacity, allocatable) = (resources("capacity"), resources("allocatable"));
+    capacity.retain(|name, _| own.get(name).is_none());
+    let gone = allocatable.keys().filter(|name| own.get(name.as_str()).is_none() && !capacity.contains_key(*name));
+    let gone: Vec<_> = gone.map(|name| (name.clone(), Value::Null)).collect();
+    capacity.into_iter().filter(|(name, there)| allocatable.get(name) != Some(there)).chain(gone).collect()
 }
 
 /// `metadata.resourceVersion` as a number; 0 for what no server has seen.
@@ -100,6 +115,18 @@ mod tests {
     }
 
     #[test]
+    fn what_others_say_that_a_node_has_is_handed_on() {
+        let own = json!({"cpu": "2"});
+        let of = |capacity: Value, allocatable: Value| {
+            Value::Object(handed_on(&own, &node("a", 1, json!({"capacity": capacity, "allocatable": allocatable}))))
+        };
+        assert_eq!(of(json!({"cpu": "2", "a/b": "4"}), json!({"cpu": "1"})), json!({"a/b": "4"}));
+        assert_eq!(of(json!({"cpu": "2", "a/b": "5"}), json!({"cpu": "1", "a/b": "4"})), json!({"a/b": "5"}));
+        assert_eq!(of(json!({"cpu": "2", "a/b": "4"}), json!({"cpu": "1", "a/b": "4"})), json!({}));
+        assert_eq!(of(json!({"cpu": "2"}), json!({"cpu": "1", "a/b": "4"})), json!({"a/b": null}));
+    }
+
+    #[test]
     fn what_others_make_of_the_node_is_seen_and_what_is_theirs_is_not() {
         let (now, later) = ("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z");
         let said = status("True", now);
@@ -114,9 +141,15 @@ mod tests {
             changed(|s| s["conditions"].as_array_mut().unwrap().push(json!({"type": "Mine", "status": "True"}))),
             None
         );
-        assert_eq!(changed(|s| s["capacity"]["example.com/dongle"] = "4".into()), None);
+        let hands_on = |s: &mut Value| {
+            s["capacity"]["example.com/dongle"] = "4".into();
+            s["allocatable"] = json!({"example.com/dongle": "4"});
+        };
+        assert_eq!(changed(hands_on), None);
         assert_eq!(changed(|s| s["images"] = json!([])), None);
-        let changes: [fn(&mut Value); 6] = [
+        let changes: [fn(&mut Value); 8] = [
+            |s| s["capacity"]["example.com/dongle"] = "4".into(),
+            |s| s["allocatable"] = json!({"example.com/dongle": "4"}),
             |s| s["conditions"][3]["status"] = "Unknown".into(),
             |s| s["conditions"] = json!([]),
             |s| s["addresses"] = json!([]),

@@ -1,7 +1,5 @@
 //! Fields that are stored but not acted upon: a table, so that nothing is ignored in silence.
 
-use std::net::IpAddr;
-
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 
 use super::spec::PodExt;
@@ -17,13 +15,7 @@ const CONTAINER: &[Rule<Container>] = &[
     ("env.valueFrom.fileKeyRef", |c| {
         c.env.iter().flatten().any(|e| e.value_from.as_ref().is_some_and(|v| v.file_key_ref.is_some()))
     }),
-    // As a node port, a host port is not on loopback.
-    ("ports.hostIP", |c| c.ports.iter().flatten().any(|p| p.host_port.is_some_and(|h| h != 0) && loopback(&p.host_ip))),
 ];
-
-fn loopback(address: &Option<String>) -> bool {
-    address.as_deref().and_then(|a| a.parse::<IpAddr>().ok()).is_some_and(|a| a.is_loopback())
-}
 
 fn limit(container: &Container, prefix: &str) -> bool {
     let limits = container.resources.as_ref().and_then(|r| r.limits.as_ref());
@@ -42,11 +34,10 @@ const VOLUME: &[Rule<Volume>] = &[
 /// The paths of all fields of a Pod that this node does not act upon.
 pub fn fields(pod: &Pod) -> Vec<String> {
     let mut found: Vec<String> = POD.iter().filter(|(_, set)| set(pod)).map(|(path, _)| (*path).to_owned()).collect();
-    let host = pod.host_network();
     for part in pod.parts() {
         // spec.containers{web} -> spec.containers[web]
         let place = part.path.replace('{', "[").replace('}', "]");
-        let rules = CONTAINER.iter().filter(|(path, set)| set(&part.container) && !(host && *path == "ports.hostIP"));
+        let rules = CONTAINER.iter().filter(|(_, set)| set(&part.container));
         found.extend(rules.map(|(path, _)| format!("{place}.{path}")));
     }
     for volume in pod.spec().volumes.iter().flatten() {

@@ -100,6 +100,7 @@ fn compile_port(
         port: number,
         cluster_ips: cluster_ips.iter().filter(served_here).copied().collect(),
         external_ips: external_ips.to_vec(),
+        host_ips: Vec::new(),
         node_port,
         internal: if inside { on_this_node(found) } else { everywhere(found) },
         external: (is_external && inside).then(|| everywhere(found)),

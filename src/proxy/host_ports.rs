@@ -1,53 +1,105 @@
 //! One Pod's host ports: the node's addresses and such a port lead to the Pod, as if it were a Service of its own.
+//!
+//! Those on loopback are not for the kernel, which takes a packet from there for a forged one on any link: the agent accepts
+//! them itself ([`super::loopback`]), as long as they are TCP.
 
 use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod};
 use podwright_net::Family;
-use podwright_net::dataplane::{self, Backends, Empty, ServicePort};
+use podwright_net::dataplane::{self, Backends, Empty, NodeFacts, Protocol, ServicePort};
 
 use super::compile::{protocol, seniority};
 
 /// What the dataplane shall do for a Pod of this node; `None` where that is nothing: no host ports, no address yet, the
 /// host's network anyway, or done.
 pub fn host_ports(pod: &Pod) -> Option<dataplane::Service> {
-    let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
-    let done = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
-    if done || spec.host_network == Some(true) {
-        return None;
-    }
-    let own: Vec<IpAddr> = status.pod_ips.iter().flatten().filter_map(|ip| ip.ip.parse().ok()).collect();
-    let is_sidecar = |c: &&Container| c.restart_policy.as_deref() == Some("Always");
-    let containers = spec.init_containers.iter().flatten().filter(is_sidecar).chain(&spec.containers);
-    let wanted: Vec<&ContainerPort> = containers.flat_map(|c| c.ports.iter().flatten()).collect();
-    let ports = own.iter().flat_map(|ip| wanted.iter().filter_map(|port| host_port(port, *ip)));
-    let ports: Vec<ServicePort> = ports.collect();
+    let ports: Vec<ServicePort> = wanted(pod).filter(|port| !port.is_on_loopback()).map(service_port).collect();
     (!ports.is_empty()).then(|| dataplane::Service { seniority: seniority(&pod.metadata), ports })
 }
 
-/// A host port of the family of `own`, the Pod's address. As node ports, none is on loopback.
-fn host_port(wanted: &ContainerPort, own: IpAddr) -> Option<ServicePort> {
+/// Where the agent shall accept connections on loopback, and where each of them goes.
+pub fn loopback_ports(pod: &Pod) -> Vec<(SocketAddr, SocketAddr)> {
+    let on_loopback = wanted(pod).filter(|port| port.is_on_loopback() && port.protocol == Protocol::Tcp);
+    on_loopback.filter_map(|port| Some((SocketAddr::new(port.address?, port.port), port.to))).collect()
+}
+
+/// The host ports that this node cannot serve, in words. `own`: the node's addresses.
+pub fn unserved(pod: &Pod, facts: &NodeFacts, own: &[IpAddr]) -> Vec<String> {
+    let others = facts.cluster_ranges.iter().chain(&facts.service_ranges);
+    let is_others = |address: &IpAddr| !own.contains(address) && others.clone().any(|range| range.contains(address));
+    let why = |port: &HostPort| {
+        let address = port.address?;
+        let why = match port.is_on_loopback() {
+            true => (port.protocol != Protocol::Tcp).then_some("on loopback this node serves TCP alone"),
+            false => is_others(&address).then_some("the address is not one of this node"),
+        };
+        let at = SocketAddr::new(address, port.port);
+        why.map(|why| format!("host port {at}/{} is not served: {why}", port.protocol.name()))
+    };
+    wanted(pod).filter_map(|port| why(&port)).collect()
+}
+
+/// One host port in one family.
+struct HostPort {
+    /// `None`: all of the node's.
+    address: Option<IpAddr>,
+    port: u16,
+    protocol: Protocol,
+    to: SocketAddr,
+}
+
+impl HostPort {
+    fn is_on_loopback(&self) -> bool {
+        self.address.is_some_and(|address| address.is_loopback())
+    }
+}
+
+fn wanted(pod: &Pod) -> impl Iterator<Item = HostPort> {
+    let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
+    let done = status.is_some_and(|status| matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")));
+    let spec = spec.filter(|spec| !done && spec.host_network != Some(true));
+    let ips = status.into_iter().flat_map(|status| status.pod_ips.iter().flatten());
+    let own: Vec<IpAddr> = ips.filter_map(|ip| ip.ip.parse().ok()).collect();
+    let is_sidecar = |c: &&Container| c.restart_policy.as_deref() == Some("Always");
+    let containers = spec
+        .into_iter()
+        .flat_map(move |spec| spec.init_containers.iter().flatten().filter(is_sidecar).chain(&spec.containers));
+    let ports: Vec<&ContainerPort> = containers.flat_map(|c| c.ports.iter().flatten()).collect();
+    own.into_iter().flat_map(move |ip| ports.clone().into_iter().filter_map(move |port| host_port(port, ip)))
+}
+
+/// A host port of the family of `own`, the Pod's address.
+fn host_port(wanted: &ContainerPort, own: IpAddr) -> Option<HostPort> {
     let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);
     let (port, inside) = (number(wanted.host_port?)?, number(wanted.container_port)?);
     // `0.0.0.0` and `::` are all addresses of one family, none is all of both.
     let address: Option<IpAddr> =
         wanted.host_ip.as_deref().filter(|ip| !ip.is_empty()).map(str::parse).transpose().ok()?;
-    if address.is_some_and(|a| a.is_loopback() || a.is_ipv4() != own.is_ipv4()) {
+    if address.is_some_and(|a| a.is_ipv4() != own.is_ipv4()) {
         return None;
     }
     let address = address.filter(|a| !a.is_unspecified());
-    Some(ServicePort {
+    Some(HostPort { address, port, protocol: protocol(wanted.protocol.as_deref())?, to: SocketAddr::new(own, inside) })
+}
+
+/// As node ports, none without an address is on loopback. One with an address that is not the node's own yet is taken as others
+/// take it that the host forwards: as an external address.
+fn service_port(HostPort { address, port, protocol, to }: HostPort) -> ServicePort {
+    let addresses: Vec<IpAddr> = address.into_iter().collect();
+    ServicePort {
         name: address.map_or_else(|| port.to_string(), |a| format!("{a}:{port}")),
-        family: Family::of(&own),
-        protocol: protocol(wanted.protocol.as_deref())?,
+        family: Family::of(&to.ip()),
+        protocol,
         port,
         cluster_ips: Vec::new(),
-        external_ips: address.into_iter().collect(),
+        external_ips: addresses.clone(),
+        host_ips: addresses,
         node_port: address.is_none().then_some(port),
-        internal: Backends { endpoints: vec![SocketAddr::new(own, inside)], empty: Empty::Refuse },
+        internal: Backends { endpoints: vec![to], empty: Empty::Refuse },
         external: None,
         outside: None,
         affinity: None,
         source_ranges: Vec::new(),
-    })
+    }
 }

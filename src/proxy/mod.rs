@@ -14,13 +14,14 @@ mod compile;
 mod endpoints;
 mod facts;
 mod host_ports;
+mod loopback;
 mod names;
 mod relay;
 mod sync;
 
 pub use compile::{Place, compile};
 pub use facts::{facts, node_addresses};
-pub use host_ports::host_ports;
+pub use host_ports::{host_ports, loopback_ports, unserved};
 pub use names::names;
 pub use relay::{Relay, Server, api_listener};
 pub use sync::{Proxy, ProxyConfig, Sources};

@@ -16,7 +16,8 @@ use podwright_net::{IpNet, Network, NodeNetns, dataplane, dns};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::{compile, facts, host_ports, names};
+use super::loopback::Loopback;
+use super::{compile, facts, host_ports, loopback_ports, names, node_addresses, unserved};
 use crate::client::{Client, Delta, Informer, Informers, Key, Recorder, reference};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -114,6 +115,7 @@ impl Proxy {
             network,
             dns,
             recorder,
+            loopback: BTreeMap::new(),
         };
         let shares = tokio::spawn(sync.network.clone().keep_shares_for_ever()).abort_handle();
         Proxy { synced: receiver, tasks: [tokio::spawn(sync.run(synced)).abort_handle(), shares] }
@@ -146,6 +148,8 @@ struct Sync {
     network: Network,
     dns: Option<Arc<dns::Server>>,
     recorder: Recorder,
+    /// The host ports on loopback, by Pod.
+    loopback: BTreeMap<Key, Vec<Loopback>>,
 }
 
 /// What has changed and is not applied yet.
@@ -166,7 +170,7 @@ impl Dirty {
         self.services.extend(slices.filter_map(|slice| service_of(slice)));
     }
     fn pod(&mut self, delta: Delta<Pod>) {
-        let ports = |pod: &Option<Arc<Pod>>| pod.as_ref().and_then(|pod| host_ports(pod));
+        let ports = |pod: &Option<Arc<Pod>>| pod.as_ref().map(|pod| (host_ports(pod), loopback_ports(pod)));
         if ports(&delta.old) != ports(&delta.new) {
             self.pods.insert(delta.key);
         }
@@ -202,6 +206,11 @@ impl Sync {
             };
             match applied {
                 Ok(()) => {
+                    let pods = match loaded {
+                        true => std::mem::take(&mut dirty.pods),
+                        false => self.sources.pods.list().iter().map(|pod| Key::of(&**pod)).collect(),
+                    };
+                    self.follow_loopback(&pods).await;
                     dirty = Dirty::default();
                     if !std::mem::replace(&mut loaded, true) {
                         synced.send_replace(true);
@@ -274,6 +283,44 @@ impl Sync {
         self.tell_losers(&change.lost);
         tracing::debug!(added = change.added, deleted = change.deleted, took = ?change.took, "Services changed");
         Ok(())
+    }
+
+    /// Listens on what these Pods want of the node's loopback, and on nothing else of theirs; and tells them what of their host
+    /// ports is not served.
+    async fn follow_loopback(&mut self, pods: &BTreeSet<Key>) {
+        for key in pods {
+            let pod = self.sources.pods.get(key);
+            let wanted = pod.as_ref().map(|pod| loopback_ports(pod)).unwrap_or_default();
+            let mut kept = self.loopback.remove(key).unwrap_or_default();
+            kept.retain(|port| wanted.contains(&port.at()));
+            let mut told = Vec::new();
+            for at in wanted {
+                if kept.iter().any(|port| port.at() == at) {
+                    continue;
+                }
+                match Loopback::start(&self.network, at).await {
+                    Ok(port) => kept.push(port),
+                    Err(why) => told.push(format!("host port {}/tcp is not served: {why}", at.0)),
+                }
+            }
+            if let Some(pod) = &pod {
+                let facts = self.facts();
+                told.extend(unserved(pod, &facts, &self.own_addresses()));
+                for message in told {
+                    self.recorder.warning(reference(&**pod), "HostPortNotServed", message);
+                }
+            }
+            if !kept.is_empty() {
+                self.loopback.insert(key.clone(), kept);
+            }
+        }
+    }
+
+    /// The node's own addresses: those that it has, and those that its Node says it has.
+    fn own_addresses(&self) -> Vec<IpAddr> {
+        let node = self.sources.nodes.get(&Key::new("", &self.config.node));
+        let told = node.iter().flat_map(|node| node_addresses(node));
+        self.network.addresses().iter().copied().chain(told).collect()
     }
 
     /// Whoever names what another had first hears that he does not have it. (Not who has: it may be of another's namespace.)

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
+use crate::api::validation::service;
 use crate::api::{Env, Kind, Object, Status};
 
 use super::call::{Call, bad_value};
@@ -64,7 +65,7 @@ pub(super) fn plan(
         keep_allocated(new, old);
     }
     // What validation refuses afterwards is not worth a search for free addresses.
-    if cluster_ips(new).len() > MAX_ADDRESSES {
+    if cluster_ips(new).len() > MAX_ADDRESSES || old.is_some_and(|old| service::changes_cluster_ips(new, old)) {
         return Ok((Vec::new(), Vec::new()));
     }
     let held: HashSet<String> = old.map(|old| all_of(call.kind, old)).unwrap_or_default().into_iter().collect();

@@ -19,7 +19,10 @@ const LONGEST_BASE: usize = 63 - SUFFIX;
 impl Server {
     pub(super) async fn create(&self, mut call: Call) -> Result<Response, Status> {
         if matches!(call.kind.storage, Storage::Nowhere) {
-            return self.review(call).await;
+            return match call.kind.built_in() {
+                "Binding" => self.bind_named(call).await,
+                _ => self.review(call).await,
+            };
         }
         custom::may_create(&call)?;
         let body = call.take_body()?;
@@ -113,6 +116,13 @@ impl Call {
             }
         }
         Ok(())
+    }
+
+    /// An object with the request's namespace and name.
+    pub(super) fn aligned(&self, mut object: Object) -> Result<Object, Status> {
+        self.align_namespace(&mut object)?;
+        self.align_name(&mut object)?;
+        Ok(object)
     }
 
     /// Admission may name a new object otherwise, as upstream lets it: then it is that one which is judged and made.

@@ -44,7 +44,10 @@ impl Server {
         };
         let written = self.transact(call, &call.key(), propose).await?;
         match written.how {
-            How::Deleted => Ok(get::status(call.success(&uid))),
+            // Upstream's has no code.
+            How::Deleted if !call.kind.strategy.returns_deleted => {
+                Ok(get::status(Status { code: 0, ..call.success(&uid) }))
+            }
             _ => Ok(get::object(written.bytes, false)),
         }
     }

@@ -36,12 +36,16 @@ pub(super) struct Extractor {
     paths: Vec<Vec<&'static str>>,
     /// The values of those that are unset.
     unset: Vec<Box<str>>,
+    /// Those that others stand in for where they are empty, each with the other.
+    instead: Vec<(usize, usize)>,
 }
 
 impl Extractor {
     pub fn of(kind: &Kind) -> Extractor {
         let nothing = Object(Value::Null);
+        let place = |wanted: &str| kind.indexed().iter().position(|path| *path == wanted);
         Extractor {
+            instead: kind.indexed().iter().filter_map(|path| place(path).zip(place(kind.instead_of(path)?))).collect(),
             paths: kind.indexed().iter().map(|path| kind.field_path(path).split('.').collect()).collect(),
             unset: kind.indexed().iter().map(|path| kind.field(&nothing, path).into()).collect(),
         }
@@ -55,6 +59,11 @@ impl Extractor {
         let mut deserializer = serde_json::Deserializer::from_slice(bytes);
         // What the server stored parses; of anything else nothing is found.
         let _ = Walk { wanted: &wanted, found: &mut found }.deserialize(&mut deserializer);
+        for (field, other) in &self.instead {
+            if found.fields[*field].as_deref().is_none_or(str::is_empty) {
+                found.fields[*field] = found.fields[*other].clone();
+            }
+        }
         let fields = found.fields.into_iter().zip(&self.unset).map(|(value, unset)| value.unwrap_or(unset.clone()));
         (Labels::of(found.labels), fields.collect())
     }

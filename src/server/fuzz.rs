@@ -12,7 +12,7 @@ use tokio_util::codec::Framed;
 use super::admission::webhook::exchange;
 use super::certificates::check_request;
 use super::custom::convert;
-use super::rest::streams::remote::{Ends, by_websocket};
+use super::rest::streams::remote::{Dialect, Ends, by_websocket};
 use super::rest::streams::{spdy::Session, websocket};
 use super::tokens::oidc;
 use crate::api::Object;
@@ -54,8 +54,9 @@ pub async fn spdy(sent: &[u8]) -> (usize, usize) {
     told
 }
 
-/// What a client of an exec sends by WebSocket frames, up to its end: what the node hears of it. The node answers each frame.
-pub async fn websocket(sent: &[u8]) -> Vec<Frame> {
+/// What a client of an exec sends by WebSocket frames in a subprotocol, up to its end: what the node hears of it. The node
+/// answers each frame.
+pub async fn websocket(protocol: &str, sent: &[u8]) -> Vec<Frame> {
     let (server, client) = tokio::io::duplex(64 << 10);
     let (ours, node) = tokio::io::duplex(64 << 10);
     let (mut answers, mut sender) = tokio::io::split(client);
@@ -69,7 +70,8 @@ pub async fn websocket(sent: &[u8]) -> Vec<Frame> {
     };
     let serve = async {
         let ends = Ends { stdin: true, stdout: true, stderr: true, tty: true };
-        by_websocket(websocket::socket(server).await, Framed::new(ours, FrameCodec), ends).await;
+        let dialect = Dialect::of(protocol);
+        by_websocket(websocket::socket(server).await, Framed::new(ours, FrameCodec), ends, dialect).await;
     };
     let hear = async {
         let mut node = Framed::new(node, FrameCodec);

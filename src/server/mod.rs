@@ -21,6 +21,7 @@ mod admission;
 mod allocate;
 mod answers;
 pub mod audit;
+mod authorities;
 mod authorize;
 mod behind;
 pub mod bench;
@@ -28,6 +29,7 @@ mod bootstrap;
 mod cache;
 mod call;
 pub mod certificates;
+mod component_status;
 mod connect;
 mod create;
 mod custom;
@@ -75,7 +77,9 @@ mod versions;
 mod watch;
 mod webhook;
 
-pub use admission::{PodSecurity, TolerationSeconds};
+pub use admission::{Disabled as DisabledAdmission, PodSecurity, TolerationSeconds};
+pub use authorize::Mode as AuthorizationMode;
+pub use component_status::Runs;
 pub use endpoints::Reach;
 pub use impersonate::Impersonation;
 pub use limits::Limits;
@@ -110,6 +114,10 @@ pub struct Config {
     pub toleration_seconds: TolerationSeconds,
     /// Which Pods may run where namespaces do not say, and whom that does not concern.
     pub pod_security: PodSecurity,
+    /// The admission plugins that are off.
+    pub disabled_admission: DisabledAdmission,
+    /// Who is asked whether a request may be made, in this order.
+    pub authorization: Vec<AuthorizationMode>,
     /// What is sealed in the store; without it nothing is.
     pub encryption: Option<Arc<encryption::Rules>>,
     /// The log of all requests; without it none is kept.
@@ -141,6 +149,8 @@ impl Default for Config {
             authority: None,
             toleration_seconds: TolerationSeconds::default(),
             pod_security: PodSecurity::default(),
+            disabled_admission: DisabledAdmission::default(),
+            authorization: AuthorizationMode::DEFAULT.to_vec(),
             encryption: None,
             audit: None,
             limits: Limits::default(),
@@ -173,6 +183,7 @@ pub struct Server {
     large: large::LargeRequests,
     away: limits::Away,
     usages: usage::Usages,
+    parts: component_status::Parts,
     tasks: tasks::Tasks,
     /// Itself, for what it leaves running.
     me: std::sync::Weak<Server>,
@@ -188,12 +199,12 @@ impl Server {
         let (cache, feed) = Cache::open(store.clone()).await?;
         let tasks = tasks::Tasks::default();
         tasks.add(tokio::spawn(feed));
-        let authorizer = Arc::new(Authorizer::new(&cache));
+        let authorizer = Arc::new(Authorizer::new(&cache, config.authorization.clone()));
         let streams = Arc::default();
         let sessions = sessions::Sessions::new(config.limits.sessions);
         let signer = Signer::open(&*store, &env).await?;
         let trace = Trace::default();
-        let (verified, reach, turns, programs, usages) = Default::default();
+        let (verified, reach, turns, programs, usages, parts) = Default::default();
         let gates = limits::Gates::new(&config.limits);
         let answers = answers::Answers::new(&config.limits);
         let large = large::LargeRequests::new(&config.limits);
@@ -218,6 +229,7 @@ impl Server {
             large,
             away,
             usages,
+            parts,
             tasks,
             me: me.clone(),
         });
@@ -296,6 +308,9 @@ impl Server {
         match (call.verb, call.subresource.as_deref()) {
             (Verb::Connect, _) => self.connect(&call).await,
             (_, Some(_)) => self.subresource(call).await,
+            (Verb::Get | Verb::List, None) if call.kind.built_in() == "ComponentStatus" => {
+                self.read_components(&call).await
+            }
             (Verb::Get | Verb::List, None) if matches!(call.kind.storage, Storage::Nowhere) => {
                 self.read_usage(&call).await
             }

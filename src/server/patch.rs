@@ -99,12 +99,38 @@ impl Server {
         let mut warnings = Vec::new();
         let propose = |current: Option<&Current>| {
             let current = current.ok_or_else(|| call.not_found())?;
-            let patched = patch::patch(call.asked(), of_type, &call.shown(&current.object), body)?;
-            let (object, unknown) = self.decode_update(call, patched, validation)?;
+            let patched = || patch::patch(call.asked(), of_type, &call.shown(&current.object), body);
+            let (object, unknown) = match call.asked().try_decode(patched()?, validation) {
+                Ok(decoded) => decoded,
+                // Where it is no object of its kind any more, upstream shows all of it; of a strategic patch the patch.
+                Err(why) => {
+                    return Err(match of_type {
+                        PatchType::Strategic => why.of_patch(true, &as_go_prints(body)),
+                        PatchType::ThreeWay => why.status(call.asked()),
+                        _ => why.of_patch(false, &patched()?.to_string()),
+                    });
+                }
+            };
             warnings = unknown;
-            self.replacement(call, part, object, current)
+            self.replacement(call, part, call.aligned(call.stored(object))?, current)
         };
         let written = self.transact(call, &call.key(), propose).await?;
         Ok(Response { warnings, ..respond(call, written) })
+    }
+}
+
+/// As Go's `%+v` prints a tree of maps.
+fn as_go_prints(value: &Value) -> String {
+    let joined = |parts: Vec<String>| parts.join(" ");
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", joined(items.iter().map(as_go_prints).collect())),
+        Value::Object(map) => {
+            let mut entries: Vec<(&String, &Value)> = map.iter().collect();
+            entries.sort_unstable_by_key(|(key, _)| key.as_str());
+            format!("map[{}]", joined(entries.iter().map(|(k, v)| format!("{k}:{}", as_go_prints(v))).collect()))
+        }
+        plain => plain.to_string(),
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::api::kinds::Scale;
 use crate::api::request::PatchType;
 use crate::api::validation::{Errors, pod::update};
-use crate::api::{Kind, Object, Response, Status, Verb, patch, scale, strategy};
+use crate::api::{Kind, Object, Request, Response, Status, Verb, patch, scale, strategy};
 
 use super::admission::{self, Operation};
 use super::call::{Call, bad_value};
@@ -108,6 +108,26 @@ impl Server {
         scale::set(paths, &mut object, &view.0)?;
         let object = self.replaced(call, Part::Whole, object, current)?;
         self.settle(call, Part::Whole, object, &current.object, taken)
+    }
+
+    /// The same as `pods/binding` of the Pod that the Binding has the name of, authorized as what it is. Admission sees it as
+    /// that: who has said something about bindings of Pods has said it about these.
+    pub(super) async fn bind_named(&self, mut call: Call) -> Result<Response, Status> {
+        let body = call.take_body()?;
+        let request = Request {
+            verb: Verb::Create,
+            resource: "pods".into(),
+            namespace: call.namespace.clone(),
+            name: call.name.clone(),
+            subresource: Some("binding".into()),
+            body: Some(body),
+            options: call.options.clone(),
+            user: call.user.clone(),
+            address: call.address,
+            ..Request::default()
+        };
+        let bind = Call::resolve(&self.kinds(), request)?;
+        self.bind(Call { notes: call.notes.clone(), ..bind }).await
     }
 
     /// Assigns a Pod to a node.

@@ -41,6 +41,8 @@ pub(super) enum Decision {
     Keep,
     Put(Object),
     Delete,
+    /// It goes with this change, which leaves it nothing to wait for; whoever makes it is answered with this.
+    Finish(Object),
 }
 
 /// How a writer makes his proposal, of the object as it is.
@@ -243,10 +245,12 @@ impl Server {
             review.operation = Operation::Create;
         }
         match (&plan.decision, &pending.view) {
-            (Decision::Put(_), Some((view, old))) => {
+            (Decision::Put(_) | Decision::Finish(_), Some((view, old))) => {
                 admission::validate(&Review { old: Some(old), ..review }, view).await?;
             }
-            (Decision::Put(object), None) => admission::validate(&review, object).await?,
+            (Decision::Put(object) | Decision::Finish(object), None) => {
+                admission::validate(&review, object).await?;
+            }
             _ => {}
         }
         Ok(plan)
@@ -267,16 +271,20 @@ impl Server {
         let (stored, how) = match (&plan.decision, current) {
             (Decision::Put(object), None) => (Some(head.store(object)), How::Created),
             (Decision::Put(object), Some(_)) => (Some(head.store(object)), How::Updated),
-            (Decision::Delete, _) => (None, How::Deleted),
+            (Decision::Delete | Decision::Finish(_), _) => (None, How::Deleted),
             (Decision::Keep, _) => (None, How::Kept),
         };
         if stored.as_ref().is_some_and(|stored| stored.len() > MAX_OBJECT) {
             let why = format!("Request entity too large: the object would have more than {MAX_OBJECT} bytes");
             return Err(Status::failure(413, "RequestEntityTooLarge", why));
         }
+        let finished = match &plan.decision {
+            Decision::Finish(object) => before.as_ref().map(|(_, at)| head.deliver(&head.store(object), *at)),
+            _ => None,
+        };
         if how == How::Kept || (call.options.dry_run && stored.is_none()) {
             let (bytes, _) = before.unwrap_or_default();
-            return Ok(Commit::Written(Written { bytes, how }));
+            return Ok(Commit::Written(Written { bytes: finished.unwrap_or(bytes), how }));
         }
         let operation = if current.is_some() { Operation::Update } else { Operation::Create };
         let review = Review::new(self, call, operation, current.map(|current| &current.object));
@@ -316,9 +324,11 @@ impl Server {
                         // written all the same.)
                         self.cache.reach(revision).await.ok();
                     }
-                    let bytes = match stored {
-                        Some(stored) => head.deliver(&stored, revision),
-                        None => before.unwrap_or_default().0,
+                    let bytes = match (stored, finished) {
+                        (Some(stored), _) => head.deliver(&stored, revision),
+                        (None, Some(finished)) => finished,
+                        // What is gone is told with the revision of its going.
+                        (None, None) => before.map(|(bytes, _)| head.redeliver(&bytes, revision)).unwrap_or_default(),
                     };
                     return Ok(Commit::Written(Written { bytes, how }));
                 }

@@ -46,10 +46,8 @@ impl Server {
         body: serde_json::Value,
         validation: FieldValidation,
     ) -> Result<(Object, Vec<String>), Status> {
-        let (mut object, warnings) = call.decode(body, validation)?;
-        call.align_namespace(&mut object)?;
-        call.align_name(&mut object)?;
-        Ok((object, warnings))
+        let (object, warnings) = call.decode(body, validation)?;
+        Ok((call.aligned(object)?, warnings))
     }
 
     /// The proposal that `new` shall replace the current object.
@@ -81,6 +79,9 @@ impl Server {
         prepare(call, part, &mut new, old);
         match part {
             Part::Whole | Part::Status | Part::Ephemeral | Part::Resize => {
+                if part == Part::Status {
+                    certificates::date_status(call, &mut new, old, &self.timestamp());
+                }
                 fields::updated(call, part, &mut new, old, || self.timestamp())
             }
             Part::Approval => new = certificates::with_approval(&new, old, &self.timestamp()),
@@ -106,8 +107,12 @@ impl Server {
                 (call.rules().strategy.stamp)(&mut new, old, &self.timestamp());
             }
             Part::Ephemeral | Part::Resize | Part::Finalize => prepare(call, part, &mut new, old),
-            Part::Status if strategy::content_differs(call.rules(), &new, old) => prepare(call, part, &mut new, old),
-            Part::Status => {}
+            Part::Status => {
+                if strategy::content_differs(call.rules(), &new, old) {
+                    prepare(call, part, &mut new, old);
+                }
+                certificates::date_status(call, &mut new, old, &self.timestamp());
+            }
             Part::Approval => new = certificates::with_approval(&new, old, &self.timestamp()),
         }
         match part {
@@ -130,8 +135,8 @@ impl Server {
         if new == *old {
             return Ok(Decision::Keep.into());
         }
-        let decision = if is_finished(call.kind, &new, old) { Decision::Delete } else { Decision::Put(new) };
-        if matches!(decision, Decision::Delete) {
+        let decision = if is_finished(call.kind, &new, old) { Decision::Finish(new) } else { Decision::Put(new) };
+        if matches!(decision, Decision::Finish(_)) {
             (claims, releases) = (Vec::new(), allocate::all_of(call.kind, old));
         }
         Ok(Plan { decision, claims, releases })
@@ -177,7 +182,7 @@ pub(super) fn part_of(call: &Call) -> Result<Part, Status> {
     }
 }
 
-/// The answer to a change. An object whose last finalizer went is gone; it is answered as it was.
+/// The answer to a change. An object whose last finalizer went is gone; it is answered as it was to be.
 pub(super) fn respond(_call: &Call, written: Written) -> Response {
     get::object(written.bytes, written.how == How::Created)
 }

@@ -15,15 +15,14 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode, Uri, header};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Server;
 use super::dial::{self, Purpose};
 use super::rest::streams::{Dialled, dial_service};
+use super::{Server, authorities};
 use crate::api::bounded::Bounded;
 
 /// Whose signatures count where a configuration names none.
@@ -112,14 +111,7 @@ async fn tls(client_config: &Value) -> anyhow::Result<rustls::ClientConfig> {
         Some(bundle) => STANDARD.decode(bundle).context("caBundle")?,
         None => tokio::fs::read(SYSTEM_ROOTS).await.with_context(|| format!("reading {SYSTEM_ROOTS}"))?,
     };
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&pem).flatten() {
-        // A bundle may hold what this library cannot read; the others still count.
-        let _ = roots.add(certificate);
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+    authorities::trusting(&pem).context("caBundle")
 }
 
 /// Sends a document: the head of the answer, and the connection that its body comes by.

@@ -241,7 +241,7 @@ spec:
   - name: c
     image: localhost/busybox:1
     command: [sleep, '1000']
-    ports: [{containerPort: 80, hostPort: 8080, hostIP: 127.0.0.1}]
+    ports: [{containerPort: 80, hostPort: 8080, hostIP: 127.0.0.1, protocol: UDP}]
 ---
 apiVersion: v1
 kind: Pod
@@ -252,14 +252,14 @@ spec:
 ";
 
 #[test]
-fn a_field_that_is_not_acted_upon_earns_a_warning() {
+fn what_is_not_acted_upon_earns_a_warning() {
     let (node, untouched) = node();
     node.apply(IGNORED);
     node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
     let warnings =
         |pod: &str| node.run(&["events", "--for", &format!("pod/{pod}"), "--types", "Warning", "-o", "json"]);
     let events = warnings("wishful").out;
-    contains(&events, "spec.containers[c].ports.hostIP").unwrap();
+    contains(&events, "host port 127.0.0.1:8080/udp is not served: on loopback this node serves TCP alone").unwrap();
     assert!(!warnings("content").out.contains("spec."), "{}", warnings("content").out);
     node.ok(&["delete", "pods", "--all"]);
     drop(node);

@@ -1,6 +1,7 @@
 //! Services compiled to dataplane and names: golden text, case by case.
 
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use expect_test::{Expect, expect};
@@ -8,8 +9,8 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod, Service},
     discovery::v1::EndpointSlice,
 };
-use podwright::proxy::{Place, compile, facts, host_ports, names};
-use podwright_net::dataplane::{Backends, Empty};
+use podwright::proxy::{Place, compile, facts, host_ports, loopback_ports, names, unserved};
+use podwright_net::dataplane::{Backends, Empty, NodeFacts};
 
 mod hints;
 
@@ -312,7 +313,8 @@ fn host_ports_of_a_pod() {
         let pod: Pod = serde_saphyr::from_str(pod).unwrap();
         let ports = host_ports(&pod).map(|s| s.ports).unwrap_or_default();
         let line = |p: podwright_net::dataplane::ServicePort| {
-            let at = p.external_ips.iter().map(|ip| format!("{ip}:{}", p.port));
+            assert_eq!(p.external_ips, p.host_ips);
+            let at = p.host_ips.iter().map(|ip| format!("{ip}:{}", p.port));
             let at: String = at.chain(p.node_port.map(|n| format!("*:{n}"))).collect();
             format!("{:?} {} {} -> {:?}", p.family, p.protocol.name(), at, p.internal.endpoints)
         };
@@ -345,6 +347,20 @@ status: {phase: Running, podIPs: [{ip: 10.244.1.5}, {ip: 'fd00::5'}]}
     assert_eq!(of(&web.replace("phase: Running", "phase: Failed")), [""; 0]);
     assert_eq!(of(&web.replace("spec:", "spec:\n  hostNetwork: true")), [""; 0]);
     assert_eq!(of(&web.replace("podIPs", "hostIPs")), [""; 0]);
+
+    let pod = |pod: &str| -> Pod { serde_saphyr::from_str(pod).unwrap() };
+    let loopback = |text: &str| loopback_ports(&pod(text));
+    assert_eq!(loopback(web), [("127.0.0.1:84".parse().unwrap(), "10.244.1.5:84".parse().unwrap())]);
+    assert_eq!(loopback(&web.replace("hostIP: 127.0.0.1", "hostIP: 127.0.0.1, protocol: UDP")), []);
+    assert_eq!(loopback(&web.replace("phase: Running", "phase: Failed")), []);
+    let facts = NodeFacts { cluster_ranges: vec!["192.0.2.0/30".parse().unwrap()], ..NodeFacts::default() };
+    let own = |ips: &[&str]| ips.iter().map(|ip| ip.parse().unwrap()).collect::<Vec<IpAddr>>();
+    assert_eq!(unserved(&pod(web), &facts, &own(&["192.0.2.1"])), [""; 0]);
+    let told = unserved(&pod(web), &facts, &own(&["192.0.2.2"]));
+    assert_eq!(told, ["host port 192.0.2.1:82/tcp is not served: the address is not one of this node"]);
+    let udp = web.replace("hostIP: 127.0.0.1", "hostIP: 127.0.0.1, protocol: UDP");
+    let told = unserved(&pod(&udp), &NodeFacts::default(), &[]);
+    assert_eq!(told, ["host port 127.0.0.1:84/udp is not served: on loopback this node serves TCP alone"]);
 }
 
 #[test]

@@ -136,7 +136,9 @@ fn host_ports_lead_to_their_pod_while_it_runs() {
     );
     let ports = json!([{"containerPort": POD_PORT, "hostPort": 8088},
         {"containerPort": POD_PORT, "hostPort": 8053, "protocol": "UDP"},
-        {"containerPort": POD_PORT, "hostPort": 8099, "hostIP": "203.0.113.1"}]);
+        {"containerPort": POD_PORT, "hostPort": 8099, "hostIP": "203.0.113.1"},
+        {"containerPort": POD_PORT, "hostPort": 8100, "hostIP": node.network.addresses()[0].to_string()},
+        {"containerPort": POD_PORT, "hostPort": 8101, "hostIP": "127.0.0.1"}]);
     cluster.ask(
         Verb::Create,
         "pods",
@@ -162,8 +164,16 @@ fn host_ports_lead_to_their_pod_while_it_runs() {
     // One address means that address alone.
     assert_eq!(ask(outside.as_fd(), at("203.0.113.1", 8099)).unwrap(), ("web".to_owned(), caller));
     assert_eq!(reaches(client.netns.as_fd(), SocketAddr::new(node_ip, 8099)), None);
+    // One of the node's own likewise; and its loopback, from the node itself alone.
+    assert_eq!(reaches(client.netns.as_fd(), SocketAddr::new(node_ip, 8100)).as_deref(), Some("web"));
+    assert_eq!(reaches(outside.as_fd(), at("203.0.113.1", 8100)), None);
+    let on_loopback = at("127.0.0.1", 8101);
+    eventually(|| reaches(node.network.netns().fd(), on_loopback), |name| name.as_deref() == Some("web"));
+    assert_eq!(reaches(client.netns.as_fd(), on_loopback), None);
+    assert_eq!(reaches(client.netns.as_fd(), SocketAddr::new(node_ip, 8101)), None);
     status("Succeeded");
     eventually(|| reaches(client.netns.as_fd(), there), Option::is_none);
+    eventually(|| reaches(node.network.netns().fd(), on_loopback), Option::is_none);
 }
 
 #[test]

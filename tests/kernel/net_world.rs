@@ -302,6 +302,7 @@ pub fn port(ip: &str, protocol: Protocol, endpoints: &[SocketAddr]) -> ServicePo
         port: 80,
         cluster_ips: vec![ip],
         external_ips: Vec::new(),
+        host_ips: Vec::new(),
         node_port: None,
         internal: backends(endpoints),
         external: None,

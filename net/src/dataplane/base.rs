@@ -29,6 +29,8 @@ pub const TABLE: &str = "podwright";
 const MAPS: &[(&str, &str)] = &[
     ("cluster-ips", "map { type ADDR . inet_proto . inet_service : mark; }"),
     ("external-ips", "map { type ADDR . inet_proto . inet_service : mark; }"),
+    // of the node's own addresses
+    ("host-ports", "map { type ADDR . inet_proto . inet_service : mark; }"),
     ("node-ports", "map { type inet_proto . inet_service : mark; }"),
     // id -> the id that callers from outside the cluster get
     ("outside", "map { type mark : mark; }"),
@@ -91,6 +93,8 @@ const CHAINS: &[(&str, &str, &[&str])] = &[
             "ct mark set IP daddr . meta l4proto . th dport map @cluster-ips goto balance",
             // Whoever may write a Service names any address as its own: those of Pods and of other Services are not to be had.
             "IP daddr != @cluster-net IP daddr != @service-net ct mark set IP daddr . meta l4proto . th dport map @external-ips goto external-address",
+            // Whatever a Pod calls its hostIP: of other nodes' addresses none is to be had.
+            "IP daddr != LOOPBACK IP daddr != @service-net fib daddr type local ct mark set IP daddr . meta l4proto . th dport map @host-ports goto external",
             // The cluster's DNS is on an address of the node's, but no port of it is one of the node's.
             "IP daddr != LOOPBACK IP daddr != @service-net fib daddr type local ct mark set meta l4proto . th dport map @node-ports goto external",
         ],

@@ -87,6 +87,7 @@ mod tests {
             port: 80,
             cluster_ips: Vec::new(),
             external_ips: vec!["198.51.100.7".parse().unwrap()],
+            host_ips: Vec::new(),
             node_port: Some(30080),
             internal: Backends { endpoints: vec![endpoint.parse().unwrap()], empty: Empty::Refuse },
             external: None,

@@ -62,6 +62,10 @@ fn frontends(port: &ServicePort, internal: u32, external: u32, out: &mut Compile
         let key = Key::Frontend(*address, port.protocol, port.port);
         out.put(port.family, Map::ExternalIps, key, Value::Id(external));
     }
+    for address in &port.host_ips {
+        let key = Key::Frontend(*address, port.protocol, port.port);
+        out.put(port.family, Map::HostPorts, key, Value::Id(external));
+    }
     if let Some(number) = port.node_port {
         out.put(port.family, Map::NodePorts, Key::Port(port.protocol, number), Value::Id(external));
         if port.protocol == Protocol::Udp {

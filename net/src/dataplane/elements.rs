@@ -25,12 +25,13 @@ pub enum Map {
     Sources,
     ClusterIps,
     ExternalIps,
+    HostPorts,
     NodePorts,
     Own,
 }
 
 impl Map {
-    pub const ALL: [Map; 13] = [
+    pub const ALL: [Map; 14] = [
         Map::Endpoints,
         Map::Slots,
         Map::Sticky,
@@ -42,6 +43,7 @@ impl Map {
         Map::Sources,
         Map::ClusterIps,
         Map::ExternalIps,
+        Map::HostPorts,
         Map::NodePorts,
         Map::Own,
     ];
@@ -59,6 +61,7 @@ impl Map {
             Map::Sources => "sources",
             Map::ClusterIps => "cluster-ips",
             Map::ExternalIps => "external-ips",
+            Map::HostPorts => "host-ports",
             Map::NodePorts => "node-ports",
             Map::Own => "own",
         }
@@ -66,7 +69,7 @@ impl Map {
 
     /// Whether several Services may claim the same element.
     pub fn is_shared(self) -> bool {
-        matches!(self, Map::ClusterIps | Map::ExternalIps | Map::NodePorts | Map::Own)
+        matches!(self, Map::ClusterIps | Map::ExternalIps | Map::HostPorts | Map::NodePorts | Map::Own)
     }
 }
 

@@ -74,6 +74,8 @@ pub struct ServicePort {
     pub cluster_ips: Vec<IpAddr>,
     /// Addresses outside the cluster's ranges (load balancers, externalIPs).
     pub external_ips: Vec<IpAddr>,
+    /// Addresses of the node's own that it is on alone: host ports with an address.
+    pub host_ips: Vec<IpAddr>,
     pub node_port: Option<u16>,
     /// Who answers on the ClusterIP.
     pub internal: Backends,

@@ -63,6 +63,7 @@ fn service(n: u32, endpoints: u32) -> Service {
         port: 80,
         cluster_ips: vec![IpAddr::from(Ipv4Addr::from(0x0a60_0000 + n))],
         external_ips: Vec::new(),
+        host_ips: Vec::new(),
         node_port: None,
         internal: backends,
         external: None,

@@ -47,11 +47,11 @@ impl Log {
         format(&mut self.partial[stream], &mut self.pending, stream, bytes, now);
     }
 
-    /// The stream has ended: its unfinished line is a line.
+    /// The stream has ended. Its unfinished line stays one, as containerd has it: who reads it is given no newline that nobody wrote.
     pub fn end(&mut self, stream: usize, now: u64) {
         let rest = std::mem::take(&mut self.partial[stream]);
         if !rest.is_empty() {
-            line(&mut self.pending, stream, b'F', &rest, now);
+            line(&mut self.pending, stream, b'P', &rest, now);
         }
     }
 
@@ -232,6 +232,19 @@ mod tests {
             }
             prop_assert_eq!(back, said);
         }
+    }
+
+    #[test]
+    fn a_last_line_without_an_end_is_given_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = LogSpec { path: dir.path().join("0.log"), max_bytes: 200, max_files: 3 };
+        let mut log = Log::open(spec).unwrap();
+        log.take(0, b"one\ntwo", 0);
+        log.end(0, 0);
+        log.end(1, 0);
+        let text = String::from_utf8(log.pending).unwrap();
+        let told: Vec<&str> = text.lines().map(|line| &line[31..]).collect();
+        assert_eq!(told, ["stdout F one", "stdout P two"]);
     }
 
     #[test]

@@ -24,7 +24,14 @@ pub const KIND: Kind = Kind {
         column("MODES", |o, _| joined(o.at("spec.volumeLifecycleModes"), Value::as_str)),
         AGE,
     ],
-    strategy: Strategy { default, validate, validate_update, has_generation: true, ..Strategy::PLAIN },
+    strategy: Strategy {
+        default,
+        validate,
+        validate_update,
+        has_generation: true,
+        returns_deleted: true,
+        ..Strategy::PLAIN
+    },
     ..Kind::of::<k8s_openapi::api::storage::v1::CSIDriver>("csidriver")
 };
 

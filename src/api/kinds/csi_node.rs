@@ -15,7 +15,7 @@ pub const KIND: Kind = Kind {
         column("DRIVERS", |o, _| o.at("spec.drivers").and_then(Value::as_array).map_or(0, Vec::len).to_string()),
         AGE,
     ],
-    strategy: Strategy { validate, validate_update, ..Strategy::PLAIN },
+    strategy: Strategy { validate, validate_update, returns_deleted: true, ..Strategy::PLAIN },
     ..Kind::of::<k8s_openapi::api::storage::v1::CSINode>("csinode")
 };
 

@@ -11,7 +11,7 @@ use crate::api::validation::{At, Errors, names, same};
 use crate::api::{Cause, Object};
 
 pub const DEVICE_CLASS: Kind = Kind {
-    strategy: Strategy { validate: validate_class, has_generation: true, ..Strategy::PLAIN },
+    strategy: Strategy { validate: validate_class, has_generation: true, returns_deleted: true, ..Strategy::PLAIN },
     ..Kind::of::<k8s_openapi::api::resource::v1::DeviceClass>("deviceclass")
 };
 
@@ -23,6 +23,7 @@ pub const RESOURCE_CLAIM: Kind = Kind {
         prepare_create: |claim| claim.0["status"] = json!({}),
         validate: validate_claim,
         validate_update: |new, old| fixed(new, old, "spec"),
+        returns_deleted: true,
         ..Strategy::PLAIN
     },
     ..Kind::of::<k8s_openapi::api::resource::v1::ResourceClaim>("resourceclaim")
@@ -33,6 +34,7 @@ pub const RESOURCE_CLAIM_TEMPLATE: Kind = Kind {
         default: |template| default_devices(template, &["spec", "spec", "devices"]),
         validate: validate_template,
         validate_update: |new, old| fixed(new, old, "spec"),
+        returns_deleted: true,
         ..Strategy::PLAIN
     },
     ..Kind::of::<k8s_openapi::api::resource::v1::ResourceClaimTemplate>("resourceclaimtemplate")
@@ -51,6 +53,7 @@ pub const RESOURCE_SLICE: Kind = Kind {
         validate: validate_slice,
         validate_update: update_slice,
         has_generation: true,
+        returns_deleted: true,
         ..Strategy::PLAIN
     },
     ..Kind::of::<k8s_openapi::api::resource::v1::ResourceSlice>("resourceslice")

@@ -26,9 +26,26 @@ pub const KIND: Kind = Kind {
         wide("CONTAINER-RUNTIME", |o, _| text_or(o, "status.nodeInfo.containerRuntimeVersion", "<unknown>")),
     ],
     // A Node announces itself with its status in one write.
-    strategy: Strategy { validate, validate_update, validate_status, creates_with_status: true, ..Strategy::PLAIN },
+    strategy: Strategy {
+        default,
+        prepare_status: |new, _| default(new),
+        validate,
+        validate_update,
+        validate_status,
+        creates_with_status: true,
+        ..Strategy::PLAIN
+    },
     ..Kind::of::<k8s_openapi::api::core::v1::Node>("node")
 };
+
+/// Who says what a node has, and not what of it is to be had, says that all is.
+fn default(node: &mut Object) {
+    let Some(status) = node.0.get_mut("status").and_then(Value::as_object_mut) else { return };
+    if let (Some(capacity), None) = (status.get("capacity"), status.get("allocatable")) {
+        let all = capacity.clone();
+        status.insert("allocatable".into(), all);
+    }
+}
 
 /// `Ready`, `NotReady,SchedulingDisabled`
 fn status(node: &Object) -> String {

@@ -25,7 +25,7 @@ pub const KIND: Kind = Kind {
         AGE,
         wide("VOLUMEMODE", |o, _| text_or(o, "spec.volumeMode", "<unset>")),
     ],
-    strategy: Strategy { default, prepare_create, validate, validate_update, ..Strategy::PLAIN },
+    strategy: Strategy { default, prepare_create, validate, validate_update, returns_deleted: true, ..Strategy::PLAIN },
     ..Kind::of::<k8s_openapi::api::core::v1::PersistentVolume>("persistentvolume")
 };
 

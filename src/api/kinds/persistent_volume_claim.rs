@@ -22,7 +22,15 @@ pub const KIND: Kind = Kind {
         AGE,
         wide("VOLUMEMODE", |o, _| text_or(o, "spec.volumeMode", "<unset>")),
     ],
-    strategy: Strategy { default, prepare_create, validate, validate_update, validate_status, ..Strategy::PLAIN },
+    strategy: Strategy {
+        default,
+        prepare_create,
+        validate,
+        validate_update,
+        validate_status,
+        returns_deleted: true,
+        ..Strategy::PLAIN
+    },
     ..Kind::of::<k8s_openapi::api::core::v1::PersistentVolumeClaim>("persistentvolumeclaim")
 };
 

@@ -43,6 +43,7 @@ pub const KIND: Kind = Kind {
         validate_status,
         default_grace,
         has_generation: true,
+        returns_deleted: true,
         ..Strategy::PLAIN
     },
     ..Kind::of::<k8s_openapi::api::core::v1::Pod>("pod")

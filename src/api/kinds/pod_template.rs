@@ -15,7 +15,7 @@ pub const KIND: Kind = Kind {
         column("IMAGES", |o, _| joined(containers(o), |c| c["image"].as_str())),
         column("POD LABELS", |o, _| pairs(o.at("template.metadata.labels"))),
     ],
-    strategy: Strategy { default, validate, has_generation: true, ..Strategy::PLAIN },
+    strategy: Strategy { default, validate, has_generation: true, returns_deleted: true, ..Strategy::PLAIN },
     ..Kind::of::<k8s_openapi::api::core::v1::PodTemplate>("podtemplate")
 };
 

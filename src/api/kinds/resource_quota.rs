@@ -16,7 +16,14 @@ pub const KIND: Kind = Kind {
         column("LIMIT", |o, _| used(o, |resource| resource.starts_with("limits."))),
         AGE,
     ],
-    strategy: Strategy { prepare_create, validate, validate_update, validate_status, ..Strategy::PLAIN },
+    strategy: Strategy {
+        prepare_create,
+        validate,
+        validate_update,
+        validate_status,
+        returns_deleted: true,
+        ..Strategy::PLAIN
+    },
     ..Kind::of::<k8s_openapi::api::core::v1::ResourceQuota>("resourcequota")
 };
 

@@ -32,6 +32,7 @@ pub const KIND: Kind = Kind {
         validate: service::check,
         validate_update: service::check_update,
         name: NameRule::Dns1035Label,
+        returns_deleted: true,
         ..Strategy::PLAIN
     },
     ..Kind::of::<k8s_openapi::api::core::v1::Service>("service")
@@ -85,6 +86,7 @@ fn prepare_update(new: &mut Object, old: &Object) {
     let (now, before) = (kind(new), kind(old));
     let Some(spec) = new.0.get_mut("spec").and_then(Value::as_object_mut) else { return };
     if now != "ExternalName" && before != "ExternalName" {
+        follow_cluster_ip(spec, &old.0["spec"]);
         for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
             keep(spec, &old.0["spec"], field);
         }
@@ -95,6 +97,21 @@ fn prepare_update(new: &mut Object, old: &Object) {
         keep(spec, &old.0["spec"], "healthCheckNodePort");
     }
     drop_what_the_type_lacks(spec, &old.0["spec"], &now, &before);
+}
+
+/// Who changes `clusterIP` alone means the first of `clusterIPs` too (upstream's `NormalizeClusterIPs`). Whether he may is for
+/// validation to say.
+fn follow_cluster_ip(spec: &mut Map<String, Value>, old: &Value) {
+    let (ip, was) = (spec.get("clusterIP").cloned().unwrap_or_default(), &old["clusterIP"]);
+    let all = spec.get("clusterIPs").filter(|all| **all != json!([])).unwrap_or(&Value::Null);
+    let alone = all.is_null() || *all == old["clusterIPs"];
+    if !alone || ip == *was {
+        return;
+    }
+    match ip.as_str().unwrap_or("") {
+        "" => drop(spec.shift_remove("clusterIPs")),
+        ip => drop(spec.insert("clusterIPs".to_owned(), json!([ip]))),
+    }
 }
 
 /// A change of `type` alone is enough: what only the old type has goes, unless the writer changed it.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Kind;
+use super::{Kind, Strategy};
 use crate::api::columns::{AGE, NAME, column};
 
 pub const KIND: Kind = Kind {
@@ -13,5 +13,6 @@ pub const KIND: Kind = Kind {
         column("SECRETS", |o, _| o.at("secrets").and_then(Value::as_array).map_or(0, Vec::len).to_string()),
         AGE,
     ],
+    strategy: Strategy { returns_deleted: true, ..Strategy::PLAIN },
     ..Kind::of::<k8s_openapi::api::core::v1::ServiceAccount>("serviceaccount")
 };

@@ -18,7 +18,7 @@ pub const KIND: Kind = Kind {
         column("ALLOWVOLUMEEXPANSION", |o, _| (o.0["allowVolumeExpansion"] == true).to_string()),
         AGE,
     ],
-    strategy: Strategy { default, validate, validate_update, ..Strategy::PLAIN },
+    strategy: Strategy { default, validate, validate_update, returns_deleted: true, ..Strategy::PLAIN },
     ..Kind::of::<k8s_openapi::api::storage::v1::StorageClass>("storageclass")
 };
 

@@ -17,7 +17,7 @@ pub const KIND: Kind = Kind {
         column("ATTACHED", |o, _| (o.0["status"]["attached"] == true).to_string()),
         AGE,
     ],
-    strategy: Strategy { prepare_create, validate, validate_update, ..Strategy::PLAIN },
+    strategy: Strategy { prepare_create, validate, validate_update, returns_deleted: true, ..Strategy::PLAIN },
     ..Kind::of::<k8s_openapi::api::storage::v1::VolumeAttachment>("volumeattachment")
 };
 

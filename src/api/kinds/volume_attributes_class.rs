@@ -8,7 +8,7 @@ use crate::api::{Cause, Object};
 pub const KIND: Kind = Kind {
     short_names: &["vac"],
     columns: &[NAME, column("DRIVERNAME", |o, _| text(o, "driverName")), AGE],
-    strategy: Strategy { validate, validate_update, ..Strategy::PLAIN },
+    strategy: Strategy { validate, validate_update, returns_deleted: true, ..Strategy::PLAIN },
     ..Kind::of::<k8s_openapi::api::storage::v1::VolumeAttributesClass>("volumeattributesclass")
 };
 

@@ -8,30 +8,73 @@ use serde_json::{Map, Value};
 use super::{Struct, Type, metadata};
 use crate::api::request::FieldValidation;
 use crate::api::structural::{self, prune};
-use crate::api::{Kind, Object, Status, field_path, quantity::Quantity};
+use crate::api::validation::{Errors, MAX_MESSAGE};
+use crate::api::{Kind, Object, Status, field_path, kinds, quantity::Quantity};
 
 /// How many unknown fields are told of one object, as upstream limits them.
 pub const MAX_UNKNOWN: usize = 100;
 
+/// Why something is no object of its kind.
+#[derive(Debug)]
+pub enum Refusal {
+    /// It says to be another.
+    Other(Status),
+    /// What is in it: as Go's JSON says it, and as its converter of maps does.
+    Unfit { json: String, restored: String },
+}
+
+impl Refusal {
+    fn plain(why: String) -> Refusal {
+        Refusal::Unfit { restored: why.clone(), json: why }
+    }
+
+    /// The answer to who has sent it.
+    pub fn status(self, kind: &Kind) -> Status {
+        match self {
+            Refusal::Other(status) => status,
+            Refusal::Unfit { json, .. } => cannot_be_handled(kind, kind.kind, kind.version, &json),
+        }
+    }
+
+    /// The answer to who has made it by a patch, of which `shown` is told.
+    pub fn of_patch(self, is_strategic: bool, shown: &str) -> Status {
+        let why = match self {
+            Refusal::Other(status) => return status,
+            Refusal::Unfit { restored, .. } if is_strategic => restored,
+            Refusal::Unfit { json, .. } => json,
+        };
+        let mut errs = Errors::default();
+        let shown = match shown.len() > MAX_SHOWN {
+            true => format!("{}...", field_path::head(shown, MAX_SHOWN)),
+            false => shown.to_owned(),
+        };
+        errs.invalid("patch", shown, why);
+        Status::invalid("", "", "", errs.0)
+    }
+}
+
+/// How much is shown of a patch that does not fit, in bytes.
+const MAX_SHOWN: usize = MAX_MESSAGE / 2;
+
+type Decoded = Result<(Object, Vec<String>), Refusal>;
+
 /// As `Kind::decode`.
-pub fn object(kind: &Kind, value: Value, validation: FieldValidation) -> Result<(Object, Vec<String>), Status> {
+pub fn object(kind: &Kind, value: Value, validation: FieldValidation) -> Decoded {
     let Value::Object(mut map) = value else {
-        return Err(refused(
-            kind,
-            format!("json: cannot unmarshal {} into Go value of type v1.{}", go_value(&value), kind.kind),
-        ));
+        let why = format!("json: cannot unmarshal {} into Go value of type v1.{}", go_value(&value), kind.kind);
+        return Err(Refusal::plain(why));
     };
-    type_meta(kind, &mut map)?;
+    type_meta(kind, &mut map).map_err(Refusal::Other)?;
     let mut walk = Walk { unknown: Vec::new() };
     let decoded = match kind.custom() {
         None => walk.fields(&kind.schema(), &mut map, &Place::ROOT),
         Some(version) => walk.custom(&version.schema, &mut map),
     };
-    decoded.map_err(|why| refused(kind, why))?;
+    decoded?;
     let unknown = walk.unknown;
     match validation {
         FieldValidation::Strict if !unknown.is_empty() => {
-            Err(refused(kind, format!("strict decoding error: {}", unknown.join(", "))))
+            Err(Refusal::plain(format!("strict decoding error: {}", unknown.join(", "))))
         }
         FieldValidation::Ignore => Ok((Object(Value::Object(map)), Vec::new())),
         _ => Ok((Object(Value::Object(map)), unknown)),
@@ -64,11 +107,8 @@ fn without_nulls_in(of: &Type, value: &mut Value) {
     }
 }
 
-fn refused(kind: &Kind, why: String) -> Status {
-    Status::bad_request(format!(
-        "{} in version \"{}\" cannot be handled as a {}: {why}",
-        kind.kind, kind.version, kind.kind
-    ))
+fn cannot_be_handled(kind: &Kind, given: &str, version: &str, why: &str) -> Status {
+    Status::bad_request(format!("{given} in version \"{version}\" cannot be handled as a {}: {why}", kind.kind))
 }
 
 /// `apiVersion` and `kind` may be left out, but must not be another kind's.
@@ -79,6 +119,7 @@ fn type_meta(kind: &Kind, map: &mut Map<String, Value>) -> Result<(), Status> {
             None | Some(Value::Null) => {}
             Some(Value::String(s)) if s.is_empty() => {}
             Some(Value::String(s)) if s == expected => continue,
+            Some(Value::String(_)) if !kind.is_custom() => return Err(of_another(kind, map)),
             Some(Value::String(s)) => {
                 return Err(Status::bad_request(format!(
                     "the {what} in the data ({s}) does not match the expected {what} ({expected})"
@@ -91,6 +132,38 @@ fn type_meta(kind: &Kind, map: &mut Map<String, Value>) -> Result<(), Status> {
         map.shift_insert(0, field.to_owned(), Value::String(expected.to_owned()));
     }
     Ok(())
+}
+
+/// What is told of an object that says to be of another kind, or of another version.
+fn of_another(kind: &Kind, map: &Map<String, Value>) -> Status {
+    let given = |field: &str, own: String| match map.get(field).and_then(Value::as_str).unwrap_or("") {
+        "" => own,
+        text => text.to_owned(),
+    };
+    let (name, api_version) = (given("kind", kind.kind.to_owned()), given("apiVersion", kind.api_version()));
+    let version = api_version.rsplit('/').next().unwrap_or("");
+    match kinds::of(&api_version, &name) {
+        Some(other) if other.built_in() == kind.built_in() => Status::bad_request(format!(
+            "the API version in the data ({api_version}) does not match the expected API version ({})",
+            kind.api_version()
+        )),
+        Some(other) => {
+            let why = format!("converting ({version}.{name}) to ({}.{}): unknown conversion", package(kind), kind.kind);
+            cannot_be_handled(kind, other.kind, version, &why)
+        }
+        None => {
+            let why = format!("no kind \"{name}\" is registered for version \"{api_version}\" in scheme \"podwright\"");
+            cannot_be_handled(kind, &name, version, &why)
+        }
+    }
+}
+
+/// Upstream's Go package of a group's own types.
+fn package(kind: &Kind) -> &'static str {
+    match kind.group {
+        "" | "events.k8s.io" => "core",
+        group => group.split('.').next().unwrap_or(group),
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -131,10 +204,14 @@ impl<'a> Place<'a> {
     }
 
     /// Upstream's (that is, Go's) wording; the field's path has no indexes there.
-    fn mismatch(&self, parent: &str, of: &Type, got: &str) -> String {
+    fn mismatch(&self, parent: &str, of: &Type, got: &str) -> Refusal {
         let fields: Vec<&str> =
             self.steps().iter().filter_map(|s| if let Step::Field(f) = s { Some(*f) } else { None }).collect();
-        format!("json: cannot unmarshal {got} into Go struct field {parent}.{} of type {}", fields.join("."), of.go())
+        let (fields, go) = (fields.join("."), of.go());
+        Refusal::Unfit {
+            json: format!("json: cannot unmarshal {got} into Go struct field {parent}.{fields} of type {go}"),
+            restored: of.not_restored(got.split(' ').next().unwrap_or(got)),
+        }
     }
 }
 
@@ -146,7 +223,7 @@ struct Walk {
 impl Walk {
     /// A custom resource: its metadata, and that of objects within it, is every object's; of the rest only the unknown
     /// fields are looked at here, the types later, by validation.
-    fn custom(&mut self, schema: &structural::Schema, map: &mut Map<String, Value>) -> Result<(), String> {
+    fn custom(&mut self, schema: &structural::Schema, map: &mut Map<String, Value>) -> Result<(), Refusal> {
         let metadata = metadata();
         let mut object = Value::Object(std::mem::take(map));
         self.unknown.extend(prune::prune(schema, &mut object).iter().map(|path| format!("unknown field \"{path}\"")));
@@ -171,7 +248,7 @@ impl Walk {
         outcome
     }
 
-    fn fields(&mut self, schema: &Struct, map: &mut Map<String, Value>, at: &Place<'_>) -> Result<(), String> {
+    fn fields(&mut self, schema: &Struct, map: &mut Map<String, Value>, at: &Place<'_>) -> Result<(), Refusal> {
         let mut drop = HashSet::new();
         for (name, value) in map.iter_mut() {
             let here = at.then(Step::Field(name));
@@ -196,7 +273,7 @@ impl Walk {
     }
 
     /// Checks and normalises one value; `parent` is the name of the struct that holds it.
-    fn value(&mut self, of: &Type, parent: &str, value: &mut Value, at: &Place<'_>) -> Result<(), String> {
+    fn value(&mut self, of: &Type, parent: &str, value: &mut Value, at: &Place<'_>) -> Result<(), Refusal> {
         match (of, &mut *value) {
             (Type::Any | Type::Unknown, _) => Ok(()),
             (_, Value::Null) => {
@@ -239,12 +316,13 @@ impl Walk {
                     Value::String(s) => Cow::Borrowed(s.as_str()),
                     other => Cow::Owned(other.to_string()),
                 };
-                let parsed = text.parse::<Quantity>().map_err(|e| format!("{}: {e}", at.shown()))?;
+                let parsed = text.parse::<Quantity>();
+                let parsed = parsed.map_err(|e| Refusal::plain(format!("{}: {e}", at.shown())))?;
                 *value = Value::String(parsed.to_string());
                 Ok(())
             }
             (Type::Bytes, Value::String(s)) => {
-                let normal = base64_normal(s).map_err(|e| format!("{}: {e}", at.shown()))?;
+                let normal = base64_normal(s).map_err(|e| Refusal::plain(format!("{}: {e}", at.shown())))?;
                 *s = normal;
                 Ok(())
             }
@@ -253,7 +331,8 @@ impl Walk {
                 const YEAR_0: i64 = -62_167_219_200;
                 let parsed = s.parse().ok().filter(|time: &jiff::Timestamp| time.as_second() >= YEAR_0);
                 let time = parsed.ok_or_else(|| {
-                    format!("{}: parsing time {s:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse it", at.shown())
+                    let why = "as \"2006-01-02T15:04:05Z07:00\": cannot parse it";
+                    Refusal::plain(format!("{}: parsing time {s:?} {why}", at.shown()))
                 })?;
                 *s = format_time(time, *micro);
                 Ok(())
@@ -308,7 +387,7 @@ fn zero(of: &Type) -> Value {
 }
 
 /// What Go's decoder calls the value.
-fn go_value(value: &Value) -> &'static str {
+pub fn go_value(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",

@@ -189,6 +189,28 @@ impl Type {
     }
 }
 
+impl Type {
+    /// What upstream's converter of maps says of a value that Go's decoder calls `got`.
+    fn not_restored(&self, got: &str) -> String {
+        let from = match got {
+            "object" => "map",
+            "array" => "slice",
+            "number" => "int64",
+            other => other,
+        };
+        match self {
+            Type::Struct(_) => format!("cannot restore struct from: {from}"),
+            Type::List(_) | Type::Bytes => format!("cannot restore slice from {from}"),
+            Type::Map(_) => format!("cannot restore map from {from}"),
+            Type::Integer { .. } | Type::Number | Type::String | Type::Boolean => {
+                format!("unrecognized type: {}", self.go())
+            }
+            // What reads itself says so in JSON's words.
+            _ => format!("json: cannot unmarshal {got} into Go value of type {}", self.go()),
+        }
+    }
+}
+
 /// All definitions compiled so far, by name; kinds share them (a Deployment's template is a Pod's).
 static DEFINITIONS: LazyLock<Mutex<HashMap<String, Arc<Struct>>>> = LazyLock::new(Default::default);
 

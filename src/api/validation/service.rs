@@ -271,6 +271,28 @@ fn families(spec: &At<'_>, errs: &mut Errors) {
     }
 }
 
+/// `clusterIPs`, or `clusterIP` where only that is given.
+fn addresses<'a>(spec: &At<'a>) -> Vec<&'a str> {
+    let all: Vec<&str> = spec.get("clusterIPs").items().map(|ip| ip.str()).collect();
+    match spec.get("clusterIP").str() {
+        ip if all.is_empty() && !ip.is_empty() => vec![ip],
+        _ => all,
+    }
+}
+
+/// The places of the addresses that are not the ones that the Service had.
+fn changed_cluster_ips<'a>(new: &At<'a>, old: &At<'a>) -> Vec<(usize, &'a str)> {
+    let (now, before) = (addresses(new), addresses(old));
+    now.into_iter().enumerate().filter(|(i, ip)| before.get(*i).is_some_and(|was| was != ip)).collect()
+}
+
+/// Whether an update gives a Service another address than it has, which is refused.
+pub fn changes_cluster_ips(new: &Object, old: &Object) -> bool {
+    let (new, old) = (At::root(&new.0).get("spec"), At::root(&old.0).get("spec"));
+    let has_none = |spec: &At<'_>| spec.get("type").str() == "ExternalName";
+    !has_none(&new) && !has_none(&old) && !changed_cluster_ips(&new, &old).is_empty()
+}
+
 /// A ClusterIP that was once given stays, as long as the Service has one at all.
 pub fn check_update(new: &Object, old: &Object) -> Vec<Cause> {
     let mut errs = Errors::default();
@@ -279,20 +301,15 @@ pub fn check_update(new: &Object, old: &Object) -> Vec<Cause> {
     if kinds.0.str() == "ExternalName" || kinds.1.str() == "ExternalName" {
         return errs.0;
     }
-    let before = old.get("clusterIP");
-    if !before.is_empty() && new.get("clusterIP").str() != before.str() {
-        let path = format!("{}[0]", new.path("clusterIPs"));
-        let value = match new.get("clusterIPs").value {
-            Value::Null => json!([new.get("clusterIP").str()]),
-            list => list.clone(),
-        };
-        errs.invalid(path, value, "may not change once set");
+    for (i, _) in changed_cluster_ips(&new, &old) {
+        let path = format!("{}[{i}]", new.path("clusterIPs"));
+        errs.invalid(path, json!(addresses(&new)), "may not change once set");
     }
-    let (first, was) = (new.get("ipFamilies").items().next(), old.get("ipFamilies").items().next());
-    if let (Some(first), Some(was)) = (first, was)
-        && !same(first.value, was.value)
-    {
-        errs.invalid(&first.path, first.str(), "may not change once set");
+    let families = (new.get("ipFamilies"), old.get("ipFamilies"));
+    for (family, was) in families.0.items().zip(families.1.items()) {
+        if !same(family.value, was.value) {
+            errs.invalid(&family.path, families.0.value.clone(), "may not change once set");
+        }
     }
     let (class, had) = (new.get("loadBalancerClass"), old.get("loadBalancerClass"));
     if kinds.0.str() == "LoadBalancer" && kinds.1.str() == "LoadBalancer" && !same(class.value, had.value) {

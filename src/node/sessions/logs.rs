@@ -38,6 +38,8 @@ pub struct Filter {
     pub since: Option<Timestamp>,
     pub timestamps: bool,
     pub left: Option<usize>,
+    /// What was shown last goes on: no time stands within a line.
+    goes_on: bool,
 }
 
 impl Filter {
@@ -48,7 +50,7 @@ impl Filter {
             (None, None) => None,
         };
         let left = options.limit_bytes.map(|n| n.max(0) as usize);
-        Ok(Filter { since, timestamps: options.timestamps, left })
+        Ok(Filter { since, timestamps: options.timestamps, left, goes_on: false })
     }
 
     pub fn is_full(&self) -> bool {
@@ -64,7 +66,7 @@ impl Filter {
             return;
         }
         let start = out.len();
-        if self.timestamps {
+        if self.timestamps && !std::mem::replace(&mut self.goes_on, line.partial) {
             out.extend_from_slice(line.time.as_bytes());
             out.extend_from_slice(b" ");
         }

@@ -3,6 +3,7 @@
 
 use super::{Operation, Review};
 use crate::api::{Object, Status};
+use crate::server::call::Call;
 use crate::server::certificates;
 
 const KIND: &str = "CertificateSigningRequest";
@@ -11,11 +12,25 @@ pub(super) fn concerns(review: &Review<'_>) -> bool {
     review.call.kind.built_in() == KIND
 }
 
-/// An approval, or a certificate, in whatever subresource it comes.
-pub(super) fn may_decide(review: &Review<'_>, new: &Object) -> Result<(), Status> {
+/// An approval, in whatever subresource it comes.
+pub(super) fn may_approve(review: &Review<'_>, new: &Object) -> Result<(), Status> {
+    may_decide(review, new, certificates::approves, "approve")
+}
+
+/// A certificate, likewise.
+pub(super) fn may_sign(review: &Review<'_>, new: &Object) -> Result<(), Status> {
+    may_decide(review, new, certificates::signs, "sign")
+}
+
+fn may_decide(
+    review: &Review<'_>,
+    new: &Object,
+    decides: fn(&Call, &Object, &Object) -> bool,
+    verb: &str,
+) -> Result<(), Status> {
     match review.old {
-        Some(old) if review.operation == Operation::Update => {
-            certificates::may_decide(review.server, review.call, new, old)
+        Some(old) if review.operation == Operation::Update && decides(review.call, new, old) => {
+            certificates::may_decide(review.server, review.call, verb, old)
         }
         _ => Ok(()),
     }

@@ -160,7 +160,13 @@ static PLUGINS: &[Plugin] = &[
         name: "CertificateApproval",
         concerns: certificates::concerns,
         mutate: Mutate::Nothing,
-        validate: Validate::Now(certificates::may_decide),
+        validate: Validate::Now(certificates::may_approve),
+    },
+    Plugin {
+        name: "CertificateSigning",
+        concerns: certificates::concerns,
+        mutate: Mutate::Nothing,
+        validate: Validate::Now(certificates::may_sign),
     },
     Plugin {
         name: "CertificateSubjectRestriction",
@@ -200,9 +206,67 @@ static PLUGINS: &[Plugin] = &[
     },
 ];
 
+/// Upstream's plugins that are not here: none of them is on, and so each may be turned off.
+const ELSEWHERE: &[&str] = &[
+    "AlwaysAdmit",
+    "AlwaysDeny",
+    "AlwaysPullImages",
+    "ClusterTrustBundleAttest",
+    "DenyServiceExternalIPs",
+    "EventRateLimit",
+    "ExtendedResourceToleration",
+    "ImagePolicyWebhook",
+    "LimitPodHardAntiAffinityTopology",
+    "MutatingAdmissionPolicy",
+    "NamespaceAutoProvision",
+    "NamespaceExists",
+    "NodeDeclaredFeatureValidator",
+    "OwnerReferencesPermissionEnforcement",
+    "PodNodeSelector",
+    "PodTolerationRestriction",
+    "PodTopologyLabels",
+    "TaintNodesByCondition",
+];
+
+/// Which plugins are off; all others of the table are on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Disabled(Vec<&'static str>);
+
+impl Disabled {
+    /// As upstream's flags `--enable-admission-plugins` and `--disable-admission-plugins` say it, with upstream's words for what
+    /// is wrong.
+    pub fn of(enable: &[String], disable: &[String]) -> Result<Disabled, String> {
+        let find = |name: &String| PLUGINS.iter().map(|plugin| plugin.name).find(|known| known == name);
+        if let Some(unknown) = enable.iter().find(|name| find(name).is_none()) {
+            return Err(format!("enable-admission-plugins plugin {unknown:?} is unknown"));
+        }
+        if let Some(unknown) = disable.iter().find(|name| find(name).is_none() && !ELSEWHERE.contains(&name.as_str())) {
+            return Err(format!("disable-admission-plugins plugin {unknown:?} is unknown"));
+        }
+        let both: Vec<&str> = enable.iter().filter(|name| disable.contains(name)).map(String::as_str).collect();
+        if !both.is_empty() {
+            let both = both.join(" ");
+            return Err(format!("[{both}] in enable-admission-plugins and disable-admission-plugins overlapped"));
+        }
+        Ok(Disabled(disable.iter().filter_map(find).collect()))
+    }
+
+    pub fn names(&self) -> &[&'static str] {
+        &self.0
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.contains(&name)
+    }
+}
+
+fn is_on(server: &Server, name: &str) -> bool {
+    !server.config.disabled_admission.has(name)
+}
+
 /// The plugins that a request concerns.
 fn concerned<'a>(review: &'a Review<'_>) -> impl Iterator<Item = &'static Plugin> + 'a {
-    PLUGINS.iter().filter(|plugin| (plugin.concerns)(review))
+    PLUGINS.iter().filter(|plugin| (plugin.concerns)(review) && is_on(review.server, plugin.name))
 }
 
 /// Kinds whose objects rule over writes of others: a write of theirs is acknowledged when it is in force.
@@ -253,7 +317,7 @@ pub(super) async fn mutate(review: &Review<'_>, object: &mut Object) -> Result<(
 
 /// Whether an object may go. (Of the mutating plugins webhooks alone look at deletions.)
 pub(super) async fn remove(review: &Review<'_>, object: &Object) -> Result<(), Status> {
-    if webhook::concerns(review) {
+    if webhook::concerns(review) && is_on(review.server, "MutatingAdmissionWebhook") {
         webhook::mutate(review, &mut webhook::Rounds::default(), &mut object.clone()).await?;
     }
     validate(review, object).await
@@ -272,9 +336,13 @@ pub(super) async fn validate(review: &Review<'_>, object: &Object) -> Result<(),
     Ok(())
 }
 
+fn counts_quotas(review: &Review<'_>) -> bool {
+    !review.namespace().is_empty() && is_on(review.server, "ResourceQuota")
+}
+
 /// Whose turns a write waits for, in this order: those of its namespace's quotas, and of what holds of several objects together.
 pub(super) fn turns(review: &Review<'_>, object: &Object) -> Vec<String> {
-    let has_quotas = !review.namespace().is_empty() && review.exists("resourcequotas", Some(review.namespace()));
+    let has_quotas = counts_quotas(review) && review.exists("resourcequotas", Some(review.namespace()));
     let quotas = has_quotas.then(|| review.namespace().to_owned());
     quotas.into_iter().chain(together::rule(review, object).map(together::Rule::turn)).collect()
 }
@@ -287,7 +355,10 @@ pub(super) async fn charges(review: &Review<'_>, object: &Object) -> Result<Vec<
         None => None,
     };
     review.server.cache.fresh().await?;
-    let mut charges = resource_quota::charge(review, object)?;
+    let mut charges = match counts_quotas(review) {
+        true => resource_quota::charge(review, object)?,
+        false => Vec::new(),
+    };
     charges.extend(together);
     Ok(charges)
 }
@@ -306,7 +377,29 @@ pub(super) async fn admit(
 
 #[cfg(test)]
 mod tests {
-    use super::PLUGINS;
+    use super::{Disabled, ELSEWHERE, PLUGINS};
+
+    #[test]
+    fn plugins_are_turned_off_by_name() {
+        let words = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let of = |on: &[&str], off: &[&str]| Disabled::of(&words(on), &words(off));
+        assert_eq!(of(&[], &[]), Ok(Disabled::default()));
+        let off = of(&["NodeRestriction"], &["ServiceAccount", "TaintNodesByCondition", "Priority"]).unwrap();
+        assert_eq!(off.names(), ["ServiceAccount", "Priority"]);
+        let refused = [
+            (of(&["X"], &[]), "enable-admission-plugins plugin \"X\" is unknown"),
+            (of(&[], &["x"]), "disable-admission-plugins plugin \"x\" is unknown"),
+            (of(&["AlwaysPullImages"], &[]), "enable-admission-plugins plugin \"AlwaysPullImages\" is unknown"),
+            (
+                of(&["Priority"], &["Priority"]),
+                "[Priority] in enable-admission-plugins and disable-admission-plugins overlapped",
+            ),
+        ];
+        for (told, why) in refused {
+            assert_eq!(told, Err(why.to_owned()));
+        }
+        assert!(PLUGINS.iter().all(|plugin| !ELSEWHERE.contains(&plugin.name)));
+    }
 
     /// Upstream's `AllOrderedPlugins`, and where upstream has TaintNodesByCondition one of our own.
     const UPSTREAM: &[&str] = &[

@@ -8,7 +8,7 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{Charge, Operation, Review, node_restriction};
+use super::{Charge, Operation, Review, is_on, node_restriction};
 use crate::api::pod_references::MIRROR;
 use crate::api::quantity::Quantity;
 use crate::api::{Object, Status, kinds};
@@ -56,7 +56,8 @@ impl Rule {
 /// A Node that comes to have another address or another label, by its own word.
 fn says_who_it_is(review: &Review<'_>, node: &Object) -> bool {
     let said = |node: &Object| (node.0["status"]["addresses"].clone(), node.0["metadata"]["labels"].clone());
-    review.call.kind.built_in() == "Node"
+    is_on(review.server, "NodeRestriction")
+        && review.call.kind.built_in() == "Node"
         && node_of(&review.call.user).is_some()
         && review.old.is_none_or(|old| said(old) != said(node))
 }

@@ -179,7 +179,7 @@ impl Entry {
             Ok(response) => {
                 let code = match &response.body {
                     Body::Object { created: true, .. } => 201,
-                    Body::Status(status) => status.code,
+                    Body::Status(status) => status.http_code(),
                     _ => 200,
                 };
                 let answer = match &response.body {

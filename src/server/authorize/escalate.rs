@@ -9,7 +9,7 @@ use crate::server::Server;
 use crate::server::call::Call;
 
 /// The rules of a role that grants everything: what an aggregation rule may gather.
-fn everything() -> [Rule; 2] {
+pub(super) fn everything() -> [Rule; 2] {
     let all = || vec!["*".to_owned()];
     [
         Rule { api_groups: all(), resources: all(), verbs: all(), ..Rule::default() },

@@ -59,7 +59,7 @@ impl std::fmt::Debug for Role {
 }
 
 impl Role {
-    fn of(rules: Vec<Rule>) -> Role {
+    pub(super) fn of(rules: Vec<Rule>) -> Role {
         let words = rules.iter().map(Rule::words).sum();
         let index = (words > FEW_WORDS).then(|| RuleIndex::from_iter(&rules));
         Role { rules, words, index }

@@ -16,7 +16,7 @@ use super::create::timestamp;
 use super::retries::Retries;
 use super::{Server, Watch};
 use crate::api::request::EventKind;
-use crate::api::{Object, Request, Status, User, Verb, WatchEvent, kinds};
+use crate::api::{Object, Request, Status, User, Verb, WatchEvent, kinds, strategy};
 
 mod names;
 mod request;
@@ -96,49 +96,91 @@ pub(super) fn may_ask(call: &Call, csr: &Object) -> Result<(), Status> {
     Ok(())
 }
 
-/// Whether the user may approve, or sign, for the request's signer; upstream's CertificateApproval and CertificateSigning.
-pub(super) fn may_decide(server: &Server, call: &Call, new: &Object, old: &Object) -> Result<(), Status> {
+/// Whether a write approves or denies a request.
+pub(super) fn approves(call: &Call, new: &Object, old: &Object) -> bool {
     let approval = |csr: &Object| -> Vec<Value> {
-        let conditions = csr.0["status"]["conditions"].as_array().into_iter().flatten();
-        conditions.filter(|c| c["type"] == "Approved" || c["type"] == "Denied").map(|c| c["type"].clone()).collect()
+        let decided = conditions(csr).filter(|c| c["type"] == "Approved" || c["type"] == "Denied");
+        decided.map(|c| c["type"].clone()).collect()
     };
-    let mut verbs = Vec::new();
-    if call.subresource.as_deref() == Some("approval") || approval(new) != approval(old) {
-        verbs.push("approve");
-    }
-    if new.0["status"]["certificate"] != old.0["status"]["certificate"] {
-        verbs.push("sign");
-    }
-    let signer = old.0["spec"]["signerName"].as_str().unwrap_or("");
-    let all_of_domain = format!("{}/*", signer.split('/').next().unwrap_or(""));
-    for verb in verbs {
-        let may = |name: &str| {
-            let asked = Attributes { name, ..Attributes::new(&call.user, verb, GROUP, "signers") };
-            server.authorizer.decide(&asked) == Decision::Allow
-        };
-        if !may(signer) && !may(&all_of_domain) {
-            return Err(call.forbidden(format!("user not permitted to {verb} requests with signerName {signer:?}")));
-        }
-    }
-    Ok(())
+    call.subresource.as_deref() == Some("approval") || approval(new) != approval(old)
 }
 
-/// The object with the approval of `new`: conditions alone, and with their times.
+/// Whether a write brings the certificate.
+pub(super) fn signs(_: &Call, new: &Object, old: &Object) -> bool {
+    new.0["status"]["certificate"] != old.0["status"]["certificate"]
+}
+
+/// Whether the user may approve, or sign, for the request's signer; upstream's CertificateApproval and CertificateSigning.
+pub(super) fn may_decide(server: &Server, call: &Call, verb: &str, old: &Object) -> Result<(), Status> {
+    let signer = old.0["spec"]["signerName"].as_str().unwrap_or("");
+    let all_of_domain = format!("{}/*", signer.split('/').next().unwrap_or(""));
+    let may = |name: &str| {
+        let asked = Attributes { name, ..Attributes::new(&call.user, verb, GROUP, "signers") };
+        server.authorizer.decide(&asked) == Decision::Allow
+    };
+    match may(signer) || may(&all_of_domain) {
+        true => Ok(()),
+        false => Err(call.forbidden(format!("user not permitted to {verb} requests with signerName {signer:?}"))),
+    }
+}
+
+/// The object with the approval of `new`: its metadata as any writer changes them, of the rest conditions alone, and with their
+/// times.
 pub(super) fn with_approval(new: &Object, old: &Object, now: &str) -> Object {
-    let mut out = old.clone();
-    let mut conditions = new.0["status"]["conditions"].clone();
-    for condition in conditions.as_array_mut().into_iter().flatten() {
-        for field in ["lastUpdateTime", "lastTransitionTime"] {
-            if condition[field].is_null() {
-                condition[field] = now.into();
-            }
+    let mut out = new.clone();
+    strategy::keep_system_metadata(&mut out, old);
+    out.set_meta("managedFields", old.0["metadata"].get("managedFields").cloned());
+    out.0["spec"] = old.0["spec"].clone();
+    out.0["status"] = old.0["status"].clone();
+    match &new.0["status"]["conditions"] {
+        Value::Null => drop(out.0["status"].as_object_mut().map(|status| status.shift_remove("conditions"))),
+        conditions => out.0["status"]["conditions"] = conditions.clone(),
+    }
+    date_conditions(&mut out, old, now);
+    out
+}
+
+/// The same for an update of the status, of whatever kind: nobody changes by it what was said when a request was approved.
+pub(super) fn date_status(call: &Call, new: &mut Object, old: &Object, now: &str) {
+    if call.kind.built_in() != "CertificateSigningRequest" {
+        return;
+    }
+    for of in ["Approved", "Denied"] {
+        let before: Vec<&Value> = conditions(old).filter(|condition| condition["type"] == of).collect();
+        let is_it = |condition: &Value| condition["type"] == of;
+        let list = conditions_mut(new);
+        let decided: Vec<&mut Value> = list.filter(|condition| is_it(condition)).collect();
+        // One that comes or goes is for validation and admission to judge.
+        if decided.len() == before.len() {
+            decided.into_iter().zip(before).for_each(|(now, before)| *now = before.clone());
         }
+    }
+    date_conditions(new, old, now);
+}
+
+fn conditions(csr: &Object) -> impl Iterator<Item = &Value> {
+    csr.0["status"]["conditions"].as_array().into_iter().flatten()
+}
+
+fn conditions_mut(csr: &mut Object) -> impl Iterator<Item = &mut Value> {
+    csr.0.pointer_mut("/status/conditions").and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// Gives conditions the times that their writer has left to us; upstream's `populateConditionTimestamps`.
+fn date_conditions(new: &mut Object, old: &Object, now: &str) {
+    for condition in conditions_mut(new) {
         if condition["status"].is_null() {
             condition["status"] = "True".into();
         }
+        if condition["lastUpdateTime"].is_null() {
+            condition["lastUpdateTime"] = now.into();
+        }
+        if condition["lastTransitionTime"].is_null() {
+            let same = |was: &&Value| was["type"] == condition["type"] && was["status"] == condition["status"];
+            let since = conditions(old).find(same).map(|was| was["lastTransitionTime"].clone());
+            condition["lastTransitionTime"] = since.filter(Value::is_string).unwrap_or_else(|| now.into());
+        }
     }
-    out.0["status"]["conditions"] = conditions;
-    out
 }
 
 impl Server {
@@ -360,11 +402,13 @@ mod tests {
     fn an_approval_changes_nothing_but_conditions() {
         let old = Object(json!({"spec": {"signerName": "a.b/c"}, "status": {"certificate": "x"}}));
         let new = Object(json!({
+            "metadata": {"annotations": {"why": "because"}},
             "spec": {"signerName": "other"}, "status": {"certificate": "y", "conditions": [{"type": "Approved"}]},
         }));
         let out = with_approval(&new, &old, "now");
         let condition: &Value = &out.0["status"]["conditions"][0];
         assert_eq!((&out.0["spec"], &out.0["status"]["certificate"]), (&old.0["spec"], &json!("x")));
+        assert_eq!(out.annotation("why"), Some("because"));
         assert_eq!(
             condition,
             &json!({"type": "Approved", "status": "True", "lastUpdateTime": "now", "lastTransitionTime": "now"})

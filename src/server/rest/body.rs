@@ -1,5 +1,6 @@
 //! Request bodies: bounded reading; JSON, YAML and protobuf.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -9,6 +10,7 @@ use serde_json::Value;
 
 use super::reply::HttpBody;
 use crate::api::object::{MAX_NESTED, nests_within};
+use crate::api::schema::decode::go_value;
 use crate::api::{Status, duplicates, protobuf, yaml};
 use crate::server::limits::Taken;
 
@@ -52,9 +54,21 @@ async fn all(mut body: HttpBody, limit: usize, room: &mut Taken) -> Result<Bytes
     Ok(read.freeze())
 }
 
+/// What a body is to be.
+#[derive(Clone, Copy, Debug)]
+pub enum Meant<'a> {
+    /// An object of this kind.
+    Object(&'a str),
+    Patch,
+}
+
 /// The value that a body holds.
-pub fn parse(bytes: &[u8], form: Written) -> Result<Value, Status> {
-    let value = value(bytes, form)?;
+pub fn parse(bytes: &[u8], form: Written, meant: Meant<'_>) -> Result<Value, Status> {
+    let value = value(bytes, form).and_then(|value| match meant {
+        Meant::Object(_) if form != Written::Yaml => of_a_kind(value),
+        _ => Ok(value),
+    });
+    let value = value.map_err(|why| meant.refuse(bytes, &why))?;
     // What is stored must be read again, as JSON.
     match nests_within(&value, MAX_NESTED) {
         true => Ok(value),
@@ -62,20 +76,46 @@ pub fn parse(bytes: &[u8], form: Written) -> Result<Value, Status> {
     }
 }
 
-fn value(bytes: &[u8], form: Written) -> Result<Value, Status> {
+/// The value, or why there is none: what was read, and what is wrong with it.
+fn value(bytes: &[u8], form: Written) -> Result<Value, Unread> {
     match form {
-        Written::Json => serde_json::from_slice(bytes).map_err(|why| unreadable("json parse", why)),
-        Written::Protobuf => protobuf::decode(bytes).map_err(|why| unreadable("protobuf", why)),
+        Written::Json => serde_json::from_slice(bytes).map_err(|why| match why.is_eof() {
+            true => Unread::json("unexpected end of JSON input"),
+            false => Unread::json(why),
+        }),
+        Written::Protobuf => protobuf::decode(bytes).map_err(|why| Unread::of("protobuf error", why)),
         Written::Yaml => {
-            let text = std::str::from_utf8(bytes).map_err(|why| unreadable("yaml parse", why))?;
-            let mut documents = yaml::documents(text).map_err(|why| unreadable("yaml parse", why))?;
+            let yaml = |why: &dyn Display| Unread::of("error converting YAML to JSON", format!("yaml: {why}"));
+            let text = std::str::from_utf8(bytes).map_err(|why| yaml(&why))?;
+            let mut documents = yaml::documents(text).map_err(|why| yaml(&why))?;
             match documents.len() {
                 1 => Ok(documents.remove(0)),
-                0 => Err(Status::bad_request("the body is empty")),
-                n => Err(Status::bad_request(format!("the body holds {n} YAML documents; one is expected"))),
+                0 => Err(yaml(&"there is no document")),
+                n => Err(yaml(&format!("there are {n} documents; one is expected"))),
             }
         }
     }
+}
+
+/// An object that can say of which kind it is.
+fn of_a_kind(value: Value) -> Result<Value, Unread> {
+    let wrong = match &value {
+        Value::Object(map) => {
+            let field = ["apiVersion", "kind"].into_iter().find_map(|field| match map.get(field) {
+                None | Some(Value::Null | Value::String(_)) => None,
+                Some(other) => Some((field, other)),
+            });
+            field.map(|(field, other)| {
+                format!("json: cannot unmarshal {} into Go struct field .{field} of type string", go_value(other))
+            })
+        }
+        other => Some(format!(
+            "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; \
+             Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+            go_value(other)
+        )),
+    };
+    wrong.map_or(Ok(value), |why| Err(Unread::json(why)))
 }
 
 /// The fields that a body names twice. (In YAML that is no document at all.)
@@ -86,6 +126,42 @@ pub fn duplicates(bytes: &[u8], form: Written) -> Vec<String> {
     }
 }
 
-fn unreadable(what: &str, why: impl std::fmt::Display) -> Status {
-    Status::bad_request(format!("the object provided is unrecognized: couldn't get version/kind; {what} error: {why}"))
+/// Why a body is no value.
+struct Unread {
+    what: &'static str,
+    why: String,
 }
+
+impl Unread {
+    fn of(what: &'static str, why: impl Display) -> Unread {
+        Unread { what, why: why.to_string() }
+    }
+    fn json(why: impl Display) -> Unread {
+        Unread::of("couldn't get version/kind; json parse error", why)
+    }
+}
+
+impl Meant<'_> {
+    fn refuse(self, bytes: &[u8], Unread { what, why }: &Unread) -> Status {
+        Status::bad_request(match self {
+            Meant::Patch => format!("error decoding patch: {why}"),
+            Meant::Object(kind) => {
+                let shown = summary(bytes);
+                format!("the object provided is unrecognized (must be of type {kind}): {what}: {why} ({shown})")
+            }
+        })
+    }
+}
+
+/// How a body begins, for who has sent another one than he thinks; upstream's `summarizeData`.
+fn summary(bytes: &[u8]) -> String {
+    let (begin, more) = (&bytes[..bytes.len().min(SHOWN)], if bytes.len() > SHOWN { " ..." } else { "" });
+    match begin.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => String::from_utf8_lossy(begin).into_owned() + more,
+        Some(_) => begin.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + more,
+    }
+}
+
+/// How many bytes of a body are shown.
+const SHOWN: usize = 30;

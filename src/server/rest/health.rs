@@ -41,7 +41,7 @@ pub fn version() -> Value {
     json!({
         "major": "1", "minor": MINOR,
         "gitVersion": format!("v1.{MINOR}.0+podwright.{}", env!("CARGO_PKG_VERSION")),
-        "gitCommit": "", "gitTreeState": "", "buildDate": "1970-01-01T00:00:00Z",
+        "gitCommit": env!("BUILT_COMMIT"), "gitTreeState": env!("BUILT_TREE"), "buildDate": env!("BUILT_DATE"),
         "goVersion": "none", "compiler": "rustc",
         "platform": format!("linux/{}", if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" }),
     })

@@ -52,7 +52,11 @@ impl Listed {
     pub async fn reply(self, wanted: &Wanted) -> Result<Reply, Status> {
         let (bytes, media_type) = match wanted.form {
             Form::Json if wanted.pretty => (self.pretty().await, reply::JSON),
-            Form::Json => (self.json(), reply::JSON),
+            Form::Json => {
+                let mut json = self.json();
+                json.extend_from_slice(reply::END);
+                (json, reply::JSON)
+            }
             Form::Yaml => (self.yaml().await?, "application/yaml"),
         };
         let compress = reply::is_compressed(bytes.len(), wanted);

@@ -13,7 +13,7 @@ use hyper::header::HeaderValue;
 use hyper::{Method, Request as HttpRequest, Version};
 use serde_json::{Value, json};
 
-use crate::api::kinds::registry::Kinds;
+use crate::api::kinds::{self, Storage, registry::Kinds};
 use crate::api::request::{Body, Origin, PatchType};
 use crate::api::{Kind, Options, Request, Response, Status, User, Verb};
 
@@ -46,6 +46,7 @@ mod table;
 mod watch;
 
 use authenticate::{Authenticator, Credentials, Peer};
+use body::Meant;
 use metrics::{Asked, Metrics};
 use negotiate::{Form, Shape, Wanted};
 use origin::Source;
@@ -192,7 +193,7 @@ impl Face {
         let mut seat = self.server.gates.enter_to_read(user).await?;
         let clauses = negotiate::clauses(headers);
         // Discovery and version are JSON, whatever representation of objects is wished.
-        let wanted = negotiate::wanted(headers, pretty).unwrap_or(Wanted::PLAIN);
+        let wanted = negotiate::wanted(headers, pretty, true).unwrap_or(Wanted::PLAIN);
         let json = Wanted { form: Form::Json, ..wanted };
         let host = headers.get(hyper::header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("");
         let kinds = &*self.server.kinds();
@@ -240,7 +241,7 @@ impl Face {
                 if of.is_empty() {
                     return Ok(reply::not_found());
                 }
-                let make = || discovered(kinds, &place, aggregated).to_string().into();
+                let make = || (discovered(kinds, &place, aggregated).to_string() + "\n").into();
                 let name = format!("discovery {place:?} {}", aggregated.unwrap_or(""));
                 let document = server.document(&name, &of, user, make).await?;
                 match aggregated {
@@ -319,7 +320,7 @@ impl Face {
             return streams::connect(self, target, request, ask).await;
         }
         let pretty = ask.query.first("pretty").map(|_| ask.query.flag("pretty"));
-        ask.wanted = negotiate::wanted(ask.http.headers(), pretty)?;
+        ask.wanted = negotiate::wanted(ask.http.headers(), pretty, has_table(&target))?;
         request.options = query::options(&ask.query)?;
         let include = Include::parse(ask.query.first("includeObject"))?;
         let tabulator = Tabulator { kind: target.kind, include, now: self.server.env.now() };
@@ -340,7 +341,7 @@ impl Face {
         let seat = self.server.gates.enter(&request).await?;
         let held = Held::new(ask.user.counted_as(), seat, place);
         let work = async {
-            take_body(&mut request, &headers, &bytes)?;
+            take_body(&mut request, target.kind, &headers, &bytes)?;
             drop(bytes);
             // Who applies must say its name.
             if request.options.patch_type != Some(PatchType::Apply) {
@@ -423,22 +424,32 @@ fn verb(method: &Method, target: &Target, watches: bool) -> Option<Verb> {
     }
 }
 
+/// Whether what is answered can be printed as a table. Upstream's reviews, and what is ordered of an object, cannot.
+fn has_table(target: &Target) -> bool {
+    match target.subresource.as_deref() {
+        Some(sub) => sub == "scale" || kinds::order::of(sub).is_none(),
+        None => !matches!(target.kind.storage, Storage::Nowhere) || target.kind.verbs.contains(&Verb::Get),
+    }
+}
+
 /// The body as the verb wants it.
-fn take_body(request: &mut Request, headers: &hyper::HeaderMap, bytes: &[u8]) -> Result<(), Status> {
+fn take_body(request: &mut Request, kind: &Kind, headers: &hyper::HeaderMap, bytes: &[u8]) -> Result<(), Status> {
+    let order = request.subresource.as_deref().and_then(kinds::order::of);
+    let meant_kind = order.unwrap_or(kind).kind;
     match request.verb {
         Verb::Create | Verb::Update => {
             let form = negotiate::body_form(headers)?;
-            request.body = Some(body::parse(bytes, form)?);
+            request.body = Some(body::parse(bytes, form, Meant::Object(meant_kind))?);
             request.duplicates = body::duplicates(bytes, form);
         }
         Verb::Patch => {
             let (of_type, form) = negotiate::patch_form(headers)?;
             request.options.patch_type = Some(of_type);
-            request.body = Some(body::parse(bytes, form)?);
+            request.body = Some(body::parse(bytes, form, Meant::Patch)?);
             request.duplicates = body::duplicates(bytes, form);
         }
         Verb::Delete | Verb::DeleteCollection if !bytes.trim_ascii().is_empty() => {
-            let value = body::parse(bytes, negotiate::body_form(headers)?)?;
+            let value = body::parse(bytes, negotiate::body_form(headers)?, Meant::Object("DeleteOptions"))?;
             query::delete_options(&mut request.options, &value)?;
         }
         _ => {}

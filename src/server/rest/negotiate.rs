@@ -76,10 +76,10 @@ impl Clause {
         let kind = self.parameter("as");
         (!kind.is_empty()).then(|| (kind, self.parameter("g"), self.parameter("v")))
     }
-    fn shape(&self) -> Option<Shape> {
+    fn shape(&self, has_table: bool) -> Option<Shape> {
         match self.turned_into() {
             None => Some(Shape::Whole),
-            Some(("Table", "meta.k8s.io", "v1")) => Some(Shape::Table),
+            Some(("Table", "meta.k8s.io", "v1")) => has_table.then_some(Shape::Table),
             Some(("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1")) => Some(Shape::Metadata),
             Some(_) => None,
         }
@@ -95,8 +95,8 @@ pub fn clauses(headers: &HeaderMap) -> Vec<Clause> {
     all.into_iter().map(|(clause, _)| clause).collect()
 }
 
-/// What an answer with objects shall look like; 406 where nothing that is wanted can be had.
-pub fn wanted(headers: &HeaderMap, pretty: Option<bool>) -> Result<Wanted, Status> {
+/// What an answer with objects shall look like; 406 where nothing that is wanted can be had. Not everything is printed as a table.
+pub fn wanted(headers: &HeaderMap, pretty: Option<bool>, has_table: bool) -> Result<Wanted, Status> {
     let all = clauses(headers);
     let gzip = accepts_gzip(headers);
     // A browser or curl reads it: a person.
@@ -108,7 +108,7 @@ pub fn wanted(headers: &HeaderMap, pretty: Option<bool>) -> Result<Wanted, Statu
     if all.is_empty() {
         return Ok(Wanted { gzip, pretty, ..Wanted::PLAIN });
     }
-    let found = all.iter().find_map(|clause| Some((clause.form()?, clause.shape()?)));
+    let found = all.iter().find_map(|clause| Some((clause.form()?, clause.shape(has_table)?)));
     let (form, shape) = found.ok_or_else(not_acceptable)?;
     Ok(Wanted { form, shape, gzip, pretty })
 }

@@ -321,11 +321,14 @@ fn collection(kind: &Kind, all_namespaces: bool) -> Vec<Operation> {
     served(kind, vec![(Verb::List, list), (Verb::Create, create), (Verb::DeleteCollection, delete)])
 }
 
-fn object(kind: &Kind) -> Vec<Operation> {
+fn object(kind: &'static Kind) -> Vec<Operation> {
     let id = titled(kind, false);
     let own = openapi::name_of(&kind.schema);
-    let put =
-        Operation { takes: Some(own), parameters: WRITE, ..operation(kind, "put", "put", format!("replace{id}")) };
+    let put = Operation {
+        takes: Some(own.clone()),
+        parameters: WRITE,
+        ..operation(kind, "put", "put", format!("replace{id}"))
+    };
     let patch = Operation {
         takes: Some(format!("{META}.Patch")),
         parameters: PATCH,
@@ -333,7 +336,7 @@ fn object(kind: &Kind) -> Vec<Operation> {
     };
     let delete = Operation {
         takes: Some(format!("{META}.DeleteOptions")),
-        gives: format!("{META}.Status"),
+        gives: if kind.stored().strategy.returns_deleted { own.clone() } else { format!("{META}.Status") },
         parameters: DELETE,
         ..operation(kind, "delete", "delete", format!("delete{id}"))
     };

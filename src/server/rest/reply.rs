@@ -1,10 +1,14 @@
 //! HTTP answers: objects, lists and errors as bodies, with their codes, headers and encodings.
 
+use std::convert::Infallible;
 use std::io::Write;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{self, HeaderValue};
 use hyper::{Response as HttpResponse, StatusCode};
 use serde_json::Value;
@@ -71,13 +75,50 @@ pub fn typed(body: HttpBody, media_type: &'static str) -> Reply {
 /// JSON bytes in the form that is wanted.
 pub fn json(code: u16, bytes: Bytes, wanted: &Wanted) -> Reply {
     let (bytes, media_type) = match wanted.form {
-        Form::Json if wanted.pretty => (pretty(&bytes), "application/json"),
-        Form::Json => (bytes, "application/json"),
+        Form::Json if wanted.pretty => (pretty(&bytes), JSON),
+        Form::Json if !is_compressed(bytes.len(), wanted) => return line(code, bytes, JSON),
+        Form::Json => ([&bytes, END].concat().into(), JSON),
         Form::Yaml => (to_yaml(&bytes), "application/yaml"),
     };
     let compress = is_compressed(bytes.len(), wanted);
     let bytes = if compress { gzip(&bytes) } else { bytes };
     ready(code, bytes, media_type, compress)
+}
+
+/// What upstream's encoder of JSON ends each value with: programs read it by lines.
+pub const END: &[u8] = b"\n";
+
+/// Bytes as they go out, and behind them the end of their line. They may be many, and others' too: they are not copied.
+pub fn line(code: u16, bytes: Bytes, media_type: &'static str) -> Reply {
+    let mut reply = ready(code, Bytes::new(), media_type, false);
+    *reply.body_mut() = Line { rest: Some(bytes), end: true }.map_err(|never| match never {}).boxed_unsync();
+    reply
+}
+
+struct Line {
+    rest: Option<Bytes>,
+    end: bool,
+}
+
+impl Body for Line {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let next = match self.rest.take() {
+            Some(bytes) => Some(bytes),
+            None => std::mem::take(&mut self.end).then(|| Bytes::from_static(END)),
+        };
+        Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes))))
+    }
+    fn is_end_stream(&self) -> bool {
+        !self.end
+    }
+    fn size_hint(&self) -> SizeHint {
+        let length = self.rest.as_ref().map_or(0, Bytes::len) + if self.end { END.len() } else { 0 };
+        // A length in memory is one of 64 bits.
+        SizeHint::with_exact(length as u64)
+    }
 }
 
 /// Whether an answer of so many bytes is compressed.
@@ -145,7 +186,7 @@ pub fn status(status: &Status, wanted: &Wanted) -> Reply {
     // A Status encodes: it is made of strings and numbers.
     let bytes = serde_json::to_vec(status).unwrap_or_default();
     let wanted = Wanted { gzip: false, ..*wanted };
-    let mut reply = json(status.code, bytes.into(), &wanted);
+    let mut reply = json(status.http_code(), bytes.into(), &wanted);
     warn(&mut reply, &status.warnings);
     let retry = status.details.as_ref().and_then(|details| details.retry_after_seconds);
     if let Some(seconds) = retry {

@@ -15,13 +15,13 @@ use jiff::Timestamp;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::ServerName;
 use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::api::{User, bounded::Bounded};
+use crate::server::authorities;
 use crate::server::dial::{self, Purpose};
 
 /// Where Debian keeps the certificates that everyone trusts.
@@ -241,16 +241,7 @@ async fn fetch(url: &str, roots: &Path) -> anyhow::Result<Bytes> {
         let stream = dial::connect(Purpose::Issuer, host, uri.port_u16().unwrap_or(443)).await?;
         let stream = Bounded::new(stream, MAX_HEAD + MAX_DOCUMENT);
         let pem = tokio::fs::read(roots).await.with_context(|| format!("reading {}", roots.display()))?;
-        let mut store = rustls::RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&pem).flatten() {
-            // A bundle may hold what this library cannot read; the others still count.
-            let _ = store.add(certificate);
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(store)
-            .with_no_client_auth();
+        let config = authorities::trusting(&pem).with_context(|| format!("reading {}", roots.display()))?;
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         let stream = connector.connect(ServerName::try_from(host.to_owned())?, stream).await?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;

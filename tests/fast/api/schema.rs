@@ -95,7 +95,8 @@ fn another_kind_in_the_data_is_refused() {
     let pod = kinds::lookup("pods").unwrap();
     let of = |value| pod.decode(value, FieldValidation::Strict);
     let error = of(json!({"apiVersion": "v1", "kind": "Service"})).unwrap_err().message;
-    assert_eq!(error, "the kind in the data (Service) does not match the expected kind (Pod)");
+    let why = "Service in version \"v1\" cannot be handled as a Pod: converting (v1.Service) to (core.Pod): unknown conversion";
+    assert_eq!(error, why);
     let (object, _) = of(json!({"metadata": {"name": "a"}})).unwrap();
     assert_eq!((object.api_version(), object.kind()), ("v1", "Pod"));
 }

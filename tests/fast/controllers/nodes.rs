@@ -275,6 +275,8 @@ fn every_node_gets_the_lowest_free_range() {
     let config = Config::default();
     let nodes = [without("a"), with("b", "10.244.0.0/24"), without("c"), with("d", "10.244.2.0/24"), without("e")];
     assert_eq!(given(&nodes, &config), [r#"["10.244.1.0/24"]"#, r#"["10.244.3.0/24"]"#, r#"["10.244.4.0/24"]"#]);
+    let nobody = Config { allocate_node_cidrs: false, ..config.clone() };
+    assert_eq!(node_ipam::plan(&nodes, &nobody).writes().count(), 0, "--allocate-node-cidrs=false");
     let write = node_ipam::plan(&nodes, &config).writes().next().unwrap().request.body.clone().unwrap();
     assert_eq!(
         (write["spec"]["podCIDR"].as_str(), write["metadata"]["resourceVersion"].as_str()),

@@ -79,6 +79,19 @@ fn filters_by_time_and_size() {
     assert!(Filter::of(&LogOptions { since_time: Some("x".into()), ..LogOptions::default() }, now).is_err());
 }
 
+/// A line that was cut has one time, and one that nobody ended has no end.
+#[test]
+fn a_line_in_parts_is_one_line() {
+    let options = LogOptions { timestamps: true, ..LogOptions::default() };
+    let mut filter = Filter::of(&options, "2026-11-20T17:00:10Z".parse().unwrap()).unwrap();
+    let mut out = BytesMut::new();
+    for (second, tag, text) in [(1, "P", "be"), (2, "F", "gin"), (3, "P", "e"), (4, "P", "nd")] {
+        filter.take(line(second, tag, text).as_bytes(), &mut out);
+    }
+    let text = String::from_utf8(out.to_vec()).unwrap();
+    assert_eq!(text, "2026-11-20T17:00:01.000000001Z begin\n2026-11-20T17:00:03.000000001Z end");
+}
+
 #[test]
 fn what_is_no_plain_file_of_the_folder_is_no_log() {
     let root = tempfile::tempdir().unwrap();

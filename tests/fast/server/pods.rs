@@ -84,8 +84,9 @@ async fn a_bound_pod_is_nominated_for_no_node() {
 async fn a_running_pod_is_given_its_grace_and_only_less_later() {
     let api = Api::new().await;
     api.create("pods", pod("early")).await.unwrap();
-    let gone = api.delete("pods", "early", grace(10)).await.unwrap();
-    assert!(matches!(gone.body, Body::Status(_)), "nothing runs, nothing is waited for");
+    let gone = object_of(api.delete("pods", "early", grace(10)).await.unwrap());
+    assert_eq!(gone.0["metadata"]["deletionTimestamp"], serde_json::Value::Null, "it is told as it was");
+    assert!(api.get("pods", "early").await.unwrap_err().is_not_found(), "nothing runs, nothing is waited for");
 
     let made = api.create("pods", pod("p")).await.unwrap();
     bind(&api, "p", "n1").await.unwrap();
@@ -102,7 +103,7 @@ async fn a_running_pod_is_given_its_grace_and_only_less_later() {
     let other = Preconditions { uid: Some("other".into()), ..Preconditions::default() };
     let refused = api.delete("pods", "p", Options { preconditions: Some(other), ..grace(0) }).await.unwrap_err();
     assert!(refused.message.contains("the UID in the precondition (other) does not match"), "{refused}");
-    assert!(matches!(api.delete("pods", "p", grace(0)).await.unwrap().body, Body::Status(_)));
+    api.delete("pods", "p", grace(0)).await.unwrap();
     assert!(api.get("pods", "p").await.unwrap_err().is_not_found());
 }
 

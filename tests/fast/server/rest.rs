@@ -1,6 +1,8 @@
 //! The REST face, driven in memory: no network, the same service that connections get.
 
+mod answers;
 mod custom;
+mod dialects;
 mod discovery;
 mod limits;
 mod objects;

@@ -5,7 +5,7 @@ use podwright::api::managed_fields::{Apply, Managed, Operation, Scope, Set, Who,
 use podwright::api::patch::{self, strategic};
 use podwright::api::{FieldValidation, Kind, Object, duplicates, kinds, policy, protobuf, strategy, yaml};
 use podwright::server::fuzz::{converted, webhook_answer};
-use podwright::server::rest::body::{self, Written};
+use podwright::server::rest::body::{self, Meant, Written};
 use serde_json::{Value, json};
 
 use super::Target;
@@ -107,7 +107,7 @@ fn manifest(text: &str) {
         assert!(twice.is_empty(), "what was read has each name once: {twice:?}");
     }
     for form in [Written::Json, Written::Yaml] {
-        if let Err(status) = body::parse(text.as_bytes(), form) {
+        if let Err(status) = body::parse(text.as_bytes(), form, Meant::Object("Pod")) {
             assert_eq!(status.code, 400, "{}", status.message);
         }
     }

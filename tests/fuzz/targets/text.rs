@@ -209,7 +209,7 @@ fn media_types(text: &str) {
         let Ok(value) = value.parse() else { return };
         headers.insert(name, value);
     }
-    let _ = (negotiate::wanted(&headers, None), negotiate::body_form(&headers), negotiate::patch_form(&headers));
+    let _ = (negotiate::wanted(&headers, None, true), negotiate::body_form(&headers), negotiate::patch_form(&headers));
 }
 
 fn cel(text: &str) {

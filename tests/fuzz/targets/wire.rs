@@ -178,9 +178,11 @@ fn spdy(bytes: &[u8]) {
 /// Only the channels that a client may write to reach the node, and no more than was sent.
 fn websocket(bytes: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let heard = runtime.block_on(podwright::server::fuzz::websocket(bytes));
-    assert!(heard.iter().all(|frame| matches!(frame.channel, STDIN | RESIZE | CLOSE)));
-    assert!(heard.iter().map(|frame| frame.payload.len() + 1).sum::<usize>() <= bytes.len());
+    for protocol in ["v5.channel.k8s.io", "base64.channel.k8s.io"] {
+        let heard = runtime.block_on(podwright::server::fuzz::websocket(protocol, bytes));
+        assert!(heard.iter().all(|frame| matches!(frame.channel, STDIN | RESIZE | CLOSE)));
+        assert!(heard.iter().map(|frame| frame.payload.len() + 1).sum::<usize>() <= bytes.len());
+    }
 }
 
 /// A short frame as a client sends it, masked with zeros (RFC 6455, section 5.2).

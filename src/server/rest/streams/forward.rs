@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::spdy::{Reader, Session, Stream, Writer};
-use super::websocket::{self, Socket};
+use super::websocket::{self, Framing, Socket};
 use super::{Frames, Switch, Upgraded, open, switch};
 use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
 use crate::api::{Request, Status, Verb};
@@ -22,7 +22,7 @@ use crate::server::rest::reply::Reply;
 
 /// SPDY inside a WebSocket's binary messages; what kubectl speaks since 1.31.
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
-const WEBSOCKET: &[&str] = &[TUNNEL, "v4.channel.k8s.io", "portforward.k8s.io"];
+const WEBSOCKET: &[&str] = &[TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "portforward.k8s.io"];
 const SPDY: &[&str] = &["portforward.k8s.io"];
 /// The most ports of one WebSocket: each has two channels of one byte's number.
 const MAX_PORTS: usize = 127;
@@ -82,7 +82,9 @@ pub async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -> Resul
         };
         match websocket {
             None => by_streams(Session::start(upgraded, Some(STALL)), ports).await,
-            Some(_) if by_channels => by_websocket(websocket::socket(upgraded).await, ports, wanted).await,
+            Some(protocol) if by_channels => {
+                by_websocket(websocket::socket(upgraded).await, ports, wanted, Framing::of(&protocol)).await;
+            }
             Some(_) => {
                 let socket = websocket::socket(upgraded).await;
                 by_streams(Session::start(websocket::tunnel(socket), Some(STALL)), ports).await;
@@ -205,9 +207,9 @@ fn verdict(payload: &[u8]) -> Result<(), Status> {
 }
 
 /// Port i has the channels 2i (data) and 2i + 1 (error); each begins with the port's number.
-async fn by_websocket(socket: Socket, ports: Arc<Ports>, wanted: Vec<u16>) {
+async fn by_websocket(socket: Socket, ports: Arc<Ports>, wanted: Vec<u16>, framing: Framing) {
     let (mut sink, mut source) = socket.split();
-    let (sender, mut messages) = mpsc::channel::<Bytes>(BACKLOG);
+    let (sender, mut messages) = mpsc::channel::<Message>(BACKLOG);
     let mut inputs = Vec::new();
     let mut ends = Vec::new();
     let mut running = tokio::task::JoinSet::new();
@@ -215,7 +217,7 @@ async fn by_websocket(socket: Socket, ports: Arc<Ports>, wanted: Vec<u16>) {
         let (input, reader) = mpsc::channel(BACKLOG);
         inputs.push(Some(input));
         // At most MAX_PORTS: the channels' numbers fit a byte.
-        let end = running.spawn(channel_pair((i * 2) as u8, port, reader, sender.clone(), ports.clone()));
+        let end = running.spawn(channel_pair((i * 2) as u8, port, reader, (sender.clone(), framing), ports.clone()));
         ends.push(end);
     }
     // With the last one of the pairs goes the last strong one.
@@ -223,8 +225,8 @@ async fn by_websocket(socket: Socket, ports: Arc<Ports>, wanted: Vec<u16>) {
     drop(sender);
     let upward = async {
         while let Ok(message) = websocket::payload(source.next().await) {
-            let Some(mut payload) = message.filter(|bytes| !bytes.is_empty()) else { continue };
-            let channel = usize::from(payload.split_to(1)[0]);
+            let Some((channel, payload)) = message.and_then(|bytes| framing.split(bytes)) else { continue };
+            let channel = usize::from(channel);
             let input = inputs.get_mut(channel / 2).filter(|_| channel % 2 == 0);
             let Some(input) = input else { continue };
             let Some(sender) = input else { continue };
@@ -236,7 +238,7 @@ async fn by_websocket(socket: Socket, ports: Arc<Ports>, wanted: Vec<u16>) {
                     *input = None;
                     ends[channel / 2].abort();
                     if let Some(told) = told.upgrade() {
-                        let _ = told.send(numbered(channel as u8 + 1, stalled().message.as_bytes())).await;
+                        let _ = told.send(framing.message(channel as u8 + 1, stalled().message.as_bytes())).await;
                     }
                 }
             }
@@ -244,7 +246,7 @@ async fn by_websocket(socket: Socket, ports: Arc<Ports>, wanted: Vec<u16>) {
     };
     let downward = async {
         while let Some(message) = messages.recv().await {
-            if sink.send(Message::Binary(message)).await.is_err() {
+            if sink.send(message).await.is_err() {
                 return;
             }
         }
@@ -257,22 +259,14 @@ async fn by_websocket(socket: Socket, ports: Arc<Ports>, wanted: Vec<u16>) {
     running.shutdown().await;
 }
 
-/// A WebSocket's message of one channel.
-fn numbered(channel: u8, payload: &[u8]) -> Bytes {
-    let mut message = BytesMut::with_capacity(payload.len() + 1);
-    message.put_u8(channel);
-    message.put_slice(payload);
-    message.freeze()
-}
-
 async fn channel_pair(
     channel: u8,
     port: u16,
     mut input: mpsc::Receiver<Bytes>,
-    messages: mpsc::Sender<Bytes>,
+    (messages, framing): (mpsc::Sender<Message>, Framing),
     ports: Arc<Ports>,
 ) {
-    let message = numbered;
+    let message = |channel: u8, payload: &[u8]| framing.message(channel, payload);
     for channel in [channel, channel + 1] {
         if messages.send(message(channel, &port.to_le_bytes())).await.is_err() {
             return;

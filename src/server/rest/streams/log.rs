@@ -1,45 +1,108 @@
-//! `pods/log`: the node's bytes as a plain text that goes on for as long as the log is followed.
+//! `pods/log`: the node's bytes as a plain text, or as a WebSocket's messages, that go on for as long as the log is followed.
 
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
+use bytes::Bytes;
+use futures::{SinkExt, Stream, StreamExt, stream};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame as HttpFrame;
+use hyper_util::rt::TokioIo;
 
-use super::{Frames, open};
+use super::websocket::{self, Framing, Socket};
+use super::{Frames, Switch, open, switch, wants_upgrade};
 use crate::api::stream::{Frame, STATUS, STDOUT};
 use crate::api::{Request, Status};
 use crate::server::Server;
+use crate::server::rest::Ask;
 use crate::server::rest::reply::{self, BodyError, Reply};
 
 /// So long a node may think about whether there is a log, before the answer begins without knowing.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 
-pub async fn serve(server: &Server, request: Request) -> Result<Reply, Status> {
+/// A WebSocket's messages are the log's bytes, or these in base64 as texts.
+const WEBSOCKET: &[&str] = &["binary.k8s.io", "base64.binary.k8s.io"];
+
+/// A log that has begun: what has come of it already, unless it is over.
+struct Begun {
+    frames: Frames,
+    first: Option<Frame>,
+    is_over: bool,
+}
+
+pub async fn serve(server: &Server, request: Request, mut ask: Ask) -> Result<Reply, Status> {
+    let by_websocket = wants_upgrade(ask.http.headers(), "websocket");
+    let switch = by_websocket.then(|| switch(&ask, WEBSOCKET, &[])).transpose()?;
+    let log = begin(server, request).await?;
+    let Some(Switch::WebSocket { protocol, reply }) = switch else {
+        let chunks = log.chunks().map(|bytes| Ok::<_, BodyError>(HttpFrame::data(bytes)));
+        return Ok(reply::typed(StreamBody::new(chunks).boxed_unsync(), "text/plain"));
+    };
+    let (upgrade, framing) = (hyper::upgrade::on(&mut ask.http), Framing::of(&protocol));
+    tokio::spawn(async move {
+        match upgrade.await {
+            Ok(upgraded) => send(websocket::socket(TokioIo::new(upgraded)).await, framing, log).await,
+            Err(why) => tracing::debug!("a log was not upgraded: {why}"),
+        }
+    });
+    Ok(reply)
+}
+
+/// A log that is over before it began is an error, or nothing was said.
+async fn begin(server: &Server, request: Request) -> Result<Begun, Status> {
     let mut frames = open(server, request).await?;
     let first = match tokio::time::timeout(FIRST_WORD, frames.next()).await {
-        Ok(Some(Ok(frame))) if frame.channel == STATUS => return ended(&frame),
         Ok(Some(Ok(frame))) => Some(frame),
         Ok(Some(Err(why))) => return Err(Status::internal(why)),
         Ok(None) => return Err(Status::unavailable("the node has hung up")),
         Err(_) => None,
     };
-    let chunks = stream::unfold((frames, first), |(mut frames, first)| async move {
-        let frame = match first {
-            Some(frame) => frame,
-            None => next(&mut frames).await?,
-        };
-        Some((Ok::<_, BodyError>(HttpFrame::data(frame.payload)), (frames, None)))
-    });
-    Ok(reply::typed(StreamBody::new(chunks).boxed_unsync(), "text/plain"))
+    match first {
+        Some(frame) if frame.channel == STATUS => {
+            let status: Status = serde_json::from_slice(&frame.payload).map_err(Status::internal)?;
+            match status.status.as_str() {
+                "Success" => Ok(Begun { frames, first: None, is_over: true }),
+                _ => Err(status),
+            }
+        }
+        first => Ok(Begun { frames, first, is_over: false }),
+    }
 }
 
-/// A log that is over before it began: an error, or nothing was said.
-fn ended(frame: &Frame) -> Result<Reply, Status> {
-    let status: Status = serde_json::from_slice(&frame.payload).map_err(Status::internal)?;
-    match status.status.as_str() {
-        "Success" => Ok(reply::typed(reply::full(""), "text/plain")),
-        _ => Err(status),
+impl Begun {
+    fn chunks(self) -> impl Stream<Item = Bytes> + Send {
+        stream::unfold(self, |mut log| async move {
+            if log.is_over {
+                return None;
+            }
+            let frame = match log.first.take() {
+                Some(frame) => frame,
+                None => next(&mut log.frames).await?,
+            };
+            Some((frame.payload, log))
+        })
+    }
+}
+
+/// Sends a log by messages, until it ends or nobody listens any more.
+async fn send(socket: Socket, framing: Framing, log: Begun) {
+    let (mut sink, mut source) = socket.split();
+    let mut chunks = std::pin::pin!(log.chunks());
+    let down = async {
+        // As upstream: an empty message says that the log begins.
+        let mut next = Some(Bytes::new());
+        while let Some(bytes) = next {
+            if sink.send(framing.whole(bytes)).await.is_err() {
+                return;
+            }
+            next = chunks.next().await;
+        }
+        websocket::close(&mut sink).await;
+    };
+    // What a client says means nothing, but that it is there.
+    let up = async { while websocket::payload(source.next().await).is_ok() {} };
+    tokio::select! {
+        () = down => {}
+        () = up => {}
     }
 }
 

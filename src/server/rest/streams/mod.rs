@@ -71,7 +71,7 @@ pub(super) async fn connect(face: &Face, target: Target, mut request: Request, a
     match sub.as_str() {
         "log" => {
             request.body = Some(log_options(&ask.query)?);
-            log::serve(&face.server, request).await
+            log::serve(&face.server, request, ask).await
         }
         "exec" | "attach" => {
             request.body = Some(exec_options(&ask.query, sub == "exec")?);

@@ -1,13 +1,19 @@
 //! proxy: HTTP to a Pod, to an endpoint of a Service, to a node's address; dialled from inside the node's network.
 
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use http_body_util::BodyExt;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode, Uri, upgrade};
 use hyper_util::rt::TokioIo;
+use rustls_pki_types::ServerName;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{BUFFER, Frames, ask_node, headers};
@@ -15,13 +21,13 @@ use crate::api::bounded::Bounded;
 use crate::api::rpc::Task;
 use crate::api::stream::{CLOSE, Frame, STATUS, STDIN, STDOUT};
 use crate::api::{Object, Options, Request, Status, User, Verb, kinds};
-use crate::server::Server;
 use crate::server::dial::{self, Purpose};
 use crate::server::rest::Ask;
 use crate::server::rest::paths::{Target, resource_name};
 use crate::server::rest::reply::{self, Reply};
 use crate::server::sessions::With;
 use crate::server::webhook;
+use crate::server::{Server, authorities};
 
 /// More is not read before an answer's head has come: interim answers have no end by themselves.
 const MAX_HEAD: usize = 1 << 20;
@@ -98,28 +104,49 @@ pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) 
         reply.headers_mut().insert(header::LOCATION, location);
         return Ok(reply);
     };
-    let (scheme, name, port) = split_name(request.name.as_deref().unwrap_or(""));
-    if scheme == "https" {
-        return Err(Status::bad_request("a proxy speaks http to what it leads to, not https"));
-    }
+    let id = request.name.clone().unwrap_or_default();
+    let invalid = || Status::bad_request(format!("invalid {} request {id:?}", target.kind.singular));
+    let (by_tls, name, port) = split_name(&id).ok_or_else(invalid)?;
     let user = request.user.clone();
     let named = Request { name: Some(name.to_owned()), ..request };
     let backend = match target.kind.built_in() {
-        "Pod" => pod(server, named, port).await?,
+        "Pod" => pod(server, named, port, if by_tls { 443 } else { 80 }).await?,
         "Service" => service(server, named, port).await?,
         _ => node(server, named, port).await?,
     };
-    pass(dial(server, Purpose::Proxy, &backend, Some(&user)).await?, &rest, ask, &backend).await
+    let dialled = dial(server, Purpose::Proxy, &backend, Some(&user)).await?;
+    let connection = if by_tls { secured(dialled, &backend).await? } else { dialled };
+    pass(connection, &rest, ask, &backend).await
 }
 
-/// `[scheme:]name[:port]`
-fn split_name(text: &str) -> (&str, &str, &str) {
-    match text.split(':').collect::<Vec<_>>()[..] {
-        [name, port] if name != "http" && name != "https" => ("", name, port),
-        [scheme, name] => (scheme, name, ""),
-        [scheme, name, port] => (scheme, name, port),
-        _ => ("", text, ""),
+/// How long a TLS handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// The same connection by TLS. Whose certificate is there is not asked, as upstream has it: it is an address that is dialled.
+async fn secured(connection: Dialled, backend: &Backend) -> Result<Dialled, Status> {
+    let connector = TlsConnector::from(Arc::new(authorities::trusting_anyone().map_err(Status::internal)?));
+    let name = ServerName::try_from(backend.host.clone()).map_err(Status::internal)?;
+    let shaken = tokio::time::timeout(HANDSHAKE, connector.connect(name, connection));
+    match shaken.await {
+        Ok(Ok(stream)) => Ok(Box::new(stream)),
+        Ok(Err(why)) => Err(unreachable(backend, &why)),
+        Err(_) => Err(unreachable(backend, &"TLS handshake timeout")),
     }
+}
+
+fn unreachable(backend: &Backend, why: &dyn Display) -> Status {
+    Status::unavailable(format!("error trying to reach service: dial tcp {}: {why}", backend.address()))
+}
+
+/// `[scheme:]name[:port]`: whether it is by TLS, the name and the port. With a scheme a port follows, if an empty one.
+fn split_name(text: &str) -> Option<(bool, &str, &str)> {
+    let found = match text.split(':').collect::<Vec<_>>()[..] {
+        [name] => (false, name, ""),
+        [name, port] => (false, name, port),
+        [scheme @ ("" | "http" | "https"), name, port] => (scheme == "https", name, port),
+        _ => return None,
+    };
+    (!found.1.is_empty()).then_some(found)
 }
 
 async fn read(server: &Server, request: Request) -> Result<Object, Status> {
@@ -130,13 +157,13 @@ fn port_number(text: &str) -> Result<u16, Status> {
     text.parse().map_err(|_| Status::bad_request(format!("invalid port {text:?}")))
 }
 
-async fn pod(server: &Server, request: Request, port: &str) -> Result<Backend, Status> {
+async fn pod(server: &Server, request: Request, port: &str, default: u16) -> Result<Backend, Status> {
     let pod = read(server, request).await?;
     let declared = || {
         let containers = pod.0["spec"]["containers"].as_array().into_iter().flatten();
         containers.filter_map(|c| u16::try_from(c["ports"][0]["containerPort"].as_u64()?).ok()).next()
     };
-    let port = if port.is_empty() { declared().unwrap_or(80) } else { port_number(port)? };
+    let port = if port.is_empty() { declared().unwrap_or(default) } else { port_number(port)? };
     let (node, ip) = (pod.0["spec"]["nodeName"].as_str(), pod.0["status"]["podIP"].as_str());
     match (node, ip) {
         (Some(node), Some(ip)) => {
@@ -239,13 +266,10 @@ async fn endpoints(server: &Server, service: &Object, port: &str) -> Result<Vec<
 /// Sends the request on, and the answer back as it comes. The connection is for this one request: unless the backend switches to
 /// what the client has asked for, nothing else ever goes over it (CVE-2018-1002105).
 async fn pass(connection: Dialled, rest: &str, mut ask: Ask, backend: &Backend) -> Result<Reply, Status> {
-    let unreachable = |why: String| {
-        Status::unavailable(format!("error trying to reach service: dial tcp {}: {why}", backend.address()))
-    };
     let connection = Bounded::new(connection, MAX_HEAD);
     let bound = connection.bound();
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(connection)).await;
-    let (mut sender, connection) = shaken.map_err(|why| unreachable(why.to_string()))?;
+    let (mut sender, connection) = shaken.map_err(|why| unreachable(backend, &why))?;
     // Until there is an answer the connection ends with whoever waits for it; then with the answer's body.
     let connection = AbortOnDropHandle::new(tokio::spawn(async move {
         if let Err(why) = connection.with_upgrades().await {
@@ -265,7 +289,7 @@ async fn pass(connection: Dialled, rest: &str, mut ask: Ask, backend: &Backend) 
         sent.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
         sent.insert(header::UPGRADE, protocol.clone());
     }
-    let mut answer = sender.send_request(ask.http).await.map_err(|why| unreachable(why.to_string()))?;
+    let mut answer = sender.send_request(ask.http).await.map_err(|why| unreachable(backend, &why))?;
     bound.lift();
     connection.detach();
     if answer.status().is_informational() {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use futures::{SinkExt, StreamExt};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::spdy::{self, Session, Stream};
-use super::websocket::{self, Socket};
+use super::websocket::{self, Framing, Socket};
 use super::{Frames, Switch, Upgraded, switch};
 use crate::api::stream::{CLOSE, Frame, RESIZE, STATUS, STDERR, STDIN, STDOUT};
 use crate::api::{Request, Status};
@@ -18,8 +18,9 @@ use crate::server::Server;
 use crate::server::rest::Ask;
 use crate::server::rest::reply::Reply;
 
-/// v5 is v4 with half-close.
-const WEBSOCKET: &[&str] = &["v5.channel.k8s.io", "v4.channel.k8s.io"];
+/// v5 is v4 with half-close. Those before v4 tell in words how a process ended, and only where it failed.
+const WEBSOCKET: &[&str] =
+    &["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "channel.k8s.io", "base64.channel.k8s.io"];
 const SPDY: &[&str] = &["v4.channel.k8s.io"];
 /// So long a client may take to open its streams; the session waits as long.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -37,9 +38,9 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask, t
     // What is wrong with the request is still an answer in HTTP.
     let session = super::ask(&server, request).await?;
     let upgrade = hyper::upgrade::on(&mut ask.http);
-    let (reply, over_spdy) = match switch {
-        Switch::WebSocket { reply, .. } => (reply, false),
-        Switch::Spdy { reply } => (reply, true),
+    let (reply, websocket) = match switch {
+        Switch::WebSocket { protocol, reply } => (reply, Some(Dialect::of(&protocol))),
+        Switch::Spdy { reply } => (reply, None),
     };
     tokio::spawn(async move {
         let upgraded: Upgraded = match upgrade.await {
@@ -48,10 +49,12 @@ pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask, t
         };
         // Only now, with a client that can hear it, anything is started.
         let dial = || session.dial(&server).inspect_err(|why| tracing::debug!("a session was not opened: {why}"));
-        if over_spdy {
-            by_spdy(Session::start(upgraded, None), dial, ends).await;
-        } else if let Ok(frames) = dial() {
-            by_websocket(websocket::socket(upgraded).await, frames, ends).await;
+        match websocket {
+            None => by_spdy(Session::start(upgraded, None), dial, ends).await,
+            Some(dialect) => {
+                let Ok(frames) = dial() else { return };
+                by_websocket(websocket::socket(upgraded).await, frames, ends, dialect).await;
+            }
         }
     });
     Ok(reply)
@@ -66,8 +69,32 @@ pub(in crate::server) struct Ends {
     pub tty: bool,
 }
 
+/// What a WebSocket's subprotocol says of its messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::server) struct Dialect {
+    framing: Framing,
+    /// How it ended is a `Status`, and told in any case.
+    has_status: bool,
+}
+
+impl Dialect {
+    pub fn of(protocol: &str) -> Dialect {
+        let has_status = protocol.starts_with("v4.") || protocol.starts_with("v5.");
+        Dialect { framing: Framing::of(protocol), has_status }
+    }
+
+    /// The message for what the node says, where there is one.
+    fn message(self, frame: &Frame) -> Option<Message> {
+        if frame.channel != STATUS || self.has_status {
+            return Some(self.framing.message(frame.channel, &frame.payload));
+        }
+        let status: Status = serde_json::from_slice(&frame.payload).ok()?;
+        (status.status != "Success").then(|| self.framing.message(STATUS, status.message.as_bytes()))
+    }
+}
+
 /// The channels are the frames' own: only the framing differs.
-pub(in crate::server) async fn by_websocket<S>(socket: Socket<S>, frames: Frames, ends: Ends)
+pub(in crate::server) async fn by_websocket<S>(socket: Socket<S>, frames: Frames, ends: Ends, dialect: Dialect)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -75,8 +102,7 @@ where
     let (mut to_node, mut from_node) = frames.split();
     let upward = async {
         while let Ok(message) = websocket::payload(source.next().await) {
-            let Some(mut payload) = message.filter(|bytes| !bytes.is_empty()) else { continue };
-            let channel = payload.split_to(1)[0];
+            let Some((channel, payload)) = message.and_then(|bytes| dialect.framing.split(bytes)) else { continue };
             let wanted = match channel {
                 STDIN => ends.stdin && !payload.is_empty(),
                 RESIZE => ends.tty,
@@ -91,18 +117,23 @@ where
     };
     let downward = async {
         // An empty message says that the session stands.
-        let first = if ends.stdout { STDOUT } else { STDERR };
-        if sink.send(Message::Binary(Bytes::copy_from_slice(&[first]))).await.is_err() {
+        let first = match (ends.stdout, ends.stderr) {
+            (true, _) => STDOUT,
+            (false, true) => STDERR,
+            (false, false) => STATUS,
+        };
+        if sink.send(dialect.framing.message(first, &[])).await.is_err() {
             return;
         }
         while let Some(Ok(frame)) = from_node.next().await {
             if frame.channel == CLOSE {
                 continue;
             }
-            let mut message = BytesMut::with_capacity(frame.payload.len() + 1);
-            message.put_u8(frame.channel);
-            message.put(frame.payload);
-            if sink.send(Message::Binary(message.freeze())).await.is_err() || frame.channel == STATUS {
+            let sent = match dialect.message(&frame) {
+                Some(message) => sink.send(message).await.is_ok(),
+                None => true,
+            };
+            if !sent || frame.channel == STATUS {
                 break;
             }
         }

@@ -1,6 +1,8 @@
 //! WebSockets: the handshake, and a WebSocket as a plain stream of bytes.
 
-use bytes::Bytes;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{BufMut, Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use hyper::header::{self, HeaderMap};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
@@ -17,6 +19,47 @@ use crate::server::rest::reply::Reply;
 const MAX_MESSAGE: usize = 1 << 20;
 
 pub type Socket<S = Upgraded> = WebSocketStream<S>;
+
+/// How the messages of channels are written, by the subprotocol: the first byte is the channel's number; or its digit, before
+/// the rest in base64, as a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Framing {
+    pub base64: bool,
+}
+
+impl Framing {
+    pub fn of(protocol: &str) -> Framing {
+        Framing { base64: protocol.split('.').any(|word| word == "base64") }
+    }
+
+    /// A message of one channel.
+    pub fn message(self, channel: u8, payload: &[u8]) -> Message {
+        if self.base64 {
+            return Message::text(format!("{}{}", char::from(b'0'.wrapping_add(channel)), STANDARD.encode(payload)));
+        }
+        let mut message = BytesMut::with_capacity(payload.len() + 1);
+        message.put_u8(channel);
+        message.put_slice(payload);
+        Message::Binary(message.freeze())
+    }
+
+    /// A message without a channel.
+    pub fn whole(self, payload: Bytes) -> Message {
+        if self.base64 { Message::text(STANDARD.encode(payload)) } else { Message::Binary(payload) }
+    }
+
+    /// The channel and what came by it; nothing of what is not written so.
+    pub fn split(self, mut message: Bytes) -> Option<(u8, Bytes)> {
+        if message.is_empty() {
+            return None;
+        }
+        let first = message.split_to(1)[0];
+        match self.base64 {
+            true => Some((first.checked_sub(b'0')?, STANDARD.decode(&message).ok()?.into())),
+            false => Some((first, message)),
+        }
+    }
+}
 
 /// The answer that opens a WebSocket with this subprotocol, "" for none.
 pub fn accept(headers: &HeaderMap, protocol: &str) -> Result<Reply, Status> {

@@ -53,7 +53,10 @@ impl World {
                 let Task::Dial { address } = session.task else { panic!("{:?}", session.task) };
                 addresses.lock().unwrap().push(address);
                 let frames = Framed::new(client.dial(&session.id).await.unwrap(), FrameCodec);
-                tokio::spawn(backend(frames, answer, bytes.clone()));
+                match answer.strip_prefix(TLS) {
+                    Some(answer) => drop(tokio::spawn(by_tls(frames, answer, bytes.clone()))),
+                    None => drop(tokio::spawn(backend(frames, answer, bytes.clone()))),
+                }
             }
         });
         World { dir, api, dialled, heard, tasks: vec![serving, agent] }
@@ -117,6 +120,53 @@ async fn backend(
     let _ = frames.send(Frame { channel: STATUS, payload: Bytes::from_static(b"{}") }).await;
 }
 
+/// What begins the answers of backends that speak TLS.
+const TLS: &str = "TLS ";
+
+/// A backend with a certificate that nobody has signed, for another name.
+async fn by_tls(frames: Framed<podwright::client::Stream, FrameCodec>, answer: &str, heard: Arc<Mutex<Vec<u8>>>) {
+    let rcgen::CertifiedKey { cert, signing_key } = rcgen::generate_simple_self_signed(["other.test".into()]).unwrap();
+    let key = rustls::pki_types::PrivatePkcs8KeyDer::from(signing_key.serialize_der()).into();
+    let config = rustls::ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+    let config = config.with_single_cert(vec![cert.der().clone()], key).unwrap();
+    let (ours, theirs) = tokio::io::duplex(64 << 10);
+    let (mut from, mut to) = tokio::io::split(ours);
+    let (mut sink, mut source) = frames.split();
+    let carry = async {
+        let up = async {
+            while let Some(Ok(frame)) = source.next().await {
+                if to.write_all(&frame.payload).await.is_err() {
+                    break;
+                }
+            }
+        };
+        let down = async {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = from.read(&mut buffer).await {
+                let payload = Bytes::copy_from_slice(&buffer[..count]);
+                if sink.send(Frame { channel: STDOUT, payload }).await.is_err() {
+                    break;
+                }
+            }
+        };
+        tokio::join!(up, down);
+    };
+    let serve = async {
+        let mut stream = tokio_rustls::TlsAcceptor::from(Arc::new(config)).accept(theirs).await.unwrap();
+        let mut buffer = [0; 4096];
+        let count = stream.read(&mut buffer).await.unwrap();
+        heard.lock().unwrap().extend_from_slice(&buffer[..count]);
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        std::future::pending::<()>().await
+    };
+    tokio::select! {
+        () = carry => {}
+        () = serve => {}
+    }
+}
+
 const PAGE: &str =
     "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nAccess-Control-Allow-Origin: *\r\nSet-Cookie: a=b\r\n\r\npage";
 
@@ -137,6 +187,45 @@ async fn a_backend_gets_no_credentials_and_says_nothing_in_the_servers_name() {
         assert!(!heard.contains(kept), "{kept} was passed on: {heard}");
     }
     assert_eq!(*world.dialled.lock().unwrap(), ["10.244.0.5:80"]);
+}
+
+const SECURED: &str = "TLS HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret";
+
+#[tokio::test]
+async fn a_name_says_whether_it_is_by_tls() {
+    let plain = World::answering(PAGE).await;
+    let secured = World::answering(SECURED).await;
+    let port = json!({"name": "web", "protocol": "TCP", "port": 8080});
+    for world in [&plain, &secured] {
+        world.pod_at("p", "10.244.0.5").await;
+        let reference = json!({"kind": "Pod", "name": "p", "namespace": "default"});
+        let endpoint = json!({"addresses": ["10.244.0.5"], "conditions": {"ready": true}, "targetRef": reference});
+        let spec = json!({"ports": [{"name": "web", "port": 80}]});
+        world.api.create("services", service("web", spec)).await.unwrap();
+        let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": "web-1", "labels": {"kubernetes.io/service-name": "web"}},
+            "ports": [port], "endpoints": [endpoint]});
+        world.api.create("endpointslices", slice).await.unwrap();
+    }
+    for what in ["pods/p:80", "pods/http:p:80", "services/web:web", "services/http:web:80", "services/http:web:web"] {
+        let answer = plain.get(what, "").await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("page"), "{what}: {answer}");
+    }
+    for what in
+        ["pods/https:p:443", "pods/https:p:", "services/https:web:web", "services/https:web:80", "services/https:web:"]
+    {
+        let answer = secured.get(what, "").await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("secret"), "{what}: {answer}");
+    }
+    assert!(secured.heard().starts_with("get /page http/1.1\r\n"), "{}", secured.heard());
+    assert_eq!(secured.dialled.lock().unwrap()[..2], ["10.244.0.5:443", "10.244.0.5:443"]);
+    for what in ["pods/ftp:p:80", "pods/https::443", "services/a:b:c:d"] {
+        let (_, id) = what.split_once('/').unwrap();
+        let answer = plain.get(what, "").await;
+        let kind = if what.starts_with("pods") { "pod" } else { "service" };
+        let why = format!("invalid {kind} request \\\"{id}\\\"");
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains(&why), "{what}: {answer}");
+    }
 }
 
 /// No status takes such an address, but one may be stored from before: that is not dialled either.

@@ -74,17 +74,21 @@ impl World {
         UnixStream::connect(self.dir.path().join("api.sock")).await.unwrap()
     }
 
-    async fn websocket(&self, path: &str, protocol: &str) -> WebSocketStream<UnixStream> {
+    /// Without a subprotocol where that is "".
+    pub async fn websocket(&self, path: &str, protocol: &str) -> WebSocketStream<UnixStream> {
         let mut request =
             format!("ws://localhost/api/v1/namespaces/default/pods/p/{path}").into_client_request().unwrap();
-        request.headers_mut().insert("sec-websocket-protocol", protocol.parse().unwrap());
+        if !protocol.is_empty() {
+            request.headers_mut().insert("sec-websocket-protocol", protocol.parse().unwrap());
+        }
         let (socket, reply) = tokio_tungstenite::client_async(request, self.connect().await).await.unwrap();
-        assert_eq!(reply.headers()["sec-websocket-protocol"], protocol);
+        let told = reply.headers().get("sec-websocket-protocol").map_or("", |told| told.to_str().unwrap());
+        assert_eq!(told, protocol);
         socket
     }
 }
 
-/// Sends back what it is sent until the caller has ended; then it ends as a command that fails with 3.
+/// Sends back what it is sent until the caller has ended, or says `end`; then it ends as a command that fails with 3.
 async fn echo(client: Client, session: Session) {
     let mut frames = Framed::new(client.dial(&session.id).await.unwrap(), FrameCodec);
     let end = match session.task {
@@ -95,13 +99,15 @@ async fn echo(client: Client, session: Session) {
         _ => {
             while let Some(Ok(frame)) = frames.next().await {
                 match frame.channel {
+                    STDIN if frame.payload == "end" => break,
                     STDIN => frames.send(Frame { channel: STDOUT, payload: frame.payload }).await.unwrap(),
                     CLOSE => break,
                     _ => {}
                 }
             }
             let cause = json!({"reason": "ExitCode", "message": "3"});
-            json!({"status": "Failure", "reason": "NonZeroExitCode", "details": {"causes": [cause]}})
+            let why = "command terminated with exit code 3";
+            json!({"status": "Failure", "reason": "NonZeroExitCode", "message": why, "details": {"causes": [cause]}})
         }
     };
     // Who has hung up does not hear it.

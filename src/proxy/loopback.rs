@@ -1,0 +1,79 @@
+//! Host ports on the node's loopback: accepted here, inside the node's network, and carried to the Pod. They are there while the
+//! agent is.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use podwright_net::{Network, NodeNetns};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, JoinSet};
+
+/// So many connections of one port at once; further ones wait to be accepted.
+const MOST: usize = 512;
+/// A Pod answers until then, or is not there.
+const PATIENCE: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// A port that is listened on; it ends when dropped, and with it what it carries.
+pub struct Loopback {
+    at: (SocketAddr, SocketAddr),
+    task: AbortHandle,
+}
+
+impl Drop for Loopback {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Loopback {
+    /// Listens on the first, and carries what comes to the second.
+    pub async fn start(network: &Network, at: (SocketAddr, SocketAddr)) -> podwright_net::Result<Loopback> {
+        let listener = network.netns().tcp_listen(at.0).await?;
+        let task = tokio::spawn(serve(listener, network.netns().clone(), at.1)).abort_handle();
+        Ok(Loopback { at, task })
+    }
+
+    pub fn at(&self) -> (SocketAddr, SocketAddr) {
+        self.at
+    }
+}
+
+async fn serve(listener: TcpListener, netns: NodeNetns, to: SocketAddr) {
+    let room = Arc::new(Semaphore::new(MOST));
+    // What is carried ends with this task.
+    let mut carried = JoinSet::new();
+    loop {
+        // It is never closed.
+        let Ok(place) = room.clone().acquire_owned().await else { return };
+        let accepted = loop {
+            tokio::select! {
+                accepted = listener.accept() => break accepted,
+                Some(_) = carried.join_next() => {}
+            }
+        };
+        let Ok((caller, _)) = accepted else {
+            tokio::time::sleep(AGAIN).await;
+            continue;
+        };
+        let netns = netns.clone();
+        carried.spawn(async move {
+            if let Err(why) = carry(caller, &netns, to).await {
+                tracing::debug!(%to, "a connection to a host port on loopback: {why}");
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn carry(mut caller: TcpStream, netns: &NodeNetns, to: SocketAddr) -> io::Result<()> {
+    let dialled = tokio::time::timeout(PATIENCE, netns.tcp_connect(to)).await;
+    let mut pod = dialled.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.map_err(io::Error::other)?;
+    // Where this fails, answers come a little later.
+    let _ = (caller.set_nodelay(true), pod.set_nodelay(true));
+    copy_bidirectional(&mut caller, &mut pod).await.map(drop)
+}

@@ -1,0 +1,208 @@
+//! Whose certificate is trusted where the server calls others: as Go's `crypto/x509` does, by which upstream's clients go.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::time::ASN1Time;
+
+/// Calls to who has a certificate that one of these has signed, or that is one of these.
+pub(super) fn trusting(pem: &[u8]) -> anyhow::Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    let all: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pem).flatten().collect();
+    for certificate in &all {
+        // A bundle may hold what this library cannot read; the others still count.
+        let _ = roots.add(certificate.clone());
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?.dangerous();
+    anyhow::ensure!(!roots.is_empty(), "there is no certificate of an authority");
+    let by_chain = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build();
+    let by_chain = by_chain.context("the certificates of the authorities")?;
+    Ok(builder.with_custom_certificate_verifier(Arc::new(Verifier { by_chain, all })).with_no_client_auth())
+}
+
+/// Calls to whoever answers: upstream's proxy to Pods and Services goes by addresses, which certificates do not name.
+pub(super) fn trusting_anyone() -> anyhow::Result<ClientConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?.dangerous();
+    Ok(builder.with_custom_certificate_verifier(Arc::new(Anyone(provider))).with_no_client_auth())
+}
+
+/// Chains as rustls verifies them. That takes no certificate of an authority for a server's, which is what `openssl req -x509`
+/// makes; Go trusts one that is in the bundle itself.
+#[derive(Debug)]
+struct Verifier {
+    by_chain: Arc<WebPkiServerVerifier>,
+    all: Vec<CertificateDer<'static>>,
+}
+
+impl Verifier {
+    /// Whether it is itself one of the bundle, and is for this server, now.
+    fn is_known(&self, shown: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<bool, Error> {
+        if !self.all.iter().any(|known| known == shown) {
+            return Ok(false);
+        }
+        let bad = |why: CertificateError| Err(Error::InvalidCertificate(why));
+        let Ok((_, certificate)) = X509Certificate::from_der(shown) else {
+            return bad(CertificateError::BadEncoding);
+        };
+        let now = i64::try_from(now.as_secs()).ok().and_then(|at| ASN1Time::from_timestamp(at).ok());
+        let Some(now) = now else { return bad(CertificateError::NotValidYet) };
+        if now < certificate.validity().not_before {
+            return bad(CertificateError::NotValidYet);
+        }
+        if now > certificate.validity().not_after {
+            return bad(CertificateError::Expired);
+        }
+        match certificate.extended_key_usage() {
+            Ok(Some(usage)) if !usage.value.server_auth && !usage.value.any => {
+                return bad(CertificateError::InvalidPurpose);
+            }
+            Ok(_) => {}
+            Err(_) => return bad(CertificateError::BadEncoding),
+        }
+        verify_server_name(&ParsedCertificate::try_from(shown)?, name)?;
+        Ok(true)
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        shown: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        match self.is_known(shown, name, now)? {
+            true => Ok(ServerCertVerified::assertion()),
+            false => self.by_chain.verify_server_cert(shown, intermediates, name, ocsp, now),
+        }
+    }
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        shown: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.by_chain.verify_tls12_signature(message, shown, signed)
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        shown: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.by_chain.verify_tls13_signature(message, shown, signed)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.by_chain.supported_verify_schemes()
+    }
+}
+
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyPair, date_time_ymd};
+    use rustls::ServerConfig;
+    use rustls::pki_types::PrivatePkcs8KeyDer;
+
+    use super::*;
+
+    /// A certificate that has signed itself, as `change` makes it.
+    fn own(change: impl Fn(&mut CertificateParams)) -> (rcgen::Certificate, KeyPair) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["hook.test".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        change(&mut params);
+        (params.self_signed(&key).unwrap(), key)
+    }
+
+    /// What a client of this bundle says of a server with this certificate.
+    async fn call(bundle: &str, shown: &(rcgen::Certificate, KeyPair), name: &'static str) -> Result<(), String> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let key = PrivatePkcs8KeyDer::from(shown.1.serialize_der()).into();
+        let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let server = server.with_no_client_auth().with_single_cert(vec![shown.0.der().clone()], key).unwrap();
+        let (ours, theirs) = tokio::io::duplex(64 << 10);
+        let accept = tokio_rustls::TlsAcceptor::from(Arc::new(server)).accept(theirs);
+        let client = tokio_rustls::TlsConnector::from(Arc::new(trusting(bundle.as_bytes()).unwrap()));
+        let (called, _) = tokio::join!(client.connect(name.try_into().unwrap(), ours), accept);
+        called.map(drop).map_err(|why| why.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_is_in_the_bundle_is_trusted_for_what_it_is() {
+        let (good, other) = (own(|_| {}), own(|_| {}));
+        let bundle = other.0.pem() + &good.0.pem();
+        assert_eq!(call(&bundle, &good, "hook.test").await, Ok(()));
+        for (shown, name, why) in [
+            (&good, "other.test", "not valid for name"),
+            (&own(|_| {}), "hook.test", "UnknownIssuer"),
+            (&own(|params| params.not_after = date_time_ymd(2001, 1, 1)), "hook.test", "expired"),
+            (&own(|params| params.not_before = date_time_ymd(2999, 1, 1)), "hook.test", "not valid yet"),
+            (
+                &own(|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth]),
+                "hook.test",
+                "InvalidPurpose",
+            ),
+        ] {
+            // The last ones are in the bundle, and are not good for this.
+            let bundle = if why == "UnknownIssuer" { bundle.clone() } else { bundle.clone() + &shown.0.pem() };
+            let told = call(&bundle, shown, name).await.unwrap_err();
+            assert!(told.contains(why), "{why}: {told}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_has_another_key_than_the_certificate_is_not_trusted() {
+        let (good, thief) = (own(|_| {}), KeyPair::generate().unwrap());
+        let forged = (good.0.clone(), thief);
+        assert!(call(&good.0.pem(), &forged, "hook.test").await.is_err());
+    }
+}
