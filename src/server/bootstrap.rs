@@ -97,8 +97,7 @@ impl Server {
     /// It is the default one, unless there is such a class already.
     async fn begin_with_local_class(&self) -> Result<(), Status> {
         let (namespaces, classes) = ("namespaces", "storageclasses.storage.k8s.io");
-        let kind =
-            |name| crate::api::kinds::lookup(name).ok_or_else(|| Status::internal(format!("no kind {name}")));
+        let kind = |name| crate::api::kinds::lookup(name).ok_or_else(|| Status::internal(format!("no kind {name}")));
         let system = kind(namespaces)?;
         let had = self.cache.shelf(system).get(&system.key(None, "kube-system"));
         if had.is_some_and(|item| annotation(&item.bytes, LOCAL_CLASS).is_some()) {
@@ -108,7 +107,9 @@ impl Server {
             let kind = kind(classes)?;
             let shelf = self.cache.shelf(kind);
             let state = shelf.read();
-            !state.range(&kind.key(None, ""), None).any(|item| annotation(&item.bytes, IS_DEFAULT) == Some("true".into()))
+            !state
+                .range(&kind.key(None, ""), None)
+                .any(|item| annotation(&item.bytes, IS_DEFAULT) == Some("true".into()))
         };
         let class = json!({
             "metadata": {"annotations": {IS_DEFAULT: default.to_string()}},

@@ -7,7 +7,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use podwright::{
     api::Env,
-    client::local,
+    client::{Recorder, local},
     node::{
         objects::Objects,
         translate::env::Facts,

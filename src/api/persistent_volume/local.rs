@@ -32,8 +32,7 @@ pub fn name(claim: &str) -> Option<String> {
 /// Whether a name is one of ours: it becomes a part of a path, so it has nothing but letters, digits and dashes.
 pub fn is_name(name: &str) -> bool {
     let uid = name.strip_prefix(PREFIX).unwrap_or("");
-    (1..=LONGEST_UID).contains(&uid.len())
-        && uid.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+    (1..=LONGEST_UID).contains(&uid.len()) && uid.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
 }
 
 /// Whether the provisioner has made a volume, and its node finds it. What only looks so is like any other volume.

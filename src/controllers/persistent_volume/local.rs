@@ -102,7 +102,8 @@ pub fn provision(claim: &PersistentVolumeClaim, class: &StorageClass, node: Opti
     }
     let Some(selected) = selected else { return plan };
     let name = claim.metadata.uid.as_deref().and_then(local::name);
-    let folder = node.and_then(|node| meta::annotation(&node.metadata, FOLDER)).filter(|folder| local::is_folder(folder));
+    let folder =
+        node.and_then(|node| meta::annotation(&node.metadata, FOLDER)).filter(|folder| local::is_folder(folder));
     let (Some(name), Some(folder)) = (name, folder) else {
         let why = match node {
             None => format!("node \"{selected}\" not found"),

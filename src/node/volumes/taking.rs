@@ -30,7 +30,12 @@ impl Volumes {
     /// Makes the links to where the volume of a claim is.
     ///
     /// 1. see that the claim has one, 2. see what it is here, 3. see that it is there, or make it, 4. give it to the Pod's group, 5. take it.
-    pub(super) async fn prepare_claim(self: &Arc<Self>, pod: &Pod, volume: &Volume, used: &Used) -> Result<(), Trouble> {
+    pub(super) async fn prepare_claim(
+        self: &Arc<Self>,
+        pod: &Pod,
+        volume: &Volume,
+        used: &Used,
+    ) -> Result<(), Trouble> {
         let link = self.folder(pod).join("volumes").join(&volume.name);
         if fs::metadata(&link).is_ok() {
             return Ok(());

@@ -13,6 +13,7 @@ mod evictions;
 mod https;
 mod join;
 mod lag;
+mod local_volumes;
 mod long_lists;
 mod mirrors;
 mod node_restriction;

@@ -1,11 +1,7 @@
 //! The PersistentVolumes that this node keeps, as the server has them: those that are deleted are removed here, and then let go of;
 //! of the others the folders are held to the size that they have now.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use serde_json::json;
@@ -132,7 +128,9 @@ async fn remove(volumes: &Arc<Volumes>, client: &Client, volume: &PersistentVolu
     let (uid, version) = (&volume.metadata.uid, &volume.metadata.resource_version);
     let patch = json!({ "metadata": { "uid": uid, "resourceVersion": version, "finalizers": rest } });
     match client.merge::<PersistentVolume>(None, &name, None, patch).await {
-        Err(status) if !status.is_not_found() => Err(format!("the data is gone, the object is not: {}", status.message)),
+        Err(status) if !status.is_not_found() => {
+            Err(format!("the data is gone, the object is not: {}", status.message))
+        }
         _ => {
             tracing::info!(volume = name, "a volume is removed, with its data");
             Ok(())

@@ -245,7 +245,13 @@ impl Folders {
 
     fn others(&self, known: &Identity, volume: &Identity) -> String {
         let at = self.root.join(&volume.name);
-        format!("{} is the data of the volume {} with the uid {}, not {}", at.display(), known.name, known.uid, volume.uid)
+        format!(
+            "{} is the data of the volume {} with the uid {}, not {}",
+            at.display(),
+            known.name,
+            known.uid,
+            volume.uid
+        )
     }
 }
 
