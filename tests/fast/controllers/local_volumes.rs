@@ -41,7 +41,8 @@ fn class(changes: Value) -> Arc<StorageClass> {
 }
 
 fn node(folder: Value) -> Arc<Node> {
-    object(json!({ "metadata": { "name": "n1", "annotations": { "podwright.dev/local-volumes": folder } } }))
+    let annotations = if folder.is_null() { json!({}) } else { json!({ "podwright.dev/local-volumes": folder }) };
+    object(json!({ "metadata": { "name": "n1", "annotations": annotations } }))
 }
 
 fn told(plan: &Plan) -> Vec<String> {

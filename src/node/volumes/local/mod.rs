@@ -15,8 +15,8 @@ mod follow;
 
 use std::{
     collections::VecDeque,
-    fs::{self, DirBuilder, File, Permissions},
-    io::{self, ErrorKind, Write},
+    fs::{self, DirBuilder, Permissions},
+    io::{self, ErrorKind},
     os::unix::fs::{DirBuilderExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard},
@@ -25,9 +25,13 @@ use std::{
 use k8s_openapi::api::core::v1::PersistentVolume;
 use podwright_runtime::{
     Scribe, projects,
-    sys::{Kernel, shared, tree::remove_all},
+    sys::{
+        Kernel,
+        fs::{move_durably, sync_folder, write_durably},
+        shared,
+        tree::remove_all,
+    },
 };
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -115,7 +119,7 @@ impl Folders {
             Some(known) if known != *volume => return Err(self.others(&known, volume)),
             Some(_) => false,
             None => {
-                self.make_new(volume, capacity, &at).map_err(|e| format!("make {}: {e}", at.display()))?;
+                self.make_new(volume, capacity).map_err(|e| format!("make {}: {e}", at.display()))?;
                 true
             }
         };
@@ -128,7 +132,7 @@ impl Folders {
     }
 
     /// 1. out of everybody's sight, 2. the folder for data, empty, in a project of its own, 3. what it is, 4. into sight.
-    fn make_new(&self, volume: &Identity, capacity: Option<u64>, at: &Path) -> io::Result<()> {
+    fn make_new(&self, volume: &Identity, capacity: Option<u64>) -> io::Result<()> {
         let new = self.root.join(format!("{NEW}{}", volume.name));
         remove_all(&new)?;
         DirBuilder::new().mode(0o700).create(&new)?;
@@ -140,12 +144,8 @@ impl Folders {
         if let Err(error) = given.map(|_| ()).map_err(|e| e.to_string()).and(limit(&data, capacity)) {
             tracing::debug!(error, volume = volume.name, "a volume is not held to its size");
         }
-        let mut mark = File::create_new(new.join(MARK))?;
-        mark.write_all(&serde_json::to_vec(volume)?)?;
-        mark.sync_all()?;
-        File::open(&new)?.sync_all()?;
-        renameat_with(CWD, &new, CWD, at, RenameFlags::NOREPLACE)?;
-        File::open(&self.root)?.sync_all()
+        write_durably(&new.join(MARK), &serde_json::to_vec(volume)?)?;
+        move_durably(&self.root, &format!("{NEW}{}", volume.name), &volume.name)
     }
 
     /// Holds a volume to its size, if it is here. Error: why not.
@@ -174,8 +174,9 @@ impl Folders {
                     return Err(format!("it is in use by Pod {pod}"));
                 }
                 nothing_mounted(&at)?;
-                fs::rename(&at, &gone).map_err(|e| format!("rename {}: {e}", at.display()))?;
-                self.sync()?;
+                let hidden = format!("{GONE}{}", volume.name);
+                let moved = move_durably(&self.root, &volume.name, &hidden);
+                moved.map_err(|e| format!("rename {}: {e}", at.display()))?;
             }
             if !turn.contains(&volume.name) {
                 turn.push_back(volume.name.clone());
@@ -219,8 +220,7 @@ impl Folders {
     }
 
     fn sync(&self) -> Result<(), String> {
-        let synced = File::open(&self.root).and_then(|folder| folder.sync_all());
-        synced.map_err(|e| format!("fsync {}: {e}", self.root.display()))
+        sync_folder(&self.root).map_err(|e| format!("fsync {}: {e}", self.root.display()))
     }
 
     fn place(&self, name: &str) -> Result<PathBuf, String> {
@@ -252,6 +252,16 @@ impl Folders {
             known.uid,
             volume.uid
         )
+    }
+}
+
+/// Takes the limits of all volumes below a folder away, which is about to be removed as a whole: a project that has one counts as
+/// somebody's for ever.
+pub fn release_projects(root: &Path) {
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        if let Err(error) = projects::limit(&Kernel::new(&Scribe::none()), &entry.path().join(DATA), None) {
+            tracing::warn!(%error, "the limit of a volume that is removed stays");
+        }
     }
 }
 
