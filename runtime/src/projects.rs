@@ -7,11 +7,11 @@
 //!
 //! The file system itself is the table of what was given: a folder says which project it is in, and a project that anything is
 //! in is somebody's. So nothing has to be kept for an agent that starts again, and a project is free when its last inode is.
-//! (Upstream keeps `/etc/projects` and `/etc/projid`; what is registered there is somebody's, too.) Nothing is limited by it,
-//! as upstream does nothing but watch.
+//! (Upstream keeps `/etc/projects` and `/etc/projid`; what is registered there is somebody's, too.) A Pod's scratch is only
+//! watched, as upstream does; a volume of a claim is held to its size by [`limit`].
 //!
-//! That only holds where nobody changes the project of a file. Its owner may, unless he is in a user namespace: projects are
-//! for sandboxes with users of their own.
+//! That only holds where nobody changes the project of a file. Its owner may, unless he is in a user namespace: projects say
+//! something sure of sandboxes with users of their own alone.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -105,6 +105,32 @@ pub fn usage(paths: &[PathBuf]) -> IoResult<Option<Measure>> {
         }
     }
     Ok(Some(sum))
+}
+
+/// Whether what is in this folder can be held to a size. Errors: why not.
+pub fn enforced(folder: &Path) -> Result<(), String> {
+    supported(folder)?;
+    let at = |why: String| format!("{}: {why}", folder.display());
+    let open = quota::open(folder).map_err(|e| at(e.to_string()))?;
+    match quota::limits_projects(open.as_fd()) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(at("its file system counts what projects hold, and limits nothing".to_owned())),
+        Err(e) => Err(at(quota::why_not(&e))),
+    }
+}
+
+/// Limits what is in a folder that was given to a project; `None`: no longer. Returns whether it is limited as was asked: not
+/// one that was given to none. Nothing is written where it is so already.
+pub fn limit(kernel: &Kernel, path: &Path, bytes: Option<u64>) -> SysResult<bool> {
+    let Ok(folder) = quota::open(path) else { return Ok(false) };
+    let Some(project) = quota::project(folder.as_fd()).ok().filter(|project| is_ours(*project)) else {
+        return Ok(false);
+    };
+    let wanted = bytes.map_or(0, |bytes| bytes.div_ceil(1024).max(1).saturating_mul(1024));
+    if !quota::tally(folder.as_fd(), project.id).is_ok_and(|tally| tally.limit == wanted) {
+        kernel.set_limit(folder.as_fd(), path, project.id, bytes)?;
+    }
+    Ok(true)
 }
 
 fn is_ours(project: Project) -> bool {

@@ -151,6 +151,13 @@ impl LabelSelector {
         self.matches(|key| labels?.get(key)?.as_str())
     }
 
+    /// The only value that it lets a label have, if there is one.
+    pub fn exact(&self, key: &str) -> Option<&str> {
+        self.0.iter().find_map(|requirement| match requirement {
+            Requirement::In(of, values) if of == key && values.len() == 1 => Some(values[0].as_str()),
+            _ => None,
+        })
+    }
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -73,6 +73,10 @@ pub struct ControlPlaneArgs {
     /// Start from this backup; refused where a store exists already
     #[arg(long, value_name = "FILE")]
     pub restore: Option<PathBuf>,
+    /// Begin a new cluster without the StorageClass local, whose volumes are folders of nodes. (One that is there is deleted like
+    /// any other, and does not come back)
+    #[arg(long)]
+    pub no_local_storage_class: bool,
     /// Bearer tokens of fixed users, one a line: token,user,uid,"group1,group2"
     #[arg(long, value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,
@@ -357,6 +361,7 @@ impl ControlPlane {
             audit: args.requests.audit(&env)?,
             limits: args.requests.limits()?,
             confinement,
+            local_storage_class: !args.no_local_storage_class,
             ..server::Config::default()
         };
         let endpoint::Endpoint { tls, reach, keeper } =

@@ -18,7 +18,8 @@ use crate::server::pki::write_private;
 pub const MARK: &str = ".podwright";
 
 /// What a node makes in its folders, each a folder of its own.
-const NODE: &[&str] = &["images", "runtime", "network", "pods", "shims", "journals", "volumes", "log"];
+const NODE: &[&str] =
+    &["images", "runtime", "network", "pods", "shims", "journals", "volumes", "log", crate::node::LOCAL_VOLUMES];
 /// What a server, or an agent that joins one, makes in its folders.
 const SERVER: &[&str] = &[
     "store.db",

@@ -17,6 +17,7 @@ use super::{
     paths::{Paths, StateArgs},
     private::{self, Owner},
 };
+use crate::node::{LOCAL_VOLUMES, volumes::local::release_projects};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -165,6 +166,9 @@ fn folders(holdings: &Holdings) -> Vec<anyhow::Error> {
                 errors.push(error);
                 continue;
             }
+        }
+        if place.ends_with(LOCAL_VOLUMES) {
+            release_projects(place);
         }
         let removed = match place.symlink_metadata() {
             Ok(found) if found.is_dir() => remove_all(place),

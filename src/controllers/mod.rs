@@ -111,6 +111,8 @@ pub static CONTROLLERS: &[Row] = &[
     horizontal_pod_autoscaler::ROW,
     persistent_volume::claim::ROW,
     persistent_volume::volume::ROW,
+    persistent_volume::local::CLAIMS,
+    persistent_volume::local::VOLUMES,
     persistent_volume::ephemeral::ROW,
     persistent_volume::protection::CLAIMS,
     persistent_volume::protection::VOLUMES,

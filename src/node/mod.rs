@@ -81,12 +81,15 @@ use volumes::{Tokens, Volumes};
 pub use hollow::Hollow;
 pub use host::kernel as kernel_release;
 
+/// Where a node keeps the volumes of the built-in provisioner, below its state folder.
+pub const LOCAL_VOLUMES: &str = "local-volumes";
+
 /// How an agent is set up.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The node's name.
     pub name: String,
-    /// Durable things: `<state>/pods`, `<state>/seccomp`.
+    /// Durable things: `<state>/pods`, `<state>/local-volumes`, `<state>/seccomp`.
     pub state_dir: PathBuf,
     /// What lives until reboot, in memory: `<run>/volumes`, `<run>/journals`.
     pub run_dir: PathBuf,
@@ -214,7 +217,11 @@ impl Agent {
         // Nothing of a journal needs to outlive the machine's run, and a start is not to wait for a disk to tell of itself.
         mounts::keep_in_memory(&journals).map_err(Status::internal)?;
         let (pods, memory) = (config.state_dir.join("pods"), config.run_dir.join("volumes"));
-        let volumes = Volumes::open(pods, memory, objects.clone(), tokens, env.clone()).map_err(Status::internal)?;
+        let local = config.state_dir.join(LOCAL_VOLUMES);
+        let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some(&config.name));
+        let volumes =
+            Volumes::open(pods, memory, local.clone(), objects.clone(), tokens, env.clone(), recorder.clone())
+                .map_err(Status::internal)?;
         let missing_controllers: Vec<String> = runtime.cgroups().missing.clone();
         if !missing_controllers.is_empty() {
             let missing = missing_controllers.join(", ");
@@ -279,6 +286,7 @@ impl Agent {
             &config,
             host.clone(),
             &protections,
+            Some(local),
             pressure.subscribe(),
         );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();
@@ -298,7 +306,8 @@ impl Agent {
             network.set_pod_ranges(ranges.clone());
             let followed = network.clone();
             tokio::spawn(register::follow_pod_ranges(nodes.clone(), ranges, move |now| followed.set_pod_ranges(now)));
-            let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some(&config.name));
+            let kept = (machine.volumes.clone(), client.clone(), recorder.clone(), config.name.clone());
+            tokio::spawn(volumes::local::follow(kept.0, kept.1, kept.2, kept.3, shutdown.clone()));
             let shared = Arc::new(Shared {
                 env: env.clone(),
                 client: client.clone(),
@@ -369,6 +378,7 @@ impl Agent {
             &config,
             host.clone(),
             &protections,
+            None,
             pressure.subscribe(),
         );
         let nodes = Informer::<Node>::builder(client.clone()).fields(format!("metadata.name={}", config.name)).start();

@@ -4,6 +4,8 @@
 //! has taken away, a status that says something else (as `Ready: Unknown` after a silence) are put right at once.
 
 use std::{
+    collections::BTreeMap,
+    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -30,6 +32,7 @@ use super::{
 use crate::{
     api::{
         Env, Status,
+        persistent_volume::local,
         protections::{DISK_USAGE, PROJECT_QUOTAS},
     },
     client::{Client, Informer},
@@ -55,6 +58,8 @@ pub struct Registration {
     user_namespaces: bool,
     /// [`DISK_USAGE`]
     disk_usage: String,
+    /// Where the node keeps volumes of the built-in provisioner, if it does.
+    local_volumes: Option<PathBuf>,
     told: Mutex<Told>,
     /// Whether the node takes Pods by now.
     ready: AtomicBool,
@@ -69,6 +74,7 @@ impl Registration {
         config: &Config,
         host: Machine,
         protections: &Protections,
+        local_volumes: Option<PathBuf>,
         pressure: watch::Receiver<bool>,
     ) -> Arc<Registration> {
         let user_namespaces = protections.user_namespaces.is_ok();
@@ -77,7 +83,25 @@ impl Registration {
             Err(why) => format!("walking: {why}"),
         };
         let (config, told, ready) = (config.clone(), Mutex::default(), AtomicBool::default());
-        Arc::new(Registration { client, env, config, host, user_namespaces, disk_usage, told, ready, pressure })
+        Arc::new(Registration {
+            client,
+            env,
+            config,
+            host,
+            user_namespaces,
+            disk_usage,
+            local_volumes,
+            told,
+            ready,
+            pressure,
+        })
+    }
+
+    /// What the node says of how it keeps things.
+    fn annotations(&self) -> BTreeMap<String, String> {
+        let folder = self.local_volumes.iter().filter_map(|folder| folder.to_str());
+        let own = folder.map(|folder| (local::FOLDER.to_owned(), folder.to_owned()));
+        own.chain([(DISK_USAGE.to_owned(), self.disk_usage.clone())]).collect()
     }
 
     /// Makes the Node, or brings an existing one up to date. Tries until the server takes it.
@@ -99,13 +123,13 @@ impl Registration {
                 let metadata = ObjectMeta {
                     name: Some(name.clone()),
                     labels: Some(self.labels().into_iter().collect()),
-                    annotations: Some([(DISK_USAGE.to_owned(), self.disk_usage.clone())].into()),
+                    annotations: Some(self.annotations()),
                     ..ObjectMeta::default()
                 };
                 self.client.create(&Node { metadata, ..Node::default() }).await?
             }
             Ok(_) => {
-                let patch = json!({ "metadata": { "labels": labels, "annotations": { DISK_USAGE: self.disk_usage } } });
+                let patch = json!({ "metadata": { "labels": labels, "annotations": self.annotations() } });
                 self.client.merge::<Node>(None, name, None, patch).await?
             }
             Err(status) => return Err(status),

@@ -1,12 +1,15 @@
 //! What must always exist: the initial namespaces, the default roles, the system's PriorityClasses, and the Services `kubernetes`
-//! and `kube-dns`.
+//! and `kube-dns`. And what a cluster begins with: the StorageClass `local`, which whoever deletes it is rid of.
 
 use std::net::IpAddr;
 
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 
-use crate::api::{Request, Status, User, Verb};
+use crate::api::kinds::storage_class::IS_DEFAULT;
+use crate::api::persistent_volume::local;
+use crate::api::request::PatchType;
+use crate::api::{Object, Options, Request, Status, User, Verb};
 
 use super::{Config, Server};
 
@@ -25,6 +28,9 @@ const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
         "Used for system critical pods that must not be moved from their current node.",
     ),
 ];
+
+/// On the namespace `kube-system`: the cluster has had the StorageClass of the built-in provisioner.
+const LOCAL_CLASS: &str = "podwright.dev/local-storage-class";
 
 /// Which address of the service range the cluster's DNS has, as kubeadm has it.
 const DNS_HOST: u32 = 10;
@@ -83,7 +89,47 @@ impl Server {
             },
         });
         let dns = self.ensure("services", Some("kube-system"), "kube-dns", dns);
-        tokio::try_join!(kubernetes, dns).map(drop)
+        tokio::try_join!(kubernetes, dns)?;
+        if self.config.local_storage_class { self.begin_with_local_class().await } else { Ok(()) }
+    }
+
+    /// Creates the StorageClass `local`, once in a cluster's life: what an operator makes of it, or that he deletes it, stays so.
+    /// It is the default one, unless there is such a class already.
+    async fn begin_with_local_class(&self) -> Result<(), Status> {
+        let (namespaces, classes) = ("namespaces", "storageclasses.storage.k8s.io");
+        let kind = |name| crate::api::kinds::lookup(name).ok_or_else(|| Status::internal(format!("no kind {name}")));
+        let system = kind(namespaces)?;
+        let had = self.cache.shelf(system).get(&system.key(None, "kube-system"));
+        if had.is_some_and(|item| annotation(&item.bytes, LOCAL_CLASS).is_some()) {
+            return Ok(());
+        }
+        let default = {
+            let kind = kind(classes)?;
+            let shelf = self.cache.shelf(kind);
+            let state = shelf.read();
+            !state
+                .range(&kind.key(None, ""), None)
+                .any(|item| annotation(&item.bytes, IS_DEFAULT) == Some("true".into()))
+        };
+        let class = json!({
+            "metadata": {"annotations": {IS_DEFAULT: default.to_string()}},
+            "provisioner": local::PROVISIONER,
+            "reclaimPolicy": "Delete",
+            "volumeBindingMode": "WaitForFirstConsumer",
+            "allowVolumeExpansion": true,
+        });
+        self.ensure(classes, None, local::CLASS_NAME, class).await?;
+        // Last: who ends before it finds the class there.
+        let mark = Request {
+            verb: Verb::Patch,
+            resource: namespaces.into(),
+            name: Some("kube-system".into()),
+            body: Some(json!({"metadata": {"annotations": {LOCAL_CLASS: "created"}}})),
+            options: Options { patch_type: Some(PatchType::Merge), ..Options::default() },
+            user: User::system("system:apiserver"),
+            ..Request::default()
+        };
+        Box::pin(self.handle(mark)).await.map(drop)
     }
 
     /// Creates an object on the server's own behalf, if there is none of its name.
@@ -116,4 +162,9 @@ impl Server {
             _ => Ok(()),
         }
     }
+}
+
+/// An annotation of a stored object.
+fn annotation(bytes: &[u8], name: &str) -> Option<String> {
+    Object::from_slice(bytes).ok()?.annotation(name).map(str::to_owned)
 }

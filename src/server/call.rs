@@ -218,6 +218,7 @@ impl Call {
             namespace: if is_namespace { name } else { self.within() },
             name,
             field_selector: selector,
+            label_selector: self.options.label_selector.as_deref().unwrap_or(""),
             ..Attributes::new(&self.user, self.verb_asked(), self.asked().group, self.kind.plural)
         }
     }

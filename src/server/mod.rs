@@ -128,6 +128,8 @@ pub struct Config {
     /// The addresses that TLS is spoken on, and how far the process is confined: for whoever asks after its protections.
     pub listening: Vec<std::net::SocketAddr>,
     pub confinement: Confinement,
+    /// Whether the cluster begins with a StorageClass of the built-in provisioner.
+    pub local_storage_class: bool,
 }
 
 /// How far the process that the server is in is confined, as far as the kernel does not tell.
@@ -157,6 +159,7 @@ impl Default for Config {
             cluster_cidrs: Vec::new(),
             listening: Vec::new(),
             confinement: Confinement::default(),
+            local_storage_class: false,
         }
     }
 }

@@ -24,6 +24,7 @@ mod kubectl;
 mod large_requests;
 mod leader;
 mod limits;
+mod local_volumes;
 mod main_path;
 mod metrics;
 mod names;

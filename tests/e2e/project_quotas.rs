@@ -277,3 +277,61 @@ fn evictions(node: &mut TestNode, disk: &Path) {
         tallies => Err(format!("{tallies:?}")),
     });
 }
+
+const CLAIM: &str = "
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: small}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 8Mi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: small}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers: [{name: c, image: 'localhost/busybox:1', command: [sleep, '1000'], volumeMounts: [{name: v, mountPath: /v}]}]
+  volumes: [{name: v, persistentVolumeClaim: {claimName: small}}]
+";
+
+/// A volume of the class `local` takes no more than its claim has asked for, and more when that has grown.
+#[test]
+fn a_volume_is_held_to_its_size() {
+    let mut node = TestNode::stopped(&[]);
+    let disk = node.dir.path().to_owned();
+    on_the_disk(&disk, || {
+        node.spawn();
+        node.wait_ready();
+        node.import_busybox();
+        node.apply(CLAIM);
+        node.wait("condition=Ready", &["pod/small"], PATIENCE);
+        let volume = node.field(&["pvc", "small"], ".spec.volumeName");
+        let data = disk.join("local-volumes").join(&volume).join("data");
+        let project = projects::of(&data).expect("it is in a project");
+        assert_eq!(tally(&disk, project).limit, 8 * MIB);
+        let write = |file: &str, mib: u64| {
+            let script = format!("head -c {} /dev/zero > /v/{file}; sync; ls -l /v/{file}", mib * MIB);
+            node.run(&["exec", "small", "--", "sh", "-c", &script])
+        };
+        contains(&write("big", 16).err, "No space left on device")
+            .or_else(|_| contains(&write("big", 16).all(), "quota exceeded"))
+            .unwrap();
+        assert!(used(&data) <= 8 * MIB, "{}", used(&data));
+        let told = node.ok(&["events", "--for", "pvc/small"]);
+        assert!(!told.contains("CapacityNotEnforced"), "{told}");
+        let size = "{\"spec\":{\"resources\":{\"requests\":{\"storage\":\"40Mi\"}}}}";
+        node.ok(&["patch", "pvc", "small", "-p", size]);
+        eventually("it may take more", PATIENCE, || match tally(&disk, project).limit {
+            limit if limit == 40 * MIB => Ok(()),
+            limit => Err(limit.to_string()),
+        });
+        contains(&write("more", 16).out, &(16 * MIB).to_string()).unwrap();
+        node.ok(&["delete", "pod", "small"]);
+        node.ok(&["delete", "pvc", "small"]);
+        eventually("its project is free", PATIENCE, || match tally(&disk, project) {
+            tally if tally.is_unused() => Ok(()),
+            tally => Err(format!("{tally:?} {}", node.ok(&["events", "-A"]))),
+        });
+        assert!(!data.exists());
+        node.terminate();
+    });
+}

@@ -11,7 +11,7 @@ use std::{
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use podwright::{
     api::{Env, patch},
-    client::{Client, local},
+    client::{Client, Recorder, local},
     node::{
         executor::Trouble,
         objects::{Objects, What},
@@ -43,7 +43,10 @@ impl Bed {
         let objects = Arc::new(Objects::new(client.clone(), true));
         let tokens = Tokens::new(client.clone(), env.clone());
         let (pods, memory) = (folder.join("pods"), folder.join("memory"));
-        let volumes = Arc::new(Volumes::open(pods, memory, objects.clone(), tokens, env).unwrap());
+        let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", Some("n1"));
+        let local = folder.join("local-volumes");
+        let volumes = Volumes::open(pods, memory, local, objects.clone(), tokens, env, recorder).unwrap();
+        let volumes = Arc::new(volumes);
         Bed { client, objects, volumes, folder }
     }
 

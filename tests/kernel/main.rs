@@ -7,6 +7,7 @@ mod image_hostile;
 #[allow(dead_code, reason = "each test binary uses its own part")]
 #[path = "../support/registry.rs"]
 mod image_registry;
+mod local_volumes;
 mod net_dns;
 mod net_healing;
 mod net_links;

@@ -7,7 +7,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use podwright::{
     api::Env,
-    client::local,
+    client::{Recorder, local},
     node::{
         objects::Objects,
         translate::env::Facts,
@@ -60,7 +60,10 @@ async fn renewal(folder: PathBuf) {
     objects.synced().await;
     let tokens = Tokens::new(client.clone(), env.clone());
     let (pods, memory) = (folder.join("pods"), folder.join("memory"));
-    let volumes = Arc::new(Volumes::open(pods, memory.clone(), objects, tokens, env.clone()).unwrap());
+    let recorder = Recorder::new(client.clone(), env.clone(), "kubelet", None);
+    let local = folder.join("local-volumes");
+    let volumes = Volumes::open(pods, memory.clone(), local, objects, tokens, env.clone(), recorder).unwrap();
+    let volumes = Arc::new(volumes);
     let facts = Facts::default();
     volumes.prepare(&pod, &facts).await.unwrap();
     let volume = memory.join(&uid).join("all");

@@ -294,6 +294,18 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), IoError> {
     }
 }
 
+/// Moves `from` to `to`, both in the folder `parent`, where nothing is yet, and returns when that is on the disk.
+pub fn move_durably(parent: &Path, from: &str, to: &str) -> Result<(), IoError> {
+    let folder = File::open(parent)?;
+    rustix::fs::renameat_with(&folder, from, &folder, to, rustix::fs::RenameFlags::NOREPLACE)?;
+    folder.sync_all()
+}
+
+/// Returns when what has gone from a folder has gone from the disk, too.
+pub fn sync_folder(path: &Path) -> Result<(), IoError> {
+    File::open(path)?.sync_all()
+}
+
 /// Is this a pty multiplexer (character device 5:2)? An image could have put anything at /dev/ptmx.
 pub fn is_ptmx(fd: BorrowedFd<'_>) -> bool {
     is_device(fd, 5, 2) && is_of(fd, DEVPTS)

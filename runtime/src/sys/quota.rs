@@ -27,6 +27,8 @@ pub struct Tally {
     pub inodes: u64,
     /// Somebody has set a limit for the project.
     pub limited: bool,
+    /// That of its bytes, 0: none.
+    pub limit: u64,
 }
 
 impl Tally {
@@ -70,9 +72,36 @@ pub fn tally(folder: BorrowedFd<'_>, project: u32) -> IoResult<Tally> {
         Ok(_) => {
             let limits = [quota.dqb_bhardlimit, quota.dqb_bsoftlimit, quota.dqb_ihardlimit, quota.dqb_isoftlimit];
             let limited = limits.iter().any(|limit| *limit != 0);
-            Ok(Tally { bytes: quota.dqb_curspace, inodes: quota.dqb_curinodes, limited })
+            Ok(Tally {
+                bytes: quota.dqb_curspace,
+                inodes: quota.dqb_curinodes,
+                limited,
+                limit: quota.dqb_bhardlimit.saturating_mul(1024),
+            })
         }
     }
+}
+
+/// Whether the file system of `folder` also refuses what exceeds a project's limit. Errors: as [`counts_projects`].
+pub fn limits_projects(folder: BorrowedFd<'_>) -> IoResult<bool> {
+    /// `Q_XGETQSTATV` (linux/dqblk_xfs.h), which other file systems than XFS answer too.
+    const GET_STATE: i32 = ((b'X' as i32) << 8) + 8;
+    /// `FS_QUOTA_PDQ_ENFD`
+    const ENFORCED: u16 = 1 << 5;
+    /// The beginning of `struct fs_quota_statv`, and room for all of it.
+    #[repr(C)]
+    #[derive(Default)]
+    struct State {
+        version: i8,
+        pad: u8,
+        flags: u16,
+        count: u32,
+        rest: [u64; 31],
+    }
+    let mut state = State { version: 1, ..State::default() };
+    // SAFETY: the structure that Q_XGETQSTATV fills, in its first version.
+    checked(unsafe { quotactl(folder, GET_STATE, 0, (&raw mut state).cast()) })?;
+    Ok(state.flags & ENFORCED != 0)
 }
 
 /// The project of an open folder. Errors: ENOTTY, EOPNOTSUPP where its file system knows no projects.
@@ -96,6 +125,27 @@ impl Kernel {
                 let new = Attributes { projid: project.id, xflags, ..old };
                 // SAFETY: the structure that the ioctl reads.
                 checked(unsafe { libc::ioctl(folder.as_raw_fd(), SET as _, &raw const new) }.into()).map(drop)
+            },
+        )
+    }
+}
+
+impl Kernel {
+    /// Limits what a project holds on the file system of an open folder; `None`: no longer.
+    pub fn set_limit(&self, folder: BorrowedFd<'_>, path: &Path, project: u32, bytes: Option<u64>) -> SysResult<()> {
+        /// Limits are counted in KiB (`QIF_DQBLKSIZE`).
+        const BLOCK: u64 = 1024;
+        let limit = bytes.map_or(0, |bytes| bytes.div_ceil(BLOCK).max(1));
+        self.op(
+            "quotactl_fd",
+            |a| a.text("Q_SETQUOTA ").path(path).text(" project ").number(project).text(" KiB ").number(limit),
+            || {
+                // SAFETY: integers, for which zeros are values.
+                let mut quota: libc::dqblk = unsafe { std::mem::zeroed() };
+                quota.dqb_bhardlimit = limit;
+                quota.dqb_valid = libc::QIF_BLIMITS;
+                // SAFETY: the structure that Q_SETQUOTA reads.
+                checked(unsafe { quotactl(folder, libc::Q_SETQUOTA, project, (&raw mut quota).cast()) }).map(drop)
             },
         )
     }

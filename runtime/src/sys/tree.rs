@@ -5,7 +5,7 @@ use std::io::{Error as IoError, ErrorKind, Result as IoResult};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2, renameat, unlinkat};
 use rustix::io::Errno;
 
 use podwright_journal::Scribe;
@@ -14,10 +14,13 @@ use super::Kernel;
 use super::quota::{self, Project};
 
 const LIST: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// What is mounted in a folder is not of it, not even where it is of the same file system.
+const OWN: ResolveFlags = ResolveFlags::NO_XDEV.union(ResolveFlags::NO_SYMLINKS);
 /// So often a folder is looked at again that somebody else still fills.
 const ROUNDS: usize = 100;
 
-/// Removes a folder with all in it; a missing one is fine.
+/// Removes a folder with all in it; a missing one is fine. Links are removed, not followed, and nothing is removed of what is
+/// mounted in it: error EXDEV or EBUSY.
 ///
 /// A container may nest folders as deep as its disk holds. So none is gone into: a folder within a folder is first brought up
 /// below `path` itself, and two descriptors and one frame of the stack are enough. (`std::fs::remove_dir_all` takes one of each
@@ -59,7 +62,7 @@ fn remove(root: &OwnedFd, name: &CStr, left: &mut Vec<CString>, brought_up: &mut
     if is_removed(root, name)? {
         return Ok(());
     }
-    let folder = match openat(root, name, LIST, Mode::empty()) {
+    let folder = match openat2(root, name, LIST, Mode::empty(), OWN) {
         Err(Errno::NOENT) => return Ok(()),
         other => other?,
     };

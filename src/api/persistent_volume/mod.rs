@@ -3,6 +3,7 @@
 //! Upstream: `k8s.io/component-helpers/storage/{volume,ephemeral}`. The reference of a volume to its claim is what counts:
 //! whoever got it written has the volume.
 
+pub mod local;
 pub mod matching;
 
 use k8s_openapi::{
@@ -17,6 +18,11 @@ pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 /// On a claim: where the scheduler has found a place for its first Pod, and a volume is to be made.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// On a claim: which provisioner is asked for a volume; the older name first.
+pub const ASKED: [&str; 2] =
+    ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
+/// On a volume: who has made it, and will remove it.
+pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// The provisioner of classes whose volumes nobody makes.
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 /// How a class was named before there was a field.

@@ -1,7 +1,7 @@
 //! Claims: each is bound to the volume that it names, that waits for it, or that suits it best.
 //!
-//! Upstream: `syncClaim` in `pkg/controller/volume/persistentvolume/pv_controller.go`. Volumes are made by provisioners that
-//! run as Pods; they find in a claim's annotations which of them is asked.
+//! Upstream: `syncClaim` in `pkg/controller/volume/persistentvolume/pv_controller.go`. Volumes are made by provisioners, of
+//! which [`super::local`] is built in and others run as Pods; they find in a claim's annotations which of them is asked.
 
 use std::sync::Arc;
 
@@ -19,16 +19,12 @@ use crate::{
     api::{
         kinds::storage_class::IS_DEFAULT,
         persistent_volume::{
-            BIND_COMPLETED, BOUND_BY_CONTROLLER, CLASS, SELECTED_NODE, claim_class, claim_phase, claim_ref, matching,
+            ASKED, BIND_COMPLETED, BOUND_BY_CONTROLLER, CLASS, SELECTED_NODE, claim_class, claim_phase, claim_ref, matching,
             refers_to, taken, uid, volume_class, volume_name,
         },
     },
     client::{Informers, Key, reference},
 };
-
-/// Which provisioner is asked for a volume; the older name first.
-const PROVISIONER: [&str; 2] =
-    ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
 
 pub const ROW: Row = Row {
     name: "persistentvolume-binder",
@@ -185,7 +181,7 @@ fn unbound(
             );
             let mut asked = claim.clone();
             let annotations = asked.metadata.annotations.get_or_insert_default();
-            annotations.extend(PROVISIONER.map(|name| (name.to_owned(), external.to_owned())));
+            annotations.extend(ASKED.map(|name| (name.to_owned(), external.to_owned())));
             let mut plan = pending(claim, note(false, "ExternalProvisioning", why));
             plan.then(Write::change(claim, &asked).into_iter().collect());
             plan

@@ -2,19 +2,18 @@
 //!
 //! Upstream: `pkg/controller/volume/{persistentvolume,ephemeral}`. The reference of a volume to its claim is what counts:
 //! whoever got it written has the volume. [`claim`] binds, [`volume`] tells how volumes are and what becomes of those that are
-//! released, [`ephemeral`] makes the claims of Pods' own volumes, [`protection`] keeps what is in use.
+//! released, [`local`] provisions folders of nodes, [`ephemeral`] makes the claims of Pods' own volumes, [`protection`] keeps
+//! what is in use.
 
 pub mod claim;
 pub mod ephemeral;
+pub mod local;
 pub mod protection;
 pub mod volume;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use crate::client::Key;
-
-/// On a volume: who has made it, and will remove it.
-pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 
 /// The claim that a volume refers to.
 fn claim_key(reference: &ObjectReference) -> Key {

@@ -11,10 +11,10 @@ use super::{
         Context, Plan, Row, meta,
         plan::{Guard, Note, Write},
     },
-    PROVISIONED_BY, claim_key,
+    claim_key,
 };
 use crate::{
-    api::persistent_volume::{BOUND_BY_CONTROLLER, claim_ref, uid, volume_name, volume_phase},
+    api::persistent_volume::{BOUND_BY_CONTROLLER, PROVISIONED_BY, claim_ref, uid, volume_name, volume_phase},
     client::{Informers, Key, Typed, reference},
 };
 
@@ -75,7 +75,7 @@ pub fn plan(volume: &PersistentVolume, claim: Option<&PersistentVolumeClaim>, no
     plan
 }
 
-fn policy(volume: &PersistentVolume) -> &str {
+pub(super) fn policy(volume: &PersistentVolume) -> &str {
     let policy = volume.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
     policy.unwrap_or("Retain")
 }

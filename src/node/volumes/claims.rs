@@ -1,13 +1,16 @@
 //! Claims: what the PersistentVolume of a Pod's claim is on this node, and whether the Pod may have it.
 //!
 //! Upstream: `getPVCExtractPV`, `getPVSpec` and `createVolumeSpec` of the kubelet's volume manager, and its plugins
-//! `local` and `host_path`.
+//! `local` and `host_path`. A volume of the built-in provisioner is where its name says, not where its manifest says.
 
 use std::{os::unix::fs::FileTypeExt, path::PathBuf};
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 
-use super::host_path;
+use super::{
+    host_path,
+    local::{Identity, capacity},
+};
 use crate::{
     api::persistent_volume::{Used, claim_phase, claim_ref, is_own, is_reachable, uid, volume_name},
     node::{executor::Trouble, spec::PodExt},
@@ -31,6 +34,8 @@ pub enum Kind {
     /// With the type that `path` has to be of.
     HostPath(String),
     Local,
+    /// Of the built-in provisioner, and how large it is to be.
+    Provisioned(Identity, Option<u64>),
 }
 
 /// What keeps a Pod from getting as far as to mount its volume.
@@ -105,10 +110,11 @@ pub fn place(
         let why = "MountVolume.NodeAffinity check failed for volume";
         return Err(Trouble::new("FailedMount", format!("{why} {name:?} : no matching NodeSelectorTerms")));
     }
-    let (path, kind) = match (spec.host_path, spec.local) {
-        (Some(host), _) => (host.path, Kind::HostPath(host.type_.unwrap_or_default())),
-        (None, Some(local)) => (local.path, Kind::Local),
-        (None, None) => return refused(format!("this node does not mount volumes of the kind {}", source(found))),
+    let (path, kind) = match (spec.host_path, spec.local, Identity::of(found)) {
+        (Some(host), ..) => (host.path, Kind::HostPath(host.type_.unwrap_or_default())),
+        (None, Some(local), Some(identity)) => (local.path, Kind::Provisioned(identity, capacity(found))),
+        (None, Some(local), None) => (local.path, Kind::Local),
+        (None, None, _) => return refused(format!("this node does not mount volumes of the kind {}", source(found))),
     };
     let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
     let alone = modes.iter().any(|mode| mode == "ReadWriteOncePod");
@@ -155,7 +161,7 @@ impl Place {
             (true, _) if !kind.is_block_device() => {
                 Err(self.failed("MapVolume.MapBlockVolume", format!("{path} is not a block device")))
             }
-            (false, Kind::Local) if !kind.is_dir() => {
+            (false, Kind::Local | Kind::Provisioned(..)) if !kind.is_dir() => {
                 let why = format!("{path} is not a directory; this node makes no file systems on devices");
                 Err(self.failed("MountVolume.MountDevice", why))
             }

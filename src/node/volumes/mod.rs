@@ -3,6 +3,7 @@
 //! ```text
 //!   <state>/pods/<uid>/volumes/<name>                 emptyDir, configMap; of a claim a link to where its volume is
 //!   <state>/pods/<uid>/taken/<PersistentVolume>       another link there: the volume is in use by the Pod
+//!   <state>/local-volumes/<PersistentVolume>          of the built-in provisioner: `local`
 //!   <run>/volumes/<uid>/<name>                        secret, projected, downwardAPI: one tmpfs a node
 //!   <state>/pods/<uid>/subpaths/<container>/<index>   what a subPath resolved to, bound there
 //! ```
@@ -10,6 +11,7 @@
 pub mod atomic;
 pub mod claims;
 mod host_path;
+pub mod local;
 mod mounting;
 pub mod ownership;
 pub mod payload;
@@ -46,7 +48,10 @@ use super::{
     spec::PodExt,
     translate::env::{Facts, Sources},
 };
-use crate::api::{Env as World, persistent_volume};
+use crate::{
+    api::{Env as World, persistent_volume},
+    client::Recorder,
+};
 use atomic::{File, Payload};
 use payload::Room;
 use shares::Shares;
@@ -62,6 +67,9 @@ pub struct Volumes {
     objects: Arc<Objects>,
     tokens: Tokens,
     world: World,
+    /// The volumes of the built-in provisioner that this node keeps.
+    local: local::Folders,
+    recorder: Recorder,
     /// Held while a Pod takes a volume that may be for one alone.
     taking: Mutex<()>,
     /// Who has how much of `memory`.
@@ -77,13 +85,15 @@ fn mount_error(volume: &str, why: impl std::fmt::Display) -> Trouble {
 }
 
 impl Volumes {
-    /// `memory` becomes a tmpfs, unless it is one already.
+    /// `memory` becomes a tmpfs, unless it is one already; volumes of the built-in provisioner are below `local`.
     pub fn open(
         pods: PathBuf,
         memory: PathBuf,
+        local: PathBuf,
         objects: Arc<Objects>,
         tokens: Tokens,
         world: World,
+        recorder: Recorder,
     ) -> io::Result<Volumes> {
         fs::create_dir_all(&pods)?;
         mounts::keep_in_memory(&memory)?;
@@ -91,7 +101,13 @@ impl Volumes {
         let kept = kept.ok_or_else(|| io::Error::other(format!("{} is not mounted", memory.display())))?;
         let kept = Arc::new(Mutex::new(kept));
         let (shares, turns, shown) = (Shares::of(&memory)?, Turns::default(), Shown::default());
-        Ok(Volumes { pods, memory, objects, tokens, world, taking: Mutex::default(), shares, turns, shown, kept })
+        let (local, taking) = (local::Folders::open(local)?, Mutex::default());
+        Ok(Volumes { pods, memory, objects, tokens, world, local, recorder, taking, shares, turns, shown, kept })
+    }
+
+    /// The volumes of the built-in provisioner that this node keeps.
+    pub fn local(&self) -> &local::Folders {
+        &self.local
     }
 
     pub fn folder(&self, pod: &Pod) -> PathBuf {
@@ -116,7 +132,7 @@ impl Volumes {
     }
 
     /// Makes all volumes of the Pod. What exists already stays as it is.
-    pub async fn prepare(&self, pod: &Arc<Pod>, facts: &Facts) -> Result<(), Trouble> {
+    pub async fn prepare(self: &Arc<Self>, pod: &Arc<Pod>, facts: &Facts) -> Result<(), Trouble> {
         let mut room = Room::default();
         for volume in pod.spec().volumes.iter().flatten() {
             match persistent_volume::used(pod, volume) {

@@ -8,17 +8,21 @@ use std::{
     fs, io,
     os::unix::fs::{MetadataExt, symlink},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
 
 use super::{
     Volumes,
-    claims::{self, Place},
-    fs_group, is_read_only, mount_error, ownership,
+    claims::{self, Kind, Place},
+    fs_group, is_read_only,
+    local::Identity,
+    mount_error, ownership,
 };
 use crate::{
     api::persistent_volume::Used,
+    client::reference,
     node::{disk, executor::Trouble, spec::PodExt},
 };
 
@@ -30,8 +34,13 @@ const WRITTEN: &str = "written";
 impl Volumes {
     /// Makes the links to where the volume of a claim is.
     ///
-    /// 1. see that the claim has one, 2. see what it is here, 3. see that it is there, 4. give it to the Pod's group, 5. take it.
-    pub(super) async fn prepare_claim(&self, pod: &Pod, volume: &Volume, used: &Used) -> Result<(), Trouble> {
+    /// 1. see that the claim has one, 2. see what it is here, 3. see that it is there, or make it, 4. give it to the Pod's group, 5. take it.
+    pub(super) async fn prepare_claim(
+        self: &Arc<Self>,
+        pod: &Pod,
+        volume: &Volume,
+        used: &Used,
+    ) -> Result<(), Trouble> {
         let link = self.folder(pod).join("volumes").join(&volume.name);
         if fs::metadata(&link).is_ok() {
             return Ok(());
@@ -42,7 +51,10 @@ impl Volumes {
         let claim = self.objects.claim(pod, &used.name).await.map_err(unprocessed)?;
         let name = claims::bound(pod, used, &claim).map_err(unprocessed)?;
         let (found, node) = self.objects.volume(name, pod.spec().node_name.as_deref()).await.map_err(unprocessed)?;
-        let place = claims::place(pod, volume, &claim, &found, node.as_ref())?;
+        let mut place = claims::place(pod, volume, &claim, &found, node.as_ref())?;
+        if let Kind::Provisioned(identity, capacity) = &place.kind {
+            place.path = self.provisioned(&place, identity, *capacity, &claim).await?;
+        }
         let looked = place.clone();
         disk::work(move || looked.check()).await.map_err(unprocessed)??;
         self.must_be_free(pod, &place)?;
@@ -58,6 +70,32 @@ impl Volumes {
         let links = [Some(TAKEN), writes.then_some(WRITTEN)].into_iter().flatten();
         let links = links.map(|kind| self.folder(pod).join(kind).join(&place.volume));
         links.chain([link]).try_for_each(|link| lead(&link, &place.path)).map_err(failed)
+    }
+
+    /// Makes a volume of the built-in provisioner, unless it is there: where it is. If nothing holds it to its size, its claim is
+    /// told once.
+    async fn provisioned(
+        self: &Arc<Self>,
+        place: &Place,
+        identity: &Identity,
+        capacity: Option<u64>,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<PathBuf, Trouble> {
+        let (own, wanted) = (self.clone(), identity.clone());
+        let made = disk::work(move || own.local.make(&wanted, capacity)).await.flatten();
+        let made = made.map_err(|why| place.failed("MountVolume.SetUp", why))?;
+        if let (true, Err(why)) = (made.fresh, made.limited) {
+            let message = format!("volume {} may take more than its capacity: {why}", place.volume);
+            self.recorder.warning(reference(claim), "CapacityNotEnforced", message);
+        }
+        Ok(self.local.data(&identity.name))
+    }
+
+    /// The uid of a Pod that has a PersistentVolume.
+    pub fn user_of(&self, volume: &str) -> Option<String> {
+        let mut all = entries(&self.pods);
+        let user = all.find(|pod| fs::symlink_metadata(pod.path().join(TAKEN).join(volume)).is_ok())?;
+        Some(user.file_name().to_string_lossy().into_owned())
     }
 
     /// What other Pods have ([`TAKEN`], [`WRITTEN`]): the names of PersistentVolumes, and where these are.
@@ -107,9 +145,8 @@ fn lead(link: &Path, to: &Path) -> io::Result<()> {
 
 /// Gives a volume to the group that the Pod names. Paths of the host stay as they are.
 async fn own(pod: &Pod, place: &Place) -> io::Result<()> {
-    let Some(group) = fs_group(pod).filter(|_| place.kind == claims::Kind::Local && !place.block) else {
-        return Ok(());
-    };
+    let is_given = matches!(place.kind, Kind::Local | Kind::Provisioned(..)) && !place.block;
+    let Some(group) = fs_group(pod).filter(|_| is_given) else { return Ok(()) };
     let context = pod.spec().security_context.as_ref();
     let on_mismatch = context.and_then(|c| c.fs_group_change_policy.as_deref()) == Some("OnRootMismatch");
     let path = place.path.clone();

@@ -41,6 +41,7 @@ pub struct Attributes<'a> {
     pub namespace: &'a str,
     pub name: &'a str,
     pub field_selector: &'a str,
+    pub label_selector: &'a str,
     /// A path that names no resource, `/healthz`; then all from `group` on is empty.
     pub path: &'a str,
 }
@@ -57,6 +58,7 @@ impl<'a> Attributes<'a> {
             namespace: "",
             name: "",
             field_selector: "",
+            label_selector: "",
             path: "",
         }
     }
@@ -77,6 +79,7 @@ impl<'a> Attributes<'a> {
             self.namespace,
             self.name,
             self.field_selector,
+            self.label_selector,
             self.path,
         ];
         Kept { user: self.user.clone(), words: words.map(Into::into) }
@@ -103,13 +106,14 @@ impl<'a> Attributes<'a> {
 /// [`Attributes`] that outlive their request.
 pub struct Kept {
     user: User,
-    words: [Box<str>; 8],
+    words: [Box<str>; 9],
 }
 
 impl Kept {
     pub fn attributes(&self) -> Attributes<'_> {
-        let [verb, group, resource, subresource, namespace, name, field_selector, path] = &self.words;
-        Attributes { user: &self.user, verb, group, resource, subresource, namespace, name, field_selector, path }
+        let [verb, group, resource, subresource, namespace, name, field_selector, label_selector, path] = &self.words;
+        let user = &self.user;
+        Attributes { user, verb, group, resource, subresource, namespace, name, field_selector, label_selector, path }
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::graph::Graph;
 use super::rule::Rule;
 use super::{Attributes, Decision, defaults};
-use crate::api::selector::FieldSelector;
+use crate::api::persistent_volume::local;
+use crate::api::selector::{FieldSelector, LabelSelector};
 use crate::api::{Object, User, kinds};
 use crate::server::cache::Cache;
 
@@ -48,6 +49,7 @@ impl NodeAuthorizer {
                 "update" | "patch" => self.needed(node, asked),
                 _ => no("can only get/update/patch this type"),
             },
+            ("", "persistentvolumes") if asked.verb != "get" => self.own_volumes(node, asked),
             ("", "persistentvolumeclaims" | "persistentvolumes")
             | ("resource.k8s.io", "resourceclaims")
             | ("storage.k8s.io", "volumeattachments") => match (asked.verb, asked.subresource) {
@@ -83,7 +85,7 @@ impl NodeAuthorizer {
             return Decision::NoOpinion("No Object name found".to_owned());
         }
         let related = match asked.resource {
-            "persistentvolumes" => self.is_claimed(node, asked.name),
+            "persistentvolumes" => self.is_claimed(node, asked.name) || self.keeps(node, asked.name),
             "volumeattachments" => self.is_attached(node, asked.name),
             resource => self.graph.is_needed(node, resource, asked.namespace, asked.name),
         };
@@ -96,6 +98,32 @@ impl NodeAuthorizer {
         let claim = &volume.0["spec"]["claimRef"];
         let (namespace, name) = (claim["namespace"].as_str().unwrap_or(""), claim["name"].as_str().unwrap_or(""));
         self.graph.is_needed(node, "persistentvolumeclaims", namespace, name)
+    }
+
+    /// The volumes whose folders the node keeps: it follows them, and says of those that are deleted that the data is gone, which
+    /// is NodeRestriction's to look at. (Upstream has provisioners for that, with rights of their own.)
+    fn own_volumes(&self, node: &str, asked: &Attributes<'_>) -> Decision {
+        let no = |why: &str| Decision::NoOpinion(why.to_owned());
+        match (asked.verb, asked.subresource) {
+            ("list" | "watch", "") => {
+                let selector = LabelSelector::parse(asked.label_selector);
+                match selector.is_ok_and(|selector| selector.exact(local::NODE) == Some(node)) {
+                    true => Decision::Allow,
+                    false => Decision::NoOpinion(format!(
+                        "can only list/watch persistentvolumes with the label selector {}={node}",
+                        local::NODE
+                    )),
+                }
+            }
+            ("update" | "patch", "") if self.keeps(node, asked.name) => Decision::Allow,
+            ("update" | "patch", "") => unrelated(node),
+            _ => no("can only get, list, watch and patch persistentvolumes"),
+        }
+    }
+
+    /// Whether a volume is a folder of the node.
+    fn keeps(&self, node: &str, volume: &str) -> bool {
+        self.stored("persistentvolumes", volume).is_some_and(|volume| kept_by(&volume, node))
     }
 
     fn is_attached(&self, node: &str, attachment: &str) -> bool {
@@ -124,6 +152,12 @@ impl NodeAuthorizer {
             _ => no("can only update status and create evictions of pods"),
         }
     }
+}
+
+/// Whether a volume is one of the built-in provisioner's that this node keeps.
+pub(in crate::server) fn kept_by(volume: &Object, node: &str) -> bool {
+    let volume = serde_json::from_value(volume.0.clone());
+    volume.is_ok_and(|volume| local::is_ours(&volume) && local::node(&volume) == Some(node))
 }
 
 fn unrelated(node: &str) -> Decision {

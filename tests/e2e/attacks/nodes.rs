@@ -57,6 +57,14 @@ pub const ATTACKS: &[Attack] = &[
         attempt: Try::Code(others),
     },
     Attack {
+        id: "node-volumes",
+        class: "node credential",
+        cves: &[],
+        how: "a node makes PersistentVolumes, reads and follows others', takes finalizers of others' and of living ones, draws a volume to itself, changes where its own is",
+        held: "a node follows the volumes that it keeps, by their label; NodeRestriction lets it take one finalizer from one of them that is being deleted",
+        attempt: Try::Code(volumes),
+    },
+    Attack {
         id: "node-certificate-of-another",
         class: "identity",
         cves: &[],
@@ -318,6 +326,49 @@ fn others(world: &World, _: &Target) -> Verdict {
         delete("/api/v1/namespaces/tenant-b"),
     ];
     all_refused(world, OTHER, &asked)
+}
+
+fn volumes(world: &World, target: &Target) -> Verdict {
+    let volume = |name: &str, node: &str| {
+        json!({"apiVersion": "v1", "kind": "PersistentVolume",
+            "metadata": {"name": name, "labels": {"podwright.dev/node": node}, "finalizers": ["x.io/stays", "podwright.dev/local-volume"],
+                "annotations": {"pv.kubernetes.io/provisioned-by": "podwright.dev/local"}},
+            "spec": {"capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteOnce"], "persistentVolumeReclaimPolicy": "Retain",
+                "storageClassName": "none", "local": {"path": target.canary},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchFields": [
+                    {"key": "metadata.name", "operator": "In", "values": [node]}]}]}}}})
+    };
+    for (name, node) in [("pvc-theirs", NODE), ("pvc-own", "other")] {
+        if let Err(why) = world.create("persistentvolumes", "", volume(name, node)) {
+            return Verdict::Untried(why);
+        }
+    }
+    let free = || json!({"metadata": {"finalizers": ["x.io/stays"]}});
+    let list = |query: &str| ("GET", format!("/api/v1/persistentvolumes?{query}"), Value::Null);
+    let of = |name: &str, body: Value| ("PATCH", format!("/api/v1/persistentvolumes/{name}"), body);
+    let asked = [
+        list(""),
+        list("labelSelector=podwright.dev/node%3Dtarget"),
+        list("labelSelector=podwright.dev/node"),
+        list("watch=1&timeoutSeconds=1&labelSelector=podwright.dev/node%20in%20(other,target)"),
+        ("GET", "/api/v1/persistentvolumes/pvc-theirs".into(), Value::Null),
+        ("POST", "/api/v1/persistentvolumes".into(), volume("pvc-made", "other")),
+        ("DELETE", "/api/v1/persistentvolumes/pvc-own".into(), Value::Null),
+        ("DELETE", "/api/v1/persistentvolumes/pvc-theirs".into(), Value::Null),
+        of("pvc-theirs", free()),
+        of("pvc-theirs", json!({"metadata": {"labels": {"podwright.dev/node": "other"}}})),
+        of("pvc-own", free()),
+        of("pvc-own", json!({"spec": {"claimRef": {"namespace": THEIRS, "name": "victim"}}})),
+        ("PATCH", "/api/v1/persistentvolumes/pvc-own/status".into(), json!({"status": {"phase": "Available"}})),
+    ];
+    let held = all_refused(world, OTHER, &asked);
+    for name in ["pvc-theirs", "pvc-own"] {
+        let none = json!({"metadata": {"finalizers": null}});
+        let params = json!({"resource": "persistentvolumes", "name": name, "body": none, "options": {"patchType": "application/merge-patch+json"}});
+        let _ = crate::support::api::call(&world.node.socket(), "patch", params);
+        world.delete("persistentvolumes", "", name);
+    }
+    held
 }
 
 fn itself(world: &World, _: &Target) -> Verdict {

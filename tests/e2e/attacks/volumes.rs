@@ -13,7 +13,7 @@ use std::{
 use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags};
 use serde_json::{Value, json};
 
-use super::world::{BASELINE, End, IMAGE, OPEN, World};
+use super::world::{BASELINE, EDIT, End, IMAGE, NODE, OPEN, OURS, THEIRS, World};
 use super::{Attack, Expect, POD, Pod, Target, Try, Verdict, judge, verdict};
 use crate::support::{api, eventually, registry, slowness};
 
@@ -138,6 +138,22 @@ pub const ATTACKS: &[Attack] = &[
             expect: Expect::Refused("not of type proc"),
             ..POD
         }),
+    },
+    Attack {
+        id: "volume-scrub",
+        class: "agent's writes",
+        cves: &["CVE-2017-1002102"],
+        how: "a volume of the StorageClass `local`, full of links to the host's files and folders, of folders nested a thousand deep and of names that look like the agent's own, is deleted with its claim",
+        held: "what is removed is removed by descriptors below the volume's own folder, whose mark only the node can write: links are removed, never followed",
+        attempt: Try::Code(volume_scrub),
+    },
+    Attack {
+        id: "volume-of-another",
+        class: "claims",
+        cves: &[],
+        how: "who holds `edit` in a namespace claims the volume of another's: by its name, by annotations of binder and provisioner, by a uid and a name that lead elsewhere; and asks for a folder of the host by the class's parameters",
+        held: "a volume is its claim's by uid, which the server makes; of a claim nothing else reaches a path; classes are the administrator's",
+        attempt: Try::Code(volume_of_another),
     },
     Attack {
         id: "config-map-write",
@@ -545,4 +561,154 @@ wait"
     let seen = format!("message: {told:?}; another Pod: {ran:?}; the next start: {waits:?}; {}", of_c());
     world.delete("pods", OPEN, target.id);
     verdict(told.is_ok() && ran.is_ok() && waits.is_ok(), seen)
+}
+
+/// A Pod with a claim of the class `local`; what it does, then waits.
+fn with_claim(target: &Target, does: &str) -> (Value, String) {
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": target.id, "namespace": OPEN},
+        "spec": {"storageClassName": "local", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "16Mi"}}},
+    });
+    (claim, format!("{does}; echo up; sleep 1000"))
+}
+
+fn volume_scrub(world: &World, target: &Target) -> Verdict {
+    let (claim, script) = with_claim(
+        target,
+        "cd /v && ln -s @FOLDER@ out && ln -s @CANARY@ file && ln -s / root && ln -s ../../../../../../../..@FOLDER@ up && mkdir -p a/b && \
+         ln -s @FOLDER@ a/b/out && ln -s @FOLDER@ .removed-1 && ln -s @FOLDER@ .removed-2 && ln -s @CANARY@ volume.json && \
+         mkfifo fifo && chmod 0 a && i=0; while [ $i -lt 1000 ]; do mkdir d && cd d && ln -s @FOLDER@ l; i=$((i+1)); done; touch /v/full",
+    );
+    let script: &'static str = Box::leak(script.into_boxed_str());
+    let pod = Pod {
+        spec: "volumes: [{name: v, persistentVolumeClaim: {claimName: volume-scrub}}]",
+        container: "volumeMounts: [{name: v, mountPath: /v}]",
+        script,
+        ..POD
+    };
+    let tried = world.create("persistentvolumeclaims", OPEN, claim).and_then(|_| world.start_pod(target, &pod));
+    if let Err(why) = tried {
+        return Verdict::Untried(why);
+    }
+    let volume = world.node.field(&["-n", OPEN, "pvc", target.id], ".spec.volumeName");
+    let data = world.node.dir.path().join("local-volumes").join(&volume).join("data");
+    eventually("the volume is full", super::PATIENCE, || {
+        data.join("full").symlink_metadata().map_err(|e| format!("{e} {}", world.logs(target, OPEN)))
+    });
+    let links = std::fs::read_dir(&data).unwrap().flatten().filter(|entry| entry.path().is_symlink()).count();
+    world.delete("pods", OPEN, target.id);
+    world.delete("persistentvolumeclaims", OPEN, target.id);
+    let root = world.node.dir.path().join("local-volumes");
+    eventually("the volume is gone", super::PATIENCE, || {
+        let left = std::fs::read_dir(&root)
+            .unwrap()
+            .flatten()
+            .any(|entry| entry.file_name().to_string_lossy().contains(&volume));
+        match world.get("persistentvolumes", "", &volume) {
+            None if !left => Ok(()),
+            found => Err(format!("{left} {found:?}")),
+        }
+    });
+    // The canary and its folder are looked at by whoever judges.
+    match target.canary.symlink_metadata() {
+        Ok(_) => Verdict::Held(format!("{links} links went, and what they lead to stays")),
+        Err(why) => Verdict::Breach(format!("the canary: {why}")),
+    }
+}
+
+fn volume_of_another(world: &World, target: &Target) -> Verdict {
+    // A tenant's, with data.
+    let claim = |name: &str, namespace: &str, changes: Value| {
+        let mut claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": namespace},
+            "spec": {"storageClassName": "local", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}},
+        });
+        json_patch::merge(&mut claim, &changes);
+        claim
+    };
+    let (text, canary) = (&target.text, &target.canary);
+    let pod = |name: &str, namespace: &str, claim: &str, does: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace}, "spec": {
+            "terminationGracePeriodSeconds": 0, "restartPolicy": "Never",
+            "containers": [{"name": "c", "image": IMAGE, "command": ["sh", "-c", does], "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]}})
+    };
+    let victim = world.create("persistentvolumeclaims", THEIRS, claim("mine", THEIRS, json!({}))).and_then(|_| {
+        world.create("pods", THEIRS, pod("keeper", THEIRS, "mine", &format!("echo '{text}' > /v/word; sleep 1000")))
+    });
+    if let Err(why) = victim {
+        return Verdict::Untried(why);
+    }
+    world.node.wait("condition=Ready", &["-n", THEIRS, "pod/keeper"], super::PATIENCE);
+    let volume = world.node.field(&["-n", THEIRS, "pvc", "mine"], ".spec.volumeName");
+    let uid = volume.trim_start_matches("pvc-").to_owned();
+    let bound = json!({"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes",
+        "volume.kubernetes.io/selected-node": NODE, "volume.kubernetes.io/storage-provisioner": "podwright.dev/local"});
+    let tries = [
+        ("by-name", json!({"spec": {"volumeName": volume}})),
+        ("bound", json!({"spec": {"volumeName": volume}, "metadata": {"annotations": bound}})),
+        ("uid", json!({"metadata": {"uid": uid, "annotations": {"volume.kubernetes.io/selected-node": NODE}}})),
+        ("out", json!({"metadata": {"uid": format!("../../../../../../..{}", canary.display())}})),
+        ("node", json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "../../../etc"}}})),
+    ];
+    let path = format!("/api/v1/namespaces/{OURS}");
+    let mut seen = Vec::new();
+    for (name, changes) in tries {
+        let (code, said) =
+            world.ask(EDIT, "POST", &format!("{path}/persistentvolumeclaims"), &claim(name, OURS, changes));
+        seen.push(format!("{name}: {code}"));
+        if !matches!(code, 201 | 400 | 422) {
+            return Verdict::Untried(said);
+        }
+        // What its status says is not his either.
+        let status = json!({"status": {"phase": "Bound", "capacity": {"storage": "1Mi"}}});
+        let (code, said) = world.ask(EDIT, "PATCH", &format!("{path}/persistentvolumeclaims/{name}/status"), &status);
+        if code == 200 {
+            return Verdict::Breach(format!("he writes the status of {name}: {said}"));
+        }
+        world.ask(EDIT, "POST", &format!("{path}/pods"), &pod(name, OURS, name, "cat /v/word; ls -la /v; echo over"));
+    }
+    let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "host"},
+        "provisioner": "podwright.dev/local", "parameters": {"path": "/"}, "volumeBindingMode": "WaitForFirstConsumer"});
+    let (code, said) = world.ask(EDIT, "POST", "/apis/storage.k8s.io/v1/storageclasses", &class);
+    if code != 403 {
+        return Verdict::Breach(format!("he makes classes: {code} {said}"));
+    }
+    // An honest one, to know how long it takes until a volume would be there.
+    let honest = [
+        ("persistentvolumeclaims", claim("honest", OURS, json!({}))),
+        ("pods", pod("honest", OURS, "honest", "ls /v; sleep 1000")),
+    ];
+    for (kind, object) in honest {
+        world.ask(EDIT, "POST", &format!("{path}/{kind}"), &object);
+    }
+    world.node.wait("condition=Ready", &["-n", OURS, "pod/honest"], super::PATIENCE);
+    let said: String = ["by-name", "bound", "uid", "out", "node"]
+        .iter()
+        .map(|name| world.node.run(&["-n", OURS, "logs", name]).all())
+        .collect();
+    let word = world.node.run(&["-n", THEIRS, "exec", "keeper", "--", "cat", "/v/word"]).out;
+    let root = world.node.dir.path().join("local-volumes");
+    let strange: Vec<String> = std::fs::read_dir(&root)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| world.get("persistentvolumes", "", name).is_none())
+        .collect();
+    for (namespace, kind) in [(OURS, "pods"), (THEIRS, "pods"), (OURS, "pvc"), (THEIRS, "pvc")] {
+        let names: &[&str] = if namespace == OURS {
+            &["by-name", "bound", "uid", "out", "node", "honest"]
+        } else if kind == "pods" {
+            &["keeper"]
+        } else {
+            &["mine"]
+        };
+        world.node.run(&[&["-n", namespace, "delete", kind, "--ignore-not-found", "--wait=false"], names].concat());
+    }
+    match () {
+        () if said.contains(text.as_str()) => Verdict::Breach(format!("another's data was read: {said}")),
+        () if word.trim() != text.as_str() => Verdict::Breach(format!("another's data is now {word:?}")),
+        () if !strange.is_empty() => Verdict::Breach(format!("folders that are no volume's: {strange:?}")),
+        () => Verdict::Held(seen.join(", ")),
+    }
 }

@@ -13,6 +13,7 @@ mod endpoints;
 mod garbage;
 mod horizontal_pod_autoscaler;
 mod job;
+mod local_volumes;
 mod nodes;
 mod persistent_volume;
 mod queue;

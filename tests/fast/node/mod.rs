@@ -2,6 +2,7 @@
 
 mod admission;
 mod hollow;
+mod local_volumes;
 mod logs;
 mod plan;
 mod probes;

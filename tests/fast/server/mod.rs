@@ -14,6 +14,7 @@ mod evictions;
 mod https;
 mod join;
 mod lag;
+mod local_volumes;
 mod long_lists;
 mod mirrors;
 mod modes;

@@ -8,9 +8,10 @@
 use serde_json::Value;
 
 use super::{Operation, Review};
+use crate::api::persistent_volume::local;
 use crate::api::validation::same;
 use crate::api::{Object, Status};
-use crate::server::authorize::node::{LEASES, node_of};
+use crate::server::authorize::node::{LEASES, kept_by, node_of};
 
 mod node;
 mod pod;
@@ -47,6 +48,7 @@ pub(super) fn validate(review: &Review<'_>, object: &Object) -> Result<(), Statu
         ("", "Node", _) => node::itself(review, node, object),
         ("", "PersistentVolumeClaim", "status") => claim_status(review, node, object),
         ("", "PersistentVolumeClaim", _) => refuse("may only update PVC status".into()),
+        ("", "PersistentVolume", _) => volume(review, node, object),
         ("", "ServiceAccount", "token") => token::request(review, node, object),
         ("coordination.k8s.io", "Lease", _) if review.namespace() != LEASES => {
             refuse(format!("can only access leases in the {LEASES:?} system namespace"))
@@ -66,7 +68,8 @@ pub(super) fn validate(review: &Review<'_>, object: &Object) -> Result<(), Statu
 /// (Upstream lets it.)
 fn finalizers(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
     let keeps_metadata = !review.subresource().is_empty() && review.call.kind.built_in() != "Node";
-    if keeps_metadata || !matches!(review.operation, Operation::Create | Operation::Update) {
+    let is_volume = review.is_about("PersistentVolume");
+    if keeps_metadata || is_volume || !matches!(review.operation, Operation::Create | Operation::Update) {
         return Ok(());
     }
     let of = |object: &Object| object.0["metadata"]["finalizers"].clone();
@@ -104,6 +107,32 @@ fn claim_status(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Sta
             let why = "is not allowed to update fields other than status.capacity and status.conditions";
             Err(review.forbidden(new, format!("node {node:?} {why}")))
         }
+    }
+}
+
+/// A node that keeps a volume says of one that is being deleted that the data is gone, by taking the finalizer away that waits
+/// for it; it writes nothing else of volumes.
+fn volume(review: &Review<'_>, node: &str, new: &Object) -> Result<(), Status> {
+    let refuse = |why: &str| Err(review.forbidden(new, format!("node {node:?} {why}")));
+    let old = review.old.filter(|_| review.operation == Operation::Update && review.subresource().is_empty());
+    let Some(old) = old else { return refuse("is not allowed to write persistentvolumes") };
+    if !kept_by(old, node) {
+        return refuse("does not keep this persistentvolume");
+    }
+    if !old.is_terminating() {
+        return refuse("can only update persistentvolumes that are being deleted");
+    }
+    let without = |volume: &Object, finalizer: Option<&str>| -> Value {
+        let mut rest = volume.clone();
+        ["resourceVersion", "managedFields"].iter().for_each(|field| rest.set_meta(field, None));
+        let left: Vec<Value> =
+            volume.finalizers().into_iter().filter(|name| Some(*name) != finalizer).map(Value::from).collect();
+        rest.set_meta("finalizers", Value::Array(left));
+        rest.0
+    };
+    match same(&without(new, None), &without(old, Some(local::FINALIZER))) {
+        true => Ok(()),
+        false => refuse(&format!("is not allowed to change anything but the finalizer {}", local::FINALIZER)),
     }
 }
 

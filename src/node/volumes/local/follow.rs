@@ -1,0 +1,139 @@
+//! The PersistentVolumes that this node keeps, as the server has them: those that are deleted are removed here, and then let go of;
+//! of the others the folders are held to the size that they have now.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use serde_json::json;
+use tokio::{task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{Identity, capacity};
+use crate::{
+    api::persistent_volume::local::{self, FINALIZER, NODE},
+    client::{Client, Informer, Key, Recorder, reference},
+    node::{disk, volumes::Volumes},
+};
+
+/// Of two that are protected, the claim's is another one's to take.
+const PROTECTION: &str = "kubernetes.io/pv-protection";
+/// A volume that could not be removed is tried again after so long, and ever more seldom.
+const SOON: Duration = Duration::from_secs(1);
+const SELDOM: Duration = Duration::from_secs(60);
+/// So many volumes are removed at once: there may be millions of files in each.
+const AT_ONCE: usize = 2;
+
+/// What a volume asks of its node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// To be held to its size.
+    Limit(Identity, Option<u64>),
+    /// To be removed with all its data.
+    Remove(Identity),
+}
+
+/// What a volume asks of the node. Pure.
+pub fn deed(volume: &PersistentVolume, node: &str) -> Option<Deed> {
+    let identity = Identity::of(volume).filter(|_| local::node(volume) == Some(node))?;
+    if volume.metadata.deletion_timestamp.is_none() {
+        return Some(Deed::Limit(identity, capacity(volume)));
+    }
+    let has = |name: &str| volume.metadata.finalizers.iter().flatten().any(|known| known == name);
+    let policy = volume.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
+    // As long as a claim is bound to it, it is in use, whoever has deleted it. What is to be retained is not ours to remove.
+    (has(FINALIZER) && !has(PROTECTION) && policy == Some("Delete")).then_some(Deed::Remove(identity))
+}
+
+/// A removal that is to be tried.
+struct Due {
+    at: Instant,
+    pause: Duration,
+    busy: bool,
+}
+
+/// Does what the node's volumes ask for, until the agent ends.
+pub async fn follow(volumes: Arc<Volumes>, client: Client, recorder: Recorder, node: String, stop: CancellationToken) {
+    let folders = volumes.clone();
+    let tidied = disk::work(move || folders.local().tidy()).await;
+    if let Err(error) = tidied.flatten() {
+        tracing::warn!(error, "something of volumes that were removed stays");
+    }
+    let known = Informer::<PersistentVolume>::builder(client.clone()).labels(format!("{NODE}={node}")).start();
+    let mut changes = known.subscribe();
+    let mut due: BTreeMap<Key, Due> = BTreeMap::new();
+    let mut tasks: JoinSet<(Key, Result<(), String>)> = JoinSet::new();
+    loop {
+        let now = Instant::now();
+        for (key, due) in due.iter_mut().filter(|(_, due)| !due.busy && due.at <= now) {
+            if tasks.len() == AT_ONCE {
+                break;
+            }
+            due.busy = true;
+            let volume = known.get(key).filter(|volume| matches!(deed(volume, &node), Some(Deed::Remove(_))));
+            let (key, volumes, client) = (key.clone(), volumes.clone(), client.clone());
+            tasks.spawn(async move {
+                let done = match volume {
+                    Some(volume) => remove(&volumes, &client, &volume).await,
+                    None => Ok(()),
+                };
+                (key, done)
+            });
+        }
+        let next = due.values().filter(|due| !due.busy && tasks.len() < AT_ONCE).map(|due| due.at).min();
+        tokio::select! {
+            () = stop.cancelled() => return,
+            Some(change) = changes.recv() => {
+                let asked = change.new.as_deref().and_then(|volume| deed(volume, &node));
+                match asked {
+                    Some(Deed::Remove(_)) => {
+                        due.entry(change.key).or_insert(Due { at: now, pause: SOON, busy: false });
+                    }
+                    Some(Deed::Limit(identity, capacity)) => {
+                        // Where it cannot be, its claim was told when the folder was made.
+                        let held = volumes.clone();
+                        let limited = disk::work(move || held.local().limit(&identity, capacity)).await.flatten();
+                        if let Err(why) = limited {
+                            tracing::debug!(volume = %change.key, why, "a volume is not held to its size");
+                        }
+                    }
+                    None => {}
+                }
+            }
+            Some(Ok((key, done))) = tasks.join_next() => match done {
+                Ok(()) => drop(due.remove(&key)),
+                Err(why) => {
+                    if let Some(volume) = known.get(&key) {
+                        recorder.warning(reference(&*volume), "VolumeFailedDelete", why);
+                    }
+                    if let Some(due) = due.get_mut(&key) {
+                        (due.at, due.busy) = (Instant::now() + due.pause, false);
+                        due.pause = SELDOM.min(due.pause * 2);
+                    }
+                }
+            },
+            () = async { match next {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            } } => {}
+        }
+    }
+}
+
+/// Removes a volume's data, then lets go of the object: nothing else has it wait then.
+async fn remove(volumes: &Arc<Volumes>, client: &Client, volume: &PersistentVolume) -> Result<(), String> {
+    let Some(identity) = Identity::of(volume) else { return Ok(()) };
+    let (folders, name) = (volumes.clone(), identity.name.clone());
+    disk::work(move || folders.local().remove(&identity, || folders.user_of(&identity.name))).await??;
+    let rest: Vec<&String> = volume.metadata.finalizers.iter().flatten().filter(|name| *name != FINALIZER).collect();
+    let (uid, version) = (&volume.metadata.uid, &volume.metadata.resource_version);
+    let patch = json!({ "metadata": { "uid": uid, "resourceVersion": version, "finalizers": rest } });
+    match client.merge::<PersistentVolume>(None, &name, None, patch).await {
+        Err(status) if !status.is_not_found() => {
+            Err(format!("the data is gone, the object is not: {}", status.message))
+        }
+        _ => {
+            tracing::info!(volume = name, "a volume is removed, with its data");
+            Ok(())
+        }
+    }
+}
