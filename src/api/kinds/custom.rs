@@ -251,11 +251,11 @@ fn scale(json: &Value) -> Scale<Cow<'static, str>> {
     }
 }
 
-/// The name, and what the definition asks for; without that, the age.
+/// The name, and what the definition asks for, as far as it can be read; without that, the age.
 fn columns(json: &Value) -> Arc<[Column]> {
     let asked = json["additionalPrinterColumns"].as_array().filter(|columns| !columns.is_empty());
     let Some(asked) = asked else { return [columns::NAME, columns::AGE].into() };
-    let own = asked.iter().take(columns::MOST_COLUMNS).map(columns::of_definition);
+    let own = asked.iter().take(columns::MOST_COLUMNS).map_while(columns::of_definition);
     std::iter::once(columns::NAME).chain(own).collect()
 }
 
