@@ -34,7 +34,7 @@ const STRUCTURE: &[(&str, &str)] = &[
     ("default", "must be undefined to be structural"),
     ("nullable", "must be false to be structural"),
     ("additionalProperties", "must be undefined to be structural"),
-    ("x-kubernetes-preserve-unknown-fields", "must be undefined to be structural"),
+    ("x-kubernetes-preserve-unknown-fields", "must be false to be structural"),
     ("x-kubernetes-embedded-resource", "must be false to be structural"),
     ("x-kubernetes-int-or-string", "must be false to be structural"),
     ("x-kubernetes-list-type", "must be undefined to be structural"),
@@ -294,11 +294,7 @@ fn validations(at: &At<'_>, schema: &Schema, lost: Option<&str>, errs: &mut Erro
             errs.not_supported(json.path("reason"), &rule.reason, REASONS);
         }
         if !rule.field_path.is_empty() && !is_field(schema, &rule.field_path) {
-            errs.invalid(
-                json.path("fieldPath"),
-                rule.field_path.as_str(),
-                "must be a valid path",
-            );
+            errs.invalid(json.path("fieldPath"), rule.field_path.as_str(), "must be a valid path");
         }
         match &rule.program {
             Err(why) => errs.invalid(&text.path, text.str(), why),
