@@ -278,7 +278,8 @@ impl Kind {
         if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
     }
     pub fn list_kind(&self) -> String {
-        format!("{}List", self.kind)
+        let named = self.custom().map(|version| version.list_kind.clone()).filter(|named| !named.is_empty());
+        named.unwrap_or_else(|| format!("{}List", self.kind))
     }
     /// The store prefix, as in etcd: `/registry/<resource>/` (upstream's names: `services/specs`, `minions` are not copied).
     pub fn prefix(&self) -> String {

@@ -16,6 +16,7 @@ pub mod duration;
 pub mod env;
 pub mod field_path;
 pub mod int_or_string;
+pub mod jsonpath;
 pub mod kinds;
 pub mod level;
 pub mod managed_fields;

@@ -152,6 +152,25 @@ pub(super) fn updated(call: &Call, part: Part, new: &mut Object, old: &Object, n
     new.set_meta("managedFields", value);
 }
 
+/// Refuses a manifest that is not of its schema's types, or cannot be merged, in upstream's words: it gives such errors no reason.
+pub(super) fn check_applied(call: &Call, body: &Value) -> Result<(), Status> {
+    let kind = call.asked();
+    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+    if text(&body["apiVersion"]) != kind.api_version() || text(&body["kind"]) != kind.kind {
+        // Decoding says what is wrong with it.
+        return Ok(());
+    }
+    managed_fields::check(&kind.schema(), body).map_err(|why| {
+        let namespace = match body["metadata"]["namespace"].as_str() {
+            Some(namespace) if !namespace.is_empty() => namespace,
+            _ => call.namespace.as_deref().unwrap_or(""),
+        };
+        let place = format!("{namespace}/{}", text(&body["metadata"]["name"]));
+        let version = format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind);
+        Status::failure(500, "", format!("failed to create typed patch object ({place}; {version}): {why}"))
+    })
+}
+
 /// The object, with its managers, that the apply of a manifest makes of a live one. All in the asked version.
 pub(super) fn applied(
     call: &Call,
@@ -161,12 +180,6 @@ pub(super) fn applied(
     now: &str,
 ) -> Result<Object, Status> {
     let schema = call.asked().schema();
-    managed_fields::check(&schema, config).map_err(|why| {
-        let kind = call.asked();
-        let place = [config.namespace().unwrap_or(""), config.name()].join("/");
-        let version = format!("{}, Kind={}", kind.api_version(), kind.kind);
-        Status::internal(format!("failed to create typed patch object ({place}; {version}): {why}"))
-    })?;
     let managed = live.and_then(Managed::of).unwrap_or_default();
     let told = match live {
         Some(live) => Told::of(call, &stored_of(call.asked(), live.clone()), managed),

@@ -40,6 +40,7 @@ impl Server {
             return Err(Status::bad_request("metadata.managedFields must be nil"));
         }
         let part = part_of(&call)?;
+        fields::check_applied(&call, &body)?;
         let validation = call.options.field_validation.unwrap_or_default();
         let (mut config, warnings) = call.asked().decode(body, validation)?;
         call.align_namespace(&mut config)?;

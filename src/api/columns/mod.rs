@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Object, duration};
+use super::{Object, duration, jsonpath};
 
 pub mod pod;
 
@@ -29,7 +29,7 @@ pub enum Cell {
 
 /// A column of a CustomResourceDefinition.
 pub struct Defined {
-    path: Vec<String>,
+    path: jsonpath::Path,
     /// `integer`, `number`, `string`, `boolean` or `date`.
     pub of: Box<str>,
     pub format: Box<str>,
@@ -78,17 +78,20 @@ impl Column {
 }
 
 impl Defined {
+    /// The first value at its path, if it is of its type. Text is made of whatever there is.
     fn value(&self, object: &Object, now: Timestamp) -> Value {
-        let Some(found) = jsonpath(&object.0, &self.path) else { return Value::Null };
+        let Some(found) = self.path.first(&object.0) else { return Value::Null };
         match (&*self.of, found) {
-            (_, Value::Null) => Value::Null,
-            ("date", time) => age(time, now).into(),
+            ("string", Value::String(text)) => cut(text, LONGEST_CELL).into(),
+            ("string", other) => printed(other).into(),
+            ("date", Value::String(time)) => match time.parse::<Timestamp>() {
+                Err(_) if !time.is_empty() => "<invalid>".into(),
+                _ => age(found, now).into(),
+            },
             ("integer", Value::Number(n)) => {
                 n.as_i64().or_else(|| n.as_f64().map(|f| f as i64)).map_or(Value::Null, Value::from)
             }
             ("number", n @ Value::Number(_)) | ("boolean", n @ Value::Bool(_)) => n.clone(),
-            ("string", Value::String(text)) => cut(text, LONGEST_CELL).into(),
-            ("string", other) => printed(other).into(),
             _ => Value::Null,
         }
     }
@@ -107,112 +110,84 @@ pub fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// A value as JSON, as far as a cell shows it.
+/// A value as Go prints it, as far as a cell shows it.
 fn printed(value: &Value) -> String {
-    /// Takes so much and no more.
-    struct Cell(Vec<u8>);
-    impl std::io::Write for Cell {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            match LONGEST_CELL + 1 - self.0.len() {
-                0 => Err(std::io::ErrorKind::StorageFull.into()),
-                left => {
-                    let taken = bytes.len().min(left);
-                    self.0.extend_from_slice(&bytes[..taken]);
-                    Ok(taken)
-                }
-            }
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
+    let mut out = String::new();
+    match value {
+        Value::Null => out.push_str("<no value>"),
+        Value::Number(n) if n.is_f64() => out = plain(n.as_f64().unwrap_or_default()),
+        other => json(other, &mut out),
     }
-    let mut cell = Cell(Vec::new());
-    // What does not fit is cut.
-    let _ = serde_json::to_writer(&mut cell, value);
-    let whole = cell.0.utf8_chunks().next().map_or("", |chunk| chunk.valid());
-    if whole.len() < cell.0.len() && whole.len() <= LONGEST_CELL {
-        // The last character was cut in two.
-        return whole.to_owned() + "…";
-    }
-    cut(whole, LONGEST_CELL)
+    cut(&out, LONGEST_CELL)
 }
 
-/// The column of an entry of `additionalPrinterColumns`.
-pub fn of_definition(json: &Value) -> Column {
+/// A number as `fmt.Print` has it.
+fn plain(number: f64) -> String {
+    let size = number.abs();
+    if size == 0.0 || (1e-4..1e21).contains(&size) {
+        return number.to_string();
+    }
+    let text = format!("{number:e}");
+    let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, power) = power.strip_prefix('-').map_or(('+', power), |power| ('-', power));
+    format!("{digits}e{sign}{power:0>2}")
+}
+
+/// A value as Go's JSON, its keys sorted; what no cell shows is left out.
+fn json(value: &Value, out: &mut String) {
+    if out.len() > LONGEST_CELL {
+        return;
+    }
+    match value {
+        Value::Array(items) => {
+            out.push('[');
+            for (i, item) in items.iter().take(LONGEST_CELL).enumerate() {
+                out.push_str(if i == 0 { "" } else { "," });
+                json(item, out);
+            }
+            out.push(']');
+        }
+        Value::Object(map) => {
+            let mut names: Vec<&String> = map.keys().collect();
+            names.sort_unstable();
+            out.push('{');
+            for (i, name) in names.into_iter().take(LONGEST_CELL).enumerate() {
+                out.push_str(if i == 0 { "" } else { "," });
+                quoted(name, out);
+                out.push(':');
+                json(&map[name.as_str()], out);
+            }
+            out.push('}');
+        }
+        Value::String(text) => quoted(text, out),
+        Value::Number(n) if n.is_f64() => out.push_str(&plain(n.as_f64().unwrap_or_default())),
+        other => out.push_str(&other.to_string()),
+    }
+}
+
+/// A text in quotes. Go writes what HTML reads as escapes.
+fn quoted(text: &str, out: &mut String) {
+    let shown = Value::from(cut(text, LONGEST_CELL)).to_string();
+    out.push_str(&shown.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026"));
+}
+
+/// The column of an entry of `additionalPrinterColumns`; nothing where its path is none.
+pub fn of_definition(json: &Value) -> Option<Column> {
     let text = |field: &str| json[field].as_str().unwrap_or("");
     let priority = json["priority"].as_i64().unwrap_or(0);
+    let path = text("jsonPath");
+    let described = match text("description") {
+        "" => format!("Custom resource definition column (in JSONPath format): {path}"),
+        description => description.to_owned(),
+    };
     let defined = Defined {
-        path: steps(text("jsonPath")).unwrap_or_default(),
+        path: path.parse().ok()?,
         of: text("type").into(),
         format: text("format").into(),
-        description: text("description").into(),
+        description: described.into(),
         priority,
     };
-    Column { name: text("name").to_owned().into(), wide: priority > 0, cell: Cell::Defined(defined) }
-}
-
-/// The steps of a simple JSON path, as `.spec.ports[0].name`, `.metadata.labels['a\.b']`,
-/// `.status.conditions[?(@.type=="Ready")].status`; `None`: it is none.
-pub fn steps(path: &str) -> Option<Vec<String>> {
-    let mut rest = path.trim();
-    let mut steps = Vec::new();
-    while !rest.is_empty() {
-        if let Some(inner) = rest.strip_prefix('[') {
-            // A filter may hold brackets in its strings only; none of upstream's examples does.
-            let (inside, after) = inner.split_once(']')?;
-            steps.push(match inside.trim_matches(['\'', '"']) {
-                _ if inside.starts_with("?(") => inside.strip_suffix(')').map(str::to_owned)?,
-                quoted if quoted.len() != inside.len() => quoted.replace("\\.", "."),
-                index => index.parse::<i64>().ok().map(|_| format!("[{index}"))?,
-            });
-            rest = after;
-            continue;
-        }
-        rest = rest.strip_prefix('.')?;
-        let mut name = String::new();
-        let mut characters = rest.char_indices();
-        let mut end = rest.len();
-        while let Some((at, c)) = characters.next() {
-            match c {
-                '\\' => name.extend(characters.next().map(|(_, c)| c)),
-                '.' | '[' => {
-                    end = at;
-                    break;
-                }
-                c => name.push(c),
-            }
-        }
-        if name.is_empty() {
-            return None;
-        }
-        steps.push(name);
-        rest = &rest[end..];
-    }
-    (!steps.is_empty()).then_some(steps)
-}
-
-/// The first value at a path.
-fn jsonpath<'a, S: AsRef<str>>(value: &'a Value, steps: &[S]) -> Option<&'a Value> {
-    let Some((step, rest)) = steps.split_first() else { return Some(value) };
-    let step = step.as_ref();
-    if let Some(index) = step.strip_prefix('[') {
-        let items = value.as_array()?;
-        let index: i64 = index.parse().ok()?;
-        let at = if index < 0 { items.len() as i64 + index } else { index };
-        return jsonpath(items.get(usize::try_from(at).ok()?)?, rest);
-    }
-    if let Some(filter) = step.strip_prefix("?(@") {
-        let (path, wanted) = filter.split_once("==")?;
-        let path = self::steps(path.trim())?;
-        let wanted = wanted.trim().trim_matches(['\'', '"']);
-        let fits = |item: &&Value| match jsonpath(item, &path) {
-            Some(Value::String(text)) => text == wanted,
-            Some(other) => other.to_string() == wanted,
-            None => false,
-        };
-        return value.as_array()?.iter().filter(fits).find_map(|item| jsonpath(item, rest));
-    }
-    jsonpath(value.get(step)?, rest)
+    Some(Column { name: text("name").to_owned().into(), wide: priority > 0, cell: Cell::Defined(defined) })
 }
 
 pub const fn column(name: &'static str, cell: fn(&Object, Timestamp) -> String) -> Column {
@@ -302,7 +277,7 @@ mod tests {
     #[test]
     fn a_cell_shows_the_beginning_of_what_is_long() {
         let cell = |value: Value| {
-            let column = of_definition(&json!({"name": "C", "type": "string", "jsonPath": ".spec.it"}));
+            let column = of_definition(&json!({"name": "C", "type": "string", "jsonPath": ".spec.it"})).unwrap();
             let object = Object(json!({"spec": {"it": value}}));
             column.value(&object, Timestamp::UNIX_EPOCH).as_str().unwrap_or_default().to_owned()
         };
@@ -316,5 +291,43 @@ mod tests {
             assert_eq!(!shown.ends_with('…'), whole, "{}", shown.len());
             assert!(shown.len() <= LONGEST_CELL + '…'.len_utf8(), "{}", shown.len());
         }
+    }
+
+    #[test]
+    fn a_cell_shows_what_go_prints() {
+        let object = Object(json!({"spec": {
+            "n": 3, "f": 1.0, "g": 0.5, "big": 1e21, "small": 1e-7, "on": true, "no": null, "text": "t", "at": "1970-01-01T00:00:00Z",
+            "list": ["a", 1, {"b": "<&>"}], "map": {"z": 1, "a": [2.0]},
+        }}));
+        for (of, path, shown) in [
+            ("string", ".spec.n", json!("3")),
+            ("string", ".spec.f", json!("1")),
+            ("string", ".spec.g", json!("0.5")),
+            ("string", ".spec.big", json!("1e+21")),
+            ("string", ".spec.small", json!("1e-07")),
+            ("string", ".spec.on", json!("true")),
+            ("string", ".spec.no", json!("<no value>")),
+            ("string", ".spec.nothing", Value::Null),
+            ("string", ".spec.list", json!(r#"["a",1,{"b":"\u003c\u0026\u003e"}]"#)),
+            ("string", ".spec.list[*]", json!("a")),
+            ("string", ".spec.list[-1:]", json!(r#"{"b":"\u003c\u0026\u003e"}"#)),
+            ("string", ".spec.map", json!(r#"{"a":[2],"z":1}"#)),
+            ("string", ".", Value::Null),
+            ("string", "..b", json!("<&>")),
+            ("integer", ".spec.f", json!(1)),
+            ("integer", ".spec.g", json!(0)),
+            ("integer", ".spec.text", Value::Null),
+            ("number", ".spec.g", json!(0.5)),
+            ("boolean", ".spec.on", json!(true)),
+            ("boolean", ".spec.n", Value::Null),
+            ("date", ".spec.at", json!("1s")),
+            ("date", ".spec.text", json!("<invalid>")),
+            ("date", ".spec.n", Value::Null),
+            ("date", ".spec.no", Value::Null),
+        ] {
+            let column = of_definition(&json!({"name": "C", "type": of, "jsonPath": path})).unwrap();
+            assert_eq!(column.value(&object, Timestamp::from_second(1).unwrap()), shown, "{of} {path}");
+        }
+        assert!(of_definition(&json!({"name": "C", "type": "string", "jsonPath": ".a[b]"})).is_none());
     }
 }

@@ -42,6 +42,8 @@ pub struct Version {
     pub conversion: Conversion,
     /// Whether the definition is being deleted: nothing new is created then.
     pub terminating: bool,
+    /// What a list of them is called; empty: as its kind, and `List`.
+    pub list_kind: String,
     pub short_names: Vec<String>,
     pub categories: Vec<String>,
     pub columns: Arc<[Column]>,
@@ -67,6 +69,7 @@ impl Version {
             warning: None,
             conversion: Conversion::None,
             terminating: true,
+            list_kind: String::new(),
             short_names: Vec::new(),
             categories: Vec::new(),
             columns: [].into(),
@@ -143,6 +146,7 @@ pub fn version(definition: &Object, json: &Value) -> Version {
     let scale = &json["subresources"]["scale"];
     Version {
         tree: compile::object(&kind, &schema, schema::metadata()),
+        list_kind: text(&accepted["listKind"]),
         short_names: strings(&accepted["shortNames"]),
         categories: strings(&accepted["categories"]),
         columns: columns(json),
@@ -251,11 +255,11 @@ fn scale(json: &Value) -> Scale<Cow<'static, str>> {
     }
 }
 
-/// The name, and what the definition asks for; without that, the age.
+/// The name, and what the definition asks for, as far as it can be read; without that, the age.
 fn columns(json: &Value) -> Arc<[Column]> {
     let asked = json["additionalPrinterColumns"].as_array().filter(|columns| !columns.is_empty());
     let Some(asked) = asked else { return [columns::NAME, columns::AGE].into() };
-    let own = asked.iter().take(columns::MOST_COLUMNS).map(columns::of_definition);
+    let own = asked.iter().take(columns::MOST_COLUMNS).map_while(columns::of_definition);
     std::iter::once(columns::NAME).chain(own).collect()
 }
 

@@ -9,7 +9,7 @@ use crate::api::columns::{self, NAME, text};
 use crate::api::defaults::{each, fill, made, object};
 use crate::api::structural;
 use crate::api::validation::webhook::client_config;
-use crate::api::validation::{At, Errors, names};
+use crate::api::validation::{At, Errors, names, same};
 use crate::api::{Cause, Object};
 
 pub const KIND: Kind = Kind {
@@ -23,6 +23,7 @@ pub const KIND: Kind = Kind {
         validate,
         validate_create,
         validate_update,
+        validate_status,
         has_generation: true,
         ..Strategy::PLAIN
     },
@@ -114,19 +115,62 @@ fn validate_create(definition: &Object) -> Vec<Cause> {
     errs.0
 }
 
+/// A condition says what it is about: by that it is found again. What was let in before stays.
+fn validate_status(new: &Object, old: &Object) -> Vec<Cause> {
+    let mut errs = Errors::default();
+    let (now, before) = (At::root(&new.0).get("status"), At::root(&old.0).get("status"));
+    let accepted = now.get("acceptedNames");
+    check_syntax(&accepted, &mut errs);
+    for field in ["kind", "plural"] {
+        if accepted.is_set() && !accepted.get(field).is_set() && !before.get("acceptedNames").is_empty() {
+            errs.required(accepted.path(field), "");
+        }
+    }
+    let known: Vec<&Value> = before.get("conditions").items().map(|condition| condition.value).collect();
+    let mut seen = HashSet::new();
+    for condition in now.get("conditions").items() {
+        let of = condition.get("type");
+        let is_first = seen.insert(of.str().to_owned());
+        if known.contains(&condition.value) {
+            continue;
+        }
+        for field in ["type", "status"] {
+            if condition.get(field).is_empty() {
+                errs.required(condition.path(field), "");
+            }
+        }
+        if !of.is_empty() && !is_first {
+            errs.duplicate(&of.path, of.str());
+        }
+    }
+    errs.0
+}
+
 fn schema_of(version: At<'_>) -> At<'_> {
     version.get("schema").get("openAPIV3Schema")
 }
 
 fn check_names(it: &At<'_>, errs: &mut Errors) {
     for field in ["plural", "singular", "kind", "listKind"] {
+        if it.get(field).is_empty() {
+            errs.required(it.path(field), "");
+        }
+    }
+    check_syntax(it, errs);
+}
+
+fn check_syntax(it: &At<'_>, errs: &mut Errors) {
+    for field in ["plural", "singular", "kind", "listKind"] {
         let at = it.get(field);
-        let lower = at.str().to_lowercase();
-        match at.is_empty() {
-            true => errs.required(&at.path, ""),
-            // Kinds may have capitals.
-            false if field.ends_with("ind") => errs.invalid_each(&at.path, at.str(), names::dns1035_label(&lower)),
-            false => errs.invalid_each(&at.path, at.str(), names::dns1035_label(at.str())),
+        if at.is_empty() {
+            continue;
+        }
+        if !field.ends_with("ind") {
+            errs.invalid_each(&at.path, at.str(), names::dns1035_label(at.str()));
+            continue;
+        }
+        for why in names::dns1035_label(&at.str().to_lowercase()) {
+            errs.invalid(&at.path, at.str(), format!("may have mixed case, but should otherwise match: {why}"));
         }
     }
     if !it.get("kind").is_empty() && it.get("kind").str() == it.get("listKind").str() {
@@ -151,10 +195,14 @@ fn versions(versions: &At<'_>, errs: &mut Errors) {
             errs.invalid(&versions.path, name.str(), "must contain unique version names");
         }
         seen.insert(name.str());
+        deprecation(&version, errs);
         let schema = version.get("schema").get("openAPIV3Schema");
         match schema.is_set() {
             true => structural::definition::validate(&schema, errs),
-            false => errs.required(&schema.path, "schemas are required"),
+            false => errs.required(&schema.path, ""),
+        }
+        if version.get("subresources").get("status").is_set() {
+            beside_status(&schema, errs);
         }
         subresources(&version.get("subresources"), errs);
         let columns = version.get("additionalPrinterColumns");
@@ -171,48 +219,113 @@ fn versions(versions: &At<'_>, errs: &mut Errors) {
     }
 }
 
+fn deprecation(version: &At<'_>, errs: &mut Errors) {
+    /// So many bytes a warning may have.
+    const LONGEST: usize = 256;
+    let warning = version.get("deprecationWarning");
+    let Some(text) = warning.value.as_str() else { return };
+    if !version.get("deprecated").bool() {
+        errs.invalid(&warning.path, text, "can only be set for deprecated versions");
+    }
+    if text.len() > LONGEST {
+        errs.invalid(&warning.path, text, "must be <= 256 characters long");
+    }
+    if text.is_empty() {
+        errs.invalid(&warning.path, text, "must not be an empty string");
+    }
+    if let Some((at, _)) = text.char_indices().find(|(_, c)| c.is_control()) {
+        let why = "must only contain printable UTF-8 characters; non-printable character found at index";
+        errs.invalid(&warning.path, text, format!("{why} {at}"));
+    }
+}
+
+/// What the root of a schema may say where `status` is judged by itself: all that is not lost then.
+const AT_ROOT: &[(&str, &str)] = &[
+    ("description", "Description"),
+    ("type", "Type"),
+    ("format", "Format"),
+    ("title", "Title"),
+    ("maximum", "Maximum"),
+    ("exclusiveMaximum", "ExclusiveMaximum"),
+    ("minimum", "Minimum"),
+    ("exclusiveMinimum", "ExclusiveMinimum"),
+    ("maxLength", "MaxLength"),
+    ("minLength", "MinLength"),
+    ("pattern", "Pattern"),
+    ("maxItems", "MaxItems"),
+    ("minItems", "MinItems"),
+    ("uniqueItems", "UniqueItems"),
+    ("multipleOf", "MultipleOf"),
+    ("required", "Required"),
+    ("items", "Items"),
+    ("properties", "Properties"),
+    ("externalDocs", "ExternalDocs"),
+    ("example", "Example"),
+    ("x-kubernetes-preserve-unknown-fields", "XPreserveUnknownFields"),
+    ("x-kubernetes-validations", "XValidations"),
+];
+
+fn beside_status(schema: &At<'_>, errs: &mut Errors) {
+    let is_set = |value: &Value| !same(value, &Value::Null) && value != &Value::Bool(false);
+    let other = |(field, of): &(&str, At<'_>)| is_set(of.value) && !AT_ROOT.iter().any(|(known, _)| known == field);
+    if schema.entries().any(|entry| other(&entry)) {
+        let names: Vec<&str> = AT_ROOT.iter().map(|(_, name)| *name).collect();
+        let names = names.join(" ");
+        let why =
+            format!("only [{names}] fields are allowed at the root of the schema if the status subresource is enabled");
+        errs.invalid(&schema.path, schema.value.clone(), why);
+    }
+}
+
 fn subresources(at: &At<'_>, errs: &mut Errors) {
     let scale = at.get("scale");
     if !scale.is_set() {
         return;
     }
-    const PATHS: &[(&str, &[&str], bool)] = &[
-        ("specReplicasPath", &["spec"], true),
-        ("statusReplicasPath", &["status"], true),
-        ("labelSelectorPath", &["spec", "status"], false),
+    const PATHS: &[(&str, &[&str], bool, &str)] = &[
+        ("specReplicasPath", &[".spec."], true, "should be a json path under .spec"),
+        ("statusReplicasPath", &[".status."], true, "should be a json path under .status"),
+        ("labelSelectorPath", &[".spec.", ".status."], false, "should be a json path under either .spec or .status"),
     ];
-    for (field, below, required) in PATHS {
+    for (field, below, required, why) in PATHS {
         let path = scale.get(field);
-        let steps = columns::steps(path.str());
-        let plain = path.str().starts_with('.') && !path.str().contains('[');
-        match steps.filter(|_| plain) {
-            None if path.is_empty() && !required => {}
-            None if path.is_empty() => errs.required(&path.path, ""),
-            Some(steps) if steps.len() > 1 && below.contains(&steps[0].as_str()) => {}
-            _ => {
-                let below: Vec<String> = below.iter().map(|name| format!(".{name}")).collect();
-                errs.invalid(&path.path, path.str(), format!("should be a json path under {}", below.join(" or ")));
+        match path.is_empty() {
+            true if *required => errs.required(&path.path, ""),
+            true => {}
+            false if !path.str().starts_with('.') => errs.invalid(&path.path, path.str(), NO_PATH),
+            false if !below.iter().any(|below| path.str().starts_with(below)) => {
+                errs.invalid(&path.path, path.str(), *why);
             }
+            false => {}
         }
     }
 }
 
+const NO_PATH: &str = "must be a simple json path starting with .";
+
+/// A column. Upstream looks at how its path begins alone; what cannot be read is not shown.
 fn column(at: &At<'_>, errs: &mut Errors) {
-    const TYPES: &[&str] = &["integer", "number", "string", "boolean", "date"];
-    const FORMATS: &[&str] = &["int32", "int64", "float", "double", "byte", "date", "date-time", "password"];
+    const TYPES: &[&str] = &["boolean", "date", "integer", "number", "string"];
+    const FORMATS: &[&str] = &["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
     if at.get("name").is_empty() {
         errs.required(at.path("name"), "");
     }
-    errs.one_of(&at.get("type"), TYPES);
+    let one_of = |all: &[&str]| format!("must be one of {}", all.join(","));
+    let of = at.get("type");
+    match of.is_empty() {
+        true => errs.required(&of.path, &one_of(TYPES)),
+        false if !TYPES.contains(&of.str()) => errs.invalid(&of.path, of.str(), one_of(TYPES)),
+        false => {}
+    }
     let format = at.get("format");
     if !format.is_empty() && !FORMATS.contains(&format.str()) {
-        errs.not_supported(&format.path, format.str(), FORMATS);
+        errs.invalid(&format.path, format.str(), one_of(FORMATS));
     }
     let path = at.get("jsonPath");
-    if path.is_empty() {
-        errs.required(&path.path, "");
-    } else if columns::steps(path.str()).is_none() {
-        errs.invalid(&path.path, path.str(), "is an invalid simple json path");
+    match path.is_empty() {
+        true => errs.required(at.path("JSONPath"), ""),
+        false if !path.str().starts_with('.') => errs.invalid(at.path("JSONPath"), path.str(), NO_PATH),
+        false => {}
     }
 }
 
@@ -232,10 +345,13 @@ fn selectable(at: &At<'_>, schema: &At<'_>, errs: &mut Errors) {
         });
         match field_type {
             _ if path.is_empty() => errs.required(&path.path, ""),
-            Some("string" | "integer" | "boolean") if !path.str().starts_with(".metadata.") => {}
+            _ if path.str().starts_with(".metadata.") => {
+                errs.invalid(&path.path, path.str(), "must not point to fields in metadata");
+            }
+            Some("string" | "integer" | "boolean") => {}
             Some(_) => {
                 let why = "must point to a field of type string, boolean or integer. Enum string fields and strings with \
-                           formats are allowed";
+                           formats are allowed.";
                 errs.invalid(&path.path, path.str(), why);
             }
             None => errs.invalid(&path.path, path.str(), "is an invalid path: does not refer to a valid field"),

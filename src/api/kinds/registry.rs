@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use serde_json::Value;
 
 use super::{KINDS, Kind, custom};
-use crate::api::{Object, schema::Source};
+use crate::api::Object;
+use crate::api::schema::{Source, interned};
 
 /// All kinds, as they are now. Readers take a [`Kinds`] and keep it as long as they need one view.
 #[derive(Default)]
@@ -26,6 +27,9 @@ struct Rows {
 
 /// How many rows there are at most. (One takes about a kilobyte.) Definitions that ask for others are not served.
 const MOST_ROWS: usize = 10_000;
+
+/// How many bytes the names in them may take together, of all registries of the process.
+const MOST_NAMES: usize = 32 << 20;
 
 /// One view of all kinds.
 #[derive(Clone, Default)]
@@ -177,6 +181,14 @@ impl Rows {
             None if self.by_shape.len() >= MOST_ROWS => {
                 let definition = definition.name();
                 tracing::error!(definition, "definitions have had {MOST_ROWS} shapes: this one is not served");
+                return None;
+            }
+            None if interned::held() >= MOST_NAMES => {
+                let definition = definition.name();
+                tracing::error!(
+                    definition,
+                    "the names of definitions have taken {MOST_NAMES} bytes: this one is not served"
+                );
                 return None;
             }
             None => {

@@ -1,65 +1,199 @@
-//! Whether a manifest can be merged: the items of its lists must be told apart.
+//! Whether a manifest is of its schema's types, and can be merged: the items of its lists must be told apart. Upstream:
+//! structured-merge-diff, whose errors clients show as they are.
 
 use std::collections::HashSet;
 
 use serde_json::Value;
 
 use super::element;
-use super::walk::{Place, Shape};
-use crate::api::Object;
-use crate::api::schema::Struct;
+use crate::api::field_path;
+use crate::api::schema::{List, Struct, Topology, Type};
+use crate::api::validation::MAX_MESSAGE;
 
-/// The keys that an item of a manifest's list lacks, or shares with another item: such a list cannot be merged.
-pub fn check(schema: &Struct, config: &Object) -> Result<(), String> {
-    checked(Shape::Struct(schema), &config.0).map_err(|Unmergeable { path, why }| {
-        let steps: Vec<String> = path.iter().rev().map(|element| element::shown(element)).collect();
-        format!("{}: {why}", steps.concat())
-    })
-}
+/// How many errors are told.
+const MOST: usize = 100;
 
-/// A list that cannot be merged.
-struct Unmergeable {
-    /// Where it is, the last step first: it is put together only once there is something to tell.
-    path: Vec<Box<str>>,
-    why: String,
-}
-
-impl Unmergeable {
-    fn here(why: String) -> Unmergeable {
-        Unmergeable { path: Vec::new(), why }
-    }
-    fn below(mut self, element: Box<str>) -> Unmergeable {
-        self.path.push(element);
-        self
+/// What keeps a manifest from being applied: values of other types, fields that the schema does not declare, list items that
+/// lack a key or share it with another.
+pub fn check(schema: &Struct, config: &Value) -> Result<(), String> {
+    let mut walk = Walk { path: Vec::new(), found: Vec::new() };
+    walk.fields(schema, config);
+    match walk.found.as_slice() {
+        [] => Ok(()),
+        [one] => Err(one.clone()),
+        all => Err(format!("errors:\n  {}", all.join("\n  "))),
     }
 }
 
-fn checked(shape: Shape<'_>, value: &Value) -> Result<(), Unmergeable> {
-    match (&shape, value) {
-        (Shape::Struct(_) | Shape::Map(_), Value::Object(map)) => {
-            for (name, value) in map {
-                checked(shape.field(name).shape(), value).map_err(|why| why.below(element::field(name)))?;
-            }
+struct Walk {
+    /// The steps to where the walk is, as errors show them.
+    path: Vec<Step>,
+    found: Vec<String>,
+}
+
+enum Step {
+    Field(String),
+    /// The item of a list whose items are told apart.
+    Item(Box<str>),
+    Index(usize),
+}
+
+impl Walk {
+    fn wrong(&mut self, why: String) {
+        if self.found.len() >= MOST {
+            return;
         }
-        (Shape::List(list), Value::Array(items)) => {
-            let mut seen: HashSet<Box<str>> = HashSet::with_capacity(items.len());
-            for (i, item) in items.iter().enumerate() {
-                let Some(element) = element::item(list, item) else {
-                    let missing = list.kind.keys().iter().find(|key| item[**key].is_null()).unwrap_or(&"");
-                    return Err(Unmergeable::here(format!(
-                        "element {i}: associative list with keys has an element that omits key field {missing:?} \
-                         (and doesn't have default value)"
-                    )));
-                };
-                if seen.contains(&element) {
-                    let why = format!("duplicate entries for key {}", element::shown(&element));
-                    return Err(Unmergeable::here(why));
+        let step = |step: &Step| match step {
+            Step::Field(name) => format!(".{name}"),
+            Step::Item(element) => element::shown(element),
+            Step::Index(at) => format!("[{at}]"),
+        };
+        let path: String = self.path.iter().map(step).collect();
+        let all = if path.is_empty() { why } else { format!("{path}: {why}") };
+        self.found.push(match all.len() > MAX_MESSAGE {
+            true => format!("{}...", field_path::head(&all, MAX_MESSAGE)),
+            false => all,
+        });
+    }
+
+    fn at(&mut self, step: Step, look: impl FnOnce(&mut Walk)) {
+        self.path.push(step);
+        look(self);
+        self.path.pop();
+    }
+
+    fn value(&mut self, of: &Type, value: &Value) {
+        let scalar = !matches!(value, Value::Array(_) | Value::Object(_));
+        match of {
+            _ if value.is_null() => {}
+            Type::Any | Type::Unknown => {}
+            Type::Struct(schema) if value.is_object() => self.fields(schema, value),
+            Type::Map(of) if value.is_object() => {
+                for (name, value) in value.as_object().into_iter().flatten() {
+                    self.at(Step::Field(name.clone()), |walk| walk.value(of, value));
                 }
-                checked(Place::of(&list.item).shape(), item).map_err(|why| why.below(element.clone()))?;
-                seen.insert(element);
+            }
+            Type::List(list) if value.is_array() => self.items(list, value),
+            Type::Struct(_) | Type::Map(_) => self.wrong(format!("expected map, got &{{{}}}", plain(value))),
+            Type::List(_) => self.wrong(format!("expected list, got &{{{}}}", plain(value))),
+            Type::Integer { .. } | Type::Number if !value.is_number() => {
+                self.wrong(format!("expected numeric (int or float), got {}", type_of(value)));
+            }
+            Type::String | Type::Bytes if !value.is_string() => {
+                self.wrong(format!("expected string, got &value.valueUnstructured{{Value:{}}}", syntax(value)));
+            }
+            Type::Boolean if !value.is_boolean() => {
+                self.wrong(format!("expected boolean, got &{{{}}}", plain(value)));
+            }
+            Type::Quantity | Type::IntOrString | Type::Time { .. } if !scalar => {
+                self.wrong(format!("expected any scalar, got &{{{}}}", plain(value)));
+            }
+            _ => {}
+        }
+    }
+
+    fn fields(&mut self, schema: &Struct, value: &Value) {
+        // One of which no field is known may have any.
+        let open = schema.open || schema.fields().next().is_none();
+        for (name, value) in value.as_object().into_iter().flatten() {
+            match schema.field(name) {
+                Some(field) => self.at(Step::Field(name.clone()), |walk| walk.value(&field.of, value)),
+                None if open => {}
+                None => self.at(Step::Field(name.clone()), |walk| walk.wrong("field not declared in schema".into())),
             }
         }
-        _ => {}
     }
-    Ok(())
+
+    fn items(&mut self, list: &List, value: &Value) {
+        let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
+        let mut seen: HashSet<Box<str>> = HashSet::new();
+        for (i, item) in items.iter().enumerate() {
+            let step = match list.kind.topology {
+                Topology::Atomic => Step::Index(i),
+                _ => match told_apart(list, item) {
+                    Ok(element) => {
+                        if !seen.insert(element.clone()) {
+                            self.wrong(format!("duplicate entries for key {}", element::shown(&element)));
+                        }
+                        Step::Item(element)
+                    }
+                    Err(why) => return self.wrong(format!("element {i}: {why}")),
+                },
+            };
+            self.at(step, |walk| walk.value(&list.item, item));
+        }
+    }
+}
+
+/// What tells an item of a list apart.
+fn told_apart(list: &List, item: &Value) -> Result<Box<str>, String> {
+    let why = match (&list.kind.topology, item) {
+        (Topology::Set, Value::Object(_)) => "associative list without keys has an element that's a map type",
+        (Topology::Set, Value::Array(_)) => "not supported: associative list with lists as elements",
+        (Topology::Set, Value::Null) => "associative list without keys has an element that's an explicit null",
+        (Topology::Map(_) | Topology::Own, Value::Null) => "associative list with keys may not have a null element",
+        (Topology::Map(_) | Topology::Own, item) if !item.is_object() => {
+            "associative list with keys may not have non-map elements"
+        }
+        _ => {
+            return element::item(list, item).ok_or_else(|| {
+                let keys: Vec<String> = list.keys().iter().map(|key| format!("{key:?}")).collect();
+                format!(
+                    "associative list with keys has an element that omits all key fields [{}] (and doesn't have default \
+                     values for any key fields)",
+                    keys.join(" ")
+                )
+            });
+        }
+    };
+    Err(why.to_owned())
+}
+
+/// The type of a value as Go has it.
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(n) if n.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
+
+fn sorted(value: &Value) -> Vec<(&String, &Value)> {
+    let mut all: Vec<_> = value.as_object().into_iter().flatten().collect();
+    all.sort_by_key(|(name, _)| *name);
+    all
+}
+
+/// As Go's `%v` prints it.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".into(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(plain).collect::<Vec<_>>().join(" ")),
+        Value::Object(_) => {
+            let each: Vec<String> =
+                sorted(value).iter().map(|(name, value)| format!("{name}:{}", plain(value))).collect();
+            format!("map[{}]", each.join(" "))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// As Go's `%#v` prints it.
+fn syntax(value: &Value) -> String {
+    match value {
+        Value::Null => "interface {}(nil)".into(),
+        Value::Array(items) => {
+            format!("[]interface {{}}{{{}}}", items.iter().map(syntax).collect::<Vec<_>>().join(", "))
+        }
+        Value::Object(_) => {
+            let each = sorted(value).into_iter().map(|(name, value)| format!("{name:?}:{}", syntax(value)));
+            format!("map[string]interface {{}}{{{}}}", each.collect::<Vec<_>>().join(", "))
+        }
+        other => other.to_string(),
+    }
 }

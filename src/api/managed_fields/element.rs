@@ -9,11 +9,13 @@ pub fn field(name: &str) -> Box<str> {
     format!("f:{name}").into()
 }
 
-/// An item of a list that is a set or a map; `None` where a key is missing that has no default.
+/// An item of a list that is a set or a map; `None` where all keys are missing and none has a default. One without some of
+/// its keys is another item than those that have them.
 pub fn item(list: &List, item: &Value) -> Option<Box<str>> {
     match list.kind.topology {
         Topology::Set => Some(format!("v:{item}").into()),
-        Topology::Map(keys) => {
+        Topology::Map(_) | Topology::Own => {
+            let keys = list.keys();
             let part = |key: &str| match &item[key] {
                 // The one default among the keys of upstream's lists.
                 Value::Null if key == "protocol" => Some(Value::from("TCP")),
@@ -21,14 +23,16 @@ pub fn item(list: &List, item: &Value) -> Option<Box<str>> {
                 value => Some(value.clone()),
             };
             // Most lists have one key, which stands there.
-            if let ([key], Some(Value::String(name))) = (keys, keys.first().and_then(|key| item.get(*key))) {
+            if let [key] = keys.as_slice()
+                && let Some(Value::String(name)) = item.get(*key)
+            {
                 return Some(format!("k:{{{}:{}}}", Value::from(*key), Value::from(name.as_str())).into());
             }
-            let mut sorted: Vec<&str> = keys.to_vec();
+            let mut sorted = keys;
             sorted.sort_unstable();
-            let found: Option<Map<String, Value>> =
-                sorted.into_iter().map(|key| Some((key.to_owned(), part(key)?))).collect();
-            Some(format!("k:{}", Value::Object(found?)).into())
+            let found: Map<String, Value> =
+                sorted.into_iter().filter_map(|key| Some((key.to_owned(), part(key)?))).collect();
+            (!found.is_empty()).then(|| format!("k:{}", Value::Object(found)).into())
         }
         Topology::Atomic => None,
     }

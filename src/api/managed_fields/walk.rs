@@ -362,11 +362,8 @@ fn merged(shape: Shape<'_>, live: Option<&Value>, config: &Value) -> Value {
         }
         (Shape::List(list), live, Value::Array(config)) => {
             let live = live.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-            let keys = match &list.kind.topology {
-                Topology::Map(keys) => *keys,
-                _ => &[],
-            };
-            let keys = Keys(keys, Some(list));
+            let keys = list.keys();
+            let keys = Keys(&keys, Some(list));
             let live_items = keys.index(live);
             let item = |item: &Value| {
                 let live = live_items.find(item).map(|at| &live[at]);

@@ -39,7 +39,7 @@ impl Compiler<'_> {
     fn field(&mut self, parent: &str, name: &str, schema: &Value) -> Field {
         let rule = merge_keys::of(parent, name);
         let of = match self.compile(schema) {
-            Type::List(list) => Type::List(Arc::new(List { item: list.item.clone(), kind: rule.list })),
+            Type::List(list) => Type::List(Arc::new(List::of(list.item.clone(), rule.list))),
             other => other,
         };
         Field { of, retain_keys: rule.retain_keys, replace: rule.replace, atomic: rule.atomic, default: None }
@@ -60,9 +60,7 @@ impl Compiler<'_> {
             Some("boolean") => Type::Boolean,
             Some("integer") => Type::Integer { bits: if schema["format"] == "int32" { 32 } else { 64 } },
             Some("number") => Type::Number,
-            Some("array") => {
-                Type::List(Arc::new(List { item: self.compile(&schema["items"]), kind: Default::default() }))
-            }
+            Some("array") => Type::List(Arc::new(List::of(self.compile(&schema["items"]), Default::default()))),
             Some("object") if schema["additionalProperties"].is_object() => {
                 Type::Map(Arc::new(self.compile(&schema["additionalProperties"])))
             }

@@ -1,18 +1,27 @@
 //! Names that live as long as the process: what a kind that is defined at run time has in common with the built-in rows.
 //!
-//! Each distinct name is kept once, so what this holds is bounded by the names that were ever used.
+//! Each distinct name is kept once, so what this holds is bounded by the names that were ever used; who makes rows looks at
+//! [`held`] before, and makes no more beyond a bound.
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex};
 
 static STRINGS: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Default::default);
 static LISTS: LazyLock<Mutex<HashSet<&'static [&'static str]>>> = LazyLock::new(Default::default);
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// How many bytes are kept for good.
+pub fn held() -> usize {
+    HELD.load(Ordering::Relaxed)
+}
 
 pub fn string(text: &str) -> &'static str {
     let mut all = STRINGS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(known) = all.get(text) {
         return known;
     }
+    HELD.fetch_add(text.len(), Ordering::Relaxed);
     let kept: &'static str = Box::leak(text.into());
     all.insert(kept);
     kept
@@ -24,6 +33,7 @@ pub fn list(texts: &[String]) -> &'static [&'static str] {
     if let Some(known) = all.get(strings.as_slice()) {
         return known;
     }
+    HELD.fetch_add(size_of_val(strings.as_slice()), Ordering::Relaxed);
     let kept: &'static [&'static str] = Box::leak(strings.into());
     all.insert(kept);
     kept

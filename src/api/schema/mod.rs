@@ -60,9 +60,25 @@ pub enum Type {
 pub struct List {
     pub item: Type,
     pub kind: ListKind,
+    /// The keys of a list of a custom resource: `Topology::Own`.
+    pub own_keys: Box<[Box<str>]>,
 }
 
 impl List {
+    /// A list of one of the table's kinds.
+    pub fn of(item: Type, kind: ListKind) -> List {
+        List { item, kind, own_keys: Box::default() }
+    }
+
+    /// The keys that tell its items apart to server-side apply; none where they are plain values, or it is one value.
+    pub fn keys(&self) -> Vec<&str> {
+        match self.kind.topology {
+            Topology::Map(keys) => keys.to_vec(),
+            Topology::Own => self.own_keys.iter().map(|key| &**key).collect(),
+            Topology::Atomic | Topology::Set => Vec::new(),
+        }
+    }
+
     /// What a key of its items is where it is absent, if the schema says so.
     pub fn default(&self, key: &str) -> Option<&serde_json::Value> {
         let Type::Struct(item) = &self.item else { return None };
@@ -89,6 +105,8 @@ pub enum Topology {
     Set,
     /// Things that these keys tell apart.
     Map(&'static [&'static str]),
+    /// Things that keys of the list's own tell apart: those of a definition come and go with it.
+    Own,
 }
 
 impl ListKind {

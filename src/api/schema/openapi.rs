@@ -111,6 +111,8 @@ fn extend(parent: &str, field: &str, property: &mut Value) {
         _ if !is_list => {}
         Topology::Atomic => set("list-type", "atomic".into()),
         Topology::Set => set("list-type", "set".into()),
+        // Of a definition: its schema says it itself.
+        Topology::Own => {}
         Topology::Map(keys) => {
             set("list-type", "map".into());
             set("list-map-keys", keys.into());

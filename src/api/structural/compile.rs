@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{ListType, Of, Schema};
-use crate::api::schema::{Field, List, ListKind, Struct, Topology, Type, interned};
+use crate::api::schema::{Field, List, ListKind, Struct, Topology, Type};
 
 /// The tree of a whole object; `metadata` is every object's.
 pub fn object(kind: &str, schema: &Schema, metadata: Type) -> Arc<Struct> {
@@ -40,12 +40,13 @@ fn of(schema: &Schema) -> Type {
         Some(Of::Boolean) => Type::Boolean,
         Some(Of::Array) => {
             let item = schema.items.as_deref().map_or(Type::Any, of);
-            let topology = match &schema.list_type {
-                ListType::Atomic => Topology::Atomic,
-                ListType::Set => Topology::Set,
-                ListType::Map(keys) => Topology::Map(interned::list(keys)),
+            let (topology, keys) = match &schema.list_type {
+                ListType::Atomic => (Topology::Atomic, &[][..]),
+                ListType::Set => (Topology::Set, &[][..]),
+                ListType::Map(keys) => (Topology::Own, keys.as_slice()),
             };
-            Type::List(Arc::new(List { item, kind: ListKind { merge_key: None, topology } }))
+            let own_keys = keys.iter().map(|key| key.as_str().into()).collect();
+            Type::List(Arc::new(List { item, kind: ListKind { merge_key: None, topology }, own_keys }))
         }
         _ if schema.properties.is_empty() && schema.additional.is_some() => {
             Type::Map(Arc::new(schema.additional.as_deref().map_or(Type::Any, of)))

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Of, Schema, check, prune, rules};
 use crate::api::pattern;
@@ -18,7 +18,7 @@ enum Level {
 
 /// OpenAPI's words that upstream does not support: the field, and what is said of it.
 const UNSUPPORTED: &[(&str, &str)] = &[
-    ("$ref", "ref is not supported"),
+    ("$ref", "$ref is not supported"),
     ("definitions", "definitions is not supported"),
     ("dependencies", "dependencies is not supported"),
     ("id", "id is not supported"),
@@ -34,7 +34,7 @@ const STRUCTURE: &[(&str, &str)] = &[
     ("default", "must be undefined to be structural"),
     ("nullable", "must be false to be structural"),
     ("additionalProperties", "must be undefined to be structural"),
-    ("x-kubernetes-preserve-unknown-fields", "must be undefined to be structural"),
+    ("x-kubernetes-preserve-unknown-fields", "must be false to be structural"),
     ("x-kubernetes-embedded-resource", "must be false to be structural"),
     ("x-kubernetes-int-or-string", "must be false to be structural"),
     ("x-kubernetes-list-type", "must be undefined to be structural"),
@@ -49,37 +49,42 @@ const REASONS: &[&str] = &["FieldValueDuplicate", "FieldValueForbidden", "FieldV
 /// The rules for the schema of a version.
 pub fn validate(schema: &At<'_>, errs: &mut Errors) {
     let parsed = Schema::parse(schema.value);
-    node(schema, &parsed, Level::Root, true, errs);
+    node(schema, &parsed, Level::Root, None, errs);
 }
 
-fn node(at: &At<'_>, schema: &Schema, level: Level, correlatable: bool, errs: &mut Errors) {
+fn node(at: &At<'_>, schema: &Schema, level: Level, lost: Option<&str>, errs: &mut Errors) {
     types(at, schema, level, errs);
     unsupported(at, errs);
     lists(at, schema, errs);
     limits(at, errs);
     defaults(at, schema, level, errs);
-    validations(at, schema, correlatable, errs);
-    for logic in LOGIC {
-        at.get(logic).items().for_each(|part| nested(&part, at, schema, errs));
-    }
-    let not = at.get("not");
-    if not.is_set() {
-        nested(&not, at, schema, errs);
+    validations(at, schema, lost, errs);
+    logic(at, at, schema, either(at, schema), errs);
+    if level == Level::Root || schema.is_embedded {
+        for field in ["apiVersion", "kind"] {
+            let of = schema.properties.get(field).map(|of| of.of);
+            if of.is_some_and(|of| of != Some(Of::String)) {
+                let at = at.get("properties").key_path(field);
+                errs.invalid(format!("{at}.type"), of.flatten().map_or("", Of::name), "must be string");
+            }
+        }
     }
     if level == Level::Root {
         metadata(at, errs);
     }
+    // The outermost node whose parts cannot be told from others of an old object.
+    let lost = |here: bool| lost.or_else(|| here.then_some(at.path.as_str()));
     for (name, property) in at.get("properties").entries() {
         if let Some(of) = schema.properties.get(name) {
-            node(&property, of, Level::Field, correlatable, errs);
+            node(&property, of, Level::Field, lost(schema.is_atomic_map), errs);
         }
     }
     if let Some(of) = &schema.additional {
-        node(&at.get("additionalProperties"), of, Level::Field, correlatable, errs);
+        node(&at.get("additionalProperties"), of, Level::Field, lost(false), errs);
     }
     if let Some(of) = &schema.items {
-        let followed = correlatable && matches!(schema.list_type, super::ListType::Map(_));
-        node(&at.get("items"), of, Level::Item, followed, errs);
+        let is_map = matches!(schema.list_type, super::ListType::Map(_));
+        node(&at.get("items"), of, Level::Item, lost(!is_map), errs);
     }
 }
 
@@ -89,15 +94,22 @@ fn types(at: &At<'_>, schema: &Schema, level: Level, errs: &mut Errors) {
     if !of.is_empty() && Of::parse(of.str()).is_none() {
         errs.not_supported(&of.path, of.str(), &names);
     }
-    if schema.int_or_string && !of.is_empty() {
-        errs.invalid(&of.path, of.str(), "must be empty if x-kubernetes-int-or-string is true");
+    let others = [
+        ("x-kubernetes-preserve-unknown-fields", schema.preserves_unknown),
+        ("x-kubernetes-embedded-resource", schema.is_embedded),
+    ];
+    for (field, _) in others.iter().filter(|(_, is)| schema.int_or_string && *is) {
+        errs.invalid(at.path(field), true, "must be false if x-kubernetes-int-or-string is true");
+    }
+    if level == Level::Root && schema.nullable {
+        errs.forbidden(at.path("nullable"), "nullable cannot be true at the root");
     }
     if schema.is_embedded && of.str() != "object" {
         let why = "must be object if x-kubernetes-embedded-resource is true";
         if of.is_empty() { errs.required(&of.path, why) } else { errs.invalid(&of.path, of.str(), why) }
     } else if level == Level::Root && !of.is_empty() && of.str() != "object" {
         errs.invalid(&of.path, of.str(), "must be object at the root");
-    } else if of.is_empty() && !schema.int_or_string && !(schema.preserves_unknown && level != Level::Root) {
+    } else if of.is_empty() && !schema.int_or_string && !schema.preserves_unknown {
         errs.required(
             &of.path,
             match level {
@@ -122,7 +134,9 @@ fn types(at: &At<'_>, schema: &Schema, level: Level, errs: &mut Errors) {
         }
         if additional.value == &Value::Bool(false) {
             errs.forbidden(&additional.path, "additionalProperties cannot be set to false");
-        } else if !schema.properties.is_empty() {
+        } else if schema.is_embedded {
+            errs.forbidden(&additional.path, "must not be used if x-kubernetes-embedded-resource is set");
+        } else if schema.additional.is_some() && !schema.properties.is_empty() {
             errs.forbidden(&additional.path, "additionalProperties and properties are mutual exclusive");
         }
     }
@@ -159,8 +173,11 @@ fn lists(at: &At<'_>, schema: &Schema, errs: &mut Errors) {
         }
     }
     if map.is_set() {
-        if schema.of != Some(Of::Object) {
-            errs.invalid(at.path("type"), at.get("type").str(), "must be object if x-kubernetes-map-type is specified");
+        let why = "must be object if x-kubernetes-map-type is specified";
+        match schema.of {
+            Some(Of::Object) => {}
+            None => errs.required(at.path("type"), why),
+            Some(of) => errs.invalid(at.path("type"), of.name(), why),
         }
         if !["atomic", "granular"].contains(&map.str()) {
             errs.not_supported(&map.path, map.str(), &["atomic", "granular"]);
@@ -173,15 +190,21 @@ fn lists(at: &At<'_>, schema: &Schema, errs: &mut Errors) {
     if list.str() == "set"
         && let Some(items) = &schema.items
     {
-        let scalar = items.int_or_string || !matches!(items.of, Some(Of::Object | Of::Array) | None);
-        let atomic = items.is_atomic_map || (items.of == Some(Of::Array) && items.list_type == super::ListType::Atomic);
-        if items.nullable {
-            errs.forbidden(at.path("items.nullable"), "cannot be nullable when x-kubernetes-list-type is set");
+        let why = "must be atomic as item of a list with x-kubernetes-list-type=set";
+        match items.of {
+            Some(Of::Object) if !items.is_atomic_map => {
+                errs.invalid(at.path("items.x-kubernetes-map-type"), Value::Null, why);
+            }
+            Some(Of::Array) if items.list_type != super::ListType::Atomic => {
+                let of = at.get("items").get("x-kubernetes-list-type");
+                errs.invalid(&of.path, of.str(), why);
+            }
+            _ => {}
         }
-        if !scalar && !atomic {
-            let why = "must be atomic as item of a list with x-kubernetes-list-type=set";
-            errs.invalid(at.path("items.x-kubernetes-map-type"), Value::Null, why);
-        }
+    }
+    if ["set", "map"].contains(&list.str()) && schema.items.as_ref().is_some_and(|items| items.nullable) {
+        let why = format!("cannot be nullable when x-kubernetes-list-type is {}", list.str());
+        errs.forbidden(at.path("items.nullable"), why);
     }
     if list.str() == "map" {
         map_keys(at, schema, &keys, errs);
@@ -201,8 +224,11 @@ fn map_keys(at: &At<'_>, schema: &Schema, keys: &At<'_>, errs: &mut Errors) {
     let mut seen = HashSet::new();
     let required: HashSet<&str> = items.limits.required.iter().map(String::as_str).collect();
     for key in keys.items() {
+        if !seen.insert(key.str()) {
+            errs.invalid(&keys.path, keys.value.clone(), "must not contain duplicate entries");
+        }
         let Some(property) = items.properties.get(key.str()) else {
-            errs.invalid(&key.path, key.str(), "entries must all be names of item properties");
+            errs.invalid(&keys.path, keys.value.clone(), "entries must all be names of item properties");
             continue;
         };
         let path = at.path(&format!("items.properties[{}]", key.str()));
@@ -218,8 +244,9 @@ fn map_keys(at: &At<'_>, schema: &Schema, keys: &At<'_>, errs: &mut Errors) {
                 "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
             errs.required(format!("{path}.default"), why);
         }
-        if !seen.insert(key.str()) {
-            errs.duplicate(&key.path, key.str());
+        if property.nullable {
+            let why = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
+            errs.forbidden(format!("{path}.nullable"), why);
         }
     }
 }
@@ -238,8 +265,8 @@ fn defaults(at: &At<'_>, schema: &Schema, level: Level, errs: &mut Errors) {
         return errs.forbidden(path, "must not be used at the root");
     }
     let mut kept = default.clone();
-    if let Some(first) = prune::within(schema, &mut kept).first() {
-        errs.invalid(&path, default.clone(), format!("must not have unknown fields, found \"{first}\""));
+    if !prune::within(schema, &mut kept).is_empty() {
+        errs.invalid(&path, default.clone(), "must not have unknown fields");
     }
     for cause in check::check(schema, &kept, None).into_iter().chain(rules::run(schema, &kept, None)) {
         let below = if cause.field == "<nil>" { String::new() } else { format!(".{}", cause.field) };
@@ -247,7 +274,7 @@ fn defaults(at: &At<'_>, schema: &Schema, level: Level, errs: &mut Errors) {
     }
 }
 
-fn validations(at: &At<'_>, schema: &Schema, correlatable: bool, errs: &mut Errors) {
+fn validations(at: &At<'_>, schema: &Schema, lost: Option<&str>, errs: &mut Errors) {
     for (json, rule) in at.get("x-kubernetes-validations").items().zip(&schema.rules) {
         let (text, message) = (json.get("rule"), json.get("message"));
         if rule.rule.trim().is_empty() {
@@ -258,38 +285,30 @@ fn validations(at: &At<'_>, schema: &Schema, correlatable: bool, errs: &mut Erro
             errs.required(&message.path, "message must be specified if rule contains line breaks");
         }
         if !rule.message.is_empty() && rule.message.trim().is_empty() {
-            errs.invalid(&message.path, message.str(), "message must be non-empty if specified");
+            errs.invalid(&message.path, message.str(), "must be non-empty if specified");
         }
         if rule.message.trim().contains('\n') {
-            errs.invalid(&message.path, message.str(), "message must not contain line breaks");
+            errs.invalid(&message.path, message.str(), "must not contain line breaks");
         }
         if !rule.reason.is_empty() && !REASONS.contains(&rule.reason.as_str()) {
             errs.not_supported(json.path("reason"), &rule.reason, REASONS);
         }
         if !rule.field_path.is_empty() && !is_field(schema, &rule.field_path) {
-            errs.invalid(
-                json.path("fieldPath"),
-                rule.field_path.as_str(),
-                "fieldPath must be a valid path: does not refer to a valid field",
-            );
+            errs.invalid(json.path("fieldPath"), rule.field_path.as_str(), "must be a valid path");
         }
         match &rule.program {
             Err(why) => errs.invalid(&text.path, text.str(), why),
-            Ok(program) if program.uses("oldSelf") && !correlatable => {
-                errs.invalid(
-                    &text.path,
-                    text.str(),
-                    "oldSelf cannot be used on the uncorrelatable portion of the schema",
-                );
-            }
-            Ok(program) if rule.optional_old && !program.uses("oldSelf") => {
-                errs.invalid(
-                    json.path("optionalOldSelf"),
-                    true,
-                    "option optionalOldSelf must not be set if oldSelf is not used in rule",
-                );
-            }
-            Ok(_) => {}
+            Ok(program) => match (program.uses("oldSelf"), lost) {
+                (true, Some(lost)) => {
+                    let why = "oldSelf cannot be used on the uncorrelatable portion of the schema within";
+                    errs.invalid(&text.path, text.str(), format!("{why} {lost}"));
+                }
+                (false, _) if json.get("optionalOldSelf").is_set() => {
+                    let why = "may not be set if oldSelf is not used in rule";
+                    errs.invalid(json.path("optionalOldSelf"), rule.optional_old, why);
+                }
+                _ => {}
+            },
         }
         if let Some(Err(why)) = &rule.message_program {
             errs.invalid(json.path("messageExpression"), json.get("messageExpression").str(), why);
@@ -311,62 +330,91 @@ fn is_field(schema: &Schema, path: &str) -> bool {
     true
 }
 
+/// Whether what `x-kubernetes-int-or-string` means is written out as well: that may name types.
+fn either(at: &At<'_>, schema: &Schema) -> Spelled {
+    let both = |at: &At<'_>| at.get("anyOf").value == &json!([{"type": "integer"}, {"type": "string"}]);
+    let first = at.get("allOf").items().next();
+    match () {
+        () if !schema.int_or_string => Spelled::Not,
+        () if both(at) => Spelled::Here,
+        () if first.is_some_and(|first| both(&first)) => Spelled::InFirst,
+        () => Spelled::Not,
+    }
+}
+
+/// Where both types of `x-kubernetes-int-or-string` are named.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Spelled {
+    Not,
+    /// In `anyOf`.
+    Here,
+    /// In `anyOf` of the first of `allOf`.
+    InFirst,
+}
+
+/// The value validations of a node, which stand at `at`.
+fn logic(at: &At<'_>, structure: &At<'_>, schema: &Schema, spelled: Spelled, errs: &mut Errors) {
+    for logic in LOGIC.iter().filter(|logic| !(spelled == Spelled::Here && **logic == "anyOf")) {
+        for (i, part) in at.get(logic).items().enumerate() {
+            let named = spelled == Spelled::InFirst && *logic == "allOf" && i == 0;
+            nested(&part, structure, schema, if named { Spelled::Here } else { Spelled::Not }, errs);
+        }
+    }
+    if at.get("not").is_set() {
+        nested(&at.get("not"), structure, schema, Spelled::Not, errs);
+    }
+}
+
 /// A value validation inside logic: it may not say what values look like, only what they must be.
-fn nested(at: &At<'_>, structure: &At<'_>, schema: &Schema, errs: &mut Errors) {
-    let int_or_string = |part: &At<'_>| schema.int_or_string && matches!(part.get("type").str(), "integer" | "string");
+fn nested(at: &At<'_>, structure: &At<'_>, schema: &Schema, spelled: Spelled, errs: &mut Errors) {
     for (field, why) in STRUCTURE {
         let value = at.get(field);
         let empty = !value.is_set()
             || same(value.value, &Value::Null)
             || value.value == &Value::Bool(false)
             || value.str().is_empty() && value.value.is_string();
-        if !empty && !(*field == "type" && int_or_string(at)) {
+        if !empty {
             errs.forbidden(&value.path, why);
         }
     }
     limits(at, errs);
     for (name, property) in at.get("properties").entries() {
+        if name == "metadata" {
+            errs.forbidden(&property.path, "must not be specified in a nested context");
+        }
         match schema.properties.get(name) {
-            Some(of) => nested(&property, &structure.get("properties").get(name), of, errs),
-            None if schema.additional.is_none() => {
+            Some(of) => nested(&property, &structure.get("properties").get(name), of, Spelled::Not, errs),
+            None => {
                 let path = structure.get("properties").key_path(name);
                 errs.required(path, &format!("because it is defined in {}", property.path));
             }
-            None => {}
         }
     }
     let items = at.get("items");
     if items.is_set() {
         match &schema.items {
-            Some(of) => nested(&items, &structure.get("items"), of, errs),
+            Some(of) => nested(&items, &structure.get("items"), of, Spelled::Not, errs),
             None => errs.required(structure.path("items"), &format!("because it is defined in {}", items.path)),
         }
     }
-    for logic in LOGIC {
-        at.get(logic).items().for_each(|part| nested(&part, structure, schema, errs));
-    }
-    if at.get("not").is_set() {
-        nested(&at.get("not"), structure, schema, errs);
-    }
+    logic(at, structure, schema, spelled, errs);
 }
 
 /// Of metadata a schema may only restrict the name.
 fn metadata(root: &At<'_>, errs: &mut Errors) {
     let at =
         At { value: root.get("properties").get("metadata").value, path: root.get("properties").key_path("metadata") };
-    for (field, _) in at.entries() {
-        let fine = matches!(field, "type" | "description" | "properties");
-        if !fine {
-            let why =
-                "must not specify anything other than name and generateName, but metadata is implicitly specified";
-            errs.forbidden(&at.path, why);
-        }
+    let fine = |field: &str| matches!(field, "type" | "description" | "properties" | "default");
+    let mut others = at.entries().filter(|(field, _)| !fine(field)).count();
+    others += at.get("properties").entries().filter(|(name, _)| !matches!(*name, "name" | "generateName")).count();
+    if others > 0 {
+        let why = "must not specify anything other than name and generateName, but metadata is implicitly specified";
+        errs.forbidden(&at.path, why);
     }
-    for (name, property) in at.get("properties").entries() {
-        if !matches!(name, "name" | "generateName") {
-            let why =
-                "must not specify anything other than name and generateName, but metadata is implicitly specified";
-            errs.forbidden(property.path, why);
-        }
+    if at.value.is_object() && at.get("type").str() != "object" {
+        errs.invalid(at.path("type"), at.get("type").str(), "must be object");
+    }
+    if at.get("default").is_set() {
+        errs.forbidden(at.path("default"), "must not be set in top-level metadata");
     }
 }

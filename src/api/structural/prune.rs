@@ -9,11 +9,32 @@ use crate::api::schema::decode::MAX_UNKNOWN;
 /// What every object has, whatever its schema says.
 const OF_OBJECTS: &[&str] = &["apiVersion", "kind", "metadata"];
 
-/// Drops what the schema of a whole object does not know; the paths of what was dropped, as upstream shows them.
+/// Drops what the schema of a whole object does not know; the paths of what was dropped, as upstream shows them. A null says
+/// nothing where none may be and no default takes its place: clients write one for a list that they leave empty.
 pub fn prune(schema: &Schema, object: &mut Value) -> Vec<String> {
     let mut dropped = Vec::new();
     walk(schema, object, true, "", &mut dropped);
+    nulls(schema, object);
     dropped
+}
+
+fn nulls(schema: &Schema, value: &mut Value) {
+    match value {
+        Value::Object(map) => map.retain(|name, value| {
+            let Some(of) = schema.field(name) else { return true };
+            if value.is_null() && !of.nullable && of.default.is_none() {
+                return false;
+            }
+            nulls(of, value);
+            true
+        }),
+        Value::Array(items) => {
+            if let Some(of) = &schema.items {
+                items.iter_mut().for_each(|item| nulls(of, item));
+            }
+        }
+        _ => {}
+    }
 }
 
 /// The same for a value within an object.

@@ -1,74 +1,239 @@
-//! The OpenAPI definition of a custom resource, from the schema of its CustomResourceDefinition.
+//! The OpenAPI definition of a custom resource, from the schema of its CustomResourceDefinition. Upstream:
+//! `apiextensions/controller/openapi/builder`.
 
 use serde_json::{Map, Value, json};
 
-/// What OpenAPI v2 has no words for; kubectl reads a schema with them as one that says less.
-const NOT_IN_V2: &[&str] = &["oneOf", "anyOf", "not", "nullable"];
+use crate::api::kinds::custom::Version;
 
-/// The definition; `metadata` refers to every object's.
-pub fn definition(schema: &Value, v2: bool, metadata: Value) -> Value {
-    let mut out = schema.clone();
-    if v2 {
+/// The words of a schema that are published as they are; the others say nothing to clients.
+const WORDS: &[&str] = &[
+    "type",
+    "description",
+    "title",
+    "default",
+    "format",
+    "maximum",
+    "exclusiveMaximum",
+    "minimum",
+    "exclusiveMinimum",
+    "maxLength",
+    "minLength",
+    "pattern",
+    "maxItems",
+    "minItems",
+    "uniqueItems",
+    "multipleOf",
+    "enum",
+    "maxProperties",
+    "minProperties",
+    "required",
+    "nullable",
+    "x-kubernetes-preserve-unknown-fields",
+    "x-kubernetes-embedded-resource",
+    "x-kubernetes-int-or-string",
+    "x-kubernetes-list-map-keys",
+    "x-kubernetes-list-type",
+    "x-kubernetes-map-type",
+    "x-kubernetes-validations",
+];
+const LOGIC: &[&str] = &["allOf", "anyOf", "oneOf"];
+
+const API_VERSION: &str = "APIVersion defines the versioned schema of this representation of an object. Servers should \
+                           convert recognized schemas to the latest internal value, and may reject unrecognized values. \
+                           More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources";
+const KIND: &str = "Kind is a string value representing the REST resource this object represents. Servers may infer this from \
+                    the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: \
+                    https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
+const METADATA: &str = "Standard object's metadata. More info: \
+                        https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
+/// Of objects within objects.
+const OWN_API_VERSION: &str = "apiVersion defines the versioned schema of this representation of an object. More info: \
+                               https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources";
+const OWN_KIND: &str = "kind is a string value representing the type of this object. In CamelCase. More info: \
+                        https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
+const LIST: &str = "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md";
+
+/// How references are written: OpenAPI v3 wraps one that is described.
+#[derive(Clone, Copy)]
+pub struct Refs<'a> {
+    pub v2: bool,
+    /// Refers to a definition by its name.
+    pub to: &'a dyn Fn(&str) -> Value,
+}
+
+impl Refs<'_> {
+    fn described(&self, name: &str, description: &str) -> Value {
+        let mut reference = (self.to)(name);
+        if self.v2 {
+            reference["description"] = description.into();
+            return reference;
+        }
+        json!({"description": description, "allOf": [reference]})
+    }
+}
+
+fn text(description: &str) -> Value {
+    json!({"type": "string", "description": description})
+}
+
+/// The definition of a version's objects.
+pub fn definition(version: &Version, refs: Refs<'_>) -> Value {
+    let mut out = match (refs.v2 && version.schema.preserves_unknown, version.json.is_object()) {
+        // Who knows any field of it would refuse all others.
+        (true, _) | (_, false) => return json!({"type": "object"}),
+        _ => published(&version.json, false),
+    };
+    if refs.v2 {
         reduce(&mut out);
     }
-    if !out.is_object() {
-        out = json!({"type": "object"});
-    }
-    if out["x-kubernetes-preserve-unknown-fields"] == true && v2 {
-        // What may hold anything is told without fields.
-        if let Some(map) = out.as_object_mut() {
-            map.shift_remove("properties");
-        }
-    }
-    let own = out["properties"].take();
-    let text = |description: &str| json!({"type": "string", "description": description});
-    let metadata = match v2 {
-        true => metadata,
-        false => json!({"description": "Standard object's metadata.", "allOf": [metadata]}),
+    let mut own = match out["properties"].take() {
+        Value::Object(own) => own,
+        _ => Map::new(),
     };
-    let mut properties = Map::new();
-    properties.insert(
-        "apiVersion".into(),
-        text("APIVersion defines the versioned schema of this representation of an object."),
-    );
-    properties
-        .insert("kind".into(), text("Kind is a string value representing the REST resource this object represents."));
-    properties.insert("metadata".into(), metadata);
-    for (name, property) in own.as_object().into_iter().flatten() {
-        if !properties.contains_key(name) {
-            properties.insert(name.clone(), property.clone());
-        }
+    own.values_mut().for_each(|property| embed(property, refs));
+    for (name, property) in [
+        ("metadata", refs.described(&format!("{}.ObjectMeta", super::openapi::META), METADATA)),
+        ("kind", text(KIND)),
+        ("apiVersion", text(API_VERSION)),
+    ] {
+        own.shift_remove(name);
+        own.shift_insert(0, name.to_owned(), property);
     }
-    out["properties"] = properties.into();
+    out["properties"] = own.into();
     out
 }
 
+/// That of their list.
+pub fn list(kind: &str, list_kind: &str, plural: &str, item: Value, refs: Refs<'_>) -> Value {
+    let metadata = format!("Standard list metadata. More info: {LIST}#types-kinds");
+    json!({
+        "description": format!("{list_kind} is a list of {kind}"),
+        "type": "object", "required": ["items"],
+        "properties": {
+            "apiVersion": text(API_VERSION),
+            "items": {"type": "array", "description": format!("List of {plural}. More info: {LIST}"), "items": item},
+            "kind": text(KIND),
+            "metadata": refs.described(&format!("{}.ListMeta", super::openapi::META), &metadata),
+        },
+    })
+}
+
+/// What of a node is published. `nested`: it stands inside logic.
+fn published(schema: &Value, nested: bool) -> Value {
+    let mut out = Map::new();
+    for word in WORDS {
+        match &schema[*word] {
+            Value::Null | Value::Bool(false) if *word != "default" => {}
+            Value::Null => {}
+            value => drop(out.insert((*word).to_owned(), value.clone())),
+        }
+    }
+    if let Some(properties) = schema["properties"].as_object() {
+        let each = properties.iter().map(|(name, of)| (name.clone(), published(of, nested)));
+        out.insert("properties".into(), Value::Object(each.collect()));
+    }
+    for field in ["items", "additionalProperties", "not"] {
+        match &schema[field] {
+            of @ Value::Object(_) => drop(out.insert(field.to_owned(), published(of, nested || field == "not"))),
+            Value::Bool(true) if field == "additionalProperties" => drop(out.insert(field.to_owned(), true.into())),
+            _ => {}
+        }
+    }
+    for field in LOGIC {
+        if let Some(parts) = schema[*field].as_array().filter(|parts| !parts.is_empty()) {
+            out.insert((*field).to_owned(), parts.iter().map(|part| published(part, true)).collect());
+        }
+    }
+    if !nested && schema["x-kubernetes-int-or-string"] == true {
+        unfold(&mut out);
+    }
+    out.into()
+}
+
+/// Writes out what `x-kubernetes-int-or-string` means.
+fn unfold(out: &mut Map<String, Value>) {
+    let either = json!([{"type": "integer"}, {"type": "string"}]);
+    let spelled = |any: Option<&Value>| any == Some(&either);
+    let first = out.get("allOf").and_then(|all| all[0].get("anyOf"));
+    if spelled(out.get("anyOf")) || spelled(first) {
+        return;
+    }
+    if !out.contains_key("anyOf") {
+        out.insert("anyOf".into(), either);
+        return;
+    }
+    let mut all = vec![json!({"anyOf": either})];
+    if let Some(Value::Array(parts)) = out.shift_remove("allOf") {
+        all.extend(parts);
+    }
+    out.insert("allOf".into(), all.into());
+}
+
+/// Takes away what OpenAPI v2 has no words for, or kubectl would check too strictly with.
 fn reduce(schema: &mut Value) {
     let Some(map) = schema.as_object_mut() else { return };
-    let preserves = map.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
-    let nullable = map.get("nullable") == Some(&Value::Bool(true));
-    let either = map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true));
-    for word in NOT_IN_V2 {
+    for word in LOGIC.iter().chain(&["not"]) {
         map.shift_remove(*word);
     }
-    // Who checks against v2 would refuse what is allowed.
-    if nullable || either {
-        for word in ["type", "properties", "items", "additionalProperties", "enum"] {
-            map.shift_remove(word);
-        }
-    } else if preserves {
-        for word in ["items", "properties"] {
-            map.shift_remove(word);
+    let nullable = map.shift_remove("nullable").is_some();
+    let preserves = map.contains_key("x-kubernetes-preserve-unknown-fields");
+    if nullable || preserves {
+        map.shift_remove("items");
+        map.shift_remove("properties");
+    }
+    let of = map.get("type").and_then(Value::as_str).unwrap_or("");
+    if nullable || (of == "array" && !map.contains_key("items")) || (preserves && of == "object") {
+        map.shift_remove("type");
+    }
+    let is_nullable = |of: &Value| of["nullable"] == true;
+    if let Some(Value::Array(required)) = map.get("required") {
+        let keeps = |name: &&Value| !is_nullable(&map["properties"][name.as_str().unwrap_or("")]);
+        let all = map.get("additionalProperties").is_some_and(is_nullable);
+        let kept: Vec<Value> = match map.get("properties") {
+            _ if all => Vec::new(),
+            Some(_) => required.iter().filter(keeps).cloned().collect(),
+            None => required.clone(),
+        };
+        match kept.is_empty() {
+            true => drop(map.shift_remove("required")),
+            false => drop(map.insert("required".into(), kept.into())),
         }
     }
-    for property in
-        map.get_mut("properties").and_then(Value::as_object_mut).into_iter().flat_map(|all| all.values_mut())
-    {
-        reduce(property);
+    if let Some(Value::Object(properties)) = map.get_mut("properties") {
+        properties.values_mut().for_each(reduce);
     }
     for field in ["items", "additionalProperties"] {
         if let Some(inner) = map.get_mut(field) {
             reduce(inner);
+        }
+    }
+}
+
+/// Gives objects within objects what every object has.
+fn embed(schema: &mut Value, refs: Refs<'_>) {
+    let Some(map) = schema.as_object_mut() else { return };
+    if let Some(Value::Object(properties)) = map.get_mut("properties") {
+        properties.values_mut().for_each(|property| embed(property, refs));
+    }
+    for field in ["items", "additionalProperties"] {
+        if let Some(inner) = map.get_mut(field) {
+            embed(inner, refs);
+        }
+    }
+    let says = |word: &str| map.contains_key(word);
+    if !says("x-kubernetes-embedded-resource") || (refs.v2 && says("x-kubernetes-preserve-unknown-fields")) {
+        return;
+    }
+    let properties = map.entry("properties").or_insert_with(|| json!({}));
+    properties["apiVersion"] = text(OWN_API_VERSION);
+    properties["kind"] = text(OWN_KIND);
+    properties["metadata"] = refs.described(&format!("{}.ObjectMeta", super::openapi::META), METADATA);
+    let required = map.entry("required").or_insert_with(|| json!([]));
+    if let Some(required) = required.as_array_mut() {
+        for field in ["kind", "apiVersion"] {
+            if !required.iter().any(|name| name == field) {
+                required.push(field.into());
+            }
         }
     }
 }

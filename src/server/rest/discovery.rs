@@ -1,9 +1,11 @@
 //! What is served: API groups, versions and resources, unaggregated and aggregated (`apidiscovery.k8s.io`).
 
+use base64::Engine;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::negotiate::Clause;
-use crate::api::Kind;
+use crate::api::{Kind, Verb};
 use crate::api::kinds::{registry::Kinds, version_rank};
 
 /// The verbs of a resource itself.
@@ -141,6 +143,9 @@ fn resources(kind: &'static Kind) -> Vec<Value> {
             own[key] = names.into();
         }
     }
+    if kind.verbs.contains(&Verb::List) {
+        own["storageVersionHash"] = storage_version_hash(kind.stored()).into();
+    }
     let sub = |sub: Subresource| {
         let (of, group, version) = sub.of;
         let mut entry = json!({
@@ -154,6 +159,12 @@ fn resources(kind: &'static Kind) -> Vec<Value> {
         entry
     };
     std::iter::once(own).chain(subresources(kind).into_iter().map(sub)).collect()
+}
+
+/// Names the version that objects are stored in: who migrates them sees when it becomes another.
+fn storage_version_hash(stored: &Kind) -> String {
+    let gvk = format!("{}/{}/{}", stored.group, stored.version, stored.kind);
+    base64::engine::general_purpose::STANDARD.encode(&Sha256::digest(gvk)[..8])
 }
 
 /// The version of aggregated discovery that the client prefers over the plain one.
@@ -217,4 +228,24 @@ fn discovered_resource(kind: &'static Kind) -> Value {
         resource["subresources"] = subresources.into();
     }
     resource
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::kinds;
+
+    /// As every cluster has them.
+    #[test]
+    fn the_hash_of_a_stored_version_is_upstreams() {
+        for (resource, hash) in [
+            ("pods", "xPOwRZ+Yhw8="),
+            ("configmaps", "qFsyl6wFWjQ="),
+            ("secrets", "S6u1pOWzb84="),
+            ("deployments.apps", "8aSe+NMegvE="),
+        ] {
+            let kind = kinds::lookup(resource).unwrap();
+            assert_eq!(storage_version_hash(kind.stored()), hash, "{resource}");
+        }
+    }
 }

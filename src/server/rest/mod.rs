@@ -215,20 +215,17 @@ impl Face {
             Place::OpenApiV2 => {
                 let (document, media_type) = openapi::v2(server, user, kinds, &clauses).await?;
                 let pretty = json.pretty && media_type == reply::JSON;
-                let mut reply = self.send(user, &mut seat, &document, media_type, &Wanted { pretty, ..json }).await?;
-                openapi::tag(&mut reply, &document);
-                Ok(reply)
+                self.send_named(user, &mut seat, &document, media_type, &Wanted { pretty, ..json }, headers).await
             }
             Place::OpenApiV3(None) => {
                 let index = openapi::v3_index(server, user, kinds).await?.to_string();
-                self.send(user, &mut seat, &Document::of(index.into()), reply::JSON, &json).await
+                self.send_named(user, &mut seat, &Document::of(index.into()), reply::JSON, &json, headers).await
             }
             Place::OpenApiV3(Some(of)) => {
                 let Some(document) = openapi::v3(server, user, kinds, &of).await? else {
                     return Ok(reply::not_found());
                 };
-                let mut reply = self.send(user, &mut seat, &document, reply::JSON, &json).await?;
-                openapi::tag(&mut reply, &document);
+                let mut reply = self.send_named(user, &mut seat, &document, reply::JSON, &json, headers).await?;
                 if query.first("hash") == Some(document.hash.as_str()) {
                     openapi::kept_for_good(&mut reply);
                 }
@@ -245,7 +242,10 @@ impl Face {
                 let name = format!("discovery {place:?} {}", aggregated.unwrap_or(""));
                 let document = server.document(&name, &of, user, make).await?;
                 match aggregated {
-                    Some(version) => self.send(user, &mut seat, &document, discovery::media_type(version), &json).await,
+                    Some(version) => {
+                        let media_type = discovery::media_type(version);
+                        self.send_named(user, &mut seat, &document, media_type, &json, headers).await
+                    }
                     None => self.send(user, &mut seat, &document, reply::JSON, &wanted).await,
                 }
             }
@@ -279,6 +279,23 @@ impl Face {
         room.shrink(length_of(&reply));
         reply.extensions_mut().insert(Arc::new(room));
         Ok(reply)
+    }
+
+    /// The same of a document that clients keep by its name, or nothing of it for those who have it.
+    async fn send_named(
+        &self,
+        user: &User,
+        seat: &mut Option<Seat>,
+        document: &Document,
+        media_type: &'static str,
+        wanted: &Wanted,
+        headers: &hyper::HeaderMap,
+    ) -> Result<Reply, Status> {
+        let reply = match reply::has(headers, &document.hash) {
+            true => reply::not_modified(),
+            false => self.send(user, seat, document, media_type, wanted).await?,
+        };
+        Ok(reply::tagged(reply, &document.hash))
     }
 
     /// Room for an answer. Nobody else shall wait behind who does not read what he asked for.

@@ -34,7 +34,7 @@ impl Edition {
     }
 }
 
-const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 const MEDIA: [&str; 2] = ["application/json", "application/yaml"];
 const PATCH_MEDIA: [&str; 4] = [
     "application/json-patch+json",
@@ -130,14 +130,6 @@ pub async fn v2(
     }
 }
 
-/// Names the content of a document to those who keep it.
-pub fn tag(reply: &mut Reply, document: &Document) {
-    // A hash is made of letters and digits.
-    if let Ok(tag) = format!("\"{}\"", document.hash).parse() {
-        reply.headers_mut().insert(header::ETAG, tag);
-    }
-}
-
 fn v3_document(kinds: &[&'static Kind]) -> Value {
     json!({
         "openapi": "3.0.0",
@@ -164,16 +156,27 @@ fn all_definitions(edition: Edition, kinds: &[&'static Kind]) -> Map<String, Val
     all.insert(format!("{META}.Patch"), json!({
         "type": "object", "description": "Patch is provided to give a concrete name and type to the Kubernetes PATCH request body.",
     }));
+    let refs = custom::Refs { v2: edition == Edition::V2, to: &|name| edition.refer(name) };
     for kind in kinds {
         let name = openapi::name_of(&kind.schema);
-        if let Some(version) = kind.custom() {
-            let metadata = edition.refer(&format!("{META}.ObjectMeta"));
-            all.insert(name.clone(), custom::definition(&version.json, edition == Edition::V2, metadata));
-        }
         let gvk = |kind_name: &str| json!([{"group": kind.group, "version": kind.version, "kind": kind_name}]);
-        all.insert(format!("{name}List"), list_definition(edition, kind, &name, gvk(&kind.list_kind())));
-        if let Some(definition) = all.get_mut(&name) {
-            definition["x-kubernetes-group-version-kind"] = gvk(kind.kind);
+        let (of, list) = (name.clone(), format!("{name}List"));
+        let Some(version) = kind.custom() else {
+            all.insert(list, list_definition(edition, kind, &name, gvk(&kind.list_kind())));
+            if let Some(definition) = all.get_mut(&name) {
+                definition["x-kubernetes-group-version-kind"] = gvk(kind.kind);
+            }
+            continue;
+        };
+        let own = custom::definition(&version, refs);
+        let of_list = custom::list(kind.kind, &kind.list_kind(), kind.plural, edition.refer(&name), refs);
+        for (name, kind_name, mut definition) in [(of, kind.kind, own), (list, &kind.list_kind(), of_list)] {
+            definition["x-kubernetes-group-version-kind"] = gvk(kind_name);
+            if !kind.selectable.is_empty() {
+                let fields = kind.selectable.iter().map(|path| json!({"fieldPath": path}));
+                definition["x-kubernetes-selectable-fields"] = fields.collect();
+            }
+            all.insert(name, definition);
         }
     }
     all

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::body::{Body, Frame, SizeHint};
-use hyper::header::{self, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Response as HttpResponse, StatusCode};
 use serde_json::Value;
 
@@ -62,6 +62,36 @@ pub fn text(code: StatusCode, text: impl Into<Bytes>) -> Reply {
 /// What upstream answers where there is nothing: a text, no `Status`.
 pub fn not_found() -> Reply {
     text(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
+/// What a document is called by its content.
+pub fn tag(hash: &str) -> String {
+    format!("\"{hash}\"")
+}
+
+/// Whether the client has the content of this name already: `If-None-Match`.
+pub fn has(headers: &HeaderMap, hash: &str) -> bool {
+    let tag = tag(hash);
+    let named = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let mut each = named.flat_map(|value| value.split(',')).map(str::trim);
+    each.any(|value| value == "*" || value.strip_prefix("W/").unwrap_or(value) == tag)
+}
+
+/// Names the content of an answer to those who keep it.
+pub fn tagged(mut reply: Reply, hash: &str) -> Reply {
+    if let Ok(tag) = tag(hash).parse() {
+        reply.headers_mut().insert(header::ETAG, tag);
+    }
+    reply
+}
+
+/// The answer to who has it already.
+pub fn not_modified() -> Reply {
+    let mut reply = HttpResponse::new(full(""));
+    *reply.status_mut() = StatusCode::NOT_MODIFIED;
+    reply.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    reply.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
+    reply
 }
 
 pub fn typed(body: HttpBody, media_type: &'static str) -> Reply {

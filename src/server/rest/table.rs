@@ -126,10 +126,7 @@ fn definition(column: &Column) -> Value {
     if let Cell::Defined(defined) = &column.cell {
         return json!({
             "name": &*column.name, "type": &*defined.of, "format": &*defined.format, "priority": defined.priority,
-            "description": match &*defined.description {
-                "" => "Custom resource definition column (in JSONPath format)",
-                description => description,
-            },
+            "description": &*defined.description,
         });
     }
     let name = &*column.name;

@@ -393,13 +393,13 @@ fn lists_that_cannot_be_merged_are_refused() {
     for (containers, why) in [
         (
             "{image: x}",
-            ".spec.template.spec.containers: element 0: associative list with keys has an element that omits key field \
-             \"name\" (and doesn't have default value)",
+            ".spec.template.spec.containers: element 0: associative list with keys has an element that omits all key fields \
+             [\"name\"] (and doesn't have default values for any key fields)",
         ),
         ("{name: c}, {name: c}", ".spec.template.spec.containers: duplicate entries for key [name=\"c\"]"),
     ] {
         let config = story.decoded(&deployment(containers));
-        assert_eq!(check(&story.kind.schema(), &config), Err(why.to_owned()));
+        assert_eq!(check(&story.kind.schema(), &config.0), Err(why.to_owned()));
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Api, config_map, object_of, request};
 
 impl Api {
-    async fn apply(&self, resource: &str, manager: &str, object: Value, force: bool) -> Result<Object, Status> {
+    pub async fn apply(&self, resource: &str, manager: &str, object: Value, force: bool) -> Result<Object, Status> {
         let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
         let options = Options { field_manager: Some(manager.into()), force, ..apply_options() };
         self.0.handle(request(Verb::Patch, resource, &name, Some(object), options)).await.map(object_of)
@@ -154,7 +154,15 @@ async fn what_an_apply_must_say() {
     assert_eq!(ask("a", other, named()).await.unwrap_err().code, 400);
     assert_eq!(ask("b", config_map("a"), named()).await.unwrap_err().code, 400);
     let unknown = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "date": {}});
-    assert!(ask("a", unknown, named()).await.unwrap_err().message.contains("unknown field \"date\""));
+    let refused = ask("a", unknown, named()).await.unwrap_err();
+    assert_eq!(
+        (refused.code, refused.reason.as_str(), refused.message.as_str()),
+        (
+            500,
+            "",
+            "failed to create typed patch object (default/a; /v1, Kind=ConfigMap): .date: field not declared in schema"
+        )
+    );
     // An old resourceVersion refuses, as in any write.
     let made = object_of(ask("a", config_map("a"), named()).await.unwrap());
     api.write("configmaps", "x", "a", json!({"data": {"z": "1"}})).await.unwrap();

@@ -7,6 +7,7 @@ mod discovery;
 mod limits;
 mod objects;
 mod proxy;
+mod published;
 mod reads;
 mod refused;
 mod sessions;

@@ -4,7 +4,7 @@ use podwright::api::request::{EventKind, PatchType};
 use podwright::api::{Options, Request, User, Verb};
 use serde_json::{Value, json};
 
-use super::{DEFINITIONS, definition, spec, widget};
+use super::{DEFINITIONS, causes, definition, spec, widget};
 use crate::server::{Api, object_of, request};
 
 fn two_versions() -> Value {
@@ -254,4 +254,31 @@ async fn cluster_scope_and_rights() {
     .unwrap();
     api.0.handle(ask(Verb::Get)).await.unwrap();
     assert_eq!(api.0.handle(ask(Verb::Delete)).await.unwrap_err().code, 403);
+}
+
+#[tokio::test]
+async fn a_condition_says_what_it_is_about() {
+    let api = Api::new().await;
+    api.define(definition(spec(json!({})))).await;
+    let name = "widgets.example.com";
+    let good = api.get(DEFINITIONS, name).await.unwrap().0["status"]["conditions"].clone();
+    for (condition, why) in [
+        (json!({"status": "True"}), "status.conditions[2].type: Required value"),
+        (json!({"type": "", "status": "True"}), "status.conditions[2].type: Required value"),
+        (json!({"type": "Mine"}), "status.conditions[2].status: Required value"),
+        (
+            json!({"type": "Established", "status": "False"}),
+            "status.conditions[2].type: Duplicate value: \"Established\"",
+        ),
+    ] {
+        let mut all = good.clone();
+        all.as_array_mut().unwrap().push(condition);
+        let patch = json!({"status": {"conditions": all}});
+        let refused = api.sub(Verb::Patch, DEFINITIONS, name, "status", patch).await.unwrap_err();
+        assert!(causes(&refused).iter().any(|cause| cause == why), "{}", refused.message);
+    }
+    let mut all = good.clone();
+    all.as_array_mut().unwrap().push(json!({"type": "Mine", "status": "True"}));
+    let patch = json!({"status": {"conditions": all}});
+    api.sub(Verb::Patch, DEFINITIONS, name, "status", patch).await.unwrap();
 }

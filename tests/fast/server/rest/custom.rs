@@ -125,3 +125,92 @@ async fn tables_have_the_columns_of_the_definition() {
     assert!(cells[4].as_str().unwrap().ends_with('s'));
     assert_eq!(table["rows"][0]["cells"][2], json!(null));
 }
+
+#[tokio::test]
+async fn who_has_a_document_is_not_sent_it_again() {
+    let rest = with_widgets().await;
+    let index = rest.get("/openapi/v3").await.json();
+    let url = index["paths"]["apis/example.com/v1"]["serverRelativeURL"].as_str().unwrap().to_owned();
+    for (path, accept) in [
+        ("/openapi/v2", "application/json"),
+        ("/openapi/v3", "application/json"),
+        (url.as_str(), "application/json"),
+        ("/apis", AGGREGATED),
+        ("/api", AGGREGATED),
+    ] {
+        let line = format!("GET {path}");
+        let first = rest.ask(&line, &[("accept", accept)], "").await;
+        let tag = first.header("etag").to_owned();
+        assert!(first.code == 200 && tag.starts_with('"') && tag.len() > 2, "{path}: {tag}");
+        for has in [tag.clone(), format!("\"other\", W/{tag}"), "*".to_owned()] {
+            let again = rest.ask(&line, &[("accept", accept), ("if-none-match", has.as_str())], "").await;
+            assert_eq!((again.code, again.header("etag"), again.bytes.len()), (304, tag.as_str(), 0), "{path} {has}");
+        }
+        let other = rest.ask(&line, &[("accept", accept), ("if-none-match", "\"other\"")], "").await;
+        assert_eq!((other.code, other.bytes), (200, first.bytes), "{path}");
+    }
+    // A definition that changes is told of at once.
+    let before = rest.get("/openapi/v2").await.header("etag").to_owned();
+    let gone =
+        rest.ask("DELETE /apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com", &[], "").await;
+    assert_eq!(gone.code, 200);
+    for _ in 0..300 {
+        let now = rest.ask("GET /openapi/v2", &[("if-none-match", before.as_str())], "").await;
+        if now.code == 200 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the document is still said to be what it was");
+}
+
+#[tokio::test]
+async fn discovery_names_the_stored_version() {
+    let rest = with_widgets().await;
+    let hash = |list: &serde_json::Value, name: &str| {
+        let found = list["resources"].as_array().unwrap().iter().find(|r| r["name"] == name).unwrap();
+        found["storageVersionHash"].clone()
+    };
+    let pods = rest.get("/api/v1").await.json();
+    assert_eq!((hash(&pods, "pods"), hash(&pods, "pods/status")), (json!("xPOwRZ+Yhw8="), json!(null)));
+    let widgets = rest.get("/apis/example.com/v1").await.json();
+    assert_eq!(hash(&widgets, "widgets").as_str().unwrap().len(), 12);
+}
+
+/// What kubectl's `explain` and its client-side validation read.
+#[tokio::test]
+async fn openapi_says_what_upstream_says() {
+    let rest = Rest::new().await;
+    let mut it = definition(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {
+        "spec": {"type": "object", "nullable": true, "properties": {"a": {"type": "string"}}}}}));
+    it["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec.a"}]);
+    it["spec"]["names"]["listKind"] = "WidgetCollection".into();
+    rest.api.define(it).await;
+    let v2 = rest.get("/openapi/v2").await.json();
+    let v2 = &v2["definitions"]["com.example.v1.Widget"];
+    assert_eq!(
+        v2,
+        &json!({
+            "type": "object",
+            "x-kubernetes-group-version-kind": [{"group": "example.com", "version": "v1", "kind": "Widget"}],
+            "x-kubernetes-selectable-fields": [{"fieldPath": "spec.a"}],
+        })
+    );
+    let document = rest.get("/openapi/v3/apis/example.com/v1").await.json();
+    let schemas = &document["components"]["schemas"];
+    let properties = &schemas["com.example.v1.Widget"]["properties"];
+    assert_eq!(properties["spec"]["properties"]["a"]["type"], "string");
+    let conventions = "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md";
+    assert_eq!(
+        properties["metadata"],
+        json!({
+            "description": format!("Standard object's metadata. More info: {conventions}#metadata"),
+            "allOf": [{"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"}],
+        })
+    );
+    let list = &schemas["com.example.v1.WidgetList"];
+    assert_eq!(list["description"], "WidgetCollection is a list of Widget");
+    assert_eq!(list["properties"]["items"]["description"], format!("List of widgets. More info: {conventions}"));
+    assert_eq!(list["x-kubernetes-group-version-kind"][0]["kind"], "WidgetCollection");
+    assert_eq!(rest.get("/apis/example.com/v1/widgets").await.json()["kind"], "WidgetCollection");
+}
