@@ -454,8 +454,12 @@ impl Turns {
 
     /// Those that have rested and are to be looked at.
     fn rested(&mut self, now: Instant) -> Vec<String> {
-        let over = self.pods.iter_mut().filter(|(_, turn)| turn.rests <= now && std::mem::take(&mut turn.due));
-        over.map(|(owner, _)| owner.clone()).collect()
+        let over = self.pods.iter_mut().filter(|(_, turn)| turn.due && turn.rests <= now);
+        let due = |(owner, turn): (&String, &mut Turn)| {
+            turn.due = false;
+            owner.clone()
+        };
+        over.map(due).collect()
     }
 
     fn keep(&mut self, is_there: impl Fn(&String) -> bool) {
