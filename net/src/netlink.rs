@@ -19,9 +19,11 @@ use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use crate::message::{self, Writer};
 use crate::{Error, Result};
 
+mod count;
 mod route;
 mod watch;
 
+pub use count::has_more_than;
 pub use route::Route;
 pub use watch::Watch;
 

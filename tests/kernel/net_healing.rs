@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use podwright_journal::Scribe;
-use podwright_net::{Healing, Repair, netlink};
+use podwright_net::{Healing, Repair, links, netlink};
 
 use super::net_world::*;
 
@@ -217,6 +217,29 @@ fn what_is_not_damage_is_left_alone() {
     assert_eq!(world.repairs.try_iter().collect::<Vec<_>>(), []);
     assert_eq!(run_in(world.pod.netns.as_fd(), "ip", &["route"]), mine);
     world.nft("delete table ip others");
+}
+
+/// A Pod that may administer its own network can make millions of routes: nobody reads them, and others' damage is mended as ever.
+#[test]
+fn what_a_pod_makes_by_the_thousands_is_not_read() {
+    let world = world();
+    let routes = world.node.folder.path().join("routes");
+    let line = |n: usize| format!("route add 198.18.{}.{}/32 dev eth0\n", n / 256, n % 256);
+    std::fs::write(&routes, (0..links::MOST + 200).map(line).collect::<String>()).unwrap();
+    world.ip_in_pod(&format!("-batch {}", routes.display()));
+    world.ip_in_pod("route del default");
+    let other = world.node.server("other");
+    run_in(world.node.netns(), "ip", &["route", "del", &other.ip().to_string()]);
+    wait_until("another Pod's route is there again", || ask(world.node.netns(), other.endpoint()).is_ok());
+    std::thread::sleep(Duration::from_secs(1));
+    let default = run_in(world.pod.netns.as_fd(), "ip", &["route", "show", "default"]);
+    assert_eq!(default, "", "it is the Pod's own business");
+    let seen = links::pod_details(world.pod.netns.as_fd()).unwrap().unwrap();
+    assert!(seen.routes.len() == 1 && seen.routes[0].starts_with("more than"), "{:?}", seen.routes);
+    world.ip_in_pod("route flush dev eth0 scope link");
+    wait_until("its own default route is there again", || {
+        !run_in(world.pod.netns.as_fd(), "ip", &["route", "show", "default"]).is_empty()
+    });
 }
 
 /// Somebody who deletes the table again and again does not make the agent spin, nor fill its log.

@@ -1,10 +1,11 @@
 //! Pod links: addresses, routes and neighbours that carry packets, and what is left when they go.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use nix::sys::socket::{setsockopt, sockopt};
 use podwright_journal::Scribe;
 use podwright_net::{links, netlink};
 
@@ -99,6 +100,26 @@ fn a_pods_link_has_no_addresses_but_the_pods_own() {
         let known = net(&["-6", "neighbour", "show", "dev", "eth0"]);
         assert!(known.lines().all(|line| line.starts_with("fe80::1 ") && line.contains("PERMANENT")), "{known}");
     }
+}
+
+/// Without any right a process has its kernel take each address for one on the link (SO_BINDTODEVICE, SO_DONTROUTE). While one is
+/// asked for it keeps its place in the one table of neighbours; what nobody is asked for goes where the place is needed.
+#[test]
+fn a_pod_has_its_own_kernel_ask_for_no_neighbours() {
+    let node = Node::dual();
+    let pod = node.server("pod-a");
+    let send = || {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        setsockopt(&socket, sockopt::BindToDevice, &"eth0".into()).unwrap();
+        setsockopt(&socket, sockopt::DontRoute, &true).unwrap();
+        (0..200).filter(|host| socket.send_to(b"x", (Ipv4Addr::new(198, 18, 0, *host), 9)).is_ok()).count()
+    };
+    assert_eq!(netlink::in_netns(pod.netns.as_fd(), send).unwrap(), 200);
+    let known = run_in(pod.netns.as_fd(), "ip", &["neighbour", "show", "nud", "all", "dev", "eth0"]);
+    let kept = |line: &&str| line.contains("INCOMPLETE") || line.contains("FAILED");
+    assert_eq!(known.lines().filter(kept).count(), 0, "{known}");
+    assert!(known.lines().filter(|line| line.contains("NOARP")).count() >= 200, "{known}");
+    assert!(ask(node.netns(), pod.endpoint()).is_ok() && ask(node.netns(), pod.endpoint6()).is_ok());
 }
 
 #[test]

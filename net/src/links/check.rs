@@ -98,6 +98,9 @@ impl View {
         if !self.is_up(LOOPBACK) || !link.up {
             return Some("links of the Pod, which were down".to_owned());
         }
+        if link.asks {
+            return Some(format!("link {POD_LINK} of the Pod, which asked for neighbours"));
+        }
         if let Some(address) = addresses.iter().find(|address| !self.has_address(link.index, address)) {
             return Some(format!("address {address} of the Pod"));
         }
@@ -217,6 +220,8 @@ mod tests {
         assert_eq!(lacks(&seen).unwrap(), "neighbour 169.254.1.1 of the Pod");
         seen.neighbours.push((2, GATEWAY_V4.into(), HOST_MAC.to_vec()));
         assert_eq!(lacks(&seen), None);
+        seen = view(vec![link(1, "lo", 0), Link { asks: true, ..link(2, "eth0", 7) }]);
+        assert_eq!(lacks(&seen).unwrap(), "link eth0 of the Pod, which asked for neighbours");
         // Its link is a bridge's port by another name: whatever was on it is elsewhere.
         assert_eq!(lacks(&view(vec![link(1, "lo", 0), link(2, "port0", 7)])), None);
     }

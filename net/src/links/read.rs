@@ -16,8 +16,11 @@ use serde::Serialize;
 use super::{
     ALIAS, IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_RP_FILTER, IPV4_DEVCONF_SEND_REDIRECTS, POD_LINK, PodLink, default_of,
 };
-use crate::netlink::Route;
+use crate::netlink::{self, Route};
 use crate::{Error, Family, Result};
+
+/// More links, addresses, routes or neighbours than this nobody reads in a Pod's namespace: what is there is the Pod's own business.
+pub const MOST: usize = 4096;
 
 /// A link with its addresses and routes, as `inspect` shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -33,9 +36,21 @@ pub struct LinkDetails {
     pub routes: Vec<String>,
 }
 
-/// A Pod's end of its link, as `inspect` shows it; `None` where the namespace has none.
+/// A Pod's end of its link, as `inspect` shows it; `None` where the namespace has none. Of a [vast](is_vast) one the link alone.
 pub fn pod_details(netns: BorrowedFd<'_>) -> Result<Option<LinkDetails>> {
-    details(&mut Route::open_in(netns)?, POD_LINK)
+    let mut route = Route::open_in(netns)?;
+    if is_vast(netns)? {
+        let link = get_link(&mut route, POD_LINK)?;
+        let routes = vec![format!("more than {MOST} links, addresses, routes or neighbours")];
+        return Ok(link.map(|link| link.details(Vec::new(), routes)));
+    }
+    details(&mut route, POD_LINK)
+}
+
+/// Whether there is more in a Pod's namespace than is read. Whoever may administer it makes millions of routes in seconds, and the
+/// agent would read them again and again, with all other Pods' links waiting.
+pub(super) fn is_vast(netns: BorrowedFd<'_>) -> Result<bool> {
+    netlink::has_more_than(netns, MOST)
 }
 
 /// A link as the kernel describes it.
@@ -48,14 +63,17 @@ pub(super) struct Link {
     pub mac: Vec<u8>,
     pub mtu: u32,
     pub up: bool,
+    /// Whether it asks for neighbours: ARP, neighbour discovery.
+    pub asks: bool,
     /// What it has of the settings in [`super::HOST_END`], in that order.
     pub settings: Option<Vec<(u16, u32)>>,
 }
 
 impl From<LinkMessage> for Link {
     fn from(message: LinkMessage) -> Link {
-        let (index, up) = (message.header.index, message.header.flags.contains(LinkFlags::Up));
-        let mut link = Link { index, up, ..Link::default() };
+        let (index, flags) = (message.header.index, message.header.flags);
+        let (up, asks) = (flags.contains(LinkFlags::Up), !flags.contains(LinkFlags::Noarp));
+        let mut link = Link { index, up, asks, ..Link::default() };
         for attribute in message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name = name,
@@ -84,6 +102,20 @@ fn settings(family: AfSpecUnspec) -> Option<Vec<(u16, u32)>> {
 }
 
 impl Link {
+    fn details(self, addresses: Vec<IpNet>, routes: Vec<String>) -> LinkDetails {
+        let mac: Vec<String> = self.mac.iter().map(|b| format!("{b:02x}")).collect();
+        LinkDetails {
+            addresses,
+            routes,
+            mac: mac.join(":"),
+            name: self.name,
+            index: self.index,
+            peer_index: self.peer_index,
+            mtu: self.mtu,
+            up: self.up,
+        }
+    }
+
     /// A link of ours, by its label.
     pub(super) fn pod_link(self) -> Option<PodLink> {
         let (node, owner) = self.alias.strip_prefix(ALIAS)?.strip_prefix('/')?.split_once('/')?;
@@ -208,16 +240,7 @@ pub(super) fn list_routes(route: &mut Route) -> Result<Vec<MainRoute>> {
 pub(super) fn details(route: &mut Route, name: &str) -> Result<Option<LinkDetails>> {
     let Some(link) = get_link(route, name)? else { return Ok(None) };
     let addresses = list_addresses(route)?.into_iter().filter(|(index, _)| *index == link.index).map(|(_, net)| net);
-    let routes = list_routes(route)?.into_iter().filter(|r| r.link == Some(link.index)).map(|r| r.text());
-    let mac: Vec<String> = link.mac.iter().map(|b| format!("{b:02x}")).collect();
-    Ok(Some(LinkDetails {
-        addresses: addresses.collect(),
-        routes: routes.collect(),
-        mac: mac.join(":"),
-        name: link.name,
-        index: link.index,
-        peer_index: link.peer_index,
-        mtu: link.mtu,
-        up: link.up,
-    }))
+    let addresses = addresses.collect();
+    let routes = list_routes(route)?.into_iter().filter(|r| r.link == Some(link.index)).map(|r| r.text()).collect();
+    Ok(Some(link.details(addresses, routes)))
 }

@@ -103,7 +103,8 @@ impl Network {
             pods: BTreeMap::new(),
             due: Due { everything: true, node: true, pods: BTreeSet::new() },
             failures: BTreeMap::new(),
-            told: Told { tell: Box::new(tell), last: BTreeMap::new() },
+            turns: Turns::default(),
+            told: Told { tell: Box::new(tell), last: BTreeMap::new(), of_pods: BTreeSet::new() },
         };
         let thread = std::thread::Builder::new().name("podwright-heal".to_owned());
         let thread = thread.spawn(move || healer.run(&stopped)).map_err(|e| Error::call("spawn a thread", e))?;
@@ -161,6 +162,7 @@ struct Healer {
     due: Due,
     /// How many times in a row a Pod's link could not be mended.
     failures: BTreeMap<String, u32>,
+    turns: Turns,
     told: Told,
 }
 
@@ -183,6 +185,9 @@ impl Healer {
             if started >= full {
                 self.due.everything = true;
             }
+            let rested = self.turns.rested(started);
+            self.due.node |= !rested.is_empty();
+            self.due.pods.extend(rested);
             if started >= glance {
                 glance = started + GLANCE;
                 match inner.mend_settings() {
@@ -252,18 +257,23 @@ impl Healer {
             }
         }
         let pods = if due.everything { self.pods.keys().cloned().collect() } else { due.pods };
-        for owner in pods.into_iter().filter(|owner| !lacking.contains_key(owner)).collect::<Vec<_>>() {
+        let mut unseen: Vec<String> = pods.into_iter().filter(|owner| !lacking.contains_key(owner)).collect();
+        unseen.retain(|owner| self.turns.may_look(owner));
+        for owner in unseen {
             match inner.lacking_in_pod(&owner) {
                 Ok(None) => drop(self.failures.remove(&owner)),
                 Ok(Some(lack)) => drop(lacking.insert(owner, lack)),
                 Err(error) => self.pod_failed(owner, &error),
             }
         }
+        lacking.retain(|owner, _| self.turns.may_look(owner));
         for (owner, lack) in lacking {
+            let begun = Instant::now();
             match inner.mend_pod(&owner) {
-                Ok(()) => self.told.mended(&lack),
-                Err(error) => self.pod_failed(owner, &error),
+                Ok(()) => self.told.mended_of_pod(&lack),
+                Err(error) => self.pod_failed(owner.clone(), &error),
             }
+            self.turns.mended(owner, lack, begun.elapsed());
         }
     }
 
@@ -274,6 +284,7 @@ impl Healer {
             let attached = lock(&inner.attached);
             self.pods.retain(|owner, (inode, _)| attached.get(owner).is_some_and(|a| a.inode == *inode));
             self.failures.retain(|owner, _| attached.contains_key(owner));
+            self.turns.keep(|owner| attached.contains_key(owner));
             for (owner, attached) in attached.iter().filter(|(owner, _)| !self.pods.contains_key(*owner)) {
                 fresh.push((owner.clone(), attached.inode, attached.netns.try_clone()));
             }
@@ -404,11 +415,65 @@ fn mend_settings(isolated: bool, with_v6: bool) -> Result<Vec<String>> {
     Ok(mended)
 }
 
+/// Which Pods' links wait for their next look: those that somebody keeps changing. A Pod may be able to do that to its own link,
+/// and nobody else's waits for it.
+#[derive(Default)]
+struct Turns {
+    pods: BTreeMap<String, Turn>,
+}
+
+struct Turn {
+    /// Since when its repairs are counted, and how often each was made.
+    since: Instant,
+    repairs: BTreeMap<String, u32>,
+    /// Until when it is not looked at.
+    rests: Instant,
+    /// Whether there may be something to mend when it has rested.
+    due: bool,
+}
+
+impl Turns {
+    /// Whether a Pod's link may be looked at now; otherwise it is when it has rested.
+    fn may_look(&mut self, owner: &str) -> bool {
+        let resting = self.pods.get_mut(owner).filter(|turn| turn.rests > Instant::now());
+        resting.map(|turn| turn.due = true).is_none()
+    }
+
+    /// A Pod's link was mended, which took so long.
+    fn mended(&mut self, owner: String, what: String, took: Duration) {
+        let now = Instant::now();
+        self.pods.retain(|_, turn| now - turn.since < TOLD || turn.rests > now || turn.due);
+        let new = || Turn { since: now, repairs: BTreeMap::new(), rests: now, due: false };
+        let turn = self.pods.entry(owner).or_insert_with(new);
+        let times = turn.repairs.entry(what).or_default();
+        *times += 1;
+        if *times >= CONTESTED {
+            turn.rests = now + LONG_REST.1.max(took * LONG_REST.0);
+        }
+    }
+
+    /// Those that have rested and are to be looked at.
+    fn rested(&mut self, now: Instant) -> Vec<String> {
+        let over = self.pods.iter_mut().filter(|(_, turn)| turn.due && turn.rests <= now);
+        let due = |(owner, turn): (&String, &mut Turn)| {
+            turn.due = false;
+            owner.clone()
+        };
+        over.map(due).collect()
+    }
+
+    fn keep(&mut self, is_there: impl Fn(&String) -> bool) {
+        self.pods.retain(|owner, _| is_there(owner));
+    }
+}
+
 /// What has been told, so that nobody fills a log by undoing what is mended.
 struct Told {
     tell: Box<dyn FnMut(Repair) + Send>,
     /// When it was told, and how often it happened since.
     last: BTreeMap<String, (Instant, u32)>,
+    /// What of that was a Pod's: who contests it has [turns](Turns) of his own.
+    of_pods: BTreeSet<String>,
 }
 
 impl Told {
@@ -420,6 +485,11 @@ impl Told {
         }
     }
 
+    fn mended_of_pod(&mut self, what: &str) {
+        self.mended(what);
+        self.of_pods.insert(what.to_owned());
+    }
+
     fn failed(&mut self, what: &str) {
         if self.again(what) == 0 {
             (self.tell)(Repair::Failed(what.to_owned()));
@@ -428,12 +498,14 @@ impl Told {
 
     /// Whether somebody keeps undoing what is mended.
     fn is_contested(&self) -> bool {
-        self.last.values().any(|(at, times)| at.elapsed() < TOLD && *times >= CONTESTED)
+        let mut nodes = self.last.iter().filter(|(what, _)| !self.of_pods.contains(*what));
+        nodes.any(|(_, (at, times))| at.elapsed() < TOLD && *times >= CONTESTED)
     }
 
     /// How often it has happened since it was told; 0: it is to be told.
     fn again(&mut self, what: &str) -> u32 {
         self.last.retain(|_, (at, _)| at.elapsed() < TOLD);
+        self.of_pods.retain(|what| self.last.contains_key(what));
         match self.last.get_mut(what) {
             Some((_, times)) => {
                 *times += 1;
@@ -456,7 +528,11 @@ mod tests {
     #[test]
     fn a_repair_is_told_once_and_once_more_where_somebody_undoes_it() {
         let (sender, told) = mpsc::channel();
-        let mut telling = Told { tell: Box::new(move |repair| sender.send(repair).unwrap()), last: BTreeMap::new() };
+        let mut telling = Told {
+            tell: Box::new(move |repair| sender.send(repair).unwrap()),
+            last: BTreeMap::new(),
+            of_pods: BTreeSet::new(),
+        };
         for _ in 0..100 {
             telling.mended("table ip podwright");
             telling.failed("link pw1");
@@ -465,5 +541,30 @@ mod tests {
         let table = "table ip podwright".to_owned();
         let expected = [Repair::Mended(table.clone()), Repair::Failed("link pw1".to_owned()), Repair::Contested(table)];
         assert_eq!(told.iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn whoever_keeps_changing_a_pods_link_makes_that_pod_wait_and_nobody_else() {
+        let mut turns = Turns::default();
+        let mut told = Told { tell: Box::new(drop), last: BTreeMap::new(), of_pods: BTreeSet::new() };
+        let what = "links of the Pod, which were down";
+        for _ in 0..CONTESTED {
+            assert!(turns.may_look("hostile"));
+            turns.mended("hostile".to_owned(), what.to_owned(), Duration::from_millis(100));
+        }
+        for _ in 0..=CONTESTED {
+            told.mended_of_pod(what);
+        }
+        assert!(!told.is_contested());
+        assert!(turns.may_look("other"));
+        assert!(!turns.may_look("hostile"));
+        assert_eq!(turns.rested(Instant::now()), [""; 0]);
+        let later = Instant::now() + LONG_REST.0 * Duration::from_millis(100) + LONG_REST.1;
+        assert_eq!(turns.rested(later), ["hostile"]);
+        assert_eq!(turns.rested(later), [""; 0], "it is due once");
+        for _ in 0..=CONTESTED {
+            told.mended("table ip podwright");
+        }
+        assert!(told.is_contested(), "the node's own");
     }
 }
