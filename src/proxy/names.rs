@@ -3,7 +3,7 @@
 //! <https://github.com/kubernetes/dns/blob/master/docs/specification.md>; where it leaves names open (endpoints without a host
 //! name), as CoreDNS has them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{Service, ServiceSpec};
@@ -47,9 +47,10 @@ fn balanced(spec: &ServiceSpec, base: String, names: &mut Names) {
     for address in &addresses {
         names.entry(reverse_name(address)).or_default().pointers.push(base.clone());
     }
+    let mut known = HashSet::new();
     for port in spec.ports.iter().flatten() {
         let protocol = port.protocol.as_deref().unwrap_or("TCP");
-        add_srv(names, &base, port.name.as_deref(), protocol, port.port, base.clone());
+        add_srv(names, &mut known, &base, port.name.as_deref(), protocol, port.port, base.clone());
     }
     names.entry(base).or_default().addresses = addresses;
     share_weights(names);
@@ -57,7 +58,7 @@ fn balanced(spec: &ServiceSpec, base: String, names: &mut Names) {
 
 /// Each ready endpoint under a name of its own, and all of them under the Service's.
 fn headless(slices: &[impl AsRef<EndpointSlice>], base: &str, names: &mut Names) {
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut known) = (BTreeSet::new(), HashSet::new());
     for slice in slices.iter().map(AsRef::as_ref) {
         for endpoint in slice.endpoints.iter().filter(|e| is_ready(e)) {
             let Some(address) = address_of(endpoint) else { continue };
@@ -65,7 +66,7 @@ fn headless(slices: &[impl AsRef<EndpointSlice>], base: &str, names: &mut Names)
             let own = format!("{label}.{base}");
             for port in slice.ports.iter().flatten() {
                 let protocol = port.protocol.as_deref().unwrap_or("TCP");
-                add_srv(names, base, port.name.as_deref(), protocol, port.port.unwrap_or(0), own.clone());
+                add_srv(names, &mut known, base, port.name.as_deref(), protocol, port.port.unwrap_or(0), own.clone());
             }
             if seen.insert((own.clone(), address)) {
                 names.entry(base.to_owned()).or_default().addresses.push(address);
@@ -77,14 +78,24 @@ fn headless(slices: &[impl AsRef<EndpointSlice>], base: &str, names: &mut Names)
     share_weights(names);
 }
 
-/// `_http._tcp.<base>`, for named ports alone.
-fn add_srv(names: &mut Names, base: &str, port: Option<&str>, protocol: &str, number: i32, target: String) {
+/// What an SRV record says: its name, port and target.
+type Said = (String, u16, String);
+
+/// `_http._tcp.<base>`, for named ports alone. `known`: what is said already; a name has as many records as there are Pods.
+fn add_srv(
+    names: &mut Names,
+    known: &mut HashSet<Said>,
+    base: &str,
+    port: Option<&str>,
+    protocol: &str,
+    number: i32,
+    target: String,
+) {
     let (Some(port), Ok(number)) = (port.filter(|p| !p.is_empty()), u16::try_from(number)) else { return };
     let name = format!("_{port}._{}.{base}", protocol.to_ascii_lowercase());
-    let srv = Srv { priority: 0, weight: 0, port: number, target };
-    let services = &mut names.entry(name).or_default().services;
-    if !services.contains(&srv) {
-        services.push(srv);
+    if known.insert((name.clone(), number, target.clone())) {
+        let srv = Srv { priority: 0, weight: 0, port: number, target };
+        names.entry(name).or_default().services.push(srv);
     }
 }
 

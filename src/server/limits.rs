@@ -14,7 +14,7 @@ mod gate;
 mod watches;
 
 pub(super) use away::{Away, Held};
-pub(super) use connections::{Budget, Doorman, Pass, Taken};
+pub(super) use connections::{Budget, Doorman, Lost, Pass, Taken};
 pub(super) use gate::{Gate, Seat};
 pub(super) use watches::Watches;
 

@@ -28,10 +28,10 @@ use crate::api::{Status, User, rpc};
 
 use super::answers::{self, Room};
 use super::audit::Facts;
-use super::limits::{Doorman, Pass};
+use super::limits::{Doorman, Lost, Pass};
 use super::linger::Lingering;
 use super::rest::authenticate::Peer;
-use super::rest::origin::{self, Source};
+use super::rest::origin::{self, Known, Source};
 use super::rest::reply::{self, Reply};
 use super::rest::{self, Face};
 use super::rpc::{Endpoint, MAX_REQUEST, RpcService};
@@ -208,7 +208,9 @@ async fn door(house: Arc<House>, acceptor: TlsAcceptor, listener: TcpListener) {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => match house.doorman.admit(from.ip()) {
-                    Some(pass) => drop(connections.spawn(of_tls(house.clone(), acceptor.clone(), stream, pass))),
+                    Some((pass, lost)) => {
+                        drop(connections.spawn(admitted(house.clone(), acceptor.clone(), stream, pass, lost)));
+                    }
                     // It is closed at once: there are too many.
                     None => drop(stream),
                 },
@@ -241,7 +243,15 @@ async fn of_socket(house: Arc<House>, stream: UnixStream) {
             None
         }
     };
-    connection(house, stream, peer, None, false).await;
+    connection(house, stream, peer, None, None, false).await;
+}
+
+/// Serves a connection for as long as it has its place.
+async fn admitted(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pass: Pass, lost: Lost) {
+    tokio::select! {
+        () = of_tls(house, acceptor, stream, pass) => {}
+        _ = lost => tracing::debug!("a connection had to end for another one"),
+    }
 }
 
 async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pass: Pass) {
@@ -260,13 +270,22 @@ async fn of_tls(house: Arc<House>, acceptor: TlsAcceptor, stream: TcpStream, pas
     let shown = chain.and_then(|chain| chain.first());
     let (certificate, until) = (shown.and_then(pki::user_of), shown.and_then(pki::end_of));
     let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    if certificate.is_some() {
+        pass.known();
+    }
     let from = Some(Source(pass.address()));
-    connection(house, stream, Some(Peer { root: false, certificate, until }), from, is_h2).await;
+    connection(house, stream, Some(Peer { root: false, certificate, until }), from, Some(pass), is_h2).await;
 }
 
 /// Serves one connection, whose protocol is known: to find it out could take for ever.
-async fn connection<S>(house: Arc<House>, stream: S, peer: Option<Peer>, from: Option<Source>, is_h2: bool)
-where
+async fn connection<S>(
+    house: Arc<House>,
+    stream: S,
+    peer: Option<Peer>,
+    from: Option<Source>,
+    pass: Option<Pass>,
+    is_h2: bool,
+) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let rpc = house.endpoint.service(house.stop.clone());
@@ -278,6 +297,7 @@ where
     let greeting = greeting(headers, asked.clone());
     let unread = Unread::new(house.server.config.limits.stalled);
     let io = TokioIo::new(Lingering::new(Metered::new(stream, unread.clone()), handed_over.clone()));
+    let pass = Arc::new(pass);
     let service = service_fn(move |mut request: HttpRequest<Incoming>| {
         asked.store(true, Ordering::Relaxed);
         if let Some(from) = from {
@@ -286,8 +306,12 @@ where
         let (house, rpc, peer) = (house.clone(), rpc.clone(), peer.clone());
         let (reply, handed_over): (BoxFuture<'static, Reply>, _) =
             (Box::pin(route(house, rpc, peer, unread.clone(), request)), handed_over.clone());
+        let pass = pass.clone();
         async move {
             let mut reply = reply.await;
+            if let (Some(_), Some(pass)) = (reply.extensions_mut().remove::<Known>(), &*pass) {
+                pass.known();
+            }
             let room = reply.extensions_mut().remove::<Arc<Room>>();
             let reply = reply.map(|body| answers::sent(body, room, stalled));
             handed_over.fetch_or(reply.status() == StatusCode::SWITCHING_PROTOCOLS, Ordering::Relaxed);
@@ -372,6 +396,7 @@ async fn route(
         Ok(response) => response.map(|body| body.map_err(io::Error::other).boxed_unsync()),
         Err(why) => reply::text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n")),
     };
+    reply.extensions_mut().insert(Known);
     if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
         unread.start();
         // Root on the socket stays root.

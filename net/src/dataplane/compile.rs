@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::claims::Claimant;
 use super::elements::{Chain, Key, Map, Place, Value};
@@ -108,7 +109,7 @@ fn list(
             }
         }
         (_, Some(duration), _) => {
-            let seconds = duration.as_secs().clamp(1, 86_400) as u32;
+            let seconds = remembered_for(duration);
             out.put(family, Map::Services, at_id, Value::Goto(Chain::Affinity(seconds)));
             out.put(family, Map::Picks, at_id, Value::Jump(Chain::Pick(count)));
             for (position, (endpoint, slot)) in stable_slots(&placed).into_iter().enumerate() {
@@ -123,6 +124,18 @@ fn list(
     let called = if port.name.is_empty() { port.port.to_string() } else { port.name.clone() };
     out.lists.insert(id, List { family, protocol: port.protocol, port: called, placed });
     id
+}
+
+/// For how many seconds a client is remembered: at least as long as was asked for, in three digits. Each number has a chain of
+/// rules, which stays until the tables are made anew, and whoever may write Services could ask for all 86,400.
+fn remembered_for(duration: Duration) -> u32 {
+    let seconds = duration.as_secs().clamp(1, 86_400) as u32;
+    let step = match seconds {
+        0..1_000 => 1,
+        1_000..10_000 => 10,
+        _ => 100,
+    };
+    seconds.next_multiple_of(step)
 }
 
 /// Gives each endpoint a slot: those that stay keep theirs, new ones fill the gaps, and what is left of the gaps is
@@ -192,6 +205,20 @@ mod tests {
         assert_eq!(place(&[1, 2, 3], &[1, 3, 4]), endpoints(&[1, 4, 3]));
         assert_eq!(place(&[1, 2, 3], &[]), endpoints(&[]));
         assert_eq!(place(&[1], &[2, 2, 1]), endpoints(&[1, 2]));
+    }
+
+    #[test]
+    fn clients_are_remembered_for_as_long_as_asked_by_few_chains() {
+        let chains: BTreeSet<u32> = (0..=90_000).map(|s| remembered_for(Duration::from_secs(s))).collect();
+        assert!(chains.len() < 3000, "{}", chains.len());
+        for seconds in [1u32, 60, 999, 1_000, 3_600, 10_800, 43_200, 86_400] {
+            assert_eq!(remembered_for(Duration::from_secs(seconds.into())), seconds);
+        }
+        for seconds in 1..=86_400u32 {
+            let kept = remembered_for(Duration::from_secs(seconds.into()));
+            assert!(kept >= seconds && kept <= seconds + seconds / 100);
+        }
+        assert_eq!(remembered_for(Duration::from_secs(u64::MAX)), 86_400);
     }
 
     proptest! {

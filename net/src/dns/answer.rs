@@ -7,7 +7,7 @@ use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode}
 use hickory_proto::rr::rdata::{A, AAAA, CNAME, NS, PTR, SOA, SRV};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 
-use super::records::{Answer, Data, Question, Table};
+use super::records::{Answer, Data, Part, Question, Table};
 
 /// Seconds that an answer may be kept.
 pub const TTL: u32 = 5;
@@ -15,6 +15,11 @@ pub const TTL: u32 = 5;
 const MAX_DATAGRAM: u16 = 1232;
 /// What a client without EDNS can take.
 const PLAIN_DATAGRAM: u16 = 512;
+/// In the third byte of a message.
+const TRUNCATED: u8 = 2;
+
+/// Counts questions.
+static TURN: AtomicUsize = AtomicUsize::new(0);
 
 /// What to do about a received message.
 pub enum Reply {
@@ -44,8 +49,32 @@ pub fn limit(request: &Message, transport: Transport) -> usize {
     })
 }
 
+/// How many records of a kind a message of so many bytes has room for, and one more: then it is marked as cut. The owner is a
+/// pointer of two bytes, its type and the like are ten; a name is one byte at least.
+fn room(limit: usize, question: Question) -> usize {
+    let data = match question {
+        Question::A => 4,
+        Question::Aaaa => 16,
+        Question::Srv => 7,
+        _ => 1,
+    };
+    limit / (12 + data) + 1
+}
+
 /// Answers a message from the table as far as that is possible.
 pub fn reply(table: &Table, bytes: &[u8], transport: Transport) -> Reply {
+    reply_within(table, bytes, |request| limit(request, transport))
+}
+
+/// The answer to a message that came by a stream, if it is no longer than a datagram's: longer ones take their turn, as they take
+/// their time.
+pub fn short_reply(table: &Table, bytes: &[u8]) -> Option<Reply> {
+    let reply = reply_within(table, bytes, |_| MAX_DATAGRAM.into());
+    let is_cut = matches!(&reply, Reply::Send(bytes) if bytes.get(2).is_some_and(|flags| flags & TRUNCATED != 0));
+    (!is_cut).then_some(reply)
+}
+
+fn reply_within(table: &Table, bytes: &[u8], limit: impl Fn(&Message) -> usize) -> Reply {
     let Ok(request) = Message::from_vec(bytes) else { return malformed(bytes) };
     if request.metadata.message_type != MessageType::Query {
         return Reply::Ignore;
@@ -57,20 +86,22 @@ pub fn reply(table: &Table, bytes: &[u8], transport: Transport) -> Reply {
         _ => Some(ResponseCode::NotImp),
     };
     if let Some(code) = refusal {
-        return Reply::Send(encode(&respond(&request, code), limit(&request, transport)));
+        return Reply::Send(encode(&respond(&request, code), limit(&request)));
     }
     if request.edns.as_ref().is_some_and(|edns| edns.version() > 0) {
-        return Reply::Send(encode(&respond(&request, ResponseCode::BADVERS), limit(&request, transport)));
+        return Reply::Send(encode(&respond(&request, ResponseCode::BADVERS), limit(&request)));
     }
     let query = &request.queries[0];
     let name = query.name.to_lowercase().to_ascii();
     let name = name.strip_suffix('.').unwrap_or(&name);
-    match table.answer(name, question(query.query_type)) {
+    let question = question(query.query_type);
+    let part = Part { most: room(limit(&request), question), turn: TURN.fetch_add(1, Ordering::Relaxed) };
+    match table.answer_in_part(name, question, part) {
         Answer::Foreign => Reply::Forward(Box::new(request)),
         Answer::Alias(target) if matches!(query.query_type, RecordType::A | RecordType::AAAA) => {
             Reply::ForwardAlias(Box::new(request), target)
         }
-        answer => Reply::Send(encode(&answered(&request, table, answer), limit(&request, transport))),
+        answer => Reply::Send(encode(&answered(&request, table, answer), limit(&request))),
     }
 }
 
@@ -99,7 +130,7 @@ fn answered(request: &Message, table: &Table, answer: Answer) -> Message {
     response.metadata.authoritative = true;
     match answer {
         Answer::Found { answers, additionals } => {
-            response.answers = rotate(records(asked, table, answers));
+            response.answers = records(asked, table, answers);
             response.additionals = records(asked, table, additionals);
         }
         Answer::Alias(target) => {
@@ -197,17 +228,6 @@ fn records(asked: &Query, table: &Table, data: Vec<(String, Data)>) -> Vec<Recor
         Some(Record::from_rdata(owner, TTL, data))
     };
     data.into_iter().filter_map(record).collect()
-}
-
-/// Starts the list at another place each time: clients that take the first address are spread.
-fn rotate(mut records: Vec<Record>) -> Vec<Record> {
-    static TURN: AtomicUsize = AtomicUsize::new(0);
-    let is_address = |r: &Record| matches!(r.data, RData::A(_) | RData::AAAA(_));
-    if records.len() > 1 && records.iter().all(is_address) {
-        let by = TURN.fetch_add(1, Ordering::Relaxed) % records.len();
-        records.rotate_left(by);
-    }
-    records
 }
 
 fn soa(domain: &str) -> Option<SOA> {

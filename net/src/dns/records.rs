@@ -3,7 +3,7 @@
 //! What the names are is said by <https://github.com/kubernetes/dns/blob/master/docs/specification.md>; who has which is
 //! decided by the caller: an owner (a Service) brings its names and may replace or withdraw them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -75,6 +75,20 @@ pub enum Answer {
     NoSuchName,
 }
 
+/// How much of an answer is wanted: whoever may write Services makes names with any number of records, and what does not fit into
+/// the message need not be looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// So many records, the further ones among them.
+    pub most: usize,
+    /// Addresses begin at another one each time this is another: clients that take the first are spread.
+    pub turn: usize,
+}
+
+impl Part {
+    pub const ALL: Part = Part { most: usize::MAX, turn: 0 };
+}
+
 /// All names of one cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
@@ -84,7 +98,8 @@ pub struct Table {
     reverse: Vec<IpNet>,
     /// The addresses that serve this table: those of `ns.dns.<domain>`.
     servers: Vec<IpAddr>,
-    names: HashMap<String, Vec<(Arc<str>, Entry)>>,
+    /// By owner: the reverse name of a Pod has as many as there are Services that select it.
+    names: HashMap<String, BTreeMap<Arc<str>, Entry>>,
     owners: HashMap<Arc<str>, Names>,
     /// Names without records above names with them, and how many those are.
     inner: HashMap<String, usize>,
@@ -120,7 +135,7 @@ impl Table {
             for above in self.above(name) {
                 *self.inner.entry(above).or_default() += 1;
             }
-            self.names.entry(name.clone()).or_default().push((owner.clone(), entry.clone()));
+            self.names.entry(name.clone()).or_default().insert(owner.clone(), entry.clone());
         }
         self.owners.insert(owner, names);
     }
@@ -135,7 +150,7 @@ impl Table {
             }
         }
         if let Some(entries) = self.names.get_mut(name) {
-            entries.retain(|(o, _)| o != owner);
+            entries.remove(owner);
             if entries.is_empty() {
                 self.names.remove(name);
             }
@@ -158,6 +173,11 @@ impl Table {
 
     /// Answers a question for `name`, which is in lower case and without the final dot.
     pub fn answer(&self, name: &str, question: Question) -> Answer {
+        self.answer_in_part(name, question, Part::ALL)
+    }
+
+    /// The same with no more records than are wanted.
+    pub fn answer_in_part(&self, name: &str, question: Question, part: Part) -> Answer {
         let below =
             name.strip_suffix(&self.domain).and_then(|n| if n.is_empty() { Some("") } else { n.strip_suffix('.') });
         match below {
@@ -165,9 +185,9 @@ impl Table {
             Some("ns.dns") => self.addresses(name, &self.servers, question),
             Some(below) => match pod_address(below) {
                 Some(address) => self.addresses(name, &[address], question),
-                None => self.own(name, question),
+                None => self.own(name, question, part),
             },
-            None => self.reverse(name, question),
+            None => self.reverse(name, question, part),
         }
     }
 
@@ -190,7 +210,7 @@ impl Table {
     }
 
     /// A name below the domain, aliases followed.
-    fn own(&self, name: &str, question: Question) -> Answer {
+    fn own(&self, name: &str, question: Question, part: Part) -> Answer {
         let mut name = name.to_owned();
         let mut answers = Vec::new();
         for _ in 0..ALIASES {
@@ -201,7 +221,7 @@ impl Table {
                     (true, false) => Answer::NoSuchName,
                 };
             };
-            match entries.iter().find_map(|(_, e)| e.cname.as_ref()) {
+            match entries.values().find_map(|entry| entry.cname.as_ref()) {
                 Some(target) if question != Question::Cname => {
                     answers.push((name, Data::Cname(target.clone())));
                     name = target.clone();
@@ -214,8 +234,7 @@ impl Table {
                     }
                 }
                 _ => {
-                    let entries = entries.iter().map(|(_, entry)| entry);
-                    let (own, additionals) = self.records(&name, entries, question);
+                    let (own, additionals) = self.records(&name, entries.values(), question, part);
                     answers.extend(own);
                     return found(answers, additionals);
                 }
@@ -225,41 +244,48 @@ impl Table {
     }
 
     fn records<'a>(
-        &self,
+        &'a self,
         name: &str,
-        entries: impl Iterator<Item = &'a Entry>,
+        entries: impl Iterator<Item = &'a Entry> + Clone,
         question: Question,
+        part: Part,
     ) -> (Vec<Record>, Vec<Record>) {
-        let (mut answers, mut additionals) = (Vec::new(), Vec::new());
-        for entry in entries {
-            let own = |data: Data| (name.to_owned(), data);
-            match question {
-                Question::A | Question::Aaaa => {
-                    let addresses = entry.addresses.iter().filter(|a| wants(question, a));
-                    answers.extend(addresses.map(|a| own(Data::Address(*a))));
-                }
-                Question::Srv => {
-                    for srv in &entry.services {
-                        answers.push(own(Data::Srv(srv.clone())));
-                        let target = self.names.get(&srv.target).into_iter().flatten().flat_map(|(_, e)| &e.addresses);
-                        let target = target.map(|a| (srv.target.clone(), Data::Address(*a)));
-                        additionals.extend(target);
-                    }
-                }
-                Question::Ptr => answers.extend(entry.pointers.iter().map(|p| own(Data::Ptr(p.clone())))),
-                Question::Cname => answers.extend(entry.cname.iter().map(|c| own(Data::Cname(c.clone())))),
-                Question::Soa | Question::Ns | Question::Other => {}
+        let own = |data: Data| (name.to_owned(), data);
+        let mut additionals = Vec::new();
+        let answers: Vec<Record> = match question {
+            Question::A | Question::Aaaa => {
+                let addresses = entries.flat_map(|entry| &entry.addresses).filter(|a| wants(question, a));
+                let from = part.turn % addresses.clone().count().max(1);
+                let turned = addresses.clone().skip(from).chain(addresses.take(from));
+                turned.take(part.most).map(|a| own(Data::Address(*a))).collect()
             }
-        }
-        let mut seen = std::collections::HashSet::new();
-        additionals.retain(|record: &Record| seen.insert(format!("{record:?}")));
+            Question::Srv => {
+                let services = entries.flat_map(|entry| &entry.services).take(part.most);
+                let answers: Vec<Record> = services.clone().map(|srv| own(Data::Srv(srv.clone()))).collect();
+                // Many may stand at one name: each is looked up once.
+                let mut seen = HashSet::new();
+                let targets = services.map(|srv| &srv.target).filter(|target| seen.insert(*target));
+                let addresses = targets.flat_map(|target| {
+                    let entries = self.names.get(target).into_iter().flat_map(BTreeMap::values);
+                    entries.flat_map(|entry| &entry.addresses).map(move |a| (target.clone(), Data::Address(*a)))
+                });
+                additionals = addresses.take(part.most - answers.len()).collect();
+                answers
+            }
+            Question::Ptr => {
+                let pointers = entries.flat_map(|entry| &entry.pointers).take(part.most);
+                pointers.map(|p| own(Data::Ptr(p.clone()))).collect()
+            }
+            Question::Cname => entries.filter_map(|entry| entry.cname.clone()).map(|c| own(Data::Cname(c))).collect(),
+            Question::Soa | Question::Ns | Question::Other => Vec::new(),
+        };
         (answers, additionals)
     }
 
     /// A reverse name: known ones are answered, unknown ones of our ranges do not exist.
-    fn reverse(&self, name: &str, question: Question) -> Answer {
+    fn reverse(&self, name: &str, question: Question, part: Part) -> Answer {
         if let Some(entries) = self.names.get(name) {
-            let (answers, additionals) = self.records(name, entries.iter().map(|(_, e)| e), question);
+            let (answers, additionals) = self.records(name, entries.values(), question, part);
             return found(answers, additionals);
         }
         match reverse_address(name) {
@@ -416,6 +442,54 @@ mod tests {
         for name in ["example.org", "notcluster.local", "local", "", "xcluster.local"] {
             assert_eq!(table.answer(name, Question::A), Answer::Foreign, "{name}");
         }
+    }
+
+    #[test]
+    fn of_a_name_with_many_records_only_what_is_wanted_is_looked_at() {
+        let mut table = Table::new("cluster.local", vec![], vec![]);
+        let base = "all.default.svc.cluster.local".to_owned();
+        let (own, port) = (format!("one.{base}"), format!("_p._tcp.{base}"));
+        let addresses: Vec<IpAddr> = (0..100).map(|n| ip(&format!("10.1.0.{n}"))).collect();
+        let srv = |port| Srv { priority: 0, weight: 1, port, target: own.clone() };
+        table.set(
+            "default/all",
+            Names::from([
+                (base.clone(), Entry { addresses: addresses.clone(), ..Entry::default() }),
+                (own.clone(), Entry { addresses: addresses.clone(), ..Entry::default() }),
+                (port.clone(), Entry { services: (0..100).map(srv).collect(), ..Entry::default() }),
+            ]),
+        );
+        let reverse = reverse_name(&addresses[0]);
+        for n in 0..1000 {
+            let pointers = vec![format!("one.h{n}.default.svc.cluster.local")];
+            table.set(
+                &format!("default/h{n}"),
+                Names::from([(reverse.clone(), Entry { pointers, ..Entry::default() })]),
+            );
+        }
+        let ask = |name: &str, question, most, turn| match table.answer_in_part(name, question, Part { most, turn }) {
+            Answer::Found { answers, additionals } => (answers, additionals),
+            other => panic!("{other:?}"),
+        };
+        for (name, question, all) in
+            [(&base, Question::A, 100), (&port, Question::Srv, 100), (&reverse, Question::Ptr, 1000)]
+        {
+            assert_eq!(ask(name, question, 7, 0).0.len(), 7);
+            assert_eq!(ask(name, question, usize::MAX, 0).0.len(), all);
+        }
+        let (answers, additionals) = ask(&port, Question::Srv, 150, 0);
+        assert_eq!(
+            (answers.len(), additionals.len()),
+            (100, 50),
+            "each target's addresses once, and no more than wanted"
+        );
+        assert_eq!(ask(&port, Question::Srv, usize::MAX, 0).1.len(), 100);
+        let first = |turn| ask(&base, Question::A, 3, turn).0.remove(0).1;
+        assert_eq!(
+            [first(0), first(99), first(100)].map(|data| data == Data::Address(addresses[0])),
+            [true, false, true]
+        );
+        assert_eq!(ask(&base, Question::A, 3, 99).0[1].1, Data::Address(addresses[0]), "it goes on at the first");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::answer::{self, Reply, Transport};
 use super::forward::Upstream;
 use super::places::{Place, Places};
 use super::records::{Names, Table};
+use super::turns::Turns;
 use crate::{NodeNetns, Result};
 
 /// How many questions of all clients together may wait for upstream servers; who has no place for one gets SERVFAIL at once.
@@ -36,6 +37,8 @@ struct Shared {
     upstream: Upstream,
     forwarding: Arc<Places>,
     streams: Arc<Places>,
+    /// Of answers that are longer than a datagram's: thousands of records take milliseconds.
+    long: Turns,
 }
 
 impl Server {
@@ -47,6 +50,7 @@ impl Server {
             upstream,
             forwarding: Places::new(FORWARDING),
             streams: Places::new(STREAMS),
+            long: Turns::default(),
         });
         let mut tasks = JoinSet::new();
         for address in addresses {
@@ -77,9 +81,27 @@ impl Shared {
         self.table.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// What is known of the answer at once.
-    fn reply(&self, bytes: &[u8], client: IpAddr, transport: Transport) -> Step {
-        let (request, target) = match answer::reply(&self.table(), bytes, transport) {
+    /// What is known of the answer to a datagram at once.
+    fn reply(&self, bytes: &[u8], client: IpAddr) -> Step {
+        let reply = answer::reply(&self.table(), bytes, Transport::Udp);
+        self.step(reply, client, Transport::Udp)
+    }
+
+    /// The same for a question that came by a stream.
+    async fn reply_to_stream(&self, bytes: &[u8], client: IpAddr) -> Step {
+        let short = answer::short_reply(&self.table(), bytes);
+        let reply = match short {
+            Some(reply) => reply,
+            None => {
+                let _turn = self.long.take(client).await;
+                answer::reply(&self.table(), bytes, Transport::Tcp)
+            }
+        };
+        self.step(reply, client, Transport::Tcp)
+    }
+
+    fn step(&self, reply: Reply, client: IpAddr, transport: Transport) -> Step {
+        let (request, target) = match reply {
             Reply::Ignore => return Step::Done(None),
             Reply::Send(bytes) => return Step::Done(Some(bytes)),
             Reply::Forward(request) => (request, None),
@@ -146,7 +168,7 @@ async fn datagrams(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        match shared.reply(&buffer[..length], client.ip(), Transport::Udp) {
+        match shared.reply(&buffer[..length], client.ip()) {
             Step::Done(None) => {}
             Step::Done(Some(bytes)) => drop(socket.send_to(&bytes, client).await),
             Step::Forward(waiting) => {
@@ -191,7 +213,7 @@ async fn conversation(mut stream: TcpStream, client: IpAddr, shared: Arc<Shared>
         let length = timeout(IDLE, stream.read_u16()).await??;
         let mut question = vec![0; usize::from(length)];
         timeout(IDLE, stream.read_exact(&mut question)).await??;
-        let answer = match shared.reply(&question, client, Transport::Tcp) {
+        let answer = match shared.reply_to_stream(&question, client).await {
             Step::Done(answer) => answer,
             Step::Forward(waiting) => shared.forward(waiting).await,
         };

@@ -311,6 +311,41 @@ async fn one_address_has_so_many_connections_and_no_more() {
     }
 }
 
+/// Peers without credentials have all connections that there are; who has some comes in all the same, and stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_shows_nothing_keeps_nobody_out() {
+    let limits = Limits { connections: 8, connections_of_one: 100, ..Limits::default() };
+    let door = Door::open(limits, "{level: None}").await;
+    let half = b"GET /healthz HTTP/1.1\r\nHost: x\r\n";
+    let stranger = async || {
+        let mut stream = tls::handshake(door.address, tls::client(&door.kubeconfig, false)).await.ok()?;
+        stream.write_all(half).await.ok()?;
+        Some(stream)
+    };
+    let ask = async |stream: &mut TlsStream<TcpStream>, token: &str| -> bool {
+        let text = format!("GET /healthz HTTP/1.1\r\nHost: x\r\n{token}\r\n");
+        let mut answer = [0; 12];
+        stream.write_all(text.as_bytes()).await.is_ok()
+            && stream.read_exact(&mut answer).await.is_ok()
+            && answer == *b"HTTP/1.1 200"
+    };
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(stranger().await);
+    }
+    let mut known = tls::handshake(door.address, tls::client(&door.kubeconfig, false)).await.unwrap();
+    assert!(ask(&mut known, "Authorization: Bearer token-ann\r\n").await, "somebody with a token");
+    for _ in 0..20 {
+        held.push(stranger().await);
+    }
+    let mut certified = door.connect().await;
+    assert!(ask(&mut certified, "").await, "somebody with a certificate");
+    let mut rest = Vec::new();
+    known.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let _ = known.read_to_end(&mut rest).await;
+    assert!(String::from_utf8_lossy(&rest).contains("HTTP/1.1 200"), "he is still there");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watcher_that_does_not_read_is_cut_off() {
     let limits = Limits { stalled: Duration::from_millis(500), ..Limits::default() };
