@@ -264,6 +264,14 @@ impl Kind {
             false => format!("{}.{}.{}", self.plural, self.version, self.group),
         }
     }
+    /// The name in requests that can be no other row's: `widgets.example.com/v1`. Groups are names that others choose, and
+    /// `widgets.v1.example.com` is read in two ways: of a definition whose group is `v1.example.com`, and as a version.
+    pub fn exact(&self) -> String {
+        match self.is_custom() {
+            true => format!("{}.{}/{}", self.plural, self.group, self.version),
+            false => self.resource(),
+        }
+    }
     /// Whether it is the version that its group prefers.
     pub fn is_preferred(&self) -> bool {
         match (&self.schema, self.storage) {
@@ -555,7 +563,11 @@ pub fn lookup(name: &str) -> Option<&'static Kind> {
     let (resource, rest) = name.split_once('.')?;
     KINDS.iter().find(|k| {
         let is_it = k.plural == resource || k.singular == resource || k.short_names.contains(&resource);
-        let versioned = || rest.strip_prefix(k.version).is_some_and(|g| g.strip_prefix('.').unwrap_or(g) == k.group);
+        let versioned = || match rest.strip_prefix(k.version) {
+            Some("") => k.group.is_empty(),
+            Some(group) => group.strip_prefix('.') == Some(k.group),
+            None => false,
+        };
         is_it && (rest == k.group || versioned())
     })
 }

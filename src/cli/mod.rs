@@ -339,7 +339,7 @@ impl Session {
         let namespace = namespace.unwrap_or(&self.namespace);
         Request {
             verb,
-            resource: kind.resource(),
+            resource: kind.exact(),
             namespace: kind.namespaced.then(|| namespace.to_owned()),
             name: name.map(str::to_owned),
             ..Request::default()

@@ -33,9 +33,9 @@ pub struct Version {
 }
 
 impl Definition {
-    /// The resource's name in requests: `widgets.example.com`.
+    /// The resource's name in requests, which can be no other's: `widgets.example.com/`, whatever versions it has.
     pub fn resource(&self) -> String {
-        qualified(&self.plural, &self.group)
+        format!("{}/", qualified(&self.plural, &self.group))
     }
 }
 

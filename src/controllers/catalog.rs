@@ -43,7 +43,7 @@ pub struct Section {
     pub api_version: String,
     pub kind: String,
     pub namespaced: bool,
-    /// The resource's name in requests: `pods`, `deployments.apps`.
+    /// The resource's name in requests: `pods`, `deployments.apps`, `widgets.example.com/`.
     pub resource: String,
     pub objects: Informer<Partial>,
     /// The definition that it is of.

@@ -146,7 +146,10 @@ fn clear(namespace: &str, resource: &str) -> Write {
 /// The conditions that tell how far it is.
 fn told(contents: &[Remains], now: Timestamp) -> Vec<NamespaceCondition> {
     // Upstream writes the resource, a dot, and the group: the core group's have a dot at their end.
-    let dotted = |resource: &str| if resource.contains('.') { resource.to_owned() } else { format!("{resource}.") };
+    let dotted = |resource: &str| match resource.contains('.') {
+        true => resource.trim_end_matches('/').to_owned(),
+        false => format!("{resource}."),
+    };
     let mut remaining: Vec<String> = contents
         .iter()
         .filter(|remains| remains.count > 0)

@@ -99,7 +99,8 @@ fn asked(world: &World, owner: &OwnerReference, key: &Key) -> Scale {
         return Scale::Gone;
     };
     if !has_scale(world, &section) {
-        return Scale::Never(format!("{} does not implement the scale subresource", section.resource));
+        let resource = section.resource.trim_end_matches('/');
+        return Scale::Never(format!("{resource} does not implement the scale subresource"));
     }
     let revision = object.metadata.resource_version.as_deref().unwrap_or_default();
     if let Some(replicas) = world.scales.known(&owner.uid, revision) {

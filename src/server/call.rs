@@ -124,8 +124,11 @@ impl Call {
             return Err(Status::bad_request(why));
         }
         self.check_names()?;
+        // What is authorized for a part of objects would else be answered with the whole of them.
+        if self.subresource.is_some() && collection {
+            return Err(self.not_allowed(self.verb.as_str()));
+        }
         if let Some(sub) = &self.subresource
-            && !collection
             && !self.kind.has_subresource(sub)
             && !super::subresources::is_served(self.kind, sub)
         {

@@ -1,11 +1,11 @@
 //! The connect verb: what needs a node. The object is checked here, then its node is asked to dial back.
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::api::request::Body;
 use crate::api::rpc::{ExecOptions, ImageOptions, LogOptions, PodRef, PortForwardOptions, Task};
-use crate::api::{Object, Response, Status};
+use crate::api::{Object, Request, Response, Status};
 
 use super::Server;
 use super::admission::{self, Operation};
@@ -17,6 +17,10 @@ const MAX_OPTIONS: usize = 128 << 10;
 
 impl Server {
     pub(super) async fn connect(&self, call: &Call) -> Result<Response, Status> {
+        // Options are read from a list of values as well, of which admission would see nothing.
+        if call.body.as_ref().is_some_and(|body| !body.is_object() && !body.is_null()) {
+            return Err(Status::bad_request("the options of a session are an object"));
+        }
         self.cache.fresh().await?;
         let item = self.cache.shelf(call.kind).get(&call.key()).ok_or_else(|| call.not_found())?;
         let object = item.current()?.object;
@@ -56,10 +60,25 @@ impl Server {
             ("Pod", Some("portforward")) => "PodPortForwardOptions",
             _ => return Ok(()),
         };
+        self.admit_options(call, kind, call.body.as_ref()).await
+    }
+
+    /// Has admission look at what is asked of what stands behind a proxy, as upstream does.
+    pub(in crate::server) async fn admit_proxy(&self, request: &Request, path: &str) -> Result<(), Status> {
+        let call = Call::resolve(&self.kinds(), request.clone())?;
+        let kind = match call.kind.built_in() {
+            "Pod" => "PodProxyOptions",
+            "Service" => "ServiceProxyOptions",
+            _ => "NodeProxyOptions",
+        };
+        self.admit_options(&call, kind, Some(&json!({"path": path}))).await
+    }
+
+    async fn admit_options(&self, call: &Call, kind: &str, given: Option<&Value>) -> Result<(), Status> {
         // What they are is not theirs to say.
         let mut options =
             serde_json::Map::from_iter([("kind".to_owned(), kind.into()), ("apiVersion".to_owned(), "v1".into())]);
-        let given = call.body.as_ref().and_then(Value::as_object).into_iter().flatten();
+        let given = given.and_then(Value::as_object).into_iter().flatten();
         options.extend(
             given
                 .filter(|(field, _)| !matches!(field.as_str(), "kind" | "apiVersion"))

@@ -72,7 +72,7 @@ impl Server {
     }
 
     async fn create_named(&self, call: &Call, mut object: Object, warnings: Vec<String>) -> Result<Response, Status> {
-        tokens::fill(self, call, &mut object).await?;
+        let filled = tokens::fill(self, call, &mut object).await?;
         (call.kind.strategy.identify)(&mut object);
         let key = call.kind.key(call.namespace.as_deref(), object.name());
         let name = object.name().to_owned();
@@ -86,7 +86,11 @@ impl Server {
             Ok(Plan { decision: Decision::Put(new), claims, releases })
         };
         let written = self.transact_new(call, &key, object, Box::new(settle)).await?;
-        Ok(Response { warnings, ..get::object(written.bytes, true) })
+        let bytes = match filled {
+            true => tokens::unfilled(Object::from_slice(&written.bytes)?).to_vec().into(),
+            false => written.bytes,
+        };
+        Ok(Response { warnings, ..get::object(bytes, true) })
     }
 
     /// Now, as the API writes times: in whole seconds.

@@ -255,7 +255,7 @@ impl Server {
 
     /// Everything but watch.
     pub async fn handle(&self, request: Request) -> Result<Response, Status> {
-        let Some(entry) = self.config.audit.as_ref().and_then(|audit| audit.begin(&request)) else {
+        let Some(entry) = self.config.audit.as_ref().and_then(|audit| audit.begin(&request, &self.kinds())) else {
             return self.handled(request, None).await;
         };
         let (connects, origin) = (request.verb == Verb::Connect, request.origin.clone());
@@ -331,7 +331,7 @@ impl Server {
     /// Changes of the objects that the request selects; see `api::Options` for where they start.
     pub async fn watch(&self, request: Request) -> Result<Watch, Status> {
         let request = Request { verb: Verb::Watch, ..request };
-        let entry = self.config.audit.as_ref().and_then(|audit| audit.begin(&request));
+        let entry = self.config.audit.as_ref().and_then(|audit| audit.begin(&request, &self.kinds()));
         let origin = request.origin.clone();
         let watch = self.watched(request, entry.as_ref()).await;
         match (entry, &watch) {
@@ -378,7 +378,7 @@ impl Server {
         let call = Call::resolve(&self.kinds(), request.clone())?;
         let asked = call.attributes();
         let Err(why) = self.authorize(&asked).await else { return Ok(()) };
-        if let Some(entry) = self.config.audit.as_ref().and_then(|audit| audit.begin(request)) {
+        if let Some(entry) = self.config.audit.as_ref().and_then(|audit| audit.begin(request, &self.kinds())) {
             entry.decided(false, audit::reason_of(&why, &asked));
             entry.end(&Err(why.clone()));
         }
@@ -424,6 +424,12 @@ impl Server {
 impl Server {
     /// The sessions that a node shall serve from now on; for its agent.
     pub fn sessions(&self, user: &User, node: &str) -> Result<mpsc::Receiver<Session>, Status> {
+        self.may_serve(user, node)?;
+        Ok(self.streams.subscribe(node, &user.name))
+    }
+
+    /// Whether a user may serve the sessions of a node. A subscription to them outlives the question: it is asked again.
+    pub fn may_serve(&self, user: &User, node: &str) -> Result<(), Status> {
         let request = Request {
             verb: Verb::Connect,
             resource: "nodes".into(),
@@ -431,8 +437,7 @@ impl Server {
             user: user.clone(),
             ..Request::default()
         };
-        self.authorizer.authorize(&Call::resolve(&self.kinds(), request)?.attributes())?;
-        Ok(self.streams.subscribe(node, &user.name))
+        self.authorizer.authorize(&Call::resolve(&self.kinds(), request)?.attributes())
     }
 
     /// A consistent copy of the store, made while serving, as a stream to be dialled: it is made when somebody does. Where it

@@ -17,6 +17,7 @@ use crate::api::{Request, Response, Status, User, Verb, WatchEvent};
 use crate::api::{duplicates, protections};
 
 use super::answers::Room;
+use super::audit::Facts;
 use super::limits::Held;
 use super::rest;
 use super::rest::origin::{self, Source};
@@ -97,13 +98,17 @@ fn methods(server: Arc<Server>) -> Result<RpcModule<Server>, jsonrpsee::core::Re
     module.register_async_method("backup", |params, server, ext| async move {
         let Nothing {} = parse_params(&params)?;
         let user = ext.get::<User>().cloned().unwrap_or_default();
-        let stream = Some(server.backup(&user).await.map_err(error)?);
+        let stream = server.backup(&user).await;
+        tell(&server, &ext, "post", "/backup", &stream);
+        let stream = Some(stream.map_err(error)?);
         Ok::<_, ErrorObjectOwned>(Answer { stream, ..Answer::default() })
     })?;
     module.register_async_method(protections::METHOD, |params, server, ext| async move {
         let Nothing {} = parse_params(&params)?;
         let user = ext.get::<User>().cloned().unwrap_or_default();
-        server.protections(&user).await.map_err(error)
+        let told = server.protections(&user).await;
+        tell(&server, &ext, "get", protections::PATH, &told);
+        told.map_err(error)
     })?;
     module.register_async_method("health", |params, server, ext| async move {
         let Health { of, exclude } = parse_params(&params)?;
@@ -183,6 +188,10 @@ struct OfNode {
 
 fn parse_params<T: for<'a> Deserialize<'a>>(params: &Params<'_>) -> Result<T, ErrorObjectOwned> {
     let text = params.as_str().unwrap_or("{}");
+    // Structs are read from lists too, in which nothing has a name that could stand there twice.
+    if !text.trim_start().starts_with('{') {
+        return Err(error(Status::bad_request("params: they are an object, by their names")));
+    }
     serde_json::from_str(text).map_err(|e| error(Status::bad_request(format!("params: {e}"))))
 }
 
@@ -197,6 +206,18 @@ fn parse(server: &Server, params: &Params<'_>, verb: Verb, ext: &Extensions) -> 
     let connection = ext.get::<Arc<Origin>>().filter(|_| server.config.audit.is_some());
     let origin = connection.map(|connection| origin::again(&server.env, connection));
     Ok(Request { verb, user, duplicates, address: Source::of(ext), origin, ..request })
+}
+
+/// Tells the audit log of what does not go through the pipeline, by the path that it is authorized as.
+fn tell<T>(server: &Server, ext: &Extensions, verb: &str, path: &str, outcome: &Result<T, Status>) {
+    let (Some(audit), Some(connection)) = (&server.config.audit, ext.get::<Arc<Origin>>()) else { return };
+    let (mut origin, user) = (origin::again(&server.env, connection), user(ext));
+    if let Some(origin) = Arc::get_mut(&mut origin) {
+        origin.uri = path.to_owned();
+    }
+    let facts = Facts { user: Some(origin.caller.get().unwrap_or(&user)), verb, path, ..Facts::default() };
+    let failure = outcome.as_ref().err();
+    audit.face(&origin, &facts, failure.map_or(200, |why| why.code), failure);
 }
 
 /// The caller; without the face's word on who that is, nobody.
@@ -307,7 +328,9 @@ async fn sessions(
         }
     };
     let user = ext.get::<User>().cloned().unwrap_or_default();
-    let mut sessions = match server.sessions(&user, &node) {
+    let sessions = server.sessions(&user, &node);
+    tell(&server, &ext, "connect", &format!("/api/v1/nodes/{node}"), &sessions);
+    let mut sessions = match sessions {
         Ok(sessions) => sessions,
         Err(status) => {
             pending.reject(error(status)).await;
@@ -315,10 +338,17 @@ async fn sessions(
         }
     };
     let Ok(sink) = pending.accept().await else { return SubscriptionCloseResponse::None };
+    let every = server.config.limits.ask_again;
+    let mut rounds = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
     loop {
         let session = tokio::select! {
             session = sessions.recv() => session,
             () = sink.closed() => return SubscriptionCloseResponse::None,
+            // Who may no longer serve the node is told of no session any more, and none waits for him.
+            _ = rounds.tick() => match server.may_serve(&user, &node) {
+                Ok(()) => continue,
+                Err(why) => return SubscriptionCloseResponse::NotifErr(why.message.into()),
+            },
         };
         let Some(session) = session else { return SubscriptionCloseResponse::None };
         // A Session is made of strings and numbers: it encodes.

@@ -77,8 +77,13 @@ impl Kinds {
         self.by_definition.get(definition)
     }
 
-    /// As [`super::lookup`], custom resources too.
+    /// As [`super::lookup`], custom resources too: these by [`Kind::exact`] as well, without a version for the preferred one.
     pub fn lookup(&self, name: &str) -> Option<&'static Kind> {
+        if let Some((resource, version)) = name.split_once('/') {
+            let (plural, group) = resource.split_once('.')?;
+            let is_it = |kind: &&Kind| kind.plural == plural && kind.group == group;
+            return self.custom().filter(is_it).find(|kind| version.is_empty() || kind.version == version);
+        }
         let known = super::lookup(name);
         if known.is_some() || self.by_definition.is_empty() {
             return known;

@@ -57,7 +57,7 @@ pub(super) fn validate<'a>(review: &'a Review<'_>, new: &'a Object) -> BoxFuture
         let kinds = review.server.kinds();
         for resource in counter.custom() {
             let kind = kinds.custom().find(|kind| kind.namespaced && kind.resource() == resource);
-            let number = kind.map_or(0, |kind| review.items(&kind.resource(), Some(review.namespace())).len());
+            let number = kind.map_or(0, |kind| review.items(&kind.exact(), Some(review.namespace())).len());
             counter.add_custom(&resource, number);
         }
         let told = pod_totals::quantities(&new.0["status"]["used"]);

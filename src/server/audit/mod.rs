@@ -12,8 +12,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::authorize::Attributes;
+use crate::api::kinds::registry::Kinds;
 use crate::api::request::{Body, Origin};
-use crate::api::{Env, Kind, Request, Response, Status, User, Verb, kinds};
+use crate::api::{Env, Kind, Request, Response, Status, User, Verb};
 
 mod event;
 mod policy;
@@ -68,8 +69,8 @@ impl Audit {
     }
 
     /// The entry of a request to the pipeline; none where the policy tells nothing of it.
-    pub(super) fn begin(self: &Arc<Audit>, request: &Request) -> Option<Entry> {
-        let kind = kinds::lookup(&request.resource);
+    pub(super) fn begin(self: &Arc<Audit>, request: &Request, kinds: &Kinds) -> Option<Entry> {
+        let kind = kinds.lookup(&request.resource);
         let origin = request.origin.as_deref();
         if let Some(origin) = origin {
             origin.told();

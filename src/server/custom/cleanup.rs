@@ -37,7 +37,7 @@ impl Server {
                 let Some(served) = defined.served.first() else { return Ok(true) };
                 let user = User::system("system:apiserver");
                 let options = Options { propagation_policy: Some("Background".into()), ..Options::default() };
-                let resource = served.0.resource();
+                let resource = served.0.exact();
                 self.handle(Request { verb: Verb::DeleteCollection, resource, options, user, ..Request::default() })
                     .await?;
                 self.cache.fresh().await?;

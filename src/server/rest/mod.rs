@@ -41,6 +41,7 @@ pub mod paths;
 pub mod query;
 pub mod reply;
 mod rest_of_body;
+mod strangers;
 pub(in crate::server) mod streams;
 mod table;
 mod watch;
@@ -156,12 +157,15 @@ impl Face {
         let query = Query::parse(http.uri().query().unwrap_or(""));
         // A HEAD is a GET whose body stays here.
         let method = if http.method() == Method::HEAD { Method::GET } else { http.method().clone() };
+        if let Some(asked) = strangers::Asked::of(&user, &method, &path, &query) {
+            self.server.authorize(&asked.attributes(&user)).await?;
+        }
         match paths::parse(&self.server.kinds(), &path)? {
             Some(Place::Resource(target)) => {
                 let wanted = Wanted::PLAIN;
                 let origin = origin.clone();
                 let ask = Ask { method, path, query, user, origin, wanted, http };
-                self.resource(target, ask, asked).await
+                self.resource(peer, target, ask, asked).await
             }
             place => {
                 let verb = method.as_str().to_ascii_lowercase();
@@ -308,7 +312,7 @@ impl Face {
     }
 
     /// Objects: the method, the path and the query make the request of the pipeline.
-    async fn resource(&self, target: Target, mut ask: Ask, asked: &mut Asked) -> Result<Reply, Status> {
+    async fn resource(&self, peer: &Peer, target: Target, mut ask: Ask, asked: &mut Asked) -> Result<Reply, Status> {
         let watches = target.watch || ask.query.flag("watch");
         let verb = verb(ask.http.method(), &target, watches).ok_or_else(not_allowed)?;
         *asked = Asked {
@@ -345,7 +349,10 @@ impl Face {
             drop(running);
             end_at_last(&self.server, &mut request);
             let events = self.server.watch(request).await?;
-            return Ok(watch::reply(self.server.clone(), ask.user, events, ask.wanted.shape, tabulator, ask.origin));
+            let shown = ask.http.headers().clone();
+            let withdrawn = Box::pin(withdrawn(self.server.clone(), peer.clone(), shown, ask.user.clone()));
+            let (server, shape) = (self.server.clone(), ask.wanted.shape);
+            return Ok(watch::reply(server, ask.user, events, shape, tabulator, ask.origin, withdrawn));
         }
         let headers = ask.http.headers().clone();
         if verb.writes() && !request.user.is_in("system:masters") {
@@ -396,6 +403,26 @@ impl Face {
         room.shrink(length_of(&reply));
         reply.extensions_mut().insert(Arc::new(room));
         Ok(reply)
+    }
+}
+
+/// Resolves when who has asked is not who he was any more, by what he has shown: his token has ended, or his account is gone. (What
+/// he may do is the watch's own to ask.)
+async fn withdrawn(server: Arc<Server>, peer: Peer, shown: hyper::HeaderMap, user: User) {
+    let (every, authenticators) = (server.config.limits.ask_again, authenticate::all());
+    loop {
+        tokio::time::sleep(every).await;
+        let credentials = Credentials::of(&peer, &shown);
+        let now = match authenticate::authenticate(&authenticators, &server, &credentials).await {
+            Ok(now) => server.impersonate(now, &authenticate::impersonation(&shown)).await,
+            Err(why) => Err(why),
+        };
+        match now {
+            Ok(now) if now == user => {}
+            // That it cannot be known at the moment is no reason.
+            Err(why) if why.code != 401 && why.code != 403 => {}
+            _ => return tracing::info!("a watch of {} is cut off: his credentials have ended", user.name),
+        }
     }
 }
 

@@ -64,9 +64,10 @@ impl Target {
     }
 }
 
-/// `pods.v1`, `deployments.v1.apps`.
+/// `pods.v1`, `deployments.v1.apps`, `widgets.example.com/v1`.
 pub fn resource_name(kind: &Kind) -> String {
     match kind.group {
+        _ if kind.is_custom() => kind.exact(),
         "" => format!("{}.{}", kind.plural, kind.version),
         group => format!("{}.{}.{group}", kind.plural, kind.version),
     }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::stream;
+use futures::{future::BoxFuture, stream};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 
@@ -31,6 +31,8 @@ struct Writer {
     waiting: Vec<WatchEvent>,
     /// Written and not sent: a large object, as all its watchers have it, and what is around it.
     ready: VecDeque<Bytes>,
+    /// Comes when who watches is nobody any more: his token or certificate has ended.
+    withdrawn: BoxFuture<'static, ()>,
     /// Ends with the watch.
     _origin: Arc<Origin>,
 }
@@ -43,10 +45,13 @@ pub fn reply(
     shape: Shape,
     tabulator: Tabulator,
     origin: Arc<Origin>,
+    withdrawn: BoxFuture<'static, ()>,
 ) -> Reply {
     let waiting = Vec::with_capacity(TOGETHER);
     let ready = VecDeque::new();
-    let writer = Writer { server, user, events, shape, tabulator, head_told: None, waiting, ready, _origin: origin };
+    let head_told = None;
+    let writer =
+        Writer { server, user, events, shape, tabulator, head_told, waiting, ready, withdrawn, _origin: origin };
     let chunks = stream::unfold(writer, |mut writer| async move {
         let chunk = writer.next().await?;
         Some((Ok::<_, BodyError>(Frame::data(chunk)), writer))
@@ -60,7 +65,11 @@ impl Writer {
             return Some(ready);
         }
         if self.waiting.is_empty() {
-            self.events.recv_many(&mut self.waiting, TOGETHER).await;
+            tokio::select! {
+                biased;
+                () = &mut self.withdrawn => return None,
+                _ = self.events.recv_many(&mut self.waiting, TOGETHER) => {}
+            }
             // The next one is taken from the end.
             self.waiting.reverse();
         }

@@ -27,7 +27,7 @@ mod verify;
 
 pub use fixed::FixedTokens;
 pub use oidc::{Oidc, OidcConfig};
-pub(super) use secret::fill;
+pub(super) use secret::{fill, unfilled};
 pub use verify::Authenticated;
 pub(super) use verify::Verified;
 

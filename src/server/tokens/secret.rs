@@ -17,15 +17,32 @@ const TYPE: &str = "kubernetes.io/service-account-token";
 const NAME: &str = "kubernetes.io/service-account.name";
 const UID: &str = "kubernetes.io/service-account.uid";
 
-/// Puts a token into such a Secret, if its ServiceAccount exists.
-pub(in crate::server) async fn fill(server: &Server, call: &Call, secret: &mut Object) -> Result<(), Status> {
-    if call.kind.built_in() != "Secret" || secret.0["type"] != TYPE || secret.at("data.token").is_some() {
-        return Ok(());
+/// What is filled in.
+const FILLED: [&str; 3] = ["token", "namespace", "ca.crt"];
+
+/// The same Secret as its writer is answered: with upstream a controller fills it in later, so who may create Secrets and not read
+/// them does not get a token by it.
+pub(in crate::server) fn unfilled(mut secret: Object) -> Object {
+    let data = secret.0.get_mut("data").and_then(Value::as_object_mut);
+    let is_empty = data.is_some_and(|data| {
+        FILLED.iter().for_each(|field| drop(data.shift_remove(*field)));
+        data.is_empty()
+    });
+    if let Some(whole) = secret.0.as_object_mut().filter(|_| is_empty) {
+        whole.shift_remove("data");
     }
-    let Some(name) = secret.annotation(NAME).map(str::to_owned) else { return Ok(()) };
+    secret
+}
+
+/// Puts a token into such a Secret, if its ServiceAccount exists; whether it has done so.
+pub(in crate::server) async fn fill(server: &Server, call: &Call, secret: &mut Object) -> Result<bool, Status> {
+    if call.kind.built_in() != "Secret" || secret.0["type"] != TYPE || secret.at("data.token").is_some() {
+        return Ok(false);
+    }
+    let Some(name) = secret.annotation(NAME).map(str::to_owned) else { return Ok(false) };
     // The account may have been made a moment ago.
     server.cache.fresh().await?;
-    let Some(account) = stored(server, "serviceaccounts", call.within(), &name)? else { return Ok(()) };
+    let Some(account) = stored(server, "serviceaccounts", call.within(), &name)? else { return Ok(false) };
     let claims = json!({
         "iss": OLD_ISSUER,
         "sub": format!("system:serviceaccount:{}:{name}", call.within()),
@@ -46,7 +63,7 @@ pub(in crate::server) async fn fill(server: &Server, call: &Call, secret: &mut O
     if let Some(authority) = &server.config.authority {
         data["ca.crt"] = STANDARD.encode(authority.certificate()).into();
     }
-    Ok(())
+    Ok(true)
 }
 
 impl Server {

@@ -228,3 +228,22 @@ async fn admission_tells_what_it_found() {
         json!([{"message": "no", "policy": "p", "binding": "b", "expressionIndex": 0, "validationActions": ["Audit"]}]);
     assert_eq!(failure, told);
 }
+
+/// Rules name custom resources by their groups; and what no resource is asked for by JSON-RPC is told by its path.
+#[tokio::test]
+async fn custom_resources_are_told_by_their_group() {
+    use super::custom::{definition, spec, widget};
+    let dir = tempfile::tempdir().unwrap();
+    let rules = "{level: Metadata, resources: [{group: example.com, resources: [widgets]}]}, {level: None}";
+    let api = api(log(dir.path(), rules, Place::default())).await;
+    api.define(definition(spec(json!({})))).await;
+    for resource in ["widgets.v1.example.com", "widgets.example.com/v1"] {
+        let name = resource.replace('/', ".");
+        api.create(resource, widget(&name, json!({}))).await.unwrap();
+    }
+    let told = told(dir.path(), "test", "create", 2).await;
+    assert_eq!(
+        (&told[0]["objectRef"]["apiGroup"], &told[0]["objectRef"]["resource"]),
+        (&json!("example.com"), &json!("widgets"))
+    );
+}

@@ -450,3 +450,83 @@ async fn a_socket_that_somebody_deletes_is_made_anew() {
     held.read_to_end(&mut answer).await.unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
 }
+
+/// Structs are read from lists as well, of which admission would see nothing.
+#[tokio::test]
+async fn what_has_names_is_not_taken_without_them() {
+    let served = Served::new().await;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});
+    served.api.create("nodes", node).await.unwrap();
+    let mut pod = pod("p");
+    pod["spec"]["nodeName"] = "n1".into();
+    served.api.create("pods", pod).await.unwrap();
+    let _sessions = served.client.sessions("n1").await.unwrap();
+    let by_names = json!({"container": "c", "command": ["sh"], "stdout": true});
+    for (body, code) in [(json!(["c", ["sh"], false, true]), 400), (json!("c"), 400), (json!([]), 400), (by_names, 0)] {
+        let params =
+            json!({"resource": "pods", "namespace": "default", "name": "p", "subresource": "exec", "body": body});
+        let told = served.post("connect", params).await;
+        assert_eq!(told["error"]["code"].as_i64().unwrap_or(0), code, "{body}: {told}");
+    }
+    let told = served.post("list", json!(["list", "configmaps", "default"])).await;
+    assert_eq!(told["error"]["code"], 400, "{told}");
+}
+
+/// Who may no longer serve a node is told of none of its sessions.
+#[tokio::test]
+async fn a_subscription_to_sessions_ends_with_the_right_to_them() {
+    let limits = Limits { ask_again: Duration::from_millis(50), ..Limits::default() };
+    let served = Served::with(Config { limits, ..Config::default() }).await;
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "serve"},
+        "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["connect"]}]});
+    served.api.create("clusterroles", role).await.unwrap();
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "serve"}, "roleRef": {"kind": "ClusterRole", "name": "serve"},
+        "subjects": [{"kind": "User", "name": "ann"}]});
+    served.api.create("clusterrolebindings", binding).await.unwrap();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});
+    served.api.create("nodes", node).await.unwrap();
+    let mut request = "ws://x/rpc".into_client_request().unwrap();
+    request.headers_mut().insert("impersonate-user", "ann".parse().unwrap());
+    let stream = UnixStream::connect(&served.path).await.unwrap();
+    let (mut socket, _) = tokio_tungstenite::client_async(request, stream).await.unwrap();
+    let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "node.sessions", "params": {"node": "n1"}}).to_string();
+    socket.send(Message::text(ask.clone())).await.unwrap();
+    let told = socket.next().await.unwrap().unwrap();
+    assert!(told.to_text().unwrap().contains("result"), "{told}");
+    let open = || served.client.connect(connect("nodes", "n1", "image", json!(ImageOptions::List)));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let _asked = open().await.unwrap();
+    let told = socket.next().await.unwrap().unwrap();
+    assert!(told.to_text().unwrap().contains("node.session"), "while he may he serves it: {told}");
+
+    served.api.delete("clusterrolebindings", "serve", Options::default()).await.unwrap();
+    let told = tokio::time::timeout(Duration::from_secs(10), socket.next()).await.unwrap().unwrap().unwrap();
+    assert!(told.to_text().unwrap().contains("cannot connect"), "{told}");
+    let nobody = open().await.err().unwrap();
+    assert_eq!(nobody.code, 503, "{nobody}");
+}
+
+/// What does not go through the pipeline is told by the path that it is authorized as.
+#[tokio::test]
+async fn the_audit_log_has_backups_too() {
+    use podwright::server::audit::{Audit, Place, Policy};
+    let dir = tempfile::tempdir().unwrap();
+    let policy = "{apiVersion: audit.k8s.io/v1, kind: Policy, rules: [{level: Metadata, nonResourceURLs: [/backup]}]}";
+    let path = dir.path().join("audit.log");
+    let place = Place { path: Some(path.clone()), ..Place::default() };
+    let audit = Arc::new(Audit::open(Policy::parse(policy).unwrap(), place, Env::system()).unwrap());
+    let served = Served::with(Config { audit: Some(audit), ..Config::default() }).await;
+    assert!(served.post("backup", json!({})).await["result"]["stream"].is_string());
+    for _ in 0..500 {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        if let Some(line) = text.lines().find(|line| line.contains("ResponseComplete")) {
+            let event: Value = serde_json::from_str(line).unwrap();
+            assert_eq!((&event["requestURI"], &event["verb"]), (&json!("/backup"), &json!("post")), "{event}");
+            assert_eq!(event["user"]["username"], "system:admin");
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("nobody was told");
+}

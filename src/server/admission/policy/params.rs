@@ -25,7 +25,7 @@ pub(super) fn of(review: &Review<'_>, policy: &Object, binding: &Object) -> Resu
         (true, "") => Some(review.namespace()),
         (true, given) => Some(given),
     };
-    let resource = row.resource();
+    let resource = row.exact();
     let found: Vec<Object> = match reference["name"].as_str().filter(|name| !name.is_empty()) {
         Some(name) => review.get(&resource, namespace, name).into_iter().collect(),
         None => {

@@ -50,7 +50,7 @@ pub(super) fn is_method_of(subresource: &str, method: &Method) -> bool {
 
 /// The verb that a method is authorized as where it goes to a node; upstream's `RequestInfoFactory`. No rule but `*` has the
 /// others'.
-fn verb_of(method: &Method) -> &'static str {
+pub(super) fn verb_of(method: &Method) -> &'static str {
     match *method {
         Method::GET | Method::HEAD => "get",
         Method::POST => "create",

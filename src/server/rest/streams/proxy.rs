@@ -96,6 +96,7 @@ pub async fn dial_service(server: &Server, namespace: &str, name: &str, port: u1
 
 pub async fn serve(server: &Server, target: Target, request: Request, ask: Ask) -> Result<Reply, Status> {
     server.may_by(&request, super::verb_of(&ask.method)).await?;
+    server.admit_proxy(&request, target.rest.as_deref().unwrap_or("")).await?;
     let Some(rest) = target.rest.clone() else {
         // Relative links of a page would lead astray without the slash.
         let query = ask.http.uri().query().map(|query| format!("?{query}")).unwrap_or_default();

@@ -201,3 +201,47 @@ async fn a_group_of_the_table_keeps_its_names() {
         }
     }
 }
+
+/// `deployments.v1.apps` is a definition whose group is `v1.apps`, and a version of a kind of the table.
+#[tokio::test]
+async fn a_group_that_reads_like_a_version_has_none_of_the_others_objects() {
+    let api = Api::new().await;
+    let of = |group: &str, plural: &str, kind: &str| {
+        let mut made = definition(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}));
+        made["metadata"]["name"] = format!("{plural}.{group}").into();
+        made["spec"]["group"] = group.into();
+        made["spec"]["names"] = json!({"plural": plural, "singular": kind.to_lowercase(), "kind": kind});
+        made
+    };
+    for (group, plural, kind) in
+        [("v1.apps", "deployments", "Odd"), ("v1.z.example", "things", "Other"), ("z.example", "things", "Thing")]
+    {
+        api.define(of(group, plural, kind)).await;
+    }
+    let kinds =
+        [("deployments.v1.apps/v1", "Odd"), ("things.v1.z.example/", "Other"), ("things.z.example/v1", "Thing")];
+    for (resource, kind) in kinds {
+        let version = resource.split_once('.').unwrap().1.trim_end_matches("/v1").trim_end_matches('/');
+        let object = json!({"apiVersion": format!("{version}/v1"), "kind": kind, "metadata": {"name": "x"}});
+        assert_eq!(api.create(resource, object).await.unwrap().0["kind"], kind);
+    }
+    assert!(api.list("things.z.example/v2", Options::default()).await.is_err());
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": pod("p")["spec"]});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "victim"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    api.create("deployments.apps", deployment).await.unwrap();
+    for name in ["deployments.v1.apps", "things.v1.z.example"] {
+        api.delete(DEFINITIONS, name, Options::default()).await.unwrap();
+        for _ in 0..500 {
+            if api.get(DEFINITIONS, name).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        assert!(api.get(DEFINITIONS, name).await.unwrap_err().is_not_found(), "{name} goes with its own objects");
+    }
+    assert!(!api.get("deployments.apps", "victim").await.unwrap().is_terminating());
+    api.get("things.z.example/v1", "x").await.unwrap();
+    // Nor by a group that begins with a version.
+    assert!(podwright::api::kinds::lookup("roles.v1rbac.authorization.k8s.io").is_none());
+}

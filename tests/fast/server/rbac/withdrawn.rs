@@ -30,3 +30,30 @@ async fn a_watch_ends_with_the_right_to_it() {
         assert!(tokio::time::timeout(PATIENCE, roots.recv()).await.unwrap().is_some(), "the superuser's goes on");
     }
 }
+
+/// A role for a part of objects is none for the whole of them.
+#[tokio::test]
+async fn nobody_watches_a_part_and_is_told_the_whole() {
+    let api = Api::new().await;
+    api.cluster_role("statuses", rules(&["get,list,watch,deletecollection * */status,*/scale"])).await;
+    api.bind("statuses", None, json!([{"kind": "User", "name": "ann"}])).await;
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"a": "b"}});
+    api.create("secrets", secret).await.unwrap();
+    for (verb, resource, sub) in [
+        (Verb::Watch, "secrets", "status"),
+        (Verb::Watch, "deployments", "scale"),
+        (Verb::List, "secrets", "status"),
+        (Verb::DeleteCollection, "secrets", "scale"),
+    ] {
+        let asked = Request {
+            user: User::new("ann", ["system:authenticated"]),
+            subresource: Some(sub.to_owned()),
+            ..request(verb, resource, "s", None, Options::default())
+        };
+        let refused = match verb {
+            Verb::Watch => api.0.watch(asked).await.err(),
+            _ => api.0.handle(asked).await.err(),
+        };
+        assert_eq!(refused.map(|why| why.code), Some(405), "{verb:?} {resource}/{sub}");
+    }
+}

@@ -323,3 +323,25 @@ async fn a_redirect_is_handed_on() {
     assert!(answer.starts_with("HTTP/1.1 302"), "{answer}");
     assert_eq!(*world.dialled.lock().unwrap(), ["10.244.0.5:80"]);
 }
+
+/// As upstream: who forbids to connect by a policy forbids the proxy too.
+#[tokio::test]
+async fn admission_is_asked_for_proxies() {
+    let world = World::answering(PAGE).await;
+    world.pod_at("p", "10.244.0.5").await;
+    assert!(world.get("pods/p:80", "").await.contains("page"));
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "none"}, "spec": {
+            "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CONNECT"],
+                "resources": ["pods/proxy", "services/proxy", "nodes/proxy"]}]},
+            "validations": [{"expression": "object.path != '/page'", "message": "not this page"}]}});
+    world.api.create("validatingadmissionpolicies", policy).await.unwrap();
+    let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "none"}, "spec": {"policyName": "none", "validationActions": ["Deny"]}});
+    world.api.create("validatingadmissionpolicybindings", binding).await.unwrap();
+    let answer = world.get("pods/p:80", "").await;
+    assert!(answer.contains("not this page"), "{answer}");
+    let answer = world.get("services/web", "").await;
+    assert!(answer.contains("not this page"), "{answer}");
+    assert_eq!(world.dialled.lock().unwrap().len(), 1);
+}

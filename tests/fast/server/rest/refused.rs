@@ -210,3 +210,32 @@ proptest! {
         let _ = podwright::server::rest::query::delete_options(&mut options, &body);
     }
 }
+
+/// Who is not authenticated is told the same of what there is and of what there is not.
+#[tokio::test]
+async fn strangers_do_not_learn_which_kinds_there_are() {
+    let rest = Rest::new().await;
+    let stranger = Peer::default();
+    for (method, rest_of_path) in [
+        ("GET", ""),
+        ("GET", "?limit=x"),
+        ("GET", "?watch=1"),
+        ("OPTIONS", ""),
+        ("POST", "?dryRun=x"),
+        ("DELETE", ""),
+        ("GET", "/x"),
+        ("GET", "/x/status"),
+        ("GET", "/x/nothing"),
+        ("PUT", "/x/scale?dryRun=x"),
+        ("PATCH", ""),
+    ] {
+        let ask = async |plural: &str| {
+            let line = format!("{method} /apis/apps/v1/namespaces/a/{plural}{rest_of_path}");
+            let told = rest.ask_as(&stranger, &line, &[], "").await;
+            (told.code, told.text().replace(plural, "KIND"))
+        };
+        let (there, not_there) = (ask("deployments").await, ask("gizmos").await);
+        assert_eq!((there.0, &there), (403, &not_there), "{method} {rest_of_path}");
+    }
+    assert_eq!(rest.ask_as(&stranger, "GET /healthz", &[], "").await.code, 200);
+}

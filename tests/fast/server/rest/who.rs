@@ -100,3 +100,30 @@ async fn a_serviceaccount_does_what_its_role_says_and_its_key_is_published() {
     assert_eq!(keys.json()["keys"][0]["kty"], "EC");
     assert_eq!(rest.ask_as(&nobody, "GET /openid/v1/jwks", &[], "").await.code, 403);
 }
+
+/// What a watch was opened with ends: so does the watch.
+#[tokio::test]
+async fn a_watch_ends_with_the_account_whose_token_opened_it() {
+    let limits = podwright::server::Limits { ask_again: std::time::Duration::from_millis(50), ..Default::default() };
+    let config = podwright::server::Config { limits, ..Default::default() };
+    let api = super::super::Api::with(config).await;
+    let rest = Rest { face: podwright::server::rest::Face::new(api.0.clone()), api };
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}});
+    rest.post("/api/v1/namespaces/default/serviceaccounts", account).await;
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "robot"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"kind": "ServiceAccount", "name": "robot", "namespace": "default"}]});
+    rest.post("/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", binding).await;
+    let asked = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let token = rest.post("/api/v1/namespaces/default/serviceaccounts/robot/token", asked).await;
+    let bearer = format!("Bearer {}", token.json()["status"]["token"].as_str().unwrap());
+    let nobody = Peer::default();
+    let shown = [("authorization", bearer.as_str())];
+    let watch = rest.ask_as(&nobody, "GET /api/v1/namespaces/default/configmaps?watch=true", &shown, "");
+    tokio::pin!(watch);
+    let patience = std::time::Duration::from_millis(400);
+    assert!(tokio::time::timeout(patience, &mut watch).await.is_err(), "it goes on while the account is there");
+    rest.ask("DELETE /api/v1/namespaces/default/serviceaccounts/robot", &[], "").await;
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(10), watch).await.unwrap();
+    assert_eq!(ended.code, 200);
+}

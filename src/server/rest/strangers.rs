@@ -1,0 +1,118 @@
+//! Who is not authenticated learns nothing of which kinds there are: what he asks for is read from the path alone, and judged before
+//! anybody looks whether it exists, which methods and subresources it has, or whether its query is right. Upstream does so with all
+//! requests (`RequestInfoFactory`).
+
+use hyper::Method;
+
+use super::query::Query;
+use super::streams::verb_of;
+use crate::api::User;
+use crate::api::selector::FieldSelector;
+use crate::server::authorize::Attributes;
+
+/// The group of who shows no credentials.
+const STRANGERS: &str = "system:unauthenticated";
+
+/// What somebody without credentials asks for.
+#[derive(Debug, Default, PartialEq)]
+pub struct Asked {
+    verb: &'static str,
+    group: String,
+    resource: String,
+    subresource: String,
+    namespace: String,
+    name: String,
+    selector: String,
+}
+
+impl Asked {
+    /// `None` for who is authenticated, and for a path that names no resource.
+    pub fn of(user: &User, method: &Method, path: &str, query: &Query) -> Option<Asked> {
+        if !user.is_in(STRANGERS) {
+            return None;
+        }
+        let decoded = |part: &str| {
+            let bytes = super::paths::percent_decode(part, false).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let parts: Vec<String> = path.trim_matches('/').split('/').map(decoded).collect();
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        let (group, rest) = match parts.as_slice() {
+            ["api", _, rest @ ..] => ("", rest),
+            ["apis", group, _, rest @ ..] => (*group, rest),
+            _ => return None,
+        };
+        let (watch, rest) = match rest {
+            ["watch", rest @ ..] => (true, rest),
+            _ => (query.flag("watch"), rest),
+        };
+        let (namespace, rest) = match rest {
+            ["namespaces", name] | ["namespaces", name, "status" | "finalize"] => (*name, rest),
+            ["namespaces", namespace, rest @ ..] => (*namespace, rest),
+            _ => ("", rest),
+        };
+        let (resource, rest) = rest.split_first()?;
+        let name = rest.first().copied().unwrap_or("");
+        let selector = query.first("fieldSelector").unwrap_or("");
+        let verb = match verb_of(method) {
+            "get" if name.is_empty() && watch => "watch",
+            "get" if name.is_empty() => "list",
+            "delete" if name.is_empty() => "deletecollection",
+            other => other,
+        };
+        let named = || FieldSelector::parse(selector).ok()?.exact("metadata.name").map(str::to_owned);
+        let of_many = matches!(verb, "list" | "watch" | "deletecollection");
+        Some(Asked {
+            verb,
+            group: group.to_owned(),
+            resource: (*resource).to_owned(),
+            subresource: rest.get(1).copied().unwrap_or("").to_owned(),
+            namespace: namespace.to_owned(),
+            name: Some(selector).filter(|_| of_many).and_then(|_| named()).unwrap_or_else(|| name.to_owned()),
+            selector: selector.to_owned(),
+        })
+    }
+
+    pub fn attributes<'a>(&'a self, user: &'a User) -> Attributes<'a> {
+        Attributes {
+            subresource: &self.subresource,
+            namespace: &self.namespace,
+            name: &self.name,
+            field_selector: &self.selector,
+            ..Attributes::new(user, self.verb, &self.group, &self.resource)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_read_without_the_kinds() {
+        let stranger = User::new("system:anonymous", [STRANGERS]);
+        let read = |method: Method, path: &str, query: &str| {
+            let asked = Asked::of(&stranger, &method, path, &Query::parse(query))?;
+            let Asked { verb, group, resource, subresource, namespace, name, .. } = asked;
+            Some(format!("{verb} {group} {resource} {subresource} {namespace} {name}"))
+        };
+        for (method, path, query, told) in [
+            (Method::GET, "/api/v1/pods", "", "list  pods   "),
+            (Method::GET, "/apis/a.b/v1/namespaces/n/things/x/scale", "", "get a.b things scale n x"),
+            (Method::GET, "/apis/a.b/v1/watch/namespaces/n/things", "", "watch a.b things  n "),
+            (Method::GET, "/api/v1/pods", "watch=1", "watch  pods   "),
+            (Method::GET, "/api/v1/namespaces/n", "", "get  namespaces  n n"),
+            (Method::PUT, "/api/v1/namespaces/n/finalize", "", "update  namespaces finalize n n"),
+            (Method::DELETE, "/api/v1/namespaces/n/pods", "", "deletecollection  pods  n "),
+            (Method::DELETE, "/api/v1/namespaces/n/pods/p", "", "delete  pods  n p"),
+            (Method::GET, "/api/v1/pods", "fieldSelector=metadata.name=p", "list  pods   p"),
+            (Method::OPTIONS, "/api/v1/pods", "", "  pods   "),
+        ] {
+            assert_eq!(read(method.clone(), path, query).as_deref(), Some(told), "{method} {path} {query}");
+        }
+        assert_eq!(read(Method::GET, "/apis/a.b/v1", ""), None);
+        assert_eq!(read(Method::GET, "/healthz", ""), None);
+        let ann = User::new("ann", ["system:authenticated"]);
+        assert_eq!(Asked::of(&ann, &Method::GET, "/api/v1/pods", &Query::default()), None);
+    }
+}
