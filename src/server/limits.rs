@@ -144,3 +144,20 @@ impl Gates {
 fn full() -> Status {
     Status::too_many_requests("Too many requests, please try again later.", 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_connections_than_half_of_the_descriptors() {
+        let of = |descriptors: u64| {
+            let limits = Limits::default().within(descriptors);
+            (limits.connections, limits.connections_of_one)
+        };
+        let all = Limits::default();
+        assert_eq!(of(u64::MAX), (all.connections, all.connections_of_one));
+        assert_eq!(of(1_024), (512, 256), "the other half is for files, nodes, webhooks and issuers");
+        assert_eq!(of(1), (1, 1), "somebody may always come");
+    }
+}

@@ -131,3 +131,40 @@ fn a_folder_that_others_may_write_to_is_no_state_folder() {
     assert!(server.log().contains("others may write what is trusted here"), "{}", server.log());
     fs::set_permissions(server.dir.path(), Permissions::from_mode(0o700)).unwrap();
 }
+
+/// Files that decide who may do what are the deciders' own, whichever process and flag: one that others may write starts nothing.
+#[test]
+fn what_others_may_write_decides_nothing() {
+    let node = TestNode::stopped(&[]);
+    let (state, file) = (node.dir.path().join("state"), node.dir.path().join("file"));
+    fs::write(&file, "").unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o666)).unwrap();
+    let (state, file) = (state.to_str().unwrap(), file.to_str().unwrap());
+    let control_plane = [
+        "--restore",
+        "--token-auth-file",
+        "--admission-control-config-file",
+        "--scheduler-config",
+        "--encryption-provider-config",
+        "--audit-policy-file",
+        "--oidc-ca-file",
+        "--oidc-jwks-file",
+    ];
+    let away = ["--server", "https://127.0.0.1:1"];
+    let of = |verb: &[&'static str], flags: &[&'static str]| -> Vec<(Vec<&'static str>, &'static str)> {
+        flags.iter().map(|flag| (verb.to_vec(), *flag)).collect()
+    };
+    let all = [
+        of(&["server"], &control_plane),
+        of(&["up", "--isolated"], &control_plane),
+        of(&["up", "--isolated"], &["--pod-manifests"]),
+        of(&[&["agent", "--isolated"][..], &away].concat(), &["--pod-manifests", "--ca-file", "--token-file"]),
+    ];
+    for (verb, flag) in all.concat() {
+        let beside: &[&str] = if flag == "--audit-policy-file" { &["--audit-log-path", "-"] } else { &[] };
+        let answer = node.run(&[&verb[..], &["--state-dir", state, flag, file], beside].concat());
+        let why = format!("{flag} {file}: {file} has the mode 0666: others may write what is trusted here");
+        assert!(answer.code == 1 && answer.err.contains(&why), "{verb:?} {flag}: {}", answer.all());
+        assert!(!std::path::Path::new(state).join("store.db").exists(), "{verb:?} {flag}: it has begun");
+    }
+}

@@ -48,6 +48,36 @@ fn says(node: &TestNode, pod: &str, word: &str) {
     });
 }
 
+/// What an image says of its own signal may be any text, and a number beyond all.
+#[test]
+fn a_stop_signal_that_there_is_not_stops_as_usual() {
+    let node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    for (n, signal) in ["SIGRTMIN+99999999999", "SIGRTMIN+2147483647", "0", "-9", "SIGUSR1"].iter().enumerate() {
+        let mut layout = Layout::new();
+        let script = "trap 'exit 0' TERM; trap 'exit 10' USR1; while :; do sleep 0.1; done";
+        let config = json!({"Cmd": ["sh", "-c", script], "Env": ["PATH=/bin"], "StopSignal": signal});
+        let architecture = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
+        let made = layout.image(architecture, &[fs::read(busybox_tar()).unwrap()], config);
+        layout.tag(made, &format!("localhost/stop{n}:1"));
+        let archive = tempfile::NamedTempFile::new().unwrap();
+        run(Command::new("tar").arg("-C").arg(layout.dir.path()).arg("-cf").arg(archive.path()).arg("."));
+        node.ok(&["image", "load", archive.path().to_str().unwrap()]);
+        let name = format!("stop{n}");
+        let manifest = pod(&name, &format!("localhost/stop{n}:1"), "").replace("PeriodSeconds: 0", "PeriodSeconds: 60");
+        node.apply(&manifest);
+        node.wait("condition=Ready", &[&format!("pod/{name}")], PATIENCE);
+        let watch = node.talk(&["get", "pod", &name, "-w", "-o", "json"]);
+        watch.hear("\"Running\"");
+        let begun = std::time::Instant::now();
+        node.ok(&["delete", "pod", &name]);
+        assert!(begun.elapsed() < Duration::from_secs(30), "{signal}: it was killed after {:?}", begun.elapsed());
+        watch.hear(if *signal == "SIGUSR1" { "\"exitCode\": 10" } else { "\"exitCode\": 0" });
+    }
+    drop(node);
+    untouched.assert_unchanged();
+}
+
 const WAITING: &str = ".status.containerStatuses[0].state.waiting.reason";
 
 #[test]

@@ -218,6 +218,39 @@ fn containers_do_not_notice_that_their_agent_was_killed() {
     untouched.assert_unchanged();
 }
 
+/// How many processes of the machine have these arguments.
+fn running(args: &str) -> usize {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let words = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    words
+        .filter(|words| words.strip_suffix(b"\0").is_some_and(|words| words == args.replace(' ', "\0").as_bytes()))
+        .count()
+}
+
+/// A client's command has nobody left who would hang up for it: its shim does, also while no agent is there.
+#[test]
+fn what_is_executed_ends_with_the_agent_that_is_killed() {
+    let mut node = TestNode::start(&[]);
+    let untouched = Machine::untouched(node.dir.path());
+    node.import_busybox();
+    node.apply(LOST);
+    node.wait("condition=Ready", &["pod/lost"], PATIENCE);
+    let sleep = format!("sleep {}", 1_000_000 + std::process::id());
+    let deaf = format!("trap '' HUP; {sleep} & {sleep}");
+    let execs = [&deaf, &sleep].map(|script| node.talk(&["exec", "lost", "--", "sh", "-c", script]));
+    eventually("all are there", PATIENCE, || (running(&sleep) == 3).then_some(()).ok_or(running(&sleep).to_string()));
+    node.kill();
+    eventually("nothing is left", PATIENCE, || (running(&sleep) == 0).then_some(()).ok_or(running(&sleep).to_string()));
+    drop(execs);
+    node.spawn();
+    node.wait_ready();
+    assert_eq!(node.ok(&["exec", "lost", "--", "echo", "here"]), "here\n");
+    assert_eq!(node.field(&["pod", "lost"], ".status.containerStatuses[0].restartCount"), "0");
+    node.ok(&["delete", "pod", "lost"]);
+    drop(node);
+    untouched.assert_unchanged();
+}
+
 const LOST: &str = "
 apiVersion: v1
 kind: Pod

@@ -13,3 +13,5 @@ mod server;
 mod simulation;
 mod store;
 mod stream;
+#[path = "../support/twisted.rs"]
+mod twisted;

@@ -139,8 +139,16 @@ async fn a_dev_of_somebody_else_is_not_trusted() {
     mounts.retain(|m| !m.destination().starts_with("/dev"));
     mounts.extend([bind(&dev, "/dev"), devpts]);
     spec.oci.set_mounts(Some(mounts));
+    let again = spec.clone();
     let made = bed.runtime.create_container(spec, &Scribe::none()).await;
     assert!(made.as_ref().is_err_and(|e| e.to_string().contains("/dev/console")), "{made:?}");
+    // Nor on what is no file.
+    bed.runtime.remove_container(&ContainerId::new("s", "tty", 0), &Scribe::none()).await.unwrap();
+    fs::remove_file(dev.join("console")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, dev.join("console"), rustix::fs::FileType::Fifo, 0o666.into(), 0).unwrap();
+    let made = bed.runtime.create_container(again, &Scribe::none()).await;
+    let why = "/dev/console is neither a file nor a terminal";
+    assert!(made.as_ref().is_err_and(|e| e.to_string().contains(why)), "{made:?}");
     bed.end().await;
 }
 
@@ -175,6 +183,24 @@ async fn nothing_is_mounted_over_a_part_of_proc_or_past_a_symlink() {
     spec.oci.set_linux(Some(linux));
     assert!(refused(spec).await.contains("is to be covered, and is a symlink"));
 
+    // What is said to be of sysfs is not covered where somebody has mounted something else there.
+    fs::create_dir_all(folder.join("virtual/powercap")).unwrap();
+    let mut spec = bed.container("sys", "true", &[]);
+    spec.oci.mounts_mut().as_mut().unwrap().push(bind(&folder, "/sys/devices"));
+    let mut linux = spec.oci.linux().clone().unwrap();
+    linux.set_masked_paths(Some(vec!["/sys/devices/virtual/powercap".into()]));
+    spec.oci.set_linux(Some(linux));
+    assert!(refused(spec).await.contains("is to be covered, and is not of /sys"));
+
+    // Nor is a part of /proc covered that a link of the image leads to.
+    symlink("/proc/self", top.join("led")).unwrap();
+    let mut spec = bed.container("led", "true", &[]);
+    spec.oci.mounts_mut().as_mut().unwrap().retain(|m| m.destination() != Path::new("/proc"));
+    let given = [bind(Path::new("/proc"), "/proc"), bind(&folder, "/led/task")];
+    spec.oci.mounts_mut().as_mut().unwrap().extend(given);
+    let why = refused(spec).await;
+    assert!(why.contains("cannot be mounted because it is inside /proc"), "{why}");
+
     let mut spec = bed.container("d", "true", &[("cwd", "/bin/busybox")]);
     let why = refused(spec.clone()).await;
     assert!(why.contains("mkdir /bin/busybox: not a directory"), "{why}");
@@ -207,6 +233,64 @@ async fn what_is_read_only_is_not_opened_for_writing() {
     let said = String::from_utf8_lossy(&seen.stdout).into_owned();
     let folders = ["/proc/scsi", "/sys/firmware"].iter().filter(|folder| Path::new(folder).exists()).count();
     assert_eq!(said.matches("Read-only file system").count(), folders, "{said}");
+    bed.end().await;
+}
+
+/// What is mounted below a read-only path is read-only with it, and is still there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_lies_below_a_read_only_path_is_read_only_too() {
+    let bed = Bed::new("readonly-below").await;
+    bed.sandbox("s").await;
+    let [outer, inner] = ["outer", "inner"].map(|name| bed.path(name));
+    fs::create_dir_all(outer.join("below")).unwrap();
+    fs::create_dir(&inner).unwrap();
+    fs::write(inner.join("mark"), "inner").unwrap();
+    let mut spec = bed.container("main", "sleep 1000", &[]);
+    spec.oci.mounts_mut().as_mut().unwrap().extend([bind(&outer, "/data"), bind(&inner, "/data/below")]);
+    let mut linux = spec.oci.linux().clone().unwrap();
+    linux.set_readonly_paths(Some(vec!["/data".into()]));
+    spec.oci.set_linux(Some(linux));
+    let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    let seen = bed.exec(&id, "cat /data/below/mark; for f in /data /data/below; do touch $f/x 2>&1; done; true").await;
+    let said = String::from_utf8(seen.unwrap().stdout).unwrap();
+    assert!(said.starts_with("inner"), "{said}");
+    assert_eq!(said.matches("Read-only file system").count(), 2, "{said}");
+    assert_eq!([&outer, &inner].map(|folder| folder.join("x").exists()), [false, false]);
+    bed.end().await;
+}
+
+/// A device that is made is whose the spec says; one that is there stays whose it is, as a stream does that nobody has given.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_device_that_is_there_stays_whose_it_is() {
+    use std::os::unix::fs::MetadataExt;
+    let bed = Bed::new("devices-owned").await;
+    bed.sandbox("s").await;
+    let folder = bed.path("folder");
+    fs::create_dir(&folder).unwrap();
+    let there = folder.join("null");
+    let node = rustix::fs::FileType::CharacterDevice;
+    rustix::fs::mknodat(rustix::fs::CWD, &there, node, 0o600.into(), rustix::fs::makedev(1, 3)).unwrap();
+    std::os::unix::fs::chown(&there, Some(7), Some(8)).unwrap();
+    let device = |path: &str| {
+        let device = oci::LinuxDeviceBuilder::default().path(path).typ(oci::LinuxDeviceType::C).major(1).minor(3);
+        device.uid(1234u32).gid(4321u32).build().unwrap()
+    };
+    let mut spec = bed.container("main", "sleep 1000", &[("user", "31337:31337")]);
+    spec.oci.mounts_mut().as_mut().unwrap().push(bind(&folder, "/given"));
+    let mut linux = spec.oci.linux().clone().unwrap();
+    linux.set_devices(Some(vec![device("/given/null"), device("/given/made")]));
+    spec.oci.set_linux(Some(linux));
+    let id = bed.runtime.create_container(spec, &Scribe::none()).await.unwrap().id;
+    bed.runtime.start_container(&id, &Scribe::none()).await.unwrap();
+    let of = |path: &Path| fs::metadata(path).map(|found| (found.uid(), found.gid())).unwrap();
+    assert_eq!((of(&there), of(&folder.join("made"))), ((7, 8), (1234, 4321)));
+    assert_eq!(fs::metadata(&there).unwrap().mode() & 0o7777, 0o600);
+    // Its stdin is a null device that nobody has given it; its output is its own.
+    let look = "stat -L -c %u:%g /proc/self/fd/0 /proc/self/fd/1";
+    let look = bed.process(look, &[("user", "31337:31337")]);
+    let seen = bed.runtime.exec_sync(&id, look, TIMEOUT, &Scribe::none()).await.unwrap();
+    assert_eq!(String::from_utf8(seen.stdout).unwrap(), "0:0\n31337:31337\n");
     bed.end().await;
 }
 

@@ -67,6 +67,39 @@ async fn who_is_born_has_the_rights_of_the_container_from_the_first_moment_on() 
     }
 }
 
+/// Without CAP_SYS_PTRACE nobody looks into who is to become its neighbour, also as the same user with the same rights: what waits
+/// there is a copy of the shim's memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_to_be_started_is_closed_to_inspection() {
+    for user in ["0:0", "31337:31337"] {
+        let bed = Bed::new("closed").await;
+        bed.sandbox_with("s", |spec| spec.pid = PidMode::Sandbox).await;
+        let options = [("user", user), ("caps", if user == "0:0" { "default" } else { "none" })];
+        let waiting = bed.create("waiting", "sleep 1000", &options).await;
+        let looker = bed.create("looker", "sleep 1000", &options).await;
+        bed.runtime.start_container(&looker, &Scribe::none()).await.unwrap();
+        // What each process of the sandbox shows: its name, and of what is its own alone whatever can be had.
+        let look = "for p in /proc/[0-9]*; do read -r name <$p/comm || continue; echo \"$name:\" $(for f in environ maps auxv; do
+            head -c 1 $p/$f >/dev/null 2>&1 && echo $f; done; for l in exe cwd root ns/mnt fd/0; do
+            readlink $p/$l >/dev/null 2>&1 && echo $l; done); done";
+        let look = async || {
+            let done =
+                bed.runtime.exec_sync(&looker, bed.process(look, &options), TIMEOUT, &Scribe::none()).await.unwrap();
+            String::from_utf8(done.stdout).unwrap()
+        };
+        let seen = look().await;
+        let of_shim: Vec<&str> = seen.lines().filter(|line| line.starts_with("shim")).collect();
+        assert_eq!(of_shim.len(), 1, "the one that waits is there: {seen}");
+        assert!(of_shim[0].ends_with(':'), "user {user}: {seen}");
+        // Who is started is a process like any other of its user.
+        bed.runtime.start_container(&waiting, &Scribe::none()).await.unwrap();
+        let seen = look().await;
+        let open = seen.lines().filter(|line| line.ends_with(": environ maps auxv exe cwd root ns/mnt fd/0")).count();
+        assert!(open >= 2, "both sleep, and both are seen: {seen}");
+        bed.end().await;
+    }
+}
+
 /// Who is born among others has its filters already, so they must allow the birth; who is alone needs nothing of that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_filter_that_forbids_births_is_named() {

@@ -280,7 +280,7 @@ mod tests {
     use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::super::child::BORN;
-    use super::super::container::{Exec, Sync};
+    use super::super::container::{Container, Exec, Sync};
     use super::super::writer::Writer;
     use super::*;
 
@@ -420,5 +420,117 @@ mod tests {
         shim.exec_said(EXEC);
         assert_eq!(shim.execs[0].pid, std::process::id(), "nobody is born twice");
         assert!(goes_on(&theirs) && !goes_on(&theirs));
+    }
+
+    /// A container whose builder has this number, and is `child`; and that one's end of the socket.
+    fn container(pid: u32, child: &Victim, terminal: bool) -> (Shim, OwnedFd) {
+        let (ours, theirs) = io::message_pair().unwrap();
+        io::tell_senders(ours.as_fd()).unwrap();
+        let plan = serde_json::json!({
+            "key": "k", "cgroup": "/none", "exit_file": "/none", "log": null, "stdin": false, "stdin_once": false,
+            "pid": "container", "mounts": [], "devices": [], "standard_devices": true, "masked_paths": [],
+            "readonly_paths": [], "process": {"terminal": terminal},
+            "root": {"layers": [], "upper": "/none", "work": "/none", "dir": "/none", "readonly": false},
+        });
+        let mut shim = shim();
+        shim.containers.push(Some(Container {
+            plan: serde_json::from_value(plan).unwrap(),
+            scribe: Scribe::none(),
+            pid,
+            pidfd: child.pidfd(),
+            born: false,
+            sync: Some(Sync::new(ours)),
+            phase: Phase::Creating(1, 1),
+            stdio: Default::default(),
+            started_ns: None,
+            failure: None,
+            ended: None,
+            drain_until: 0,
+            committing: false,
+            exit: None,
+            pending_exit: None,
+            remover: None,
+            birth_deadline: Some(1000),
+        }));
+        (shim, theirs)
+    }
+
+    /// The same of a container's first process, which waits until it is started.
+    #[test]
+    fn a_container_is_born_of_its_builder_and_once() {
+        let (builder, first, second) = (Victim::new(), Victim::new(), Victim::new());
+        let of = |shim: &Shim| {
+            let container = shim.containers[0].as_ref().unwrap();
+            (container.phase, container.born, container.pid)
+        };
+        let (mut shim, theirs) = container(builder.0.id(), &builder, false);
+        tell_of(&first, &theirs, None);
+        shim.container_said(0);
+        assert_eq!(of(&shim), (Phase::Creating(1, 1), false, builder.0.id()), "it was somebody else who said so");
+
+        let own = std::process::id();
+        let (mut shim, theirs) = container(own, &builder, false);
+        tell_of(&first, &theirs, None);
+        shim.container_said(0);
+        assert_eq!(of(&shim), (Phase::Created, true, first.0.id()));
+        // Whoever speaks now is the process, or has its socket.
+        let slot = shim.containers[0].as_mut().unwrap();
+        (slot.phase, slot.pid) = (Phase::Creating(1, 1), own);
+        tell_of(&second, &theirs, None);
+        shim.container_said(0);
+        assert_eq!(of(&shim), (Phase::Creating(1, 1), true, own), "nobody is born twice");
+
+        // Without a terminal's master there is none, whatever else was sent.
+        let (mut shim, theirs) = container(own, &builder, true);
+        let no_terminal = OwnedFd::from(File::open("/dev/null").unwrap());
+        tell_of(&first, &theirs, Some(&no_terminal));
+        shim.container_said(0);
+        let lost = shim.containers[0].as_ref().unwrap();
+        assert!(lost.failure.is_some() && lost.stdio.input.is_none() && lost.stdio.outputs[0].is_none());
+    }
+
+    /// Nobody waits for ever for who is to be born, or to execute.
+    #[test]
+    fn a_container_whose_birth_takes_too_long_is_killed() {
+        let mut builder = Victim::new();
+        let (mut shim, _theirs) = container(builder.0.id(), &builder, false);
+        shim.kill_overdue(999);
+        assert!(builder.0.try_wait().unwrap().is_none(), "it has a moment left");
+        shim.kill_overdue(1001);
+        let container = shim.containers[0].as_ref().unwrap();
+        assert!(container.failure.as_ref().is_some_and(|why| why.message.contains("not executed within")));
+        assert!(builder.is_killed());
+    }
+
+    /// Whoever asked is gone without a word: first as when a session ends, then by force.
+    #[test]
+    fn an_exec_without_its_agent_is_hung_up_on_and_then_killed() {
+        let mut entrant = Victim::new();
+        let (mut shim, _theirs) = exec(entrant.0.id(), &entrant);
+        shim.execs[0].birth_deadline = None;
+        shim.kill_overdue(5000);
+        assert!(!shim.execs[0].abandoned, "what is not born yet is the birth's to end");
+        shim.execs[0].born = true;
+        shim.kill_overdue(5000);
+        assert!(shim.execs[0].abandoned && shim.execs[0].deadline_ms == Some(5000 + HANG_UP_MS));
+        // It ended of the SIGHUP: `sleep` is not deaf.
+        assert_eq!(entrant.0.wait().unwrap().signal(), Some(libc::SIGHUP));
+
+        let mut deaf = Victim(
+            Command::new("sh")
+                .args(["-c", "trap '' HUP; echo; exec sleep 1000"])
+                .stdout(std::process::Stdio::piped())
+                .process_group(0)
+                .spawn()
+                .unwrap(),
+        );
+        std::io::Read::read_exact(deaf.0.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let (mut shim, _theirs) = exec(deaf.0.id(), &deaf);
+        (shim.execs[0].birth_deadline, shim.execs[0].born) = (None, true);
+        shim.kill_overdue(5000);
+        shim.kill_overdue(5000 + HANG_UP_MS - 1);
+        assert!(deaf.0.try_wait().unwrap().is_none());
+        shim.kill_overdue(5000 + HANG_UP_MS);
+        assert!(deaf.is_killed());
     }
 }

@@ -144,6 +144,12 @@ mod tests {
             assert!(led.is_err(), "{path} was opened");
         }
         assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+        // By its text alone, before the kernel is asked.
+        for path in ["../outside", "a/../../outside", "/tmp"] {
+            let why = open_or_make(&volume, Path::new(path)).map(drop).map_err(|e| e.kind());
+            assert_eq!(why, Err(ErrorKind::InvalidInput), "{path}");
+        }
+        assert!(!volume.join("a").exists());
     }
 
     #[test]

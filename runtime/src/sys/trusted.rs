@@ -157,8 +157,13 @@ mod tests {
         symlink("round", dir.path().join("round")).unwrap();
         assert!(check(&dir.path().join("round"), &[own, 0]).unwrap_err().contains("too many"));
         if own == 0 {
+            chown(&others, Some(65534), None).unwrap();
+            let why = check(&first, &[0]).unwrap_err();
+            assert!(why.contains("others belongs to uid 65534, who may put other files"), "{why}");
+            chown(&others, Some(0), None).unwrap();
             chown(&file, Some(65534), None).unwrap();
-            assert!(check(&first, &[0]).unwrap_err().contains("belongs to uid 65534"));
+            let why = check(&first, &[0]).unwrap_err();
+            assert!(why.contains("file belongs to uid 65534, who may write"), "{why}");
         }
     }
 }

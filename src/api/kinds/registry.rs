@@ -241,3 +241,36 @@ fn is_established(definition: &Object) -> bool {
     let conditions = definition.0["status"]["conditions"].as_array();
     conditions.into_iter().flatten().any(|c| c["type"] == "Established" && c["status"] == "True")
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Rows are never given back: who changes definitions for ever finds an end, and what is served is served on.
+    #[test]
+    fn there_are_so_many_rows_and_no_more() {
+        let definition = Object(json!({
+            "metadata": {"name": "widgets.example.com"},
+            "spec": {
+                "group": "example.com", "scope": "Cluster",
+                "versions": [{"name": "v1", "schema": {"openAPIV3Schema": {"type": "object"}}}],
+            },
+            "status": {"acceptedNames": {"plural": "widgets", "singular": "widget", "kind": "Widget"}},
+        }));
+        let version = &definition.0["spec"]["versions"][0];
+        let full = || (1..=MOST_ROWS).map(|n| (n.to_string(), &super::super::KINDS[0])).collect();
+        let mut rows = Rows { by_shape: full(), ..Rows::default() };
+        assert!(rows.row(&definition, version, None, true).is_none());
+        rows.by_shape.remove("1");
+        let made = rows.row(&definition, version, None, true).expect("there is room for one");
+        assert_eq!((made.plural, rows.by_shape.len()), ("widgets", MOST_ROWS));
+        let again = rows.row(&definition, version, None, true).expect("it is known");
+        assert!(std::ptr::eq(made, again));
+        // Another scope is another shape.
+        let mut other = definition.clone();
+        other.0["spec"]["scope"] = "Namespaced".into();
+        assert!(rows.row(&other, version, None, true).is_none());
+    }
+}

@@ -98,7 +98,10 @@ mod tests {
         assert_eq!(cost(r"\pL{1000}"), (false, REFUSED));
         let (large, cost) = cost(r"(\pL{8}){2}");
         assert!(large && cost > 100, "{cost}");
-        assert!(!compile(&"a".repeat(LONGEST + 1)).regex.is_ok());
+        // Before anything is tried.
+        let long = compile(&"a".repeat(LONGEST + 1));
+        assert_eq!(long.regex.map(drop), Err("error parsing regexp: the expression has more than 65536 bytes".into()));
+        assert_eq!(long.cost, 6553);
     }
 
     #[test]

@@ -79,7 +79,7 @@ fn mirrors(review: &Review<'_>, pod: &Object) -> Result<(), Status> {
     let own = review.get("nodes", None, node);
     let room = own.and_then(|own| Quantity::from_json(&own.0["status"]["capacity"]["pods"]));
     let room = room.map_or(PODS, |room| u64::try_from(room.value()).unwrap_or(0));
-    let most = room.max(1).saturating_mul(4).min(MIRRORS);
+    let most = most(room);
     let items = review.items("pods", None);
     let of_node = items.iter().filter(|item| item.field(kind, "spec.nodeName") == node);
     // Of many Pods those alone are decoded that may be mirrors.
@@ -96,6 +96,11 @@ fn mirrors(review: &Review<'_>, pod: &Object) -> Result<(), Status> {
         return Err(review.forbidden(pod, why));
     }
     Ok(())
+}
+
+/// How many mirror Pods a node has that says that it has so much room.
+fn most(room: u64) -> u64 {
+    room.max(1).saturating_mul(4).min(MIRRORS)
 }
 
 fn size(object: &Object) -> usize {
@@ -159,14 +164,36 @@ fn signing_requests(review: &Review<'_>, csr: &Object) -> Result<(), Status> {
         bytes += item.bytes.len();
         pending += usize::from(!counted.status.is_settled());
     }
-    let why = if pending >= PENDING {
-        format!("{pending} requests of {user:?} wait already; approve, deny or delete some")
+    match too_many(user, pending, all, bytes) {
+        Some(why) => Err(Status::too_many_requests(why, 60)),
+        None => Ok(()),
+    }
+}
+
+/// Why a user gets no more requests who has so many, and with a further one so many bytes of them.
+fn too_many(user: &str, pending: usize, all: usize, bytes: usize) -> Option<String> {
+    if pending >= PENDING {
+        Some(format!("{pending} requests of {user:?} wait already; approve, deny or delete some"))
     } else if all >= ALL {
-        format!("there are {all} requests of {user:?} already; settled ones go after an hour")
+        Some(format!("there are {all} requests of {user:?} already; settled ones go after an hour"))
     } else if bytes > REQUEST_BYTES {
-        format!("the requests of {user:?} would have {bytes} bytes; they may have {REQUEST_BYTES}")
+        Some(format!("the requests of {user:?} would have {bytes} bytes; they may have {REQUEST_BYTES}"))
     } else {
-        return Ok(());
-    };
-    Err(Status::too_many_requests(why, 60))
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_node_and_a_user_may_have_is_bounded() {
+        assert_eq!([0, 1, 110, 250, 251, u64::MAX].map(most), [4, 4, 440, 1000, 1000, 1000]);
+        let refused = |pending, all, bytes| too_many("u", pending, all, bytes).unwrap_or_default();
+        assert_eq!(refused(99, 999, 16 << 20), "");
+        assert!(refused(100, 100, 0).starts_with("100 requests of \"u\" wait already"));
+        assert!(refused(0, 1000, 0).starts_with("there are 1000 requests of \"u\" already"));
+        assert!(refused(0, 0, (16 << 20) + 1).ends_with("they may have 16777216"));
+    }
 }

@@ -274,7 +274,9 @@ mod tests {
             })
             .collect();
         tokio::time::sleep(Duration::from_millis(1)).await;
+        let begun = Instant::now();
         let refused = gate.enter("a").await.map(drop).unwrap_err();
+        assert_eq!(begun.elapsed(), Duration::ZERO, "a full queue is not waited for");
         assert_eq!((refused.code, refused.details.unwrap().retry_after_seconds), (429, Some(1)));
         for task in waiting {
             assert_eq!(task.await.unwrap().unwrap_err().code, 429);
@@ -282,6 +284,52 @@ mod tests {
         drop(seat);
         assert!(gate.lock().flows.is_empty() && gate.lock().running == 0 && gate.lock().waiting == 0);
         drop(gate.enter("b").await.unwrap());
+    }
+
+    /// Names cost nothing: however many there are, so many requests wait.
+    #[tokio::test(start_paused = true)]
+    async fn all_flows_together_have_a_queue_that_ends() {
+        let gate = gate(2, 50);
+        let _seats = [gate.enter("a").await.unwrap(), gate.enter("b").await.unwrap()];
+        let names: Vec<String> = (0..CROWD * 2).map(|n| format!("f{n}")).collect();
+        let mut waiting: Vec<_> = names.iter().map(|name| Box::pin(gate.enter(name))).collect();
+        for one in &mut waiting {
+            assert!(futures::poll!(one.as_mut()).is_pending());
+        }
+        let begun = Instant::now();
+        assert_eq!(gate.enter("one more").await.map(drop).unwrap_err().code, 429);
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+
+    /// Who comes after another has worked alone for long takes turns with him, and does not first take as long.
+    #[tokio::test(start_paused = true)]
+    async fn who_was_not_there_has_no_credit() {
+        let gate = gate(1, 50);
+        let first = gate.turn("long there").await;
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        let turns = Arc::new(Mutex::new((0_u32, 0_u32)));
+        let work = |name: &'static str| {
+            let (gate, turns) = (gate.clone(), turns.clone());
+            tokio::spawn(async move {
+                loop {
+                    let seat = gate.turn(name).await;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    let mut turns = turns.lock().unwrap();
+                    *(if name == "long there" { &mut turns.0 } else { &mut turns.1 }) += 1;
+                    drop((seat, turns));
+                }
+            })
+        };
+        // It goes on without a pause: nothing is forgotten of what it has had.
+        let tasks = [work("long there"), work("long there")];
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        drop(first);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let others = [work("new"), work("new")];
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        tasks.iter().chain(&others).for_each(|task| task.abort());
+        let (old, new) = *turns.lock().unwrap();
+        assert!(old >= 80 && new >= 80, "{old} turns of who was there, {new} of who came");
     }
 
     #[tokio::test(start_paused = true)]

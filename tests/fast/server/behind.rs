@@ -1,6 +1,5 @@
 //! Writes of our own components, which have as much to do as manifests ask for, and others' reads.
 
-use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,36 +7,21 @@ use async_trait::async_trait;
 use podwright::api::{Env, Options, Verb};
 use podwright::client::local;
 use podwright::server::{Config, Server};
-use podwright::store::{Change, Entry, Error, Memory, Outcome, Page, Range, Revision, Store, Txn, Watch};
+use podwright::store::{Error, Memory, Revision, Store, Watch};
 use tokio::sync::Semaphore;
 
 use super::{Api, config_map, request};
+use crate::twisted::{Twist, Twisted};
 
-/// A store whose changes are told only as fast as the test lets them through.
+/// Changes are told only as fast as the test lets them through.
 struct Slow {
-    memory: Memory,
     told: Arc<Semaphore>,
 }
 
 #[async_trait]
-impl Store for Slow {
-    fn revision(&self) -> Revision {
-        self.memory.revision()
-    }
-    fn oldest(&self) -> Revision {
-        self.memory.oldest()
-    }
-    async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
-        self.memory.get(key).await
-    }
-    async fn list(&self, range: Range) -> Result<Page, Error> {
-        self.memory.list(range).await
-    }
-    async fn commit(&self, txn: Txn) -> Result<Outcome, Error> {
-        self.memory.commit(txn).await
-    }
-    async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error> {
-        let mut all = self.memory.watch(prefix, after).await?;
+impl Twist for Slow {
+    async fn watch(&self, memory: &Memory, prefix: &str, after: Revision) -> Result<Watch, Error> {
+        let mut all = memory.watch(prefix, after).await?;
         let (sender, watch) = tokio::sync::mpsc::channel(16);
         let told = self.told.clone();
         tokio::spawn(async move {
@@ -50,21 +34,6 @@ impl Store for Slow {
         });
         Ok(watch)
     }
-    async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
-        self.memory.history(prefix, after).await
-    }
-    async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
-        self.memory.compact(keep_from).await
-    }
-    async fn backup(&self) -> Result<File, Error> {
-        self.memory.backup().await
-    }
-    async fn prove(&self) -> Result<(), Error> {
-        self.memory.prove().await
-    }
-    async fn close(&self) -> Result<(), Error> {
-        self.memory.close().await
-    }
 }
 
 /// A controller has a thousand objects to write, and the cache does not follow: it waits until that does, and a reader waits
@@ -72,7 +41,7 @@ impl Store for Slow {
 #[tokio::test]
 async fn a_controller_writes_no_faster_than_reads_can_follow() {
     let told = Arc::new(Semaphore::new(Semaphore::MAX_PERMITS));
-    let store = Arc::new(Slow { memory: Memory::new(), told: told.clone() });
+    let store = Arc::new(Twisted::new(Slow { told: told.clone() }));
     let api = Api(Server::open(store.clone(), Env::system(), Config::default()).await.unwrap());
     api.list("configmaps", Options::default()).await.unwrap();
     told.forget_permits(Semaphore::MAX_PERMITS);

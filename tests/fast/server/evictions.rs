@@ -1,16 +1,16 @@
 //! Evictions: what disruption budgets allow, count down and refuse.
 
-use std::fs::File;
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use podwright::api::{Env, Object, Options, Status, Verb};
 use podwright::server::{Config, Server};
-use podwright::store::{Change, Entry, Error, Memory, Outcome, Page, Range, Revision, Store, Txn, Watch, Write};
+use podwright::store::{Error, Memory, Outcome, Store, Txn, Write};
 use serde_json::{Value, json};
 
 use super::{Api, pod};
+use crate::twisted::{Twist, Twisted};
 
 async fn evict(api: &Api, name: &str, options: Value) -> Result<(), Status> {
     let eviction =
@@ -204,59 +204,29 @@ async fn an_eviction_keeps_to_its_preconditions() {
     assert!(api.ask(Verb::Get, "pods", "p", Options::default()).await.is_ok());
 }
 
-/// A store in which something happens between an eviction's look at the Pod `p` and its deletion.
+/// Something happens between an eviction's look at the Pod `p` and its deletion.
+#[derive(Default)]
 struct Between {
-    memory: Memory,
     meanwhile: Mutex<Option<BoxFuture<'static, ()>>>,
 }
 
 #[async_trait]
-impl Store for Between {
-    fn revision(&self) -> Revision {
-        self.memory.revision()
-    }
-    fn oldest(&self) -> Revision {
-        self.memory.oldest()
-    }
-    async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
-        self.memory.get(key).await
-    }
-    async fn list(&self, range: Range) -> Result<Page, Error> {
-        self.memory.list(range).await
-    }
-    async fn commit(&self, txn: Txn) -> Result<Outcome, Error> {
+impl Twist for Between {
+    async fn commit(&self, memory: &Memory, txn: Txn) -> Result<Outcome, Error> {
         let deletes =
             txn.writes.iter().any(|write| matches!(write, Write::Delete(key) if key.ends_with("/pods/default/p")));
         let meanwhile = if deletes { self.meanwhile.lock().unwrap().take() } else { None };
         if let Some(meanwhile) = meanwhile {
             meanwhile.await;
         }
-        self.memory.commit(txn).await
-    }
-    async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error> {
-        self.memory.watch(prefix, after).await
-    }
-    async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
-        self.memory.history(prefix, after).await
-    }
-    async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
-        self.memory.compact(keep_from).await
-    }
-    async fn backup(&self) -> Result<File, Error> {
-        self.memory.backup().await
-    }
-    async fn prove(&self) -> Result<(), Error> {
-        self.memory.prove().await
-    }
-    async fn close(&self) -> Result<(), Error> {
-        self.memory.close().await
+        memory.commit(txn).await
     }
 }
 
 /// A Pod that has ended is judged; before it goes another one has its name, which a budget protects.
 #[tokio::test]
 async fn a_namesake_that_comes_meanwhile_is_judged_anew() {
-    let store = Arc::new(Between { memory: Memory::new(), meanwhile: Mutex::default() });
+    let store = Arc::new(Twisted::<Between>::default());
     let api = Api(Server::open(store.clone(), Env::system(), Config::default()).await.unwrap());
     run(&api, "p", true).await;
     report(&api, "pods", "p", json!({"phase": "Succeeded"})).await;

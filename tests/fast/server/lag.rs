@@ -1,6 +1,5 @@
 //! Who is too slow for the store's changes, for a moment: the watch cache, and watchers. Nobody starts over.
 
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -8,39 +7,24 @@ use async_trait::async_trait;
 use podwright::api::request::EventKind;
 use podwright::api::{Env, Object, Options};
 use podwright::server::{Config, Server};
-use podwright::store::{Change, Entry, Error, Memory, Outcome, Page, Range, Revision, Store, Txn, Watch};
+use podwright::store::{Change, Error, Memory, Revision, Store, Watch};
 use serde_json::json;
 
 use super::{Api, config_map};
+use crate::twisted::{Twist, Twisted};
 
-/// A store that loses the next batch of changes when it is told to, and cuts the watch off that should have had it.
+/// Loses the next batch of changes when it is told to, and cuts the watch off that should have had it.
 #[derive(Default)]
 struct Hasty {
-    memory: Memory,
     cut: Arc<AtomicBool>,
     /// How often it was asked for its history.
     asked: AtomicUsize,
 }
 
 #[async_trait]
-impl Store for Hasty {
-    fn revision(&self) -> Revision {
-        self.memory.revision()
-    }
-    fn oldest(&self) -> Revision {
-        self.memory.oldest()
-    }
-    async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
-        self.memory.get(key).await
-    }
-    async fn list(&self, range: Range) -> Result<Page, Error> {
-        self.memory.list(range).await
-    }
-    async fn commit(&self, txn: Txn) -> Result<Outcome, Error> {
-        self.memory.commit(txn).await
-    }
-    async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error> {
-        let mut all = self.memory.watch(prefix, after).await?;
+impl Twist for Hasty {
+    async fn watch(&self, memory: &Memory, prefix: &str, after: Revision) -> Result<Watch, Error> {
+        let mut all = memory.watch(prefix, after).await?;
         let (sender, watch) = tokio::sync::mpsc::channel(16);
         let cut = self.cut.clone();
         tokio::spawn(async move {
@@ -53,27 +37,15 @@ impl Store for Hasty {
         });
         Ok(watch)
     }
-    async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
+    async fn history(&self, memory: &Memory, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        self.memory.history(prefix, after).await
-    }
-    async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
-        self.memory.compact(keep_from).await
-    }
-    async fn backup(&self) -> Result<File, Error> {
-        self.memory.backup().await
-    }
-    async fn prove(&self) -> Result<(), Error> {
-        self.memory.prove().await
-    }
-    async fn close(&self) -> Result<(), Error> {
-        self.memory.close().await
+        memory.history(prefix, after).await
     }
 }
 
 #[tokio::test]
 async fn what_the_cache_missed_is_told_all_the_same() {
-    let store = Arc::new(Hasty::default());
+    let store = Arc::new(Twisted::<Hasty>::default());
     let api = Api(Server::open(store.clone(), Env::system(), Config::default()).await.unwrap());
     let mut watch = api.watch("configmaps", Options::default()).await.unwrap();
     for n in 0..6 {
@@ -90,7 +62,7 @@ async fn what_the_cache_missed_is_told_all_the_same() {
 #[tokio::test]
 async fn who_comes_back_from_a_backlog_finds_what_followed_in_memory() {
     const CHANGES: usize = 28;
-    let store = Arc::new(Hasty::default());
+    let store = Arc::new(Twisted::<Hasty>::default());
     let api = Api(Server::open(store.clone(), Env::system(), Config::default()).await.unwrap());
     let first = api.create("configmaps", config_map("a")).await.unwrap();
     let filler = "x".repeat(1_000_000);

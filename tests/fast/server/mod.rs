@@ -4,6 +4,7 @@ mod admission;
 mod apply;
 mod audit;
 mod behind;
+mod certificates;
 mod cron_jobs;
 mod custom;
 mod details;

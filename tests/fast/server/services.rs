@@ -206,3 +206,23 @@ async fn an_external_address_of_another_namespace_is_not_to_be_had_port_by_port(
     seen().await;
     create("thief", of("thief", "new", "198.51.100.7", 80)).await.unwrap();
 }
+
+/// An IPv6 address is written in many ways, and a load balancer's is in the status: each leads to a Service all the same.
+#[tokio::test]
+async fn an_external_address_is_the_same_however_and_wherever_it_is_written() {
+    let api = Api::new().await;
+    let ns = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "thief"}});
+    api.create("namespaces", ns).await.unwrap();
+    api.create("services", service("six", json!({"externalIPs": ["2001:db8::7"]}))).await.unwrap();
+    api.create("services", service("balanced", json!({"type": "LoadBalancer"}))).await.unwrap();
+    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.9"}]}}});
+    api.sub(Verb::Patch, "services", "balanced", "status", status).await.unwrap();
+    drop(api.list("services", Options::default()).await.unwrap());
+    for address in ["2001:db8::7", "2001:0db8:0::0:7", "198.51.100.9"] {
+        let mut body = service("thief", json!({"externalIPs": [address]}));
+        body["metadata"]["namespace"] = "thief".into();
+        let asked = request(Verb::Create, "services", "", Some(body), Options::default());
+        let why = api.0.handle(Request { namespace: Some("thief".into()), ..asked }).await.map(drop).unwrap_err();
+        assert!(why.code == 422 && why.message.contains("leads to a Service of another namespace"), "{address}: {why}");
+    }
+}

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    history::Recorded,
+    history::{History, Recorded},
     invariants,
     machines::{Machines, Room, beat},
     nodes::Hollow,
@@ -71,7 +71,7 @@ impl Cluster {
 
     pub async fn with(seed: u64, setup: Setup) -> Cluster {
         let env = Env::simulated("2026-01-01T00:00:00Z".parse().expect("a time"), seed);
-        let store = Arc::new(Recorded::new(env.clone()));
+        let store = Arc::new(Recorded::new(History::new(env.clone())));
         let names: &[_] = if setup == Setup::Elected { &["one", "two"] } else { &["one"] };
         let mut planes = Vec::new();
         for name in names {

@@ -1,24 +1,24 @@
 //! What happened, in order: a store that notes each of its writes, and has it judged at once.
 
-use std::{
-    fs::File,
-    sync::{Arc, Mutex, MutexGuard},
-};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use podwright::{
     api::Env,
-    store::{Change, Entry, Error, Memory, Outcome, Page, Range, Revision, Store, Txn, Watch},
+    store::{Change, Error, Memory, Outcome, Revision, Store, Txn},
 };
 
 use super::{
     invariants,
     world::{Step, World},
 };
+use crate::twisted::{Twist, Twisted};
 
 /// A store in memory that remembers each of its writes.
-pub struct Recorded {
-    memory: Memory,
+pub type Recorded = Twisted<History>;
+
+/// What it remembers.
+pub struct History {
     env: Env,
     seen: Mutex<Seen>,
 }
@@ -48,9 +48,9 @@ impl std::fmt::Display for Line {
     }
 }
 
-impl Recorded {
-    pub fn new(env: Env) -> Recorded {
-        Recorded { memory: Memory::new(), env, seen: Mutex::default() }
+impl History {
+    pub fn new(env: Env) -> History {
+        History { env, seen: Mutex::default() }
     }
 
     pub fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -79,43 +79,13 @@ impl Recorded {
 }
 
 #[async_trait]
-impl Store for Recorded {
-    fn revision(&self) -> Revision {
-        self.memory.revision()
-    }
-    fn oldest(&self) -> Revision {
-        self.memory.oldest()
-    }
-    async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
-        self.memory.get(key).await
-    }
-    async fn list(&self, range: Range) -> Result<Page, Error> {
-        self.memory.list(range).await
-    }
-    async fn commit(&self, txn: Txn) -> Result<Outcome, Error> {
-        let before = self.memory.revision();
-        let outcome = self.memory.commit(txn).await?;
-        if self.memory.revision() > before {
-            self.memory.history("", before).await?.0.iter().for_each(|change| self.note(change));
+impl Twist for History {
+    async fn commit(&self, memory: &Memory, txn: Txn) -> Result<Outcome, Error> {
+        let before = memory.revision();
+        let outcome = memory.commit(txn).await?;
+        if memory.revision() > before {
+            memory.history("", before).await?.0.iter().for_each(|change| self.note(change));
         }
         Ok(outcome)
-    }
-    async fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, Error> {
-        self.memory.watch(prefix, after).await
-    }
-    async fn history(&self, prefix: &str, after: Revision) -> Result<(Vec<Change>, Revision), Error> {
-        self.memory.history(prefix, after).await
-    }
-    async fn compact(&self, keep_from: Revision) -> Result<(), Error> {
-        self.memory.compact(keep_from).await
-    }
-    async fn backup(&self) -> Result<File, Error> {
-        self.memory.backup().await
-    }
-    async fn prove(&self) -> Result<(), Error> {
-        self.memory.prove().await
-    }
-    async fn close(&self) -> Result<(), Error> {
-        self.memory.close().await
     }
 }

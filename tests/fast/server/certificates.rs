@@ -1,0 +1,137 @@
+//! Names of nodes that certificates have taken, over the years that these last.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use podwright::api::{Env, Object, Options, Request, User, Verb};
+use podwright::server::pki::{Names, Pki};
+use podwright::server::{Config, Server};
+use podwright::store::Memory;
+use serde_json::json;
+
+use super::{Api, object_of, request};
+
+const CSRS: &str = "certificatesigningrequests.certificates.k8s.io";
+const WAITS: &str = "podwright/waits-for-approval";
+const HOUR: Duration = Duration::from_secs(3600);
+/// More than passes between two looks for names that nothing takes any more.
+const ROUND: Duration = Duration::from_secs(1300);
+
+fn clock() -> Env {
+    Env::simulated("2026-01-01T00:00:00Z".parse().unwrap(), 1)
+}
+
+/// A server that signs.
+async fn open(store: Arc<Memory>, env: Env, dir: &tempfile::TempDir) -> Api {
+    let pki = Pki::open(dir.path(), &Names::new("cluster.local", None, []), env.now()).unwrap();
+    let config = Config { authority: Some(pki.signer()), ..Config::default() };
+    Api(Server::open(store, env, config).await.unwrap())
+}
+
+/// Somebody with a bootstrap token asks to be the node `n` for so many hours: the request's name.
+async fn ask_for(api: &Api, hours: u64) -> String {
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:n");
+    let pem = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    let csr = json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"generateName": "csr-"},
+        "spec": {
+            "request": base64::engine::general_purpose::STANDARD.encode(pem),
+            "signerName": "kubernetes.io/kube-apiserver-client-kubelet", "usages": ["client auth", "digital signature"],
+            "expirationSeconds": hours * HOUR.as_secs(),
+        },
+    });
+    let user = User::new("system:bootstrap:abcdef", ["system:bootstrappers", "system:authenticated"]);
+    let asked = request(Verb::Create, CSRS, "", Some(csr), Options::default());
+    api.0.handle(Request { user, ..asked }).await.map(object_of).unwrap().name().to_owned()
+}
+
+/// Whether a request is signed; else it waits for an administrator.
+async fn is_signed(api: &Api, name: &str) -> bool {
+    for _ in 0..1000 {
+        let now = api.get(CSRS, name).await.unwrap();
+        match (now.at("status.certificate").is_some(), now.annotation(WAITS)) {
+            (true, _) => return true,
+            (false, Some(why)) if now.at("status.conditions").is_none() => {
+                assert!(why.starts_with("a certificate was signed for the node \"n\""), "{why}");
+                return false;
+            }
+            _ => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+    panic!("{name} is neither signed nor left to anybody");
+}
+
+/// An administrator lets it be signed.
+async fn approve(api: &Api, name: &str) {
+    let mut csr = api.get(CSRS, name).await.unwrap();
+    csr.0["status"]["conditions"] = json!([{"type": "Approved", "status": "True", "reason": "Manual"}]);
+    api.sub(Verb::Update, CSRS, name, "approval", csr.0).await.unwrap();
+    assert!(is_signed(api, name).await, "{name} is approved");
+}
+
+async fn names_taken(api: &Api) -> usize {
+    let asked = request(Verb::List, "leases.coordination.k8s.io", "", None, Options::default());
+    match api.0.handle(Request { namespace: Some("kube-system".into()), ..asked }).await.unwrap().body {
+        podwright::api::request::Body::List(list) => {
+            let leases = list.items.iter().map(|item| Object::from_slice(item).unwrap());
+            leases.filter(|lease| lease.name().starts_with("node-name-")).count()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Of the certificates that an administrator lets be signed beside the first one the last to end counts, in whatever order they
+/// come.
+#[tokio::test(start_paused = true)]
+async fn a_name_is_taken_until_the_last_of_its_certificates_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let api = open(Arc::new(Memory::new()), clock(), &dir).await;
+    let [first, longer] = [ask_for(&api, 1).await, ask_for(&api, 10).await];
+    assert!(is_signed(&api, &first).await && !is_signed(&api, &longer).await);
+    approve(&api, &longer).await;
+    let shorter = ask_for(&api, 1).await;
+    assert!(!is_signed(&api, &shorter).await);
+    approve(&api, &shorter).await;
+    // The first and the third one have ended, the second one has not.
+    tokio::time::sleep(2 * HOUR).await;
+    assert!(!is_signed(&api, &ask_for(&api, 1).await).await, "somebody still is the node");
+    assert_eq!(names_taken(&api).await, 1);
+    tokio::time::sleep(9 * HOUR).await;
+    assert_eq!(names_taken(&api).await, 0, "what has ended is looked for");
+    assert!(is_signed(&api, &ask_for(&api, 1).await).await, "nobody is");
+}
+
+/// A server that signs nothing, as one of several whose CA is elsewhere, approves all the same.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_was_taken_for_nothing_is_given_back() {
+    let store = Arc::new(Memory::new());
+    let (env, dir) = (clock(), tempfile::tempdir().unwrap());
+    let api = Api(Server::open(store.clone(), env.clone(), Config::default()).await.unwrap());
+    let approved = async |api: &Api, name: &str| {
+        while api.get(CSRS, name).await.unwrap().at("status.conditions").is_none() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let first = ask_for(&api, 2).await;
+    approved(&api, &first).await;
+    tokio::time::sleep(ROUND).await;
+    assert_eq!(names_taken(&api).await, 1, "it may still be signed");
+    api.delete(CSRS, &first, Options::default()).await.unwrap();
+    tokio::time::sleep(ROUND).await;
+    assert_eq!(names_taken(&api).await, 0);
+    // What is signed later counts as such, also where that is earlier by a clock that was set meanwhile.
+    let second = ask_for(&api, 2).await;
+    approved(&api, &second).await;
+    drop(api);
+    env.set_clock(-jiff::SignedDuration::from_hours(1));
+    let api = open(store, env, &dir).await;
+    assert!(is_signed(&api, &second).await);
+    api.delete(CSRS, &second, Options::default()).await.unwrap();
+    tokio::time::sleep(ROUND).await;
+    assert_eq!(names_taken(&api).await, 1, "its certificate outlives the request");
+    assert!(!is_signed(&api, &ask_for(&api, 1).await).await);
+}
