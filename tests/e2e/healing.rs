@@ -232,8 +232,8 @@ fn whatever_is_damaged_is_repaired_without_a_restart() {
     let sealed = world.find(|path| path.ends_with("sealed/word"));
     world.heals("Secret's link", || fs::remove_file(sealed).unwrap(), || contains(&in_pod("/sealed/word"), "hidden"));
     // What is mounted for Pods comes back as it was: containers that run, and those that start later, share it again.
-    let tmpfs = world.find(|path| path.ends_with("sealed")).ancestors().nth(2).unwrap().to_owned();
-    let shm = world.find(|path| path.ends_with("shm") && path.is_dir());
+    let tmpfs = world.node.dir.path().join("volumes");
+    let shm = world.find(|path| path.ends_with("shm") && path.with_file_name("s").exists());
     let mounts = || fs::read_to_string("/proc/self/mountinfo").unwrap();
     let unmount = |path: &Path| nix::mount::umount2(path, nix::mount::MntFlags::MNT_DETACH).unwrap();
     for path in [&tmpfs, &shm] {

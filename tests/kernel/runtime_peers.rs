@@ -1,10 +1,11 @@
 //! Who may speak to a shim, and whom an agent takes for one.
 
 use std::io::{IoSlice, Read, Write};
+use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use podwright_runtime::plan::{Answer, Call, Frames, Message, OLDEST, Request, State, VERSION, encode};
@@ -152,15 +153,17 @@ async fn a_shim_from_before_there_were_secrets_is_spoken_to_as_before() {
     bed.end().await;
 }
 
+type Connections = Arc<Mutex<Vec<UnixStream>>>;
+
 /// Takes the place of a shim that knows only some versions of the protocol, as releases before ours: it hangs up on frames of
-/// others. It tells the versions that it was spoken to in.
-fn usurp_knowing(bed: &Bed, versions: std::ops::RangeInclusive<u8>, pause: u32) -> mpsc::Receiver<u8> {
+/// others. It tells the versions that it was spoken to in, and lives until its connections are taken from it.
+fn usurp_knowing(bed: &Bed, versions: RangeInclusive<u8>, pause: u32) -> (mpsc::Receiver<u8>, Connections) {
     std::fs::remove_file(bed.path("state/sandboxes/s/secret")).unwrap();
     std::fs::rename(socket(bed), bed.path("aside")).unwrap();
     let listener = UnixListener::bind(socket(bed)).unwrap();
-    let (tell, told) = mpsc::channel();
+    let ((tell, told), held) = (mpsc::channel(), Connections::default());
+    let kept = held.clone();
     std::thread::spawn(move || {
-        let mut held = Vec::new();
         while let Ok((mut stream, _)) = listener.accept() {
             let mut head = [0; 8];
             if stream.read_exact(&mut head).is_err() || tell.send(head[5]).is_err() {
@@ -181,10 +184,10 @@ fn usurp_knowing(bed: &Bed, versions: std::ops::RangeInclusive<u8>, pause: u32) 
             let state = State { sandbox: pause, ..State::default() };
             let reply = Message::Reply { id: request.id, result: Ok(Answer::State(state)) };
             stream.write_all(&encode(&reply, 0, frames.version).unwrap()).unwrap();
-            held.push(stream);
+            kept.lock().unwrap().push(stream);
         }
     });
-    told
+    (told, held)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -194,11 +197,13 @@ async fn a_shim_of_the_release_before_is_spoken_to_in_its_version() {
     bed.run("c", "sleep 1000").await;
     bed.forget().await;
     let pause = bed.processes_of("s")[0];
-    let heard = usurp_knowing(&bed, OLDEST..=OLDEST, pause);
+    let (heard, held) = usurp_knowing(&bed, OLDEST..=OLDEST, pause);
     bed.reopen().await;
     let versions: Vec<u8> = (0..2).map(|_| heard.recv_timeout(Duration::from_secs(10)).unwrap()).collect();
     assert_eq!(versions, [VERSION, OLDEST]);
     assert_eq!(bed.runtime.sandbox("s").await.unwrap().state, SandboxState::Ready);
+    // It ends, as a shim does: it would answer nothing more.
+    held.lock().unwrap().clear();
     bed.end().await;
 }
 
@@ -210,7 +215,7 @@ async fn a_shim_with_no_version_in_common_is_left_alone_and_said() {
     bed.forget().await;
     let known = bed.processes_of("s");
     assert!(!known.is_empty());
-    let heard = usurp_knowing(&bed, VERSION + 1..=VERSION + 2, 0);
+    let (heard, _held) = usurp_knowing(&bed, VERSION + 1..=VERSION + 2, 0);
     let Err(why) = Runtime::open(bed.config()).await else { panic!("it is taken over") };
     assert!(matches!(&why, Error::Protocol(_)), "{why}");
     for told in ["the shim of sandbox s ", "from 1 to 2", "untouched", "podwright reset"] {
