@@ -76,8 +76,8 @@ pub struct Volumes {
     shares: Shares,
     turns: Turns,
     shown: Shown,
-    /// What `memory` is, and how often it was brought back since that was told.
-    kept: Arc<Mutex<(Kept, u32)>>,
+    /// What `memory` is.
+    kept: Arc<Mutex<Kept>>,
 }
 
 fn mount_error(volume: &str, why: impl std::fmt::Display) -> Trouble {
@@ -99,7 +99,7 @@ impl Volumes {
         mounts::keep_in_memory(&memory)?;
         let kept = Kept::of(&Kernel::new(&Scribe::none()), &memory).map_err(io::Error::other)?;
         let kept = kept.ok_or_else(|| io::Error::other(format!("{} is not mounted", memory.display())))?;
-        let kept = Arc::new(Mutex::new((kept, 0)));
+        let kept = Arc::new(Mutex::new(kept));
         let (shares, turns, shown) = (Shares::of(&memory)?, Turns::default(), Shown::default());
         let (local, taking) = (local::Folders::open(local)?, Mutex::default());
         Ok(Volumes { pods, memory, objects, tokens, world, local, recorder, taking, shares, turns, shown, kept })
@@ -184,36 +184,27 @@ impl Volumes {
         disk::work(show).await?
     }
 
-    /// Brings the tmpfs of Secrets back where somebody has taken it away, with all that is in it. Returns what was done since the last
-    /// call, in words: as often as it was.
-    pub async fn mend(&self) -> Vec<String> {
+    /// Brings the tmpfs of Secrets back where somebody has taken it away, with all that is in it. Returns what was done, in words.
+    pub async fn mend(&self) -> Option<String> {
         let kept = self.kept.clone();
-        let times = disk::work(move || {
-            mend(&kept)?;
-            let mut kept = kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            Ok::<u32, String>(std::mem::take(&mut kept.1))
-        });
-        match times.await {
-            Ok(Ok(times)) => vec![format!("the tmpfs of Secrets at {}", self.memory.display()); times as usize],
+        match disk::work(move || mend(&kept)).await {
+            Ok(Ok(true)) => Some(format!("the tmpfs of Secrets at {}", self.memory.display())),
+            Ok(Ok(false)) => None,
             Ok(Err(why)) | Err(why) => {
                 tracing::warn!("the tmpfs of Secrets: {why}");
-                Vec::new()
+                None
             }
         }
     }
 
     /// The Pods whose files of ConfigMaps, Secrets and the like somebody else has changed since they were written: their uids.
     pub async fn damaged(&self) -> BTreeSet<String> {
-        let (shown, kept) = (self.shown.clone(), self.kept.clone());
-        let look = move || match mend(&kept) {
-            // Files that are only hidden are not written again, to a disk.
-            Err(why) => {
-                tracing::warn!("the tmpfs of Secrets: {why}");
-                BTreeSet::new()
-            }
-            Ok(_) => shown.damaged(),
-        };
-        disk::work(look).await.unwrap_or_default()
+        // Files that are only hidden are not written again, to a disk.
+        if self.mend().await.is_some() {
+            tracing::warn!("the tmpfs of Secrets was unmounted: it is back");
+        }
+        let shown = self.shown.clone();
+        disk::work(move || shown.damaged()).await.unwrap_or_default()
     }
 
     /// Brings the volumes that show API objects up to date. An object that has gone leaves its files as they are.
@@ -342,12 +333,10 @@ impl Volumes {
     }
 }
 
-fn mend(kept: &Mutex<(Kept, u32)>) -> Result<bool, String> {
+fn mend(kept: &Mutex<Kept>) -> Result<bool, String> {
     // A mount is brought back in one step.
     let mut kept = kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let is_back = kept.0.mend(&Kernel::new(&Scribe::none())).map_err(|e| e.to_string())?;
-    kept.1 += u32::from(is_back);
-    Ok(is_back)
+    kept.mend(&Kernel::new(&Scribe::none())).map_err(|e| e.to_string())
 }
 
 fn remove_dir(path: &Path) -> Result<(), String> {
