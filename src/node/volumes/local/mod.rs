@@ -160,7 +160,7 @@ impl Folders {
 
     /// Removes a volume with all its data; one that is not here is fine. `user`: which Pod uses it, if one does.
     ///
-    /// 1. it is this very volume, 2. nobody uses it, 3. nothing is mounted in it, 4. out of everybody's reach, 5. out of its project,
+    /// 1. it is this very volume, 2. nobody uses it, 3. nothing is mounted in it, 4. out of everybody's reach, 5. no limit any more,
     /// 6. all that is in it, by descriptors: links are removed, not followed.
     pub fn remove(&self, volume: &Identity, user: impl FnOnce() -> Option<String>) -> Result<(), String> {
         let (at, gone) = (self.place(&volume.name)?, self.root.join(format!("{GONE}{}", volume.name)));
