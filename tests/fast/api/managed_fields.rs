@@ -39,7 +39,7 @@ impl Story {
     fn try_apply(&self, manager: &str, fragment: &str, force: bool, now: &str) -> Result<Object, Vec<Conflict>> {
         let config = self.decoded(fragment);
         let schema = self.kind.schema();
-        check(&schema, &config).unwrap();
+        check(&schema, &config.0).unwrap();
         let managed = self.live.as_ref().and_then(Managed::of).unwrap_or_default();
         let who = self.who(manager, Operation::Apply);
         Apply { schema: &schema, scope: Scope::Main, who: &who, now }.run(self.live.as_ref(), &config, managed, force)

@@ -154,12 +154,12 @@ proptest! {
     #[test]
     fn a_key_that_comes_twice_is_found_wherever_it_is(keys in items(), twice in any::<prop::sample::Index>()) {
         let schema = kinds::lookup("pods").unwrap().schema();
-        prop_assert!(check(&schema, &pod(&keys)).is_ok());
+        prop_assert!(check(&schema, &pod(&keys).0).is_ok());
         if !keys.is_empty() {
             let again = twice.get(&keys).0;
             let mut with = keys.clone();
             with.push((again, 0));
-            let why = check(&schema, &pod(&with)).unwrap_err();
+            let why = check(&schema, &pod(&with).0).unwrap_err();
             prop_assert_eq!(why, format!(".spec.containers: duplicate entries for key [name=\"c{again}\"]"));
         }
     }

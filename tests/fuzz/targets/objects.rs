@@ -185,7 +185,7 @@ fn applies(value: Value) {
     };
     let (Some(live), Some(config)) = (decode(live), decode(config)) else { return };
     let schema = kind.schema();
-    if check(&schema, &config).is_err() || check(&schema, &live).is_err() {
+    if check(&schema, &config.0).is_err() || check(&schema, &live.0).is_err() {
         return;
     }
     let who = |manager: &str| Who {
