@@ -52,7 +52,8 @@ fn split(of: &str) -> Result<(&'static Kind, Vec<&str>), Failure> {
 fn page(document: &Value, kind: &Kind, fields: &[&str], recursive: bool) -> Result<String, String> {
     let version = kind.api_version();
     let version = version.rsplit('/').next().unwrap_or_default();
-    let is_it = |row: &Value| row["group"] == kind.group && row["version"] == version && row["kind"] == kind.kind;
+    let wanted = [kind.group, version, kind.kind];
+    let is_it = |row: &Value| [&row["group"], &row["version"], &row["kind"]] == wanted;
     let named =
         |schema: &&Value| schema["x-kubernetes-group-version-kind"].as_array().is_some_and(|all| all.iter().any(is_it));
     let schemas = document["components"]["schemas"].as_object();
@@ -70,7 +71,7 @@ fn page(document: &Value, kind: &Kind, fields: &[&str], recursive: bool) -> Resu
     }
 }
 
-/// A schema by which others are meant, if it is none itself.
+/// The document that schemas are in, and how much is told of them.
 struct Page<'a> {
     document: &'a Value,
     recursive: bool,

@@ -156,7 +156,8 @@ pub(super) fn updated(call: &Call, part: Part, new: &mut Object, old: &Object, n
 pub(super) fn check_applied(call: &Call, body: &Value) -> Result<(), Status> {
     let kind = call.asked();
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
-    if text(&body["apiVersion"]) != kind.api_version() || text(&body["kind"]) != kind.kind {
+    let asked = (kind.api_version(), kind.kind.to_owned());
+    if (text(&body["apiVersion"]), text(&body["kind"])) != asked {
         // Decoding says what is wrong with it.
         return Ok(());
     }

@@ -250,7 +250,7 @@ const CREATE: &[Case] = &[
     ("crd", "{metadata: {name: x.example.com}}", "metadata.name", "Invalid", "must be spec.names.plural+\".\"+spec.group"),
     ("crd", "{spec: {scope: X}}", "spec.scope", "NotSupported", "\"Cluster\", \"Namespaced\""),
     ("crd", "{spec: {versions: [{name: v1, served: true, storage: false, schema: {openAPIV3Schema: {type: object}}}]}}", "spec.versions", "Invalid", "must have exactly one version marked as storage version"),
-    ("crd", "{spec: {versions: [{name: v1, served: true, storage: true}]}}", "spec.versions[0].schema.openAPIV3Schema", "Required", "schemas are required"),
+    ("crd", "{spec: {versions: [{name: v1, served: true, storage: true}]}}", "spec.versions[0].schema.openAPIV3Schema", "Required", "Required value"),
     ("crd", "{spec: {versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: string}}}]}}", "spec.versions[0].schema.openAPIV3Schema.type", "Invalid", "must be object at the root"),
     ("crd", "{spec: {conversion: {strategy: Webhook}}}", "spec.conversion.webhook.clientConfig", "Required", "required when strategy is set to Webhook"),
     ("crd", "{spec: {names: {kind: ''}}}", "spec.names.kind", "Required", ""),

@@ -129,10 +129,10 @@ spec:
               items: {type: object, required: [key, operator], properties: {key: {type: string, maxLength: 316}, operator: {type: string, enum: [Gt, Lt, In, NotIn, Exists, DoesNotExist]}, values: {type: array, x-kubernetes-list-type: atomic, maxLength: 63, maxItems: 50, items: {type: string, maxLength: 63}}, minValues: {type: integer, minimum: 1, maximum: 50}}}
 status: {type: object, properties: {nodes: {type: integer, format: int64, default: 0}, resources: {type: object, additionalProperties: {x-kubernetes-int-or-string: true, anyOf: [{type: integer}, {type: string}]}}, conditions: {type: array, items: {type: object, required: [status, type], properties: {type: {type: string}, status: {type: string}}}}}}
 object:
-  spec: {weight: 10, limits: {cpu: 1000}, disruption: {consolidateAfter: 1m30s}, template: {metadata: {labels: {app: x}}, spec: {nodeClassRef: {group: g, kind: K, name: n}, requirements: [{key: arch, operator: In, values: [amd64]}, {key: gen, operator: Gt, values: ['2'], minValues: 2}]}}}
+  spec: {weight: 10, limits: {cpu: 1000}, disruption: {consolidateAfter: 1m30s}, template: {metadata: {labels: {app: x}}, spec: {nodeClassRef: {group: g, kind: K, name: nc}, requirements: [{key: arch, operator: In, values: [amd64]}, {key: gen, operator: Gt, values: ['2'], minValues: 2}]}}}
   status: {resources: {nodes: '3', cpu: 12}, conditions: [{type: Ready, status: 'True'}]}
 stored:
-  spec: {weight: 10, limits: {cpu: 1000}, disruption: {consolidateAfter: 1m30s, consolidationPolicy: WhenEmptyOrUnderutilized, budgets: [{nodes: 10%}]}, template: {metadata: {labels: {app: x}}, spec: {expireAfter: 720h, nodeClassRef: {group: g, kind: K, name: n}, requirements: [{key: arch, operator: In, values: [amd64]}, {key: gen, operator: Gt, values: ['2'], minValues: 2}]}}}
+  spec: {weight: 10, limits: {cpu: 1000}, disruption: {consolidateAfter: 1m30s, consolidationPolicy: WhenEmptyOrUnderutilized, budgets: [{nodes: 10%}]}, template: {metadata: {labels: {app: x}}, spec: {expireAfter: 720h, nodeClassRef: {group: g, kind: K, name: nc}, requirements: [{key: arch, operator: In, values: [amd64]}, {key: gen, operator: Gt, values: ['2'], minValues: 2}]}}}
   status: {nodes: 0, resources: {nodes: '3', cpu: 12}, conditions: [{type: Ready, status: 'True'}]}
 cells: [n, '3', 'True', 10, '12']
 wrong:
@@ -166,7 +166,7 @@ status:
     addresses: {type: array, maxItems: 128, x-kubernetes-list-type: atomic, items: {type: object, required: [address, type], properties: {address: {type: string}, type: {type: string, enum: [Hostname, ExternalIP, InternalIP]}}}}
     conditions: {type: array, maxItems: 32, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [type], items: {type: object, required: [type, status], properties: {type: {type: string}, status: {type: string}}}}
 object:
-  spec: {clusterName: c, bootstrap: {dataSecretName: ''}, infrastructureRef: {apiGroup: x, kind: K, name: n}, readinessGates: [{conditionType: A}]}
+  spec: {clusterName: c, bootstrap: {dataSecretName: ''}, infrastructureRef: {apiGroup: x, kind: K, name: nc}, readinessGates: [{conditionType: A}]}
   status: {phase: Running, nodeRef: {name: node}, addresses: [{type: Hostname, address: h}, {type: InternalIP, address: 192.0.2.9}], conditions: [{type: Available, status: 'False'}]}
 cells: [c, node, 'False', Running, 192.0.2.9]
 wrong:
