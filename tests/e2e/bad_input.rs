@@ -67,7 +67,7 @@ const CASES: &[Case] = &[
     ("POST", JSON, b"{\"metadata\": {\"name\": 5}}", 400, "metadata.name"),
     ("POST", JSON, b"{\"metadata\": {\"name\": \"a\"}, \"data\": {\"a\": [1]}}", 400, "data"),
     ("POST", JSON, b"{\"metadata\": {\"name\": \"\xff\"}}", 400, "BadRequest"),
-    ("POST", "Content-Type: application/yaml\r\n", b"a: [b", 400, "yaml parse error"),
+    ("POST", "Content-Type: application/yaml\r\n", b"a: [b", 400, "error converting YAML to JSON"),
     (
         "POST",
         "Content-Type: application/vnd.kubernetes.protobuf\r\n",

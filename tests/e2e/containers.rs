@@ -258,8 +258,8 @@ fn what_is_not_acted_upon_earns_a_warning() {
     node.wait("condition=Ready", &["pods", "--all"], PATIENCE);
     let warnings =
         |pod: &str| node.run(&["events", "--for", &format!("pod/{pod}"), "--types", "Warning", "-o", "json"]);
-    let events = warnings("wishful").out;
-    contains(&events, "host port 127.0.0.1:8080/udp is not served: on loopback this node serves TCP alone").unwrap();
+    let word = "host port 127.0.0.1:8080/udp is not served: on loopback this node serves TCP alone";
+    eventually("it is told", PATIENCE, || contains(&warnings("wishful").out, word));
     assert!(!warnings("content").out.contains("spec."), "{}", warnings("content").out);
     node.ok(&["delete", "pods", "--all"]);
     drop(node);

@@ -244,7 +244,8 @@ fn what_is_executed_ends_with_the_agent_that_is_killed() {
     drop(execs);
     node.spawn();
     node.wait_ready();
-    assert_eq!(node.ok(&["exec", "lost", "--", "echo", "here"]), "here\n");
+    let here = || node.run(&["exec", "lost", "--", "echo", "here"]);
+    eventually("its node is there", PATIENCE, || contains(&here().out, "here\n"));
     assert_eq!(node.field(&["pod", "lost"], ".status.containerStatuses[0].restartCount"), "0");
     node.ok(&["delete", "pod", "lost"]);
     drop(node);

@@ -182,6 +182,8 @@ impl Runtime {
             let mut state = sandbox.state();
             state.record.stopped = true;
             state.netns = None;
+            // Nobody brings it back from here on.
+            state.shm = None;
             state.record.clone()
         };
         let spec = record.spec.clone();

@@ -77,7 +77,7 @@ pub struct Volumes {
     turns: Turns,
     shown: Shown,
     /// What `memory` is.
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<Option<Kept>>>,
 }
 
 fn mount_error(volume: &str, why: impl std::fmt::Display) -> Trouble {
@@ -99,7 +99,7 @@ impl Volumes {
         mounts::keep_in_memory(&memory)?;
         let kept = Kept::of(&Kernel::new(&Scribe::none()), &memory).map_err(io::Error::other)?;
         let kept = kept.ok_or_else(|| io::Error::other(format!("{} is not mounted", memory.display())))?;
-        let kept = Arc::new(Mutex::new(kept));
+        let kept = Arc::new(Mutex::new(Some(kept)));
         let (shares, turns, shown) = (Shares::of(&memory)?, Turns::default(), Shown::default());
         let (local, taking) = (local::Folders::open(local)?, Mutex::default());
         Ok(Volumes { pods, memory, objects, tokens, world, local, recorder, taking, shares, turns, shown, kept })
@@ -316,6 +316,9 @@ impl Volumes {
 
     /// Takes the node's tmpfs away.
     pub fn close(&self) -> Result<(), String> {
+        // Nobody brings it back from here on.
+        let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        *kept = None;
         mounts::unmount(&self.memory).map_err(|e| format!("umount {}: {e}", self.memory.display()))
     }
 
@@ -333,10 +336,11 @@ impl Volumes {
     }
 }
 
-fn mend(kept: &Mutex<Kept>) -> Result<bool, String> {
+fn mend(kept: &Mutex<Option<Kept>>) -> Result<bool, String> {
     // A mount is brought back in one step.
     let mut kept = kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    kept.mend(&Kernel::new(&Scribe::none())).map_err(|e| e.to_string())
+    let mended = kept.as_mut().map(|kept| kept.mend(&Kernel::new(&Scribe::none())));
+    mended.unwrap_or(Ok(false)).map_err(|e| e.to_string())
 }
 
 fn remove_dir(path: &Path) -> Result<(), String> {

@@ -78,7 +78,7 @@ fn managers_share_an_object_and_conflict_over_a_field() {
         refused(nobody, 422, "Invalid", "fieldManager: Required value");
         let unknown = json!({"apiVersion": "v1", "kind": "ConfigMap", "dota": {}});
         let unknown = configmaps.patch("shared", &alpha.clone().validation_strict(), &Patch::Apply(unknown)).await;
-        refused(unknown, 400, "BadRequest", "dota");
+        refused(unknown, 500, "", ".dota: field not declared in schema");
         let mut managed = configmap("shared", json!({}), json!({}));
         managed.metadata.managed_fields = edited.metadata.managed_fields;
         let managed = configmaps.patch("shared", &alpha, &Patch::Apply(managed)).await;

@@ -188,7 +188,7 @@ fn objects_are_patched_in_each_type() {
 
         let unknown = Patch::Merge(json!({"spec": {"replica": 1}}));
         let strict = deployments.patch("d", &patching.clone().validation_strict(), &unknown).await;
-        refused(strict, 400, "BadRequest", "unknown field \"spec.replica\"");
+        refused(strict, 422, "Invalid", "unknown field \"spec.replica\"");
         deployments.patch("d", &patching.clone().validation_warn(), &unknown).await.unwrap();
         refused(deployments.patch("none", &patching, &merge).await, 404, "NotFound", "deployments.apps \"none\"");
         let stale = Patch::Merge(json!({"metadata": {"resourceVersion": "1", "labels": {"x": "9"}}}));

@@ -52,9 +52,9 @@ const CHANGES: &[&str] = &[
     "set image deploy/D x=x:2",
 ];
 
-/// The same text; JSON may be indented differently.
-fn plain(text: &str) -> String {
-    serde_json::from_str::<serde_json::Value>(text).map_or_else(|_| text.trim().to_owned(), |value| value.to_string())
+/// A text, or the JSON that it is: that may be ordered and indented differently.
+fn plain(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|_| text.trim().into())
 }
 
 #[test]
@@ -90,8 +90,10 @@ fn certificates_are_approved_and_denied() {
     let request = "
         openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem -subj /CN=joe -out r.pem
         for name in a b; do kubectl apply -f - <<E
-{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest, metadata: {name: $name},
- spec: {signerName: kubernetes.io/kube-apiserver-client, usages: [client auth], request: $(base64 -w0 r.pem)}}
+apiVersion: certificates.k8s.io/v1
+kind: CertificateSigningRequest
+metadata: {name: $name}
+spec: {signerName: kubernetes.io/kube-apiserver-client, usages: [client auth], request: $(base64 -w0 r.pem)}
 E
         done";
     cluster.drill(&[(request, Has(&["b created"]))]);
