@@ -81,6 +81,10 @@ pub fn prepare_status_update(kind: &Kind, new: &mut Object, old: &Object) {
         out.set_meta(field, new.0["metadata"].get(field).cloned());
     }
     drop_empty(out.metadata_mut());
+    // The status of a built-in kind has no defaults; of a custom resource its schema may name some.
+    if kind.is_custom() {
+        kind.default(&mut out);
+    }
     (kind.strategy.prepare_status)(&mut out, old);
     *new = out;
 }

@@ -41,7 +41,8 @@ pub fn unserved(pod: &Pod, facts: &NodeFacts, own: &[IpAddr]) -> Vec<String> {
 }
 
 /// One host port in one family.
-struct HostPort {
+#[derive(PartialEq)]
+pub struct HostPort {
     /// `None`: all of the node's.
     address: Option<IpAddr>,
     port: u16,
@@ -55,7 +56,8 @@ impl HostPort {
     }
 }
 
-fn wanted(pod: &Pod) -> impl Iterator<Item = HostPort> {
+/// The host ports of a Pod that has an address and is not done.
+pub fn wanted(pod: &Pod) -> impl Iterator<Item = HostPort> {
     let (spec, status) = (pod.spec.as_ref(), pod.status.as_ref());
     let done = status.is_some_and(|status| matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")));
     let spec = spec.filter(|spec| !done && spec.host_network != Some(true));

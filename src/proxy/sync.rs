@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::loopback::Loopback;
+use super::host_ports::wanted;
 use super::{compile, facts, host_ports, loopback_ports, names, node_addresses, unserved};
 use crate::client::{Client, Delta, Informer, Informers, Key, Recorder, reference};
 
@@ -170,7 +171,8 @@ impl Dirty {
         self.services.extend(slices.filter_map(|slice| service_of(slice)));
     }
     fn pod(&mut self, delta: Delta<Pod>) {
-        let ports = |pod: &Option<Arc<Pod>>| pod.as_ref().map(|pod| (host_ports(pod), loopback_ports(pod)));
+        // Those that cannot be served too: that is told.
+        let ports = |pod: &Option<Arc<Pod>>| pod.iter().flat_map(|pod| wanted(pod)).collect::<Vec<_>>();
         if ports(&delta.old) != ports(&delta.new) {
             self.pods.insert(delta.key);
         }

@@ -134,11 +134,11 @@ object:
 stored:
   spec: {weight: 10, limits: {cpu: 1000}, disruption: {consolidateAfter: 1m30s, consolidationPolicy: WhenEmptyOrUnderutilized, budgets: [{nodes: 10%}]}, template: {metadata: {labels: {app: x}}, spec: {expireAfter: 720h, nodeClassRef: {group: g, kind: K, name: nc}, requirements: [{key: arch, operator: In, values: [amd64]}, {key: gen, operator: Gt, values: ['2'], minValues: 2}]}}}
   status: {nodes: 0, resources: {nodes: '3', cpu: 12}, conditions: [{type: Ready, status: 'True'}]}
-cells: [n, '3', 'True', 10, '12']
+cells: [nc, '3', 'True', 10, '12']
 wrong:
 - [/spec/template/spec/requirements/0/values, [], must have a value defined]
 - [/spec/template/spec/requirements/1/values, [a], Gt and Lt need one number]
-- [/spec/template/metadata/labels, {node.x: y}, label domain is restricted]
+- [/spec/template/metadata/labels, {node.x: z}, label domain is restricted]
 - [/spec/disruption/budgets, [{nodes: 101%}], should match]
 - [/spec/disruption/budgets, [{nodes: '1', schedule: '@daily'}], "'schedule' must be set with 'duration'"]
 - [/spec/replicas, 1, replicas and weight are exclusive]
