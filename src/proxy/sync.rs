@@ -16,8 +16,8 @@ use podwright_net::{IpNet, Network, NodeNetns, dataplane, dns};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::loopback::Loopback;
 use super::host_ports::wanted;
+use super::loopback::Loopback;
 use super::{compile, facts, host_ports, loopback_ports, names, node_addresses, unserved};
 use crate::client::{Client, Delta, Informer, Informers, Key, Recorder, reference};
 

@@ -39,7 +39,6 @@ const SAME: &[&str] = &[
     "create ingress i --default-backend=s:80 --dry-run=client -o json",
     "create ingress i --rule=foo",
     "set resources deploy/d",
-    "set env deploy/d",
 ];
 
 /// Changes of a Deployment, each by one command for `d` and by the other for `e`.
