@@ -150,7 +150,9 @@ impl ServerCertVerifier for Anyone {
 mod tests {
     use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyPair, date_time_ymd};
     use rustls::ServerConfig;
-    use rustls::pki_types::PrivatePkcs8KeyDer;
+    use rustls::crypto::ring::sign::any_supported_type;
+    use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+    use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
     use super::*;
 
@@ -166,9 +168,11 @@ mod tests {
     /// What a client of this bundle says of a server with this certificate.
     async fn call(bundle: &str, shown: &(rcgen::Certificate, KeyPair), name: &'static str) -> Result<(), String> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let key = PrivatePkcs8KeyDer::from(shown.1.serialize_der()).into();
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(shown.1.serialize_der()));
         let server = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let server = server.with_no_client_auth().with_single_cert(vec![shown.0.der().clone()], key).unwrap();
+        // Whether both belong together is for the client to find out.
+        let key = CertifiedKey::new(vec![shown.0.der().clone()], any_supported_type(&key).unwrap());
+        let server = server.with_no_client_auth().with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
         let (ours, theirs) = tokio::io::duplex(64 << 10);
         let accept = tokio_rustls::TlsAcceptor::from(Arc::new(server)).accept(theirs);
         let client = tokio_rustls::TlsConnector::from(Arc::new(trusting(bundle.as_bytes()).unwrap()));
@@ -183,9 +187,9 @@ mod tests {
         assert_eq!(call(&bundle, &good, "hook.test").await, Ok(()));
         for (shown, name, why) in [
             (&good, "other.test", "not valid for name"),
-            (&own(|_| {}), "hook.test", "UnknownIssuer"),
-            (&own(|params| params.not_after = date_time_ymd(2001, 1, 1)), "hook.test", "expired"),
-            (&own(|params| params.not_before = date_time_ymd(2999, 1, 1)), "hook.test", "not valid yet"),
+            (&own(|_| {}), "hook.test", "CaUsedAsEndEntity"),
+            (&own(|params| params.not_after = date_time_ymd(2001, 1, 1)), "hook.test", "Expired"),
+            (&own(|params| params.not_before = date_time_ymd(2999, 1, 1)), "hook.test", "NotValidYet"),
             (
                 &own(|params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth]),
                 "hook.test",
@@ -193,7 +197,7 @@ mod tests {
             ),
         ] {
             // The last ones are in the bundle, and are not good for this.
-            let bundle = if why == "UnknownIssuer" { bundle.clone() } else { bundle.clone() + &shown.0.pem() };
+            let bundle = if why == "CaUsedAsEndEntity" { bundle.clone() } else { bundle.clone() + &shown.0.pem() };
             let told = call(&bundle, shown, name).await.unwrap_err();
             assert!(told.contains(why), "{why}: {told}");
         }
