@@ -123,7 +123,8 @@ fn number_of(world: &World, kind: &Kind, namespace: &str) -> usize {
 /// 0 of what is not defined.
 fn number_of_custom(world: &World, resource: &str, namespace: &str) -> usize {
     let sections = world.catalog.sections();
-    let section = sections.iter().find(|section| section.namespaced && section.resource.trim_end_matches('/') == resource);
+    let section =
+        sections.iter().find(|section| section.namespaced && section.resource.trim_end_matches('/') == resource);
     section.map_or(0, |section| section.objects.list_namespace(namespace).len())
 }
 

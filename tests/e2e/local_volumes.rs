@@ -58,7 +58,9 @@ fn a_stateful_set_needs_nobody_who_makes_volumes() {
     assert_eq!(node.field(&["pv", &volume], ".spec.local.path"), data(&node, &volume).display().to_string());
     // What the binder says of a claim that waits is said only where nobody was quicker.
     for told in ["Provisioning ", "ProvisioningSucceeded"] {
-        eventually(told, PATIENCE, || contains(&node.ok(&["-n", "notes", "events", "--for", "pvc/data-notes-0"]), told));
+        eventually(told, PATIENCE, || {
+            contains(&node.ok(&["-n", "notes", "events", "--for", "pvc/data-notes-0"]), told)
+        });
     }
     // Here no file system has project quotas; the guest of vm/ has one.
     if node.field(&["node", "n1"], ".metadata.annotations['podwright/disk-usage']") != "project quotas" {

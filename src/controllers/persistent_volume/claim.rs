@@ -19,8 +19,8 @@ use crate::{
     api::{
         kinds::storage_class::IS_DEFAULT,
         persistent_volume::{
-            ASKED, BIND_COMPLETED, BOUND_BY_CONTROLLER, CLASS, SELECTED_NODE, claim_class, claim_phase, claim_ref, matching,
-            refers_to, taken, uid, volume_class, volume_name,
+            ASKED, BIND_COMPLETED, BOUND_BY_CONTROLLER, CLASS, SELECTED_NODE, claim_class, claim_phase, claim_ref,
+            matching, refers_to, taken, uid, volume_class, volume_name,
         },
     },
     client::{Informers, Key, reference},

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::negotiate::Clause;
-use crate::api::{Kind, Verb};
 use crate::api::kinds::{registry::Kinds, version_rank};
+use crate::api::{Kind, Verb};
 
 /// The verbs of a resource itself.
 fn verbs(kind: &Kind) -> Vec<String> {

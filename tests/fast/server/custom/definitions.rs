@@ -24,7 +24,11 @@ fn wrong() -> Vec<(&'static str, Value, &'static str)> {
             json!("World"),
             "spec.scope: Unsupported value: \"World\": supported values: \"Cluster\", \"Namespaced\"",
         ),
-        ("/spec/names/kind", json!("Wid get"), "spec.names.kind: Invalid value: \"Wid get\": may have mixed case, but should otherwise match: a DNS-1035 label"),
+        (
+            "/spec/names/kind",
+            json!("Wid get"),
+            "spec.names.kind: Invalid value: \"Wid get\": may have mixed case, but should otherwise match: a DNS-1035 label",
+        ),
         (
             "/spec/preserveUnknownFields",
             json!(true),

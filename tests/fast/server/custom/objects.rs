@@ -392,7 +392,8 @@ async fn an_apply_is_refused_in_the_words_of_upstream() {
             "{spec}"
         );
     }
-    let fine = json!({"n": 1.5, "s": null, "either": 1, "open": {"y": {}}, "set": ["a"], "ports": [{"name": "a", "port": 1}]});
+    let fine =
+        json!({"n": 1.5, "s": null, "either": 1, "open": {"y": {}}, "set": ["a"], "ports": [{"name": "a", "port": 1}]});
     let refused = api.apply("widgets", "me", widget("w", fine), false).await.unwrap_err();
     assert_eq!(refused.code, 422, "1.5 is a number, but not an integer: {}", refused.message);
 }
