@@ -689,12 +689,18 @@ fn volume_of_another(world: &World, target: &Target) -> Verdict {
         .collect();
     let word = world.node.run(&["-n", THEIRS, "exec", "keeper", "--", "cat", "/v/word"]).out;
     let root = world.node.dir.path().join("local-volumes");
-    let strange: Vec<String> = std::fs::read_dir(&root)
-        .unwrap()
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| world.get("persistentvolumes", "", name).is_none())
-        .collect();
+    let strange = || -> Vec<String> {
+        let entries = std::fs::read_dir(&root).unwrap().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| world.get("persistentvolumes", "", name).is_none()).collect()
+    };
+    // The volume of another attack may be on its way out just now: what is strange is strange for long.
+    let (begin, mut strangers) = (std::time::Instant::now(), strange());
+    while !strangers.is_empty() && begin.elapsed() < super::PATIENCE {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let now = strange();
+        strangers.retain(|name| now.contains(name));
+    }
     for (namespace, kind) in [(OURS, "pods"), (THEIRS, "pods"), (OURS, "pvc"), (THEIRS, "pvc")] {
         let names: &[&str] = if namespace == OURS {
             &["by-name", "bound", "uid", "out", "node", "honest"]
@@ -708,7 +714,7 @@ fn volume_of_another(world: &World, target: &Target) -> Verdict {
     match () {
         () if said.contains(text.as_str()) => Verdict::Breach(format!("another's data was read: {said}")),
         () if word.trim() != text.as_str() => Verdict::Breach(format!("another's data is now {word:?}")),
-        () if !strange.is_empty() => Verdict::Breach(format!("folders that are no volume's: {strange:?}")),
+        () if !strangers.is_empty() => Verdict::Breach(format!("folders that are no volume's: {strangers:?}")),
         () => Verdict::Held(seen.join(", ")),
     }
 }
