@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{future::BoxFuture, stream};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
+use tokio::time::{Instant, sleep_until};
 
 use super::negotiate::Shape;
 use super::reply::{self, BodyError, Reply};
@@ -18,6 +20,10 @@ use crate::server::{Server, Watch};
 /// So many events go out in one chunk when they are there at once, unless they are larger than so many bytes.
 const TOGETHER: usize = 128;
 const CHUNK: usize = 32 << 10;
+/// A watch gets so many chunks at once, and then one in each such time: what comes meanwhile goes out together. A chunk costs much
+/// more than an event, so a thousand watchers of a busy kind hear of it sooner than if each event were a chunk.
+const BURST: u32 = 16;
+const EACH: Duration = Duration::from_millis(20);
 
 /// How the events of one watch are written.
 struct Writer {
@@ -31,6 +37,7 @@ struct Writer {
     waiting: Vec<WatchEvent>,
     /// Written and not sent: a large object, as all its watchers have it, and what is around it.
     ready: VecDeque<Bytes>,
+    pace: Pace,
     /// Comes when who watches is nobody any more: his token or certificate has ended.
     withdrawn: BoxFuture<'static, ()>,
     /// Ends with the watch.
@@ -50,8 +57,9 @@ pub fn reply(
     let waiting = Vec::with_capacity(TOGETHER);
     let ready = VecDeque::new();
     let head_told = None;
+    let pace = Pace { whole: Instant::now() };
     let writer =
-        Writer { server, user, events, shape, tabulator, head_told, waiting, ready, withdrawn, _origin: origin };
+        Writer { server, user, events, shape, tabulator, head_told, waiting, ready, pace, withdrawn, _origin: origin };
     let chunks = stream::unfold(writer, |mut writer| async move {
         let chunk = writer.next().await?;
         Some((Ok::<_, BodyError>(Frame::data(chunk)), writer))
@@ -70,6 +78,20 @@ impl Writer {
                 () = &mut self.withdrawn => return None,
                 _ = self.events.recv_many(&mut self.waiting, TOGETHER) => {}
             }
+            let few = self.waiting.len() < TOGETHER
+                && self.waiting.iter().map(|event| event.object.len()).sum::<usize>() < CHUNK;
+            if let Some(turn) = self.pace.next(Instant::now()).filter(|_| few && !self.waiting.is_empty()) {
+                tokio::select! {
+                    biased;
+                    () = &mut self.withdrawn => return None,
+                    () = sleep_until(turn) => {}
+                }
+                while self.waiting.len() < TOGETHER
+                    && let Ok(event) = self.events.try_recv()
+                {
+                    self.waiting.push(event);
+                }
+            }
             // The next one is taken from the end.
             self.waiting.reverse();
         }
@@ -77,9 +99,7 @@ impl Writer {
         while out.len() < CHUNK
             && let Some(event) = self.waiting.pop()
         {
-            let size = if self.shape == Shape::Whole { 0 } else { event.object.len() };
-            let (server, user) = (self.server.clone(), self.user.clone());
-            let (kind, object) = match server.large.run(&user, size, async { self.shaped(&event) }).await {
+            let (kind, object) = match self.shown(&event).await {
                 Ok(object) => (event.kind, object),
                 // What cannot be shown is told as an error.
                 Err(status) => (EventKind::Error, Bytes::from(serde_json::to_vec(&status).unwrap_or_default())),
@@ -95,17 +115,41 @@ impl Writer {
         (!out.is_empty()).then(|| out.into())
     }
 
-    fn shaped(&mut self, event: &WatchEvent) -> Result<Bytes, Status> {
-        match (self.shape, event.kind) {
-            (_, EventKind::Error) | (Shape::Whole, _) => Ok(event.object.clone()),
-            (Shape::Metadata, _) => table::metadata_of(&event.object),
-            (Shape::Table, _) => {
+    /// The object of an event in the shape that was asked for.
+    async fn shown(&mut self, event: &WatchEvent) -> Result<Bytes, Status> {
+        if event.kind == EventKind::Error || self.shape == Shape::Whole {
+            return Ok(event.object.clone());
+        }
+        let (server, user) = (self.server.clone(), self.user.clone());
+        server.large.run(&user, event.object.len(), async { self.shaped(&event.object) }).await
+    }
+
+    fn shaped(&mut self, object: &Bytes) -> Result<Bytes, Status> {
+        match self.shape {
+            Shape::Whole => Ok(object.clone()),
+            Shape::Metadata => table::metadata_of(object),
+            Shape::Table => {
                 let head = self.tabulator.kind.columns().iter().map(|column| column.name.to_string()).collect();
                 let with_head = self.head_told.as_ref() != Some(&head);
                 self.head_told = Some(head);
-                self.tabulator.one(&event.object, with_head)
+                self.tabulator.one(object, with_head)
             }
         }
+    }
+}
+
+/// When the chunks of one watch go out (GCRA, as of rate limits for cells).
+struct Pace {
+    /// When a whole burst may be sent again.
+    whole: Instant,
+}
+
+impl Pace {
+    /// When the next chunk goes out, of which there is one now; none: at once.
+    fn next(&mut self, now: Instant) -> Option<Instant> {
+        self.whole = self.whole.max(now) + EACH;
+        let turn = self.whole.checked_sub(EACH * BURST)?;
+        (turn > now).then_some(turn)
     }
 }
 
@@ -123,4 +167,26 @@ fn begin(out: &mut Vec<u8>, kind: EventKind) {
     out.extend_from_slice(b"{\"type\":\"");
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b"\",\"object\":");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_goes_out_at_once_and_a_stream_in_its_turns() {
+        let start = Instant::now() + Duration::from_secs(3600);
+        let mut pace = Pace { whole: start };
+        for _ in 0..BURST {
+            assert_eq!(pace.next(start), None);
+        }
+        assert_eq!(pace.next(start), Some(start + EACH));
+        assert_eq!(pace.next(start + EACH), Some(start + 2 * EACH));
+        // After a time of silence all is as it was.
+        let later = start + EACH * (BURST + 2);
+        for _ in 0..BURST {
+            assert_eq!(pace.next(later), None);
+        }
+        assert_eq!(pace.next(later), Some(later + EACH));
+    }
 }
