@@ -72,6 +72,8 @@ pub struct Face {
     server: Arc<Server>,
     authenticators: Vec<Box<dyn Authenticator>>,
     metrics: Metrics,
+    /// Held by each watch.
+    watches: Arc<()>,
 }
 
 /// A request whose path and caller are known.
@@ -88,7 +90,7 @@ struct Ask {
 
 impl Face {
     pub fn new(server: Arc<Server>) -> Arc<Face> {
-        Arc::new(Face { server, authenticators: authenticate::all(), metrics: Metrics::new() })
+        Arc::new(Face { server, authenticators: authenticate::all(), metrics: Metrics::new(), watches: Arc::default() })
     }
 
     /// Who asks, or who he asks to be; who he is himself is noted in `origin`.
@@ -352,7 +354,8 @@ impl Face {
             let shown = ask.http.headers().clone();
             let withdrawn = Box::pin(withdrawn(self.server.clone(), peer.clone(), shown, ask.user.clone()));
             let (server, shape) = (self.server.clone(), ask.wanted.shape);
-            return Ok(watch::reply(server, ask.user, events, shape, tabulator, ask.origin, withdrawn));
+            let pace = watch::Pace::new(self.watches.clone());
+            return Ok(watch::reply(server, ask.user, events, shape, tabulator, ask.origin, pace, withdrawn));
         }
         let headers = ask.http.headers().clone();
         if verb.writes() && !request.user.is_in("system:masters") {

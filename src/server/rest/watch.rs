@@ -20,10 +20,15 @@ use crate::server::{Server, Watch};
 /// So many events go out in one chunk when they are there at once, unless they are larger than so many bytes.
 const TOGETHER: usize = 128;
 const CHUNK: usize = 32 << 10;
-/// A watch gets so many chunks at once, and then one in each such time: what comes meanwhile goes out together. A chunk costs much
-/// more than an event, so a thousand watchers of a busy kind hear of it sooner than if each event were a chunk.
+/// A chunk costs about so much of a CPU, whatever is in it, and all watches together shall take no more than one CPU for that: so
+/// with a thousand of them each gets one in 20 ms, and what comes meanwhile goes out together. They hear of it sooner than if
+/// each event were a chunk; a few watches never wait.
+const COST: Duration = Duration::from_micros(20);
+/// No longer than this, and not for less.
+const LONGEST: Duration = Duration::from_millis(50);
+const SHORTEST: Duration = Duration::from_millis(2);
+/// After a time of silence so many go out at once all the same.
 const BURST: u32 = 16;
-const EACH: Duration = Duration::from_millis(20);
 
 /// How the events of one watch are written.
 struct Writer {
@@ -52,12 +57,12 @@ pub fn reply(
     shape: Shape,
     tabulator: Tabulator,
     origin: Arc<Origin>,
+    pace: Pace,
     withdrawn: BoxFuture<'static, ()>,
 ) -> Reply {
     let waiting = Vec::with_capacity(TOGETHER);
     let ready = VecDeque::new();
     let head_told = None;
-    let pace = Pace { whole: Instant::now() };
     let writer =
         Writer { server, user, events, shape, tabulator, head_told, waiting, ready, pace, withdrawn, _origin: origin };
     let chunks = stream::unfold(writer, |mut writer| async move {
@@ -139,16 +144,27 @@ impl Writer {
 }
 
 /// When the chunks of one watch go out (GCRA, as of rate limits for cells).
-struct Pace {
+pub struct Pace {
+    /// As many as there are watches, and one more.
+    watches: Arc<()>,
     /// When a whole burst may be sent again.
     whole: Instant,
 }
 
 impl Pace {
+    pub fn new(watches: Arc<()>) -> Pace {
+        Pace { watches, whole: Instant::now() }
+    }
+
     /// When the next chunk goes out, of which there is one now; none: at once.
     fn next(&mut self, now: Instant) -> Option<Instant> {
-        self.whole = self.whole.max(now) + EACH;
-        let turn = self.whole.checked_sub(EACH * BURST)?;
+        let watches = u32::try_from(Arc::strong_count(&self.watches)).unwrap_or(u32::MAX);
+        let each = COST.saturating_mul(watches).min(LONGEST);
+        if each < SHORTEST {
+            return None;
+        }
+        self.whole = self.whole.max(now) + each;
+        let turn = self.whole.checked_sub(each * BURST)?;
         (turn > now).then_some(turn)
     }
 }
@@ -174,19 +190,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_goes_out_at_once_and_a_stream_in_its_turns() {
-        let start = Instant::now() + Duration::from_secs(3600);
-        let mut pace = Pace { whole: start };
+    fn many_watches_get_their_bursts_at_once_and_a_stream_in_its_turns() {
+        let (start, watches) = (Instant::now() + Duration::from_secs(3600), Arc::new(()));
+        let mut pace = Pace { watches: watches.clone(), whole: start };
+        for _ in 0..10 * BURST {
+            assert_eq!(pace.next(start), None, "a few watches never wait");
+        }
+        let _others = vec![watches; 998];
+        let each = Duration::from_millis(20);
         for _ in 0..BURST {
             assert_eq!(pace.next(start), None);
         }
-        assert_eq!(pace.next(start), Some(start + EACH));
-        assert_eq!(pace.next(start + EACH), Some(start + 2 * EACH));
+        assert_eq!(pace.next(start), Some(start + each));
+        assert_eq!(pace.next(start + each), Some(start + 2 * each));
         // After a time of silence all is as it was.
-        let later = start + EACH * (BURST + 2);
+        let later = start + each * (BURST + 2);
         for _ in 0..BURST {
             assert_eq!(pace.next(later), None);
         }
-        assert_eq!(pace.next(later), Some(later + EACH));
+        assert_eq!(pace.next(later), Some(later + each));
     }
 }
