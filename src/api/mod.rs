@@ -15,6 +15,7 @@ pub mod duplicates;
 pub mod duration;
 pub mod env;
 pub mod field_path;
+pub mod instruments;
 pub mod int_or_string;
 pub mod jsonpath;
 pub mod kinds;

@@ -36,6 +36,7 @@ pub mod persistent_volume;
 pub mod plan;
 pub mod pod_garbage;
 pub mod queue;
+mod queue_metrics;
 pub mod replica_set;
 pub mod resource_quota;
 pub mod root_ca;
@@ -242,7 +243,7 @@ pub async fn run(client: Client, env: Env, informers: Informers, config: Config,
             client,
             env: env.clone(),
             recorder,
-            queue: queue::Queue::new(),
+            queue: queue::Queue::new(row.name),
             memory: Default::default(),
             lately: Default::default(),
         });

@@ -14,6 +14,7 @@ use futures::FutureExt;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+use super::queue_metrics::QueueMetrics;
 use crate::client::Key;
 
 /// A failing key's first wait; it doubles up to `MOST`.
@@ -33,14 +34,17 @@ struct Shared {
 }
 
 struct State {
-    ready: VecDeque<Key>,
+    /// Each with when it came.
+    ready: VecDeque<(Key, Instant)>,
     dirty: HashSet<Key>,
-    processing: HashSet<Key>,
+    /// Each with when the work on it began.
+    processing: HashMap<Key, Instant>,
     /// What shall be added later, and for each such key when.
     later: BTreeSet<(Instant, Key)>,
     due: HashMap<Key, Instant>,
     failures: HashMap<Key, u32>,
     bucket: Bucket,
+    metrics: QueueMetrics,
 }
 
 /// A token bucket that lends: a taker waits until its token has been earned.
@@ -60,22 +64,31 @@ impl Bucket {
 
 impl Default for Queue {
     fn default() -> Queue {
-        Queue::new()
+        Queue::new("")
     }
 }
 
 impl Queue {
-    pub fn new() -> Queue {
+    /// An empty queue; its figures are told under `name`.
+    pub fn new(name: &'static str) -> Queue {
         let state = State {
             ready: VecDeque::new(),
             dirty: HashSet::new(),
-            processing: HashSet::new(),
+            processing: HashMap::new(),
             later: BTreeSet::new(),
             due: HashMap::new(),
             failures: HashMap::new(),
             bucket: Bucket { tokens: RETRY_BURST, at: Instant::now() },
+            metrics: QueueMetrics::of(name),
         };
-        Queue(Arc::new(Shared { state: Mutex::new(state), changed: Notify::new() }))
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Notify::new() });
+        let queue = Arc::downgrade(&shared);
+        QueueMetrics::watch(name, move |began| {
+            let Some(queue) = queue.upgrade().map(Queue) else { return false };
+            began.extend(queue.state().processing.values());
+            true
+        });
+        Queue(shared)
     }
 
     /// Wants `key` worked on, now or as soon as the work on it that runs is done.
@@ -114,6 +127,7 @@ impl Queue {
     pub fn add_rate_limited(&self, key: Key) {
         let delay = {
             let mut state = self.state();
+            state.metrics.retries.inc();
             let failures = state.failures.entry(key.clone()).or_default();
             let own = FIRST.saturating_mul(1u32.checked_shl(*failures).unwrap_or(u32::MAX)).min(MOST);
             *failures = (*failures + 1).min(31);
@@ -150,9 +164,12 @@ impl Queue {
             let next = {
                 let mut state = self.state();
                 state.mature(Instant::now());
-                if let Some(key) = state.ready.pop_front() {
+                if let Some((key, came)) = state.ready.pop_front() {
+                    let now = Instant::now();
+                    state.metrics.depth.dec();
+                    state.metrics.waited.observe(now.duration_since(came).as_secs_f64());
                     state.dirty.remove(&key);
-                    state.processing.insert(key.clone());
+                    state.processing.insert(key.clone(), now);
                     // Another worker may be asleep while more is ready: one notification may stand for several keys.
                     if !state.ready.is_empty() {
                         self.0.changed.notify_one();
@@ -175,9 +192,11 @@ impl Queue {
     /// The work on `key` has ended.
     pub fn done(&self, key: &Key) {
         let mut state = self.state();
-        state.processing.remove(key);
+        if let Some(began) = state.processing.remove(key) {
+            state.metrics.worked.observe(began.elapsed().as_secs_f64());
+        }
         if state.dirty.contains(key) {
-            state.ready.push_back(key.clone());
+            state.line_up(key.clone());
             drop(state);
             self.0.changed.notify_one();
         }
@@ -213,11 +232,20 @@ impl Queue {
 impl State {
     /// Whether a worker has something new to take.
     fn add(&mut self, key: Key) -> bool {
-        if !self.dirty.insert(key.clone()) || self.processing.contains(&key) {
+        if !self.dirty.insert(key.clone()) {
             return false;
         }
-        self.ready.push_back(key);
+        self.metrics.adds.inc();
+        if self.processing.contains_key(&key) {
+            return false;
+        }
+        self.line_up(key);
         true
+    }
+
+    fn line_up(&mut self, key: Key) {
+        self.metrics.depth.inc();
+        self.ready.push_back((key, Instant::now()));
     }
 
     /// Adds what was to be added later and is due.

@@ -18,6 +18,7 @@ pub mod decide;
 mod driver;
 pub mod framework;
 pub mod index;
+mod metrics;
 mod node_info;
 mod nomination;
 pub mod plugins;

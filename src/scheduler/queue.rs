@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::{
     config::Config,
     framework::{Change, Wakes},
+    metrics::METRICS,
     plugins::{self, NOBODY, priority_sort},
     pod::PodInfo,
 };
@@ -45,6 +46,18 @@ enum Place {
     InFlight,
 }
 
+impl Place {
+    /// What upstream calls this part of the queue.
+    fn name(&self) -> Option<&'static str> {
+        match self {
+            Place::Active(_) => Some("active"),
+            Place::Backoff(..) => Some("backoff"),
+            Place::Parked(_) => Some("unschedulable"),
+            Place::InFlight => None,
+        }
+    }
+}
+
 /// No node fits.
 struct Parked {
     plugins: BTreeSet<&'static str>,
@@ -72,6 +85,7 @@ struct Waiting {
     /// Why its last try failed, as a condition's reason and message.
     failure: Option<(&'static str, Arc<str>)>,
     attempts: u32,
+    since: Instant,
     /// When its last try ended.
     tried: Instant,
     /// When it last was put in line.
@@ -92,6 +106,13 @@ pub struct Queue {
     eager: BTreeSet<Turn>,
     arrivals: u64,
     began: Instant,
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let names = self.pods.values().filter_map(|waiting| waiting.place.name());
+        names.for_each(|name| METRICS.pending(name, -1));
+    }
 }
 
 impl Default for Queue {
@@ -141,6 +162,7 @@ impl Queue {
             held: None,
             failure: None,
             attempts: 0,
+            since: Instant::now(),
             tried: Instant::now(),
             arrival: 0,
         };
@@ -180,6 +202,12 @@ impl Queue {
         waiting.attempts = waiting.attempts.saturating_add(1);
         (waiting.place, waiting.failure) = (Place::InFlight, None);
         Some(waiting.pod.clone())
+    }
+
+    /// How often a Pod in flight has been tried, and since when it is here.
+    pub fn tries(&self, pod: &PodInfo) -> Option<(u32, Instant)> {
+        let waiting = self.pods.get(&pod.key).filter(|waiting| waiting.pod.uid == pod.uid)?;
+        Some((waiting.attempts, waiting.since))
     }
 
     /// It has a node, or is gone.
@@ -359,12 +387,14 @@ impl Queue {
             }
             Place::InFlight => {}
         }
+        place.name().into_iter().for_each(|name| METRICS.pending(name, 1));
         waiting.place = place;
     }
 
     /// Takes a Pod out of the order it stands in; its place is to be set, or it removed.
     fn unplace(&mut self, key: &Key) {
         let Some(waiting) = self.pods.get(key) else { return };
+        waiting.place.name().into_iter().for_each(|name| METRICS.pending(name, -1));
         match &waiting.place {
             Place::Active(rank) => drop(self.active.remove(rank)),
             Place::Backoff(at, turn) => {

@@ -298,6 +298,12 @@ impl Cache {
         let custom = self.custom.read().unwrap_or_else(PoisonError::into_inner);
         self.in_order.iter().chain(custom.values()).cloned().collect()
     }
+
+    /// How many objects there are of each resource, which is named with its group: `deployments.apps`.
+    pub fn counts(&self) -> Vec<(String, usize)> {
+        self.shelves().iter().map(|shelf| (segment_of(shelf.kind), shelf.read().items.len())).collect()
+    }
+
     /// Drops the changes up to a revision: nobody resumes from so long ago.
     pub fn forget(&self, upto: Revision) {
         self.shelves().iter().for_each(|shelf| shelf.write().forget(upto));

@@ -58,7 +58,7 @@ fn driver(row: &'static Row) -> Driver {
         aside: Default::default(),
     };
     let recorder = Recorder::new(client.clone(), env.clone(), row.name, None);
-    let (world, queue) = (Arc::new(world), Queue::new());
+    let (world, queue) = (Arc::new(world), Queue::new("test"));
     Driver { row, world, client, env, recorder, queue, memory: Default::default(), lately: Default::default() }
 }
 

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::Scheduler;
 use crate::scheduler::{
     framework::{Change, PreBind},
+    metrics::Outcome,
     pod::PodInfo,
     writes::{self, Written},
 };
@@ -85,6 +86,7 @@ impl Scheduler {
     /// A Pod is gone, or has a node: nothing is kept for it.
     pub(super) fn stop_waiting(&mut self, uid: &str) {
         if let Some(Pending { pod, .. }) = self.pending.remove(uid) {
+            self.tries.remove(uid);
             self.give_back(pod);
         }
     }
@@ -99,6 +101,7 @@ impl Scheduler {
     /// The node was chosen for nothing: others get it, and the Pod is tried again.
     pub(super) fn not_bound(&mut self, pod: Arc<PodInfo>, message: String) {
         self.warn(&pod, &message);
+        self.tried(&pod, Outcome::Error);
         self.queue.retry(&pod, &message);
         self.explain(&pod.key, None);
         self.give_back(pod);
@@ -127,9 +130,11 @@ impl Scheduler {
                 let message = format!("Successfully assigned {} to {node}", pod.key);
                 self.tell(&pod, &pod, "Scheduled", message);
                 self.unreserve(&pod);
+                self.tried(&pod, Outcome::Scheduled);
                 self.queue.done(&pod);
             }
             Written::Bound(pod, _, Err(status)) if status.is_not_found() => {
+                self.tries.remove(&pod.uid);
                 self.queue.done(&pod);
                 self.give_back(pod);
             }

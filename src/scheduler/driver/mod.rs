@@ -21,6 +21,7 @@ use super::{
     config::Config,
     decide::{self, Decision},
     framework::Nomination,
+    metrics::{METRICS, Outcome},
     pod::PodInfo,
     profile::Profile,
     queue::Queue,
@@ -61,6 +62,8 @@ pub struct Scheduler {
     /// Pods whose node is kept for them until what they wait for is there, by uid.
     pending: BTreeMap<String, Pending>,
     preempting: Preempting,
+    /// The tries that go on, by the Pod's uid: when each began, the how manieth it is, and since when the Pod is in line.
+    tries: BTreeMap<String, (Instant, u32, Instant)>,
     /// Bindings and conditions on their way.
     writes: JoinSet<Written>,
 }
@@ -87,6 +90,7 @@ impl Scheduler {
             classes: informers.storage_classes.subscribe(),
             pending: BTreeMap::new(),
             preempting: Preempting::default(),
+            tries: BTreeMap::new(),
             writes: JoinSet::new(),
             config,
         }
@@ -141,7 +145,11 @@ impl Scheduler {
             return self.queue.done(&pod);
         };
         let start = Instant::now();
-        match decide::decide(&pod, &mut self.cluster, profile, &self.env) {
+        let (tries, since) = self.queue.tries(&pod).unwrap_or((1, start));
+        self.tries.insert(pod.uid.clone(), (start, tries, since));
+        let decision = decide::decide(&pod, &mut self.cluster, profile, &self.env);
+        METRICS.decided(start.elapsed());
+        match decision {
             Decision::Bind(choice) => {
                 self.cluster.assume(pod.clone(), &choice.node);
                 let note = note(&choice.to_string(), start, &choice.verdicts);
@@ -158,9 +166,19 @@ impl Scheduler {
                     Nomination::Clear => self.cluster.nominations.remove(&pod.uid),
                     Nomination::Preempt { node, victims } => self.preempt(&pod, &node, victims),
                 }
+                self.tried(&pod, Outcome::Unschedulable);
                 self.queue.park(&pod, plugins, &message);
                 self.explain(&pod.key, Some(note("no node fits", start, &verdicts)));
             }
+        }
+    }
+
+    /// A try has ended.
+    fn tried(&mut self, pod: &PodInfo, outcome: Outcome) {
+        let Some((began, tries, since)) = self.tries.remove(&pod.uid) else { return };
+        METRICS.attempted(pod.scheduler(), outcome, began.elapsed());
+        if outcome == Outcome::Scheduled {
+            METRICS.scheduled(tries, since.elapsed());
         }
     }
 

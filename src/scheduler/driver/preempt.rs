@@ -9,6 +9,7 @@ use super::Scheduler;
 use crate::{
     client::Key,
     scheduler::{
+        metrics::METRICS,
         pod::PodInfo,
         writes::{self, Written},
     },
@@ -61,6 +62,7 @@ impl Scheduler {
         let lesser: Vec<Arc<PodInfo>> = lesser.cloned().collect();
         lesser.iter().for_each(|other| self.displace(other));
         self.cluster.nominations.set(pod.clone(), node);
+        METRICS.preempted(victims.len());
         for (key, uid) in victims {
             let Some(victim) = self.cluster.pod(&uid).cloned() else { continue };
             if victim.is_terminating() {

@@ -1,58 +1,167 @@
-//! `/metrics`: what the REST face counts, under upstream's names where these exist.
+//! `/metrics`: what the REST face counts, under upstream's names (`k8s.io/apiserver/pkg/endpoints/metrics`), and beside it what is
+//! stored, what the process takes and what its other parts declare.
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// What tells one series of requests from another.
+use super::{health, process};
+use crate::api::Kind;
+use crate::api::instruments::{self, Format, exponential};
+
+/// What tells one series of requests from another. All of it is out of tables: whoever asks makes no series of his own.
 #[derive(Clone, Debug, Default, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct Asked {
-    pub verb: String,
-    pub group: String,
-    pub version: String,
-    pub resource: String,
-    pub subresource: String,
+pub struct Series {
+    pub verb: &'static str,
+    pub dry_run: &'static str,
+    pub group: &'static str,
+    pub version: &'static str,
+    pub resource: &'static str,
+    pub subresource: &'static str,
+    pub scope: &'static str,
+    pub component: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Answered {
-    verb: String,
-    group: String,
-    version: String,
-    resource: String,
-    subresource: String,
+    verb: &'static str,
+    dry_run: &'static str,
+    group: &'static str,
+    version: &'static str,
+    resource: &'static str,
+    subresource: &'static str,
+    scope: &'static str,
+    component: &'static str,
     code: u16,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Kindly {
-    verb: String,
+struct OfKind {
+    request_kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Watched {
+    group: &'static str,
+    version: &'static str,
+    resource: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Stored {
+    resource: String,
+}
+
+/// What is not about objects, by the place that answers.
+const PATHS: [&str; 10] = [
+    "/api",
+    "/apis",
+    "/healthz",
+    "/livez",
+    "/metrics",
+    "/openapi/v2",
+    "/openapi/v3",
+    "/readyz",
+    "/version",
+    "/.well-known",
+];
+
+/// Verbs as upstream's metrics name them.
+const VERBS: [(&str, &str); 9] = [
+    ("get", "GET"),
+    ("list", "LIST"),
+    ("watch", "WATCH"),
+    ("create", "POST"),
+    ("update", "PUT"),
+    ("patch", "PATCH"),
+    ("delete", "DELETE"),
+    ("deletecollection", "DELETECOLLECTION"),
+    ("connect", "CONNECT"),
+];
+
+/// Subresources that lead to a node or a Pod, which no kind's row names.
+const SESSIONS: [&str; 6] = ["attach", "exec", "log", "portforward", "proxy", "scale"];
+
+impl Series {
+    /// A request about objects; `verb` is the pipeline's.
+    pub fn of(kind: &Kind, verb: &str, subresource: Option<&str>, scope: &'static str) -> Series {
+        let known = kind.subresources.iter().chain(&SESSIONS);
+        Series {
+            verb: VERBS.iter().find(|(own, _)| *own == verb).map_or("OTHER", |(_, theirs)| theirs),
+            dry_run: "",
+            group: kind.group,
+            version: kind.version,
+            resource: kind.plural,
+            subresource: subresource.map_or("", |name| known.copied().find(|known| *known == name).unwrap_or("other")),
+            scope,
+            component: "apiserver",
+        }
+    }
+
+    /// A request about anything else.
+    pub fn path(method: &hyper::Method, path: &str) -> Series {
+        let begins =
+            |known: &&&str| path.strip_prefix(**known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        // The longest of those that fit.
+        let place = PATHS.iter().filter(begins).max_by_key(|known| known.len()).copied().unwrap_or("");
+        let verb = match method.as_str() {
+            "GET" => "GET",
+            "HEAD" => "HEAD",
+            "POST" => "POST",
+            _ => "OTHER",
+        };
+        Series { verb, subresource: place, component: "apiserver", ..Series::default() }
+    }
 }
 
 /// Upstream's buckets, in seconds.
-const BUCKETS: [f64; 16] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 5.0, 10.0, 30.0];
+const SECONDS: [f64; 23] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0,
+];
 
 fn histogram() -> Histogram {
-    Histogram::new(BUCKETS)
+    Histogram::new(SECONDS)
+}
+
+/// Without the first two, as upstream's.
+fn sli() -> Histogram {
+    Histogram::new(SECONDS.into_iter().skip(2))
+}
+
+fn sizes() -> Histogram {
+    Histogram::new(exponential(1000.0, 10.0, 7))
 }
 
 pub struct Metrics {
     registry: Registry,
     requests: Family<Answered, Counter>,
-    seconds: Family<Asked, Histogram>,
-    running: Family<Kindly, Gauge<i64, AtomicI64>>,
+    seconds: Family<Series, Histogram>,
+    sli: Family<Series, Histogram>,
+    sizes: Family<Series, Histogram>,
+    running: Family<OfKind, Gauge<i64, AtomicI64>>,
+    long: Family<Series, Gauge<i64, AtomicI64>>,
+    events: Family<Watched, Counter>,
+    stored: Family<Stored, Gauge<i64, AtomicI64>>,
     /// How long the exposition was the last time.
     size: AtomicUsize,
 }
 
 /// Counts one request as running for as long as it lives.
 pub struct Running(Gauge<i64, AtomicI64>);
+
+impl Running {
+    fn begin(gauge: Gauge<i64, AtomicI64>) -> Running {
+        gauge.inc();
+        Running(gauge)
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -63,41 +172,93 @@ impl Drop for Running {
 impl Metrics {
     pub fn new() -> Metrics {
         let mut registry = Registry::default();
-        let requests = Family::<Answered, Counter>::default();
-        let seconds: Family<Asked, Histogram> = Family::new_with_constructor(histogram as fn() -> Histogram);
-        let running = Family::<Kindly, Gauge<i64, AtomicI64>>::default();
-        registry.register("apiserver_request", "REST requests by what was asked and answered", requests.clone());
-        registry.register_with_unit(
-            "apiserver_request_duration",
-            "How long REST requests took, watches and streams left out",
-            Unit::Seconds,
-            seconds.clone(),
-        );
-        registry.register("apiserver_current_inflight_requests", "REST requests that run now", running.clone());
-        Metrics { registry, requests, seconds, running, size: AtomicUsize::new(0) }
+        let metrics = Metrics {
+            requests: Family::default(),
+            seconds: Family::new_with_constructor(histogram as fn() -> Histogram),
+            sli: Family::new_with_constructor(sli as fn() -> Histogram),
+            sizes: Family::new_with_constructor(sizes as fn() -> Histogram),
+            running: Family::default(),
+            long: Family::default(),
+            events: Family::default(),
+            stored: Family::default(),
+            size: AtomicUsize::new(0),
+            registry: Registry::default(),
+        };
+        let help = "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, \
+            component, and HTTP response code";
+        registry.register("apiserver_request", help, metrics.requests.clone());
+        let help = "Response latency distribution in seconds for each verb, dry run value, group, version, resource, \
+            subresource, scope and component, watches and sessions left out";
+        registry.register_with_unit("apiserver_request_duration", help, Unit::Seconds, metrics.seconds.clone());
+        let help = "Response latency distribution in seconds as in apiserver_request_duration_seconds, time in webhooks included";
+        registry.register_with_unit("apiserver_request_sli_duration", help, Unit::Seconds, metrics.sli.clone());
+        let help = "Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component";
+        registry.register("apiserver_response_sizes", help, metrics.sizes.clone());
+        let help = "Number of requests that run now, by what they are: mutating or readOnly";
+        registry.register("apiserver_current_inflight_requests", help, metrics.running.clone());
+        let help = "Gauge of all active long-running apiserver requests (watches) broken out by verb, group, version, \
+            resource, scope and component";
+        registry.register("apiserver_longrunning_requests", help, metrics.long.clone());
+        let help = "Number of events sent in watch clients, broken out by group, version and resource";
+        registry.register("apiserver_watch_events", help, metrics.events.clone());
+        let help = "Number of stored objects at the time of last check split by kind";
+        registry.register("apiserver_storage_objects", help, metrics.stored.clone());
+        let version = health::version();
+        let of = |field: &str| version[field].as_str().unwrap_or("").to_owned();
+        let labels: Vec<(String, String)> = [
+            ("major", "major"),
+            ("minor", "minor"),
+            ("git_version", "gitVersion"),
+            ("git_commit", "gitCommit"),
+            ("git_tree_state", "gitTreeState"),
+            ("build_date", "buildDate"),
+            ("compiler", "compiler"),
+            ("platform", "platform"),
+        ]
+        .map(|(label, field)| (label.to_owned(), of(field)))
+        .to_vec();
+        // An Info has _info behind its name: this one is a gauge of 1.
+        let built: Family<Vec<(String, String)>, Gauge> = Family::default();
+        built.get_or_create(&labels).set(1);
+        let help = "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build \
+            date, compiler, and platform from which Kubernetes was built, and platform on which it is running";
+        registry.register("kubernetes_build_info", help, built);
+        Metrics { registry, ..metrics }
     }
 
     pub fn begin(&self, verb: &str) -> Running {
         let mutating = !matches!(verb, "get" | "list" | "watch" | "connect" | "");
-        let verb = if mutating { "mutating" } else { "readOnly" }.to_owned();
-        let gauge = self.running.get_or_create(&Kindly { verb }).clone();
-        gauge.inc();
-        Running(gauge)
+        let request_kind = if mutating { "mutating" } else { "readOnly" };
+        Running::begin(self.running.get_or_create_owned(&OfKind { request_kind }))
     }
 
-    pub fn end(&self, asked: Asked, code: u16, took: Duration) {
-        if !matches!(asked.verb.as_str(), "watch" | "connect") {
-            self.seconds.get_or_create(&asked).observe(took.as_secs_f64());
+    /// A watch has begun: what counts it for as long as it goes on, and its events.
+    pub fn watch(&self, series: &Series) -> (Running, Counter) {
+        let Series { group, version, resource, .. } = *series;
+        let events = self.events.get_or_create_owned(&Watched { group, version, resource });
+        (Running::begin(self.long.get_or_create_owned(series)), events)
+    }
+
+    /// A request was answered, with so many bytes where that is known by then.
+    pub fn end(&self, series: &Series, code: u16, took: Duration, bytes: usize) {
+        if !matches!(series.verb, "WATCH" | "CONNECT") {
+            let took = took.as_secs_f64();
+            self.seconds.get_or_create(series).observe(took);
+            self.sli.get_or_create(series).observe(took);
+            self.sizes.get_or_create(series).observe(bytes as f64);
         }
-        let Asked { verb, group, version, resource, subresource } = asked;
-        self.requests.get_or_create(&Answered { verb, group, version, resource, subresource, code }).inc();
+        let Series { verb, dry_run, group, version, resource, subresource, scope, component } = *series;
+        let answered = Answered { verb, dry_run, group, version, resource, subresource, scope, component, code };
+        self.requests.get_or_create(&answered).inc();
     }
 
-    /// The exposition in OpenMetrics text.
-    pub fn expose(&self) -> String {
-        let mut out = String::new();
-        // Writing to a String cannot fail.
-        let _ = text::encode(&mut out, &self.registry);
+    /// The exposition; `stored` is how many objects of which resource there are.
+    pub fn expose(&self, stored: Vec<(String, usize)>, format: Format) -> String {
+        self.stored.clear();
+        for (resource, count) in stored {
+            self.stored.get_or_create(&Stored { resource }).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        let out = instruments::expose(&self.registry, &process::metrics(), format);
         self.size.store(out.len(), Ordering::Relaxed);
         out
     }

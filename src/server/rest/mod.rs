@@ -13,6 +13,7 @@ use hyper::header::HeaderValue;
 use hyper::{Method, Request as HttpRequest, Version};
 use serde_json::{Value, json};
 
+use crate::api::instruments::Format;
 use crate::api::kinds::{self, Storage, registry::Kinds};
 use crate::api::request::{Body, Origin, PatchType};
 use crate::api::{Kind, Options, Request, Response, Status, User, Verb};
@@ -38,6 +39,7 @@ pub mod negotiate;
 mod openapi;
 pub mod origin;
 pub mod paths;
+mod process;
 pub mod query;
 pub mod reply;
 mod rest_of_body;
@@ -48,7 +50,7 @@ mod watch;
 
 use authenticate::{Authenticator, Credentials, Peer};
 use body::Meant;
-use metrics::{Asked, Metrics};
+use metrics::{Metrics, Series};
 use negotiate::{Form, Shape, Wanted};
 use origin::Source;
 use paths::{Place, Target};
@@ -74,6 +76,14 @@ pub struct Face {
     metrics: Metrics,
     /// Held by each watch.
     watches: Arc<()>,
+}
+
+/// What is told of a request afterwards: to the metrics, and to the audit log.
+#[derive(Default)]
+struct Asked {
+    series: Series,
+    verb: String,
+    subresource: String,
 }
 
 /// A request whose path and caller are known.
@@ -118,7 +128,7 @@ impl Face {
         let head = http.method() == Method::HEAD;
         let origin = Arc::new(origin::of(&self.server.env, &http));
         let verb = http.method().as_str().to_ascii_lowercase();
-        let mut asked = Asked::default();
+        let mut asked = Asked { series: Series::path(http.method(), http.uri().path()), ..Asked::default() };
         let (mut reply, refused) = match self.route(peer, http, &mut asked, &origin).await {
             Ok(reply) => (reply, None),
             Err(status) => (reply::status(&status, &Wanted::PLAIN), Some(status)),
@@ -132,16 +142,16 @@ impl Face {
             let path = origin.uri.split('?').next().unwrap_or("");
             let facts = Facts {
                 user: origin.caller.get(),
-                verb: if asked.resource.is_empty() { &verb } else { &asked.verb },
-                group: &asked.group,
-                resource: &asked.resource,
+                verb: if asked.series.resource.is_empty() { &verb } else { &asked.verb },
+                group: asked.series.group,
+                resource: asked.series.resource,
                 subresource: &asked.subresource,
                 path,
                 ..Facts::default()
             };
             audit.face(&origin, &facts, reply.status().as_u16(), refused.as_ref());
         }
-        self.metrics.end(asked, reply.status().as_u16(), began.elapsed());
+        self.metrics.end(&asked.series, reply.status().as_u16(), began.elapsed(), length_of(&reply));
         reply
     }
 
@@ -172,7 +182,6 @@ impl Face {
             place => {
                 let verb = method.as_str().to_ascii_lowercase();
                 self.server.authorize(&Attributes::of_path(&user, &verb, &path)).await?;
-                asked.verb.clone_from(&verb);
                 if method != Method::GET && place.is_some() {
                     return Err(not_allowed());
                 }
@@ -213,10 +222,13 @@ impl Face {
                 Ok(reply::typed(reply::full(keys), "application/jwk-set+json"))
             }
             Place::Metrics => {
-                let text = server.large.run(user, self.metrics.size(), async { self.metrics.expose() }).await;
-                let media_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+                let accept = headers.get(hyper::header::ACCEPT).and_then(|value| value.to_str().ok());
+                let format = Format::wanted(accept);
+                let stored = server.cache.counts();
+                let expose = async { self.metrics.expose(stored, format) };
+                let text = server.large.run(user, self.metrics.size(), expose).await;
                 let plain = Wanted { gzip: false, pretty: false, ..json };
-                self.send(user, &mut seat, &Document::of(text.into()), media_type, &plain).await
+                self.send(user, &mut seat, &Document::of(text.into()), format.media_type(), &plain).await
             }
             Place::OpenApiV2 => {
                 let (document, media_type) = openapi::v2(server, user, kinds, &clauses).await?;
@@ -317,11 +329,15 @@ impl Face {
     async fn resource(&self, peer: &Peer, target: Target, mut ask: Ask, asked: &mut Asked) -> Result<Reply, Status> {
         let watches = target.watch || ask.query.flag("watch");
         let verb = verb(ask.http.method(), &target, watches).ok_or_else(not_allowed)?;
+        let verb_name = format!("{verb:?}").to_lowercase();
+        let scope = match (&target.name, &target.namespace) {
+            (Some(_), _) => "resource",
+            (None, Some(_)) => "namespace",
+            (None, None) => "cluster",
+        };
         *asked = Asked {
-            verb: format!("{verb:?}").to_lowercase(),
-            group: target.kind.group.to_owned(),
-            version: target.kind.version.to_owned(),
-            resource: target.kind.plural.to_owned(),
+            series: Series::of(target.kind, &verb_name, target.subresource.as_deref(), scope),
+            verb: verb_name,
             subresource: target.subresource.clone().unwrap_or_default(),
         };
         let running = self.metrics.begin(&asked.verb);
@@ -345,6 +361,7 @@ impl Face {
         let pretty = ask.query.first("pretty").map(|_| ask.query.flag("pretty"));
         ask.wanted = negotiate::wanted(ask.http.headers(), pretty, has_table(&target))?;
         request.options = query::options(&ask.query)?;
+        asked.series.dry_run = if request.options.dry_run { "All" } else { "" };
         let include = Include::parse(ask.query.first("includeObject"))?;
         let tabulator = Tabulator { kind: target.kind, include, now: self.server.env.now() };
         if verb == Verb::Watch {
@@ -355,7 +372,9 @@ impl Face {
             let withdrawn = Box::pin(withdrawn(self.server.clone(), peer.clone(), shown, ask.user.clone()));
             let (server, shape) = (self.server.clone(), ask.wanted.shape);
             let pace = watch::Pace::new(self.watches.clone());
-            return Ok(watch::reply(server, ask.user, events, shape, tabulator, ask.origin, pace, withdrawn));
+            let (running, told) = self.metrics.watch(&asked.series);
+            let ongoing = watch::Ongoing { withdrawn, pace, told, _running: running, _origin: ask.origin };
+            return Ok(watch::reply(server, ask.user, events, shape, tabulator, ongoing));
         }
         let headers = ask.http.headers().clone();
         if verb.writes() && !request.user.is_in("system:masters") {

@@ -8,8 +8,10 @@ use bytes::Bytes;
 use futures::{future::BoxFuture, stream};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
+use prometheus_client::metrics::counter::Counter;
 use tokio::time::{Instant, sleep_until};
 
+use super::metrics::Running;
 use super::negotiate::Shape;
 use super::reply::{self, BodyError, Reply};
 use super::table::{self, Tabulator};
@@ -42,11 +44,18 @@ struct Writer {
     waiting: Vec<WatchEvent>,
     /// Written and not sent: a large object, as all its watchers have it, and what is around it.
     ready: VecDeque<Bytes>,
-    pace: Pace,
+    ongoing: Ongoing,
+}
+
+/// What a watch has for as long as it goes on.
+pub struct Ongoing {
     /// Comes when who watches is nobody any more: his token or certificate has ended.
-    withdrawn: BoxFuture<'static, ()>,
-    /// Ends with the watch.
-    _origin: Arc<Origin>,
+    pub withdrawn: BoxFuture<'static, ()>,
+    pub pace: Pace,
+    /// Counts the events.
+    pub told: Counter,
+    pub _running: Running,
+    pub _origin: Arc<Origin>,
 }
 
 /// The answer that goes on until the watch ends or the client leaves. Who reads slowly is cut off by the cache.
@@ -56,15 +65,12 @@ pub fn reply(
     events: Watch,
     shape: Shape,
     tabulator: Tabulator,
-    origin: Arc<Origin>,
-    pace: Pace,
-    withdrawn: BoxFuture<'static, ()>,
+    ongoing: Ongoing,
 ) -> Reply {
     let waiting = Vec::with_capacity(TOGETHER);
     let ready = VecDeque::new();
     let head_told = None;
-    let writer =
-        Writer { server, user, events, shape, tabulator, head_told, waiting, ready, pace, withdrawn, _origin: origin };
+    let writer = Writer { server, user, events, shape, tabulator, head_told, waiting, ready, ongoing };
     let chunks = stream::unfold(writer, |mut writer| async move {
         let chunk = writer.next().await?;
         Some((Ok::<_, BodyError>(Frame::data(chunk)), writer))
@@ -80,15 +86,15 @@ impl Writer {
         if self.waiting.is_empty() {
             tokio::select! {
                 biased;
-                () = &mut self.withdrawn => return None,
+                () = &mut self.ongoing.withdrawn => return None,
                 _ = self.events.recv_many(&mut self.waiting, TOGETHER) => {}
             }
             let few = self.waiting.len() < TOGETHER
                 && self.waiting.iter().map(|event| event.object.len()).sum::<usize>() < CHUNK;
-            if let Some(turn) = self.pace.next(Instant::now()).filter(|_| few && !self.waiting.is_empty()) {
+            if let Some(turn) = self.ongoing.pace.next(Instant::now()).filter(|_| few && !self.waiting.is_empty()) {
                 tokio::select! {
                     biased;
-                    () = &mut self.withdrawn => return None,
+                    () = &mut self.ongoing.withdrawn => return None,
                     () = sleep_until(turn) => {}
                 }
                 while self.waiting.len() < TOGETHER
@@ -97,6 +103,7 @@ impl Writer {
                     self.waiting.push(event);
                 }
             }
+            self.ongoing.told.inc_by(self.waiting.len() as u64);
             // The next one is taken from the end.
             self.waiting.reverse();
         }

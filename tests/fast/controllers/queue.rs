@@ -17,7 +17,7 @@ async fn is_idle(queue: &Queue) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_is_in_it_once_and_worked_on_by_one() {
-    let queue = Queue::new();
+    let queue = Queue::new("test");
     queue.add(key("a"));
     queue.add(key("a"));
     queue.add(key("b"));
@@ -34,7 +34,7 @@ async fn a_key_is_in_it_once_and_worked_on_by_one() {
 
 #[tokio::test(start_paused = true)]
 async fn of_several_delays_the_earliest_counts() {
-    let queue = Queue::new();
+    let queue = Queue::new("test");
     let start = Instant::now();
     queue.add_after(key("a"), Duration::from_secs(5));
     queue.add_after(key("a"), Duration::from_secs(2));
@@ -47,7 +47,7 @@ async fn of_several_delays_the_earliest_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failing_key_waits_ever_longer_until_it_is_forgotten() {
-    let queue = Queue::new();
+    let queue = Queue::new("test");
     let mut waits = Vec::new();
     for _ in 0..20 {
         let start = Instant::now();
@@ -67,7 +67,7 @@ async fn a_failing_key_waits_ever_longer_until_it_is_forgotten() {
 
 #[tokio::test(start_paused = true)]
 async fn all_failing_keys_share_a_bucket() {
-    let queue = Queue::new();
+    let queue = Queue::new("test");
     let start = Instant::now();
     for n in 0..150 {
         queue.add_rate_limited(key(&n.to_string()));
@@ -82,7 +82,7 @@ async fn all_failing_keys_share_a_bucket() {
 
 #[tokio::test(start_paused = true)]
 async fn several_workers_share_the_keys() {
-    let queue = Queue::new();
+    let queue = Queue::new("test");
     let workers: Vec<_> = (0..4)
         .map(|_| {
             let queue = queue.clone();
@@ -103,7 +103,7 @@ async fn several_workers_share_the_keys() {
 
 #[tokio::test(start_paused = true)]
 async fn work_that_panics_is_tried_again_and_stops_nobody() {
-    let (queue, shutdown, done) = (Queue::new(), CancellationToken::new(), Mutex::new(Vec::new()));
+    let (queue, shutdown, done) = (Queue::new("test"), CancellationToken::new(), Mutex::new(Vec::new()));
     queue.add(key("bad"));
     queue.add(key("good"));
     let work = |key: Key| {

@@ -1,0 +1,154 @@
+//! The metrics of this process' parts, under upstream's names, as Prometheus reads them at `/metrics`: its work queues and
+//! the scheduler. One registry a process, as upstream's components have (`k8s.io/component-base/metrics/legacyregistry`):
+//! whoever counts declares here what, and the API server shows all of it beside its own figures.
+
+use std::fmt::Write as _;
+use std::sync::atomic::AtomicU64;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use prometheus_client::encoding::text;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// A figure with a fraction, such as seconds.
+pub type Fraction = Gauge<f64, AtomicU64>;
+
+/// What makes figures current that are not counted as things happen.
+type Refresh = Box<dyn Fn() + Send>;
+
+#[derive(Default)]
+struct Instruments {
+    registry: Registry,
+    refresh: Vec<Refresh>,
+}
+
+static INSTRUMENTS: LazyLock<Mutex<Instruments>> = LazyLock::new(Mutex::default);
+
+fn instruments() -> MutexGuard<'static, Instruments> {
+    // What a panic left behind is sound: a metric is declared or not.
+    INSTRUMENTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Declares metrics; each is declared once in a process.
+pub fn declare(metrics: impl FnOnce(&mut Registry)) {
+    metrics(&mut instruments().registry);
+}
+
+/// Has `refresh` run before the figures are shown. It declares nothing.
+pub fn before_exposition(refresh: impl Fn() + Send + 'static) {
+    instruments().refresh.push(Box::new(refresh));
+}
+
+/// Buckets as of Prometheus' `ExponentialBuckets`.
+pub fn exponential(start: f64, factor: f64, count: i32) -> impl Iterator<Item = f64> {
+    (0..count).map(move |exponent| start * factor.powi(exponent))
+}
+
+/// How an exposition is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus' text format 0.0.4.
+    Text,
+    /// OpenMetrics 1.0.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// What an `Accept` header asks for; text unless it names OpenMetrics with no lower weight.
+    pub fn wanted(accept: Option<&str>) -> Format {
+        let weight = |of: &str| {
+            let clauses = accept.unwrap_or("").split(',').map(|clause| clause.split(';').map(str::trim));
+            let weights = clauses.filter_map(|mut parts| {
+                let named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case(of));
+                let weight = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok()).unwrap_or(1.0);
+                named.then_some(weight)
+            });
+            weights.fold(0.0, f32::max)
+        };
+        match weight("application/openmetrics-text") {
+            open if open > 0.0 && open >= weight("text/plain") => Format::OpenMetrics,
+            _ => Format::Text,
+        }
+    }
+
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// The metrics of a registry, what is written already of others (in OpenMetrics), and those that were declared.
+pub fn expose(own: &Registry, others: &str, format: Format) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = text::encode(&mut out, own);
+    cut_end(&mut out);
+    {
+        let instruments = instruments();
+        instruments.refresh.iter().for_each(|refresh| refresh());
+        let _ = text::encode(&mut out, &instruments.registry);
+        cut_end(&mut out);
+    }
+    out.push_str(others);
+    match format {
+        Format::OpenMetrics => out + "# EOF\n",
+        Format::Text => plain(&out),
+    }
+}
+
+fn cut_end(out: &mut String) {
+    if let Some(length) = out.strip_suffix("# EOF\n").map(str::len) {
+        out.truncate(length);
+    }
+}
+
+/// OpenMetrics as the older text format: a counter is named as its samples are, and units are not told.
+fn plain(open: &str) -> String {
+    let counters: Vec<&str> =
+        open.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+    let mut out = String::with_capacity(open.len());
+    for line in open.lines() {
+        let mut words = line.splitn(4, ' ');
+        let described = match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("UNIT"), ..) => continue,
+            (Some("#"), Some(what @ ("HELP" | "TYPE")), Some(name), Some(rest)) => Some((what, name, rest)),
+            _ => None,
+        };
+        // Writing to a String cannot fail.
+        let _ = match described {
+            Some((what, name, rest)) if counters.contains(&name) => writeln!(out, "# {what} {name}_total {rest}"),
+            _ => writeln!(out, "{line}"),
+        };
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_named_as_their_samples_in_the_older_format() {
+        let open = "# HELP a_b Things.\n# TYPE a_b counter\n# UNIT a_b seconds\na_b_total{x=\"# TYPE a_b counter\"} 1\n\
+            # HELP g Some a_b.\n# TYPE g gauge\ng 2\n";
+        assert_eq!(
+            plain(open),
+            "# HELP a_b_total Things.\n# TYPE a_b_total counter\na_b_total{x=\"# TYPE a_b counter\"} 1\n\
+            # HELP g Some a_b.\n# TYPE g gauge\ng 2\n"
+        );
+    }
+
+    #[test]
+    fn the_format_is_what_the_client_prefers() {
+        let of = |accept: &str| Format::wanted(Some(accept));
+        assert_eq!(Format::wanted(None), Format::Text);
+        assert_eq!(of("*/*"), Format::Text);
+        assert_eq!(of("application/openmetrics-text; version=1.0.0"), Format::OpenMetrics);
+        let prometheus = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        assert_eq!(of(prometheus), Format::OpenMetrics);
+        assert_eq!(of("application/openmetrics-text;q=0.4,text/plain;version=0.0.4;q=0.5"), Format::Text);
+        assert_eq!(of("application/openmetrics-text;q=0"), Format::Text);
+    }
+}
