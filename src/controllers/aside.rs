@@ -18,6 +18,8 @@ use tokio::{
 
 /// What takes longer is long: hundreds of times what changing threads takes.
 const LONG: Duration = Duration::from_millis(2);
+/// For so long pieces of work follow each other aside, before others get their turn.
+const TURN: Duration = Duration::from_millis(10);
 /// How many times work is done aside after it has been long.
 const TIMES: u32 = 256;
 
@@ -51,6 +53,26 @@ impl Aside {
     }
 }
 
+impl Aside {
+    /// Does the next piece of work of a sort; aside, where each turn has to be waited for, all that there is for a while. `next` says
+    /// whether there was one.
+    ///
+    /// What many changes wake would otherwise fall behind one by one, with all those changes in memory.
+    pub async fn run_some(&self, lately: &Lately, mut next: impl FnMut() -> bool) {
+        let flavor = Handle::try_current().map(|handle| handle.runtime_flavor());
+        if !lately.is_long() || !matches!(flavor, Ok(RuntimeFlavor::MultiThread)) {
+            lately.timed(next);
+            return;
+        }
+        // The invariant: the semaphore is never closed.
+        let _cpu = self.cpus.acquire().await.expect("open as long as the controllers");
+        block_in_place(|| {
+            let begun = Instant::now();
+            while lately.timed(&mut next) && begun.elapsed() < TURN {}
+        });
+    }
+}
+
 impl Lately {
     fn is_long(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 0
@@ -81,6 +103,21 @@ mod tests {
         let done = aside.run(lately, move || heard.recv_timeout(patience).is_ok()).await;
         let _ = task.await;
         done
+    }
+
+    #[test]
+    fn what_is_done_aside_is_done_by_the_turn_and_else_one_by_one() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let (aside, lately) = (Arc::new(Aside::default()), Lately::default());
+        let ends = runtime.spawn(async move {
+            let done = AtomicU32::new(0);
+            aside.run_some(&lately, || done.fetch_add(1, Ordering::Relaxed) < 20).await;
+            assert_eq!(done.load(Ordering::Relaxed), 1);
+            lately.0.store(TIMES, Ordering::Relaxed);
+            aside.run_some(&lately, || done.fetch_add(1, Ordering::Relaxed) < 20).await;
+            assert!(done.load(Ordering::Relaxed) > 2, "one piece of work a turn");
+        });
+        runtime.block_on(ends).unwrap();
     }
 
     #[test]

@@ -46,10 +46,14 @@ impl Wires<'_> {
                     () = shutdown.cancelled() => return,
                     change = changes.recv() => change,
                 };
-                match change {
-                    Some(change) => world.aside.run(&lately, || wake(&world, &queue, &change)).await,
-                    None => return,
-                }
+                let Some(change) = change else { return };
+                let mut first = Some(change);
+                let next = || {
+                    let change = first.take().or_else(|| changes.try_recv().ok());
+                    change.iter().for_each(|change| wake(&world, &queue, change));
+                    change.is_some()
+                };
+                world.aside.run_some(&lately, next).await;
             }
         };
         self.tasks.spawn(task.boxed());
@@ -81,7 +85,13 @@ impl Wires<'_> {
                 tasks.spawn(async move {
                     let lately = Lately::default();
                     while let Some(change) = changes.recv().await {
-                        world.aside.run(&lately, || wake(&world, &queue, &change)).await;
+                        let mut first = Some(change);
+                        let next = || {
+                            let change = first.take().or_else(|| changes.try_recv().ok());
+                            change.iter().for_each(|change| wake(&world, &queue, change));
+                            change.is_some()
+                        };
+                        world.aside.run_some(&lately, next).await;
                     }
                 });
             }

@@ -5,6 +5,7 @@ mod custom;
 mod dialects;
 mod discovery;
 mod limits;
+mod metrics;
 mod objects;
 mod proxy;
 mod published;

@@ -4,7 +4,9 @@ use super::Rest;
 
 /// The lines of one metric, without comments.
 fn samples<'a>(text: &'a str, metric: &str) -> Vec<&'a str> {
-    text.lines().filter(|line| line.starts_with(&format!("{metric}{{")) || line.starts_with(&format!("{metric} "))).collect()
+    text.lines()
+        .filter(|line| line.starts_with(&format!("{metric}{{")) || line.starts_with(&format!("{metric} ")))
+        .collect()
 }
 
 #[tokio::test]
@@ -16,22 +18,32 @@ async fn requests_are_counted_under_upstreams_names() {
     let answer = rest.get("/metrics").await;
     assert_eq!(answer.header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
     let text = answer.text();
-    let labels = r#"dry_run="",group="",version="v1",resource="pods",subresource="",scope="cluster",component="apiserver""#;
+    let labels =
+        r#"dry_run="",group="",version="v1",resource="pods",subresource="",scope="cluster",component="apiserver""#;
     let wanted = format!(r#"apiserver_request_total{{verb="LIST",{labels},code="200"}} 1"#);
     assert!(text.contains(&wanted), "{text}");
-    for metric in ["apiserver_request_duration_seconds", "apiserver_request_sli_duration_seconds", "apiserver_response_sizes"] {
+    for metric in
+        ["apiserver_request_duration_seconds", "apiserver_request_sli_duration_seconds", "apiserver_response_sizes"]
+    {
         let wanted = format!(r#"{metric}_count{{verb="LIST",{labels}}} 1"#);
         assert!(text.contains(&wanted), "{wanted}: {text}");
     }
     assert!(text.contains(r#"resource="namespaces",subresource="",scope="resource""#), "{text}");
     assert!(text.contains(r#"resource="",subresource="/healthz",scope="""#), "{text}");
-    assert!(samples(&text, "apiserver_storage_objects").contains(&r#"apiserver_storage_objects{resource="namespaces"} 4"#), "{text}");
+    assert!(
+        samples(&text, "apiserver_storage_objects").contains(&r#"apiserver_storage_objects{resource="namespaces"} 4"#),
+        "{text}"
+    );
     assert!(text.contains(r#"apiserver_current_inflight_requests{request_kind="readOnly"} 0"#), "{text}");
     assert_eq!(samples(&text, "kubernetes_build_info").len(), 1, "{text}");
     assert_eq!(samples(&text, "process_resident_memory_bytes").len(), 1, "{text}");
     // Each metric is described once, under the name that its samples have.
-    let mut described: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
-    assert!(described.contains(&"apiserver_request_total") && !described.contains(&"apiserver_request"), "{described:?}");
+    let mut described: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    assert!(
+        described.contains(&"apiserver_request_total") && !described.contains(&"apiserver_request"),
+        "{described:?}"
+    );
     let count = described.len();
     described.sort_unstable();
     described.dedup();
@@ -42,11 +54,16 @@ async fn requests_are_counted_under_upstreams_names() {
 #[tokio::test]
 async fn open_metrics_are_told_to_who_asks_for_them() {
     let rest = Rest::new().await;
-    let answer = rest.get_as("/metrics", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5").await;
+    let answer = rest
+        .ask("GET /metrics", &[("accept", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")], "")
+        .await;
     assert_eq!(answer.header("content-type"), "application/openmetrics-text; version=1.0.0; charset=utf-8");
     let text = answer.text();
     assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1, "{text}");
-    assert!(text.contains("# TYPE apiserver_request counter") && text.contains("# TYPE process_cpu_seconds counter"), "{text}");
+    assert!(
+        text.contains("# TYPE apiserver_request counter") && text.contains("# TYPE process_cpu_seconds counter"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
