@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
-use podwright_net::Family;
 use podwright_net::dataplane::Seniority;
 
 use super::endpoints::{family_of, is_usable};
@@ -112,23 +111,25 @@ pub fn weight(service: &Service, slices: &[impl AsRef<EndpointSlice>]) -> usize 
     let balancers = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let external = spec.external_ips.as_ref().map_or(0, Vec::len)
         + balancers.and_then(|balancers| balancers.ingress.as_ref()).map_or(0, Vec::len);
-    // A frontend each, a node port, the ranges, and that they count.
     let ranges = spec.load_balancer_source_ranges.as_ref().map_or(0, Vec::len);
-    let ways = spec.cluster_ips.as_ref().map_or(0, Vec::len) + external + ranges + 2;
+    let has_node_port = matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"));
+    let families = spec.cluster_ips.as_ref().map_or(0, Vec::len);
     let local = |policy: &Option<String>| usize::from(policy.as_deref() == Some("Local"));
-    let is_external = external > 0 || matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"));
-    let lists = match is_external {
-        true => 1 + local(&spec.internal_traffic_policy) + local(&spec.external_traffic_policy),
+    let outside = local(&spec.external_traffic_policy);
+    let lists = match external > 0 || has_node_port {
+        true => 1 + local(&spec.internal_traffic_policy) + outside,
         false => 1,
     };
-    // Clients remember slots, and slots are endpoints.
+    // Clients remember slots, and slots are endpoints: of each list and of each endpoint there are two.
     let each = if spec.session_affinity.as_deref() == Some("ClientIP") { 2 } else { 1 };
-    let mut sum = Family::ALL.len() * spec.ports.as_ref().map_or(0, Vec::len) * (ways + lists * 3);
+    let of_family = usize::from(has_node_port) + usize::from(ranges > 0) + outside + lists * each;
+    let of_port = families + external + ranges + families * of_family;
+    let mut sum = spec.ports.as_ref().map_or(0, Vec::len) * of_port;
     for slice in slices.iter().map(AsRef::as_ref) {
         let endpoints = usable(slice);
         let named = |name: &Option<String>| ports.contains(name.as_deref().unwrap_or(""));
         let ports = slice.ports.iter().flatten().filter(|port| named(&port.name)).count();
-        // Each list has them all, and a Pod may come to itself.
+        // Each list may have them all, and a Pod may come to itself.
         sum += ports * endpoints * lists * each + endpoints;
     }
     sum
