@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use podwright_net::dataplane::{self, Protocol, Seniority, ServicePort};
 use podwright_net::{Family, IpNet};
 
-use super::endpoints::{Candidate, candidates, everywhere, of_this_node, on_this_node};
+use super::endpoints::{Candidate, Ports, everywhere, of_this_node, on_this_node};
 
 /// Another proxy serves this Service.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
@@ -57,15 +57,17 @@ pub fn compile(service: &Service, slices: &[impl AsRef<EndpointSlice>], place: &
             continue;
         }
         let outer = [of_family(&external), of_family(&balancers)].concat();
+        let found_ports = Ports::of(slices, family);
         for port in spec.ports.iter().flatten() {
             let found = match place.answers_itself(service) {
                 true => of_this_node(&place.api, family),
-                false => candidates(slices, port.name.as_deref().unwrap_or(""), family, place),
+                false => found_ports.candidates(port.name.as_deref().unwrap_or(""), place),
             };
             ports.extend(compile_port(spec, port, family, &own, &outer, &found, place));
         }
     }
-    (!ports.is_empty()).then(|| dataplane::Service { seniority: seniority(&service.metadata), ports })
+    let tenant = service.metadata.namespace.clone().unwrap_or_default();
+    (!ports.is_empty()).then(|| dataplane::Service { seniority: seniority(&service.metadata), tenant, ports })
 }
 
 /// Since when there is an object.

@@ -1,5 +1,6 @@
 //! Which endpoints of a Service are used, after upstream's `pkg/proxy/topology.go`.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
@@ -43,20 +44,30 @@ impl Hint {
     }
 }
 
-/// The endpoints that slices give a Service port, by the port's name, in one family.
-pub fn candidates(slices: &[impl AsRef<EndpointSlice>], port: &str, family: Family, place: &Place) -> Vec<Candidate> {
-    let mut found = Vec::new();
-    for slice in slices.iter().map(AsRef::as_ref) {
-        if family_of(slice) != Some(family) {
-            continue;
+/// The ports that a Service's slices have in one family, by name: there may be thousands, and as many of the Service.
+pub struct Ports<'a>(HashMap<&'a str, Vec<(&'a EndpointSlice, u16)>>);
+
+impl<'a> Ports<'a> {
+    pub fn of(slices: &'a [impl AsRef<EndpointSlice>], family: Family) -> Ports<'a> {
+        let mut ports: HashMap<&str, Vec<_>> = HashMap::new();
+        for slice in slices.iter().map(AsRef::as_ref).filter(|slice| family_of(slice) == Some(family)) {
+            for port in slice.ports.iter().flatten() {
+                let Some(number) = port.port.and_then(|number| u16::try_from(number).ok()) else { continue };
+                ports.entry(port.name.as_deref().unwrap_or("")).or_default().push((slice, number));
+            }
         }
-        let ports = slice.ports.iter().flatten();
-        let named = ports.filter(|p| p.name.as_deref().unwrap_or("") == port);
-        for number in named.filter_map(|p| p.port).filter_map(|p| u16::try_from(p).ok()) {
-            found.extend(slice.endpoints.iter().filter_map(|e| candidate(e, number, place)));
-        }
+        Ports(ports)
     }
-    found
+
+    /// The endpoints that the slices give a port of the Service.
+    pub fn candidates(&self, port: &str, place: &Place) -> Vec<Candidate> {
+        let slices = self.0.get(port).into_iter().flatten();
+        let of_slice = |(slice, number): &(&'a EndpointSlice, u16)| {
+            let number = *number;
+            slice.endpoints.iter().filter_map(move |e| candidate(e, number, place))
+        };
+        slices.flat_map(of_slice).collect()
+    }
 }
 
 /// Addresses where this node itself answers, as endpoints.
@@ -87,6 +98,17 @@ pub fn is_ready(endpoint: &Endpoint) -> bool {
     endpoint.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true)
 }
 
+/// Whether connections may be sent to an endpoint: it is ready, or is going away and still answers.
+pub fn is_usable(endpoint: &Endpoint) -> bool {
+    is_ready(endpoint) || is_serving_terminating(endpoint)
+}
+
+fn is_serving_terminating(endpoint: &Endpoint) -> bool {
+    let conditions = endpoint.conditions.as_ref();
+    let serving = conditions.and_then(|c| c.serving).unwrap_or(is_ready(endpoint));
+    serving && conditions.and_then(|c| c.terminating).unwrap_or(false)
+}
+
 /// An endpoint's address: consumers use the first alone.
 pub fn address_of(endpoint: &Endpoint) -> Option<IpAddr> {
     endpoint.addresses.first()?.parse().ok()
@@ -96,15 +118,11 @@ fn candidate(endpoint: &Endpoint, port: u16, place: &Place) -> Option<Candidate>
     let hints = endpoint.hints.as_ref();
     let nodes = hints.into_iter().flat_map(|hints| hints.for_nodes.iter().flatten()).map(|node| &node.name);
     let zones = hints.into_iter().flat_map(|hints| hints.for_zones.iter().flatten()).map(|zone| &zone.name);
-    let ready = is_ready(endpoint);
-    let conditions = endpoint.conditions.as_ref();
-    let serving = conditions.and_then(|c| c.serving).unwrap_or(ready);
-    let terminating = conditions.and_then(|c| c.terminating).unwrap_or(false);
     Some(Candidate {
         address: SocketAddr::new(address_of(endpoint)?, port),
         local: endpoint.node_name.as_ref() == Some(&place.node),
-        ready,
-        serving_terminating: serving && terminating,
+        ready: is_ready(endpoint),
+        serving_terminating: is_serving_terminating(endpoint),
         for_node: Hint::of(nodes, Some(&place.node)),
         for_zone: Hint::of(zones, place.zone.as_deref()),
     })

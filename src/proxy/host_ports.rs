@@ -15,7 +15,8 @@ use super::compile::{protocol, seniority};
 /// host's network anyway, or done.
 pub fn host_ports(pod: &Pod) -> Option<dataplane::Service> {
     let ports: Vec<ServicePort> = wanted(pod).filter(|port| !port.is_on_loopback()).map(service_port).collect();
-    (!ports.is_empty()).then(|| dataplane::Service { seniority: seniority(&pod.metadata), ports })
+    let tenant = pod.metadata.namespace.clone().unwrap_or_default();
+    (!ports.is_empty()).then(|| dataplane::Service { seniority: seniority(&pod.metadata), tenant, ports })
 }
 
 /// Where the agent shall accept connections on loopback, and where each of them goes.

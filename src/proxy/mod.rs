@@ -1,6 +1,6 @@
 //! Services, EndpointSlices and host ports compiled to what `podwright-net` loads: dataplane elements and DNS names.
 //!
-//! [`compile`], [`host_ports`], [`names`] and [`facts`] are pure; [`Proxy`] is the thin task that watches, coalesces and applies.
+//! [`compile`], [`host_ports`], [`names`], [`facts`] and [`Shares`] are pure; [`Proxy`] is the thin task that watches, coalesces and applies.
 //! [`Relay`] is the way to the API where Pods have none of their own.
 //!
 //! ```text
@@ -17,6 +17,7 @@ mod host_ports;
 mod loopback;
 mod names;
 mod relay;
+mod shares;
 mod sync;
 
 pub use compile::{Place, compile};
@@ -24,4 +25,5 @@ pub use facts::{facts, node_addresses};
 pub use host_ports::{host_ports, loopback_ports, unserved};
 pub use names::names;
 pub use relay::{Relay, Server, api_listener};
+pub use shares::{ELEMENTS, Shares, weight, weight_of_host_ports};
 pub use sync::{Proxy, ProxyConfig, Sources};

@@ -16,8 +16,10 @@ use podwright_net::{IpNet, Network, NodeNetns, dataplane, dns};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
+use super::compile::seniority;
 use super::host_ports::wanted;
 use super::loopback::Loopback;
+use super::shares::{ELEMENTS, Shares, weight, weight_of_host_ports};
 use super::{compile, facts, host_ports, loopback_ports, names, node_addresses, unserved};
 use crate::client::{Client, Delta, Informer, Informers, Key, Recorder, reference};
 
@@ -117,6 +119,7 @@ impl Proxy {
             dns,
             recorder,
             loopback: BTreeMap::new(),
+            shares: Shares::default(),
         };
         let shares = tokio::spawn(sync.network.clone().keep_shares_for_ever()).abort_handle();
         Proxy { synced: receiver, tasks: [tokio::spawn(sync.run(synced)).abort_handle(), shares] }
@@ -151,6 +154,7 @@ struct Sync {
     recorder: Recorder,
     /// The host ports on loopback, by Pod.
     loopback: BTreeMap<Key, Vec<Loopback>>,
+    shares: Shares,
 }
 
 /// What has changed and is not applied yet.
@@ -204,7 +208,7 @@ impl Sync {
             }
             let applied = match loaded {
                 false => self.load().await,
-                true => self.apply(&dirty).await,
+                true => self.apply(&mut dirty).await,
             };
             match applied {
                 Ok(()) => {
@@ -235,18 +239,24 @@ impl Sync {
     }
 
     /// Everything, once: replaces whatever a predecessor has left.
-    async fn load(&self) -> podwright_net::Result<()> {
+    async fn load(&mut self) -> podwright_net::Result<()> {
         let mut all = BTreeMap::new();
+        self.weigh(&mut Dirty {
+            services: self.sources.services.list().iter().map(|service| Key::of(&**service)).collect(),
+            pods: self.sources.pods.list().iter().map(|pod| Key::of(&**pod)).collect(),
+            nodes: false,
+        });
         let reverse = [self.facts().cluster_ranges, self.config.service_ranges.clone()].concat();
         let mut table = dns::Table::new(&self.config.domain, reverse, self.config.dns.clone());
         for service in self.sources.services.list() {
             let key = Key::of(&*service);
-            let slices = self.sources.slices(&key);
-            all.extend(compile(&service, &slices, &self.place).map(|compiled| (key.to_string(), compiled)));
-            table.set(&key.to_string(), names(&service, &slices, &self.config.domain));
+            let (compiled, names) = self.compiled(&key);
+            all.extend(compiled.map(|compiled| (key.to_string(), compiled)));
+            table.set(&key.to_string(), names);
         }
         for pod in self.sources.pods.list() {
-            all.extend(host_ports(&pod).map(|compiled| (host_ports_of(&Key::of(&*pod)), compiled)));
+            let key = Key::of(&*pod);
+            all.extend(self.compiled_host_ports(&key).map(|compiled| (host_ports_of(&key), compiled)));
         }
         let loaded = self.network.load_services(self.facts(), all).await;
         if let Some(dns) = &self.dns {
@@ -258,10 +268,11 @@ impl Sync {
         Ok(())
     }
 
-    async fn apply(&self, dirty: &Dirty) -> podwright_net::Result<()> {
+    async fn apply(&mut self, dirty: &mut Dirty) -> podwright_net::Result<()> {
         if dirty.is_empty() {
             return Ok(());
         }
+        self.weigh(dirty);
         if dirty.nodes {
             self.network.set_facts(self.facts()).await?;
         }
@@ -273,8 +284,7 @@ impl Sync {
             owners.push((key.to_string(), names));
         }
         for key in &dirty.pods {
-            let pod = self.sources.pods.get(key);
-            services.push((host_ports_of(key), pod.and_then(|pod| host_ports(&pod))));
+            services.push((host_ports_of(key), self.compiled_host_ports(key)));
         }
         // A name is told after its address works.
         let applied = self.network.apply_services(services).await;
@@ -345,12 +355,60 @@ impl Sync {
         }
     }
 
-    fn compiled(&self, key: &Key) -> (Option<dataplane::Service>, dns::Names) {
-        let slices = self.sources.slices(key);
-        match self.sources.services.get(key) {
-            Some(service) => (compile(&service, &slices, &self.place), names(&service, &slices, &self.config.domain)),
-            None => (None, dns::Names::new()),
+    /// Weighs what has changed, tells who finds no room any more, and adds who of its namespace comes in or goes out by it.
+    fn weigh(&mut self, dirty: &mut Dirty) {
+        for key in &dirty.services {
+            let weigh =
+                |service: Arc<Service>| (seniority(&service.metadata), weight(&service, &self.sources.slices(key)));
+            self.shares.note(&key.namespace, &key.to_string(), self.sources.services.get(key).map(weigh));
         }
+        for key in &dirty.pods {
+            let weigh = |pod: Arc<Pod>| (seniority(&pod.metadata), weight_of_host_ports(&pod));
+            self.shares.note(&key.namespace, &host_ports_of(key), self.sources.pods.get(key).map(weigh));
+        }
+        let mut told = 0;
+        for moved in self.shares.settle() {
+            let (name, pods) = (moved.strip_prefix(OF_POD).unwrap_or(&moved), moved.starts_with(OF_POD));
+            let Some((namespace, name)) = name.split_once('/') else { continue };
+            let key = Key::new(namespace, name);
+            if !self.shares.has_room(namespace, &moved) && told < MOST_TOLD {
+                told += 1;
+                self.tell_of_no_room(&key, pods);
+            }
+            if pods {
+                dirty.pods.insert(key)
+            } else {
+                dirty.services.insert(key)
+            };
+        }
+    }
+
+    fn tell_of_no_room(&self, key: &Key, pod: bool) {
+        let about = match pod {
+            true => self.sources.pods.get(key).map(|pod| reference(&*pod)),
+            false => self.sources.services.get(key).map(|service| reference(&*service)),
+        };
+        let Some(about) = about else { return };
+        let message = format!(
+            "not served on node {}: with what is older in namespace {} it takes more than {ELEMENTS} entries of the node's \
+             tables (ports times endpoints)",
+            self.config.node, key.namespace
+        );
+        self.recorder.warning(about, "TooManyEndpoints", message);
+    }
+
+    /// What a Service is on this node, as far as its namespace has room for it. Its own address keeps its name, and is refused.
+    fn compiled(&self, key: &Key) -> (Option<dataplane::Service>, dns::Names) {
+        let Some(service) = self.sources.services.get(key) else { return (None, dns::Names::new()) };
+        let served = self.shares.has_room(&key.namespace, &key.to_string());
+        let slices = if served { self.sources.slices(key) } else { Vec::new() };
+        let names = names(&service, &slices, &self.config.domain);
+        (served.then(|| compile(&service, &slices, &self.place)).flatten(), names)
+    }
+
+    fn compiled_host_ports(&self, key: &Key) -> Option<dataplane::Service> {
+        let pod = self.sources.pods.get(key)?;
+        self.shares.has_room(&key.namespace, &host_ports_of(key)).then(|| host_ports(&pod)).flatten()
     }
 
     /// Whether this node is in another zone than it was: other endpoints may be meant for it.

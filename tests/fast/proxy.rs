@@ -13,6 +13,7 @@ use podwright::proxy::{Place, compile, facts, host_ports, loopback_ports, names,
 use podwright_net::dataplane::{Backends, Empty, NodeFacts};
 
 mod hints;
+mod shares;
 
 /// A Service and its slices, compiled on node `a` in zone `east`.
 fn check(service: &str, slices: &[&str], expected: Expect) {

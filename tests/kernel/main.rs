@@ -26,6 +26,7 @@ mod runtime_removal;
 mod runtime_sessions;
 mod runtime_usage;
 mod runtime_users;
+mod sockets;
 mod storage;
 mod store_full;
 #[path = "../support/sweep.rs"]

@@ -197,6 +197,69 @@ fn affinity_holds_and_moves_only_the_clients_of_a_vanished_endpoint() {
     }
 }
 
+/// More clients than one tenant's Services remember, each from an address of its own.
+#[test]
+fn one_tenants_clients_take_no_room_from_anothers() {
+    let (node, _other) = Node::two();
+    let servers = [node.server("a"), node.server("b"), node.server("c")];
+    let client = node.pod("client");
+    let endpoints: Vec<_> = servers.iter().map(Pod::endpoint).collect();
+    let outside = outsider(&node, "uplink", "203.0.113.1/24", "203.0.113.9/24");
+    // All of these addresses are the outsider's (198.18.0.0/15 is for such tests).
+    run_in(outside.as_fd(), "ip", &["route", "add", "local", "198.18.0.0/15", "dev", "lo"]);
+    run_in(node.netns(), "ip", &["route", "add", "198.18.0.0/15", "via", "203.0.113.9"]);
+    let sticky = |ip: &str, tenant: &str| {
+        let mut web = service(ip, &endpoints);
+        web.tenant = tenant.to_owned();
+        web.ports.push(port(ip, Protocol::Udp, &endpoints));
+        web.ports[1].node_port = (tenant == "theirs").then_some(30053);
+        web.ports.iter_mut().for_each(|port| port.affinity = Some(Duration::from_secs(600)));
+        web
+    };
+    node.load(&[("ours/web", sticky(VIP, "ours")), ("theirs/web", sticky("10.96.1.2", "theirs"))]);
+    let flood = || {
+        for n in 0..66_000u32 {
+            let source = std::net::Ipv4Addr::from(0xc612_0000 + n);
+            let socket = std::net::UdpSocket::bind((source, 5000)).unwrap();
+            socket.send_to(b"?", at("203.0.113.1", 30053)).unwrap();
+        }
+    };
+    podwright_net::netlink::in_netns(outside.as_fd(), flood).unwrap();
+    let new = tally(client.netns.as_fd(), at("10.96.1.2", 80), 20);
+    assert!(new.len() > 1, "their clients do not fill what remembers them: {new:?}");
+    let ours = tally(client.netns.as_fd(), at(VIP, 80), 20);
+    assert_eq!(ours.len(), 1, "{ours:?}");
+}
+
+#[test]
+fn what_remembered_the_clients_of_who_is_gone_goes_with_an_agent() {
+    let mut node = Node::single();
+    let pod = node.server("a");
+    let sticky = |ip: &str, tenant: &str, seconds: u64| {
+        let mut web = service(ip, &[pod.endpoint()]);
+        web.tenant = tenant.to_owned();
+        web.ports[0].affinity = Some(Duration::from_secs(seconds));
+        web
+    };
+    let all = [("a/web", sticky(VIP, "a", 60)), ("b/web", sticky("10.96.1.2", "b", 70))];
+    let maps = |node: &Node| {
+        let listed = run_in(node.netns(), "nft", &["list", "maps", "ip"]);
+        listed.matches("map affinity-").count()
+    };
+    node.load(&all);
+    assert_eq!(maps(&node), 2);
+    node.restart();
+    node.load(&all[1..]);
+    assert_eq!(maps(&node), 1, "a predecessor's map stays");
+    assert!(!run_in(node.netns(), "nft", &["list", "table", "ip", "podwright"]).contains("timeout 1m meta"));
+    // What is there is what should be, but for what is damaged now.
+    run_in(node.netns(), "nft", &["flush", "map", "ip", "podwright", "sticky"]);
+    let (sender, repairs) = std::sync::mpsc::channel();
+    let _healing = node.network.heal(move |repair| drop(sender.send(repair))).unwrap();
+    let repair = format!("{:?}", repairs.recv_timeout(Duration::from_secs(10)).unwrap());
+    assert!(repair.contains("sticky") && !repair.contains("affinity"), "{repair}");
+}
+
 #[test]
 fn a_change_touches_no_other_endpoints_connections() {
     let node = Node::single();

@@ -3,6 +3,7 @@
 use std::io::{IoSlice, Read, Write};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc};
@@ -13,6 +14,7 @@ use podwright_runtime::{Error, Runtime, SandboxState, Scribe};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::runtime::support::Bed;
+use super::sockets::as_nobody;
 
 /// The first bytes of every handshake.
 const MAGIC: &[u8] = b"podshim";
@@ -84,6 +86,37 @@ async fn strangers_get_nowhere_and_harm_nobody() {
     assert_eq!(bed.exec(&id, "echo and again").await.unwrap().stdout, b"and again\n");
     drop(idle);
     bed.end().await;
+}
+
+/// Whatever has become of the modes of its folder and its socket.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shim_speaks_to_root_alone() {
+    let mut bed = Bed::new("nobody").await;
+    bed.sandbox("s").await;
+    let id = bed.run("c", "sleep 1000").await;
+    let hello = [MAGIC, &[2], &[7; 64]].concat();
+    let say = || {
+        let mut stream = connect(&bed);
+        stream.write_all(&hello)?;
+        let mut answer = Vec::new();
+        // It waits for more where it has answered.
+        let _ = stream.read_exact(answer_of(&mut answer));
+        std::io::Result::Ok(answer.iter().any(|byte| *byte != 0))
+    };
+    let folder = std::fs::metadata(bed.path("run")).unwrap();
+    assert_eq!((folder.uid(), folder.mode() & 0o077), (0, 0), "its folder is for everybody");
+    for path in ["", "run", "run/s", "run/s/s"] {
+        std::fs::set_permissions(bed.path(path), std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    assert!(say().unwrap(), "root is answered");
+    assert!(!as_nobody(say).is_ok_and(|answered| answered), "so is everybody else");
+    assert_eq!(bed.exec(&id, "echo still here").await.unwrap().stdout, b"still here\n");
+    bed.end().await;
+}
+
+fn answer_of(answer: &mut Vec<u8>) -> &mut [u8] {
+    answer.resize(72, 0);
+    answer
 }
 
 /// Takes the place of a shim that nobody is connected to; `speak` gets the first connection.

@@ -41,11 +41,11 @@ const MAPS: &[(&str, &str)] = &[
     // ids that only some sources may use from outside, and those sources
     ("restricted", "set { type mark; }"),
     ("sources", "set { type mark . ADDR; flags interval; }"),
-    // affinity: id -> pick-N; id . 0..N-1 -> stable slot; id . slot -> endpoint; id . client -> slot
+    // affinity: id -> pick-N; id . 0..N-1 -> stable slot; id . slot -> endpoint. Each tenant has a map of its own for
+    // id . client -> slot ([`affinity_map`])
     ("picks", "map { type mark : verdict; }"),
     ("slots", "map { type mark . mark : mark; }"),
     ("sticky", "map { type mark . mark : ADDR . inet_service; }"),
-    ("affinity", "map { AFFINITY; flags dynamic,timeout; size 262144; timeout 3h; }"),
     // this node's endpoints, each with itself: a Pod that reaches itself through a Service
     ("own", "set { type ADDR . ADDR; }"),
     ("local-pods", "set { type ADDR; flags interval; auto-merge; }"),
@@ -201,6 +201,9 @@ const STRANGER_BURST: &str = "256";
 /// Before conntrack puts fragments together.
 const BEFORE_REASSEMBLY: &str = "type filter hook prerouting priority -450;";
 
+/// What remembers clients: one map for each tenant, as who has many clients fills it. Each has room for so many.
+const AFFINITY: &str = "{ CLIENTS; flags dynamic,timeout; size 65536; timeout 3h; }";
+
 /// Chains for lists of up to so many endpoints are there from the start; further ones come when a list grows.
 pub const BLOCK: u32 = 16;
 
@@ -220,7 +223,7 @@ fn words(family: Family) -> [(&'static str, &'static str); 7] {
     match family {
         Family::V4 => [
             ("IS_FRAGMENT", "ip frag-off & 0x3fff != 0"),
-            ("AFFINITY", "type mark . ipv4_addr : mark"),
+            ("CLIENTS", "type mark . ipv4_addr : mark"),
             ("CLIENT", "ip saddr"),
             ("ADDR", "ipv4_addr"),
             ("LOOPBACK", "127.0.0.0/8"),
@@ -229,7 +232,7 @@ fn words(family: Family) -> [(&'static str, &'static str); 7] {
         ],
         Family::V6 => [
             ("IS_FRAGMENT", "exthdr frag exists"),
-            ("AFFINITY", "typeof ct mark . @nh,128,64 : meta mark"),
+            ("CLIENTS", "typeof ct mark . @nh,128,64 : meta mark"),
             ("CLIENT", "@nh,128,64"),
             ("ADDR", "ipv6_addr"),
             ("LOOPBACK", "::1"),
@@ -281,13 +284,28 @@ pub fn closed(family: Family) -> String {
 /// An empty set whose name tells which version of the fixed part a table has.
 pub fn marker(family: Family) -> String {
     let lb: Vec<String> = (1..=BLOCK).flat_map(|n| rules_of(Chain::Lb(n), family)).collect();
-    format!("base-{:016x}", fnv(format!("{MAPS:?}{CHAINS:?}{NUMBERS:?}{lb:?}").as_bytes()))
+    let aff = chain_script(Chain::Affinity { share: 1, seconds: 1 }, family);
+    format!("base-{:016x}", fnv(format!("{MAPS:?}{CHAINS:?}{NUMBERS:?}{lb:?}{aff}").as_bytes()))
 }
 
-/// Makes a shared chain, or makes it anew where it is there already.
+/// The map in which a share's clients are remembered.
+pub fn affinity_map(share: u32) -> String {
+    format!("{AFFINITY_MAP}{share:x}")
+}
+
+/// How the names of such maps begin.
+pub const AFFINITY_MAP: &str = "affinity-";
+
+/// Makes a shared chain, or makes it anew where it is there already; the map of an affinity's clients stays as it is.
 pub fn chain_script(chain: Chain, family: Family) -> String {
     let ip = nft_family(family);
-    let mut text = format!("add chain {ip} {TABLE} {chain}\nflush chain {ip} {TABLE} {chain}\n");
+    let mut text = match chain {
+        Chain::Affinity { share, .. } => {
+            format!("add map {ip} {TABLE} {} {}\n", affinity_map(share), expand(AFFINITY, family))
+        }
+        Chain::Lb(_) | Chain::Pick(_) => String::new(),
+    };
+    let _ = write!(text, "add chain {ip} {TABLE} {chain}\nflush chain {ip} {TABLE} {chain}\n");
     for rule in rules_of(chain, family) {
         let _ = writeln!(text, "add rule {ip} {TABLE} {chain} {rule}");
     }
@@ -308,15 +326,16 @@ fn rules_of(chain: Chain, family: Family) -> Vec<String> {
             format!("meta mark set numgen random mod {n}"),
             "meta mark set ct mark . meta mark map @slots".to_owned(),
         ],
-        Chain::Affinity(seconds) => {
-            let remember = format!("update @affinity {{ ct mark . CLIENT timeout {seconds}s : meta mark }}");
+        Chain::Affinity { share, seconds } => {
+            let map = affinity_map(share);
+            let remember = format!("update @{map} {{ ct mark . CLIENT timeout {seconds}s : meta mark }}");
             let go = format!("{PORTS} dnat to ct mark . meta mark map @sticky");
             vec![
                 "meta mark set 0".to_owned(),
-                "meta mark set ct mark . CLIENT map @affinity".to_owned(),
+                format!("meta mark set ct mark . CLIENT map @{map}"),
                 format!("meta mark != 0 {remember} {go}"),
                 // Its endpoint is gone: forget it and pick another.
-                "meta mark != 0 delete @affinity { ct mark . CLIENT : meta mark }".to_owned(),
+                format!("meta mark != 0 delete @{map} {{ ct mark . CLIENT : meta mark }}"),
                 "ct mark vmap @picks".to_owned(),
                 remember,
                 go,

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use podwright_journal::Scribe;
 
+use super::chains::Chains;
 use super::elements::{self, Map, Place};
 use super::fixed::{self, Objects};
-use super::{Dataplane, base, base_chains};
+use super::{Dataplane, base};
 use crate::netlink::{self, Socket};
 use crate::{Family, Result};
 
@@ -107,7 +108,7 @@ impl Dataplane {
             script += &base::script(*family);
             script += &base::facts_script(&self.facts, *family);
         }
-        let further: BTreeSet<_> = self.chains.difference(&base_chains(&self.families)).copied().collect();
+        let further: BTreeSet<_> = self.chains.made().difference(&Chains::of_base(&self.families)).copied().collect();
         script.extend(further.iter().map(|(family, chain)| base::chain_script(*chain, *family)));
         script
     }

@@ -95,7 +95,7 @@ mod tests {
             affinity: None,
             source_ranges: Vec::new(),
         };
-        Service { seniority: Seniority { since, id: id.to_owned() }, ports: vec![port] }
+        Service { seniority: Seniority { since, id: id.to_owned() }, ports: vec![port], ..Service::default() }
     }
 
     /// Services by key, in the order in which they come; who has the contested address at last, and who hears that he has not.

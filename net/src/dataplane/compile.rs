@@ -39,13 +39,15 @@ pub fn compile(key: &str, service: &Service, before: Option<&Compiled>, ids: &mu
     let claimant = Claimant { seniority: service.seniority.clone(), key: key.to_owned() };
     let mut out = Compiled { claimant: Arc::new(claimant), ..Compiled::default() };
     for port in &service.ports {
-        let internal = list(key, port, "internal", &port.internal, before, ids, &mut out);
+        let share = port.affinity.map(|_| ids.take(&share_of(&service.tenant))).unwrap_or_default();
+        let mut list = |role, backends, out: &mut Compiled| list(key, port, role, backends, share, before, ids, out);
+        let internal = list("internal", &port.internal, &mut out);
         let external = match &port.external {
-            Some(backends) => list(key, port, "external", backends, before, ids, &mut out),
+            Some(backends) => list("external", backends, &mut out),
             None => internal,
         };
         if let Some(backends) = &port.outside {
-            let outside = list(key, port, "outside", backends, before, ids, &mut out);
+            let outside = list("outside", backends, &mut out);
             out.put(port.family, Map::Outside, Key::Id(external), Value::Id(outside));
         }
         frontends(port, internal, external, &mut out);
@@ -83,12 +85,19 @@ fn frontends(port: &ServicePort, internal: u32, external: u32, out: &mut Compile
     }
 }
 
+/// What the share of a tenant is called where numbers are given out; no list has such a name.
+fn share_of(tenant: &str) -> String {
+    format!("share {tenant}")
+}
+
 /// An endpoint list and the verdict that its id leads to; the id.
+#[expect(clippy::too_many_arguments, reason = "each is a part of the list's name or of what it is made of")]
 fn list(
     key: &str,
     port: &ServicePort,
     role: &str,
     backends: &Backends,
+    share: u32,
     before: Option<&Compiled>,
     ids: &mut Ids,
     out: &mut Compiled,
@@ -110,7 +119,7 @@ fn list(
         }
         (_, Some(duration), _) => {
             let seconds = remembered_for(duration);
-            out.put(family, Map::Services, at_id, Value::Goto(Chain::Affinity(seconds)));
+            out.put(family, Map::Services, at_id, Value::Goto(Chain::Affinity { share, seconds }));
             out.put(family, Map::Picks, at_id, Value::Jump(Chain::Pick(count)));
             for (position, (endpoint, slot)) in stable_slots(&placed).into_iter().enumerate() {
                 out.put(family, Map::Slots, Key::Slot(id, position as u32), Value::Id(slot));

@@ -109,8 +109,15 @@ pub enum Chain {
     Lb(u32),
     /// A random slot of so many.
     Pick(u32),
-    /// Affinity of so many seconds.
-    Affinity(u32),
+    /// Affinity of so many seconds, remembered in the map of a share.
+    Affinity { share: u32, seconds: u32 },
+}
+
+impl Chain {
+    /// Whether a chain of such a name is one of these.
+    pub fn is_name(name: &str) -> bool {
+        ["lb-", "pick-", "aff-"].iter().any(|start| name.starts_with(start))
+    }
 }
 
 impl fmt::Display for Chain {
@@ -118,7 +125,7 @@ impl fmt::Display for Chain {
         match self {
             Chain::Lb(n) => write!(f, "lb-{n}"),
             Chain::Pick(n) => write!(f, "pick-{n}"),
-            Chain::Affinity(seconds) => write!(f, "aff-{seconds}"),
+            Chain::Affinity { share, seconds } => write!(f, "aff-{share:x}-{seconds}"),
         }
     }
 }

@@ -104,6 +104,14 @@ pub fn read(socket: &mut Socket, family: Family) -> Result<Objects> {
     Ok(objects)
 }
 
+/// The names of our table's chains and of its sets.
+pub fn names(socket: &mut Socket, family: Family) -> Result<(Vec<String>, Vec<String>)> {
+    let chains = list(socket, family, NFT_MSG_GETCHAIN, false)?;
+    let sets = list(socket, family, NFT_MSG_GETSET, true)?;
+    let named = |all: &[Vec<u8>], kind| all.iter().map(|object| text(object, kind)).collect();
+    Ok((named(&chains, NFTA_CHAIN_NAME), named(&sets, NFTA_SET_NAME)))
+}
+
 /// What differs, by name. A chain too many that nothing leads to has no effect: a list that was longer has left it.
 pub fn differences(wanted: &Objects, found: &Objects) -> Vec<String> {
     let counts = |name: &&String| !wanted.contains_key(*name) && !name.starts_with(CHAIN_OF_RULES);

@@ -13,6 +13,7 @@
 //! clients their endpoints. Only a table of another version of the fixed part is replaced as a whole, again in one step.
 
 mod base;
+mod chains;
 mod check;
 mod claims;
 mod compile;
@@ -45,11 +46,11 @@ pub use shares::{Keeper, PERIOD, Relief};
 
 use crate::netlink::{self, Socket};
 use crate::{Family, NodeNetns, Result};
-use base::BLOCK;
+use chains::{Chains, Shared};
 use claims::{Claims, Contested};
 use compile::{Compiled, compile};
 use conntrack::Stale;
-use elements::{Batch, Chain, Key, Map, Place, Value};
+use elements::{Batch, Key, Map, Place, Value};
 use ids::Ids;
 
 /// The tables of one node. Its methods wait for the kernel: call them off the runtime's threads.
@@ -61,7 +62,7 @@ pub struct Dataplane {
     ids: Ids,
     services: HashMap<String, Compiled>,
     claims: Claims,
-    chains: BTreeSet<(Family, Chain)>,
+    chains: Chains,
     /// Whether the kernel has what memory says.
     loaded: bool,
     commits: Commits,
@@ -102,7 +103,7 @@ impl Dataplane {
             ids: Ids::default(),
             services: HashMap::new(),
             claims: Claims::default(),
-            chains: BTreeSet::new(),
+            chains: Chains::default(),
             loaded: false,
             commits: Commits::default(),
             seen: check::Seen::default(),
@@ -155,6 +156,7 @@ impl Dataplane {
             change.full = true;
         }
         conntrack::flush(&mut self.socket, &stale)?;
+        self.remove_left_over();
         change.took = started.elapsed();
         Ok(change)
     }
@@ -257,6 +259,7 @@ impl Dataplane {
                 }
             }
             self.claims.take(&before, &after, &self.facts, &mut contested);
+            self.chains.lead(&before, &after);
             stale.add(&before, &after);
             for id in before.lists.keys().filter(|id| !after.lists.contains_key(id)) {
                 self.ids.give_back(*id);
@@ -291,7 +294,7 @@ impl Dataplane {
             Value::Goto(chain) | Value::Jump(chain) => Some((place.family, *chain)),
             _ => None,
         });
-        let named: BTreeSet<_> = named.collect();
+        let named: BTreeSet<Shared> = named.collect();
         self.make_chains(&named)?;
         if difference.delete.is_empty() && difference.add.is_empty() {
             return Ok(());
@@ -308,17 +311,37 @@ impl Dataplane {
         done
     }
 
-    /// Makes chains that are named and not there yet; those counting endpoints come in blocks, so that a list that grows by
-    /// one does not wait for `nft` each time.
-    fn make_chains(&mut self, named: &BTreeSet<(Family, Chain)>) -> Result<()> {
-        let missing: BTreeSet<_> = named.iter().filter(|c| !self.chains.contains(c)).flat_map(|c| block(*c)).collect();
-        let missing: Vec<_> = missing.into_iter().filter(|c| !self.chains.contains(c)).collect();
+    /// Makes chains that are named and not there yet.
+    fn make_chains(&mut self, named: &BTreeSet<Shared>) -> Result<()> {
+        let missing = self.chains.missing(named);
         if missing.is_empty() {
             return Ok(());
         }
         self.nft(missing.iter().map(|(family, chain)| base::chain_script(*chain, *family)).collect())?;
-        self.chains.extend(missing);
+        self.chains.add_made(missing);
         Ok(())
+    }
+
+    /// Removes chains that no list needs any more, once there are many. What cannot be removed is in nobody's way.
+    fn remove_left_over(&mut self) {
+        let left = self.chains.left_over(&self.families);
+        if left.is_empty() {
+            return;
+        }
+        match self.nft(self.chains.removal(&left)) {
+            Ok(()) => self.chains.forget(&left).into_iter().for_each(|share| self.ids.give_back(share)),
+            Err(error) => tracing::warn!(%error, "chains that no Service needs stay"),
+        }
+    }
+
+    /// The same of what a predecessor made.
+    fn remove_strangers(&mut self) -> Result<()> {
+        let mut script = String::new();
+        for family in self.families.clone() {
+            let (chains, sets) = fixed::names(&mut self.socket, family)?;
+            script += &self.chains.removal_of_strangers(family, &chains, &sets);
+        }
+        if script.is_empty() { Ok(()) } else { self.nft(script) }
     }
 
     /// Makes the tables hold what memory says, whatever is there.
@@ -355,8 +378,8 @@ impl Dataplane {
     fn refill(&mut self) -> Result<()> {
         let facts: String = self.families.iter().map(|f| base::facts_script(&self.facts, *f)).collect();
         self.nft(facts + &self.closed())?;
-        self.chains = base_chains(&self.families);
-        self.make_chains(&self.named_chains())?;
+        self.chains.set_made(Chains::of_base(&self.families));
+        self.make_chains(&self.chains.needed())?;
         let all = self.everything();
         let mut batch = Batch::new();
         for family in &self.families {
@@ -365,7 +388,8 @@ impl Dataplane {
             }
         }
         batch.add(all.iter());
-        self.commits.note(self.socket.transaction(&format!("nft: fill {} elements", all.len()), batch.finish()))
+        self.commits.note(self.socket.transaction(&format!("nft: fill {} elements", all.len()), batch.finish()))?;
+        self.remove_strangers()
     }
 
     /// Builds the tables anew. Where there was a table, fixed part and elements are one transaction; where there was none,
@@ -375,14 +399,13 @@ impl Dataplane {
         for family in &self.families {
             existing |= self.socket.dump("nft: get set", elements::get_set(*family, Map::Services.name())).is_ok();
         }
-        let named = self.named_chains();
-        let fixed = base_chains(&self.families);
+        self.chains.set_made(Chains::of_base(&self.families));
+        let further = self.chains.missing(&self.chains.needed());
         let mut script = self.closed();
         for family in &self.families {
             script += &base::script(*family);
             script += &base::facts_script(&self.facts, *family);
         }
-        let further: BTreeSet<_> = named.iter().flat_map(|c| block(*c)).filter(|c| !fixed.contains(c)).collect();
         script.extend(further.iter().map(|(family, chain)| base::chain_script(*chain, *family)));
         let all = self.everything();
         if existing {
@@ -391,7 +414,7 @@ impl Dataplane {
             }
         }
         self.nft(script)?;
-        self.chains = fixed.into_iter().chain(further).collect();
+        self.chains.add_made(further);
         if !existing && !all.is_empty() {
             let mut batch = Batch::new();
             batch.add(all.iter());
@@ -405,10 +428,6 @@ impl Dataplane {
         let own = self.services.values().flat_map(|c| c.elements.iter()).filter(|(p, _)| !p.map.is_shared());
         let own = own.map(|(place, value)| (*place, *value));
         own.chain(self.claims.winners()).collect()
-    }
-
-    fn named_chains(&self) -> BTreeSet<(Family, Chain)> {
-        self.services.values().flat_map(Compiled::chains).collect()
     }
 
     fn nft(&self, script: String) -> Result<()> {
@@ -435,22 +454,4 @@ pub fn remove(netns: &NodeNetns) -> Result<()> {
         .collect();
     netlink::in_netns(netns.fd(), || netlink::nft(&Scribe::none(), &["-f", "-"], &script))??;
     Ok(())
-}
-
-/// The chains that the fixed part has.
-fn base_chains(families: &[Family]) -> BTreeSet<(Family, Chain)> {
-    families.iter().flat_map(|family| (1..=BLOCK).map(|n| (*family, Chain::Lb(n)))).collect()
-}
-
-/// The chains that are made together with this one.
-fn block((family, chain): (Family, Chain)) -> Vec<(Family, Chain)> {
-    let around = |n: u32| {
-        let first = (n.max(1) - 1) / BLOCK * BLOCK + 1;
-        first..first + BLOCK
-    };
-    match chain {
-        Chain::Lb(n) => around(n).map(|n| (family, Chain::Lb(n))).collect(),
-        Chain::Pick(n) => around(n).map(|n| (family, Chain::Pick(n))).collect(),
-        Chain::Affinity(_) => vec![(family, chain)],
-    }
 }

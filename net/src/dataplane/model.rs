@@ -39,6 +39,8 @@ impl Protocol {
 pub struct Service {
     /// Of several that name one address and port, the most senior one has it.
     pub seniority: Seniority,
+    /// Who shares with whom: the clients that Services of one tenant remember have one map together.
+    pub tenant: String,
     pub ports: Vec<ServicePort>,
 }
 

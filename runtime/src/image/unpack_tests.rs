@@ -55,6 +55,18 @@ impl Tar {
         self.entry(path, EntryType::Link, 0o644, target, b"")
     }
 
+    /// The path of the next entry, as long as it likes.
+    fn path(mut self, path: &str) -> Tar {
+        self.0.append_pax_extensions([("path", path.as_bytes())]).unwrap();
+        self
+    }
+
+    /// The same of what it links to.
+    fn target(mut self, target: &str) -> Tar {
+        self.0.append_pax_extensions([("linkpath", target.as_bytes())]).unwrap();
+        self
+    }
+
     fn xattr(mut self, key: &str, value: &[u8]) -> Tar {
         self.0.append_pax_extensions([(format!("SCHILY.xattr.{key}").as_str(), value)]).unwrap();
         self
@@ -447,11 +459,28 @@ fn bombs_are_bounded() {
     let many = (0..20).fold(Tar::new(), |tar, i| tar.file(&format!("f{i}"), "")).bytes();
     let error = unpack(&many[..], root.path(), &[], &options).unwrap_err();
     assert!(error.to_string().contains("more than 10 entries"), "{error}");
-    let deep = vec!["d"; 45].join("/");
-    let tower = Tar::new().dir(&deep, 0o755).symlink("s", &deep);
-    let link = (0..8).fold(tower, |tar, i| tar.symlink(&format!("{deep}/s{i}"), &deep));
-    let error = unpack(&link.file(&vec!["x"; 49].join("/"), "").bytes()[..], root.path(), &[], &options).unwrap_err();
-    assert!(matches!(error, ImageError::Invalid(_)), "{error}");
+}
+
+#[test]
+fn a_tree_that_is_too_deep_is_refused_however_it_is_reached() {
+    if !is_root() {
+        return;
+    }
+    let deep = |parts: usize| vec!["d"; parts].join("/");
+    let refused = |tar: Tar| {
+        let root = tempfile::tempdir().unwrap();
+        unpack(&tar.bytes(), root.path(), &[], &Options::default()).err().map(|error| error.to_string())
+    };
+    let too_deep = |tar: Tar| refused(tar).is_some_and(|why| why.contains("more than 256 directories deep"));
+    assert_eq!(refused(Tar::new().path(&deep(256)).file("x", "")), None);
+    assert!(too_deep(Tar::new().path(&deep(257)).file("x", "")));
+    assert!(too_deep(Tar::new().path(&deep(300)).dir("x", 0o755)));
+    // No path is long: each leads through a link to what is deep already.
+    let linked = || Tar::new().path(&deep(200)).dir("x", 0o755).target(&deep(200)).symlink("s", "x");
+    assert_eq!(refused(linked().path(&format!("s/{}", deep(50))).file("x", "")), None);
+    assert!(too_deep(linked().path(&format!("s/{}", deep(60))).file("x", "")));
+    let twice = linked().path(&format!("s/{}", deep(50))).dir("x", 0o755).target(&format!("s/{}", deep(50)));
+    assert!(too_deep(twice.symlink("t", "x").path(&format!("t/{}", deep(20))).dir("x", 0o755)));
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod policies;
 mod private_images;
 mod server;
 mod sessions;
+mod shares;
 mod tenants;
 mod volumes;
 mod watch;
@@ -144,6 +145,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
         nodes::ATTACKS,
         sessions::ATTACKS,
         credentials::ATTACKS,
+        shares::ATTACKS,
     ];
     all.into_iter().flatten()
 }
@@ -151,7 +153,7 @@ fn attacks() -> impl Iterator<Item = &'static Attack> {
 /// How many attacks run at once: most of their time is waiting.
 const AT_ONCE: usize = 10;
 /// Those that tell how long others wait run by themselves, behind the others: beside them it would be these that are measured.
-const ALONE: &[&str] = &["job-without-end", "objects-that-multiply"];
+const ALONE: &[&str] = &["job-without-end", "objects-that-multiply", "endpoints-without-end"];
 
 #[test]
 fn no_attack_gets_through() {

@@ -4,6 +4,7 @@ mod answers;
 mod custom;
 mod dialects;
 mod discovery;
+mod ends;
 mod limits;
 mod metrics;
 mod objects;

@@ -303,6 +303,51 @@ async fn aggregated_roles_follow_their_parts() {
     }
 }
 
+/// Whoever may write ClusterRoles, and holds some rules: what a role gathers he cannot give, nor take the place of what is gathered.
+#[tokio::test]
+async fn what_a_role_gathers_is_for_those_who_have_everything() {
+    let api = Api::new().await;
+    let plain = ["get,create,update,patch rbac.authorization.k8s.io clusterroles", "get core pods"];
+    api.cluster_role("rbac", rules(&plain)).await;
+    api.bind("rbac", None, json!([{"kind": "User", "name": "u"}])).await;
+    let everyone = json!({"clusterRoleSelectors": [{"matchLabels": {"gather": "a"}}]});
+    let role = |name: &str, more: &[(&str, Value)]| {
+        let mut role = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": name},
+            "rules": rules(&["get core pods"])});
+        more.iter().for_each(|(field, value)| role[*field] = value.clone());
+        role
+    };
+    let own = object_of(api.as_user("u", Verb::Create, "clusterroles", "", Some(role("own", &[]))).await.unwrap());
+    let gathering = api.create("clusterroles", role("gathering", &[("aggregationRule", everyone.clone())])).await;
+    let gathering = gathering.unwrap();
+    let with = |object: &Object, field: &str, value: Value| {
+        let mut object = object.clone();
+        object.0[field] = value;
+        object.0
+    };
+    let tries = [
+        ("made", Verb::Create, "", role("new", &[("aggregationRule", everyone.clone())])),
+        ("made to gather", Verb::Update, "own", with(&own, "aggregationRule", everyone)),
+        ("given rules that he holds", Verb::Update, "gathering", with(&gathering, "rules", rules(&["get core pods"]))),
+        ("given none", Verb::Update, "gathering", with(&gathering, "rules", json!([]))),
+        ("made to gather no more", Verb::Update, "gathering", with(&gathering, "aggregationRule", Value::Null)),
+        ("labelled", Verb::Update, "gathering", {
+            let mut labelled = gathering.clone();
+            labelled.0["metadata"]["labels"] = json!({"rbac.authorization.k8s.io/aggregate-to-admin": "true"});
+            labelled.0
+        }),
+    ];
+    for (what, verb, name, body) in tries {
+        let refused = api.as_user("u", verb, "clusterroles", name, Some(body)).await;
+        let why = refused.map(|_| ()).expect_err(what);
+        assert!(why.code == 403 && why.message.contains("cluster-admin privileges"), "{what}: {why}");
+    }
+    // Who has everything may.
+    api.bind("cluster-admin", None, json!([{"kind": "User", "name": "u"}])).await;
+    let emptied = with(&api.get("clusterroles", "gathering").await.unwrap(), "aggregationRule", Value::Null);
+    api.as_user("u", Verb::Update, "clusterroles", "gathering", Some(emptied)).await.unwrap();
+}
+
 async fn wait(api: &Api, question: &str, expected: bool) {
     wait_for(api, "u", question, expected).await;
 }

@@ -10,7 +10,7 @@ use podwright::server::audit::{Audit, Place, Policy};
 use podwright::server::listen::{Tls, bind, serve};
 use podwright::server::rest::authenticate::Peer;
 use podwright::server::{Config, FixedTokens, Limits, Server, rest};
-use podwright::store::Memory;
+use podwright::store::{self, Memory, Outcome, Txn};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,6 +18,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::super::{Api, config_map};
 use super::{Rest, tls};
+use crate::twisted::{Twist, Twisted};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -418,6 +419,74 @@ async fn a_greedy_client_waits_behind_a_polite_one() {
         assert_eq!(task.await.unwrap().0, 504);
     }
     assert_eq!(ended.lock().unwrap().len(), 6);
+}
+
+/// A store that takes its time with what is written, when it is told to.
+#[derive(Default)]
+struct Slow(std::sync::atomic::AtomicBool);
+
+#[async_trait::async_trait]
+impl Twist for Slow {
+    async fn commit(&self, memory: &Memory, txn: Txn) -> Result<Outcome, store::Error> {
+        if self.0.load(std::sync::atomic::Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+        memory.commit(txn).await
+    }
+}
+
+/// Whoever has as much under way as one may have takes nothing from another: of what reads, of what writes, and of documents.
+#[tokio::test(start_paused = true)]
+async fn requests_are_counted_by_who_asks() {
+    let limits = Limits { inflight: 4, mutating_inflight: 4, queue: 0, ..Limits::default() };
+    let store = Arc::new(Twisted::<Slow>::default());
+    let server = Server::open(store.clone(), Env::system(), Config { limits, ..Config::default() }).await.unwrap();
+    let rest = Arc::new(Rest { face: rest::Face::new(server.clone()), api: Api(server) });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "all-edit"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "people"}],
+    });
+    rest.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await;
+    store.0.store(true, std::sync::atomic::Ordering::SeqCst);
+    let ask = |user: &'static str, line: &str, name: &str| {
+        let peer = Peer { certificate: Some(User::new(user, ["people"])), ..Peer::default() };
+        let body = if line.starts_with("POST") { config_map(name).to_string() } else { String::new() };
+        let (rest, line) = (rest.clone(), line.to_owned());
+        async move { rest.ask_as(&peer, &line, &[("content-type", "application/json")], body).await.code }
+    };
+    let slow_read = format!("GET {MAPS}?resourceVersion=99999999&resourceVersionMatch=NotOlderThan");
+    let (read, write) = (format!("GET {MAPS}"), format!("POST {MAPS}"));
+    let table = [
+        ("reads", slow_read.as_str(), 504, read.as_str(), 200),
+        ("documents", slow_read.as_str(), 504, "GET /openapi/v2", 200),
+        ("writes", write.as_str(), 201, write.as_str(), 201),
+    ];
+    for (what, slow, slow_code, quick, quick_code) in table {
+        let under_way: Vec<_> = (0..3).map(|n| tokio::spawn(ask("greedy", slow, &format!("{what}-{n}")))).collect();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(ask("greedy", quick, &format!("{what}-more")).await, 429, "{what}: he has three of four");
+        assert_eq!(ask("polite", quick, &format!("{what}-polite")).await, quick_code, "{what}: nobody else has any");
+        for task in under_way {
+            assert_eq!(task.await.unwrap(), slow_code, "{what}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_are_counted_by_the_address_that_they_come_from() {
+    let door = Door::open(Limits { connections_of_one: 1, ..Limits::default() }, "{level: None}").await;
+    let from = async |address: [u8; 4]| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::from(address), 0).into()).unwrap();
+        let stream = socket.connect(door.address).await?;
+        let config = Arc::new(tls::client(&door.kubeconfig, true));
+        let name = rustls::pki_types::ServerName::from(std::net::IpAddr::from(Ipv4Addr::LOCALHOST));
+        tokio_rustls::TlsConnector::from(config).connect(name, stream).await
+    };
+    let _first = from([127, 0, 0, 1]).await.unwrap();
+    assert!(from([127, 0, 0, 1]).await.is_err(), "it has one");
+    from([127, 0, 0, 2]).await.expect("another address has none");
 }
 
 #[tokio::test]

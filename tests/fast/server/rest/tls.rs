@@ -47,17 +47,32 @@ async fn get(address: SocketAddr, kubeconfig: &str, with_certificate: bool, path
 
 /// How a kubeconfig's user speaks TLS.
 pub fn client(kubeconfig: &str, with_certificate: bool) -> ClientConfig {
+    let builder = trusting(kubeconfig);
+    match with_certificate {
+        true => showing(builder, &field(kubeconfig, "client-certificate-data"), &field(kubeconfig, "client-key-data")),
+        false => builder.with_no_client_auth(),
+    }
+}
+
+/// The same with another certificate than the kubeconfig's.
+pub fn client_with(kubeconfig: &str, certificate: &str, key: &str) -> ClientConfig {
+    showing(trusting(kubeconfig), certificate.as_bytes(), key.as_bytes())
+}
+
+/// Who trusts the kubeconfig's CA.
+fn trusting(kubeconfig: &str) -> Trusting {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(&field(kubeconfig, "certificate-authority-data")).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let builder = builder.with_root_certificates(roots);
-    if !with_certificate {
-        return builder.with_no_client_auth();
-    }
-    let certificate = CertificateDer::from_pem_slice(&field(kubeconfig, "client-certificate-data")).unwrap();
-    let key = PrivateKeyDer::from_pem_slice(&field(kubeconfig, "client-key-data")).unwrap();
-    builder.with_client_auth_cert(vec![certificate], key).unwrap()
+    builder.with_root_certificates(roots)
+}
+
+type Trusting = rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>;
+
+fn showing(builder: Trusting, certificate: &[u8], key: &[u8]) -> ClientConfig {
+    let certificate = CertificateDer::from_pem_slice(certificate).unwrap();
+    builder.with_client_auth_cert(vec![certificate], PrivateKeyDer::from_pem_slice(key).unwrap()).unwrap()
 }
 
 pub fn open(dir: &Path, now: Timestamp) -> Pki {
