@@ -37,6 +37,8 @@ pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// The name of a Pod's link, inside the Pod.
 pub const POD_LINK: &str = "eth0";
+/// The longest packet of a Pod's link, in bytes; the rules about fragments count with the same.
+pub const POD_MTU: u32 = 1500;
 /// Hardware address of the host's end of every Pod link (locally administered).
 const HOST_MAC: [u8; 6] = [0xee; 6];
 /// Every link of ours has an alias that starts with this: `podwright/<node>/<owner>`.
@@ -324,7 +326,7 @@ impl Links {
             families.push(generates_none());
         }
         let alias = self.label(owner);
-        let link = LinkUnspec::new_with_index(index).up().alias(&alias);
+        let link = LinkUnspec::new_with_index(index).up().mtu(POD_MTU).alias(&alias);
         let link = link.append_extra_attribute(LinkAttribute::AfSpecUnspec(families)).build();
         self.route.call(format_args!("set link {index} up alias {alias}"), |to| to.link().change(link).execute())
     }
