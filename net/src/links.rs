@@ -106,6 +106,9 @@ impl Links {
         let mut inside = enter_pod(pod, scribe)?;
         // 2. The pair, its far end born inside the Pod.
         let (host, peer) = self.pair(&name, owner, pod, &mut inside)?;
+        if host.mtu != POD_MTU {
+            self.set_mtu(host.index)?;
+        }
         // 3. The host's end: labelled, filtered, up.
         self.host_end(host.index, owner)?;
         // 4. The Pod's end: up, with these addresses alone, gateway and default route.
@@ -122,7 +125,7 @@ impl Links {
             node: self.node.clone(),
             owner: owner.to_owned(),
             up: true,
-            mtu: host.mtu,
+            mtu: POD_MTU,
         })
     }
 
@@ -320,13 +323,19 @@ impl Links {
         self.route.call(what, |to| to.link().add(pair).execute())
     }
 
+    /// By itself: below 1280 a link has no IPv6, and takes none of its settings until it has more.
+    fn set_mtu(&mut self, index: u32) -> Result<()> {
+        let link = LinkUnspec::new_with_index(index).mtu(POD_MTU).build();
+        self.route.call(format_args!("set link {index} mtu {POD_MTU}"), |to| to.link().change(link).execute())
+    }
+
     fn host_end(&mut self, index: u32, owner: &str) -> Result<()> {
         let mut families = vec![AfSpecUnspec::Inet(vec![AfSpecInet::Other(host_end_settings())])];
         if ipv6_available() {
             families.push(generates_none());
         }
         let alias = self.label(owner);
-        let link = LinkUnspec::new_with_index(index).up().mtu(POD_MTU).alias(&alias);
+        let link = LinkUnspec::new_with_index(index).up().alias(&alias);
         let link = link.append_extra_attribute(LinkAttribute::AfSpecUnspec(families)).build();
         self.route.call(format_args!("set link {index} up alias {alias}"), |to| to.link().change(link).execute())
     }

@@ -38,7 +38,6 @@ fn a_chart_is_installed_tested_upgraded_and_rolled_back() {
     cluster.drill(&[
         ("helm lint shop --strict", Has(&["0 chart(s) failed"])),
         ("helm template shop shop --include-crds", Has(&["kind: CustomResourceDefinition", "kind: Ingress"])),
-        ("helm install shop shop --dry-run=server", Has(&["STATUS: pending-install"])),
         ("kubectl get deployments,secrets -o name", Is("")),
         ("helm install shop shop --wait --timeout 60s", Has(&["STATUS: deployed", "REVISION: 1", "says first on port 80"])),
         ("kubectl get deployment shop -o jsonpath={.status.availableReplicas}", Is("1")),
@@ -49,6 +48,7 @@ fn a_chart_is_installed_tested_upgraded_and_rolled_back() {
         ("helm status shop", Has(&["STATUS: deployed", "==> v1/Deployment", "1/1", "==> v1/Gadget", "==> v1/Pod(related)"])),
         ("helm list", Has(&["shop-0.1.0", "deployed"])),
         ("helm list -q --filter '^sh'", Is("shop")),
+        ("helm upgrade shop shop --set greeting=other --dry-run=server", Has(&["pending-upgrade", "says other on port 80"])),
         ("helm get manifest shop | kubectl diff -f -", Is("")),
         ("helm get values shop --all", Has(&["greeting: first"])),
         ("helm get hooks shop", Has(&["helm.sh/hook: pre-install", "helm.sh/hook: post-upgrade", "helm.sh/hook: test"])),

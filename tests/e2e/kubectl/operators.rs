@@ -1,7 +1,8 @@
 //! Custom resources of many kinds, by the shapes that operators publish: each file of the folder `operators` is a definition, an object,
 //! and objects that are refused. All of them live in one server at once.
 //!
-//! What is expected stands in comments: `# explain: FIELD | WORDS`, `# columns: HEADER | ROW`, `# refused: WORDS`.
+//! What is expected stands in comments: `# explain: FIELD | WORDS`, `# columns: HEADER | ROW`, `# refused: WORDS`; `# status: JSON` is
+//! what an object's status becomes.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -66,6 +67,11 @@ impl Operator {
             let version = self.object.lines().find_map(|line| line.strip_prefix("apiVersion: ")).ok_or("no version")?;
             contains(version, group)?;
             contains(&said(&format!("kubectl explain {plural}.{field} --api-version={version}"))?, part)?;
+        }
+        if let Some(status) = noted(&self.object, "status") {
+            said(&format!(
+                "kubectl patch {resource} {name} --subresource=status --type=merge -p '{{\"status\":{status}}}'"
+            ))?;
         }
         if let Some((header, row)) = noted(&self.definition, "columns").and_then(|noted| noted.split_once(" | ")) {
             let printed = said(&format!("kubectl get {resource} {name}"))?;
