@@ -105,7 +105,7 @@ impl Pods {
                 dice.roll(10)
             ),
         };
-        let image = dice.roll(4) as usize;
+        let image = dice.roll(10) as usize;
         let word = if image < self.images.len() {
             format!("[ \"$(cat /word)\" = {image} ] || exit 78;")
         } else {
@@ -113,7 +113,11 @@ impl Pods {
         };
         let image = self.images.get(image).map_or("localhost/busybox:1", String::as_str);
         let script = format!("{WHOLE}{word} echo {name} >> /claim/names; echo boot; {script}");
-        let claim = format!("claim-{}", self.next % 2);
+        // Some have nothing that lasts: they start at once.
+        let claim = match self.next % 4 {
+            n @ (0 | 1) => json!({"name": "claim", "persistentVolumeClaim": {"claimName": format!("claim-{n}")}}),
+            _ => json!({"name": "claim", "emptyDir": {}}),
+        };
         let body = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
         "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": dice.roll(3),
             "containers": [{"name": "c", "image": image, "command": ["sh", "-c", script],
@@ -121,7 +125,7 @@ impl Pods {
                     {"name": "sealed", "mountPath": "/sealed"}, {"name": "claim", "mountPath": "/claim"}]}],
             "volumes": [{"name": "data", "emptyDir": {}}, {"name": "conf", "configMap": {"name": "pair"}},
                 {"name": "sealed", "secret": {"secretName": "pair"}},
-                {"name": "claim", "persistentVolumeClaim": {"claimName": claim}}]}});
+                claim]}});
         let unanswered =
             Known { part, created: Asked::Unanswered, deleted: Asked::No, uid: None, container: None, finished: false };
         let known = self.pods.entry(name).or_insert(unanswered);
@@ -159,7 +163,8 @@ impl Pods {
                 known.compare(name, &pod);
                 if known.deleted == Asked::No {
                     let was = known.finished;
-                    if known.look(name, &pod, &folder) {
+                    let lasts = pod["spec"]["volumes"].to_string().contains("claimName");
+                    if known.look(name, &pod, &folder) && lasts {
                         booted.insert(name.clone());
                     }
                     *ended += u64::from(known.finished && !was);
