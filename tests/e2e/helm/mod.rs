@@ -87,7 +87,8 @@ fn a_chart_is_installed_tested_upgraded_and_rolled_back() {
         ("helm uninstall shop --keep-history --wait --timeout 60s", Has(&["release \"shop\" uninstalled"])),
         ("helm list --uninstalled", Has(&["shop", "uninstalled"])),
         ("kubectl get deployments,services,ingresses,pvc,roles,rolebindings,gadgets -o name", Is("service/kubernetes")),
-        ("helm uninstall shop", Fails(1, "the release named \"shop\" is already deleted")),
+        ("helm uninstall shop", Has(&["release \"shop\" uninstalled"])),
+        ("helm history shop", Fails(1, "release: not found")),
         ("kubectl get crd gadgets.shop.example.com -o name", Has(&["gadgets.shop.example.com"])),
     ]);
 }
