@@ -26,7 +26,7 @@ pub struct Ipam {
     taken: BTreeSet<IpAddr>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct State {
     /// Owner (a Pod's uid) -> its addresses, in the order of the ranges.
     owners: BTreeMap<String, Vec<IpAddr>>,
@@ -148,6 +148,20 @@ impl Ipam {
         result
     }
 
+    /// Writes the state again where somebody else has changed or removed the file. Returns whether it was.
+    pub fn mend(&self) -> Result<bool> {
+        // Nothing was ever handed out: there need be no file.
+        if self.state.last.is_empty() {
+            return Ok(false);
+        }
+        let found = fs::read(&self.path).ok().and_then(|bytes| serde_json::from_slice::<State>(&bytes).ok());
+        let is_other = found.as_ref() != Some(&self.state);
+        if is_other {
+            self.write()?;
+        }
+        Ok(is_other)
+    }
+
     fn write(&self) -> Result<()> {
         let failed = |e| Error::call(format!("write {}", self.path.display()), e);
         let bytes = serde_json::to_vec(&self.state).map_err(|e| failed(std::io::Error::other(e)))?;
@@ -253,6 +267,11 @@ mod tests {
             assert_eq!(anew.addresses("a").unwrap(), a);
             assert_ne!(anew.allocate("b").unwrap(), a, "a living Pod's address is nobody else's");
             assert_eq!(ipam(folder.path(), &both).owners().count(), 2, "it is written down again");
+            let path = folder.path().join("ipam.json");
+            assert!(!anew.mend().unwrap(), "it is as it should be");
+            fs::write(&path, damage).unwrap();
+            assert!(anew.mend().unwrap());
+            assert_eq!(ipam(folder.path(), &both).owners().count(), 2, "it is mended while it is in use");
         }
     }
 

@@ -37,6 +37,8 @@ pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// The name of a Pod's link, inside the Pod.
 pub const POD_LINK: &str = "eth0";
+/// The longest packet of a Pod's link, in bytes; the rules about fragments count with the same.
+pub const POD_MTU: u32 = 1500;
 /// Hardware address of the host's end of every Pod link (locally administered).
 const HOST_MAC: [u8; 6] = [0xee; 6];
 /// Every link of ours has an alias that starts with this: `podwright/<node>/<owner>`.
@@ -104,6 +106,9 @@ impl Links {
         let mut inside = enter_pod(pod, scribe)?;
         // 2. The pair, its far end born inside the Pod.
         let (host, peer) = self.pair(&name, owner, pod, &mut inside)?;
+        if host.mtu != POD_MTU {
+            self.set_mtu(host.index)?;
+        }
         // 3. The host's end: labelled, filtered, up.
         self.host_end(host.index, owner)?;
         // 4. The Pod's end: up, with these addresses alone, gateway and default route.
@@ -120,7 +125,7 @@ impl Links {
             node: self.node.clone(),
             owner: owner.to_owned(),
             up: true,
-            mtu: host.mtu,
+            mtu: POD_MTU,
         })
     }
 
@@ -316,6 +321,12 @@ impl Links {
         let pair = LinkVeth::new(name, POD_LINK).address(HOST_MAC.to_vec()).set_info_data(peer).build();
         let what = format_args!("add link {name} type veth peer {POD_LINK}");
         self.route.call(what, |to| to.link().add(pair).execute())
+    }
+
+    /// By itself: below 1280 a link has no IPv6, and takes none of its settings until it has more.
+    fn set_mtu(&mut self, index: u32) -> Result<()> {
+        let link = LinkUnspec::new_with_index(index).mtu(POD_MTU).build();
+        self.route.call(format_args!("set link {index} mtu {POD_MTU}"), |to| to.link().change(link).execute())
     }
 
     fn host_end(&mut self, index: u32, owner: &str) -> Result<()> {

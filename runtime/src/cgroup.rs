@@ -233,8 +233,13 @@ pub fn change(kernel: &Kernel, cgroup: &Path, resources: &Resources) -> Result<V
 }
 
 /// What a cgroup has in those files that somebody might write, where its maker has set nothing: the kernel's own.
-const DEFAULTS: &[(&str, &str)] =
-    &[("cpu.max", "max 100000"), ("memory.max", "max"), ("memory.swap.max", "max"), ("pids.max", "max")];
+const DEFAULTS: &[(&str, &str)] = &[
+    ("cpu.max", "max 100000"),
+    ("memory.max", "max"),
+    ("memory.swap.max", "max"),
+    ("pids.max", "max"),
+    ("cgroup.freeze", "0"),
+];
 
 /// The limits of a cgroup that are not as they were given: file and text as it shall be. `found`: a file's text, if this host has it.
 pub fn undone(resources: &Resources, found: impl Fn(&str) -> Option<String>) -> Vec<(String, String)> {

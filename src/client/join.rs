@@ -5,8 +5,8 @@
 //! certificate are kept in a folder, readable by root alone.
 
 use std::fs;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail, ensure};
@@ -22,15 +22,23 @@ use super::tls::{Identity, Server};
 use super::{Client, rpc};
 use crate::api::{Env, Object, Request, Verb, request::Body};
 use crate::server::certificates::WAITS;
-use crate::server::pki::{Pair, user_of, write_private};
+use crate::server::pki::{Pair, belongs, user_of, write_private};
 
 const RESOURCE: &str = "certificatesigningrequests.certificates.k8s.io";
+/// The files of a member's folder.
+const CERTIFICATE: &str = "client.crt";
+const KEY: &str = "client.key";
+/// The key of the next certificate, until that is there.
+const NEXT_KEY: &str = "client.key.next";
+const CA: &str = "ca.crt";
 /// How long a request may wait for its certificate, and how often it is looked at.
 const PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(200);
 /// How often it is looked whether the certificate is due; after a failure.
 const EVERY: Duration = Duration::from_secs(600);
 const AGAIN: Duration = Duration::from_secs(60);
+/// How often it is looked whether somebody else has changed the files.
+const GLANCE: Duration = Duration::from_secs(2);
 
 /// What a node needs to join.
 #[derive(Clone, Debug)]
@@ -50,6 +58,10 @@ pub struct Joining {
 pub struct Membership {
     folder: PathBuf,
     node: String,
+    /// The cluster's CA, in PEM.
+    ca: String,
+    /// The certificate that is shown, with its key: what the files hold.
+    pair: Mutex<Option<Pair>>,
     identity: Arc<Identity>,
     server: Server,
     env: Env,
@@ -60,7 +72,7 @@ impl Membership {
     pub async fn open(joining: Joining, env: Env) -> anyhow::Result<Membership> {
         let Joining { folder, node, url, ca, token } = joining;
         make(&folder)?;
-        let kept = folder.join("ca.crt");
+        let kept = folder.join(CA);
         let ca = match ca {
             Some(ca) => {
                 write_private(&kept, &ca)?;
@@ -70,13 +82,13 @@ impl Membership {
         };
         let identity = Arc::new(Identity::default());
         let server = Server::new(&url, &ca, identity.clone(), None).map_err(anyhow::Error::msg)?;
-        let member = Membership { folder, node, identity, server, env };
+        let member = Membership { folder, node, ca, pair: Mutex::default(), identity, server, env };
         match member.kept() {
-            Some(pair) => member.identity.set(pair.certified()?),
+            Some(pair) => member.show(pair)?,
             None => {
                 let token =
                     token.ok_or_else(|| anyhow!("--token-file is needed: this node has no certificate that lasts"))?;
-                let bearer = Server::new(&url, &ca, Arc::default(), Some(token)).map_err(anyhow::Error::msg)?;
+                let bearer = Server::new(&url, &member.ca, Arc::default(), Some(token)).map_err(anyhow::Error::msg)?;
                 member.ask(&rpc::over_tls(bearer, "kubelet")).await.context("joining")?;
             }
         }
@@ -93,8 +105,12 @@ impl Membership {
         &self.server.authority
     }
 
-    /// Gets the next certificate in time, for as long as it runs.
+    /// Gets the next certificate in time, and keeps the files as they are to be, for as long as it runs.
     pub async fn keep(self) {
+        tokio::join!(self.keep_certificate(), self.keep_files());
+    }
+
+    async fn keep_certificate(&self) {
         // Nodes that joined together do not all come back at once.
         let spread = self.env.below(1000);
         loop {
@@ -109,9 +125,39 @@ impl Membership {
         }
     }
 
+    async fn keep_files(&self) {
+        loop {
+            tokio::time::sleep(GLANCE).await;
+            match self.mend() {
+                Ok(files) if files.is_empty() => {}
+                Ok(files) => tracing::warn!(?files, "files that somebody else changed are written again"),
+                Err(why) => tracing::warn!("the node's certificate cannot be written again: {why:#}"),
+            }
+        }
+    }
+
+    /// Writes those files again that somebody else has damaged or removed: which. Without them the node could not come back
+    /// after its next start.
+    pub fn mend(&self) -> anyhow::Result<Vec<&'static str>> {
+        // Held to the end: the next certificate is written before or after.
+        let pair = self.pair();
+        let Some(pair) = pair.as_ref() else { return Ok(Vec::new()) };
+        let wanted = [(CA, &self.ca), (KEY, &pair.key), (CERTIFICATE, &pair.certificate)];
+        let is_other = |(name, text): &(&str, &String)| {
+            fs::read(self.folder.join(name)).map_or(true, |found| found != text.as_bytes())
+        };
+        let other: Vec<_> = wanted.into_iter().filter(is_other).collect();
+        for (name, text) in &other {
+            make(&self.folder)?;
+            write_private(&self.folder.join(name), text)?;
+        }
+        Ok(other.into_iter().map(|(name, _)| name).collect())
+    }
+
     /// Asks for the next certificate if the one there is due then: after 70 to 90 % of its time, by `spread` of 1000.
     pub async fn renew(&self, now: Timestamp, spread: u64) -> anyhow::Result<bool> {
-        let (begins, ends) = self.read().context("reading the node's certificate")?.validity()?;
+        let shown = self.pair().clone().context("the node has no certificate yet")?;
+        let (begins, ends) = shown.validity()?;
         if now < due(begins, ends, spread) {
             return Ok(false);
         }
@@ -120,18 +166,46 @@ impl Membership {
         Ok(true)
     }
 
-    fn paths(&self) -> (PathBuf, PathBuf) {
-        (self.folder.join("client.crt"), self.folder.join("client.key"))
+    fn pair(&self) -> MutexGuard<'_, Option<Pair>> {
+        // It is replaced as a whole.
+        self.pair.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn read(&self) -> anyhow::Result<Pair> {
-        let (certificate, key) = self.paths();
-        Ok(Pair { certificate: fs::read_to_string(certificate)?, key: fs::read_to_string(key)? })
+    /// Shows a certificate from now on.
+    fn show(&self, pair: Pair) -> anyhow::Result<()> {
+        self.identity.set(pair.certified()?);
+        *self.pair() = Some(pair);
+        Ok(())
+    }
+
+    fn read(&self, key: &str) -> anyhow::Result<Pair> {
+        let read = |name: &str| fs::read_to_string(self.folder.join(name));
+        Ok(Pair { certificate: read(CERTIFICATE)?, key: read(key)? })
+    }
+
+    /// Keeps a pair, so that a death in between leaves a certificate with its key: 1. the key, beside the one before, 2. the
+    /// certificate, 3. the key in its place.
+    fn write(&self, pair: &Pair) -> anyhow::Result<()> {
+        write_private(&self.folder.join(NEXT_KEY), &pair.key)?;
+        write_private(&self.folder.join(CERTIFICATE), &pair.certificate)?;
+        self.take_next_key()
+    }
+
+    fn take_next_key(&self) -> anyhow::Result<()> {
+        fs::rename(self.folder.join(NEXT_KEY), self.folder.join(KEY)).context("the node's key")?;
+        Ok(fs::File::open(&self.folder)?.sync_all()?)
     }
 
     /// The certificate in the folder, if it is this node's and has not ended.
     fn kept(&self) -> Option<Pair> {
-        let pair = self.read().ok()?;
+        // Whoever wrote it last may not have come to the end.
+        let pair = match self.read(NEXT_KEY).ok().filter(belongs) {
+            Some(next) => {
+                self.take_next_key().inspect_err(|why| tracing::warn!("{why:#}")).ok();
+                next
+            }
+            None => self.read(KEY).ok().filter(belongs)?,
+        };
         let certificate = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).ok()?;
         let (_, ends) = pair.validity().ok()?;
         let is_ours = user_of(&certificate).is_some_and(|user| user.name == format!("system:node:{}", self.node));
@@ -149,10 +223,10 @@ impl Membership {
         let certificate = signed(client, &request).await?;
         let pair = Pair { certificate, key: key.serialize_pem() };
         let certified = pair.certified().context("the certificate that came")?;
-        let (certificate, key) = self.paths();
-        write_private(&key, &pair.key)?;
-        write_private(&certificate, &pair.certificate)?;
+        let mut shown = self.pair();
+        self.write(&pair)?;
         self.identity.set(certified);
+        *shown = Some(pair);
         Ok(())
     }
 }
@@ -213,7 +287,7 @@ async fn object(client: &Client, request: Request) -> anyhow::Result<Object> {
     }
 }
 
-fn make(folder: &std::path::Path) -> anyhow::Result<()> {
+fn make(folder: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.with_context(|| format!("making {}", folder.display()))

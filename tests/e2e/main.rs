@@ -17,6 +17,7 @@ mod descriptors;
 mod disruption;
 mod ephemeral_storage;
 mod healing;
+mod helm;
 mod host;
 mod images;
 mod jobs;

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 
 use super::read::{Link, MainRoute, list_addresses, list_links, list_routes};
-use super::{GATEWAY_V4, GATEWAY_V6, HOST_END, HOST_MAC, LOOPBACK, POD_LINK, link_name, pod_mac};
+use super::{GATEWAY_V4, GATEWAY_V6, HOST_END, HOST_MAC, LOOPBACK, POD_LINK, POD_MTU, link_name, pod_mac};
 use crate::netlink::Route;
 use crate::{Family, Result};
 
@@ -70,6 +70,9 @@ impl View {
         let Some(link) = self.link(&name) else { return Some(format!("link {name}")) };
         if !link.up {
             return Some(format!("link {name}, which was down"));
+        }
+        if link.mtu != POD_MTU {
+            return Some(format!("the MTU of link {name}, which was {}", link.mtu));
         }
         if link.alias != label {
             return Some(format!("the alias of link {name}"));
@@ -165,6 +168,7 @@ mod tests {
             peer_index,
             alias: "podwright/n/o".into(),
             up: true,
+            mtu: POD_MTU,
             settings,
             ..Link::default()
         }
@@ -192,7 +196,8 @@ mod tests {
         assert_eq!(on_host(&seen).unwrap(), "route 10.0.0.2 dev pw1f2e3d4c5b6a", "it has another source");
         seen.routes.push(MainRoute::new(net, 7, Some(ip("192.0.2.1"))));
         assert_eq!(on_host(&seen), None);
-        let damage: [(&str, fn(&mut Link)); 3] = [
+        let damage: [(&str, fn(&mut Link)); 4] = [
+            ("the MTU of link pw1f2e3d4c5b6a, which was 576", |link| link.mtu = 576),
             ("link pw1f2e3d4c5b6a, which was down", |link| link.up = false),
             ("the alias of link pw1f2e3d4c5b6a", |link| link.alias.clear()),
             ("the settings of link pw1f2e3d4c5b6a", |link| link.settings = Some(vec![(1, 0)])),

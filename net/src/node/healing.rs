@@ -324,7 +324,7 @@ impl Inner {
         }
     }
 
-    /// Mends the node's settings and the mount that pins its namespace.
+    /// Mends the node's settings, the mount that pins its namespace, and the record of Pods' addresses.
     fn mend_settings(&self) -> Result<Vec<String>> {
         let _links = lock(&self.links);
         if self.is_removed() {
@@ -338,6 +338,9 @@ impl Inner {
             netlink::unpin(path)?;
             netlink::pin(self.netns.fd(), path)?;
             mended.push(format!("the mount of the node's network namespace at {}", path.display()));
+        }
+        if lock(&self.ipam).mend()? {
+            mended.push("the record of Pods' addresses".to_owned());
         }
         Ok(mended)
     }

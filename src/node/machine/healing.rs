@@ -15,7 +15,7 @@ use super::messages::split;
 use crate::node::{executor::Happening, volumes::Volumes};
 
 /// How often limits and mounts are looked at: a few small files of each container.
-const GLANCE: Duration = Duration::from_secs(5);
+const GLANCE: Duration = Duration::from_secs(2);
 /// So long the same repair is not told again.
 const TOLD: Duration = Duration::from_secs(60);
 /// Somebody who undoes so many repairs in that time is one to be told of.

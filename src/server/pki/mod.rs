@@ -321,7 +321,7 @@ fn is_good(pair: &Pair, now: Timestamp, names: &Names) -> bool {
 }
 
 /// Whether both can be read, and the key is the certificate's.
-fn belongs(pair: &Pair) -> bool {
+pub fn belongs(pair: &Pair) -> bool {
     let check = || {
         let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).ok()?;
         let (_, certificate) = X509Certificate::from_der(&der).ok()?;

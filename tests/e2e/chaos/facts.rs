@@ -47,6 +47,10 @@ impl Facts {
             *allowed = vec![now];
         }
         found.remove("kube-root-ca.crt"); // every namespace has it from its controller
+        found.remove("pair");
+        let torn =
+            |object: &&Value| object["metadata"]["name"] == "pair" && object["data"]["one"] != object["data"]["two"];
+        assert!(maps.iter().find(torn).is_none(), "half a write: {maps:?}");
         assert!(found.is_empty(), "nobody made {found:?}");
         let deployments = list(&self.socket, "deployments").unwrap_or_else(|e| panic!("{e:?}"));
         let now = deployments.first().and_then(|d| d["spec"]["replicas"].as_u64());
@@ -59,6 +63,7 @@ impl Facts {
         while !stop.load(Ordering::Relaxed) {
             let done = match dice.roll(8) {
                 0 => self.scale(dice.roll(4)),
+                1 => self.pair(if dice.roll(2) == 0 { "configmaps" } else { "secrets" }),
                 _ => {
                     let name = format!("map-{}", dice.roll(NAMES));
                     self.change(name, dice.roll(3) == 0)
@@ -88,6 +93,16 @@ impl Facts {
         }
         allowed.push(wanted);
         acknowledge(allowed, write(&self.socket, method, params))
+    }
+
+    /// What volumes show: long enough that writing it takes a moment.
+    fn pair(&mut self, resource: &str) -> bool {
+        self.next += 1;
+        let value = format!("{}{}", self.next, "=".repeat(20_000));
+        let field = if resource == "secrets" { "stringData" } else { "data" };
+        let params = json!({"resource": resource, "namespace": "default", "name": "pair",
+            "body": {field: {"one": value, "two": value}}, "options": {"patchType": "application/merge-patch+json"}});
+        matches!(write(&self.socket, "patch", params), Outcome::Done(_))
     }
 
     fn scale(&mut self, replicas: u64) -> bool {

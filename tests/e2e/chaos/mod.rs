@@ -2,7 +2,9 @@
 //!
 //! `PODWRIGHT_CHAOS_SEED` repeats the choices of a run (not the kernel's timing), `PODWRIGHT_CHAOS_KILLS` says how many.
 
+mod certificates;
 mod facts;
+mod images;
 mod pods;
 
 use std::{
@@ -13,7 +15,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use self::{facts::Facts, pods::Pods};
+use self::{facts::Facts, images::Images, pods::Pods};
 use crate::support::{
     TestNode,
     api::{Trouble, call},
@@ -46,6 +48,23 @@ spec:
   ports: [{port: 80}]
 ";
 
+/// What Pods mount: both keys of a pair always have one value, and each Pod writes its name into its claim.
+const VOLUMES: &str = "
+{apiVersion: v1, kind: ConfigMap, metadata: {name: pair}, data: {one: '0', two: '0'}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: pair}, stringData: {one: '0', two: '0'}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: claim-0}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: claim-1}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+";
+
 /// Numbers from a seed (SplitMix64).
 pub struct Dice(u64);
 
@@ -69,12 +88,17 @@ fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
+/// Of this run: the one that is asked for, or a new one.
+fn seed() -> u64 {
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as u64;
+    let seed = setting("PODWRIGHT_CHAOS_SEED").unwrap_or_else(now);
+    println!("PODWRIGHT_CHAOS_SEED={seed}");
+    seed
+}
+
 #[test]
 fn killed_again_and_again_it_loses_nothing() {
-    let seed = setting("PODWRIGHT_CHAOS_SEED").unwrap_or_else(|| {
-        let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        time.as_micros() as u64
-    });
+    let seed = seed();
     let kills = setting("PODWRIGHT_CHAOS_KILLS").unwrap_or(KILLS);
     println!("PODWRIGHT_CHAOS_SEED={seed} PODWRIGHT_CHAOS_KILLS={kills}");
     let mut dice = Dice(seed);
@@ -95,10 +119,12 @@ fn killed_again_and_again_it_loses_nothing() {
         }
     });
     let fresh = (Machine::look(node.dir.path()), ruleset(&node));
-    let (mut facts, mut pods) = (Facts::new(&node), Pods::new(&node));
+    node.apply(VOLUMES);
+    let images = Images::start(&node);
+    let (mut facts, mut pods) = (Facts::new(&node), Pods::new(&node, images.names.clone()));
     let start = Instant::now();
     for round in 0..kills {
-        one_kill(&mut node, &mut facts, &mut pods, &mut dice);
+        one_kill(&mut node, &mut facts, &mut pods, &images, &mut dice);
         if (round + 1) % 10 == 0 {
             println!("{} kills in {:.0?}: {facts}, {pods}", round + 1, start.elapsed());
         }
@@ -112,13 +138,15 @@ fn killed_again_and_again_it_loses_nothing() {
     node.wait_field(&["deployment", "app"], ".spec.replicas", &replicas.to_string(), PATIENCE);
     scale_to(&node, 2);
     node.wait_field(&["deployment", "app"], ".status.availableReplicas", "2", PATIENCE);
-    println!("{kills} kills in {:.0?}: {facts}, {pods}", start.elapsed());
+    println!("{kills} kills in {:.0?}: {facts}, {pods}, {images}", start.elapsed());
     scale_to(&node, 0);
     node.ok(&["delete", "pods", "--all", "--timeout", "60s"]);
     wait_for_no_pods(&node);
+    images.check(&node);
+    node.ok(&["delete", "pvc", "--all", "--timeout", "60s"]);
     fresh.0.assert_unchanged();
     eventually("the ruleset is as before", PATIENCE, || same(&fresh.1, &ruleset(&node)));
-    for folder in ["runtime/sandboxes", "shims", "log", "pods", "journals"] {
+    for folder in ["runtime/sandboxes", "shims", "log", "pods", "journals", "volumes", "local-volumes", "images/tmp"] {
         let folder = node.dir.path().join(folder);
         eventually("nothing is kept of a Pod", PATIENCE, || same(&Vec::new(), &names(&folder)));
     }
@@ -128,7 +156,7 @@ fn killed_again_and_again_it_loses_nothing() {
 }
 
 /// Starts the node, looks at what it remembers, writes until the moment has come, and kills it.
-fn one_kill(node: &mut TestNode, facts: &mut Facts, pods: &mut Pods, dice: &mut Dice) {
+fn one_kill(node: &mut TestNode, facts: &mut Facts, pods: &mut Pods, images: &Images, dice: &mut Dice) {
     if !node.is_spawned() {
         node.spawn();
     }
@@ -146,9 +174,11 @@ fn one_kill(node: &mut TestNode, facts: &mut Facts, pods: &mut Pods, dice: &mut 
     let length = [300, 1500, 4000][dice.roll(12).saturating_sub(9) as usize];
     let stop = AtomicBool::new(false);
     let (for_facts, for_pods) = (dice.fork(), dice.fork());
+    let commands = images.commands(node, dice);
     std::thread::scope(|scope| {
         scope.spawn(|| facts.write(for_facts, &stop));
         scope.spawn(|| pods.write(for_pods, &stop));
+        scope.spawn(|| images.write(commands, &stop));
         dice.pause(length);
         node.kill();
         stop.store(true, Ordering::Relaxed);

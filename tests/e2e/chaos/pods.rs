@@ -1,7 +1,7 @@
 //! Pods that count, and Pods that end: nobody may restart them, lose a line or an exit code of theirs.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt, fs,
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
@@ -22,6 +22,16 @@ enum Part {
     /// Prints as many numbers, and ends with a code.
     Ends { lines: u64, code: u64 },
 }
+
+/// Both keys of a volume have one value, whatever is written meanwhile; then the Pod's name is in its claim, and it has booted.
+const WHOLE: &str = "
+for volume in /conf /sealed; do
+  n=0
+  until v=$(cd -P $volume/..data && a=$(cat one) && b=$(cat two) && [ \"$a\" = \"$b\" ] && echo whole); [ \"$v\" = whole ]; do
+    n=$((n+1)); [ $n -lt 20 ] || { echo torn $volume; exit 77; }; sleep 0.1
+  done
+done
+";
 
 /// What was asked of the server, and whether it said yes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,12 +60,17 @@ pub struct Pods {
     deleted: u64,
     ended: u64,
     adopted: u64,
+    /// Images whose `/word` is their number.
+    images: Vec<String>,
+    /// Those that have written their name into a claim.
+    booted: BTreeSet<String>,
 }
 
 impl Pods {
-    pub fn new(node: &TestNode) -> Pods {
+    pub fn new(node: &TestNode, images: Vec<String>) -> Pods {
         let (socket, folder) = (node.socket(), folder_of(node));
-        Pods { socket, folder, pods: BTreeMap::new(), next: 0, made: 0, deleted: 0, ended: 0, adopted: 0 }
+        let (pods, booted) = (BTreeMap::new(), BTreeSet::new());
+        Pods { socket, folder, pods, next: 0, made: 0, deleted: 0, ended: 0, adopted: 0, images, booted }
     }
 
     /// Creates and deletes until the server dies.
@@ -90,12 +105,27 @@ impl Pods {
                 dice.roll(10)
             ),
         };
-        let script = format!("echo boot; {script}");
+        let image = dice.roll(10) as usize;
+        let word = if image < self.images.len() {
+            format!("[ \"$(cat /word)\" = {image} ] || exit 78;")
+        } else {
+            String::new()
+        };
+        let image = self.images.get(image).map_or("localhost/busybox:1", String::as_str);
+        let script = format!("{WHOLE}{word} echo {name} >> /claim/names; echo boot; {script}");
+        // Some have nothing that lasts: they start at once.
+        let claim = match self.next % 4 {
+            n @ (0 | 1) => json!({"name": "claim", "persistentVolumeClaim": {"claimName": format!("claim-{n}")}}),
+            _ => json!({"name": "claim", "emptyDir": {}}),
+        };
         let body = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
         "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": dice.roll(3),
-            "containers": [{"name": "c", "image": "localhost/busybox:1", "command": ["sh", "-c", script],
-                "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
-            "volumes": [{"name": "data", "emptyDir": {}}]}});
+            "containers": [{"name": "c", "image": image, "command": ["sh", "-c", script],
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}, {"name": "conf", "mountPath": "/conf"},
+                    {"name": "sealed", "mountPath": "/sealed"}, {"name": "claim", "mountPath": "/claim"}]}],
+            "volumes": [{"name": "data", "emptyDir": {}}, {"name": "conf", "configMap": {"name": "pair"}},
+                {"name": "sealed", "secret": {"secretName": "pair"}},
+                claim]}});
         let unanswered =
             Known { part, created: Asked::Unanswered, deleted: Asked::No, uid: None, container: None, finished: false };
         let known = self.pods.entry(name).or_insert(unanswered);
@@ -127,12 +157,16 @@ impl Pods {
         }
         found.retain(|_, pod| pod["metadata"]["labels"]["app"].is_null());
         let (folder, adopted, ended) = (self.folder.clone(), &mut self.adopted, &mut self.ended);
+        let booted = &mut self.booted;
         self.pods.retain(|name, known| match found.remove(name) {
             Some(pod) => {
                 known.compare(name, &pod);
                 if known.deleted == Asked::No {
                     let was = known.finished;
-                    known.look(name, &pod, &folder);
+                    let lasts = pod["spec"]["volumes"].to_string().contains("claimName");
+                    if known.look(name, &pod, &folder) && lasts {
+                        booted.insert(name.clone());
+                    }
                     *ended += u64::from(known.finished && !was);
                     *adopted += u64::from(known.container.is_some() && !known.finished);
                 }
@@ -160,7 +194,26 @@ impl Pods {
             let pods = list(&self.socket, "pods");
             if restless.is_empty() { Ok(()) } else { Err(format!("{restless:#?}\n{pods:#?}")) }
         });
+        // What a Pod has written into its claim is there, once.
+        let volumes = self.folder.join("local-volumes");
+        let files = names(&volumes).into_iter().map(|volume| written(&volumes.join(volume)));
+        let mut found = files.collect::<Vec<_>>().concat();
+        found.sort();
+        let twice: Vec<_> = found.windows(2).filter(|pair| pair[0] == pair[1]).collect();
+        assert!(twice.is_empty(), "started twice: {twice:?}");
+        let lost: Vec<_> = self.booted.iter().filter(|name| !found.contains(name)).collect();
+        assert!(lost.is_empty() && !found.is_empty(), "lost from their claims: {lost:?}");
     }
+}
+
+/// The names that Pods have written into a volume of the node's.
+fn written(volume: &std::path::Path) -> Vec<String> {
+    let own = fs::read_to_string(volume.join("names")).unwrap_or_default();
+    let mut all: Vec<String> = own.lines().map(str::to_owned).collect();
+    let folders =
+        fs::read_dir(volume).into_iter().flatten().flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+    folders.for_each(|folder| all.extend(written(&folder.path())));
+    all
 }
 
 /// No container was ever restarted.
@@ -185,8 +238,8 @@ impl Known {
         }
     }
 
-    /// Status and log of one that nobody deletes.
-    fn look(&mut self, name: &str, pod: &Value, folder: &std::path::Path) {
+    /// Status and log of one that nobody deletes; whether it has booted.
+    fn look(&mut self, name: &str, pod: &Value, folder: &std::path::Path) -> bool {
         let status = &pod["status"]["containerStatuses"][0];
         if let Some(id) = status["containerID"].as_str() {
             let same = self.container.as_deref().is_none_or(|known| known == id);
@@ -203,11 +256,11 @@ impl Known {
         assert!(!over || matches!(self.part, Part::Ends { .. }), "Pod {name} has ended: {pod:#}");
         let uid = self.uid.as_deref().unwrap_or_default();
         let logs = folder.join("log").join(format!("default_{name}_{uid}")).join("c");
-        self.read(name, &logs, over);
+        self.read(name, &logs, over)
     }
 
     /// The log is one attempt's, and whole as far as it goes.
-    fn read(&self, name: &str, logs: &std::path::Path, over: bool) {
+    fn read(&self, name: &str, logs: &std::path::Path, over: bool) -> bool {
         let files = names(logs);
         assert!(files.iter().all(|file| file == "0.log"), "Pod {name} was started more than once: {files:?}");
         let text = fs::read_to_string(logs.join("0.log")).unwrap_or_default();
@@ -223,6 +276,7 @@ impl Known {
         };
         assert!(numbers.iter().all(|line| wanted.next().as_deref() == Some(line)), "Pod {name}'s log: {text}");
         assert!(end || !over, "Pod {name} has ended but its log does not say so: {text}");
+        !said.is_empty()
     }
 }
 

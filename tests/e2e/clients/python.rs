@@ -107,6 +107,16 @@ fn the_dynamic_client_patches_applies_and_knows_custom_resources() {
 }
 
 #[test]
+fn leases_are_held_by_one_and_leaders_are_elected() {
+    drill("coordination.py", "leases");
+}
+
+#[test]
+fn jobs_and_cron_jobs_run() {
+    drill("coordination.py", "jobs");
+}
+
+#[test]
 fn a_token_may_do_what_rbac_lets_it() {
     drill("access.py", "access");
 }

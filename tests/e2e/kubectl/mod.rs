@@ -14,6 +14,7 @@ mod debug;
 mod delete;
 mod describe;
 mod nodes;
+mod operators;
 mod resize;
 mod same;
 mod sessions;
@@ -36,7 +37,7 @@ const SINCE: u32 = 32;
 
 /// What must come of a line.
 #[derive(Clone, Copy, Debug)]
-enum Expect {
+pub enum Expect {
     /// Success, with exactly this on standard output, white space at the ends aside.
     Is(&'static str),
     /// Success, with each of these on standard output or error.
@@ -69,15 +70,15 @@ impl Expect {
 }
 
 /// A server, with a node or without, and a shell whose kubectl knows it.
-struct Cluster {
-    node: TestNode,
+pub struct Cluster {
+    pub node: TestNode,
     kubectl: PathBuf,
     env: Vec<(&'static str, String)>,
 }
 
 impl Cluster {
     /// A node with the image `$IMAGE`, and the newest kubectl. `None` where none is new enough; that is said.
-    fn start() -> Option<Cluster> {
+    pub fn start() -> Option<Cluster> {
         let kubectl = newest()?;
         let node = TestNode::start(&[]);
         node.import_busybox();
@@ -85,7 +86,7 @@ impl Cluster {
     }
 
     /// A control plane without a node: nothing runs there.
-    fn without_node() -> Option<Cluster> {
+    pub fn without_node() -> Option<Cluster> {
         let kubectl = newest()?;
         Some(Cluster::of(TestNode::server(&["--listen", "127.0.0.1:0"]), kubectl))
     }
@@ -113,7 +114,7 @@ impl Cluster {
         self.node.dir.path().join("work")
     }
 
-    fn file(&self, name: &str, text: &str) {
+    pub fn file(&self, name: &str, text: &str) {
         let path = self.work().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
@@ -127,13 +128,19 @@ impl Cluster {
         command
     }
 
-    fn sh(&self, line: &str) -> Answer {
+    pub fn sh(&self, line: &str) -> Answer {
         Answer::of(self.shell(line).output().unwrap())
+    }
+
+    /// Lines find this program by its name from now on.
+    pub fn offer(&self, program: &Path) {
+        let name = program.file_name().expect("it is a file");
+        std::os::unix::fs::symlink(program, self.node.dir.path().join("bin").join(name)).unwrap();
     }
 
     /// Runs the lines one after the other.
     #[track_caller]
-    fn drill(&self, rows: &[(&str, Expect)]) {
+    pub fn drill(&self, rows: &[(&str, Expect)]) {
         for (line, expect) in rows {
             let answer = self.sh(line);
             if let Err(why) = expect.check(&answer) {
@@ -144,7 +151,7 @@ impl Cluster {
 
     /// Success; what was said.
     #[track_caller]
-    fn says(&self, line: &str) -> String {
+    pub fn says(&self, line: &str) -> String {
         let answer = self.sh(line);
         assert_eq!(answer.code, 0, "$ {line}\n{}\n{}", answer.all(), self.node.log());
         answer.out

@@ -158,7 +158,8 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
         assert_eq!(status["certificate"].is_string(), outcome == "Approved");
     }
     let file = dir.path().join("agent/client.crt");
-    let first = std::fs::read_to_string(&file).unwrap();
+    let [key, next] = ["client.key", "client.key.next"].map(|name| dir.path().join("agent").join(name));
+    let (first, first_key) = (std::fs::read_to_string(&file).unwrap(), std::fs::read_to_string(&key).unwrap());
     assert!(!member.renew(now + SignedDuration::from_hours(24), 0).await.unwrap(), "it lasts");
     assert!(!member.renew(now + SignedDuration::from_hours(250 * 24), 1000).await.unwrap(), "not before 70 %");
     api.0
@@ -171,9 +172,21 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
     assert!(member.renew(now + SignedDuration::from_hours(330 * 24), 1000).await.unwrap(), "after 90 %");
     assert_ne!(std::fs::read_to_string(&file).unwrap(), first);
     assert_eq!(who(&member).await, "system:node:n1", "the new certificate is shown");
+    // Without its files it could not come back: what somebody takes away is written again.
+    std::fs::remove_file(&key).unwrap();
+    std::fs::write(&file, &first).unwrap();
+    assert_eq!(member.mend().unwrap(), ["client.key", "client.crt"]);
+    assert_eq!(member.mend().unwrap(), [""; 0]);
     drop(member);
     // The next process needs neither token nor CA.
     assert_eq!(who(&open(false, None).await.unwrap()).await, "system:node:n1");
+    // Nor does one whose predecessor died before the certificate was written that belongs to the next key, or after that.
+    std::fs::write(&next, &first_key).unwrap();
+    assert_eq!(who(&open(false, None).await.unwrap()).await, "system:node:n1");
+    std::fs::rename(&key, &next).unwrap();
+    std::fs::write(&key, &first_key).unwrap();
+    assert_eq!(who(&open(false, None).await.unwrap()).await, "system:node:n1");
+    assert!(!next.exists(), "the key is in its place");
     serving.abort();
 }
 

@@ -1,0 +1,86 @@
+//! Images that are pulled, loaded and removed when it dies: what is there afterwards is whole.
+
+use std::{
+    fmt,
+    path::PathBuf,
+    process::{Command, Stdio},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use super::{Dice, PATIENCE};
+use crate::support::{
+    TestNode,
+    registry::{Registry, run},
+};
+
+const IMAGES: usize = 3;
+
+pub struct Images {
+    _registry: Registry,
+    /// By number, which is also what their `/word` says.
+    pub names: Vec<String>,
+    /// An archive with another one.
+    archive: PathBuf,
+    done: AtomicU64,
+}
+
+impl Images {
+    pub fn start(node: &TestNode) -> Images {
+        let registry = Registry::start();
+        let names = (0..IMAGES).map(|n| format!("{}/app:{n}", registry.addr)).collect();
+        for n in 0..IMAGES {
+            registry.push(&crate::images::image(&n.to_string()), "it", &format!("app:{n}"));
+        }
+        let archive = node.dir.path().join("loaded.tar");
+        let from = format!("docker://{}/app:0", registry.addr);
+        let to = format!("docker-archive:{}:localhost/loaded:1", archive.display());
+        run(Command::new("skopeo").args(["copy", "--src-tls-verify=false", &from, &to]));
+        Images { _registry: registry, names, archive, done: AtomicU64::new(0) }
+    }
+
+    /// What is typed until the server dies.
+    pub fn commands(&self, node: &TestNode, dice: &mut Dice) -> Vec<Command> {
+        let archive = self.archive.display().to_string();
+        let one = |dice: &mut Dice| {
+            let name = &self.names[dice.roll(IMAGES as u64) as usize];
+            match dice.roll(4) {
+                0 => node.command(&["image", "load", &archive]),
+                1 => node.command(&["image", "rm", name]),
+                _ => node.command(&["image", "pull", name]),
+            }
+        };
+        (0..6).map(|_| one(dice)).collect()
+    }
+
+    pub fn write(&self, commands: Vec<Command>, stop: &AtomicBool) {
+        for mut command in commands {
+            if stop.load(Ordering::Relaxed) {
+                return;
+            }
+            let ended = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+            self.done.fetch_add(u64::from(ended.success()), Ordering::Relaxed);
+        }
+    }
+
+    /// Each image can be had, and what runs from it has all of it.
+    pub fn check(&self, node: &TestNode) {
+        node.ok(&["image", "load", &self.archive.display().to_string()]);
+        let loaded = ("localhost/loaded:1".to_owned(), "0".to_owned());
+        let pulled = self.names.iter().enumerate().map(|(n, name)| (name.clone(), n.to_string()));
+        for (n, (image, word)) in pulled.chain([loaded]).enumerate() {
+            node.apply(&format!(
+                "{{apiVersion: v1, kind: Pod, metadata: {{name: image-{n}}}, spec: {{restartPolicy: Never, containers: [{{name: c, \
+                 image: '{image}', imagePullPolicy: IfNotPresent, command: [sh, -c, 'test $(cat /word) = {word} && busybox sha256sum \
+                 /bin/busybox']}}]}}}}"
+            ));
+            node.wait("jsonpath={.status.phase}=Succeeded", &[&format!("pod/image-{n}")], PATIENCE);
+        }
+        node.ok(&["delete", "pods", "--all", "--timeout", "60s"]);
+    }
+}
+
+impl fmt::Display for Images {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} images pulled, loaded or removed", self.done.load(Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,178 @@
+//! Damage to files and mounts of the node: records, volumes, logs, the socket of the API, images.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::{PATIENCE, Row, World};
+use crate::support::{
+    contains, eventually,
+    registry::{Registry, run},
+};
+
+/// What becomes of a file.
+const RUINS: [(&str, fn(&Path)); 3] = [
+    ("removed", |path| fs::remove_file(path).unwrap()),
+    ("truncated", |path| {
+        let length = fs::metadata(path).unwrap().len();
+        fs::File::options().write(true).open(path).unwrap().set_len(length / 2).unwrap();
+    }),
+    ("garbage", |path| fs::write(path, b"\0\xff\xfe garbage").unwrap()),
+];
+
+fn unmount(path: &Path) {
+    nix::mount::umount2(path, nix::mount::MntFlags::MNT_DETACH).unwrap();
+}
+
+fn is_mounted(path: &Path) -> Result<(), String> {
+    contains(&fs::read_to_string("/proc/self/mountinfo").unwrap(), &format!(" {} ", path.display()))
+}
+
+/// Records that the agent or the runtime reads at their next start.
+fn records(world: &World) -> Vec<Row> {
+    let uid = world.uid.clone();
+    let of_pod = |name: &str| world.find(|path| path.ends_with(name) && path.to_string_lossy().contains(&uid));
+    let ipam = world.node.dir.path().join("network/ipam.json");
+    let files =
+        [("sandbox.json", of_pod("sandbox.json")), ("container.json", of_pod("container.json")), ("ipam.json", ipam)];
+    let mut rows = Vec::new();
+    for (name, path) in files {
+        for (how, ruin) in RUINS {
+            let (damaged, uid) = (path.clone(), uid.clone());
+            let path = path.clone();
+            rows.push(Row::new(
+                format!("{name}, {how}"),
+                move |_| ruin(&damaged),
+                move |_| {
+                    let text = fs::read_to_string(&path).map_err(|e| e.to_string())?;
+                    serde_json::from_str::<serde_json::Value>(&text).map_err(|e| e.to_string())?;
+                    contains(&text, &uid)
+                },
+            ));
+        }
+    }
+    rows
+}
+
+/// Files that containers see.
+fn volumes(world: &World) -> Vec<Row> {
+    let conf = world.find(|path| path.ends_with("volumes/conf"));
+    let sealed = world.find(|path| path.ends_with("sealed/word")).parent().unwrap().to_owned();
+    let damage: Vec<(&str, PathBuf, fn(&Path))> = vec![
+        ("ConfigMap, other content", conf.clone(), |volume| fs::write(volume.join("..data/one"), "other").unwrap()),
+        ("ConfigMap, a file gone", conf.clone(), |volume| fs::remove_file(volume.join("..data/one")).unwrap()),
+        ("ConfigMap, a link gone", conf.clone(), |volume| fs::remove_file(volume.join("one")).unwrap()),
+        ("ConfigMap, ..data gone", conf.clone(), |volume| fs::remove_file(volume.join("..data")).unwrap()),
+        ("ConfigMap, ..data elsewhere", conf, |volume| {
+            fs::remove_file(volume.join("..data")).unwrap();
+            std::os::unix::fs::symlink("/nowhere", volume.join("..data")).unwrap();
+        }),
+        ("Secret, other content", sealed.clone(), |volume| fs::write(volume.join("..data/word"), "other").unwrap()),
+        ("Secret, a link gone", sealed.clone(), |volume| fs::remove_file(volume.join("word")).unwrap()),
+        ("Secret, ..data gone", sealed, |volume| fs::remove_file(volume.join("..data")).unwrap()),
+    ];
+    let rows = damage.into_iter().map(|(what, volume, damage)| {
+        let shown = |world: &World| {
+            contains(&world.in_pod("/conf/one"), "first")?;
+            contains(&world.in_pod("/sealed/word"), "hidden")
+        };
+        Row::new(what, move |_| damage(&volume), shown)
+    });
+    rows.collect()
+}
+
+/// Mounts come back as they were: containers that run, and those that start later, share them again.
+fn mounts(world: &World) -> Vec<Row> {
+    let tmpfs = world.node.dir.path().join("volumes");
+    let of_pod = |path: &Path| path.to_string_lossy().contains(&world.uid);
+    let shm = world.find(|path| path.ends_with("shm") && path.with_file_name("s").exists() && of_pod(path));
+    let mut rows = Vec::new();
+    for path in [tmpfs, shm] {
+        let (sign, at) = (path.join(".sign"), path.clone());
+        fs::write(&sign, "kept").unwrap();
+        rows.push(Row::new(
+            format!("mount of {}", path.file_name().unwrap().display()),
+            move |_| unmount(&at),
+            move |_| {
+                is_mounted(&path)?;
+                fs::read_to_string(&sign).map(drop).map_err(|e| e.to_string())
+            },
+        ));
+    }
+    rows.push(Row::new(
+        "mount of the node's namespace",
+        |world| {
+            let netns = world.node.netns();
+            // It must not end with its last name.
+            let held = fs::File::open(&netns).unwrap();
+            unmount(&netns);
+            // As long as the damage can be seen; the Pods hold it anyway.
+            drop(held);
+        },
+        |world| is_mounted(&world.node.netns()),
+    ));
+    rows
+}
+
+fn others(world: &World) -> Vec<Row> {
+    let log = world.find(|path| path.ends_with("c/0.log") && path.to_string_lossy().contains("_web_"));
+    let folder = log.parent().unwrap().to_owned();
+    let of_pod = folder.parent().unwrap().to_owned();
+    let connects = |world: &World| {
+        std::os::unix::net::UnixStream::connect(world.node.socket()).map(drop).map_err(|e| e.to_string())
+    };
+    let says = |world: &World| contains(&world.node.run(&["logs", "web"]).all(), "UTC");
+    vec![
+        Row::new("api.sock, removed", |world| fs::remove_file(world.node.socket()).unwrap(), connects),
+        Row::new(
+            "api.sock, a file in its place",
+            |world| {
+                fs::remove_file(world.node.socket()).unwrap();
+                fs::write(world.node.socket(), "").unwrap();
+            },
+            connects,
+        ),
+        Row::new("log", move |_| fs::remove_file(&log).unwrap(), says),
+        Row::new("folder of a container's logs", move |_| fs::remove_dir_all(&folder).unwrap(), says),
+        Row::new("folder of a Pod's logs", move |_| fs::remove_dir_all(&of_pod).unwrap(), says),
+    ]
+}
+
+#[test]
+fn files_and_mounts_are_mended() {
+    let world = World::new();
+    let rows = [records, volumes, mounts, others].iter().flat_map(|rows| rows(&world)).collect();
+    world.heals(rows);
+    // A Secret that changes now reaches the container that has run all the while.
+    world.node.apply("{apiVersion: v1, kind: Secret, metadata: {name: sealed}, stringData: {word: changed}}");
+    eventually("the Secret changes", PATIENCE * 4, || contains(&world.in_pod("/sealed/word"), "changed"));
+    world.end(&["NodeRestored"]);
+}
+
+/// An image whose layers are gone is no image: whoever asks for it next has it pulled again. Those that run go on.
+#[test]
+fn an_image_that_lost_its_layers_is_pulled_again() {
+    let registry = Registry::start();
+    registry.push(&crate::images::image("whole"), "it", "app:1");
+    let world = World::new();
+    let image = format!("{}/app:1", registry.addr);
+    let pod = |name: &str| {
+        world.node.apply(&format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: {name}}}, spec: {{terminationGracePeriodSeconds: 0, \
+             containers: [{{name: c, image: '{image}', imagePullPolicy: IfNotPresent}}]}}}}"
+        ));
+        world.node.wait("condition=Ready", &[&format!("pod/{name}")], PATIENCE);
+        eventually("it says its word", PATIENCE, || contains(&world.node.run(&["logs", name]).out, "whole"));
+    };
+    pod("first");
+    let pulls = registry.gets("/blobs/");
+    pod("second");
+    assert_eq!(registry.gets("/blobs/"), pulls, "it is there");
+    let word = world.find(|path| path.ends_with("fs/word"));
+    world.node.ok(&["delete", "pods", "first", "second", "--now"]);
+    run(std::process::Command::new("rm").arg("-r").arg(word.parent().unwrap().parent().unwrap()));
+    pod("third");
+    assert!(registry.gets("/blobs/") > pulls, "it was pulled again");
+    world.end(&[]);
+}
