@@ -22,7 +22,7 @@ use super::tls::{Identity, Server};
 use super::{Client, rpc};
 use crate::api::{Env, Object, Request, Verb, request::Body};
 use crate::server::certificates::WAITS;
-use crate::server::pki::{Pair, belongs, user_of, write_private};
+use crate::server::pki::{Pair, belongs, put_in_place, user_of, write_private};
 
 const RESOURCE: &str = "certificatesigningrequests.certificates.k8s.io";
 /// The files of a member's folder.
@@ -192,8 +192,7 @@ impl Membership {
     }
 
     fn take_next_key(&self) -> anyhow::Result<()> {
-        fs::rename(self.folder.join(NEXT_KEY), self.folder.join(KEY)).context("the node's key")?;
-        Ok(fs::File::open(&self.folder)?.sync_all()?)
+        put_in_place(&self.folder.join(NEXT_KEY), &self.folder.join(KEY))
     }
 
     /// The certificate in the folder, if it is this node's and has not ended.

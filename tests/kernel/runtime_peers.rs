@@ -91,7 +91,7 @@ async fn strangers_get_nowhere_and_harm_nobody() {
 /// Whatever has become of the modes of its folder and its socket.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shim_speaks_to_root_alone() {
-    let mut bed = Bed::new("nobody").await;
+    let bed = Bed::new("nobody").await;
     bed.sandbox("s").await;
     let id = bed.run("c", "sleep 1000").await;
     let hello = [MAGIC, &[2], &[7; 64]].concat();

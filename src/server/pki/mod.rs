@@ -221,6 +221,15 @@ pub fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     write().with_context(|| format!("writing {}", path.display()))
 }
 
+/// Gives a file that [`write_private`] has written its name, in place of whatever has it; it is on the disk when this returns.
+pub fn put_in_place(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let put = || {
+        std::fs::rename(from, to)?;
+        to.parent().map_or(Ok(()), |folder| std::fs::File::open(folder)?.sync_all())
+    };
+    put().with_context(|| format!("renaming {} to {}", from.display(), to.display()))
+}
+
 /// The CA that lies in the folder; a new one where there has never been any.
 fn ca(folder: &Path, now: Timestamp) -> anyhow::Result<Pair> {
     let read = |name: &str| match std::fs::read_to_string(folder.join(name)) {

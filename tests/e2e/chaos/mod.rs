@@ -23,7 +23,7 @@ use crate::support::{
     leftovers::Machine,
 };
 
-const KILLS: u64 = 100;
+const KILLS: u64 = 40;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The Deployment whose Pods come and go by its controllers, with a Service before them.

@@ -10,7 +10,7 @@ use podwright::server::audit::{Audit, Place, Policy};
 use podwright::server::listen::{Tls, bind, serve};
 use podwright::server::rest::authenticate::Peer;
 use podwright::server::{Config, FixedTokens, Limits, Server, rest};
-use podwright::store::{self, Memory, Outcome, Txn};
+use podwright::store::{self, Memory, Outcome, Store, Txn};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
