@@ -98,7 +98,8 @@ async fn what_a_certificate_has_opened_ends_with_it() {
     let mut rest = Vec::new();
     let last = get.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
     kept.write_all(last.as_bytes()).await.unwrap();
-    timeout(PATIENCE, kept.read_to_end(&mut rest)).await.unwrap().unwrap();
+    // Whether its end is announced by TLS is not what this is about.
+    let _ = timeout(PATIENCE, kept.read_to_end(&mut rest)).await.unwrap();
     let rest = String::from_utf8_lossy(&rest).into_owned();
     assert!(rest.contains("HTTP/1.1 401"), "{rest}");
     assert!(!ended(&mut roots, Duration::from_millis(500)).await, "an administrator's watch has ended too");

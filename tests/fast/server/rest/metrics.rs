@@ -54,6 +54,7 @@ async fn requests_are_counted_under_upstreams_names() {
 #[tokio::test]
 async fn open_metrics_are_told_to_who_asks_for_them() {
     let rest = Rest::new().await;
+    rest.get("/version").await;
     let answer = rest
         .ask("GET /metrics", &[("accept", "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")], "")
         .await;
