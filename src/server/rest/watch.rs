@@ -203,7 +203,7 @@ mod tests {
         for _ in 0..10 * BURST {
             assert_eq!(pace.next(start), None, "a few watches never wait");
         }
-        let _others = vec![watches; 998];
+        let _others = vec![watches; 999];
         let each = Duration::from_millis(20);
         for _ in 0..BURST {
             assert_eq!(pace.next(start), None);
