@@ -168,7 +168,7 @@ impl Sync {
         let (mut bytes, mut fds) = ([0u8; MESSAGE], Vec::new());
         let (got, sender) = match io::receive_from(self.socket.as_fd(), &mut bytes, &mut fds) {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Said::Nothing,
-            Err(_) | Ok((0, _)) => return Said::Closed,
+            Err(_) => return Said::Closed,
             Ok(got) => got,
         };
         match (&bytes[..got], fds.len()) {
