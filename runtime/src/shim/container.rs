@@ -189,3 +189,25 @@ impl Sync {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// Whoever traces a child has its socket: he must not have a birth that is under way taken for one that is over.
+    #[test]
+    fn an_empty_message_is_no_end() {
+        let (ours, theirs) = io::message_pair().unwrap();
+        io::set_nonblocking(ours.as_fd()).unwrap();
+        io::tell_senders(ours.as_fd()).unwrap();
+        let mut sync = Sync::new(ours);
+        assert!(matches!(sync.listen(&Scribe::none()), Said::Nothing));
+        io::send(theirs.as_fd(), b"", &[]).unwrap();
+        assert!(matches!(sync.listen(&Scribe::none()), Said::Recorded));
+        assert!(matches!(sync.listen(&Scribe::none()), Said::Nothing));
+        drop(theirs);
+        assert!(matches!(sync.listen(&Scribe::none()), Said::Closed));
+    }
+}

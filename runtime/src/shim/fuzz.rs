@@ -9,7 +9,7 @@ use podwright_journal::{Role, Scribe};
 
 use super::container::{Container, Phase, Said, Sync};
 use super::peer::Peer;
-use super::{Sandbox, Shim, Writer, child};
+use super::{Sandbox, Shim, Writer};
 use crate::handshake::{self, LENGTH, Secret};
 use crate::plan::{Call, ContainerPlan, Frames, Message, ProcessPlan, Request, RootPlan, SandboxPlan, VERSION, encode};
 use crate::spec::PidMode;
@@ -34,6 +34,7 @@ pub fn listen(messages: &[(&[u8], usize)], journal: &Path) -> std::io::Result<He
     io::tell_senders(ours.as_fd())?;
     let (mut sync, mut heard) = (Sync::new(ours), Heard::default());
     let (watched, given) = io::pipe()?;
+    io::set_nonblocking(watched.as_fd())?;
     for (message, fds) in messages {
         let fds = vec![given.as_fd(); (*fds).min(MAX_FDS)];
         // Longer messages than a socket takes are nobody's.
@@ -113,8 +114,11 @@ pub fn serve(pieces: &[(&[u8], usize)], proven: bool) -> std::io::Result<Answere
         let mut proof = [0; LENGTH];
         std::io::Read::read_exact(&mut agent, &mut proof)?;
         begun.answer(&proof)?;
+    } else {
+        shim.secret = Some(secret()?);
     }
     let (watched, given) = io::pipe()?;
+    io::set_nonblocking(watched.as_fd())?;
     let mut answered = Answered::default();
     for (bytes, fds) in pieces {
         let fds = vec![given.as_fd(); (*fds).min(MAX_FDS)];
@@ -176,8 +180,7 @@ fn defuse(request: &mut Request, folder: &Path) {
 }
 
 fn shim(folder: &Path) -> std::io::Result<Shim> {
-    own::remember_program();
-    let null = child::private_null(&Kernel::new(&Scribe::none())).map_err(|e| e.source)?;
+    let null: OwnedFd = std::fs::File::options().read(true).write(true).open("/dev/null")?.into();
     let nobody = || NOBODY.1.try_clone();
     let sandbox = Sandbox {
         plan: SandboxPlan { cgroup: folder.to_owned(), ..SandboxPlan::default() },

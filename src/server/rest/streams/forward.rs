@@ -61,7 +61,7 @@ impl Ports {
     }
 }
 
-pub async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -> Result<Reply, Status> {
+pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -> Result<Reply, Status> {
     let switch = switch(&ask, WEBSOCKET, SPDY)?;
     // Whether there is such a Pod, and whether the caller may, is said before the connection is switched.
     let pod = Request { verb: Verb::Get, subresource: None, body: None, ..request.clone() };
