@@ -7,6 +7,7 @@
 //! may not set), the kind's defaults, `strategy::validate_*` (all rules), and back out as JSON.
 
 pub mod bounded;
+pub mod capabilities;
 pub mod cel;
 pub mod columns;
 pub mod cron;

@@ -12,7 +12,7 @@ pub const DISK_USAGE: &str = "podwright/disk-usage";
 pub const PROJECT_QUOTAS: &str = "project quotas";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct Protections {
     /// What lies in the store of Secrets.
     pub secrets: AtRest,
@@ -22,6 +22,10 @@ pub struct Protections {
     pub fixed_tokens: usize,
     /// The OpenID Connect issuer that is trusted beside the server itself.
     pub issuer: Option<String>,
+    /// Who is asked whether a request may be made, by upstream's names.
+    pub authorization: Vec<String>,
+    /// The admission plugins that are off.
+    pub disabled_admission: Vec<String>,
     /// The addresses that TLS is spoken on.
     pub listening: Vec<String>,
     /// The server's process.

@@ -81,7 +81,58 @@ const DENIED: &[i64] = &[
     libc::SYS_clock_settime,
     libc::SYS_clock_adjtime,
     libc::SYS_adjtimex,
+    // What the owner of a file may do to it by its name or for having read it, which Landlock lets be: uid 0 owns what there is.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    FCHMODAT2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    SETXATTRAT,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    REMOVEXATTRAT,
+    FILE_SETATTR,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utime,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utimes,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_futimesat,
+    libc::SYS_utimensat,
+    // And what he may do to processes of his user.
+    libc::SYS_tkill,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_setpriority,
+    libc::SYS_ioprio_set,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setscheduler,
+    libc::SYS_migrate_pages,
+    libc::SYS_move_pages,
+    libc::SYS_process_madvise,
+    libc::SYS_process_mrelease,
 ];
+
+/// The same, where it is for the server itself too: their first argument names a process.
+const DENIED_ON_OTHERS: &[i64] =
+    &[libc::SYS_kill, libc::SYS_tgkill, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo, libc::SYS_prlimit64];
+
+// Younger than the C library's headers; on all architectures the same.
+const FCHMODAT2: i64 = 452;
+const SETXATTRAT: i64 = 463;
+const REMOVEXATTRAT: i64 = 466;
+const FILE_SETATTR: i64 = 469;
 
 /// What a server was told to read and to write, beside its own folders.
 #[derive(Clone, Debug, Default)]
@@ -90,8 +141,8 @@ pub struct Files {
     pub write: Vec<PathBuf>,
 }
 
-/// 1. its files become its user's, 2. other files are out of reach, 3. it becomes that user, 4. without capabilities, 5. and
-/// nobody looks in, 6. and system calls are refused. From then on threads may begin.
+/// 1. its files become its user's, 2. other files are out of reach, and other processes by signals and sockets, 3. it becomes that
+/// user, 4. without capabilities, 5. and nobody looks in, 6. and system calls are refused. From then on threads may begin.
 pub fn confine(user: Option<&str>, paths: &Paths, files: &Files) -> anyhow::Result<Confinement> {
     let owner = owner(user)?;
     let node = [paths.images(), paths.runtime(), paths.network()].into_iter().find(|folder| folder.exists());
@@ -113,13 +164,15 @@ pub fn confine(user: Option<&str>, paths: &Paths, files: &Files) -> anyhow::Resu
     if !landlock {
         tracing::warn!("the kernel has no Landlock: the server is not confined to its files");
     }
+    // A service manager may listen for our readiness on an abstract socket.
+    kernel::confine_reach(!super::notify::by_abstract_socket()).context("Landlock")?;
     kernel::drop_bounding_set().context("giving up capabilities")?;
     if owner != Owner::here() {
         kernel::become_user(owner.uid, owner.gid).with_context(|| format!("--user {}", user.unwrap_or_default()))?;
     }
     kernel::drop_capabilities().context("giving up capabilities")?;
     kernel::close_to_others().context("prctl")?;
-    kernel::deny(DENIED).context("refusing system calls")?;
+    kernel::deny(DENIED, DENIED_ON_OTHERS).context("refusing system calls")?;
     Ok(Confinement { runs_node: false, landlock })
 }
 
@@ -138,4 +191,97 @@ fn owner_of(name: &str) -> anyhow::Result<Owner> {
 pub fn folder_of(file: &Path) -> PathBuf {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.unwrap_or(Path::new(".")).to_path_buf()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        io::Error,
+        os::{
+            linux::net::SocketAddrExt,
+            unix::{
+                fs::PermissionsExt,
+                net::{SocketAddr, UnixListener, UnixStream},
+                process::parent_id,
+            },
+        },
+        process::Command,
+    };
+
+    use super::*;
+
+    /// An abstract socket of the other test's.
+    const SOCKET: &str = "CONFINE_SOCKET";
+
+    /// What the kernel says to a call that does nothing where it is let.
+    fn errno(call: i64, arguments: [i64; 3]) -> Option<i32> {
+        let [a, b, c] = arguments;
+        // SAFETY: numbers of processes, signal 0, null pointers.
+        let did = unsafe { libc::syscall(call, a, b, c, 0, 0) };
+        (did < 0).then(|| Error::last_os_error().raw_os_error()).flatten()
+    }
+
+    #[test]
+    #[ignore = "a part of another test"]
+    fn a_server_that_reaches_for_others() {
+        let other = i64::from(parent_id());
+        let own = i64::from(std::process::id());
+        let socket = SocketAddr::from_abstract_name(std::env::var(SOCKET).expect("given by the other test")).unwrap();
+        assert_eq!(errno(libc::SYS_kill, [other, 0, 0]), None, "of the same user");
+        UnixStream::connect_addr(&socket).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let mode = || fs::metadata(folder.path()).unwrap().permissions().mode() & 0o7777;
+
+        let scoped = kernel::confine_reach(true).unwrap();
+        let eperm = |refused: bool| refused.then_some(libc::EPERM);
+        assert_eq!(errno(libc::SYS_kill, [other, 0, 0]), eperm(scoped), "by Landlock");
+        let refused = UnixStream::connect_addr(&socket).err().and_then(|why| why.raw_os_error());
+        assert_eq!(refused, eperm(scoped), "by Landlock");
+
+        kernel::deny(DENIED, DENIED_ON_OTHERS).unwrap();
+        for (call, arguments) in [
+            (libc::SYS_kill, [other, 0, 0]),
+            (libc::SYS_kill, [0, 0, 0]),
+            (libc::SYS_kill, [-1, 0, 0]),
+            (libc::SYS_tgkill, [other, other, 0]),
+            (libc::SYS_pidfd_send_signal, [-1, 0, 0]),
+            (libc::SYS_prlimit64, [other, 0, 0]),
+            (libc::SYS_setpriority, [0, other, 0]),
+            (libc::SYS_sched_setscheduler, [other, 0, 0]),
+        ] {
+            assert_eq!(errno(call, arguments), Some(libc::EPERM), "call {call} {arguments:?}");
+        }
+        for (call, arguments) in [
+            (libc::SYS_kill, [own, 0, 0]),
+            (libc::SYS_tgkill, [own, nix::unistd::gettid().as_raw().into(), 0]),
+            (libc::SYS_prlimit64, [0, 0, 0]),
+            (libc::SYS_prlimit64, [own, 0, 0]),
+        ] {
+            assert_eq!(errno(call, arguments), None, "call {call} {arguments:?}");
+        }
+        let file = fs::File::open(folder.path()).unwrap();
+        let open = fs::Permissions::from_mode(0o777);
+        for done in [fs::set_permissions(folder.path(), open.clone()), file.set_permissions(open)] {
+            assert_eq!(done.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        }
+        let given = std::os::unix::fs::chown(folder.path(), None, Some(nix::unistd::getgid().as_raw()));
+        assert_eq!(given.unwrap_err().raw_os_error(), Some(libc::EPERM));
+        assert_eq!(mode(), 0o700);
+        println!("others are out of reach (Landlock: {scoped})");
+    }
+
+    #[test]
+    fn a_server_reaches_no_other_process_and_changes_no_modes() {
+        let name = format!("podwright-test-{}", uuid::Uuid::new_v4());
+        let _listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        let test = "cmd::confine::tests::a_server_that_reaches_for_others";
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", test, "--nocapture", "--test-threads=1"])
+            .env(SOCKET, name)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout).into_owned() + &String::from_utf8_lossy(&child.stderr);
+        assert!(child.status.success() && said.contains("others are out of reach"), "{said}");
+    }
 }

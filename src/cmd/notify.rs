@@ -5,6 +5,11 @@ use std::os::{
     unix::net::{SocketAddr, UnixDatagram},
 };
 
+/// Whether the service manager listens on an abstract socket.
+pub fn by_abstract_socket() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| path.as_encoded_bytes().starts_with(b"@"))
+}
+
 /// Says `READY=1` where a service manager listens. Nobody listening is no error.
 pub fn ready() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };

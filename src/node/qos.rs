@@ -7,7 +7,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
-use super::spec::{PodExt, Role};
+use super::spec::{PodExt, Role, is_critical};
 use crate::api::{
     pod_resources::{self, Amounts},
     quantity,
@@ -103,10 +103,9 @@ fn thousandths(amounts: &Amounts, resource: &str) -> i64 {
     if resource == "cpu" { amount } else { amount.saturating_mul(1000) }
 }
 
-/// Upstream's `GetContainerOOMScoreAdjust`; `capacity` is the node's memory in bytes.
+/// Upstream's `GetContainerOOMScoreAdjust`, but for who is critical; `capacity` is the node's memory in bytes.
 pub fn oom_score_adj(pod: &Pod, container: &Container, capacity: i64) -> i64 {
-    let critical = pod.spec().priority.is_some_and(|p| p >= 2_000_000_000) || pod.is_static() || pod.is_mirror();
-    if critical {
+    if is_critical(pod) {
         return -997;
     }
     match class(pod) {

@@ -54,6 +54,19 @@ fn spec(pod: &Pod) -> &PodSpec {
     pod.spec.as_ref().unwrap_or(&EMPTY)
 }
 
+/// Whether a Pod stays whatever the node lacks: static Pods, which nobody would make anew, and those of the system's own
+/// priorities in the system's own namespace.
+///
+/// Upstream's `IsCriticalPod` believes the priority alone. Any tenant may write that, and what it exempts from (limits of disk,
+/// eviction, the kernel's choice of victims) is what keeps the others' Pods running.
+pub fn is_critical(pod: &Pod) -> bool {
+    /// `SystemCriticalPriority`
+    const SYSTEM: i32 = 2_000_000_000;
+    let of_system =
+        || pod.namespace() == "kube-system" && spec(pod).priority.is_some_and(|priority| priority >= SYSTEM);
+    pod.is_static() || of_system()
+}
+
 /// What the agent asks of a Pod's manifest.
 pub trait PodExt {
     fn spec(&self) -> &PodSpec;

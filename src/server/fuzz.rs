@@ -1,9 +1,11 @@
 //! Ways in for `./dev fuzz`: parsers of untrusted input that are nobody else's business.
 
+use std::sync::{Arc, Mutex};
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use futures::{SinkExt, StreamExt};
+use futures::{FutureExt, SinkExt, StreamExt};
 use jsonwebtoken::{Algorithm, Validation};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -12,11 +14,12 @@ use tokio_util::codec::Framed;
 use super::admission::webhook::exchange;
 use super::certificates::check_request;
 use super::custom::convert;
+use super::rest::streams::forward::{Ports, by_streams, by_websocket as by_channels};
 use super::rest::streams::remote::{Dialect, Ends, by_websocket};
-use super::rest::streams::{spdy::Session, websocket};
+use super::rest::streams::{spdy::Session, websocket, websocket::Framing};
 use super::tokens::oidc;
 use crate::api::Object;
-use crate::api::stream::{Frame, FrameCodec, STDOUT};
+use crate::api::stream::{Frame, FrameCodec, STDIN, STDOUT};
 
 /// What a client of SPDY/3.1 sends, up to its end: how many streams it opened, and how many bytes came by them.
 pub async fn spdy(sent: &[u8]) -> (usize, usize) {
@@ -84,6 +87,70 @@ pub async fn websocket(protocol: &str, sent: &[u8]) -> Vec<Frame> {
         heard
     };
     tokio::join!(feed, drain, serve, hear).3
+}
+
+/// How a client of port-forward speaks: WebSocket channels, with this subprotocol; SPDY; SPDY inside of a WebSocket.
+#[derive(Clone, Copy, Debug)]
+pub enum Forward<'a> {
+    Channels(&'a str),
+    Streams,
+    Tunnel,
+}
+
+/// What a client of a port-forward sends up to its end: each connection into the Pod, its port and the bytes that came there. The
+/// Pod says back what it hears. Channels are for `wanted`.
+pub async fn forward(by: Forward<'_>, wanted: Vec<u16>, sent: &[u8]) -> Vec<(u16, usize)> {
+    let heard: Arc<Mutex<Vec<(u16, usize)>>> = Arc::default();
+    let (server, client) = tokio::io::duplex(64 << 10);
+    let pod = heard.clone();
+    let ports = Arc::new(Ports::by(move |port| {
+        let (ours, node) = tokio::io::duplex(64 << 10);
+        let (pod, place) = (
+            pod.clone(),
+            pod.lock().map_or(0, |mut pod| {
+                pod.push((port, 0));
+                pod.len() - 1
+            }),
+        );
+        tokio::spawn(async move {
+            let mut node = Framed::new(node, FrameCodec);
+            while let Some(Ok(frame)) = node.next().await {
+                if frame.channel != STDIN {
+                    continue;
+                }
+                if let Ok(mut pod) = pod.lock() {
+                    pod[place].1 += frame.payload.len();
+                }
+                // A session that has ended hears nothing.
+                let _ = node.send(Frame { channel: STDOUT, payload: frame.payload }).await;
+            }
+        });
+        async move { Ok(Framed::new(ours, FrameCodec)) }.boxed()
+    }));
+    let (mut answers, mut sender) = tokio::io::split(client);
+    let feed = async {
+        // Rubbish ends the connection early.
+        let _ = sender.write_all(sent).await;
+        let _ = sender.shutdown().await;
+    };
+    let drain = async {
+        let _ = tokio::io::copy(&mut answers, &mut tokio::io::sink()).await;
+    };
+    let serve = async {
+        match by {
+            Forward::Channels(protocol) => {
+                let socket = websocket::socket(server).await;
+                by_channels(socket, ports, wanted, Framing::of(protocol)).await;
+            }
+            Forward::Streams => by_streams(Session::start(server, None), ports).await,
+            Forward::Tunnel => {
+                let tunnel = websocket::tunnel(websocket::socket(server).await);
+                by_streams(Session::start(tunnel, None), ports).await;
+            }
+        }
+    };
+    tokio::join!(feed, drain, serve);
+    heard.lock().map(|mut heard| std::mem::take(&mut *heard)).unwrap_or_default()
 }
 
 /// Whether a request for a certificate, in PEM, is one that may be signed.

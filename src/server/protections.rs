@@ -26,6 +26,8 @@ impl Server {
             audit: config.audit.is_some(),
             fixed_tokens: config.tokens.len(),
             issuer: config.oidc.as_ref().map(|oidc| format!("{oidc:?}")),
+            authorization: config.authorization.iter().map(ToString::to_string).collect(),
+            disabled_admission: config.disabled_admission.names().iter().map(ToString::to_string).collect(),
             listening: config.listening.iter().map(ToString::to_string).collect(),
             process: Process {
                 runs_node: config.confinement.runs_node,

@@ -5,7 +5,7 @@ use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 #[path = "../fuzz/targets/mod.rs"]
 mod targets;
 
-/// For each seed.
+/// For each seed; `FUZZ_TURNS` says another number, where there is no time to build for `./dev fuzz`.
 const TURNS: usize = 30;
 
 fn bent(seed: &[u8], rng: &mut impl Rng) -> Vec<u8> {
@@ -24,13 +24,14 @@ fn bent(seed: &[u8], rng: &mut impl Rng) -> Vec<u8> {
 
 #[test]
 fn every_target_takes_its_seeds_and_what_is_near_them() {
+    let turns = std::env::var("FUZZ_TURNS").map_or(TURNS, |turns| turns.parse().expect("a number"));
     let mut names = std::collections::BTreeSet::new();
     for target in targets::all() {
         assert!(names.insert(target.name), "{} is there twice", target.name);
         let mut rng = StdRng::seed_from_u64(7);
         for seed in target.seeds() {
             target.execute(&seed);
-            for _ in 0..TURNS {
+            for _ in 0..turns {
                 target.execute(&bent(&seed, &mut rng));
             }
         }

@@ -29,7 +29,15 @@ fn a_process_that_gives_up_everything() {
     relinquish::drop_capabilities().unwrap();
     nix::sys::prctl::set_dumpable(true).unwrap();
     relinquish::close_to_others().unwrap();
-    relinquish::deny(&[libc::SYS_unshare, libc::SYS_ptrace, libc::SYS_execve, libc::SYS_setns]).unwrap();
+    let scoped = relinquish::confine_reach(true).unwrap();
+    let other = nix::unistd::getppid();
+    // Root's processes are root's to signal, without any capability.
+    let signalled = nix::sys::signal::kill(other, None);
+    assert_eq!(signalled.is_err(), scoped || user.is_some(), "{signalled:?}");
+    let calls = [libc::SYS_unshare, libc::SYS_ptrace, libc::SYS_execve, libc::SYS_setns];
+    relinquish::deny(&calls, &[libc::SYS_kill]).unwrap();
+    assert_eq!(nix::sys::signal::kill(other, None), Err(nix::errno::Errno::EPERM));
+    nix::sys::signal::kill(nix::unistd::getpid(), None).unwrap();
 
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let thread = fs::read_to_string("/proc/thread-self/status").unwrap();

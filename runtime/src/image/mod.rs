@@ -25,6 +25,7 @@ mod directories;
 mod disk;
 mod download;
 mod error;
+pub mod fuzz;
 mod guard;
 mod limits;
 mod name;

@@ -154,9 +154,7 @@ impl Registry {
             return Err(if status.is_client_error() { denied(what) } else { ImageError::Network(what) });
         }
         // What was said is none of the Pod's business: the answer is not quoted.
-        let answer: Option<TokenAnswer> = serde_json::from_slice(&body).ok();
-        let token = answer.and_then(|a| a.token.or(a.access_token)).filter(|t| t.bytes().all(|b| b.is_ascii_graphic()));
-        token.ok_or_else(|| ImageError::Network(format!("bad answer of the token server {realm}")))
+        token_of(&body).ok_or_else(|| ImageError::Network(format!("bad answer of the token server {realm}")))
     }
 
     async fn in_time<T>(&self, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
@@ -185,22 +183,33 @@ impl Registry {
             return Err(denied(format!("authorization failed: {url}: 401 Unauthorized")));
         }
         let body = self.in_time("answer", self.body(response, "answer", MAX_ANSWER)).await.unwrap_or_default();
-        let said: Complaints = serde_json::from_slice(&body).unwrap_or_default();
-        let has = |codes: &[&str]| said.errors.iter().any(|e| codes.contains(&e.code.as_str()));
-        let lines: Vec<String> = said.errors.iter().map(|e| format!("{}: {}", e.code, e.message)).collect();
-        let message = || cut(&lines.join(", "));
-        Err(if has(&["UNAUTHORIZED", "DENIED"]) {
-            denied(format!("server message: {}", message()))
-        } else if status == StatusCode::NOT_FOUND || has(&UNKNOWN) {
-            ImageError::NotFound(format!("{}: not found", self.name))
-        } else if status == StatusCode::FORBIDDEN {
-            denied(format!("{url}: {}", complaint(&body)))
-        } else if !lines.is_empty() {
-            ImageError::Network(format!("{url}: server message: {}", message()))
-        } else {
-            ImageError::Network(format!("unexpected status from {url}: {}: {}", status.as_u16(), complaint(&body)))
-        })
+        Err(refusal(&self.name, url, status, &body))
     }
+}
+
+/// What an answer means that is no success.
+pub(super) fn refusal(name: &ImageName, url: &str, status: StatusCode, body: &[u8]) -> ImageError {
+    let said: Complaints = serde_json::from_slice(body).unwrap_or_default();
+    let has = |codes: &[&str]| said.errors.iter().any(|e| codes.contains(&e.code.as_str()));
+    let lines: Vec<String> = said.errors.iter().map(|e| format!("{}: {}", e.code, e.message)).collect();
+    let message = || cut(&lines.join(", "));
+    if has(&["UNAUTHORIZED", "DENIED"]) {
+        denied(format!("server message: {}", message()))
+    } else if status == StatusCode::NOT_FOUND || has(&UNKNOWN) {
+        ImageError::NotFound(format!("{name}: not found"))
+    } else if status == StatusCode::FORBIDDEN {
+        denied(format!("{url}: {}", complaint(body)))
+    } else if !lines.is_empty() {
+        ImageError::Network(format!("{url}: server message: {}", message()))
+    } else {
+        ImageError::Network(format!("unexpected status from {url}: {}: {}", status.as_u16(), complaint(body)))
+    }
+}
+
+/// The token in a token server's answer: one that can stand in a header.
+pub(super) fn token_of(body: &[u8]) -> Option<String> {
+    let answer: TokenAnswer = serde_json::from_slice(body).ok()?;
+    answer.token.or(answer.access_token).filter(|token| token.bytes().all(|b| b.is_ascii_graphic()))
 }
 
 const UNKNOWN: [&str; 5] = ["MANIFEST_UNKNOWN", "NAME_UNKNOWN", "NOT_FOUND", "BLOB_UNKNOWN", "MANIFEST_BLOB_UNKNOWN"];
@@ -226,13 +235,13 @@ struct Complaint {
 
 /// A `WWW-Authenticate: Bearer realm="..",service=".."`.
 #[derive(Debug, PartialEq, Eq)]
-struct Challenge {
-    realm: String,
+pub(super) struct Challenge {
+    pub(super) realm: String,
     service: Option<String>,
 }
 
 impl Challenge {
-    fn read(headers: &HeaderMap) -> Option<Challenge> {
+    pub(super) fn read(headers: &HeaderMap) -> Option<Challenge> {
         headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|h| h.to_str().ok()).find_map(|challenge| {
             Some(Challenge { realm: parameter(challenge, "realm")?, service: parameter(challenge, "service") })
         })

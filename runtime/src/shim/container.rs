@@ -168,7 +168,7 @@ impl Sync {
         let (mut bytes, mut fds) = ([0u8; MESSAGE], Vec::new());
         let (got, sender) = match io::receive_from(self.socket.as_fd(), &mut bytes, &mut fds) {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Said::Nothing,
-            Err(_) | Ok((0, _)) => return Said::Closed,
+            Err(_) => return Said::Closed,
             Ok(got) => got,
         };
         match (&bytes[..got], fds.len()) {
@@ -187,5 +187,27 @@ impl Sync {
             }
             _ => Said::Recorded,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// Whoever traces a child has its socket: he must not have a birth that is under way taken for one that is over.
+    #[test]
+    fn an_empty_message_is_no_end() {
+        let (ours, theirs) = io::message_pair().unwrap();
+        io::set_nonblocking(ours.as_fd()).unwrap();
+        io::tell_senders(ours.as_fd()).unwrap();
+        let mut sync = Sync::new(ours);
+        assert!(matches!(sync.listen(&Scribe::none()), Said::Nothing));
+        io::send(theirs.as_fd(), b"", &[]).unwrap();
+        assert!(matches!(sync.listen(&Scribe::none()), Said::Recorded));
+        assert!(matches!(sync.listen(&Scribe::none()), Said::Nothing));
+        drop(theirs);
+        assert!(matches!(sync.listen(&Scribe::none()), Said::Closed));
     }
 }

@@ -8,6 +8,7 @@ mod births;
 pub mod child;
 mod confine;
 mod container;
+pub mod fuzz;
 mod log;
 mod peer;
 mod requests;
@@ -103,7 +104,10 @@ pub fn main() -> ExitCode {
         }
     };
     own::small_heap();
-    confine::confine();
+    if let Err(e) = confine::confine() {
+        eprintln!("shim {id}: it can have no session keyring of its own: {e}");
+        return ExitCode::FAILURE;
+    }
     let start = || -> Result<Shim, std::io::Error> {
         own::remember_program();
         let null = child::private_null(&Kernel::new(&Scribe::none()))?;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::handshake;
-use crate::plan::{Answer, Failure, Frames, Message, encode};
+use crate::plan::{Answer, Failure, Frames, Message, Request, encode};
 use crate::sys::io::{self, PollFd};
 
 use super::Shim;
@@ -119,6 +119,16 @@ impl Shim {
 
     /// Reads from one agent and does what it asks.
     pub(super) fn serve(&mut self, id: u64, fd: &PollFd) {
+        self.serve_by(id, fd, Shim::handle);
+    }
+
+    /// Reads from one agent and has done what it asks.
+    pub(super) fn serve_by(
+        &mut self,
+        id: u64,
+        fd: &PollFd,
+        mut handle: impl FnMut(&mut Shim, u64, Request, Vec<OwnedFd>),
+    ) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let mut alive = peer.flush();
         if fd.readable() {
@@ -127,7 +137,7 @@ impl Shim {
         alive &= peer.greet(&mut self.secret);
         while let Some(peer) = self.peers.get_mut(&id).filter(|p| p.is_proven()) {
             match peer.frames.next() {
-                Ok(Some((request, fds))) => self.handle(id, request, fds),
+                Ok(Some((request, fds))) => handle(self, id, request, fds),
                 Ok(None) => break,
                 Err(_) => {
                     alive = false;
@@ -166,7 +176,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::plan::{Call, OLDEST, Request, VERSION};
+    use crate::plan::{Call, OLDEST, VERSION};
 
     /// An agent that is older than its shim (somebody went back to the release before) understands what it is told.
     #[test]

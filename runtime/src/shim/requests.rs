@@ -241,7 +241,7 @@ impl Shim {
         let birth = Birth { scribe: scribe.clone(), sync: theirs, stdio, null: self.null.as_fd(), seccomp: &programs };
         let life = || child::exec::exec(birth, &plan, target, namespaces, own);
         let (pid, pidfd) = kernel.clone3(0, Some(cgroup.as_fd()), &format!("exec in {}", plan.key), life)?;
-        let deadline_ms = plan.timeout_ms.map(|ms| Clock::read().monotonic_ns / 1_000_000 + ms);
+        let deadline_ms = plan.timeout_ms.map(|ms| (Clock::read().monotonic_ns / 1_000_000).saturating_add(ms));
         let exec = plan.exec;
         self.execs.push(Exec {
             exec,

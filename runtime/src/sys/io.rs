@@ -99,7 +99,8 @@ pub fn tell_senders(socket: BorrowedFd<'_>) -> Result<(), IoError> {
 }
 
 /// [`receive`] from a socket that tells its senders: how many bytes, and the number of the process that sent them, which only one
-/// with CAP_SYS_ADMIN over our own PID namespace could forge. 0: nobody of ours.
+/// with CAP_SYS_ADMIN over our own PID namespace could forge. 0: nobody of ours. An empty message is one like others, the end is
+/// the error UnexpectedEof.
 pub fn receive_from(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<(usize, u32), IoError> {
     use std::os::fd::FromRawFd;
     let mut space = [0u64; 16];
@@ -112,6 +113,10 @@ pub fn receive_from(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<Owne
     // SAFETY: the header names buffers that outlive the call, as long as they are.
     let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) };
     let got = checked(got as libc::c_long)? as usize;
+    // It says of every message who has sent it.
+    if got == 0 && message.msg_controllen == 0 {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
     let mut sender = 0;
     // SAFETY: the kernel has filled `space` with whole headers; each is read no further than it says it is long, and every
     // descriptor in it is new and ours.

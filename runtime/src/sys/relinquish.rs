@@ -8,7 +8,8 @@ use std::io::Error as IoError;
 use std::path::PathBuf;
 
 use landlock::{
-    ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, path_beneath_rules,
+    ABI, Access, AccessFs, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
+    path_beneath_rules,
 };
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 #[cfg(target_arch = "x86_64")]
@@ -85,13 +86,34 @@ pub fn confine_files(read: &[PathBuf], write: &[PathBuf]) -> Result<bool, IoErro
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Refuses these system calls with EPERM, and new namespaces. What asks for clone3, whose flags no filter sees, is told that
-/// there is none: the C library then makes its threads by clone.
-pub fn deny(calls: &[i64]) -> Result<(), IoError> {
+/// Keeps the process from signalling others, by whatever way the kernel has, and with `sockets` from connecting to abstract
+/// sockets that others have made. Says whether the kernel does so: none before Linux 6.12 (landlock(7), ABI 6).
+pub fn confine_reach(sockets: bool) -> Result<bool, IoError> {
+    let failed = |why: RulesetError| IoError::other(why.to_string());
+    let scopes = if sockets { Scope::AbstractUnixSocket | Scope::Signal } else { Scope::Signal.into() };
+    let status = Ruleset::default()
+        .scope(scopes)
+        .and_then(|ruleset| ruleset.create())
+        .and_then(|ruleset| ruleset.restrict_self())
+        .map_err(failed)?;
+    Ok(status.ruleset != RulesetStatus::NotEnforced)
+}
+
+/// Refuses `calls` with EPERM, and new namespaces; `on_others` too, whose first argument names a process, unless that is the
+/// caller. What asks for clone3, whose flags no filter sees, is told that there is none: the C library then makes its threads by
+/// clone.
+pub fn deny(calls: &[i64], on_others: &[i64]) -> Result<(), IoError> {
     let failed = |why: &dyn std::fmt::Display| IoError::other(why.to_string());
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for call in calls {
         rules.insert(*call, Vec::new());
+    }
+    for call in on_others {
+        // 0 is the caller to prlimit(2) alone: to kill(2) it is all of a process group.
+        let own = [Some(std::process::id()), (*call == libc::SYS_prlimit64).then_some(0)];
+        let differs = |own: u32| SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, own.into());
+        let others = own.into_iter().flatten().map(differs).collect::<Result<_, _>>().map_err(|why| failed(&why))?;
+        rules.insert(*call, vec![SeccompRule::new(others).map_err(|why| failed(&why))?]);
     }
     let namespaces = [
         libc::CLONE_NEWUSER,
@@ -141,10 +163,16 @@ fn apply(program: &BpfProgram) -> Result<(), IoError> {
     seccompiler::apply_filter_all_threads(program).map_err(|why| IoError::other(format!("seccomp: {why}")))
 }
 
-/// A new, empty session keyring for this process and its children (keyctl(2)).
+/// A new, empty session keyring for this process and its children (keyctl(2)). Where there are no keys to be had at all (a
+/// kernel without them, a container whose filter refuses all of keyctl(2)) there is nothing to be kept from them either.
 pub fn own_keyring() -> Result<(), IoError> {
     // SAFETY: plain values; a null name makes the keyring anonymous.
-    checked(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<u8>()) }).map(drop)
+    let joined =
+        checked(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<u8>()) });
+    match joined {
+        Err(why) if keyring().is_ok() => Err(why),
+        _ => Ok(()),
+    }
 }
 
 /// The id of the session keyring.
@@ -165,14 +193,47 @@ pub fn no_new_code() -> Result<(), IoError> {
 mod tests {
     use super::*;
 
+    /// In a thread of its own: keyrings and filters are a thread's.
+    fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| scope.spawn(work).join()).unwrap()
+    }
+
+    /// Refuses keyctl(2), all of it or one operation, to the calling thread.
+    fn refuse_keyctl(operation: Option<libc::c_long>) {
+        let equal = |operation: libc::c_long| {
+            let is = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, operation as u64).unwrap();
+            SeccompRule::new(vec![is]).unwrap()
+        };
+        let rules = [(libc::SYS_keyctl, operation.map(equal).into_iter().collect())].into();
+        let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
+        let refuse = SeccompAction::Errno(libc::EDQUOT as u32);
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).unwrap();
+        seccompiler::apply_filter(&BpfProgram::try_from(filter).unwrap()).unwrap();
+    }
+
     #[test]
     fn a_session_keyring_of_ones_own() {
-        let mine = || std::thread::spawn(|| own_keyring().and_then(|()| keyring())).join().unwrap();
-        match (keyring(), mine()) {
-            (Ok(before), Ok(own)) => assert_ne!(own, before),
+        let own = || (own_keyring().is_ok(), keyring());
+        match (keyring(), apart(own)) {
+            (Ok(before), (true, Ok(own))) => assert_ne!(own, before),
             // Containers that tests run in may be refused keyctl(2).
-            (_, Err(e)) => assert!(matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::EDQUOT)), "{e}"),
-            (Err(e), Ok(_)) => panic!("{e}"),
+            (Err(_), (true, Err(_))) => {}
+            other => panic!("{other:?}"),
         }
+    }
+
+    /// It is not passed over that others could read the keys of who came before.
+    #[test]
+    fn who_cannot_have_a_keyring_of_his_own_is_told_so_where_there_is_one() {
+        let with = |refused: Option<libc::c_long>| {
+            apart(move || {
+                refuse_keyctl(refused);
+                own_keyring().map_err(|why| why.raw_os_error())
+            })
+        };
+        if keyring().is_ok() {
+            assert_eq!(with(Some(KEYCTL_JOIN_SESSION_KEYRING)), Err(Some(libc::EDQUOT)));
+        }
+        assert_eq!(with(None), Ok(()));
     }
 }

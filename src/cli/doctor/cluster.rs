@@ -1,10 +1,12 @@
 //! The facts of the cluster, by the API.
 
-use k8s_openapi::api::core::v1::{self as core, Secret};
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::core::v1::{self as core, ResourceQuota, Secret};
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding, RoleRef, Subject};
 use serde_json::json;
 
 use super::facts::{Cluster, Namespace, Node, Pod};
+use crate::api::capabilities::BASELINE;
 use crate::api::protections::{DISK_USAGE, METHOD, Protections};
 use crate::api::sysctls::{dotted, is_safe};
 use crate::api::{Options, Status};
@@ -15,6 +17,8 @@ const ADMINISTRATORS: &str = "system:masters";
 const ANYONE: [&str; 2] = ["system:anonymous", "system:unauthenticated"];
 /// Roles that upstream itself gives to everyone.
 const PUBLIC_ROLES: [&str; 2] = ["system:public-info-viewer", "system:service-account-issuer-discovery"];
+const SYSTEM_PRIORITIES: [&str; 2] = ["system-node-critical", "system-cluster-critical"];
+
 pub async fn look(session: &Session) -> Result<Cluster, String> {
     gather(session).await.map_err(|status| status.message)
 }
@@ -28,6 +32,9 @@ async fn gather(session: &Session) -> Result<Cluster, Status> {
     let namespaces = client.list::<core::Namespace>(None, all()).await?.items;
     let pods = client.list::<core::Pod>(None, all()).await?.items;
     let secrets = client.list::<Secret>(None, all()).await?.items;
+    let quotas = client.list::<ResourceQuota>(None, all()).await?.items;
+    let policies = client.list::<ValidatingAdmissionPolicy>(None, all()).await?.items;
+    let policy_bindings = client.list::<ValidatingAdmissionPolicyBinding>(None, all()).await?.items;
     let wide = client.list::<ClusterRoleBinding>(None, all()).await?.items;
     let narrow = client.list::<RoleBinding>(None, all()).await?.items;
     let bindings: Vec<Binding> =
@@ -35,7 +42,8 @@ async fn gather(session: &Session) -> Result<Cluster, Status> {
     Ok(Cluster {
         protections,
         nodes: nodes.into_iter().map(node).collect(),
-        namespaces: namespaces.into_iter().map(namespace).collect(),
+        namespaces: namespaces.into_iter().map(|it| namespace(it, &quotas)).collect(),
+        bars_system_priorities: bars_by_policy(&policies, &policy_bindings),
         pods: pods.iter().map(pod).collect(),
         administrators: bindings.iter().flat_map(administrators).collect(),
         anonymous_bindings: bindings.iter().filter(|binding| binding.is_of_anyone()).map(|b| b.name.clone()).collect(),
@@ -88,17 +96,19 @@ fn node(it: core::Node) -> Node {
     Node { name: it.metadata.name.unwrap_or_default(), user_namespaces, disk_usage }
 }
 
-fn namespace(it: core::Namespace) -> Namespace {
+fn namespace(it: core::Namespace, quotas: &[ResourceQuota]) -> Namespace {
     let enforced = it.metadata.labels.and_then(|mut labels| labels.remove(ENFORCE));
-    Namespace { name: it.metadata.name.unwrap_or_default(), enforced }
+    let mut own = quotas.iter().filter(|quota| quota.metadata.namespace == it.metadata.name);
+    let bars_system_priorities = own.any(bars_by_quota);
+    Namespace { name: it.metadata.name.unwrap_or_default(), enforced, bars_system_priorities }
 }
 
 fn pod(it: &core::Pod) -> Pod {
     let meta = &it.metadata;
     let name = format!("{}/{}", meta.namespace.as_deref().unwrap_or(""), meta.name.as_deref().unwrap_or(""));
     let Some(spec) = &it.spec else { return Pod { name, ..Pod::default() } };
-    let inits = spec.init_containers.iter().flatten();
-    let contexts = spec.containers.iter().chain(inits).filter_map(|c| c.security_context.as_ref());
+    let contexts = contexts(spec);
+    let any = |is: fn(&core::SecurityContext) -> bool| contexts.iter().flatten().any(|context| is(context));
     let volumes = || spec.volumes.iter().flatten();
     let token = |volume: &core::Volume| {
         let sources = volume.projected.iter().flat_map(|projected| projected.sources.iter().flatten());
@@ -115,14 +125,75 @@ fn pod(it: &core::Pod) -> Pod {
     let is_default = matches!(spec.service_account_name.as_deref(), None | Some("" | "default"));
     Pod {
         name,
-        privileged: contexts.into_iter().any(|context| context.privileged == Some(true)),
+        privileged: any(is_privileged),
         host_path: volumes().any(|volume| volume.host_path.is_some()),
         host_namespaces: [spec.host_network, spec.host_pid, spec.host_ipc].contains(&Some(true)),
         default_token: is_default && spec.automount_service_account_token != Some(true) && volumes().any(token),
         unlimited: !spec.containers.iter().all(limited),
         shares_users: spec.host_users != Some(false),
         unsafe_sysctls: sysctls.into_iter().any(|sysctl| !is_safe(&dotted(&sysctl.name), u32::MAX)),
+        added_capabilities: any(adds_capabilities),
+        unfiltered: contexts.iter().any(|context| is_unfiltered(spec, *context)),
+        unmasked: any(|context| context.proc_mount.as_deref() == Some("Unmasked")),
+        system_priority: spec.priority_class_name.as_deref().is_some_and(|class| SYSTEM_PRIORITIES.contains(&class)),
     }
+}
+
+/// What each container says of its security, ephemeral ones too: they may ask for what the others have not.
+fn contexts(spec: &core::PodSpec) -> Vec<Option<&core::SecurityContext>> {
+    let inits = spec.init_containers.iter().flatten();
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|c| c.security_context.as_ref());
+    spec.containers.iter().chain(inits).map(|c| c.security_context.as_ref()).chain(ephemeral).collect()
+}
+
+fn is_privileged(context: &core::SecurityContext) -> bool {
+    context.privileged == Some(true)
+}
+
+fn adds_capabilities(context: &core::SecurityContext) -> bool {
+    let added = context.capabilities.iter().flat_map(|capabilities| capabilities.add.iter().flatten());
+    let plain = |name: &str| name.to_uppercase().trim_start_matches("CAP_").to_owned();
+    added.into_iter().any(|name| !BASELINE.contains(&&*plain(name)))
+}
+
+/// Whether a container goes without a filter by its own word or its Pod's. (A privileged one has none either, and is told of.)
+fn is_unfiltered(spec: &core::PodSpec, context: Option<&core::SecurityContext>) -> bool {
+    let own = context.and_then(|context| context.seccomp_profile.as_ref());
+    let profile = own.or_else(|| spec.security_context.as_ref()?.seccomp_profile.as_ref());
+    !context.is_some_and(is_privileged) && profile.is_some_and(|profile| profile.type_ == "Unconfined")
+}
+
+/// Whether some policy names the priority class of what is written, and a binding denies, in all namespaces that it is for.
+fn bars_by_policy(policies: &[ValidatingAdmissionPolicy], bindings: &[ValidatingAdmissionPolicyBinding]) -> bool {
+    let judges = |policy: &&ValidatingAdmissionPolicy| {
+        let validations = policy.spec.iter().flat_map(|spec| spec.validations.iter().flatten());
+        validations.into_iter().any(|validation| validation.expression.contains("priorityClassName"))
+    };
+    let denied = |policy: &ValidatingAdmissionPolicy| {
+        let specs = bindings.iter().filter_map(|binding| binding.spec.as_ref());
+        let mut of_policy = specs.filter(|spec| spec.policy_name == policy.metadata.name);
+        of_policy.any(|spec| {
+            spec.match_resources.is_none() && spec.validation_actions.iter().flatten().any(|action| action == "Deny")
+        })
+    };
+    policies.iter().filter(judges).any(denied)
+}
+
+/// Whether a quota has no room for Pods of either class.
+fn bars_by_quota(quota: &ResourceQuota) -> bool {
+    let Some(spec) = &quota.spec else { return false };
+    let none = spec.hard.as_ref().and_then(|hard| hard.get("pods")).is_some_and(|pods| pods.0 == "0");
+    let scopes = spec.scope_selector.iter().flat_map(|selector| selector.match_expressions.iter().flatten());
+    let mut scopes = scopes.filter(|scope| scope.scope_name == "PriorityClass");
+    let both = |scope: &core::ScopedResourceSelectorRequirement| {
+        let values = scope.values.iter().flatten();
+        match scope.operator.as_str() {
+            "Exists" => true,
+            "In" => SYSTEM_PRIORITIES.iter().all(|class| values.clone().any(|value| value == class)),
+            _ => false,
+        }
+    };
+    none && scopes.any(both)
 }
 
 fn full_name(secret: &Secret) -> String {
@@ -137,4 +208,62 @@ fn bootstrap_token(secret: &Secret) -> Option<(String, bool)> {
 
 fn endless_token(secret: &Secret) -> Option<String> {
     (secret.type_.as_deref() == Some("kubernetes.io/service-account-token")).then(|| full_name(secret))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn seen(spec: Value) -> Pod {
+        pod(&serde_json::from_value(json!({ "metadata": { "name": "p", "namespace": "n" }, "spec": spec })).unwrap())
+    }
+
+    /// What one container of a Pod asks for, in each of the three lists.
+    #[test]
+    fn no_container_is_looked_past() {
+        let flags = |pod: &Pod| [pod.privileged, pod.added_capabilities, pod.unfiltered, pod.unmasked];
+        for (context, wanted) in [
+            (json!({}), [false; 4]),
+            (json!({ "privileged": true }), [true, false, false, false]),
+            (json!({ "privileged": true, "seccompProfile": { "type": "Unconfined" } }), [true, false, false, false]),
+            (json!({ "capabilities": { "add": ["CHOWN", "CAP_KILL"] } }), [false; 4]),
+            (json!({ "capabilities": { "add": ["SYS_ADMIN"] } }), [false, true, false, false]),
+            (json!({ "capabilities": { "add": ["all"] } }), [false, true, false, false]),
+            (json!({ "seccompProfile": { "type": "Unconfined" } }), [false, false, true, false]),
+            (json!({ "procMount": "Unmasked" }), [false, false, false, true]),
+        ] {
+            for list in ["containers", "initContainers", "ephemeralContainers"] {
+                let mut spec = json!({ "containers": [{ "name": "a" }] });
+                spec[list] = json!([{ "name": "b", "securityContext": context }]);
+                assert_eq!(flags(&seen(spec.clone())), wanted, "{spec}");
+            }
+        }
+        let of_pod = |profile: &str| {
+            seen(json!({ "securityContext": { "seccompProfile": { "type": "Unconfined" } },
+                "containers": [{ "name": "a", "securityContext": { "seccompProfile": { "type": profile } } }] }))
+        };
+        assert!(!of_pod("RuntimeDefault").unfiltered && of_pod("Unconfined").unfiltered);
+        assert!(seen(json!({ "priorityClassName": "system-node-critical", "containers": [] })).system_priority);
+    }
+
+    #[test]
+    fn priorities_are_barred_by_a_policy_that_denies_or_a_quota_without_room() {
+        let documents = crate::api::yaml::documents(include_str!("../../../manifests/system-priorities.yaml")).unwrap();
+        let policies: Vec<ValidatingAdmissionPolicy> = vec![serde_json::from_value(documents[0].clone()).unwrap()];
+        let mut bindings: Vec<ValidatingAdmissionPolicyBinding> =
+            vec![serde_json::from_value(documents[1].clone()).unwrap()];
+        assert!(bars_by_policy(&policies, &bindings));
+        assert!(!bars_by_policy(&policies, &[]) && !bars_by_policy(&[], &bindings));
+        bindings[0].spec.as_mut().unwrap().validation_actions = Some(vec!["Warn".to_owned()]);
+        assert!(!bars_by_policy(&policies, &bindings), "it warns alone");
+        let quota = |pods: &str, values: &[&str]| -> bool {
+            let scope = json!({ "scopeName": "PriorityClass", "operator": "In", "values": values });
+            let spec = json!({ "hard": { "pods": pods }, "scopeSelector": { "matchExpressions": [scope] } });
+            bars_by_quota(&serde_json::from_value(json!({ "spec": spec })).unwrap())
+        };
+        assert!(quota("0", &SYSTEM_PRIORITIES));
+        assert!(!quota("1", &SYSTEM_PRIORITIES) && !quota("0", &SYSTEM_PRIORITIES[..1]));
+    }
 }

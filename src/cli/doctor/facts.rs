@@ -66,6 +66,8 @@ pub struct Cluster {
     pub nodes: Vec<Node>,
     pub namespaces: Vec<Namespace>,
     pub pods: Vec<Pod>,
+    /// An admission policy denies the system's priorities to Pods.
+    pub bars_system_priorities: bool,
     /// Each subject of a binding to cluster-admin, but for the group of administrators.
     pub administrators: Vec<String>,
     /// Bindings of whoever shows no credential, but for those that every cluster has.
@@ -91,6 +93,8 @@ pub struct Namespace {
     pub name: String,
     /// The Pod Security level that is enforced.
     pub enforced: Option<String>,
+    /// A ResourceQuota leaves no Pods of the system's PriorityClasses.
+    pub bars_system_priorities: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -108,6 +112,14 @@ pub struct Pod {
     pub shares_users: bool,
     /// Sysctls beyond the safe ones.
     pub unsafe_sysctls: bool,
+    /// Capabilities beyond the baseline's.
+    pub added_capabilities: bool,
+    /// A container that is not privileged asks for no seccomp filter.
+    pub unfiltered: bool,
+    /// `procMount: Unmasked`
+    pub unmasked: bool,
+    /// `system-node-critical`, or `system-cluster-critical`.
+    pub system_priority: bool,
 }
 
 impl Host {

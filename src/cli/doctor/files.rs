@@ -13,6 +13,7 @@ const NAMED: usize = 3;
 pub const CHECKS: &[Check] = &[
     Check {
         id: "files.folders",
+        cis: &["1.1.11", "1.1.12"],
         what: "nobody else may enter the server's folders",
         how: "modes of the state folder, pki and agent",
         rule: |facts| closed(facts, Content::Folder, 0o077),
@@ -20,6 +21,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "files.secrets",
+        cis: &["1.1.13", "1.1.14", "1.1.19", "1.1.20", "1.1.21"],
         what: "nobody else may read the store, keys and kubeconfig",
         how: "modes of store.db*, pki/*, agent/*, admin.kubeconfig, encryption-config.yaml",
         rule: |facts| closed(facts, Content::Secret, 0o077),
@@ -27,6 +29,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "files.socket",
+        cis: &[],
         what: "nobody else may write to the API's socket",
         how: "mode and owner of api.sock; a container with it mounted, as root without a user namespace, is administrator",
         rule: |facts| closed(facts, Content::Socket, 0o077),
@@ -34,6 +37,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "files.programs",
+        cis: &[],
         what: "only root may change the programs",
         how: "modes and owners of podwright and podwright-shim",
         rule: programs,
@@ -41,6 +45,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "files.certificates",
+        cis: &[],
         what: "no certificate has ended, or is about to",
         how: "pki/*.crt, agent/*.crt",
         rule: certificates,

@@ -51,6 +51,7 @@ const AT_LEAST: &[(&str, i64)] = &[(SYMLINKS, 1), (HARDLINKS, 1), (FIFOS, 1), (R
 pub const CHECKS: &[Check] = &[
     Check {
         id: "kernel.user-namespaces",
+        cis: &[],
         what: "Pods can have user namespaces (hostUsers: false)",
         how: "what the Nodes say (status.runtimeHandlers), user.max_user_namespaces",
         rule: user_namespaces,
@@ -58,6 +59,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "kernel.unprivileged-userns",
+        cis: &[],
         what: "unprivileged users cannot create user namespaces",
         how: USERNS_CLONE,
         rule: |facts| match facts.host.text(USERNS_CLONE) {
@@ -69,6 +71,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "kernel.seccomp",
+        cis: &[],
         what: "system calls of Pods can be filtered",
         how: SECCOMP,
         rule: |facts| match facts.host.text(SECCOMP) {
@@ -80,6 +83,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "kernel.landlock",
+        cis: &[],
         what: "the server can be confined to its folders",
         how: LSM,
         rule: |facts| security_module(&facts.host, "landlock"),
@@ -87,18 +91,21 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "kernel.mandatory-access",
-        what: "AppArmor or SELinux confines what runs",
+        cis: &[],
+        what: "AppArmor or SELinux confines containers",
         how: "/sys/module/apparmor/parameters/enabled, /sys/fs/selinux/enforce",
+        // Podwright has no profiles and no labels to give: what the host has is for its own processes.
         rule: |facts| match (facts.host.text(APPARMOR), facts.host.text(SELINUX)) {
-            ("Y", _) => pass("AppArmor is enabled"),
-            (_, "1") => pass("SELinux is enforcing"),
-            (_, "0") => warn("SELinux is permissive"),
-            _ => warn("neither is there; Pods that ask for a profile are refused"),
+            ("Y", _) => warn("AppArmor is enabled, but containers get no profile of it"),
+            (_, "1") => warn("SELinux is enforcing, but containers get no label of their own"),
+            (_, "0") => warn("SELinux is permissive, and containers get no label of their own"),
+            _ => warn("the host has neither"),
         },
-        remedy: "enable AppArmor or SELinux",
+        remedy: "give Pods `hostUsers: false`, or a machine of their own; those that ask for a profile or a label are refused",
     },
     Check {
         id: "kernel.cgroup-limits",
+        cis: &[],
         what: "limits of CPU, memory and processes can be enforced",
         how: CONTROLLERS,
         rule: controllers,
@@ -106,6 +113,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "kernel.project-quotas",
+        cis: &[],
         what: "file systems count what Pods have on disk",
         how: "what the Nodes say (metadata.annotations, podwright/disk-usage)",
         rule: project_quotas,
@@ -113,6 +121,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "kernel.ptrace",
+        cis: &[],
         what: "processes cannot trace others of their user",
         how: PTRACE,
         rule: |facts| match facts.host.number(PTRACE) {
@@ -124,6 +133,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "kernel.core-pattern",
+        cis: &[],
         what: "no program of the host's reads cores of containers",
         how: CORE,
         rule: |facts| match facts.host.text(CORE) {
@@ -137,6 +147,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "kernel.protected-links",
+        cis: &[],
         what: "links, fifos and files of others in shared folders are not followed",
         how: "fs.protected_symlinks, _hardlinks, _fifos, _regular",
         rule: |facts| {
@@ -149,6 +160,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "kernel.pointers",
+        cis: &[],
         what: "the kernel tells no addresses, and its log to root alone",
         how: "kernel.kptr_restrict, kernel.dmesg_restrict",
         rule: |facts| match (facts.host.number(KPTR), facts.host.number(DMESG)) {
@@ -162,6 +174,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "kernel.unprivileged-bpf",
+        cis: &[],
         what: "unprivileged users cannot load BPF programs",
         how: BPF,
         rule: |facts| match facts.host.number(BPF) {
@@ -173,6 +186,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "kernel.aslr",
+        cis: &[],
         what: "addresses of processes are random",
         how: ASLR,
         rule: |facts| match facts.host.number(ASLR) {
@@ -185,6 +199,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "kernel.suid-dumps",
+        cis: &[],
         what: "programs that gained rights leave no cores for others",
         how: SUID_DUMP,
         rule: |facts| match facts.host.number(SUID_DUMP) {
@@ -195,6 +210,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "kernel.swap",
+        cis: &[],
         what: "memory with Secrets does not reach a disk in the clear",
         how: "/proc/swaps, /sys/class/block/*/dm/uuid",
         rule: |facts| {

@@ -28,7 +28,8 @@ use crate::api::Object;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// How to show it: json, yaml, or wide: with how each was found, and what to do
+    /// How to show it: json, yaml, or wide: with what asks for each in the CIS Kubernetes Benchmark 1.9, how it was found, and what
+    /// to do
     #[arg(long, short = 'o', value_name = "FORMAT")]
     output: Option<Format>,
     /// Show only what is not in force: WARN and FAIL
@@ -86,6 +87,8 @@ fn fail(why: impl Into<String>) -> Found {
 pub struct Check {
     /// `AREA.NAME`, for scripts.
     id: &'static str,
+    /// What asks for it in the CIS Kubernetes Benchmark 1.9, if anything does.
+    cis: &'static [&'static str],
     what: &'static str,
     /// Where the facts come from.
     how: &'static str,
@@ -103,6 +106,8 @@ fn checks() -> impl Iterator<Item = &'static Check> {
 struct Line {
     id: &'static str,
     area: &'static str,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    cis: &'static [&'static str],
     what: &'static str,
     how: &'static str,
     verdict: Verdict,
@@ -116,7 +121,7 @@ fn judge(facts: &Facts) -> Vec<Line> {
         let (verdict, why) = (check.rule)(facts);
         let remedy = if verdict >= Verdict::Warn { check.remedy } else { "" };
         let area = check.id.split('.').next().unwrap_or_default();
-        Line { id: check.id, area, what: check.what, how: check.how, verdict, why, remedy }
+        Line { id: check.id, area, cis: check.cis, what: check.what, how: check.how, verdict, why, remedy }
     };
     checks().map(line).collect()
 }
@@ -146,13 +151,13 @@ pub async fn run(args: Args, session: &Session) -> Outcome {
 fn show(lines: &[Line], wide: bool) {
     let mut headings = vec!["CHECK", "VERDICT", "WHAT", "WHY"];
     if wide {
-        headings.extend(["FOUND BY", "REMEDY"]);
+        headings.extend(["CIS", "FOUND BY", "REMEDY"]);
     }
     let mut rows = vec![headings.into_iter().map(str::to_owned).collect::<Vec<_>>()];
     for line in lines {
         let mut row = vec![line.id.to_owned(), line.verdict.word().to_owned(), line.what.to_owned(), line.why.clone()];
         if wide {
-            row.extend([line.how.to_owned(), line.remedy.to_owned()]);
+            row.extend([line.cis.join(","), line.how.to_owned(), line.remedy.to_owned()]);
         }
         rows.push(row);
     }

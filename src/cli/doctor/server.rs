@@ -7,6 +7,7 @@ use super::{Check, Found, fail, not_applicable, pass, warn};
 pub const CHECKS: &[Check] = &[
     Check {
         id: "server.reachable",
+        cis: &[],
         what: "the cluster can be looked at",
         how: "the API, by the socket of --server",
         rule: |facts| match &facts.cluster {
@@ -17,6 +18,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "server.anonymous",
+        cis: &["1.2.1"],
         what: "who shows no credential may do nothing but discover",
         how: "bindings of system:anonymous and system:unauthenticated",
         rule: |facts| {
@@ -28,7 +30,24 @@ pub const CHECKS: &[Check] = &[
         remedy: "delete these bindings",
     },
     Check {
+        id: "server.authorization",
+        cis: &["1.2.6", "1.2.7", "1.2.8"],
+        what: "every request is authorized, a node's by what its Pods need",
+        how: "what the server says of --authorization-mode",
+        rule: authorization,
+        remedy: "--authorization-mode=Node,RBAC, which is the default",
+    },
+    Check {
+        id: "server.admission",
+        cis: &["1.2.12", "1.2.13", "1.2.14"],
+        what: "the admission plugins that keep tenants and nodes apart are on",
+        how: "what the server says of --disable-admission-plugins",
+        rule: admission,
+        remedy: "leave --disable-admission-plugins out",
+    },
+    Check {
         id: "server.token-file",
+        cis: &["1.2.2"],
         what: "no fixed tokens",
         how: "what the server says of --token-auth-file",
         rule: |facts| {
@@ -41,6 +60,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "server.encryption",
+        cis: &["1.2.27", "1.2.28"],
         what: "Secrets are encrypted in the store",
         how: "raw values of the store, as the server reads them past the encryption",
         rule: |facts| {
@@ -57,6 +77,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "server.audit",
+        cis: &["1.2.16"],
         what: "there is an audit log",
         how: "what the server says",
         rule: |facts| {
@@ -69,6 +90,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "server.listening",
+        cis: &[],
         what: "the API is reached only from where it must be",
         how: "what the server says of --listen",
         rule: listening,
@@ -76,6 +98,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "server.process",
+        cis: &[],
         what: "the server has given up the rights that it does not need",
         how: "its /proc/PID/status: user, capabilities, no_new_privs, seccomp; Landlock by its own word",
         rule: process,
@@ -83,6 +106,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "server.bootstrap-tokens",
+        cis: &[],
         what: "bootstrap tokens end",
         how: "Secrets of type bootstrap.kubernetes.io/token",
         rule: |facts| {
@@ -99,6 +123,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "server.endless-tokens",
+        cis: &[],
         what: "no tokens of ServiceAccounts that never end",
         how: "Secrets of type kubernetes.io/service-account-token",
         rule: |facts| {
@@ -111,6 +136,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "server.administrators",
+        cis: &["5.1.1"],
         what: "nobody but the administrators' group is cluster-admin",
         how: "ClusterRoleBindings and RoleBindings to cluster-admin",
         rule: |facts| {
@@ -123,6 +149,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "node.flags",
+        cis: &[],
         what: "nodes enforce limits, and allow no unsafe sysctls",
         how: "the command lines of this machine's podwright processes",
         rule: flags,
@@ -136,6 +163,33 @@ pub fn of(facts: &Facts, rule: impl FnOnce(&Cluster) -> Found) -> Found {
         Ok(cluster) => rule(cluster),
         Err(_) => not_applicable("the cluster cannot be looked at"),
     }
+}
+
+fn authorization(facts: &Facts) -> Found {
+    of(facts, |cluster| {
+        let modes: Vec<&str> = cluster.protections.authorization.iter().map(String::as_str).collect();
+        let all = modes.join(",");
+        match ["Node", "RBAC"].into_iter().find(|mode| !modes.contains(mode)) {
+            _ if modes.is_empty() => not_applicable("a server of an earlier version, which does not say"),
+            _ if modes.contains(&"AlwaysAllow") => fail(format!("{all}: whoever is recognized may do everything")),
+            Some(missing) => warn(format!("{all}, without {missing}")),
+            None => pass(all),
+        }
+    })
+}
+
+/// Without these, somebody gets at what is not his; without others, less is kept in order.
+const WALLS: &[&str] = &["NodeRestriction", "PodSecurity", "ServiceAccount", "NamespaceLifecycle"];
+
+fn admission(facts: &Facts) -> Found {
+    of(facts, |cluster| {
+        let off = &cluster.protections.disabled_admission;
+        match (off.iter().any(|name| WALLS.contains(&&**name)), off.is_empty()) {
+            (true, _) => fail(format!("off: {}", off.join(", "))),
+            (false, false) => warn(format!("off: {}", off.join(", "))),
+            (false, true) => pass("all are on"),
+        }
+    })
 }
 
 fn listening(facts: &Facts) -> Found {

@@ -1,8 +1,8 @@
 //! Checks of what runs: Pod Security of namespaces, Pods with rights on their node, tokens and limits that nobody thought of.
 
-use super::facts::{Facts, Pod};
+use super::facts::{Facts, Namespace, Pod};
 use super::server::of;
-use super::{Check, Found, pass, warn};
+use super::{Check, Found, Verdict, pass, warn};
 
 /// Pods of the system may need more.
 const SYSTEM: &[&str] = &["kube-system", "kube-public", "kube-node-lease"];
@@ -12,6 +12,7 @@ const NAMED: usize = 5;
 pub const CHECKS: &[Check] = &[
     Check {
         id: "workloads.pod-security",
+        cis: &["5.2.1"],
         what: "every namespace enforces a Pod Security level",
         how: "the label pod-security.kubernetes.io/enforce",
         rule: |facts| {
@@ -28,6 +29,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "workloads.privileged",
+        cis: &["5.2.2"],
         what: "no Pod is privileged",
         how: "spec of all Pods outside the system's namespaces",
         rule: |facts| pods(facts, |pod| pod.privileged),
@@ -35,6 +37,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "workloads.host-path",
+        cis: &["5.2.12"],
         what: "no Pod mounts folders of its node",
         how: "hostPath volumes of all Pods outside the system's namespaces",
         rule: |facts| pods(facts, |pod| pod.host_path),
@@ -42,13 +45,50 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "workloads.host-namespaces",
+        cis: &["5.2.3", "5.2.4", "5.2.5"],
         what: "no Pod shares network, processes or IPC with its node",
         how: "hostNetwork, hostPID and hostIPC of all Pods outside the system's namespaces",
         rule: |facts| pods(facts, |pod| pod.host_namespaces),
         remedy: "drop them, and enforce Pod Security",
     },
     Check {
+        id: "workloads.capabilities",
+        cis: &["5.2.9"],
+        what: "no container adds capabilities beyond the baseline's",
+        how: "securityContext.capabilities.add of all containers outside the system's namespaces, ephemeral ones too",
+        rule: |facts| pods(facts, |pod| pod.added_capabilities),
+        remedy: "drop them, and enforce Pod Security",
+    },
+    Check {
+        id: "workloads.seccomp",
+        cis: &["5.7.2"],
+        what: "no container goes without a seccomp filter",
+        how: "seccompProfile of all Pods and containers outside the system's namespaces; who says nothing has RuntimeDefault, \
+              privileged ones have none",
+        rule: |facts| pods(facts, |pod| pod.unfiltered),
+        remedy: "drop `type: Unconfined`, and enforce Pod Security",
+    },
+    Check {
+        id: "workloads.proc-mount",
+        cis: &[],
+        what: "no container sees all of its node's /proc",
+        how: "securityContext.procMount of all containers outside the system's namespaces; with hostUsers: false it shows nothing of \
+              the node's",
+        rule: |facts| pods(facts, |pod| pod.unmasked && pod.shares_users),
+        remedy: "drop `procMount: Unmasked`, or set hostUsers: false",
+    },
+    Check {
+        id: "workloads.system-priorities",
+        cis: &[],
+        what: "the system's priorities are the system's alone",
+        how: "Pods that have system-node-critical or system-cluster-critical; admission policies with a binding that denies them, \
+              and ResourceQuotas that leave no Pods for these PriorityClasses",
+        rule: system_priorities,
+        remedy: "podwright apply -f manifests/system-priorities.yaml",
+    },
+    Check {
         id: "workloads.sysctls",
+        cis: &[],
         what: "no Pod sets sysctls beyond the safe ones",
         how: "securityContext.sysctls of all Pods outside the system's namespaces",
         rule: |facts| pods(facts, |pod| pod.unsafe_sysctls),
@@ -56,6 +96,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "workloads.default-tokens",
+        cis: &["5.1.5", "5.1.6"],
         what: "no Pod has a token of the ServiceAccount `default` without asking",
         how: "volumes of all Pods outside the system's namespaces",
         rule: |facts| pods(facts, |pod| pod.default_token),
@@ -63,6 +104,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "workloads.limits",
+        cis: &[],
         what: "every container has a memory limit",
         how: "resources of all Pods outside the system's namespaces",
         rule: |facts| pods(facts, |pod| pod.unlimited),
@@ -70,6 +112,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         id: "workloads.users",
+        cis: &[],
         what: "every Pod has users of its own",
         how: "hostUsers of all Pods outside the system's namespaces; who is the same user of the host shares what the kernel counts \
               by user (watches of epoll and inotify, descriptors on their way, pipes)",
@@ -77,6 +120,19 @@ pub const CHECKS: &[Check] = &[
         remedy: "hostUsers: false, at least where those who own namespaces do not trust each other",
     },
 ];
+
+/// Such Pods have others deleted, to make room for theirs.
+fn system_priorities(facts: &Facts) -> Found {
+    match pods(facts, |pod| pod.system_priority) {
+        (Verdict::Pass, _) => of(facts, |cluster| {
+            let open =
+                |namespace: &&Namespace| !SYSTEM.contains(&&*namespace.name) && !namespace.bars_system_priorities;
+            let open = cluster.namespaces.iter().filter(|_| !cluster.bars_system_priorities).filter(open);
+            told(open.map(|namespace| namespace.name.clone()).collect(), "Pods may take them in")
+        }),
+        found => found,
+    }
+}
 
 fn pods(facts: &Facts, is: impl Fn(&Pod) -> bool) -> Found {
     of(facts, |cluster| {

@@ -13,7 +13,7 @@ use crate::{
     api::{Quantity, pod_resources, pod_totals},
     node::{
         qos,
-        spec::{Part, PodExt},
+        spec::{Part, PodExt, is_critical},
     },
 };
 
@@ -74,8 +74,12 @@ pub fn exceeded(pod: &Pod, usage: &Usage) -> Option<String> {
     volume_exceeded(pod, usage).or_else(|| pod_exceeded(pod, usage)).or_else(|| container_exceeded(pod, usage))
 }
 
-/// Whether anything bounds what the Pod may have on disk; the others are measured when the disk runs full.
+/// Whether anything bounds what the Pod may have on disk; the others are measured when the disk runs full. Critical ones are
+/// held to nothing, as upstream's.
 pub fn is_limited(pod: &Pod) -> bool {
+    if is_critical(pod) {
+        return false;
+    }
     let sized = |volume: &Volume| volume.empty_dir.as_ref().is_some_and(|source| source.size_limit.is_some());
     pod.spec().volumes.iter().flatten().any(sized)
         || pod.parts().iter().any(|part| qos::limit(&part.container, STORAGE).is_some())

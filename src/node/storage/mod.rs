@@ -112,7 +112,7 @@ async fn hold_to_limits(shared: &Arc<Shared>, orders: &mpsc::UnboundedSender<Ord
         let pods = active(orders).await;
         due.retain(|uid, _| pods.iter().any(|pod| pod.uid() == uid));
         let mut waiting: Vec<(Instant, &Arc<Pod>)> = Vec::new();
-        for pod in pods.iter().filter(|pod| !pressure::is_critical(pod) && limits::is_limited(pod)) {
+        for pod in pods.iter().filter(|pod| limits::is_limited(pod)) {
             waiting.push((*due.entry(pod.uid().to_owned()).or_insert(now + PERIOD), pod));
         }
         waiting.sort_by_key(|(at, _)| *at);

@@ -11,7 +11,7 @@ use crate::{
     node::{
         observed::Failure,
         qos,
-        spec::{Part, PodExt},
+        spec::{Part, PodExt, is_critical},
     },
 };
 
@@ -188,14 +188,6 @@ pub fn explains<'a>(pods: impl IntoIterator<Item = Option<&'a Usage>>, shortage:
         _ => i64::MAX,
     };
     pods.into_iter().fold(0i64, |sum, usage| sum.saturating_add(had(usage))) >= lacks
-}
-
-/// Whether a Pod stays whatever the node lacks: static Pods, which nobody would make anew, and those of the system's own
-/// priorities; upstream's `IsCriticalPod`.
-pub fn is_critical(pod: &Pod) -> bool {
-    /// `SystemCriticalPriority`
-    const SYSTEM: i32 = 2_000_000_000;
-    pod.is_static() || pod.is_mirror() || pod.spec().priority.is_some_and(|priority| priority >= SYSTEM)
 }
 
 /// Pods with what they have on disk (`None`: it cannot be told), the one that goes first in front: who has more than it

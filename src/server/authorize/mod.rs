@@ -162,6 +162,12 @@ impl Mode {
     }
 }
 
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(Mode::NAMES.iter().find(|(_, mode)| mode == self).map_or("", |(name, _)| name))
+    }
+}
+
 /// The authorizers.
 pub(super) struct Authorizer {
     modes: Vec<Mode>,

@@ -138,6 +138,17 @@ pub const CVES: &[(&str, &str, &str)] = &[
         "no annotation reaches the runtime but `podwright/journal`",
     ),
     (
+        "CVE-2025-0750",
+        "CRI-O: the folder of a Pod's logs was mounted and unmounted by a path that an annotation and a container's name led elsewhere",
+        "logs are neither mounted nor linked; their paths are of the namespace, the names and the uid that the API has checked or made. \
+         What is put in their place is tried by `log-link` and `log-fifo`",
+    ),
+    (
+        "CVE-2025-4437",
+        "CRI-O read all of an image's `/etc/passwd` into memory",
+        "1 MiB of it is read, in the agent as everywhere (tests of the image store); what is no regular file is tried by `passwd-fifo`",
+    ),
+    (
         "CVE-2024-5154",
         "CRI-O: a link at `/etc/mtab` of an image made a file on the host",
         "`/etc/mtab` is not made; targets of mounts are tried by `mount-target-link` and `dev-link`",

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::world::{BASELINE, NODE, RESTRICTED, World};
-use super::{Attack, Expect, POD, Pod, Target, Try, Verdict, verdict};
+use super::world::{BASELINE, End, NODE, RESTRICTED, World};
+use super::{Attack, Expect, POD, Pod, Target, Try, Verdict, judge, verdict};
 use crate::support::registry::Layout;
 
 pub const ATTACKS: &[Attack] = &[
@@ -132,6 +132,37 @@ pub const ATTACKS: &[Attack] = &[
             expect: Expect::HeldOrRefused,
             ..POD
         }),
+    },
+    Attack {
+        id: "workdir-made-link",
+        class: "image files",
+        cves: &["CVE-2024-45310"],
+        how: "a working directory that is not there, below a link of the image that leads up and out, to where the canaries are",
+        held: "a missing working directory is made below the root, links resolved inside it (openat2 RESOLVE_IN_ROOT)",
+        attempt: Try::Pod(Pod {
+            image: "localhost/out-link:1",
+            container: "workingDir: '/out@FOLDER@/made-by-workdir-made-link'",
+            script: "echo held: $(pwd)",
+            expect: Expect::HeldOrRefused,
+            ..POD
+        }),
+    },
+    Attack {
+        id: "image-words",
+        class: "image files",
+        cves: &[],
+        how: "an image whose labels, health check, shell and triggers are commands, for a shell and for \
+              podman's runlabel, that touch a file of the host",
+        held: "no word of an image is a command of the node's, or reaches a shell: the process's arguments are its own, by execve(2)",
+        attempt: Try::Pod(Pod { image: "localhost/image-words:1", script: "echo held: $(env | wc -l)", ..POD }),
+    },
+    Attack {
+        id: "shared-environment",
+        class: "image files",
+        cves: &["CVE-2021-21334"],
+        how: "twelve containers of one image begin together, each with a variable of its own; each looks for another's",
+        held: "each container's environment is made of its own manifest and the image's, and handed to its process alone",
+        attempt: Try::Code(shared_environment),
     },
     Attack {
         id: "image-volume",
@@ -267,11 +298,28 @@ fn layer(entries: &[Entry<'_>]) -> Vec<u8> {
     tar.into_inner().unwrap()
 }
 
+fn shared_environment(world: &World, target: &Target) -> Verdict {
+    let mut object = world.pod(target, &POD);
+    let one = |n: usize| {
+        json!({"name": format!("c{n}"), "image": super::world::IMAGE, "env": [{"name": format!("OWN_{n}"), "value": "secret"}],
+            "command": ["sh", "-c", "test $(env | grep -c ^OWN_) = 1 && echo held: one || echo BREACH: $(env | grep ^OWN_)"]})
+    };
+    object["spec"]["containers"] = (0..12).map(one).collect();
+    match world.run_to_the_end(&object) {
+        End::Said(said) => match judge(target, &said) {
+            Verdict::Held(held) if held.matches("held: one").count() != 12 => Verdict::Untried(said),
+            verdict => verdict,
+        },
+        End::Refused(why) => Verdict::Untried(why),
+    }
+}
+
 /// Loads the images of all entries that must be there to be tried.
 pub fn load(world: &World) {
     use Entry::{File, Link, Node};
     let out = "../../../../../../../..";
     let up = format!("{out}{}", world.folder().display());
+    let words = &format!("$(touch {0}); `touch {0}`; touch {0}", world.folder().join("made-by-image-words").display());
     let passwd = File("etc/passwd", "root:x:0:0::/:/bin/sh\ntoor:x:0:0::/:/bin/sh\n1001:x:0:0::/:/bin/sh\n", 0o644);
     let users = layer(&[passwd]);
     for (number, user) in USERS.iter().enumerate() {
@@ -304,6 +352,12 @@ pub fn load(world: &World) {
         ("dev-link", layer(&[Link("dev", &up)]), json!({})),
         ("no-root", layer(&[File("etc/passwd", "web:x:1000:1000::/:/bin/sh\n", 0o644)]), json!({})),
         ("out-link", layer(&[Link("out", out)]), json!({})),
+        (
+            "image-words",
+            layer(&[]),
+            json!({"Labels": {"RUN": words, "INSTALL": words}, "StopSignal": "SIGTERM",
+                "Healthcheck": {"Test": ["CMD-SHELL", words]}, "OnBuild": [words], "Shell": [words]}),
+        ),
         ("image-volume", layer(&[]), json!({"Volumes": {"/../../../../../tmp": {}}})),
         (
             "layer-device",

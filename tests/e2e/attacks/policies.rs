@@ -220,6 +220,20 @@ pub const ATTACKS: &[Attack] = &[
             ..POD
         }),
     },
+    Attack {
+        id: "critical-limit",
+        class: "storage",
+        cves: &[],
+        how: "fills the root file system as above with `priorityClassName: system-node-critical`, which anybody may write, and which upstream exempts from limits",
+        held: "only static Pods, and those of kube-system with such a priority, are exempt; the Pod is evicted",
+        attempt: Try::Pod(Pod {
+            spec: "priorityClassName: system-node-critical",
+            container: "resources: {limits: {ephemeral-storage: 1Mi}}",
+            script: filling!("head -c 8388608 /dev/urandom > /full"),
+            expect: Expect::Refused("Evicted"),
+            ..POD
+        }),
+    },
 ];
 
 /// A Pod for each name, which sets it to the value that it has; all must be refused.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::api::core::v1::Pod;
 use podwright::node::storage::{
     ContainerUsage, Disks, Space, Thresholds, Usage,
-    limits::exceeded,
+    limits::{exceeded, is_limited},
     pressure::{DEFAULT, ISOLATED, Resource, admit, message, rank, shortage},
 };
 use podwright_runtime::sys::walk::Measure;
@@ -180,9 +180,13 @@ fn the_pod_goes_first_that_exceeds_its_request_matters_least_and_exceeds_it_most
     let mut fixed = ranked("static", 0, "0", Some(999));
     Arc::make_mut(&mut fixed.0).metadata.annotations =
         Some(BTreeMap::from([("kubernetes.io/config.source".to_owned(), "file".to_owned())]));
+    let mut system = ranked("system", 2_000_000_000, "0", Some(999));
+    Arc::make_mut(&mut system.0).metadata.namespace = Some("kube-system".to_owned());
     let pods = vec![
         fixed,
-        ranked("system", 2_000_000_000, "0", Some(999)),
+        system.clone(),
+        // Anybody may write a system's priority: it says who goes first, as others do, and exempts nobody.
+        ranked("proud", 2_000_001_000, "0", Some(999)),
         ranked("modest", 0, "100Mi", Some(90)),
         ranked("important", 10, "0", Some(900)),
         ranked("some", 0, "0", Some(10)),
@@ -191,7 +195,7 @@ fn the_pod_goes_first_that_exceeds_its_request_matters_least_and_exceeds_it_most
     ];
     let names: Vec<String> =
         rank(pods, Resource::Storage).into_iter().map(|(pod, _)| pod.metadata.name.clone().unwrap()).collect();
-    assert_eq!(names, ["unknown", "much", "some", "important", "modest"]);
+    assert_eq!(names, ["unknown", "much", "some", "important", "proud", "modest"]);
 
     let (pod, _) = ranked("web", 0, "10Mi", None);
     let full = shortage(&DEFAULT.parse().unwrap(), &disks(1, 500)).unwrap();
@@ -206,5 +210,33 @@ fn the_pod_goes_first_that_exceeds_its_request_matters_least_and_exceeds_it_most
     let refused = admit(&pod, true).unwrap_err();
     assert_eq!(refused.reason, "Evicted");
     assert_eq!(refused.message, "Pod was rejected: The node had condition: [DiskPressure]. ");
-    assert_eq!(admit(&ranked("system", 2_000_000_000, "0", None).0, true), Ok(()));
+    assert_eq!(admit(&system.0, true), Ok(()));
+    assert!(admit(&ranked("proud", 2_000_001_000, "0", None).0, true).is_err());
+}
+
+#[test]
+fn who_is_held_to_limits_is_not_for_tenants_to_say() {
+    let limited = json!({ "priority": 2_000_001_000, "containers": [container("c", Some("1Mi"))] });
+    let of = |namespace: &str, annotations: Value, version: Value, spec: &Value| -> Pod {
+        let metadata =
+            json!({ "name": "p", "namespace": namespace, "annotations": annotations, "resourceVersion": version });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap()
+    };
+    let (file, mirror) =
+        (json!({ "kubernetes.io/config.source": "file" }), json!({ "kubernetes.io/config.mirror": "x" }));
+    let modest = json!({ "containers": [container("c", Some("1Mi"))] });
+    for (namespace, annotations, version, spec, held) in [
+        ("default", json!({}), json!("1"), &limited, true),
+        ("kube-system", json!({}), json!("1"), &limited, false),
+        ("kube-system", json!({}), json!("1"), &modest, true),
+        // Of the node's own folder, and what only says so.
+        ("default", file.clone(), Value::Null, &modest, false),
+        ("default", file, json!("1"), &limited, true),
+        ("default", mirror, json!("1"), &limited, true),
+    ] {
+        let pod = of(namespace, annotations, version, spec);
+        assert_eq!(is_limited(&pod), held, "{pod:?}");
+        let oom = podwright::node::qos::oom_score_adj(&pod, &pod.spec.as_ref().unwrap().containers[0], 8 << 30);
+        assert_eq!(oom == -997, !held, "{oom} {pod:?}");
+    }
 }

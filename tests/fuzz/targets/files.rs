@@ -64,6 +64,14 @@ pub const TARGETS: &[Target] = &[
     Target::bytes("rootfs_archive", rootfs, || {
         vec![archive(&[("etc/passwd", b"root:x:0:0::/:"), ("bin/.wh.sh", b""), ("a/b", &[7; 700])])]
     }),
+    Target::bytes("compressed_layer", compressed, || {
+        let tar = archive(&[("etc/passwd", b"root:x:0:0::/:"), ("a/b", &[7; 700])]);
+        let (first, last) = tar.split_at(700);
+        // Several members, and a frame that is to be skipped.
+        let members = [gzip(first), gzip(last)].concat();
+        let skipped = b"\x50\x2a\x4d\x18\x03\0\0\0abc";
+        vec![gzip(&tar), members, zstd(&tar), [&zstd(first)[..], skipped, &zstd(last)].concat()]
+    }),
     Target::bytes("image_archive", image_archive, image_archives),
     Target::text(
         "image_documents",
@@ -194,6 +202,24 @@ fn mended(bytes: &[u8]) -> Vec<u8> {
 fn rootfs(bytes: &[u8]) {
     let bytes = mended(bytes);
     in_store(|store| drop(store.import(&bytes[..], "localhost/a:1", &ImportOptions::default())));
+}
+
+/// As they come: what is packed has sums of its own.
+fn compressed(bytes: &[u8]) {
+    in_store(|store| drop(store.import(bytes, "localhost/a:1", &ImportOptions::default())));
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    use std::io::Write;
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(bytes).unwrap();
+    gzip.finish().unwrap()
+}
+
+/// A frame of one raw block (RFC 8878), whose header has its length as two bytes.
+fn zstd(bytes: &[u8]) -> Vec<u8> {
+    let (length, block) = ((bytes.len() - 256) as u16, ((bytes.len() as u32) << 3) | 1);
+    [&b"\x28\xb5\x2f\xfd\x60"[..], &length.to_le_bytes(), &block.to_le_bytes()[..3], bytes].concat()
 }
 
 fn image_archive(bytes: &[u8]) {

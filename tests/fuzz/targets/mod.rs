@@ -2,6 +2,7 @@
 //!
 //! `./dev fuzz` feeds them by coverage; the fast tests feed them their seeds and what once was a finding.
 
+mod borders;
 mod files;
 mod objects;
 mod server;
@@ -30,8 +31,9 @@ pub enum Seeds {
     Made(fn() -> Vec<Vec<u8>>),
 }
 
-/// All targets, in the order of what they read: words, objects, files, bytes on the wire, whole requests.
-pub const TARGETS: &[&[Target]] = &[text::TARGETS, objects::TARGETS, files::TARGETS, wire::TARGETS, server::TARGETS];
+/// All targets, in the order of what they read: words, objects, files, bytes on the wire, whole requests, whole conversations.
+pub const TARGETS: &[&[Target]] =
+    &[text::TARGETS, objects::TARGETS, files::TARGETS, wire::TARGETS, server::TARGETS, borders::TARGETS];
 
 pub fn all() -> impl Iterator<Item = &'static Target> {
     TARGETS.iter().copied().flatten()

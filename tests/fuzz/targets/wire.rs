@@ -30,7 +30,7 @@ pub const TARGETS: &[Target] = &[
     Target::bytes("dns", dns, dns_seeds),
     Target::bytes("netlink", netlink, netlink_seeds),
     Target::bytes("grpc_health", grpc_health, || vec![vec![0, 0, 0, 0, 2, 8, 1], vec![0; 5]]),
-    Target::bytes("spdy", spdy, spdy_seeds),
+    Target::bytes("spdy", spdy_client, spdy_seeds),
     Target::bytes("websocket", websocket, || {
         let messages = [&b"\x00hi"[..], b"\x04{\"Width\":80,\"Height\":24}", b"\xff\x00", b"\x02no"];
         let whole: Vec<u8> = messages.iter().flat_map(|message| masked(0x82, message)).collect();
@@ -169,7 +169,7 @@ fn grpc_health(bytes: &[u8]) {
     }
 }
 
-fn spdy(bytes: &[u8]) {
+fn spdy_client(bytes: &[u8]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (streams, length) = runtime.block_on(podwright::server::fuzz::spdy(bytes));
     assert!(streams <= bytes.len() / 18 && length <= bytes.len(), "{streams} streams, {length} bytes");
@@ -186,28 +186,46 @@ fn websocket(bytes: &[u8]) {
 }
 
 /// A short frame as a client sends it, masked with zeros (RFC 6455, section 5.2).
-fn masked(head: u8, payload: &[u8]) -> Vec<u8> {
+pub(super) fn masked(head: u8, payload: &[u8]) -> Vec<u8> {
     [&[head, 0x80 | payload.len() as u8, 0, 0, 0, 0][..], payload].concat()
 }
 
 /// A stream with plain headers in stored (uncompressed) blocks, data on it, a ping, a goodbye.
 fn spdy_seeds() -> Vec<Vec<u8>> {
-    use std::io::Write;
-    let mut block = vec![0, 0, 0, 1];
-    for text in ["streamtype", "stdin"] {
-        block.extend_from_slice(&(text.len() as u32).to_be_bytes());
-        block.extend_from_slice(text.as_bytes());
-    }
-    let packed = |level| {
-        let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), level);
-        zlib.write_all(&block).unwrap();
-        zlib.flush().unwrap();
-        zlib.get_ref().clone()
-    };
-    let frame = |kind: u8, payload: &[u8]| [&[0x80, 3, 0, kind, 0, 0, 0, payload.len() as u8][..], payload].concat();
     let of = |level| {
-        let syn = [&[0, 0, 0, 1, 0, 0, 0, 0, 0, 0][..], &packed(level)].concat();
-        [frame(1, &syn), b"\0\0\0\x01\x01\0\0\x02hi".to_vec(), frame(6, &[0, 0, 0, 1]), frame(7, &[0; 8])].concat()
+        let streams = [vec![("streamtype".to_owned(), "stdin".to_owned())]];
+        [spdy(&streams, b"hi", level), spdy_frame(6, &[0, 0, 0, 1]), spdy_frame(7, &[0; 8])].concat()
     };
     vec![of(flate2::Compression::none()), of(flate2::Compression::fast())]
+}
+
+fn spdy_frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    [&[0x80, 3, 0, kind, 0, 0, 0, payload.len() as u8][..], payload].concat()
+}
+
+/// Streams with these headers, one after the other, and bytes by the last of them, which end it.
+pub(super) fn spdy_streams(streams: &[Vec<(String, String)>], bytes: &[u8]) -> Vec<u8> {
+    spdy(streams, bytes, flate2::Compression::fast())
+}
+
+fn spdy(streams: &[Vec<(String, String)>], bytes: &[u8], level: flate2::Compression) -> Vec<u8> {
+    use std::io::Write;
+    // One dictionary for all headers of a connection.
+    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), level);
+    let mut sent = Vec::new();
+    for (number, headers) in streams.iter().enumerate() {
+        let mut block = (headers.len() as u32).to_be_bytes().to_vec();
+        for text in headers.iter().flat_map(|(name, value)| [name, value]) {
+            block.extend_from_slice(&(text.len() as u32).to_be_bytes());
+            block.extend_from_slice(text.as_bytes());
+        }
+        let before = zlib.get_ref().len();
+        zlib.write_all(&block).unwrap();
+        zlib.flush().unwrap();
+        let id = [0, 0, 0, 2 * number as u8 + 1];
+        sent.extend(spdy_frame(1, &[&id[..], &[0; 6], &zlib.get_ref()[before..]].concat()));
+    }
+    sent.extend([0, 0, 0, 2 * streams.len() as u8 - 1, 1, 0, 0, bytes.len() as u8]);
+    sent.extend_from_slice(bytes);
+    sent
 }

@@ -137,9 +137,9 @@ fn hear(socket: BorrowedFd<'_>, entrant: u32) -> Result<(u32, OwnedFd), std::io:
         let (mut bytes, mut fds) = ([0u8; 8], Vec::new());
         match io::receive_from(socket, &mut bytes, &mut fds) {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(e) => return Err(e),
             // It has failed, and has said so to the shim; or it was killed.
-            Ok((0, _)) => process::exit(1),
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => process::exit(1),
+            Err(e) => return Err(e),
             Ok((5, sender)) if sender == entrant && bytes[0] == BORN && fds.len() == 1 => {
                 let pid = u32::from_le_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
                 return Ok((pid, fds.remove(0)));

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
+use crate::api::capabilities::BASELINE;
 use crate::api::sysctls::is_safe;
 
 use super::restricted;
@@ -35,24 +36,8 @@ pub(super) fn app_armor(pod: Pod<'_>) -> Option<Violation> {
     violation(reason, format!("{setters} must not set AppArmor profile type to {}", quoted(&values)))
 }
 
-const CAPABILITIES: &[&str] = &[
-    "AUDIT_WRITE",
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "KILL",
-    "MKNOD",
-    "NET_BIND_SERVICE",
-    "SETFCAP",
-    "SETGID",
-    "SETPCAP",
-    "SETUID",
-    "SYS_CHROOT",
-];
-
 pub(super) fn capabilities(pod: Pod<'_>) -> Option<Violation> {
-    added(pod, CAPABILITIES).and_then(|detail| violation("non-default capabilities", detail))
+    added(pod, BASELINE).and_then(|detail| violation("non-default capabilities", detail))
 }
 
 /// What containers add beyond what is allowed.

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{SinkExt, StreamExt};
+use futures::future::BoxFuture;
+use futures::{FutureExt, SinkExt, StreamExt};
 use serde_json::json;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Message;
@@ -36,20 +38,30 @@ const MAX_RUNNING: usize = 128;
 const STALL: Duration = Duration::from_secs(10);
 const BACKLOG: usize = 8;
 
-/// What the connections of one request share.
-struct Ports {
-    server: Arc<Server>,
-    request: Request,
-}
+/// What the connections of one request share: how a port of the Pod is reached.
+pub(in crate::server) struct Ports(Box<dyn Fn(u16) -> BoxFuture<'static, Result<Frames, Status>> + Send + Sync>);
 
 impl Ports {
+    fn of(server: Arc<Server>, request: Request) -> Ports {
+        Ports::by(move |port| {
+            let request = Request { body: Some(json!({"port": port})), ..request.clone() };
+            let server = server.clone();
+            async move { open(&server, request).await }.boxed()
+        })
+    }
+
+    pub(in crate::server) fn by(
+        open: impl Fn(u16) -> BoxFuture<'static, Result<Frames, Status>> + Send + Sync + 'static,
+    ) -> Ports {
+        Ports(Box::new(open))
+    }
+
     async fn open(&self, port: u16) -> Result<Frames, Status> {
-        let body = Some(json!({"port": port}));
-        open(&self.server, Request { body, ..self.request.clone() }).await
+        (self.0)(port).await
     }
 }
 
-pub async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -> Result<Reply, Status> {
+pub(super) async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -> Result<Reply, Status> {
     let switch = switch(&ask, WEBSOCKET, SPDY)?;
     // Whether there is such a Pod, and whether the caller may, is said before the connection is switched.
     let pod = Request { verb: Verb::Get, subresource: None, body: None, ..request.clone() };
@@ -60,7 +72,7 @@ pub async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -> Resul
         let why = format!("unable to forward port because pod is not running. Current status={phase}");
         return Err(Status::bad_request(why));
     }
-    let ports = Arc::new(Ports { server, request });
+    let ports = Arc::new(Ports::of(server, request));
     let mut wanted = Vec::new();
     for text in ask.query.all("ports").flat_map(|list| list.split(',')) {
         let port: u16 = text.parse().map_err(|_| Status::bad_request(format!("unable to parse {text:?} as a port")))?;
@@ -95,7 +107,7 @@ pub async fn serve(server: Arc<Server>, request: Request, mut ask: Ask) -> Resul
 }
 
 /// Each connection is a pair of streams, data and error, of one `requestid`.
-async fn by_streams(mut session: Session, ports: Arc<Ports>) {
+pub(in crate::server) async fn by_streams(mut session: Session, ports: Arc<Ports>) {
     let mut halves: HashMap<String, (Stream, Instant)> = HashMap::new();
     let mut running = tokio::task::JoinSet::new();
     loop {
@@ -207,7 +219,10 @@ fn verdict(payload: &[u8]) -> Result<(), Status> {
 }
 
 /// Port i has the channels 2i (data) and 2i + 1 (error); each begins with the port's number.
-async fn by_websocket(socket: Socket, ports: Arc<Ports>, wanted: Vec<u16>, framing: Framing) {
+pub(in crate::server) async fn by_websocket<S>(socket: Socket<S>, ports: Arc<Ports>, wanted: Vec<u16>, framing: Framing)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let (mut sink, mut source) = socket.split();
     let (sender, mut messages) = mpsc::channel::<Message>(BACKLOG);
     let mut inputs = Vec::new();

@@ -20,7 +20,7 @@ use crate::api::stream::FrameCodec;
 use crate::api::{Request, Status};
 use crate::server::sessions::OpenSession;
 
-mod forward;
+pub(in crate::server) mod forward;
 mod headers;
 mod log;
 mod proxy;
@@ -29,7 +29,7 @@ pub(in crate::server) mod spdy;
 pub(in crate::server) mod websocket;
 
 /// The caller's end of a session with a node.
-type Frames = Framed<DuplexStream, FrameCodec>;
+pub(in crate::server) type Frames = Framed<DuplexStream, FrameCodec>;
 /// A connection that has been switched to another protocol.
 type Upgraded = hyper_util::rt::TokioIo<hyper::upgrade::Upgraded>;
 

@@ -105,7 +105,7 @@ pub async fn close(sink: &mut (impl futures::Sink<Message, Error = Error> + Unpi
 }
 
 /// A socket whose binary messages are the pieces of one stream of bytes, as that stream.
-pub fn tunnel(socket: Socket) -> DuplexStream {
+pub fn tunnel<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(socket: Socket<S>) -> DuplexStream {
     let (ours, theirs) = tokio::io::duplex(BUFFER);
     tokio::spawn(async move {
         let (mut sink, mut source) = socket.split();

@@ -1,0 +1,55 @@
+//! Ways in for `./dev fuzz`: what a registry and its token server answer, without one.
+
+use oci_spec::image::{ImageIndex, ImageManifest};
+use reqwest::header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE};
+use reqwest::{StatusCode, Url};
+
+use super::archive::parse;
+use super::guard::Guard;
+use super::pull::DocumentKind;
+use super::registry::{Challenge, refusal, token_of};
+use super::{ImageName, Result, digest};
+
+/// Where the registry `registry.example:5000` may send us by a `WWW-Authenticate` to get a token.
+pub fn realm(challenge: &[u8]) -> Option<String> {
+    let mut headers = HeaderMap::new();
+    headers.insert(WWW_AUTHENTICATE, HeaderValue::from_bytes(challenge).ok()?);
+    allowed(Url::parse(&Challenge::read(&headers)?.realm).ok()?)
+}
+
+/// Where it may send us by a redirect of a request for a blob.
+pub fn redirect(location: &str) -> Option<String> {
+    allowed(Url::parse("https://registry.example:5000/v2/a/blobs/sha256:0").ok()?.join(location).ok()?)
+}
+
+/// The host of a URL, if a registry elsewhere may lead to it.
+fn allowed(url: Url) -> Option<String> {
+    let host = url.host_str().unwrap_or_default().to_owned();
+    Guard::new("registry.example:5000", false).check(&url).ok().map(|()| host)
+}
+
+/// The token in a token server's answer.
+pub fn token(body: &[u8]) -> Option<String> {
+    token_of(body)
+}
+
+/// What a Pod's events tell of an answer that is no success.
+pub fn refused(code: u16, body: &[u8]) -> Option<String> {
+    let name = ImageName::parse("registry.example:5000/a:1").ok()?;
+    Some(refusal(&name, "https://registry.example:5000/v2/", StatusCode::from_u16(code).ok()?, body).to_string())
+}
+
+/// What a document that stands for an image leads to: digests, each of which is one; whether it is an index.
+pub fn document(bytes: &[u8]) -> Result<(bool, Vec<String>)> {
+    let index = parse::<DocumentKind>("manifest", bytes)?.is_index()?;
+    let digests: Vec<String> = match index {
+        true => parse::<ImageIndex>("index", bytes)?.manifests().iter().map(|m| m.digest().to_string()).collect(),
+        false => {
+            let manifest: ImageManifest = parse("manifest", bytes)?;
+            let layers = manifest.layers().iter().map(|layer| layer.digest().to_string());
+            std::iter::once(manifest.config().digest().to_string()).chain(layers).collect()
+        }
+    };
+    digests.iter().try_for_each(|found| digest::check(found).map(drop))?;
+    Ok((index, digests))
+}
