@@ -10,12 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::handshake::{self, Secret};
 use crate::plan::{Answer, Call, Failure, FailureKind, Frames, Message, Request, encode};
+use crate::records::at;
 use crate::sys::io;
 use crate::{BIRTH, Cause, Error, Result};
 
@@ -80,18 +83,47 @@ pub fn listen(folder: &Path) -> std::io::Result<UnixListener> {
     UnixListener::bind(short_path(&File::open(folder)?))
 }
 
+/// Connects, and waits where the queue of those who want to is full: a shim that hangs takes nobody out of it.
+async fn reach(folder: &Path) -> std::io::Result<StdStream> {
+    const AGAIN: Duration = Duration::from_millis(20);
+    let folder = File::open(folder)?;
+    let address = SocketAddrUnix::new(short_path(&folder))?;
+    loop {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        match net::connect(&socket, &address) {
+            Err(Errno::AGAIN) => tokio::time::sleep(AGAIN).await,
+            done => return Ok(done.map(|()| socket.into())?),
+        }
+    }
+}
+
 impl Link {
     /// Connects to the shim that listens at `<folder>/s`. What it tells by itself goes to `messages`, which closes when
     /// the shim is gone. `secret`: what it knows, and whether this is its first connection; none for shims of old agents.
     /// `version`: of the protocol; a shim that does not speak it hangs up.
-    pub fn connect(
+    /// Errors: [`Error::Timeout`] where it takes nobody in for as long as it may be silent.
+    pub async fn connect(
         sandbox: &str,
         folder: &Path,
         secret: Option<(Secret, bool)>,
         version: u8,
         messages: mpsc::UnboundedSender<Message>,
+    ) -> Result<(Arc<Link>, Reader)> {
+        let stream = match tokio::time::timeout(SILENCE, reach(folder)).await {
+            Ok(reached) => reached.map_err(at(folder))?,
+            Err(_) => return Err(Error::Timeout(format!("the shim of sandbox {sandbox}"), SILENCE)),
+        };
+        Link::over(stream, sandbox, secret, version, messages).map_err(at(folder))
+    }
+
+    fn over(
+        mut stream: StdStream,
+        sandbox: &str,
+        secret: Option<(Secret, bool)>,
+        version: u8,
+        messages: mpsc::UnboundedSender<Message>,
     ) -> std::io::Result<(Arc<Link>, Reader)> {
-        let mut stream = StdStream::connect(short_path(&File::open(folder)?))?;
         let first = secret.as_ref().is_none_or(|(_, first)| *first);
         let greeting = secret.map(|(secret, first)| handshake::Agent::begin(secret, first)).transpose()?;
         let greeting = match greeting {
@@ -102,7 +134,6 @@ impl Link {
             }
             None => None,
         };
-        stream.set_nonblocking(true)?;
         let (trust, trusted) = watch::channel(first);
         let link = Arc::new(Link {
             sandbox: sandbox.to_owned(),
@@ -354,7 +385,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let listener = listen(folder.path()).unwrap();
         let (messages, _heard) = mpsc::unbounded_channel();
-        let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).unwrap();
+        let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).await.unwrap();
         let (shim, _) = listener.accept().unwrap();
         shim.set_nonblocking(true).unwrap();
         let mut shim = UnixStream::from_std(shim).unwrap();
@@ -385,6 +416,28 @@ mod tests {
         assert_eq!(keys, [(b'a', 2 << 20), (b'c', 1)]);
     }
 
+    /// A stopped shim takes nobody in, and the kernel lets connects wait for ever: not so ours.
+    #[tokio::test(start_paused = true)]
+    async fn a_shim_whose_queue_is_full_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = listen(folder.path()).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let connect = || Link::connect("s", folder.path(), None, VERSION, mpsc::unbounded_channel().0);
+        let first = connect().await.unwrap();
+        let begun = tokio::time::Instant::now();
+        let second = connect().await;
+        assert!(matches!(second, Err(Error::Timeout(_, after)) if after == SILENCE), "{second:?}");
+        assert!(begun.elapsed() < 2 * SILENCE);
+        // There is room as soon as somebody is taken in.
+        let third = async {
+            tokio::time::sleep(SILENCE / 2).await;
+            listener.accept().unwrap()
+        };
+        let (third, _taken) = tokio::join!(connect(), third);
+        third.unwrap();
+        drop(first);
+    }
+
     fn exec() -> Call {
         Call::Start { key: "k".into() }
     }
@@ -396,7 +449,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let listener = listen(folder.path()).unwrap();
             let (messages, mut heard) = mpsc::unbounded_channel();
-            let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).unwrap();
+            let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).await.unwrap();
             let _shim = listener.accept().unwrap();
             let (begun, cause) = (tokio::time::Instant::now(), Cause::default());
             let asked = tokio::time::timeout(10 * ANSWER, link.ask(&cause, call, &[])).await.expect("it gives up");
@@ -413,7 +466,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let listener = listen(folder.path()).unwrap();
         let (messages, _heard) = mpsc::unbounded_channel();
-        let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).unwrap();
+        let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).await.unwrap();
         let (shim, _) = listener.accept().unwrap();
         shim.set_nonblocking(true).unwrap();
         let mut shim = UnixStream::from_std(shim).unwrap();

@@ -446,6 +446,12 @@ pub fn namespace_of(pid: u32, kind: &str) -> Result<OwnedFd, IoError> {
     Ok(std::fs::File::open(format!("/proc/{pid}/ns/{kind}"))?.into())
 }
 
+/// The parent of a process, as the kernel has it now.
+pub fn parent_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
