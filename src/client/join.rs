@@ -87,7 +87,8 @@ impl Membership {
         };
         let identity = Arc::new(Identity::default());
         let server = Server::new(&url, &ca, identity.clone(), None).map_err(anyhow::Error::msg)?;
-        let by_token = token.map(|token| Server::new(&url, &ca, Arc::default(), Some(token)).map_err(anyhow::Error::msg));
+        let by_token =
+            token.map(|token| Server::new(&url, &ca, Arc::default(), Some(token)).map_err(anyhow::Error::msg));
         let by_token = by_token.transpose()?;
         let member = Membership { folder, node, ca, pair: Mutex::default(), identity, server, by_token, env };
         match member.kept() {

@@ -234,7 +234,8 @@ impl Runtime {
                         (state.link, state.reader) = (None, None);
                     }
                     let cgroup = shim(&sandbox.id);
-                    let killed = self.blocking(move |inner| Ok(inner.tree.kill(&Kernel::new(&Scribe::none()), &cgroup)?));
+                    let killed =
+                        self.blocking(move |inner| Ok(inner.tree.kill(&Kernel::new(&Scribe::none()), &cgroup)?));
                     if let Err(e) = killed.await {
                         tracing::warn!("sandbox {}: {e}", sandbox.id);
                     }

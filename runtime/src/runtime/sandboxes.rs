@@ -119,7 +119,9 @@ impl Runtime {
             let (messages, heard) = mpsc::unbounded_channel();
             let secret = self.0.folders.read_secret(&sandbox.id)?;
             if secret.is_none() && sandbox.state().record.secret {
-                return Err(at(&self.0.folders.sandbox(&sandbox.id))(std::io::Error::other("the shim's secret is lost")));
+                return Err(at(&self.0.folders.sandbox(&sandbox.id))(std::io::Error::other(
+                    "the shim's secret is lost",
+                )));
             }
             sandbox.state().secret.clone_from(&secret);
             // It is paired once, whatever becomes of what it is asked then.

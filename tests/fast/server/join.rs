@@ -241,7 +241,9 @@ async fn a_node_whose_certificate_is_of_another_time_comes_back_by_its_token() {
     let approve = async || loop {
         let csrs = "certificatesigningrequests.certificates.k8s.io";
         let all = super::request(Verb::List, csrs, "", None, Default::default());
-        if let podwright::api::request::Body::List(list) = api.0.handle(Request { namespace: None, ..all }).await.unwrap().body {
+        if let podwright::api::request::Body::List(list) =
+            api.0.handle(Request { namespace: None, ..all }).await.unwrap().body
+        {
             for mut csr in list.items.iter().map(|item| Object::from_slice(item).unwrap()) {
                 if csr.annotation("podwright/waits-for-approval").is_some() && csr.at("status.conditions").is_none() {
                     let approved = json!([{"type": "Approved", "status": "True", "reason": "Manual"}]);

@@ -250,7 +250,8 @@ fn files_that_somebody_else_changes_are_written_again() {
     let dir = tempfile::tempdir().unwrap();
     let (now, folder) = (Timestamp::now(), dir.path().join("pki"));
     let pki = open(dir.path(), now);
-    let files = ["ca.crt", "ca.key", "server.crt", "server.key", "admin.crt", "admin.key"].map(|name| folder.join(name));
+    let files =
+        ["ca.crt", "ca.key", "server.crt", "server.key", "admin.crt", "admin.key"].map(|name| folder.join(name));
     let read = || files.each_ref().map(|path| std::fs::read(path).unwrap_or_default());
     let own = read();
     for path in &files {
