@@ -139,7 +139,10 @@ async fn who_listens_in_a_shims_place_is_not_believed() {
     bed.sandbox("s").await;
     let id = bed.run("c", "sleep 1000").await;
     bed.forget().await;
-    let heard = usurp(&bed, |mut stream| {
+    // The shim would take its name back before anybody is taken in.
+    let shim = rustix::process::Pid::from_raw(bed.processes_of("s")[0] as i32).unwrap();
+    bed.signal_shim("s", Signal::STOP);
+    let heard = usurp(&bed, move |mut stream| {
         // It claims to be a shim, in the words of one: then all would be well with its containers, for ever.
         let lie = Message::Reply { id: 1, result: Ok(Answer::State(State { sandbox: 1, ..State::default() })) };
         let mut said = [MAGIC, &[3], &[7; 64]].concat();
@@ -147,12 +150,13 @@ async fn who_listens_in_a_shims_place_is_not_believed() {
         let _ = stream.write_all(&said);
         let mut heard = Vec::new();
         let _ = stream.read_to_end(&mut heard);
+        rustix::process::kill_process(shim, Signal::CONT).unwrap();
         heard
     });
     bed.reopen().await;
     let heard = heard.recv_timeout(Duration::from_secs(10)).unwrap();
     assert!(heard.starts_with(MAGIC) && heard.len() == 72, "{} bytes: {heard:?}", heard.len());
-    // The shim itself takes its name back, and is believed.
+    // The shim itself takes its name back as soon as it can, and is believed.
     assert_eq!(bed.runtime.sandbox("s").await.unwrap().state, SandboxState::Ready);
     assert_eq!(bed.exec(&id, "echo here").await.unwrap().stdout, b"here\n");
     bed.end().await;

@@ -4,17 +4,19 @@
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 
+use super::sandboxes::PAUSE;
 use super::{Errors, Inner, Runtime};
 use crate::records::remove_folder;
-use crate::spec::CgroupName;
-use crate::sys::Kernel;
-use crate::{Result, Scribe};
+use crate::spec::{CgroupName, IdRange};
+use crate::sys::{Kernel, process};
+use crate::{Result, Scribe, cgroup};
 
-/// Why a sandbox is lost, and its cgroup, as far as that is known.
+/// Why a sandbox is lost, and what it has that nobody else may have, as far as that is known.
 #[derive(Clone, Debug)]
 pub(super) struct Lost {
     pub cgroup: Option<CgroupName>,
-    pub why: String,
+    users: Option<IdRange>,
+    why: String,
 }
 
 impl Inner {
@@ -29,15 +31,23 @@ impl Runtime {
         self.0.lost().iter().map(|(id, lost)| (id.clone(), lost.why.clone())).collect()
     }
 
+    /// The ids of the host that the users of lost sandboxes are.
+    pub fn lost_users(&self) -> Vec<(String, IdRange)> {
+        self.0.lost().iter().filter_map(|(id, lost)| Some((id.clone(), lost.users?))).collect()
+    }
+
     /// Leaves a sandbox that lives alone from now on.
     pub(super) async fn lose(&self, id: &str, cgroup: Option<CgroupName>, why: &str) {
         tracing::error!("sandbox {id} runs on, and cannot be taken over: {why}");
         let of = id.to_owned();
-        let held = match cgroup {
-            Some(cgroup) => Some(cgroup),
-            None => self.blocking(move |inner| Ok(inner.cgroup_held_by(&of))).await.unwrap_or_default(),
-        };
-        self.0.lost().insert(id.to_owned(), Lost { cgroup: held, why: why.to_owned() });
+        let found = self.blocking(move |inner| {
+            let cgroup = cgroup.or_else(|| inner.cgroup_held_by(&of));
+            let pause = cgroup.as_ref().map(|cgroup| cgroup::procs(&inner.tree.path(&cgroup.child(PAUSE))));
+            let users = pause.into_iter().flatten().find_map(process::users_of);
+            Ok((cgroup, users))
+        });
+        let (cgroup, users) = found.await.unwrap_or_default();
+        self.0.lost().insert(id.to_owned(), Lost { cgroup, users, why: why.to_owned() });
     }
 
     /// Removes a lost sandbox with all that runs in it.

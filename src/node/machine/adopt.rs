@@ -271,8 +271,9 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
         pod.metadata.uid = Some(uid.clone());
         errors.extend(machine.volumes.remove(&pod).await.err());
     }
-    let listed = machine.runtime.list().await;
-    let listed: BTreeSet<String> = listed.iter().map(|sandbox| messages::split(&sandbox.spec.id).0).collect();
+    let listed = machine.runtime.list().await.into_iter().map(|sandbox| sandbox.spec.id);
+    let listed = listed.chain(machine.runtime.lost().into_keys());
+    let listed: BTreeSet<String> = listed.map(|id| messages::split(&id).0).collect();
     machine.users.retain(|uid| living.contains(uid) || listed.contains(uid));
     for id in machine.runtime.lost().into_keys().filter(|id| !living.contains(&messages::split(id).0)) {
         tracing::warn!(sandbox = id, "a sandbox that cannot be taken over, and whose Pod is gone, is removed");
