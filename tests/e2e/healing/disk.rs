@@ -105,3 +105,35 @@ fn a_store_in_trouble_is_told_of_and_one_that_lost_writes_ends_the_process() {
     assert!(!status.success(), "{status}");
     contains(&node.log(), "the store has failed for good").unwrap();
 }
+
+/// Who has lost the CA of a cluster is told, and gets no other one unasked.
+#[test]
+fn a_server_whose_ca_is_gone_says_so_and_makes_another_one_only_when_told() {
+    let mut server = TestNode::server(&[]);
+    let pki = server.dir.path().join("pki");
+    let kept = server.dir.path().join("kept");
+    let own = fs::read(pki.join("ca.crt")).unwrap();
+    server.kill();
+    fs::rename(&pki, &kept).unwrap();
+    server.spawn();
+    assert!(!server.wait_ended().success());
+    for told in ["cannot be used: ca.crt and ca.key missing", "from a backup", "ca.new"] {
+        contains(&server.log(), told).unwrap();
+    }
+    assert!(!pki.join("ca.crt").exists());
+    // As it was.
+    fs::remove_dir(&pki).unwrap();
+    fs::rename(&kept, &pki).unwrap();
+    server.spawn();
+    server.wait_answering();
+    assert_eq!(fs::read(pki.join("ca.crt")).unwrap(), own);
+    // Another one, as an operator asks for it.
+    server.kill();
+    fs::remove_dir_all(&pki).unwrap();
+    fs::create_dir(&pki).unwrap();
+    fs::write(pki.join("ca.new"), "").unwrap();
+    server.spawn();
+    server.wait_answering();
+    assert_ne!(fs::read(pki.join("ca.crt")).unwrap(), own);
+    assert!(!pki.join("ca.new").exists());
+}
