@@ -1,6 +1,8 @@
 //! A node that heals itself: one thing after the other is damaged under load, and is as it was within seconds. No agent is restarted
 //! for it, and no container that need not be. Each table is one node's; the time of every repair is printed.
 
+mod asleep;
+mod disk;
 mod files;
 mod machine;
 mod member;
