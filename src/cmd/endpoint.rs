@@ -3,8 +3,9 @@
 use std::{
     fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
@@ -25,6 +26,10 @@ use crate::{
 const PORT: u16 = 6443;
 /// How often it is looked whether a certificate is due.
 const LOOK: Duration = Duration::from_secs(3600);
+/// How often it is looked whether anybody has changed the files.
+const GLANCE: Duration = Duration::from_secs(2);
+/// What could not be done is tried again.
+const RETRY: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct EndpointArgs {
@@ -53,22 +58,48 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Looks after them until `stop`.
+    /// Looks after them until `stop`: now and then, and when anybody has been at the files.
     pub async fn run(self, env: Env, stop: CancellationToken) {
+        let (mut known, mut due) = (self.print(), Instant::now() + LOOK);
         loop {
             tokio::select! {
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(GLANCE) => {}
                 () = stop.cancelled() => return,
             }
-            if let Err(why) = self.look(env.now()) {
-                tracing::error!("the server's certificates cannot be renewed: {why:#}");
+            if self.print() == known && Instant::now() < due {
+                continue;
             }
+            due = Instant::now() + LOOK;
+            if let Err(why) = self.look(env.now()) {
+                tracing::error!("the server's certificates cannot be kept: {why:#}");
+                due = Instant::now() + RETRY;
+            }
+            known = self.print();
         }
     }
 
+    /// The files as they are: inode, size, and when each was changed last.
+    fn print(&self) -> Vec<(PathBuf, u64, u64, i64, i64)> {
+        let entries = fs::read_dir(self.pki.folder()).into_iter().flatten().flatten().map(|entry| entry.path());
+        let files = entries.chain([self.kubeconfig.clone()]);
+        let mut print: Vec<_> = files
+            .filter_map(|path| {
+                let found = fs::symlink_metadata(&path).ok()?;
+                Some((path, found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
+            })
+            .collect();
+        print.sort();
+        print
+    }
+
     fn look(&self, now: jiff::Timestamp) -> anyhow::Result<()> {
+        for path in self.pki.mend_authority()? {
+            tracing::warn!(path = %path.display(), "a file of the cluster's CA was damaged or gone: it is written again");
+        }
         let renewed = self.pki.renew(now)?;
-        if renewed.admin {
+        // Its user may have changed it: one that is one stays as it is.
+        let is_there = fs::read_to_string(&self.kubeconfig).is_ok_and(|text| text.contains("clusters:"));
+        if renewed.admin || !is_there {
             write_private(&self.kubeconfig, &self.pki.kubeconfig(&self.url))?;
         }
         Ok(())

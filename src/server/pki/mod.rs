@@ -25,6 +25,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::api::User;
 
+mod mend;
 mod sign;
 
 pub use sign::Authority;
@@ -136,6 +137,11 @@ impl Pki {
         }
         *held = new;
         Ok(renewed)
+    }
+
+    /// Where they are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     fn issued(&self) -> MutexGuard<'_, Issued> {
