@@ -24,12 +24,13 @@ enum Part {
 }
 
 /// Both keys of a volume have one value, whatever is written meanwhile: in the folder that is shown, and by the keys' own names,
-/// between which another folder may be shown. Then the Pod's name is in its claim, and it has booted.
+/// between which another folder may be shown; what is shown no more may be removed while it is read. Then the Pod's name is in its
+/// claim, and it has booted.
 const WHOLE: &str = "
 for volume in /conf /sealed; do
   for way in \"cd -P $volume/..data\" \"cd $volume\"; do
     n=0
-    until v=$($way && a=$(cat one) && b=$(cat two) && [ \"$a\" = \"$b\" ] && echo whole); [ \"$v\" = whole ]; do
+    until v=$(exec 2>/dev/null; $way && a=$(cat one) && b=$(cat two) && [ \"$a\" = \"$b\" ] && echo whole); [ \"$v\" = whole ]; do
       n=$((n+1)); [ $n -lt 20 ] || { echo torn $way; exit 77; }; sleep 0.1
     done
   done
