@@ -4,17 +4,17 @@
 //! leaves at worst an address without a Pod, which [`Ipam::retain`] gives back at the next start.
 //!
 //! It speaks of Pods that run, and the kernel has their addresses too: what the file lacks is learned from there
-//! ([`Ipam::learn`]). So it need not outlive a power loss, which no Pod does, and one that is damaged or gone is made anew.
+//! ([`Ipam::learn`]), and one that is damaged or gone is made anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::kept::write_durably;
 use crate::{Error, Family, Result};
 
 /// Who has which addresses.
@@ -165,14 +165,7 @@ impl Ipam {
     fn write(&self) -> Result<()> {
         let failed = |e| Error::call(format!("write {}", self.path.display()), e);
         let bytes = serde_json::to_vec(&self.state).map_err(|e| failed(std::io::Error::other(e)))?;
-        if let Some(folder) = self.path.parent() {
-            fs::create_dir_all(folder).map_err(failed)?;
-        }
-        // No fsync, which would be most of what a Pod's start takes: see above.
-        let temporary = self.path.with_extension("json.tmp");
-        let mut file = fs::File::create(&temporary).map_err(failed)?;
-        file.write_all(&bytes).map_err(failed)?;
-        fs::rename(&temporary, &self.path).map_err(failed)
+        write_durably(&self.path, &bytes).map_err(failed)
     }
 }
 

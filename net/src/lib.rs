@@ -20,6 +20,7 @@
 pub mod dataplane;
 pub mod dns;
 pub mod ipam;
+mod kept;
 pub mod links;
 pub mod message;
 pub mod netlink;

@@ -11,13 +11,12 @@
 //! After `PAIR` the agent may go on at once: it has started this shim, nothing but the two has the socket yet, and the shim's
 //! proof is checked before anything that it says is believed. After `MEET` both wait for the other's proof. So whoever listens in
 //! a shim's place (a process that got hold of its socket) learns nothing and is not believed, and whoever connects in an
-//! agent's place gets nowhere. The secret lies in the sandbox's folder, root's alone; a sandbox without one has a shim from
-//! before there were secrets, which is spoken to as it was.
+//! agent's place gets nowhere. The secret lies in the sandbox's folder and, should that be damaged, among the copies (see
+//! [`crate::records`]), root's alone both, and not where the socket is: who is given that folder has not the secret. A sandbox
+//! without one has a shim from before there were secrets, which is spoken to as it was.
 
 use std::fs;
-use std::io::{self, Error, ErrorKind, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::io::{self, Error, ErrorKind, Read};
 
 use sha2::{Digest, Sha256};
 
@@ -25,7 +24,6 @@ use sha2::{Digest, Sha256};
 pub const LENGTH: usize = 72;
 /// No header of a frame begins so: it would be one of 1.2 GB.
 const MAGIC: [u8; 7] = *b"podshim";
-const FILE: &str = "secret";
 
 type Block = [u8; 32];
 
@@ -40,29 +38,18 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// Makes one and keeps it in the sandbox's folder.
-    pub fn make(folder: &Path) -> io::Result<Secret> {
-        let secret = Secret(random()?);
-        let path = folder.join(FILE);
-        // What an attempt before left behind belongs to no shim.
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
-            _ => {}
-        }
-        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?.write_all(&secret.0)?;
-        Ok(secret)
+    pub fn make() -> io::Result<Secret> {
+        random().map(Secret)
     }
 
-    /// The secret of a sandbox, if its shim has one.
-    pub fn read(folder: &Path) -> io::Result<Option<Secret>> {
-        match fs::read(folder.join(FILE)) {
-            Ok(bytes) => match bytes.try_into() {
-                Ok(secret) => Ok(Some(Secret(secret))),
-                Err(_) => Err(Error::new(ErrorKind::InvalidData, "the shim's secret is damaged")),
-            },
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e),
-        }
+    /// `None`: these bytes are none.
+    pub fn of(bytes: &[u8]) -> Option<Secret> {
+        bytes.try_into().ok().map(Secret)
+    }
+
+    /// To be kept where root alone reads it.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
     }
 
     fn proof(&self, who: &[u8], agents: &Block, shims: &Block) -> Block {
@@ -241,17 +228,11 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_roots_alone_and_damage_is_said() {
-        use std::os::unix::fs::PermissionsExt;
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Secret::read(dir.path()).unwrap(), None);
-        let made = Secret::make(dir.path()).unwrap();
-        assert_eq!(Secret::read(dir.path()).unwrap(), Some(made.clone()));
-        assert_ne!(Secret::make(dir.path()).unwrap(), made);
-        let path = dir.path().join(FILE);
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        fs::write(&path, "short").unwrap();
-        assert!(Secret::read(dir.path()).is_err());
+    fn a_secret_is_of_32_bytes_and_nobody_prints_it() {
+        let made = Secret::make().unwrap();
+        assert_ne!(Secret::make().unwrap(), made);
+        assert_eq!(Secret::of(made.bytes()), Some(made.clone()));
+        assert!([&b""[..], b"short", &[0; 33]].iter().all(|bytes| Secret::of(bytes).is_none()));
         assert_eq!(format!("{made:?}"), "Secret");
     }
 }

@@ -10,12 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::handshake::{self, Secret};
 use crate::plan::{Answer, Call, Failure, FailureKind, Frames, Message, Request, encode};
+use crate::records::at;
 use crate::sys::io;
 use crate::{BIRTH, Cause, Error, Result};
 
@@ -80,18 +83,47 @@ pub fn listen(folder: &Path) -> std::io::Result<UnixListener> {
     UnixListener::bind(short_path(&File::open(folder)?))
 }
 
+/// Connects, and waits where the queue of those who want to is full: a shim that hangs takes nobody out of it.
+async fn reach(folder: &Path) -> std::io::Result<StdStream> {
+    const AGAIN: Duration = Duration::from_millis(20);
+    let folder = File::open(folder)?;
+    let address = SocketAddrUnix::new(short_path(&folder))?;
+    loop {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        match net::connect(&socket, &address) {
+            Err(Errno::AGAIN) => tokio::time::sleep(AGAIN).await,
+            done => return Ok(done.map(|()| socket.into())?),
+        }
+    }
+}
+
 impl Link {
     /// Connects to the shim that listens at `<folder>/s`. What it tells by itself goes to `messages`, which closes when
     /// the shim is gone. `secret`: what it knows, and whether this is its first connection; none for shims of old agents.
     /// `version`: of the protocol; a shim that does not speak it hangs up.
-    pub fn connect(
+    /// Errors: [`Error::Timeout`] where it takes nobody in for as long as it may be silent.
+    pub async fn connect(
         sandbox: &str,
         folder: &Path,
         secret: Option<(Secret, bool)>,
         version: u8,
         messages: mpsc::UnboundedSender<Message>,
+    ) -> Result<(Arc<Link>, Reader)> {
+        let stream = match tokio::time::timeout(SILENCE, reach(folder)).await {
+            Ok(reached) => reached.map_err(at(folder))?,
+            Err(_) => return Err(Error::Timeout(format!("the shim of sandbox {sandbox}"), SILENCE)),
+        };
+        Link::over(stream, sandbox, secret, version, messages).map_err(at(folder))
+    }
+
+    fn over(
+        mut stream: StdStream,
+        sandbox: &str,
+        secret: Option<(Secret, bool)>,
+        version: u8,
+        messages: mpsc::UnboundedSender<Message>,
     ) -> std::io::Result<(Arc<Link>, Reader)> {
-        let mut stream = StdStream::connect(short_path(&File::open(folder)?))?;
         let first = secret.as_ref().is_none_or(|(_, first)| *first);
         let greeting = secret.map(|(secret, first)| handshake::Agent::begin(secret, first)).transpose()?;
         let greeting = match greeting {
@@ -102,7 +134,6 @@ impl Link {
             }
             None => None,
         };
-        stream.set_nonblocking(true)?;
         let (trust, trusted) = watch::channel(first);
         let link = Arc::new(Link {
             sandbox: sandbox.to_owned(),
@@ -341,102 +372,4 @@ impl Link {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use tokio::io::AsyncReadExt;
-
-    use super::*;
-    use crate::plan::VERSION;
-
-    #[tokio::test]
-    async fn a_frame_whose_asker_goes_half_way_is_not_left_in_pieces() {
-        let folder = tempfile::tempdir().unwrap();
-        let listener = listen(folder.path()).unwrap();
-        let (messages, _heard) = mpsc::unbounded_channel();
-        let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).unwrap();
-        let (shim, _) = listener.accept().unwrap();
-        shim.set_nonblocking(true).unwrap();
-        let mut shim = UnixStream::from_std(shim).unwrap();
-        let cause = Cause::default();
-        let signal = |key: String| link.ask(&cause, Call::Signal { key, signal: 0 }, &[]);
-        // More than the socket holds, and nobody reads.
-        for letter in ["a", "b"] {
-            let asked = tokio::time::timeout(Duration::from_millis(50), signal(letter.repeat(2 << 20))).await;
-            asked.expect_err("nobody answers");
-        }
-        assert!(link.waiting().replies.is_empty(), "nobody waits any more");
-        let mut frames = Frames::default();
-        let mut keys = Vec::new();
-        let read = async {
-            while keys.last().is_none_or(|(key, _)| *key != b'c') {
-                assert!(shim.read_buf(&mut frames.bytes).await.unwrap() > 0);
-                while let Some((request, _)) = frames.next::<Request>().unwrap() {
-                    let Call::Signal { key, .. } = request.call else { panic!("{request:?}") };
-                    keys.push((key.as_bytes()[0], key.len()));
-                }
-            }
-        };
-        let read = async { tokio::time::timeout(Duration::from_secs(10), read).await.expect("frames come whole") };
-        tokio::select! {
-            () = read => {}
-            _ = signal("c".to_owned()) => panic!("nobody answers"),
-        }
-        assert_eq!(keys, [(b'a', 2 << 20), (b'c', 1)]);
-    }
-
-    fn exec() -> Call {
-        Call::Start { key: "k".into() }
-    }
-
-    /// Of what is answered at once, and of what takes its time.
-    #[tokio::test(start_paused = true)]
-    async fn a_shim_that_never_answers_is_hung_up_on() {
-        for (call, limit) in [(Call::Signal { key: "k".into(), signal: 0 }, SILENCE), (exec(), 2 * SILENCE)] {
-            let folder = tempfile::tempdir().unwrap();
-            let listener = listen(folder.path()).unwrap();
-            let (messages, mut heard) = mpsc::unbounded_channel();
-            let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).unwrap();
-            let _shim = listener.accept().unwrap();
-            let (begun, cause) = (tokio::time::Instant::now(), Cause::default());
-            let asked = tokio::time::timeout(10 * ANSWER, link.ask(&cause, call, &[])).await.expect("it gives up");
-            assert!(matches!(asked, Err(Error::Timeout(..))), "{asked:?}");
-            assert!(begun.elapsed() <= limit + Duration::from_secs(1), "{:?}", begun.elapsed());
-            assert!(heard.recv().await.is_none(), "it counts as gone");
-            assert!(link.is_dead() && link.waiting().replies.is_empty(), "nobody waits any more");
-        }
-    }
-
-    /// A birth may take long: as long as the shim answers others, it is waited for.
-    #[tokio::test(start_paused = true)]
-    async fn a_shim_that_is_busy_is_waited_for() {
-        let folder = tempfile::tempdir().unwrap();
-        let listener = listen(folder.path()).unwrap();
-        let (messages, _heard) = mpsc::unbounded_channel();
-        let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).unwrap();
-        let (shim, _) = listener.accept().unwrap();
-        shim.set_nonblocking(true).unwrap();
-        let mut shim = UnixStream::from_std(shim).unwrap();
-        let answers = async {
-            let mut frames = Frames::default();
-            while shim.read_buf(&mut frames.bytes).await.unwrap() > 0 {
-                while let Some((request, _)) = frames.next::<Request>().unwrap() {
-                    if matches!(request.call, Call::State) {
-                        let reply = Message::Reply { id: request.id, result: Ok(Answer::Done) };
-                        tokio::io::AsyncWriteExt::write_all(&mut shim, &encode(&reply, 0, VERSION).unwrap())
-                            .await
-                            .unwrap();
-                    }
-                }
-            }
-        };
-        let (begun, cause) = (tokio::time::Instant::now(), Cause::default());
-        tokio::select! {
-            asked = link.ask(&cause, exec(), &[]) => {
-                assert!(matches!(asked, Err(Error::Timeout(_, after)) if after == ANSWER), "{asked:?}");
-            }
-            () = answers => panic!("it is not hung up on"),
-        }
-        assert!(begun.elapsed() > BIRTH && !link.is_dead(), "a birth may take longer than others");
-    }
-}
+mod tests;

@@ -156,6 +156,13 @@ pub struct ContainerSnapshot {
     /// Nanoseconds since 1970.
     pub started_ns: Option<u64>,
     pub exit: Option<Exit>,
+    /// Of its plan, for an agent that has lost its record. A shim of an earlier release says nothing of it.
+    #[serde(default)]
+    pub log: Option<LogSpec>,
+    #[serde(default)]
+    pub stdin: bool,
+    #[serde(default)]
+    pub terminal: bool,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -178,6 +185,8 @@ pub struct SandboxPlan {
     pub shm: Option<PathBuf>,
     /// The journal to write to.
     pub journal: Option<PathBuf>,
+    /// The folder of the shim's own socket, where it listens again should the socket's name be gone. `None`: it does not.
+    pub run: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -8,13 +8,15 @@
 //!                                annotation      what its caller wants to find again: read when asked for
 //!                                exit.json       written by the shim, durably, before anyone is told
 //!                                upper work rootfs
-//! <run>/<id>/s                                   the shim's socket
+//! <state>/copies/<id>/sandbox secret c/<key>     the same as sandbox.json, secret, and of what was started container.json
+//! <run>/<id>/s                                   the shim's socket, which listens again where its name is gone
 //!            shm                                 the sandbox's /dev/shm
 //! ```
 //!
-//! A process crash loses nothing that was written. Only exits must survive a power loss, for the rest does not run after one: the
-//! shim brings them to the disk, and with them the records of what has ended. A record that somebody else damages or removes while
-//! what it describes is known is written again.
+//! All are written by one writer, and are whole after a power loss. A record that somebody else damages or removes is written
+//! again: while what it describes is known, of that; and when an agent starts, of its copy. Where both are damaged, the shim says
+//! what it knows of containers; a sandbox that lives and of which nothing is known any more is left alone (see
+//! [`crate::runtime`]). Copies are not beside the sockets: environments are in them, and secrets.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -25,6 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::handshake::Secret;
 use crate::spec::{ContainerId, Exit, Labels, LogSpec, Resources, SandboxSpec};
 use crate::sys::fs::write_durably;
 use crate::sys::tree::remove_all;
@@ -39,6 +42,10 @@ pub struct SandboxRecord {
     /// Asked to stop: it is finished being stopped, whatever is found of it.
     #[serde(default)]
     pub stopped: bool,
+    /// Its shim was given a secret: where none is found any more, it is lost. `false`: it is of an agent that knew of none, or did not
+    /// note it.
+    #[serde(default)]
+    pub secret: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -83,6 +90,7 @@ pub enum Devices {
 #[derive(Clone, Debug)]
 pub struct Folders {
     pub state: PathBuf,
+    pub copies: PathBuf,
     pub run: PathBuf,
     written: Arc<Mutex<HashMap<PathBuf, Print>>>,
 }
@@ -97,7 +105,8 @@ fn print(path: &Path) -> Option<Print> {
 
 impl Folders {
     pub fn new(config: &Config) -> Folders {
-        Folders { state: config.state_dir.join("sandboxes"), run: config.run_dir.clone(), written: Arc::default() }
+        let (state, copies) = (config.state_dir.join("sandboxes"), config.state_dir.join("copies"));
+        Folders { state, copies, run: config.run_dir.clone(), written: Arc::default() }
     }
 
     pub fn make(&self) -> Result<()> {
@@ -105,7 +114,7 @@ impl Folders {
         // What containers write, and the sockets of their shims, are nobody else's business.
         let mut private = fs::DirBuilder::new();
         private.recursive(true).mode(0o700);
-        [&self.state, &self.run].into_iter().try_for_each(|dir| private.create(dir).map_err(at(dir)))
+        [&self.state, &self.copies, &self.run].into_iter().try_for_each(|dir| private.create(dir).map_err(at(dir)))
     }
 
     pub fn sandbox(&self, id: &str) -> PathBuf {
@@ -128,9 +137,23 @@ impl Folders {
         self.run(id).join("shm")
     }
 
+    /// The folder of a sandbox's copies.
+    pub fn copy(&self, id: &str) -> PathBuf {
+        self.copies.join(id)
+    }
+
+    fn container_copy(&self, id: &ContainerId) -> PathBuf {
+        self.copy(&id.sandbox).join("c").join(id.key())
+    }
+
     /// The ids of all sandboxes that have a folder.
     pub fn sandboxes(&self) -> Vec<String> {
         names(&self.state)
+    }
+
+    /// The ids of all sandboxes of which there are copies.
+    pub fn copied(&self) -> Vec<String> {
+        names(&self.copies)
     }
 
     /// The ids of all sandboxes that have a folder for their shim's socket.
@@ -138,48 +161,126 @@ impl Folders {
         names(&self.run)
     }
 
-    /// The records of a sandbox's containers; a folder without one is half made: its path.
-    pub fn container_records(&self, id: &str) -> (Vec<ContainerRecord>, Vec<PathBuf>) {
-        let (mut records, mut half_made) = (Vec::new(), Vec::new());
-        for name in names(&self.containers(id)) {
-            let folder = self.containers(id).join(name);
-            match read(&folder.join("container.json")) {
-                Some(record) => {
-                    // The record will be written again, without it.
-                    let annotation: Option<Annotated> = read(&folder.join("container.json"));
-                    let parted =
-                        annotation.map_or(Ok(()), |a| write_bytes(&folder.join(ANNOTATION), a.annotation.as_bytes()));
-                    if let Err(error) = parted {
-                        tracing::warn!(%error, "a container's annotation is lost");
-                    }
-                    self.note(&folder.join("container.json"));
-                    records.push(record);
-                }
-                None => half_made.push(folder),
+    /// The records of a sandbox's containers; and those that have a folder or a copy, and no record that could be read.
+    pub fn container_records(&self, id: &str) -> (Vec<ContainerRecord>, Vec<ContainerId>) {
+        let (mut records, mut unreadable) = (Vec::new(), Vec::new());
+        let keys = names(&self.containers(id)).into_iter().chain(names(&self.copy(id).join("c")));
+        let keys: BTreeSet<String> = keys.filter(|name| !name.ends_with(".tmp")).collect();
+        for container in keys.iter().filter_map(|key| format!("{id}/{key}").parse::<ContainerId>().ok()) {
+            let path = self.container_record(&container);
+            // The record will be written again, without it.
+            let annotation: Option<Annotated> = read(&path);
+            let parted = annotation.map_or(Ok(()), |a| self.write_annotation(&container, &a.annotation));
+            if let Err(error) = parted {
+                tracing::warn!(%error, "a container's annotation is lost");
+            }
+            let is_its = |record: &ContainerRecord| record.id == container;
+            let is_copied = |record: &ContainerRecord| record.started.is_some();
+            match self.read_or_copy([path, self.container_copy(&container)], is_its, is_copied) {
+                Some(record) => records.push(record),
+                None => unreadable.push(container),
             }
         }
-        (records, half_made)
+        (records, unreadable)
     }
 
     pub fn read_sandbox(&self, id: &str) -> Option<SandboxRecord> {
-        let path = self.sandbox_record(id);
-        let record = read(&path);
-        self.note(&path);
-        record
+        let is_its = |record: &SandboxRecord| record.spec.id == id;
+        self.read_or_copy([self.sandbox_record(id), self.copy(id).join("sandbox")], is_its, |_| true)
+    }
+
+    /// A record; where it is damaged or gone, as its copy has it. What of the two is not there is written again.
+    fn read_or_copy<T: DeserializeOwned>(
+        &self,
+        paths: [PathBuf; 2],
+        is_its: impl Fn(&T) -> bool,
+        is_copied: impl Fn(&T) -> bool,
+    ) -> Option<T> {
+        let found = paths.each_ref().map(|path| fs::read(path).unwrap_or_default());
+        let parse = |bytes: &Vec<u8>| serde_json::from_slice(bytes).ok().filter(&is_its);
+        let (of, record) = found.iter().enumerate().find_map(|(of, bytes)| Some((of, parse(bytes)?)))?;
+        if of != 0 {
+            tracing::warn!("{} was damaged: it is written again, of its copy", paths[0].display());
+        }
+        for (at, path) in paths.iter().enumerate().take(if is_copied(&record) { 2 } else { 1 }) {
+            let kept = if found[at] == found[of] { Ok(self.note(path)) } else { self.keep(path, &found[of]) };
+            if let Err(error) = kept {
+                tracing::warn!("{error}");
+            }
+        }
+        Some(record)
+    }
+
+    /// What an agent and the shim of a sandbox know each other by; `None`: there is none. Errors: it is damaged, and so is its copy.
+    pub fn read_secret(&self, id: &str) -> Result<Option<Secret>> {
+        let paths = self.secrets(id);
+        let found = paths.each_ref().map(|path| fs::read(path).ok());
+        let secret = found.iter().flatten().find_map(|bytes| Secret::of(bytes));
+        match secret {
+            Some(secret) => {
+                for (path, _) in paths.iter().zip(&found).filter(|(_, found)| found.as_deref() != Some(secret.bytes()))
+                {
+                    self.keep(path, secret.bytes())?;
+                }
+                paths.iter().for_each(|path| self.note(path));
+                Ok(Some(secret))
+            }
+            None if found.iter().all(|found| found.is_none()) => Ok(None),
+            None => Err(at(&paths[0])(std::io::Error::other("the shim's secret is damaged"))),
+        }
+    }
+
+    pub fn write_secret(&self, id: &str, secret: &Secret) -> Result<()> {
+        self.secrets(id).iter().try_for_each(|path| self.keep(path, secret.bytes()))
+    }
+
+    fn secrets(&self, id: &str) -> [PathBuf; 2] {
+        [self.sandbox(id), self.copy(id)].map(|folder| folder.join("secret"))
     }
 
     pub fn write_sandbox(&self, record: &SandboxRecord) -> Result<()> {
-        let path = self.sandbox_record(&record.spec.id);
-        write(&path, record)?;
-        self.note(&path);
+        let id = &record.spec.id;
+        let bytes = json(&self.sandbox_record(id), record)?;
+        self.keep(&self.sandbox_record(id), &bytes)?;
+        self.keep(&self.copy(id).join("sandbox"), &bytes)
+    }
+
+    /// What was never started has no copy: nothing of it lives.
+    pub fn write_container(&self, record: &ContainerRecord) -> Result<()> {
+        let path = self.container_record(&record.id);
+        let bytes = json(&path, record)?;
+        self.keep(&path, &bytes)?;
+        match record.started {
+            Some(_) => self.keep(&self.container_copy(&record.id), &bytes),
+            None => Ok(()),
+        }
+    }
+
+    fn keep(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        write_bytes(path, bytes)?;
+        self.note(path);
         Ok(())
     }
 
-    pub fn write_container(&self, record: &ContainerRecord) -> Result<()> {
-        let path = self.container_record(&record.id);
-        write(&path, record)?;
-        self.note(&path);
-        Ok(())
+    /// All that is kept of a container is removed.
+    pub fn remove_container(&self, id: &ContainerId) -> Result<()> {
+        let copy = self.container_copy(id);
+        match fs::remove_file(&copy) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(at(&copy)(e)),
+            _ => remove_folder(&self.container(id)),
+        }
+    }
+
+    /// All that is kept of a sandbox is removed, its record last.
+    pub fn forget(&self, id: &str) -> Result<()> {
+        [self.copy(id), self.sandbox(id)].iter().try_for_each(|folder| remove_folder(folder))
+    }
+
+    /// The files that an agent needs to find a sandbox and these containers of it again.
+    pub fn kept<'a>(&self, id: &str, containers: impl Iterator<Item = &'a ContainerId>) -> BTreeSet<PathBuf> {
+        let of_containers = containers.flat_map(|id| [self.container_record(id), self.container_copy(id)]);
+        let own = [self.sandbox_record(id), self.copy(id).join("sandbox")];
+        own.into_iter().chain(self.secrets(id)).chain(of_containers).collect()
     }
 
     pub fn sandbox_record(&self, id: &str) -> PathBuf {
@@ -246,20 +347,17 @@ fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Replaces a record whole; its folder is made.
-fn write(path: &Path, record: &impl Serialize) -> Result<()> {
-    let bytes = serde_json::to_vec(record).map_err(|e| at(path)(e.into()))?;
-    write_bytes(path, &bytes)
+fn json(path: &Path, record: &impl Serialize) -> Result<Vec<u8>> {
+    serde_json::to_vec(record).map_err(|e| at(path)(e.into()))
 }
 
+/// Replaces a record whole; its folder is made.
 fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
-    let act = || -> std::io::Result<()> {
+    let act = || {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        let aside = path.with_extension("tmp");
-        fs::write(&aside, bytes)?;
-        fs::rename(&aside, path)
+        write_durably(path, bytes)
     };
     act().map_err(at(path))
 }
@@ -275,66 +373,4 @@ pub fn at(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn record(id: &ContainerId) -> ContainerRecord {
-        ContainerRecord {
-            id: id.clone(),
-            created: Timestamp::UNIX_EPOCH,
-            started: None,
-            labels: Labels::new(),
-            log: None,
-            stdin: false,
-            terminal: false,
-            hostname: String::new(),
-            devices: None,
-            resources: None,
-        }
-    }
-
-    fn folders(dir: &Path) -> Folders {
-        Folders { state: dir.join("state"), run: dir.join("run"), written: Arc::default() }
-    }
-
-    #[test]
-    fn a_record_that_somebody_else_changes_is_noticed() {
-        let dir = tempfile::tempdir().unwrap();
-        let (folders, id) = (folders(dir.path()), ContainerId::new("s", "c", 0));
-        let path = folders.container_record(&id);
-        let all = BTreeSet::from([path.clone(), dir.path().join("never written")]);
-        for damage in ["", "{", "gone"] {
-            folders.write_container(&record(&id)).unwrap();
-            assert_eq!(folders.damaged(&all), BTreeSet::new());
-            match damage {
-                "gone" => fs::remove_file(&path).unwrap(),
-                bytes => fs::write(&path, bytes).unwrap(),
-            }
-            assert_eq!(folders.damaged(&all), BTreeSet::from([path.clone()]), "{damage:?}");
-        }
-        assert_eq!(folders.damaged(&BTreeSet::new()), BTreeSet::new(), "what is no longer known is not missed");
-    }
-
-    #[test]
-    fn an_annotation_has_a_file_of_its_own_and_that_of_an_earlier_agent_gets_one() {
-        let dir = tempfile::tempdir().unwrap();
-        let folders = folders(dir.path());
-        let (new, earlier) = (ContainerId::new("s", "new", 0), ContainerId::new("s", "earlier", 0));
-        folders.write_annotation(&new, "mine").unwrap();
-        folders.write_container(&record(&new)).unwrap();
-        let mut json = serde_json::to_value(record(&earlier)).unwrap();
-        json["annotation"] = "of old".into();
-        write(&folders.container(&earlier).join("container.json"), &json).unwrap();
-
-        let (records, half_made) = folders.container_records("s");
-        assert_eq!((records.len(), half_made.len()), (2, 0));
-        for record in &records {
-            assert!(!serde_json::to_string(record).unwrap().contains("annotation"), "held in memory");
-            folders.write_container(record).unwrap();
-        }
-        folders.container_records("s");
-        for (id, expected) in [(&new, "mine"), (&earlier, "of old"), (&ContainerId::new("s", "none", 0), "")] {
-            assert_eq!(folders.read_annotation(id).unwrap(), expected);
-        }
-    }
-}
+mod tests;

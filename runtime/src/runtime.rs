@@ -5,6 +5,7 @@ mod containers;
 mod exec;
 mod healing;
 mod layers;
+mod lost;
 mod recovery;
 mod sandboxes;
 mod try_users;
@@ -19,6 +20,7 @@ use tokio::sync::{broadcast, watch};
 
 use crate::cgroup::{self, Tree};
 use crate::devices::Instruction;
+use crate::handshake::Secret;
 use crate::kept::Kept;
 use crate::link::{Link, Reader};
 use crate::records::{ContainerRecord, Devices, Folders, SandboxRecord, at};
@@ -42,6 +44,7 @@ struct Inner {
     bounding: u64,
     birth_ms: u64,
     sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
+    lost: Mutex<BTreeMap<String, lost::Lost>>,
     events: broadcast::Sender<Event>,
     /// Whether there can be user namespaces; see [`Runtime::user_namespaces`].
     users: OnceLock<std::result::Result<(), String>>,
@@ -86,6 +89,8 @@ struct SandboxState_ {
     record: SandboxRecord,
     link: Option<Arc<Link>>,
     reader: Option<Reader>,
+    /// What its shim knows us by.
+    secret: Option<Secret>,
     /// Of `pause`; 0: not ready.
     pid: u32,
     netns: Option<OwnedFd>,
@@ -144,6 +149,7 @@ impl Sandbox {
             record,
             link: None,
             reader: None,
+            secret: None,
             pid: 0,
             netns: None,
             shm: None,
@@ -197,8 +203,9 @@ fn not_found(id: &ContainerId) -> Error {
 
 impl Runtime {
     /// Opens the folders, finds every shim of an earlier agent and reconnects; containers whose shim died are killed and
-    /// reported as [`ContainerStatusUnknown`](crate::ExitReason); what was half made is removed. Errors: a shim lives with which
-    /// there is no version of the protocol in common; it is not touched.
+    /// reported as [`ContainerStatusUnknown`](crate::ExitReason); what was half made is removed. What lives and cannot be taken over
+    /// is left alone: see [`Runtime::lost`]. Errors: a shim lives with which there is no version of the protocol in common; it is
+    /// not touched.
     pub async fn open(config: Config) -> Result<Runtime> {
         Runtime::open_as(config, true).await
     }
@@ -221,6 +228,7 @@ impl Runtime {
             bounding: crate::compile::bounding_set(),
             birth_ms: config.birth_timeout.min(crate::BIRTH).as_millis() as u64,
             sandboxes: Mutex::default(),
+            lost: Mutex::default(),
             events: broadcast::Sender::new(4096),
             users: OnceLock::new(),
             seccomp: Mutex::default(),

@@ -37,8 +37,10 @@ const LOOK: Duration = Duration::from_millis(200);
 /// How often it is looked whether the certificate is due; after a failure.
 const EVERY: Duration = Duration::from_secs(600);
 const AGAIN: Duration = Duration::from_secs(60);
-/// How often it is looked whether somebody else has changed the files.
+/// How often it is looked whether somebody else has changed the files, or has set the clock.
 const GLANCE: Duration = Duration::from_secs(2);
+/// Clocks that are adjusted gently are no news: seconds.
+const TOLERANCE: u64 = 2;
 
 /// What a node needs to join.
 #[derive(Clone, Debug)]
@@ -64,11 +66,14 @@ pub struct Membership {
     pair: Mutex<Option<Pair>>,
     identity: Arc<Identity>,
     server: Server,
+    /// The server by the token, for when there is no certificate that it takes.
+    by_token: Option<Server>,
     env: Env,
 }
 
 impl Membership {
-    /// Takes up the certificate in the folder if it still lasts, or asks for one by the token.
+    /// Takes up the certificate in the folder if it has not ended, or asks for one by the token. One that has not begun is renewed
+    /// by [`Membership::keep`], once the clock is right.
     pub async fn open(joining: Joining, env: Env) -> anyhow::Result<Membership> {
         let Joining { folder, node, url, ca, token } = joining;
         make(&folder)?;
@@ -82,15 +87,13 @@ impl Membership {
         };
         let identity = Arc::new(Identity::default());
         let server = Server::new(&url, &ca, identity.clone(), None).map_err(anyhow::Error::msg)?;
-        let member = Membership { folder, node, ca, pair: Mutex::default(), identity, server, env };
+        let by_token =
+            token.map(|token| Server::new(&url, &ca, Arc::default(), Some(token)).map_err(anyhow::Error::msg));
+        let by_token = by_token.transpose()?;
+        let member = Membership { folder, node, ca, pair: Mutex::default(), identity, server, by_token, env };
         match member.kept() {
             Some(pair) => member.show(pair)?,
-            None => {
-                let token =
-                    token.ok_or_else(|| anyhow!("--token-file is needed: this node has no certificate that lasts"))?;
-                let bearer = Server::new(&url, &member.ca, Arc::default(), Some(token)).map_err(anyhow::Error::msg)?;
-                member.ask(&rpc::over_tls(bearer, "kubelet")).await.context("joining")?;
-            }
+            None => member.ask_by_token().await?,
         }
         Ok(member)
     }
@@ -113,15 +116,21 @@ impl Membership {
     async fn keep_certificate(&self) {
         // Nodes that joined together do not all come back at once.
         let spread = self.env.below(1000);
+        // What the clock said at the start, as it tells it now: another one if it was set.
+        let start = tokio::time::Instant::now();
+        let begin = || self.env.now().as_second().saturating_sub_unsigned(start.elapsed().as_secs());
         loop {
-            let pause = match self.renew(self.env.now(), spread).await {
-                Ok(_) => EVERY,
+            let (known, pause) = match self.renew(self.env.now(), spread).await {
+                Ok(_) => (begin(), EVERY),
                 Err(why) => {
                     tracing::warn!("the node's certificate cannot be renewed: {why:#}");
-                    AGAIN
+                    (begin(), AGAIN)
                 }
             };
-            tokio::time::sleep(pause).await;
+            let looked = tokio::time::Instant::now();
+            while looked.elapsed() < pause && begin().abs_diff(known) <= TOLERANCE {
+                tokio::time::sleep(GLANCE).await;
+            }
         }
     }
 
@@ -154,16 +163,33 @@ impl Membership {
         Ok(other.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Asks for the next certificate if the one there is due then: after 70 to 90 % of its time, by `spread` of 1000.
+    /// Asks for the next certificate if the one there is due then: after 70 to 90 % of its time, by `spread` of 1000; or before its
+    /// time has begun, for then the clock was wrong when it was signed. By the certificate itself; by the token where the server does
+    /// not take it any more, or not yet.
     pub async fn renew(&self, now: Timestamp, spread: u64) -> anyhow::Result<bool> {
         let shown = self.pair().clone().context("the node has no certificate yet")?;
         let (begins, ends) = shown.validity()?;
-        if now < due(begins, ends, spread) {
+        if begins <= now && now < due(begins, ends, spread) {
             return Ok(false);
         }
-        self.ask(&self.client()).await?;
+        if let Err(why) = self.ask(&self.client()).await {
+            if begins <= now && now < ends {
+                return Err(why);
+            }
+            tracing::warn!(%begins, %ends, "the node's certificate is not taken: {why:#}");
+            self.ask_by_token().await?;
+        }
         tracing::info!("the node has a new certificate");
         Ok(true)
+    }
+
+    /// The way into the cluster, and back. Who has its name already waits for an administrator's approval.
+    async fn ask_by_token(&self) -> anyhow::Result<()> {
+        let server = self.by_token.clone().context(
+            "--token-file is needed: this node has no certificate that lasts. Make a bootstrap token, start the agent with it, and \
+             approve the request (podwright certificate approve) where the Node is there already",
+        )?;
+        self.ask(&rpc::over_tls(server, "kubelet")).await.context("joining")
     }
 
     fn pair(&self) -> MutexGuard<'_, Option<Pair>> {

@@ -340,6 +340,9 @@ impl ControlPlane {
             }
             rules => Some(rules?),
         };
+        // A backup comes without a CA.
+        let any = store::Range { prefix: "/registry/".to_owned(), limit: 1, ..store::Range::default() };
+        let in_use = args.restore.is_none() && !store.list(any).await?.entries.is_empty();
         // 2. The API server, its socket and its TLS endpoint.
         let tokens = args.token_auth_file.as_deref().map(server::FixedTokens::read).transpose()?.unwrap_or_default();
         let (service_cidrs, oidc) = (args.service_cidr.clone(), args.oidc.issuer()?);
@@ -365,7 +368,7 @@ impl ControlPlane {
             ..server::Config::default()
         };
         let endpoint::Endpoint { tls, reach, keeper } =
-            endpoint::open(&args.endpoint, paths, isolated, &mut config, &env)
+            endpoint::open(&args.endpoint, paths, isolated, &mut config, in_use, &env)
                 .await
                 .context("the API's TLS endpoint")?;
         let root_ca = config.authority.as_ref().map(|authority| authority.certificate().to_owned());
@@ -414,9 +417,7 @@ impl ControlPlane {
         loops.spawn(part("kube-scheduler").run(move |client, stop| {
             scheduler::run(client, clock.clone(), informers.clone(), scheduling.clone(), stop)
         }));
-        if let Some(keeper) = keeper {
-            loops.spawn(keeper.run(env.clone(), stop_loops.clone()));
-        }
+        loops.spawn(keeper.run(env.clone(), stop_loops.clone()));
         // 4. An isolated node's Pods have a way of their own: `ControlPlane::open_to`.
         if !isolated {
             if reach.endpoint.is_none() && doors.is_some() {

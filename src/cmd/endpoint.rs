@@ -3,9 +3,8 @@
 use std::{
     fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
@@ -19,17 +18,14 @@ use crate::{
     server::{
         self,
         listen::Tls,
-        pki::{Names, Pki, write_private},
+        pki::{Names, Pki, Renewed, write_private},
     },
 };
 
 const PORT: u16 = 6443;
-/// How often it is looked whether a certificate is due.
-const LOOK: Duration = Duration::from_secs(3600);
-/// How often it is looked whether anybody has changed the files.
-const GLANCE: Duration = Duration::from_secs(2);
-/// What could not be done is tried again.
-const RETRY: Duration = Duration::from_secs(60);
+/// How often it is looked whether a certificate is due, by a clock that somebody may just have set, and whether somebody has changed
+/// the files.
+const LOOK: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug, clap::Args)]
 pub struct EndpointArgs {
@@ -47,71 +43,82 @@ pub struct Endpoint {
     pub tls: Option<Tls>,
     /// How others reach it, as far as the process's own network goes.
     pub reach: server::Reach,
-    pub keeper: Option<Keeper>,
+    pub keeper: Keeper,
 }
 
-/// What keeps certificates and kubeconfig from ending while the server runs.
+/// What keeps certificates and kubeconfig from ending, and from being changed, while the server runs.
 pub struct Keeper {
     pki: Pki,
-    kubeconfig: PathBuf,
+    /// Where TLS is spoken.
+    kubeconfig: Option<Kubeconfig>,
+}
+
+struct Kubeconfig {
+    path: PathBuf,
     url: String,
 }
 
 impl Keeper {
-    /// Looks after them until `stop`: now and then, and when anybody has been at the files.
-    pub async fn run(self, env: Env, stop: CancellationToken) {
-        let (mut known, mut due) = (self.print(), Instant::now() + LOOK);
+    /// Looks after them until `stop`.
+    pub async fn run(mut self, env: Env, stop: CancellationToken) {
+        let mut told = String::new();
         loop {
             tokio::select! {
-                () = tokio::time::sleep(GLANCE) => {}
+                () = tokio::time::sleep(LOOK) => {}
                 () = stop.cancelled() => return,
             }
-            if self.print() == known && Instant::now() < due {
-                continue;
+            let now = env.now();
+            let looked = tokio::task::spawn_blocking(move || {
+                let found = self.look(now);
+                (self, found)
+            });
+            let Ok((keeper, found)) = looked.await else {
+                return tracing::error!("the server's certificates are not looked after any more");
+            };
+            self = keeper;
+            // A disk that stays full is told of once.
+            let trouble = match found {
+                Ok(mended) => {
+                    for path in mended {
+                        tracing::warn!(path, "a file that somebody else changed is written again");
+                    }
+                    String::new()
+                }
+                Err(why) => format!("{why:#}"),
+            };
+            if trouble != told && !trouble.is_empty() {
+                tracing::error!("the server's certificates are not as they should be: {trouble}");
             }
-            due = Instant::now() + LOOK;
-            if let Err(why) = self.look(env.now()) {
-                tracing::error!("the server's certificates cannot be kept: {why:#}");
-                due = Instant::now() + RETRY;
-            }
-            known = self.print();
+            told = trouble;
         }
     }
 
-    /// The files as they are: inode, size, and when each was changed last.
-    fn print(&self) -> Vec<(PathBuf, u64, u64, i64, i64)> {
-        let entries = fs::read_dir(self.pki.folder()).into_iter().flatten().flatten().map(|entry| entry.path());
-        let files = entries.chain([self.kubeconfig.clone()]);
-        let mut print: Vec<_> = files
-            .filter_map(|path| {
-                let found = fs::symlink_metadata(&path).ok()?;
-                Some((path, found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
-            })
-            .collect();
-        print.sort();
-        print
-    }
-
-    fn look(&self, now: jiff::Timestamp) -> anyhow::Result<()> {
-        for path in self.pki.mend_authority()? {
-            tracing::warn!(path = %path.display(), "a file of the cluster's CA was damaged or gone: it is written again");
+    /// What was written again.
+    fn look(&self, now: jiff::Timestamp) -> anyhow::Result<Vec<String>> {
+        // By a clock that is wrong nothing is renewed; the files are kept all the same.
+        let renewed = self.pki.renew(now);
+        let mut mended = self.pki.mend()?;
+        if let Some(Kubeconfig { path, url }) = &self.kubeconfig {
+            let wanted = self.pki.kubeconfig(url);
+            if !fs::read(path).is_ok_and(|found| found == wanted.as_bytes()) {
+                write_private(path, &wanted)?;
+                if !matches!(renewed, Ok(Renewed { admin: true, .. })) {
+                    mended.push(path.display().to_string());
+                }
+            }
         }
-        let renewed = self.pki.renew(now)?;
-        // Its user may have changed it: one that is one stays as it is.
-        let is_there = fs::read_to_string(&self.kubeconfig).is_ok_and(|text| text.contains("clusters:"));
-        if renewed.admin || !is_there {
-            write_private(&self.kubeconfig, &self.pki.kubeconfig(&self.url))?;
-        }
-        Ok(())
+        renewed.map(|_| mended).context("they cannot be renewed: the cluster's CA")
     }
 }
 
-/// Opens the endpoint: 1. listens, 2. reads or makes the certificates, 3. writes the kubeconfig.
+/// Opens the endpoint: 1. listens, 2. reads or makes the certificates, 3. writes the kubeconfig. `in_use`: the store has data, so there
+/// has been a CA.
 pub async fn open(
     args: &EndpointArgs,
     paths: &Paths,
     isolated: bool,
     config: &mut server::Config,
+    in_use: bool,
     env: &Env,
 ) -> anyhow::Result<Endpoint> {
     let listener = listen(args, paths, isolated).await?;
@@ -119,17 +126,18 @@ pub async fn open(
     let own = if bound.is_none_or(|bound| bound.ip().is_loopback()) { Vec::new() } else { own_addresses()? };
     let own = own.into_iter().chain(bound.and_then(named)).chain(args.advertise_address);
     let names = Names::new("cluster.local", config.api_address(), own);
-    let pki = Pki::open(&paths.pki(), &names, env.now())?;
+    let pki = Pki::open_of(&paths.pki(), &names, env.now(), in_use)?;
     config.authority = Some(pki.signer());
     config.listening = bound.into_iter().collect();
     let (Some(listener), Some(bound)) = (listener, bound) else {
-        return Ok(Endpoint { tls: None, reach: server::Reach::default(), keeper: None });
+        let keeper = Keeper { pki, kubeconfig: None };
+        return Ok(Endpoint { tls: None, reach: server::Reach::default(), keeper });
     };
     let kubeconfig = paths.kubeconfig();
     write_private(&kubeconfig, &pki.kubeconfig(&url(bound)))?;
     tracing::info!("serving on {}; kubeconfig: {}", url(bound), kubeconfig.display());
     let tls = Some(Tls::new(listener, pki.server_config()?));
-    let keeper = Some(Keeper { pki, kubeconfig, url: url(bound) });
+    let keeper = Keeper { pki, kubeconfig: Some(Kubeconfig { path: kubeconfig, url: url(bound) }) };
     Ok(Endpoint { tls, reach: reach(args, bound, config.api_address()), keeper })
 }
 

@@ -244,7 +244,8 @@ impl Agent {
             project_quotas,
         };
         let sandboxes = runtime.list().await.into_iter();
-        let living = sandboxes.filter_map(|s| Some((machine::split_sandbox(&s.spec.id).0, s.spec.users?)));
+        let living = sandboxes.filter_map(|s| Some((s.spec.id, s.spec.users?))).chain(runtime.lost_users());
+        let living = living.map(|(id, users)| (machine::split_sandbox(&id).0, users));
         let machine = Arc::new(Machine {
             users: Users::of_host(config.ids, living),
             runtime,

@@ -27,6 +27,7 @@ mod leader;
 mod limits;
 mod local_volumes;
 mod main_path;
+mod memory;
 mod metrics;
 mod names;
 mod node;

@@ -248,6 +248,57 @@ async fn a_corrupted_blob_is_refused() {
     }
 }
 
+/// What the disk has lost comes from the registry again, whatever became of it: gone, torn, or other bytes.
+#[tokio::test]
+async fn a_damaged_part_of_an_image_counts_as_missing_and_is_fetched_again() {
+    let registry = Registry::start();
+    let name = registry.push(&two_layer_layout(), "app", "app:1");
+    let (dir, store) = store();
+    let image = store.pull(&name, &Auth::Anonymous, None).await.unwrap();
+    let blob = |digest: &str| dir.path().join("blobs/sha256").join(digest.split_once(':').unwrap().1);
+    for path in [blob(&image.digest), blob(&image.id)] {
+        let sound = fs::read(&path).unwrap();
+        for damage in [None, Some(&b""[..]), Some(&sound[..sound.len() / 2]), Some(b"{}"), Some(&[0; 64])] {
+            match damage {
+                None => fs::remove_file(&path).unwrap(),
+                Some(bytes) => fs::write(&path, bytes).unwrap(),
+            }
+            assert_eq!(store.resolve(&name).unwrap(), None, "{damage:?}");
+            store.list().unwrap();
+            assert_eq!(store.pull(&name, &Auth::Anonymous, None).await.unwrap().layers, image.layers);
+            assert_eq!(fs::read(&path).unwrap(), sound);
+        }
+    }
+    let sound = merged(&image, |root| tree(root));
+    let top = image.layers[0].clone();
+    for damage in [
+        |fs: &Path| fs::remove_dir_all(fs).unwrap(),
+        |fs: &Path| fs::remove_dir_all(fs.parent().unwrap()).unwrap(),
+        |fs: &Path| {
+            for entry in fs::read_dir(fs).unwrap().flatten() {
+                let is_dir = entry.file_type().unwrap().is_dir();
+                if is_dir { fs::remove_dir_all(entry.path()).unwrap() } else { fs::remove_file(entry.path()).unwrap() }
+            }
+        },
+    ] {
+        damage(&top);
+        assert_eq!(store.resolve(&name).unwrap(), None);
+        let again = store.pull(&name, &Auth::Anonymous, None).await.unwrap();
+        assert_eq!(again.layers, image.layers);
+        assert_eq!(merged(&again, |root| tree(root)), sound);
+    }
+    // What containers may stand on stays as long as they do, across a restart, and then goes.
+    let aside = || tree(&dir.path().join("layers")).into_iter().filter(|path| path.contains(".damaged-")).count();
+    drop(store);
+    let store = reopen(dir.path()).await;
+    let in_use = HashSet::from([top]);
+    store.collect(&in_use).unwrap();
+    assert!(aside() > 0);
+    store.collect(&HashSet::new()).unwrap();
+    assert_eq!(aside(), 0);
+    assert!(store.resolve(&name).unwrap().is_some());
+}
+
 #[tokio::test]
 async fn a_layer_that_is_not_what_the_config_says_is_refused() {
     let registry = Registry::start();

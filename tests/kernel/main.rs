@@ -18,6 +18,7 @@ mod net_shares;
 mod net_world;
 mod runtime;
 mod runtime_child;
+mod runtime_damage;
 mod runtime_more;
 mod runtime_newborn;
 mod runtime_pause;

@@ -350,7 +350,7 @@ async fn a_shim_that_hangs_holds_up_neither_a_stop_nor_an_exec_nor_a_removal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sandboxes_without_a_record_are_swept_away() {
+async fn what_is_left_of_sandboxes_without_a_record_is_swept_away() {
     let mut bed = Bed::new("stray").await;
     for sandbox in ["stray", "known"] {
         bed.sandbox(sandbox).await;
@@ -358,6 +358,8 @@ async fn sandboxes_without_a_record_are_swept_away() {
     bed.run_in("stray", "long", "sleep 1000").await;
     let known = bed.run_in("known", "long", "sleep 1000").await;
     bed.forget().await;
+    // Its shim is gone: nobody looks after the rest.
+    bed.kill_shim("stray");
     std::fs::remove_dir_all(bed.path("state/sandboxes/stray")).unwrap();
     std::fs::create_dir(bed.path("run/nobody")).unwrap();
     bed.reopen().await;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use podwright_runtime::plan::{Answer, Call, Frames, Message, OLDEST, Request, State, VERSION, encode};
 use podwright_runtime::{Error, Runtime, SandboxState, Scribe};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::process::Signal;
 
 use super::runtime::support::Bed;
 use super::sockets::as_nobody;
@@ -136,9 +137,12 @@ fn usurp<T: Send + 'static>(bed: &Bed, speak: impl FnOnce(UnixStream) -> T + Sen
 async fn who_listens_in_a_shims_place_is_not_believed() {
     let mut bed = Bed::new("usurper").await;
     bed.sandbox("s").await;
-    bed.run("c", "sleep 1000").await;
+    let id = bed.run("c", "sleep 1000").await;
     bed.forget().await;
-    let heard = usurp(&bed, |mut stream| {
+    // The shim would take its name back before anybody is taken in.
+    let shim = rustix::process::Pid::from_raw(bed.processes_of("s")[0] as i32).unwrap();
+    bed.signal_shim("s", Signal::STOP);
+    let heard = usurp(&bed, move |mut stream| {
         // It claims to be a shim, in the words of one: then all would be well with its containers, for ever.
         let lie = Message::Reply { id: 1, result: Ok(Answer::State(State { sandbox: 1, ..State::default() })) };
         let mut said = [MAGIC, &[3], &[7; 64]].concat();
@@ -146,12 +150,15 @@ async fn who_listens_in_a_shims_place_is_not_believed() {
         let _ = stream.write_all(&said);
         let mut heard = Vec::new();
         let _ = stream.read_to_end(&mut heard);
+        rustix::process::kill_process(shim, Signal::CONT).unwrap();
         heard
     });
     bed.reopen().await;
     let heard = heard.recv_timeout(Duration::from_secs(10)).unwrap();
     assert!(heard.starts_with(MAGIC) && heard.len() == 72, "{} bytes: {heard:?}", heard.len());
-    assert_eq!(bed.runtime.sandbox("s").await.unwrap().state, SandboxState::NotReady);
+    // The shim itself takes its name back as soon as it can, and is believed.
+    assert_eq!(bed.runtime.sandbox("s").await.unwrap().state, SandboxState::Ready);
+    assert_eq!(bed.exec(&id, "echo here").await.unwrap().stdout, b"here\n");
     bed.end().await;
 }
 
@@ -161,7 +168,8 @@ async fn a_shim_from_before_there_were_secrets_is_spoken_to_as_before() {
     bed.sandbox("s").await;
     let id = bed.run("c", "sleep 1000").await;
     bed.forget().await;
-    std::fs::remove_file(bed.path("state/sandboxes/s/secret")).unwrap();
+    bed.without_secret("s");
+    bed.signal_shim("s", Signal::STOP);
     let known = bed.processes_of("s");
     let heard = usurp(&bed, move |mut stream| {
         let mut frames = Frames::default();
@@ -191,7 +199,9 @@ type Connections = Arc<Mutex<Vec<UnixStream>>>;
 /// Takes the place of a shim that knows only some versions of the protocol, as releases before ours: it hangs up on frames of
 /// others. It tells the versions that it was spoken to in, and lives until its connections are taken from it.
 fn usurp_knowing(bed: &Bed, versions: RangeInclusive<u8>, pause: u32) -> (mpsc::Receiver<u8>, Connections) {
-    std::fs::remove_file(bed.path("state/sandboxes/s/secret")).unwrap();
+    bed.without_secret("s");
+    // It would take its name back.
+    bed.signal_shim("s", Signal::STOP);
     std::fs::rename(socket(bed), bed.path("aside")).unwrap();
     let listener = UnixListener::bind(socket(bed)).unwrap();
     let ((tell, told), held) = (mpsc::channel(), Connections::default());

@@ -209,6 +209,19 @@ impl Bed {
         self.runtime = Runtime::open(self.config()).await.unwrap();
     }
 
+    /// What an agent leaves that knew of no secrets.
+    pub fn without_secret(&self, sandbox: &str) {
+        let (own, copy) = (self.path("state/sandboxes").join(sandbox), self.path("state/copies").join(sandbox));
+        for folder in [&own, &copy] {
+            fs::remove_file(folder.join("secret")).unwrap();
+        }
+        for record in [own.join("sandbox.json"), copy.join("sandbox")] {
+            let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+            json["secret"] = false.into();
+            fs::write(&record, json.to_string()).unwrap();
+        }
+    }
+
     pub fn kill_shim(&self, sandbox: &str) {
         self.signal_shim(sandbox, rustix::process::Signal::KILL);
     }
@@ -231,7 +244,7 @@ impl Bed {
             self.runtime.remove_sandbox(&sandbox.spec.id, &Scribe::none()).await.unwrap();
             self.runtime.remove_sandbox(&sandbox.spec.id, &Scribe::none()).await.unwrap();
         }
-        for folder in ["state/sandboxes", "run"] {
+        for folder in ["state/sandboxes", "state/copies", "run"] {
             let left: Vec<_> = fs::read_dir(self.path(folder)).unwrap().flatten().map(|e| e.path()).collect();
             assert_eq!(left, Vec::<PathBuf>::new());
         }

@@ -133,15 +133,16 @@ impl TestNode {
         self.process = Some(process);
     }
 
-    /// Waits until a process that gives up by itself has ended.
-    pub fn wait_ended(&mut self) {
+    /// Waits until a process that gives up by itself has ended; how.
+    pub fn wait_ended(&mut self) -> std::process::ExitStatus {
         let log = self.log_path();
         let process = self.process.as_mut().expect("it was spawned");
-        eventually("it ends", Duration::from_secs(20), || {
+        let status = eventually("it ends", Duration::from_secs(20), || {
             process.try_wait().unwrap().ok_or_else(|| std::fs::read_to_string(&log).unwrap_or_default())
         });
         // Only now: one that does not end is still this node's to end.
         self.process = None;
+        status
     }
 
     pub fn wait_ready(&mut self) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use super::digest::{self, chain_ids};
-use super::disk::{Inner, Ref, lock, read_dir, remove_any};
+use super::disk::{Inner, Ref, aside_of, lock, read_dir, remove_any};
 use super::{ImageError, Removed, Result};
 
 impl Inner {
@@ -84,8 +84,13 @@ impl Inner {
             if layers.contains(&chain_id) || pins.contains_key(&chain_id) {
                 continue;
             }
-            if in_use.contains(&path.join("fs")) {
-                removed.in_use.push(path.join("fs"));
+            // Containers know what was put aside by the name that it had.
+            let aside = aside_of(&path);
+            let known_as = aside.as_ref().unwrap_or(&path).join("fs");
+            if in_use.contains(&known_as) {
+                if aside.is_none() {
+                    removed.in_use.push(known_as);
+                }
                 continue;
             }
             let temp = self.temp("removed");

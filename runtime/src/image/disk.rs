@@ -82,11 +82,34 @@ fn clear_leftovers(dir: &Path) -> Result<()> {
         remove_any(&entry)?;
     }
     for entry in read_dir(&dir.join("layers"))? {
-        if !entry.join("done").exists() {
+        // Containers may stand on what was put aside.
+        if !entry.join("done").exists() && aside_of(&entry).is_none() {
             remove_any(&entry)?;
         }
     }
     Ok(())
+}
+
+/// Behind the name of a layer that was put aside, with a number.
+const DAMAGED: &str = ".damaged-";
+
+/// Where a layer was that was put aside because it is damaged.
+pub(super) fn aside_of(path: &Path) -> Option<PathBuf> {
+    let (name, _) = path.file_name()?.to_str()?.split_once(DAMAGED)?;
+    Some(path.with_file_name(name))
+}
+
+/// What a layer has at its top: names and kinds. It tells one that somebody has emptied at the cost of reading one folder.
+fn top_of(root: &Path) -> std::io::Result<String> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        let mut name = entry.file_name().as_encoded_bytes().to_vec();
+        name.push(if entry.file_type()?.is_dir() { b'/' } else { b'\0' });
+        names.push(name);
+    }
+    names.sort();
+    Ok(sha256(&names.concat()))
 }
 
 pub(super) fn read_dir(dir: &Path) -> Result<Vec<PathBuf>> {
@@ -232,8 +255,24 @@ impl Inner {
         self.dir.join("layers").join(hex_of(chain_id))
     }
 
+    /// Whether a layer is there, and is not damaged as far as its top tells.
     pub(super) fn has_layer(&self, chain_id: &str) -> bool {
-        self.layer_path(chain_id).is_dir()
+        let layer = self.layer_path(chain_id);
+        let Ok(top) = top_of(&layer.join("fs")) else { return false };
+        // One that is being made, or was made by an earlier version, says nothing of its top.
+        fs::read_to_string(layer.join("done")).map_or(true, |noted| noted.is_empty() || noted == top)
+    }
+
+    /// Makes room for a layer that takes the place of a damaged one. Containers may stand on that: it is the collector's.
+    fn put_aside(&self, chain_id: &str) -> Result<()> {
+        let path = self.layer_path(chain_id);
+        if !path.exists() || self.has_layer(chain_id) {
+            return Ok(());
+        }
+        tracing::warn!(path = %path.display(), "a layer is damaged, and is unpacked anew");
+        let names = (0..).map(|n| path.with_file_name(format!("{}{DAMAGED}{n}", hex_of(chain_id))));
+        let Some(aside) = names.into_iter().find(|aside| !aside.exists()) else { return Ok(()) };
+        fs::rename(&path, &aside).map_err(|e| ImageError::io("rename", &path, e))
     }
 
     /// Unpacks a layer (its tar, plain or compressed) on top of those below (chainIDs, lowest first) and puts it into
@@ -255,6 +294,7 @@ impl Inner {
         }
         let chain_id = digest::chain_id(below.last().map(String::as_str), &unpacked.diff_id);
         let pin = self.pin([chain_id.clone()]);
+        self.put_aside(&chain_id)?;
         match temp.move_to(&self.layer_path(&chain_id)) {
             // Somebody else has made the same layer meanwhile.
             Err(_) if self.has_layer(&chain_id) => {}
@@ -305,12 +345,24 @@ impl Inner {
         Ok(bytes)
     }
 
-    /// Stores a small blob durably under its digest.
+    /// The same; nothing if it is not there, or is not what its digest says: then it is to be had from where it came.
+    fn sound_blob(&self, digest: &str) -> Option<Vec<u8>> {
+        let path = self.blob_path(digest);
+        match self.read_blob(digest) {
+            Ok(bytes) => Some(bytes),
+            Err(_) if fs::symlink_metadata(&path).is_err() => None,
+            Err(error) => {
+                tracing::warn!(%error, "a damaged part of an image counts as missing");
+                None
+            }
+        }
+    }
+
+    /// Stores a small blob durably under its digest, in the place of a damaged one.
     pub(super) fn write_blob(&self, bytes: &[u8]) -> Result<String> {
         let digest = sha256(bytes);
-        let path = self.blob_path(&digest);
-        if !path.exists() {
-            self.write_file(&path, bytes)?;
+        if self.read_blob(&digest).is_err() {
+            self.write_file(&self.blob_path(&digest), bytes)?;
         }
         Ok(digest)
     }
@@ -356,7 +408,9 @@ impl Inner {
             let dir = File::open(&self.dir).map_err(|e| ImageError::io("open", &self.dir, e))?;
             rustix::fs::syncfs(&dir).map_err(|e| ImageError::io("syncfs", &self.dir, e))?;
             for done in new {
-                self.write_file(&done, b"")?;
+                let root = done.with_file_name("fs");
+                let top = top_of(&root).map_err(|e| ImageError::io("read", &root, e))?;
+                self.write_file(&done, top.as_bytes())?;
             }
         }
         let mut refs = self.refs();
@@ -384,31 +438,30 @@ impl Inner {
     }
 
     pub(super) fn manifest(&self, digest: &str) -> Result<ImageManifest> {
-        serde_json::from_slice(&self.read_blob(digest)?)
-            .map_err(|e| ImageError::Invalid(format!("manifest {digest}: {e}")))
+        parse_manifest(digest, &self.read_blob(digest)?)
     }
 
-    /// Assembles the image of a manifest; none when a part is missing.
+    /// Assembles the image of a manifest; none when a part is missing or damaged.
     pub(super) fn image(&self, refs: &BTreeMap<String, Ref>, manifest_digest: &str) -> Result<Option<Image>> {
-        if !self.blob_path(manifest_digest).exists() {
-            return Ok(None);
-        }
-        let manifest = self.manifest(manifest_digest)?;
+        let Some(bytes) = self.sound_blob(manifest_digest) else { return Ok(None) };
+        let manifest = parse_manifest(manifest_digest, &bytes)?;
         let id = manifest.config().digest().to_string();
-        if !self.blob_path(&id).exists() {
+        let Some(bytes) = self.sound_blob(&id) else { return Ok(None) };
+        let config = parse_config(&format!("image config {id}"), &bytes)?;
+        let chain = chain_ids(config.rootfs().diff_ids());
+        if !chain.iter().all(|chain_id| self.has_layer(chain_id)) {
             return Ok(None);
         }
-        let config = parse_config(&format!("image config {id}"), &self.read_blob(&id)?)?;
-        let layers: Vec<PathBuf> =
-            chain_ids(config.rootfs().diff_ids()).iter().rev().map(|c| self.layer_path(c).join("fs")).collect();
-        if layers.iter().any(|l| !l.is_dir()) {
-            return Ok(None);
-        }
+        let layers: Vec<PathBuf> = chain.iter().rev().map(|c| self.layer_path(c).join("fs")).collect();
         let names = refs.values().filter(|r| r.manifest == manifest_digest).map(|r| r.name.clone());
         let (repo_digests, names) = names.partition(|n| n.contains('@'));
         let size = manifest.layers().iter().fold(manifest.config().size(), |sum, l| sum.saturating_add(l.size()));
         Ok(Some(Image { id, digest: manifest_digest.to_owned(), names, repo_digests, size, config, layers }))
     }
+}
+
+fn parse_manifest(digest: &str, bytes: &[u8]) -> Result<ImageManifest> {
+    serde_json::from_slice(bytes).map_err(|e| ImageError::Invalid(format!("manifest {digest}: {e}")))
 }
 
 fn sync_dir(dir: &Path) -> Result<()> {

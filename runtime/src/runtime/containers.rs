@@ -10,7 +10,7 @@ use oci_spec::runtime::{LinuxDeviceCgroup, LinuxSeccomp, Spec};
 use super::{Container, Errors, Filters, Guard, Held, Inner, Runtime, Sandbox, check_name, not_found, now};
 use crate::compile::{self, Places};
 use crate::plan::{Answer, Call, ContainerPlan};
-use crate::records::{ContainerRecord, Devices, remove_folder};
+use crate::records::{ContainerRecord, Devices};
 use crate::seccomp;
 use crate::spec::*;
 use crate::sys::Kernel;
@@ -285,7 +285,7 @@ impl Runtime {
         let removed = self.blocking(move |inner| {
             let mut errors = Errors::default();
             errors.note(inner.tree.remove(&kernel, &spec.cgroup.child(&id.key())));
-            errors.note(remove_folder(&inner.folders.container(&id)));
+            errors.note(inner.folders.remove_container(&id));
             errors.result()
         });
         errors.note(removed.await);

@@ -1,31 +1,50 @@
 //! After a crash: find what an earlier agent made, take over what lives, account for what died, remove what is half made.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
 use super::sandboxes::{PAUSE, SHIMS, shim};
 use super::{Container, Errors, Runtime, Sandbox};
 use crate::plan::{Call, ContainerSnapshot, State};
-use crate::records::{ContainerRecord, SandboxRecord, remove_folder};
-use crate::spec::CgroupName;
-use crate::sys::Kernel;
-use crate::{Error, Result, Scribe};
+use crate::records::{ContainerRecord, Devices, SandboxRecord, remove_folder};
+use crate::spec::{CgroupName, ContainerId, Labels, SandboxSpec};
+use crate::sys::{Kernel, process};
+use crate::{Error, Result, Scribe, cgroup};
+
+/// How long a shim that lives and does not listen may take to do so again: it looks each second.
+const RETURN: Duration = Duration::from_secs(5);
+const AGAIN: Duration = Duration::from_millis(100);
 
 impl Runtime {
-    /// Takes over every sandbox that has a folder, all at once. `strict`: a shim that lives and cannot be spoken to is an error, and
-    /// not touched; else it is as good as dead.
+    /// Takes over every sandbox of which something is found, all at once. `strict`: a shim that lives and cannot be spoken to is not
+    /// touched, and where that is because of its version it is an error; else it is as good as dead.
     pub(super) async fn recover(&self, strict: bool) -> Result<()> {
-        let found = self.0.folders.sandboxes().into_iter().map(|id| (self.0.folders.read_sandbox(&id), id));
-        let found: Vec<(Option<SandboxRecord>, String)> = found.collect();
-        self.sweep_strays(found.iter().filter_map(|(record, _)| record.as_ref())).await;
+        let found = self.blocking(|inner| Ok(inner.findings())).await?;
+        let mut known = Vec::new();
+        for Finding { id, record, lives } in found {
+            match record {
+                Some(record) => known.push(record),
+                None if lives && strict => self.lose(&id, None, "its records and their copies are damaged").await,
+                // Nothing of it is left in the kernel, or it is not to be.
+                None => {
+                    let of = id.clone();
+                    if let Err(e) = self.blocking(move |inner| inner.folders.forget(&of)).await {
+                        tracing::warn!("sandbox {id}: {e}");
+                    }
+                }
+            }
+        }
+        self.sweep_strays(&known).await;
         let mut tasks = tokio::task::JoinSet::new();
-        for (record, id) in found {
-            let runtime = self.clone();
+        for record in known {
+            let (runtime, id) = (self.clone(), record.spec.id.clone());
             tasks.spawn(async move {
-                match runtime.recover_sandbox(&id, record, strict).await {
+                match runtime.recover_sandbox(record, strict).await {
                     Err(e @ Error::Protocol(_)) => Err(e),
                     Err(e) => {
                         tracing::warn!("sandbox {id}: {e}");
@@ -38,72 +57,100 @@ impl Runtime {
         tasks.join_all().await.into_iter().collect()
     }
 
-    /// Writes those records again that somebody else has damaged or removed while what they describe is known; which.
+    /// Writes those records again that somebody else has damaged or removed while what they describe is known, and has shims listen
+    /// again whose socket's name is gone; which.
     pub async fn mend_records(&self) -> Vec<PathBuf> {
         let sandboxes: Vec<Arc<Sandbox>> = self.sandboxes().values().cloned().collect();
         let mut records = BTreeSet::new();
         for sandbox in &sandboxes {
-            let (folders, state) = (&self.0.folders, sandbox.state());
-            records.insert(folders.sandbox_record(&sandbox.id));
-            records.extend(state.containers.values().map(|container| folders.container_record(&container.record.id)));
+            let state = sandbox.state();
+            let containers = state.containers.values().map(|container| &container.record.id);
+            records.extend(self.0.folders.kept(&sandbox.id, containers));
         }
         let damaged = self.blocking(move |inner| Ok(inner.folders.damaged(&records))).await.unwrap_or_default();
         let mut mended = Vec::new();
-        for sandbox in sandboxes.iter().filter(|_| !damaged.is_empty()) {
+        for sandbox in &sandboxes {
             match self.mend_records_of(sandbox, &damaged).await {
                 Ok(paths) => mended.extend(paths),
                 Err(error) => tracing::warn!("records of sandbox {}: {error}", sandbox.id),
             }
+            mended.extend(self.mend_socket(sandbox).await);
         }
         mended
     }
 
     async fn mend_records_of(&self, sandbox: &Arc<Sandbox>, damaged: &BTreeSet<PathBuf>) -> Result<Vec<PathBuf>> {
+        if damaged.is_empty() {
+            return Ok(Vec::new());
+        }
         // Whoever changes it just now writes its record, or removes it; else it is looked at again.
         let Ok(_turn) = sandbox.turn.try_lock() else { return Ok(Vec::new()) };
-        let is_known = self.find(&sandbox.id).is_some_and(|found| Arc::ptr_eq(&found, sandbox));
-        let folders = self.0.folders.clone();
-        let (own, containers): (Option<SandboxRecord>, Vec<ContainerRecord>) = {
+        if !self.find(&sandbox.id).is_some_and(|found| Arc::ptr_eq(&found, sandbox)) {
+            return Ok(Vec::new());
+        }
+        let folders = &self.0.folders;
+        let (of_sandbox, own, secret, containers) = {
             let state = sandbox.state();
-            let is_damaged = |path: PathBuf| is_known && damaged.contains(&path);
-            let own = is_damaged(folders.sandbox_record(&sandbox.id)).then(|| state.record.clone());
+            let of = |id: &ContainerId| -> BTreeSet<PathBuf> {
+                let all = folders.kept(&sandbox.id, [id].into_iter());
+                let own = folders.kept(&sandbox.id, std::iter::empty());
+                all.difference(&own).filter(|path| damaged.contains(*path)).cloned().collect()
+            };
             let all = state.containers.values().map(|container| &container.record);
-            (own, all.filter(|record| is_damaged(folders.container_record(&record.id))).cloned().collect())
+            let containers: Vec<_> = all.map(|record| (of(&record.id), record.clone())).collect();
+            let own = folders.kept(&sandbox.id, std::iter::empty());
+            let own: Vec<PathBuf> = own.into_iter().filter(|path| damaged.contains(path)).collect();
+            (own, state.record.clone(), state.secret.clone(), containers)
         };
-        let write = move |_: &super::Inner| {
-            let mut mended = Vec::new();
-            if let Some(record) = &own {
-                folders.write_sandbox(record)?;
-                mended.push(folders.sandbox_record(&record.spec.id));
+        let write = move |inner: &super::Inner| {
+            let mut mended = of_sandbox;
+            if !mended.is_empty() {
+                inner.folders.write_sandbox(&own)?;
+                secret.iter().try_for_each(|secret| inner.folders.write_secret(&own.spec.id, secret))?;
             }
-            for record in &containers {
-                folders.write_container(record)?;
-                mended.push(folders.container_record(&record.id));
+            for (paths, record) in containers.iter().filter(|(paths, _)| !paths.is_empty()) {
+                inner.folders.write_container(record)?;
+                mended.extend(paths.iter().cloned());
             }
             Ok(mended)
         };
         self.blocking(write).await
     }
 
-    async fn recover_sandbox(&self, id: &str, record: Option<SandboxRecord>, strict: bool) -> Result<()> {
-        let Some(record) = record else {
-            // A folder without a record: nothing of it can have been made in the kernel.
-            return remove_folder(&self.0.folders.sandbox(id));
-        };
-        let sandbox = Sandbox::new(record.clone());
-        self.sandboxes().insert(id.to_owned(), sandbox.clone());
-        let (records, half_made) = self.0.folders.container_records(id);
-        for folder in half_made {
-            remove_folder(&folder)?;
+    /// A shim looks after its socket's name whenever it is asked how it is. An agent that is connected does not need it; the next will.
+    async fn mend_socket(&self, sandbox: &Arc<Sandbox>) -> Option<PathBuf> {
+        let path = self.0.folders.run(&sandbox.id).join("s");
+        let is_there = || std::fs::symlink_metadata(&path).is_ok_and(|found| found.file_type().is_socket());
+        if is_there() || !sandbox.state().ready() {
+            return None;
         }
-        let state = match self.reconnect(&sandbox).await {
-            Err(e) if strict => return Err(e),
-            Err(e) => {
-                tracing::warn!("{e}");
-                None
+        let link = sandbox.link().ok()?;
+        link.ask(Scribe::none().cause(), Call::State, &[]).await.ok()?;
+        is_there().then(|| path.clone())
+    }
+
+    async fn recover_sandbox(&self, record: SandboxRecord, strict: bool) -> Result<()> {
+        let id = record.spec.id.clone();
+        let sandbox = Sandbox::new(record.clone());
+        self.sandboxes().insert(id.clone(), sandbox.clone());
+        // One that was to go may go.
+        let state = match self.reconnect(&sandbox, strict && !record.stopped).await? {
+            Reached::Alive(state) => Some(state),
+            Reached::Dead => None,
+            Reached::Mute(why) => {
+                self.sandboxes().remove(&id);
+                self.lose(&id, Some(record.spec.cgroup), &why).await;
+                return Ok(());
             }
-            Ok(state) => state,
         };
+        let of = id.clone();
+        let (mut records, unreadable) = self.blocking(move |inner| Ok(inner.folders.container_records(&of))).await?;
+        for container in unreadable {
+            match state.as_ref().and_then(|s| s.containers.iter().find(|known| known.key == container.key())) {
+                Some(known) => records.push(self.rebuild(&record.spec, container, known).await?),
+                None => self.0.folders.remove_container(&container)?,
+            }
+        }
         let never_ready =
             state.as_ref().map_or(records.is_empty() && !record.stopped, |s| s.sandbox == 0 && records.is_empty());
         self.take_over_containers(&sandbox, records, state.as_ref()).await;
@@ -118,21 +165,52 @@ impl Runtime {
         Ok(())
     }
 
-    /// Removes what there is of sandboxes that nothing is recorded of: processes, cgroups, sockets, mounts.
-    async fn sweep_strays(&self, records: impl Iterator<Item = &SandboxRecord>) {
-        let (ids, cgroups): (BTreeSet<String>, Vec<CgroupName>) =
-            records.map(|r| (r.spec.id.clone(), r.spec.cgroup.clone())).unzip();
+    /// The record of a container of which only its shim knows: what the caller noted with it is lost.
+    async fn rebuild(
+        &self,
+        sandbox: &SandboxSpec,
+        id: ContainerId,
+        known: &ContainerSnapshot,
+    ) -> Result<ContainerRecord> {
+        tracing::warn!("the record of container {id} is lost: it is made anew of what its shim knows");
+        let started = started(known);
+        let record = ContainerRecord {
+            id,
+            created: started.unwrap_or_else(super::now),
+            started,
+            labels: Labels::new(),
+            log: known.log.clone(),
+            stdin: known.stdin,
+            terminal: known.terminal,
+            hostname: sandbox.hostname.clone(),
+            devices: Some(Devices::Held),
+            resources: None,
+        };
+        let written = record.clone();
+        self.blocking(move |inner| inner.folders.write_container(&written)).await?;
+        Ok(record)
+    }
+
+    /// Removes what there is of sandboxes that nothing is recorded of, and that nobody shall go on with: processes, cgroups, sockets,
+    /// mounts.
+    async fn sweep_strays(&self, known: &[SandboxRecord]) {
+        let (mut ids, mut cgroups): (BTreeSet<String>, Vec<CgroupName>) =
+            known.iter().map(|r| (r.spec.id.clone(), r.spec.cgroup.clone())).unzip();
+        for (id, lost) in self.0.lost().iter() {
+            ids.insert(id.clone());
+            cgroups.extend(lost.cgroup.clone());
+        }
         let swept = self.blocking(move |inner| {
             let (mut errors, kernel) = (Errors::default(), Kernel::new(&Scribe::none()));
             let tree = inner.tree.names();
             let shims = tree.iter().filter_map(shim_of).chain(inner.folders.runs());
             for id in shims.collect::<BTreeSet<String>>().difference(&ids) {
-                tracing::warn!("a shim of a sandbox without a record is removed: {id}");
+                tracing::warn!("what is left of a sandbox without a record is removed: {id}");
                 errors.note(inner.sweep_shim(id, &kernel));
                 errors.note(remove_folder(&inner.folders.run(id)));
             }
             for cgroup in tree.iter().filter_map(sandbox_of).filter(|c| !cgroups.contains(c)) {
-                tracing::warn!("a sandbox without a record is removed: {}", cgroup.as_path().display());
+                tracing::warn!("what is left of a sandbox without a record is removed: {}", cgroup.as_path().display());
                 errors.note(inner.tree.remove(&kernel, &cgroup));
             }
             errors.result()
@@ -142,28 +220,34 @@ impl Runtime {
         }
     }
 
-    /// The shim's state, if it lives. One that hangs is killed. Error: it lives, and cannot be spoken to.
-    async fn reconnect(&self, sandbox: &Arc<Sandbox>) -> Result<Option<State>> {
-        let scribe = Scribe::none();
-        let told = self.connect(sandbox, false, scribe.cause(), || Call::State, &[]).await;
-        if let Err(Error::Timeout(..)) = told {
-            tracing::warn!("the shim of sandbox {} hangs: it is killed", sandbox.id);
-            {
-                let mut state = sandbox.state();
-                (state.link, state.reader) = (None, None);
+    /// What the shim of a sandbox says of it. One that hangs is killed. `patient`: one that lives and is not to be spoken to has
+    /// a while to listen again, and is left alone then; else it is as good as dead. Errors: there is no version in common.
+    async fn reconnect(&self, sandbox: &Arc<Sandbox>, patient: bool) -> Result<Reached> {
+        let (scribe, begun) = (Scribe::none(), Instant::now());
+        loop {
+            match self.connect(sandbox, false, scribe.cause(), || Call::State, &[]).await {
+                Ok((answer, fds)) => return Ok(Reached::Alive(self.adopt(sandbox, answer, fds))),
+                Err(Error::Timeout(..)) => {
+                    tracing::warn!("the shim of sandbox {} hangs: it is killed", sandbox.id);
+                    {
+                        let mut state = sandbox.state();
+                        (state.link, state.reader) = (None, None);
+                    }
+                    let cgroup = shim(&sandbox.id);
+                    let killed =
+                        self.blocking(move |inner| Ok(inner.tree.kill(&Kernel::new(&Scribe::none()), &cgroup)?));
+                    if let Err(e) = killed.await {
+                        tracing::warn!("sandbox {}: {e}", sandbox.id);
+                    }
+                    return Ok(Reached::Dead);
+                }
+                Err(e @ Error::Protocol(_)) if patient => return Err(e),
+                Err(e) => match self.0.shim_lives(&sandbox.id) && patient {
+                    false => return Ok(Reached::Dead),
+                    true if begun.elapsed() < RETURN => tokio::time::sleep(AGAIN).await,
+                    true => return Ok(Reached::Mute(e.to_string())),
+                },
             }
-            let cgroup = shim(&sandbox.id);
-            let killed = self.blocking(move |inner| Ok(inner.tree.kill(&Kernel::new(&scribe), &cgroup)?));
-            if let Err(e) = killed.await {
-                tracing::warn!("sandbox {}: {e}", sandbox.id);
-            }
-            return Ok(None);
-        }
-        match told {
-            Ok((answer, fds)) => Ok(Some(self.adopt(sandbox, answer, fds))),
-            Err(e @ Error::Protocol(_)) => Err(e),
-            // Nobody listens any more.
-            Err(_) => Ok(None),
         }
     }
 
@@ -176,10 +260,10 @@ impl Runtime {
             let exit = known.and_then(|k| k.exit.clone()).or_else(|| self.0.folders.read_exit(&record.id));
             if known.is_none() && exit.is_none() && state.is_some() {
                 let (kernel, cgroup) = (Kernel::new(&Scribe::none()), spec.cgroup.child(&key));
-                let folder = self.0.folders.container(&record.id);
+                let id = record.id.clone();
                 let removed = self.blocking(move |inner| {
                     inner.tree.remove(&kernel, &cgroup)?;
-                    remove_folder(&folder)
+                    inner.folders.remove_container(&id)
                 });
                 if let Err(e) = removed.await {
                     tracing::warn!("half-made container {}: {e}", record.id);
@@ -215,6 +299,53 @@ impl Runtime {
             return Ok(());
         }
         self.end_sandbox(sandbox, &none).await
+    }
+}
+
+/// What is found of a sandbox at the start.
+pub(super) struct Finding {
+    id: String,
+    record: Option<SandboxRecord>,
+    /// Its shim has processes.
+    lives: bool,
+}
+
+/// What came of calling a shim.
+enum Reached {
+    Alive(State),
+    Dead,
+    /// It lives, and nobody can speak to it: why.
+    Mute(String),
+}
+
+impl super::Inner {
+    /// Every sandbox that has a folder, a copy of one, or a shim that lives; damaged records are mended on the way.
+    fn findings(&self) -> Vec<Finding> {
+        let (folders, shims) = (&self.folders, self.tree.names());
+        let living: BTreeSet<String> = shims.iter().filter_map(shim_of).filter(|id| self.shim_lives(id)).collect();
+        let kept: BTreeSet<String> = folders.sandboxes().into_iter().collect();
+        let copied = folders.copied().into_iter();
+        let ids: BTreeSet<String> = copied.chain(living.iter().cloned()).chain(kept.iter().cloned()).collect();
+        let finding = |id: String| {
+            let lives = living.contains(&id);
+            // A copy alone is what is left of a removal, unless somebody else has removed what it is a copy of.
+            let record = (lives || kept.contains(&id)).then(|| folders.read_sandbox(&id)).flatten();
+            Finding { id, record, lives }
+        };
+        ids.into_iter().map(finding).collect()
+    }
+
+    pub(super) fn shim_lives(&self, id: &str) -> bool {
+        !cgroup::procs(&self.tree.path(&shim(id))).is_empty()
+    }
+
+    /// The cgroup of the sandbox whose `pause` is a child of this shim.
+    pub(super) fn cgroup_held_by(&self, id: &str) -> Option<CgroupName> {
+        let shims = cgroup::procs(&self.tree.path(&shim(id)));
+        let is_child = |pid: &u32| process::parent_of(*pid).is_some_and(|parent| shims.contains(&parent));
+        let names = self.tree.names();
+        let mut sandboxes = names.iter().filter_map(sandbox_of);
+        sandboxes.find(|sandbox| cgroup::procs(&self.tree.path(&sandbox.child(PAUSE))).iter().any(is_child))
     }
 }
 

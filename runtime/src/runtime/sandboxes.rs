@@ -40,7 +40,10 @@ impl Runtime {
             compile::own_users(&spec)?;
             self.user_namespaces().map_err(|why| Error::Invalid(format!("users: {why}")))?;
         }
-        let record = SandboxRecord { spec: spec.clone(), created: now(), stopped: false };
+        if let Some(why) = self.lost().get(&spec.id) {
+            return Err(Error::Conflict(format!("sandbox {} still runs, and cannot be taken over: {why}", spec.id)));
+        }
+        let record = SandboxRecord { spec: spec.clone(), created: now(), stopped: false, secret: true };
         let (sandbox, fresh) = {
             let mut all = self.sandboxes();
             let fresh = !all.contains_key(&spec.id);
@@ -95,6 +98,7 @@ impl Runtime {
             cgroup: self.0.tree.path(&spec.cgroup.child(PAUSE)),
             shm: compile::own_shm(spec).then(|| self.0.folders.shm(&spec.id)),
             journal: scribe.path(),
+            run: Some(self.0.folders.run(&spec.id)),
         })
     }
 
@@ -113,10 +117,16 @@ impl Runtime {
         let run = self.0.folders.run(&sandbox.id);
         for version in (OLDEST..=VERSION).rev() {
             let (messages, heard) = mpsc::unbounded_channel();
-            let secret = Secret::read(&self.0.folders.sandbox(&sandbox.id)).map_err(at(&run))?;
+            let secret = self.0.folders.read_secret(&sandbox.id)?;
+            if secret.is_none() && sandbox.state().record.secret {
+                return Err(at(&self.0.folders.sandbox(&sandbox.id))(std::io::Error::other(
+                    "the shim's secret is lost",
+                )));
+            }
+            sandbox.state().secret.clone_from(&secret);
             // It is paired once, whatever becomes of what it is asked then.
             let secret = secret.map(|secret| (secret, first && version == VERSION));
-            let (link, reader) = Link::connect(&sandbox.id, &run, secret, version, messages).map_err(at(&run))?;
+            let (link, reader) = Link::connect(&sandbox.id, &run, secret, version, messages).await?;
             let answered = link.ask(cause, call(), fds).await;
             if matches!(answered, Err(Error::ShimGone(_))) {
                 match link.is_trusted() {
@@ -168,6 +178,7 @@ impl Runtime {
 
     /// Stops it and removes all that is left of it, its containers included. Logs are the caller's.
     pub async fn remove_sandbox(&self, sandbox: &str, scribe: &Scribe) -> Result<()> {
+        self.clear_lost(sandbox, scribe).await?;
         let Some(sandbox) = self.find(sandbox) else { return Ok(()) };
         let _turn = sandbox.turn.lock().await;
         self.clear_sandbox(&sandbox, scribe).await?;
@@ -214,7 +225,7 @@ impl Runtime {
             errors.note(remove_folder(&inner.folders.run(&id)));
             errors.note(remove_folder(&inner.folders.containers(&id)));
             errors.result()?;
-            remove_folder(&inner.folders.sandbox(&id))
+            inner.folders.forget(&id)
         });
         errors.note(removed.await);
         errors.result()
@@ -404,7 +415,8 @@ impl Inner {
         let run = self.folders.run(&spec.id);
         kernel.mkdir(&run)?;
         let socket = link::listen(&run).map_err(at(&run))?;
-        Secret::make(&self.folders.sandbox(&spec.id)).map_err(at(&self.folders.sandbox(&spec.id)))?;
+        let secret = Secret::make().map_err(at(&self.folders.sandbox(&spec.id)))?;
+        self.folders.write_secret(&spec.id, &secret)?;
         let log = self.folders.sandbox(&spec.id).join("shim.log");
         let log = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(&log).map_err(at(&log))?;
         let leaf = File::open(&leaf).map_err(at(&leaf))?;

@@ -318,6 +318,7 @@ mod tests {
         Shim {
             scribe: Scribe::none(),
             listener: none(),
+            name: Default::default(),
             signals: none(),
             peers: BTreeMap::new(),
             next_peer: 0,

@@ -60,7 +60,15 @@ pub struct Container {
 impl Container {
     pub fn snapshot(&self) -> ContainerSnapshot {
         let pid = if self.ended.is_some() { 0 } else { self.pid };
-        ContainerSnapshot { key: self.plan.key.clone(), pid, started_ns: self.started_ns, exit: self.exit.clone() }
+        ContainerSnapshot {
+            key: self.plan.key.clone(),
+            pid,
+            started_ns: self.started_ns,
+            exit: self.exit.clone(),
+            log: self.plan.log.clone(),
+            stdin: self.plan.stdin,
+            terminal: self.plan.process.terminal,
+        }
     }
 
     /// It runs: a copy of our memory (a later child) has no use for its arguments and environment any more.

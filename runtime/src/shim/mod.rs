@@ -9,6 +9,7 @@ pub mod child;
 mod confine;
 mod container;
 mod log;
+mod name;
 mod peer;
 mod requests;
 mod stdio;
@@ -37,6 +38,7 @@ const DRAIN_NS: u64 = 2_000_000_000;
 pub struct Shim {
     scribe: Scribe,
     listener: OwnedFd,
+    name: name::Name,
     signals: OwnedFd,
     peers: BTreeMap<u64, Peer>,
     next_peer: u64,
@@ -118,6 +120,7 @@ pub fn main() -> ExitCode {
         Ok(Shim {
             scribe: Scribe::none(),
             listener,
+            name: name::Name::default(),
             signals,
             peers: BTreeMap::new(),
             next_peer: 0,
@@ -240,7 +243,9 @@ impl Shim {
             container.stdio.settle(slot, &mut self.logs);
             self.finish(slot, now.wall_ns);
         }
-        self.kill_overdue(now.monotonic_ns / 1_000_000);
+        let now_ms = now.monotonic_ns / 1_000_000;
+        self.kill_overdue(now_ms);
+        self.look_for_name(now_ms);
     }
 
     /// Until the next deadline, if there is one.
@@ -252,7 +257,8 @@ impl Shim {
         let drains = self.containers.iter().flatten().filter(|c| !c.committing && !c.stdio.ended());
         let drains = drains.filter(|c| c.ended.is_some());
         let drains = drains.map(|c| c.drain_until.saturating_sub(now.wall_ns) / 1_000_000);
-        execs.chain(drains).min().map_or(-1, |ms| ms.min(i32::MAX as u64 - 1) as i32 + 1)
+        let look = self.next_look().map(|at| at.saturating_sub(now.monotonic_ns / 1_000_000));
+        execs.chain(drains).chain(look).min().map_or(-1, |ms| ms.min(i32::MAX as u64 - 1) as i32 + 1)
     }
 
     /// Children have ended, ours and those orphaned to us.

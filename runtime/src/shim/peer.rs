@@ -44,7 +44,7 @@ impl Peer {
         self.out.is_empty() || !self.is_proven()
     }
 
-    fn is_proven(&self) -> bool {
+    pub fn is_proven(&self) -> bool {
         self.greeting == handshake::Shim::Proven
     }
 

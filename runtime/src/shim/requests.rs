@@ -25,7 +25,10 @@ impl Shim {
         let asker = Asker { peer, id: request.id };
         let scribe = self.scribe.because(request.cause.clone());
         let done = match request.call {
-            Call::State => return self.reply_state(asker),
+            Call::State => {
+                self.keep_name();
+                return self.reply_state(asker);
+            }
             Call::Sandbox(plan) => self.make_sandbox(asker, &request.cause, *plan, fds),
             Call::Create(plan) => self.create(asker, scribe, *plan, fds),
             Call::Start { key } => self.start(asker, scribe, &key),
@@ -68,6 +71,7 @@ impl Shim {
             return Ok(None);
         }
         self.write_to(plan.journal.as_deref());
+        self.name.begin(plan.run.as_deref());
         let scribe = self.scribe.because(cause.clone());
         let kernel = Kernel::new(&scribe);
         if let Some(shm) = &plan.shm {

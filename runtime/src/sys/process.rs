@@ -9,6 +9,7 @@ use std::path::Path;
 use podwright_journal::{Args, Scribe};
 
 use super::{Kernel, SysResult, checked, own};
+use crate::spec::IdRange;
 
 pub const NEWNS: u64 = libc::CLONE_NEWNS as u64;
 pub const NEWNET: u64 = libc::CLONE_NEWNET as u64;
@@ -444,6 +445,20 @@ pub fn pid_namespace_of(pidfd: BorrowedFd<'_>) -> Result<OwnedFd, IoError> {
 /// Opens a namespace of a process (of a child of ours: so its number cannot be somebody else's by now).
 pub fn namespace_of(pid: u32, kind: &str) -> Result<OwnedFd, IoError> {
     Ok(std::fs::File::open(format!("/proc/{pid}/ns/{kind}"))?.into())
+}
+
+/// The ids of our own user namespace that the ids of a process's are, if it has one of its own.
+pub fn users_of(pid: u32) -> Option<IdRange> {
+    let map = std::fs::read_to_string(format!("/proc/{pid}/uid_map")).ok()?;
+    let mut numbers = map.split_whitespace().map(|word| word.parse::<u32>().ok());
+    let (_, host, size) = (numbers.next()??, numbers.next()??, numbers.next()??);
+    (size != u32::MAX).then_some(IdRange { host, size })
+}
+
+/// The parent of a process, as the kernel has it now.
+pub fn parent_of(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
 }
 
 #[cfg(test)]

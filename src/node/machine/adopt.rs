@@ -151,8 +151,8 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
         let container = seen.container_mut(&name);
         let Some(now) = newest.next() else { continue };
         container.backoff = now.labels.get(labels::BACKOFF).map(|l| Backoff::from_label(l)).unwrap_or_default();
-        let older = newest.next().map(|c| attempt_of(machine, &c)).or(container.attempt.take());
-        let mut attempt = attempt_of(machine, &now);
+        let older = newest.next().map(|c| attempt_of(machine, &pod, &c)).or(container.attempt.take());
+        let mut attempt = attempt_of(machine, &pod, &now);
         if attempt.exit.is_none() && attempt.resources.is_none() {
             // An agent that could not resize started it, with what the Pod was admitted with.
             let part = pod.part(&name);
@@ -169,16 +169,21 @@ fn adopt(machine: &Machine, pod: Pod, sandbox: SandboxStatus) -> Found {
     Found { pod, seen }
 }
 
-fn attempt_of(machine: &Machine, status: &ContainerStatus) -> Attempt {
-    let label = |name: &str| status.labels.get(name).cloned().unwrap_or_default();
+fn attempt_of(machine: &Machine, pod: &Pod, status: &ContainerStatus) -> Attempt {
+    let label = |name: &str| status.labels.get(name).cloned();
+    // A container whose record was lost has no labels: it runs what its Pod was admitted with last.
+    let admitted = || pod.part(&status.id.name).and_then(|part| part.container.image.clone());
+    let image = label(labels::IMAGE).or_else(admitted).unwrap_or_default();
+    let reported = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref()).into_iter().flatten();
+    let reported = || reported.into_iter().find(|s| s.name == status.id.name).map(|s| s.image_id.clone());
     let fallback = status.labels.contains_key(labels::FALLBACK);
     let log = status.log.as_ref().map(|l| l.path.clone());
     let exit = status.exit.as_ref().map(|e| messages::convert(&machine.volumes_root(), &status.id, e, fallback, log));
     Attempt {
         id: status.id.to_string(),
         restart: status.id.attempt,
-        image: label(labels::IMAGE),
-        image_id: label(labels::IMAGE_ID),
+        image_id: label(labels::IMAGE_ID).or_else(reported).unwrap_or_else(|| image.clone()),
+        image,
         started_at: status.started.or(Some(status.created)),
         exit,
         current: true,
@@ -266,9 +271,15 @@ pub async fn sweep(machine: &Machine, living: Vec<String>) -> Vec<String> {
         pod.metadata.uid = Some(uid.clone());
         errors.extend(machine.volumes.remove(&pod).await.err());
     }
-    let listed = machine.runtime.list().await;
-    let listed: BTreeSet<String> = listed.iter().map(|sandbox| messages::split(&sandbox.spec.id).0).collect();
+    let listed = machine.runtime.list().await.into_iter().map(|sandbox| sandbox.spec.id);
+    let listed = listed.chain(machine.runtime.lost().into_keys());
+    let listed: BTreeSet<String> = listed.map(|id| messages::split(&id).0).collect();
     machine.users.retain(|uid| living.contains(uid) || listed.contains(uid));
+    for id in machine.runtime.lost().into_keys().filter(|id| !living.contains(&messages::split(id).0)) {
+        tracing::warn!(sandbox = id, "a sandbox that cannot be taken over, and whose Pod is gone, is removed");
+        let removed = machine.runtime.remove_sandbox(&id, &Scribe::none()).await;
+        errors.extend(removed.err().map(|error| format!("sandbox {id}: {error}")));
+    }
     let logs = entries(&machine.places.logs);
     for name in logs.iter().filter(|n| n.rsplit_once('_').is_some_and(|(_, uid)| !living.contains(uid))) {
         let folder = machine.places.logs.join(name);

@@ -73,6 +73,10 @@ async fn told(repair: Repair, runtime: &Runtime, happenings: &mpsc::UnboundedSen
 /// Looks after limits and mounts until nobody listens to `happenings` any more.
 pub fn look_after(runtime: &Runtime, volumes: &Arc<Volumes>, happenings: mpsc::UnboundedSender<Happening>) {
     let (runtime, volumes, mut repairs) = (runtime.clone(), volumes.clone(), Repairs::default());
+    for (id, why) in runtime.lost() {
+        let message = format!("Sandbox {id} runs on, and cannot be taken over: {why}. Delete its Pod to end it");
+        happenings.send(Happening::Damage { reason: "SandboxLost", message }).ok();
+    }
     tokio::spawn(async move {
         loop {
             tokio::select! {

@@ -202,9 +202,14 @@ fn add(keyring: &mut Keyring, secret: &Secret) -> Result<(), String> {
 }
 
 /// The layers that containers of this node stand on, whatever has become of their images' names. Who deletes others has his
-/// [turn](super::leftovers::Leftovers::turn).
+/// [turn](super::leftovers::Leftovers::turn). Where it is not known what some container stands on, that may be any.
 pub async fn layers_in_use(machine: &Machine) -> HashSet<PathBuf> {
     let sandboxes = machine.runtime.list().await;
+    let mut living = sandboxes.iter().flat_map(|s| &s.containers).filter(|c| c.exit.is_none());
+    if !machine.runtime.lost().is_empty() || living.any(|c| !c.labels.contains_key(labels::LAYERS)) {
+        let all = std::fs::read_dir(machine.images.root().join("layers")).into_iter().flatten().flatten();
+        return all.map(|layer| layer.path().join("fs")).collect();
+    }
     let labels = sandboxes.iter().flat_map(|s| &s.containers).filter_map(|c| c.labels.get(labels::LAYERS));
     labels.flat_map(|layers| layers.lines()).map(PathBuf::from).collect()
 }

@@ -170,6 +170,11 @@ impl Machine {
         serde_json::from_str(&self.runtime.annotation(id).await.map_err(words)?).map_err(words)
     }
 
+    /// The Pod's sandboxes that run and that nobody can go on with, and why.
+    fn lost(&self, pod: &Pod) -> impl Iterator<Item = (String, String)> {
+        self.runtime.lost().into_iter().filter(|(id, _)| messages::split(id).0 == pod.uid())
+    }
+
     /// A Pod that asks for users of its own has them: its sandbox may be of an agent that did not know of it.
     async fn check_users(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
         if !has_own_users(pod) {
@@ -279,6 +284,11 @@ impl Executor for Machine {
     /// 1. the sandbox itself, 2. its link and addresses.
     async fn start_sandbox(&self, pod: &Arc<Pod>, attempt: u32, seen: &Observed) -> Result<Vec<IpAddr>, Trouble> {
         let failed = |e: String| Trouble::new("FailedCreatePodSandBox", e);
+        if let Some((id, why)) = self.lost(pod).next() {
+            return Err(failed(format!(
+                "sandbox {id} of the Pod still runs, and cannot be taken over: {why}. Delete the Pod to end it"
+            )));
+        }
         let hostname = files::hostname(pod, &self.names.domain);
         let mut spec = translate::sandbox(pod, attempt, &hostname, self.places.network.as_deref(), self.pids_max);
         spec.annotation = serde_json::to_value(&**pod).map_err(|e| failed(words(e)))?.to_string();
@@ -314,7 +324,10 @@ impl Executor for Machine {
     }
 
     async fn remove(&self, pod: &Pod, attempt: u32) -> Result<(), String> {
-        let sandbox = self.remove_sandbox(pod, attempt).await;
+        let mut sandbox = self.remove_sandbox(pod, attempt).await;
+        for (id, _) in self.lost(pod) {
+            sandbox = all([sandbox, self.runtime.remove_sandbox(&id, &self.scribe(pod)).await.map_err(words)]);
+        }
         self.weigh(pod, false);
         if let Err(error) = images::collect(self).await {
             tracing::warn!(error, "layers of removed images stay");

@@ -2,8 +2,9 @@
 //!
 //! A certificate that ends within a month, has not begun (the clock was wrong when it was made), or no longer names all that the
 //! server is called, is made anew: at the start, and while the server runs ([`Pki::renew`]), which goes on answering with whatever
-//! is the newest. The CA is not: every node and administrator trusts it, so one that is damaged, or has ended by a clock that may
-//! be wrong, is refused.
+//! is the newest, and writes its files again where somebody else has changed them ([`Pki::mend`]). The CA is not made anew: every
+//! node and administrator trusts it, so one that is damaged or missing, or that has ended or not begun by a clock that may be wrong,
+//! is refused.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -25,7 +26,6 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use crate::api::User;
 
-mod mend;
 mod sign;
 
 pub use sign::Authority;
@@ -114,13 +114,17 @@ pub struct Renewed {
 }
 
 impl Pki {
-    /// Reads the certificates from a folder, and makes what is missing, or due.
+    /// Reads the certificates from a folder, and makes what is missing, or due: for a cluster that may be new.
     pub fn open(folder: &Path, names: &Names, now: Timestamp) -> anyhow::Result<Pki> {
-        use std::os::unix::fs::DirBuilderExt;
-        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.with_context(|| format!("making {}", folder.display()))?;
-        let ca = ca(folder, now)?;
-        let issued = issued(folder, names, &ca, now)?;
+        Pki::open_of(folder, names, now, false)
+    }
+
+    /// The same. `in_use`: there is a cluster already, so there has been a CA.
+    pub fn open_of(folder: &Path, names: &Names, now: Timestamp, in_use: bool) -> anyhow::Result<Pki> {
+        make(folder)?;
+        let ca = ca(folder, now, in_use)?;
+        let [serving, admin] = ISSUED.each_ref().map(|issue| issue.kept(folder, names, &ca, now));
+        let issued = Issued { serving: serving?, admin: admin? };
         let serving = Arc::new(Serving(RwLock::new(issued.serving.certified()?)));
         Ok(Pki { folder: folder.to_owned(), names: names.clone(), ca, issued: Mutex::new(issued), serving })
     }
@@ -128,20 +132,36 @@ impl Pki {
     /// Makes anew what is due. Connections that begin from now on see it; those that are open go on.
     pub fn renew(&self, now: Timestamp) -> anyhow::Result<Renewed> {
         let mut held = self.issued();
-        let new = issued(&self.folder, &self.names, &self.ca, now)?;
-        let other = |old: &Pair, new: &Pair| old.certificate != new.certificate;
-        let renewed = Renewed { serving: other(&held.serving, &new.serving), admin: other(&held.admin, &new.admin) };
-        if renewed.serving {
-            let certified = new.serving.certified()?;
+        let mut renewed = Renewed::default();
+        check_life(&self.ca, now)?;
+        if !ISSUED[0].is_good(&held.serving, &self.names, &self.ca, now) {
+            let new = ISSUED[0].make(&self.folder, &self.names, &self.ca, now)?;
+            let certified = new.certified()?;
             *self.serving.0.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = certified;
+            (held.serving, renewed.serving) = (new, true);
         }
-        *held = new;
+        if !ISSUED[1].is_good(&held.admin, &self.names, &self.ca, now) {
+            (held.admin, renewed.admin) = (ISSUED[1].make(&self.folder, &self.names, &self.ca, now)?, true);
+        }
         Ok(renewed)
     }
 
-    /// Where they are.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    /// Writes those files again that somebody else has damaged or removed: which. With them goes what every node trusts.
+    pub fn mend(&self) -> anyhow::Result<Vec<String>> {
+        let held = self.issued();
+        let mut mended = Vec::new();
+        for (name, pair) in [("ca", &self.ca), ("server", &held.serving), ("admin", &held.admin)] {
+            for (end, text) in [("key", &pair.key), ("crt", &pair.certificate)] {
+                let path = self.folder.join(format!("{name}.{end}"));
+                if std::fs::read(&path).is_ok_and(|found| found == text.as_bytes()) {
+                    continue;
+                }
+                make(&self.folder)?;
+                write_private(&path, text)?;
+                mended.push(path.display().to_string());
+            }
+        }
+        Ok(mended)
     }
 
     fn issued(&self) -> MutexGuard<'_, Issued> {
@@ -236,92 +256,140 @@ pub fn put_in_place(from: &Path, to: &Path) -> anyhow::Result<()> {
     put().with_context(|| format!("renaming {} to {}", from.display(), to.display()))
 }
 
+fn make(folder: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.with_context(|| format!("making {}", folder.display()))
+}
+
+/// Lies in the folder while a CA is being made: so a first start that was interrupted is told from a CA that is lost. Whoever wants
+/// another CA puts it there.
+const MAKING: &str = "ca.new";
+
 /// The CA that lies in the folder; a new one where there has never been any.
-fn ca(folder: &Path, now: Timestamp) -> anyhow::Result<Pair> {
+fn ca(folder: &Path, now: Timestamp, in_use: bool) -> anyhow::Result<Pair> {
     let read = |name: &str| match std::fs::read_to_string(folder.join(name)) {
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => Ok(None),
         read => read.map(Some).with_context(|| format!("reading {}", folder.join(name).display())),
     };
-    let unusable = |why: String| {
-        let shown = folder.display();
-        anyhow::anyhow!(
-            "the cluster's CA in {shown} cannot be used: {why}. All certificates of nodes and administrators rest on it: put \
-             ca.crt and ca.key back from a backup. To begin with another CA instead, remove the folder {shown}: all nodes \
-             have to join again then"
-        )
-    };
-    let pair = match (read("ca.crt")?, read("ca.key")?) {
+    let shown = folder.display();
+    let making = folder.join(MAKING);
+    let (certificate, key) = (read("ca.crt")?, read("ca.key")?);
+    let is_new = || !in_use && ISSUED.iter().flat_map(Issue::files).all(|file| !folder.join(file).exists());
+    let pair = match (certificate, key) {
         (Some(certificate), Some(key)) => Pair { certificate, key },
-        // The key is written first: a first start may have been interrupted in between.
-        (None, _) if !["server.crt", "server.key"].iter().any(|name| folder.join(name).exists()) => {
+        (certificate, key) if making.exists() || certificate.is_none() && key.is_none() && is_new() => {
             let pair = authority(now).context("making the CA")?;
+            write_private(&making, "")?;
             write_private(&folder.join("ca.key"), &pair.key)?;
             write_private(&folder.join("ca.crt"), &pair.certificate)?;
-            return Ok(pair);
+            pair
         }
-        (None, _) => return Err(unusable("ca.crt is missing".to_owned())),
-        (_, None) => return Err(unusable("ca.key is missing".to_owned())),
+        (certificate, key) => {
+            let missing = [(certificate, "ca.crt"), (key, "ca.key")].into_iter().filter(|(text, _)| text.is_none());
+            let missing: Vec<&str> = missing.map(|(_, name)| name).collect();
+            return Err(unusable(&format!("{} missing, and it has been in use", missing.join(" and ")), folder));
+        }
     };
     if !belongs(&pair) {
-        return Err(unusable("ca.crt or ca.key is damaged, or they do not belong together".to_owned()));
+        return Err(unusable("ca.crt or ca.key is damaged, or they do not belong together", folder));
     }
-    let (begins, ends) = pair.validity()?;
-    if ends <= now {
-        return Err(unusable(format!(
-            "it has ended on {ends}, if the clock is right, which says {now}. If not, set the clock"
-        )));
+    check_life(&pair, now).map_err(|why| unusable(&why.to_string(), folder))?;
+    match std::fs::remove_file(&making) {
+        Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+            return Err(why).with_context(|| format!("removing {MAKING} from {shown}"));
+        }
+        _ => {}
     }
-    if now < begins {
-        tracing::warn!(%begins, %now, "the cluster's CA has not begun: the clock is wrong, or was when it was made");
-    }
+    let ends = pair.validity()?.1;
     if ends.duration_since(now) < RENEW_WITHIN {
         tracing::warn!(%ends, "the cluster's CA ends soon");
     }
     Ok(pair)
 }
 
-/// The certificates that lie in the folder as far as they are good, or new ones.
-fn issued(folder: &Path, names: &Names, ca: &Pair, now: Timestamp) -> anyhow::Result<Issued> {
-    let ends = ca.validity()?.1;
-    anyhow::ensure!(now < ends, "the cluster's CA has ended on {ends}, if the clock is right, which says {now}");
-    let none = Names::default();
-    let server = subject("kube-apiserver", &[]);
-    let serving = kept(
-        folder,
-        "server",
-        |pair| is_good(pair, now, names) && is_signed_by(pair, ca),
-        || signed(ca, server.clone(), names, ExtendedKeyUsagePurpose::ServerAuth, now),
-    )?;
-    let administrator = subject("kubernetes-admin", &["system:masters"]);
-    let admin = kept(
-        folder,
-        "admin",
-        |pair| is_good(pair, now, &none) && is_signed_by(pair, ca),
-        || signed(ca, administrator.clone(), &none, ExtendedKeyUsagePurpose::ClientAuth, now),
-    )?;
-    Ok(Issued { serving, admin })
+fn unusable(why: &str, folder: &Path) -> anyhow::Error {
+    let shown = folder.display();
+    anyhow::anyhow!(
+        "the cluster's CA in {shown} cannot be used: {why}. All certificates of nodes and administrators rest on it: put ca.crt and \
+         ca.key back from a backup. To begin with another CA instead, empty the folder {shown} and put an empty file {MAKING} \
+         into it: all nodes have to join again then"
+    )
 }
 
-/// The pair that lies in the folder if it is good, or a new one.
-fn kept(
-    folder: &Path,
-    name: &str,
-    is_good: impl Fn(&Pair) -> bool,
-    make: impl Fn() -> anyhow::Result<Pair>,
-) -> anyhow::Result<Pair> {
-    let (certificate, key) = (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")));
-    let read = std::fs::read_to_string(&certificate).and_then(|c| Ok((c, std::fs::read_to_string(&key)?)));
-    if let Ok((certificate, key)) = read {
-        let pair = Pair { certificate, key };
-        if is_good(&pair) {
-            return Ok(pair);
-        }
-        tracing::info!("making the certificate {name} anew");
+/// Errors: by this clock the CA has ended, or has not begun.
+fn check_life(ca: &Pair, now: Timestamp) -> anyhow::Result<()> {
+    let (begins, ends) = ca.validity()?;
+    let clock = format!("if the clock is right, which says {now}. If not, set the clock");
+    anyhow::ensure!(now < ends, "it has ended on {ends}, {clock}");
+    anyhow::ensure!(begins <= now, "it begins on {begins}, {clock}");
+    Ok(())
+}
+
+/// What the CA signs for the cluster itself.
+struct Issue {
+    file: &'static str,
+    user: &'static str,
+    groups: &'static [&'static str],
+    /// Whether the certificate has the server's names.
+    named: bool,
+    purpose: ExtendedKeyUsagePurpose,
+}
+
+const ISSUED: [Issue; 2] = [
+    Issue {
+        file: "server",
+        user: "kube-apiserver",
+        groups: &[],
+        named: true,
+        purpose: ExtendedKeyUsagePurpose::ServerAuth,
+    },
+    Issue {
+        file: "admin",
+        user: "kubernetes-admin",
+        groups: &["system:masters"],
+        named: false,
+        purpose: ExtendedKeyUsagePurpose::ClientAuth,
+    },
+];
+
+impl Issue {
+    fn files(&self) -> [String; 2] {
+        ["crt", "key"].map(|end| format!("{}.{end}", self.file))
     }
-    let pair = make().with_context(|| format!("making the certificate {name}"))?;
-    write_private(&key, &pair.key)?;
-    write_private(&certificate, &pair.certificate)?;
-    Ok(pair)
+
+    fn names<'a>(&self, names: &'a Names, none: &'a Names) -> &'a Names {
+        if self.named { names } else { none }
+    }
+
+    fn is_good(&self, pair: &Pair, names: &Names, ca: &Pair, now: Timestamp) -> bool {
+        is_good(pair, now, self.names(names, &Names::default())) && is_signed_by(pair, ca)
+    }
+
+    /// The pair that lies in the folder if it is good, or a new one.
+    fn kept(&self, folder: &Path, names: &Names, ca: &Pair, now: Timestamp) -> anyhow::Result<Pair> {
+        let [certificate, key] = self.files().map(|file| std::fs::read_to_string(folder.join(file)));
+        if let (Ok(certificate), Ok(key)) = (certificate, key) {
+            let pair = Pair { certificate, key };
+            if self.is_good(&pair, names, ca, now) {
+                return Ok(pair);
+            }
+        }
+        self.make(folder, names, ca, now)
+    }
+
+    fn make(&self, folder: &Path, names: &Names, ca: &Pair, now: Timestamp) -> anyhow::Result<Pair> {
+        tracing::info!("making the certificate {}", self.file);
+        let none = Names::default();
+        let subject = subject(self.user, self.groups);
+        let pair = signed(ca, subject, self.names(names, &none), self.purpose.clone(), now)
+            .with_context(|| format!("making the certificate {}", self.file))?;
+        let [certificate, key] = self.files();
+        make(folder)?;
+        write_private(&folder.join(key), &pair.key)?;
+        write_private(&folder.join(certificate), &pair.certificate)?;
+        Ok(pair)
+    }
 }
 
 /// Whether the key is the certificate's, it has begun and does not end soon, and has all these names.

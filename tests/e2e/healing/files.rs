@@ -37,7 +37,24 @@ fn records(world: &World) -> Vec<Row> {
     let ipam = world.node.dir.path().join("network/ipam.json");
     let files =
         [("sandbox.json", of_pod("sandbox.json")), ("container.json", of_pod("container.json")), ("ipam.json", ipam)];
+    let secret = of_pod("secret");
+    let sound = fs::read(&secret).unwrap();
+    let socket = world.find(|path| path.ends_with("s") && path.to_string_lossy().contains(&uid));
     let mut rows = Vec::new();
+    for (how, ruin) in RUINS {
+        let (damaged, path, sound) = (secret.clone(), secret.clone(), sound.clone());
+        let repaired = move |_: &World| match fs::read(&path) {
+            Ok(found) if found == sound => Ok(()),
+            found => Err(format!("{found:?}")),
+        };
+        rows.push(Row::new(format!("secret of a shim, {how}"), move |_| ruin(&damaged), repaired));
+    }
+    let damaged = socket.clone();
+    rows.push(Row::new(
+        "socket of a shim, removed",
+        move |_| fs::remove_file(&damaged).unwrap(),
+        move |_| std::os::unix::net::UnixStream::connect(&socket).map(drop).map_err(|e| e.to_string()),
+    ));
     for (name, path) in files {
         for (how, ruin) in RUINS {
             let (damaged, uid) = (path.clone(), uid.clone());
@@ -51,6 +68,24 @@ fn records(world: &World) -> Vec<Row> {
                     contains(&text, &uid)
                 },
             ));
+        }
+    }
+    rows
+}
+
+/// What the server and its administrator know each other by.
+fn certificates(world: &World) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for name in ["pki/ca.crt", "pki/ca.key", "pki/server.crt", "pki/admin.key", "admin.kubeconfig"] {
+        let path = world.node.dir.path().join(name);
+        let own = fs::read(&path).unwrap();
+        for (how, ruin) in RUINS {
+            let (damaged, path, own) = (path.clone(), path.clone(), own.clone());
+            let repaired = move |_: &World| match fs::read(&path) {
+                Ok(found) if found == own => Ok(()),
+                found => Err(format!("{found:?}")),
+            };
+            rows.push(Row::new(format!("{name}, {how}"), move |_| ruin(&damaged), repaired));
         }
     }
     rows
@@ -167,7 +202,7 @@ fn others(world: &World) -> Vec<Row> {
 #[test]
 fn files_and_mounts_are_mended() {
     let world = World::new();
-    let rows = [records, volumes, mounts, others].iter().flat_map(|rows| rows(&world)).collect();
+    let rows = [records, certificates, volumes, mounts, others].iter().flat_map(|rows| rows(&world)).collect();
     world.heals(rows);
     // A Secret that changes now reaches the container that has run all the while.
     world.node.apply("{apiVersion: v1, kind: Secret, metadata: {name: sealed}, stringData: {word: changed}}");

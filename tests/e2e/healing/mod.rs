@@ -4,6 +4,8 @@
 //! The process that heals is stopped while the damage is done, and what shows that all is well has to show it then: no row passes
 //! whose damage is none.
 
+mod asleep;
+mod disk;
 mod files;
 mod machine;
 mod member;

@@ -190,6 +190,99 @@ async fn a_node_joins_by_a_token_and_renews_by_its_certificate() {
     serving.abort();
 }
 
+/// A certificate that the server does not take, as its clock was wrong when it signed it, or as the node was away for too long: by its
+/// token the node comes back, where an administrator lets it. The clock of the node is a simulated one, and the server's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_certificate_is_of_another_time_comes_back_by_its_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let real = Timestamp::now();
+    let years = |n: i64| SignedDuration::from_hours(n * 366 * 24);
+    let pki = Pki::open(&dir.path().join("pki"), &Names::new("cluster.local", None, []), real).unwrap();
+    let env = Env::simulated(real, 1);
+    let config = Config { authority: Some(pki.signer()), ..Config::default() };
+    let server = Server::open(std::sync::Arc::new(Memory::new()), env.clone(), config).await.unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let tls = Tls::new(listener, pki.server_config().unwrap());
+    let socket = bind(&dir.path().join("api.sock")).unwrap();
+    let serving = tokio::spawn(serve(server.clone(), socket, Some(tls), std::future::pending()));
+    let api = Api(server);
+    let token = json!({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
+        "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+        },
+    });
+    api.create("secrets", token).await.unwrap();
+    let joining = |token: Option<&str>| Joining {
+        folder: dir.path().join("agent"),
+        node: "n1".into(),
+        url: url.clone(),
+        ca: Some(pki.authority().to_owned()),
+        token: token.map(str::to_owned),
+    };
+    let shown = || {
+        let certificate = std::fs::read_to_string(dir.path().join("agent/client.crt")).unwrap();
+        podwright::server::pki::Pair { certificate, key: String::new() }.validity().unwrap()
+    };
+    let works = async |member: &Membership| {
+        let resource = "selfsubjectreviews.authentication.k8s.io".into();
+        let body = Some(json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}));
+        member.client().call(Request { verb: Verb::Create, resource, body, ..Request::default() }).await.is_ok()
+    };
+    let token = Some("abcdef.0123456789abcdef");
+    // Clocks five years ahead (the handshake goes by the real one): what is signed then has not begun.
+    env.set_clock(years(5));
+    let member = Membership::open(joining(token), env.clone()).await.unwrap();
+    assert!(shown().0 > real && !works(&member).await);
+    env.set_clock(years(-5));
+    // As long as there is no Node, a name that was given is not given again without an administrator.
+    let approve = async || loop {
+        let csrs = "certificatesigningrequests.certificates.k8s.io";
+        let all = super::request(Verb::List, csrs, "", None, Default::default());
+        if let podwright::api::request::Body::List(list) =
+            api.0.handle(Request { namespace: None, ..all }).await.unwrap().body
+        {
+            for mut csr in list.items.iter().map(|item| Object::from_slice(item).unwrap()) {
+                if csr.annotation("podwright/waits-for-approval").is_some() && csr.at("status.conditions").is_none() {
+                    let approved = json!([{"type": "Approved", "status": "True", "reason": "Manual"}]);
+                    csr.0["status"]["conditions"] = approved;
+                    let name = csr.name().to_owned();
+                    api.sub(Verb::Update, csrs, &name, "approval", csr.0).await.ok();
+                }
+            }
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    };
+    let come_back = async |member: &Membership, now: Timestamp| {
+        tokio::select! {
+            renewed = member.renew(now, 0) => renewed.map_err(|why| format!("{why:#}")),
+            () = approve() => unreachable!(),
+        }
+    };
+    assert_eq!(come_back(&member, real).await, Ok(true));
+    assert!(shown().0 <= real && works(&member).await, "it is renewed, now that the clock is right");
+    assert_eq!(come_back(&member, real).await, Ok(false), "and lasts");
+    drop(member);
+
+    // One that has ended, with a token and without.
+    env.set_clock(years(-3));
+    std::fs::remove_dir_all(dir.path().join("agent")).unwrap();
+    let opened = Membership::open(joining(token), env.clone());
+    let member = tokio::select! {
+        member = opened => member.unwrap(),
+        () = approve() => unreachable!(),
+    };
+    assert!(shown().1 < real && !works(&member).await);
+    env.set_clock(years(3));
+    let refused = Membership::open(joining(None), env.clone()).await.err().map(|why| format!("{why:#}")).unwrap();
+    assert!(refused.contains("--token-file is needed") && refused.contains("certificate approve"), "{refused}");
+    assert_eq!(come_back(&member, real).await, Ok(true), "while it runs");
+    assert!(works(&member).await);
+    serving.abort();
+}
+
 /// A group that is left out by who reads it, and is signed all the same.
 #[tokio::test]
 async fn a_subject_that_not_all_read_alike_is_refused() {

@@ -96,6 +96,8 @@ async fn echo(client: Client, session: Session) {
             frames.send(Frame { channel: STDOUT, payload: Bytes::from_static(b"said\n") }).await.unwrap();
             json!({"status": "Success", "code": 200})
         }
+        // Who listens there takes nothing.
+        Task::PortForward { port: STALLED, .. } => return std::future::pending().await,
         _ => {
             while let Some(Ok(frame)) = frames.next().await {
                 match frame.channel {
@@ -114,6 +116,9 @@ async fn echo(client: Client, session: Session) {
     let _ = frames.send(Frame { channel: STATUS, payload: end.to_string().into() }).await;
     let _ = frames.close().await;
 }
+
+/// A port that takes nothing of what it is sent.
+const STALLED: u16 = 9;
 
 async fn next(socket: &mut WebSocketStream<UnixStream>) -> Vec<u8> {
     match socket.next().await.unwrap().unwrap() {
@@ -154,6 +159,41 @@ async fn ports_are_forwarded_over_channels() {
         socket.send(message(channel, text)).await.unwrap();
         assert_eq!(next(&mut socket).await, [&[channel][..], text].concat());
     }
+}
+
+/// WebSockets have no windows per channel: one that is full holds up the others, and is given up for them, and said so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_that_takes_nothing_is_given_up_for_the_others() {
+    let world = World::new().await;
+    let mut socket = world.websocket(&format!("portforward?ports={STALLED}&ports=80"), "v4.channel.k8s.io").await;
+    for _ in 0..4 {
+        next(&mut socket).await;
+    }
+    let (mut sink, mut source) = socket.split();
+    let begun = std::time::Instant::now();
+    // More than all buffers on the way hold; what comes behind it is for the other port.
+    let send = async {
+        for _ in 0..200 {
+            sink.send(message(0, &vec![b'x'; 64 << 10])).await.unwrap();
+        }
+        sink.send(message(2, b"other")).await.unwrap();
+        std::future::pending::<()>().await
+    };
+    let mut heard = Vec::new();
+    let read = async {
+        while !heard.iter().any(|bytes: &Vec<u8>| bytes[0] == 2) {
+            heard.push(source.next().await.unwrap().unwrap().into_data().to_vec());
+        }
+    };
+    let limit = std::time::Duration::from_secs(40);
+    tokio::select! {
+        () = send => unreachable!(),
+        done = tokio::time::timeout(limit, read) => done.expect("the other port goes on"),
+    }
+    assert_eq!(heard.last().unwrap(), b"\x02other");
+    let told = heard.iter().find(|bytes| bytes[0] == 1).expect("the end of the first is told");
+    assert!(String::from_utf8_lossy(&told[1..]).contains("held up the other connections"));
+    assert!(begun.elapsed() >= std::time::Duration::from_secs(9), "it had its time");
 }
 
 #[tokio::test]

@@ -213,13 +213,70 @@ fn a_ca_that_is_damaged_is_refused_and_left_as_it_is() {
     }
 }
 
-/// A start that was interrupted before there was a CA is none that lost one.
+/// A first start that was interrupted while it made the CA is none that has lost one: it has left a mark.
 #[test]
-fn a_ca_of_which_there_is_only_the_key_is_made_anew_where_nothing_was_signed() {
+fn a_ca_that_was_not_finished_is_made_anew_and_one_that_is_lost_is_not() {
+    for (files, in_use, is_made) in [
+        (&[][..], false, true),
+        (&["ca.new"][..], false, true),
+        (&["ca.new", "ca.key"], false, true),
+        (&["ca.key"], false, false),
+        (&["ca.crt"], false, false),
+        (&["admin.crt"], false, false),
+        (&["admin.key"], false, false),
+        (&["server.crt"], false, false),
+        (&["server.key"], false, false),
+        // A store that has data.
+        (&[], true, false),
+        // What an operator puts there who wants another one.
+        (&["ca.new"], true, true),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = dir.path().join("pki");
+        std::fs::create_dir(&pki).unwrap();
+        files.iter().for_each(|file| std::fs::write(pki.join(file), "").unwrap());
+        let opened = Pki::open_of(&pki, &names(), Timestamp::now(), in_use).map_err(|why| why.to_string());
+        assert_eq!(opened.is_ok(), is_made, "{files:?} {in_use}: {:?}", opened.err());
+        match opened {
+            Ok(_) => assert!(!pki.join("ca.new").exists(), "the mark goes"),
+            Err(why) => assert!(why.contains("missing") && why.contains("from a backup"), "{why}"),
+        }
+    }
+}
+
+/// Without its files the server could not start again, and nobody could get at it.
+#[test]
+fn files_that_somebody_else_changes_are_written_again() {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::create_dir(dir.path().join("pki")).unwrap();
-    std::fs::write(dir.path().join("pki/ca.key"), "").unwrap();
-    open(dir.path(), Timestamp::now());
+    let (now, folder) = (Timestamp::now(), dir.path().join("pki"));
+    let pki = open(dir.path(), now);
+    let files =
+        ["ca.crt", "ca.key", "server.crt", "server.key", "admin.crt", "admin.key"].map(|name| folder.join(name));
+    let read = || files.each_ref().map(|path| std::fs::read(path).unwrap_or_default());
+    let own = read();
+    for path in &files {
+        for damage in [None, Some(""), Some("garbage")] {
+            match damage {
+                None => std::fs::remove_file(path).unwrap(),
+                Some(text) => std::fs::write(path, text).unwrap(),
+            }
+            // What is due is told by what is held, not by what somebody has put there.
+            assert_eq!(pki.renew(now).unwrap(), Renewed::default());
+            assert_eq!(pki.mend().unwrap(), [path.display().to_string()]);
+            assert_eq!(read(), own);
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(pki.mend().unwrap().len(), 6);
+    assert_eq!(read(), own);
+    assert_eq!(pki.mend().unwrap(), [""; 0]);
+    // And so after they were exchanged.
+    assert_eq!(pki.renew(now + SignedDuration::from_hours(340 * 24)).unwrap(), Renewed { serving: true, admin: true });
+    let second = read();
+    std::fs::write(&files[2], "").unwrap();
+    pki.mend().unwrap();
+    assert_eq!(read(), second);
+    assert_ne!(second[2], own[2]);
 }
 
 #[test]
@@ -231,6 +288,11 @@ fn a_clock_that_was_far_ahead_costs_no_ca_and_what_was_signed_then_is_signed_aga
     let refused = Pki::open(&dir.path().join("pki"), &names(), years(100)).err().unwrap().to_string();
     assert!(refused.contains("set the clock"), "{refused}");
     assert!(pki.renew(years(100)).unwrap_err().to_string().contains("clock"));
+    // Before the CA begins nobody would take what it signs.
+    let refused = Pki::open(&dir.path().join("pki"), &names(), years(-10)).err().unwrap().to_string();
+    assert!(refused.contains("it begins on") && refused.contains("set the clock"), "{refused}");
+    assert!(pki.renew(years(-10)).unwrap_err().to_string().contains("it begins on"));
+    assert_eq!(pki.renew(now).unwrap(), Renewed::default(), "nothing has become of it");
     // Within the CA's life: certificates are renewed, which nobody takes while the clock is right.
     open(dir.path(), years(3));
     let again = open(dir.path(), now);

@@ -1,0 +1,119 @@
+//! A connection to a shim that is slow, silent or full.
+
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+
+use super::*;
+use crate::plan::VERSION;
+
+#[tokio::test]
+async fn a_frame_whose_asker_goes_half_way_is_not_left_in_pieces() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = listen(folder.path()).unwrap();
+    let (messages, _heard) = mpsc::unbounded_channel();
+    let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).await.unwrap();
+    let (shim, _) = listener.accept().unwrap();
+    shim.set_nonblocking(true).unwrap();
+    let mut shim = UnixStream::from_std(shim).unwrap();
+    let cause = Cause::default();
+    let signal = |key: String| link.ask(&cause, Call::Signal { key, signal: 0 }, &[]);
+    // More than the socket holds, and nobody reads.
+    for letter in ["a", "b"] {
+        let asked = tokio::time::timeout(Duration::from_millis(50), signal(letter.repeat(2 << 20))).await;
+        asked.expect_err("nobody answers");
+    }
+    assert!(link.waiting().replies.is_empty(), "nobody waits any more");
+    let mut frames = Frames::default();
+    let mut keys = Vec::new();
+    let read = async {
+        while keys.last().is_none_or(|(key, _)| *key != b'c') {
+            assert!(shim.read_buf(&mut frames.bytes).await.unwrap() > 0);
+            while let Some((request, _)) = frames.next::<Request>().unwrap() {
+                let Call::Signal { key, .. } = request.call else { panic!("{request:?}") };
+                keys.push((key.as_bytes()[0], key.len()));
+            }
+        }
+    };
+    let read = async { tokio::time::timeout(Duration::from_secs(10), read).await.expect("frames come whole") };
+    tokio::select! {
+        () = read => {}
+        _ = signal("c".to_owned()) => panic!("nobody answers"),
+    }
+    assert_eq!(keys, [(b'a', 2 << 20), (b'c', 1)]);
+}
+
+/// A stopped shim takes nobody in, and the kernel lets connects wait for ever: not so ours.
+#[tokio::test(start_paused = true)]
+async fn a_shim_whose_queue_is_full_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = listen(folder.path()).unwrap();
+    rustix::net::listen(&listener, 0).unwrap();
+    let connect = || Link::connect("s", folder.path(), None, VERSION, mpsc::unbounded_channel().0);
+    let first = connect().await.unwrap();
+    let begun = tokio::time::Instant::now();
+    let second = connect().await;
+    assert!(matches!(second, Err(Error::Timeout(_, after)) if after == SILENCE), "{second:?}");
+    assert!(begun.elapsed() < 2 * SILENCE);
+    // There is room as soon as somebody is taken in.
+    let third = async {
+        tokio::time::sleep(SILENCE / 2).await;
+        listener.accept().unwrap()
+    };
+    let (third, _taken) = tokio::join!(connect(), third);
+    third.unwrap();
+    drop(first);
+}
+
+fn exec() -> Call {
+    Call::Start { key: "k".into() }
+}
+
+/// Of what is answered at once, and of what takes its time.
+#[tokio::test(start_paused = true)]
+async fn a_shim_that_never_answers_is_hung_up_on() {
+    for (call, limit) in [(Call::Signal { key: "k".into(), signal: 0 }, SILENCE), (exec(), 2 * SILENCE)] {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = listen(folder.path()).unwrap();
+        let (messages, mut heard) = mpsc::unbounded_channel();
+        let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).await.unwrap();
+        let _shim = listener.accept().unwrap();
+        let (begun, cause) = (tokio::time::Instant::now(), Cause::default());
+        let asked = tokio::time::timeout(10 * ANSWER, link.ask(&cause, call, &[])).await.expect("it gives up");
+        assert!(matches!(asked, Err(Error::Timeout(..))), "{asked:?}");
+        assert!(begun.elapsed() <= limit + Duration::from_secs(1), "{:?}", begun.elapsed());
+        assert!(heard.recv().await.is_none(), "it counts as gone");
+        assert!(link.is_dead() && link.waiting().replies.is_empty(), "nobody waits any more");
+    }
+}
+
+/// A birth may take long: as long as the shim answers others, it is waited for.
+#[tokio::test(start_paused = true)]
+async fn a_shim_that_is_busy_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = listen(folder.path()).unwrap();
+    let (messages, _heard) = mpsc::unbounded_channel();
+    let (link, _reader) = Link::connect("s", folder.path(), None, VERSION, messages).await.unwrap();
+    let (shim, _) = listener.accept().unwrap();
+    shim.set_nonblocking(true).unwrap();
+    let mut shim = UnixStream::from_std(shim).unwrap();
+    let answers = async {
+        let mut frames = Frames::default();
+        while shim.read_buf(&mut frames.bytes).await.unwrap() > 0 {
+            while let Some((request, _)) = frames.next::<Request>().unwrap() {
+                if matches!(request.call, Call::State) {
+                    let reply = Message::Reply { id: request.id, result: Ok(Answer::Done) };
+                    tokio::io::AsyncWriteExt::write_all(&mut shim, &encode(&reply, 0, VERSION).unwrap()).await.unwrap();
+                }
+            }
+        }
+    };
+    let (begun, cause) = (tokio::time::Instant::now(), Cause::default());
+    tokio::select! {
+        asked = link.ask(&cause, exec(), &[]) => {
+            assert!(matches!(asked, Err(Error::Timeout(_, after)) if after == ANSWER), "{asked:?}");
+        }
+        () = answers => panic!("it is not hung up on"),
+    }
+    assert!(begun.elapsed() > BIRTH && !link.is_dead(), "a birth may take longer than others");
+}

@@ -1,0 +1,109 @@
+//! Records, written and read again.
+
+use super::*;
+
+fn record(id: &ContainerId) -> ContainerRecord {
+    ContainerRecord {
+        id: id.clone(),
+        created: Timestamp::UNIX_EPOCH,
+        started: None,
+        labels: Labels::new(),
+        log: None,
+        stdin: false,
+        terminal: false,
+        hostname: String::new(),
+        devices: None,
+        resources: None,
+    }
+}
+
+fn folders(dir: &Path) -> Folders {
+    Folders { state: dir.join("state"), copies: dir.join("copies"), run: dir.join("run"), written: Arc::default() }
+}
+
+/// One at a time: of the other it is restored. Both: it is lost, and nobody guesses.
+#[test]
+fn what_is_damaged_while_nobody_looks_is_read_of_its_copy() {
+    let dir = tempfile::tempdir().unwrap();
+    let (here, id) = (folders(dir.path()), ContainerId::new("s", "c", 0));
+    let spec = crate::spec::SandboxSpec::new("s", crate::spec::CgroupName::new("s"));
+    let sandbox = SandboxRecord { spec, created: Timestamp::UNIX_EPOCH, stopped: false, secret: true };
+    let container = ContainerRecord { started: Some(Timestamp::UNIX_EPOCH), ..record(&id) };
+    let secret = Secret::make().unwrap();
+    here.write_sandbox(&sandbox).unwrap();
+    here.write_container(&container).unwrap();
+    here.write_secret("s", &secret).unwrap();
+    let all: Vec<PathBuf> = here.kept("s", [&id].into_iter()).into_iter().collect();
+    assert_eq!(all.len(), 6);
+    let whole = |folders: &Folders| {
+        let containers = folders.container_records("s");
+        let records = containers.0.len() == 1 && containers.1.is_empty() && folders.read_sandbox("s").is_some();
+        records && folders.read_secret("s").is_ok_and(|read| read.as_ref() == Some(&secret))
+    };
+    let other = serde_json::to_vec(&ContainerRecord { id: ContainerId::new("t", "c", 0), ..record(&id) }).unwrap();
+    for path in &all {
+        let was = fs::read(path).unwrap();
+        for damage in [None, Some(&b""[..]), Some(&was[..was.len() / 2]), Some(&other[..])] {
+            match damage {
+                None => fs::remove_file(path).unwrap(),
+                Some(bytes) => fs::write(path, bytes).unwrap(),
+            }
+            // As an agent that starts: it has written nothing yet.
+            assert!(whole(&folders(dir.path())), "{}", path.display());
+            assert_eq!(fs::read(path).unwrap(), was, "{}", path.display());
+        }
+    }
+    for path in &all {
+        fs::write(path, "{").unwrap();
+    }
+    let lost = folders(dir.path());
+    assert!(lost.read_sandbox("s").is_none() && lost.read_secret("s").is_err());
+    assert_eq!(lost.container_records("s").1, [id.clone()]);
+    lost.remove_container(&id).unwrap();
+    assert!(lost.container_records("s").1.is_empty());
+    for path in lost.kept("s", std::iter::empty()) {
+        fs::remove_file(path).unwrap();
+    }
+    assert_eq!(lost.read_secret("s").unwrap(), None);
+}
+
+#[test]
+fn a_record_that_somebody_else_changes_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (folders, id) = (folders(dir.path()), ContainerId::new("s", "c", 0));
+    let path = folders.container_record(&id);
+    let all = BTreeSet::from([path.clone(), dir.path().join("never written")]);
+    for damage in ["", "{", "gone"] {
+        folders.write_container(&record(&id)).unwrap();
+        assert_eq!(folders.damaged(&all), BTreeSet::new());
+        match damage {
+            "gone" => fs::remove_file(&path).unwrap(),
+            bytes => fs::write(&path, bytes).unwrap(),
+        }
+        assert_eq!(folders.damaged(&all), BTreeSet::from([path.clone()]), "{damage:?}");
+    }
+    assert_eq!(folders.damaged(&BTreeSet::new()), BTreeSet::new(), "what is no longer known is not missed");
+}
+
+#[test]
+fn an_annotation_has_a_file_of_its_own_and_that_of_an_earlier_agent_gets_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let folders = folders(dir.path());
+    let (new, earlier) = (ContainerId::new("s", "new", 0), ContainerId::new("s", "earlier", 0));
+    folders.write_annotation(&new, "mine").unwrap();
+    folders.write_container(&record(&new)).unwrap();
+    let mut json = serde_json::to_value(record(&earlier)).unwrap();
+    json["annotation"] = "of old".into();
+    write_bytes(&folders.container_record(&earlier), json.to_string().as_bytes()).unwrap();
+
+    let (records, half_made) = folders.container_records("s");
+    assert_eq!((records.len(), half_made.len()), (2, 0));
+    for record in &records {
+        assert!(!serde_json::to_string(record).unwrap().contains("annotation"), "held in memory");
+        folders.write_container(record).unwrap();
+    }
+    folders.container_records("s");
+    for (id, expected) in [(&new, "mine"), (&earlier, "of old"), (&ContainerId::new("s", "none", 0), "")] {
+        assert_eq!(folders.read_annotation(id).unwrap(), expected);
+    }
+}

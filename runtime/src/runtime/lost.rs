@@ -1,0 +1,71 @@
+//! Sandboxes that live and that nobody can go on with: their records are damaged beyond repair, or their shim speaks to nobody. What
+//! runs in them runs on until they are removed.
+
+use std::collections::BTreeMap;
+use std::sync::{MutexGuard, PoisonError};
+
+use super::sandboxes::PAUSE;
+use super::{Errors, Inner, Runtime};
+use crate::records::remove_folder;
+use crate::spec::{CgroupName, IdRange};
+use crate::sys::{Kernel, process};
+use crate::{Result, Scribe, cgroup};
+
+/// Why a sandbox is lost, and what it has that nobody else may have, as far as that is known.
+#[derive(Clone, Debug)]
+pub(super) struct Lost {
+    pub cgroup: Option<CgroupName>,
+    users: Option<IdRange>,
+    why: String,
+}
+
+impl Inner {
+    pub(super) fn lost(&self) -> MutexGuard<'_, BTreeMap<String, Lost>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Runtime {
+    /// The ids of sandboxes that run on and are in no list, with the reasons. They go by [`Runtime::remove_sandbox`] alone.
+    pub fn lost(&self) -> BTreeMap<String, String> {
+        self.0.lost().iter().map(|(id, lost)| (id.clone(), lost.why.clone())).collect()
+    }
+
+    /// The ids of the host that the users of lost sandboxes are.
+    pub fn lost_users(&self) -> Vec<(String, IdRange)> {
+        self.0.lost().iter().filter_map(|(id, lost)| Some((id.clone(), lost.users?))).collect()
+    }
+
+    /// Leaves a sandbox that lives alone from now on.
+    pub(super) async fn lose(&self, id: &str, cgroup: Option<CgroupName>, why: &str) {
+        tracing::error!("sandbox {id} runs on, and cannot be taken over: {why}");
+        let of = id.to_owned();
+        let found = self.blocking(move |inner| {
+            let cgroup = cgroup.or_else(|| inner.cgroup_held_by(&of));
+            let pause = cgroup.as_ref().map(|cgroup| cgroup::procs(&inner.tree.path(&cgroup.child(PAUSE))));
+            let users = pause.into_iter().flatten().find_map(process::users_of);
+            Ok((cgroup, users))
+        });
+        let (cgroup, users) = found.await.unwrap_or_default();
+        self.0.lost().insert(id.to_owned(), Lost { cgroup, users, why: why.to_owned() });
+    }
+
+    /// Removes a lost sandbox with all that runs in it.
+    pub(super) async fn clear_lost(&self, id: &str, scribe: &Scribe) -> Result<()> {
+        let Some(lost) = self.0.lost().get(id).cloned() else { return Ok(()) };
+        let (of, kernel) = (id.to_owned(), Kernel::new(scribe));
+        let removed = self.blocking(move |inner| {
+            let mut errors = Errors::default();
+            errors.note(inner.sweep_shim(&of, &kernel));
+            if let Some(cgroup) = &lost.cgroup {
+                errors.note(inner.tree.remove(&kernel, cgroup));
+            }
+            errors.note(remove_folder(&inner.folders.run(&of)));
+            errors.result()?;
+            inner.folders.forget(&of)
+        });
+        removed.await?;
+        self.0.lost().remove(id);
+        Ok(())
+    }
+}

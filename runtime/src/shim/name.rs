@@ -1,0 +1,87 @@
+//! The name of the shim's socket: somebody may remove it, or put something else in its place, and then no agent finds the shim any
+//! more. So it listens again under its name.
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::Shim;
+use crate::link;
+use crate::sys::io;
+
+/// How often it is looked at while no agent is connected: while one is, it has no need of it, and asks.
+const LOOK_MS: u64 = 1000;
+
+/// Where the socket is, and which one it is.
+#[derive(Default)]
+pub struct Name {
+    folder: Option<PathBuf>,
+    socket: Option<(u64, u64)>,
+    looked_ms: u64,
+}
+
+impl Name {
+    /// The agent that started us has made the socket in this folder.
+    pub fn begin(&mut self, folder: Option<&Path>) {
+        self.folder = folder.map(Path::to_owned);
+        self.socket = folder.and_then(print);
+    }
+}
+
+/// The device and number of a folder's socket.
+fn print(folder: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(folder.join("s")).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+impl Shim {
+    /// When the name is looked at next, if it need be.
+    pub(super) fn next_look(&self) -> Option<u64> {
+        let is_alone = self.name.folder.is_some() && !self.stopping && !self.peers.values().any(|p| p.is_proven());
+        is_alone.then_some(self.name.looked_ms.saturating_add(LOOK_MS))
+    }
+
+    pub(super) fn look_for_name(&mut self, now_ms: u64) {
+        if self.next_look().is_some_and(|at| at <= now_ms) {
+            self.name.looked_ms = now_ms;
+            self.keep_name();
+        }
+    }
+
+    /// Listens again if the name is not that of our socket any more.
+    pub(super) fn keep_name(&mut self) {
+        let Some(folder) = &self.name.folder else { return };
+        if self.stopping || self.name.socket.is_some() && print(folder) == self.name.socket {
+            return;
+        }
+        let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        let listener = made.and_then(|()| link::listen(folder)).and_then(|listener| {
+            io::set_nonblocking(listener.as_fd())?;
+            Ok(listener)
+        });
+        if let Ok(listener) = listener {
+            self.name.socket = print(folder);
+            self.listener = listener.into();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_that_of_one_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut name = Name::default();
+        name.begin(Some(dir.path()));
+        assert_eq!(name.socket, None, "there is none");
+        let first = link::listen(dir.path()).unwrap();
+        name.begin(Some(dir.path()));
+        assert!(name.socket.is_some() && print(dir.path()) == name.socket);
+        // The first is still open, so its number is not another's.
+        let _second = link::listen(dir.path()).unwrap();
+        assert_ne!(print(dir.path()), name.socket);
+        drop(first);
+    }
+}

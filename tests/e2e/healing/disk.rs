@@ -1,0 +1,107 @@
+//! A disk that fails under the store of a whole process: who asks whether it is well hears of it, and what has lost writes ends.
+
+use std::{fs, path::Path, process::Command};
+
+use super::PATIENCE;
+use crate::support::{TestNode, contains, eventually, registry::run};
+
+/// Lies between the process and its C library: fsync of the store's files fails while there is a file of this name, and the
+/// write-ahead log is lost with it where another one is.
+const LIBRARY: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int fails(int fd) {
+    char link[64], path[4096], wal[4200];
+    const char *fails = getenv("TEST_DISK_FAILS"), *loses = getenv("TEST_DISK_LOSES");
+    if (!fails || access(fails, F_OK) != 0) return 0;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(link, path, sizeof path - 1);
+    if (n < 0) return 0;
+    path[n] = 0;
+    char *name = strstr(path, "/store.db");
+    if (!name) return 0;
+    if (loses && access(loses, F_OK) == 0) {
+        snprintf(wal, sizeof wal, "%.*s/store.db-wal", (int)(name - path), path);
+        if (truncate(wal, 0) != 0) perror(wal);
+        unlink(fails);
+    }
+    errno = EIO;
+    return 1;
+}
+
+int fsync(int fd) {
+    int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+    return fails(fd) ? -1 : real(fd);
+}
+
+int fdatasync(int fd) {
+    int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+    return fails(fd) ? -1 : real(fd);
+}
+"#;
+
+/// The code that a path of the API answers with, and what it says.
+fn asked(node: &TestNode, path: &str) -> (String, String) {
+    let mut curl = Command::new("curl");
+    curl.args(["-s", "-m", "20", "-w", "\n%{http_code}", "--unix-socket"]).arg(node.socket());
+    let output = curl.arg(format!("http://localhost{path}")).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (said, code) = text.rsplit_once('\n').unwrap();
+    (code.to_owned(), said.to_owned())
+}
+
+fn library(folder: &Path) -> String {
+    let (source, library) = (folder.join("disk.c"), folder.join("disk.so"));
+    fs::write(&source, LIBRARY).unwrap();
+    run(Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source).arg("-ldl"));
+    library.display().to_string()
+}
+
+#[test]
+fn a_store_in_trouble_is_told_of_and_one_that_lost_writes_ends_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let (fails, loses) = (folder.path().join("fails"), folder.path().join("loses"));
+    let mut node = TestNode::stopped(&[]);
+    node.set_env("LD_PRELOAD", &library(folder.path()));
+    node.set_env("TEST_DISK_FAILS", fails.to_str().unwrap());
+    node.set_env("TEST_DISK_LOSES", loses.to_str().unwrap());
+    node.spawn();
+    node.wait_ready();
+    const PATHS: [&str; 3] = ["/readyz", "/livez", "/healthz"];
+    for path in PATHS {
+        assert_eq!(asked(&node, path).0, "200", "{path}");
+    }
+    let write = |name: &str| node.run(&["create", "configmap", name, "--from-literal=a=b"]);
+    fs::write(&fails, "").unwrap();
+    let refused = write("refused");
+    assert_ne!(refused.code, 0, "{}", refused.all());
+    for path in PATHS {
+        let (code, said) = asked(&node, path);
+        assert_eq!(code, "500", "{path}: {said}");
+        contains(&said, "[-]etcd failed").unwrap();
+    }
+    contains(&asked(&node, "/readyz").1, "[-]etcd-readiness failed").unwrap();
+    assert_eq!(node.run(&["get", "namespaces"]).code, 0, "it is read all the while");
+    fs::remove_file(&fails).unwrap();
+    for path in PATHS {
+        eventually(path, PATIENCE, || match asked(&node, path) {
+            (code, _) if code == "200" => Ok(()),
+            (code, said) => Err(code + &said),
+        });
+    }
+    assert_eq!(write("taken").code, 0);
+
+    // The disk loses what was acknowledged: nobody goes on with less than that.
+    fs::write(&loses, "").unwrap();
+    fs::write(&fails, "").unwrap();
+    write("lost");
+    let status = node.wait_ended();
+    assert!(!status.success(), "{status}");
+    contains(&node.log(), "the store has failed for good").unwrap();
+}

@@ -1,0 +1,160 @@
+//! What somebody damages while no agent runs: whatever it is, what lives is not killed for it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use podwright_runtime::{ContainerId, ContainerState, Error, SandboxState, Scribe};
+use rustix::process::Signal;
+
+use super::runtime::support::{Bed, within};
+
+/// Damages a file in one of the ways that there are.
+const RUINS: [(&str, fn(&Path)); 3] = [
+    ("removed", |path| fs::remove_file(path).unwrap()),
+    ("emptied", |path| fs::write(path, "").unwrap()),
+    ("garbage", |path| fs::write(path, "\0{ garbage").unwrap()),
+];
+
+/// A running container with something in its writable layer, that an agent has left.
+async fn left(name: &str) -> (Bed, ContainerId, Vec<u32>) {
+    let mut bed = Bed::new(name).await;
+    bed.sandbox("s").await;
+    let id = bed.run("c", "echo kept > /note; echo up; exec sleep 1000").await;
+    bed.log_has(&id, "up").await;
+    bed.forget().await;
+    let processes = bed.processes_of("s");
+    (bed, id, processes)
+}
+
+async fn is_whole(bed: &Bed, id: &ContainerId, processes: &[u32], what: &str) {
+    assert_eq!(bed.processes_of("s"), processes, "{what}: nobody was killed");
+    assert_eq!(bed.runtime.sandbox("s").await.unwrap().state, SandboxState::Ready, "{what}");
+    let status = bed.status(id).await;
+    assert_eq!((status.state, status.exit), (ContainerState::Running, None), "{what}");
+    assert!(status.log.is_some() && status.started.is_some(), "{what}");
+    assert_eq!(bed.exec(id, "cat /note").await.unwrap().stdout, b"kept\n", "{what}: its writable layer is there");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_secrets_and_sockets_that_are_damaged_while_nobody_looks_cost_nothing() {
+    let (mut bed, id, processes) = left("damage").await;
+    let files = [
+        "state/sandboxes/s/sandbox.json",
+        "state/sandboxes/s/secret",
+        "state/sandboxes/s/c/c.0/container.json",
+        "state/copies/s/sandbox",
+        "state/copies/s/secret",
+        "state/copies/s/c/c.0",
+        "run/s/s",
+    ]
+    .map(|file| bed.path(file));
+    for path in &files {
+        for (how, ruin) in RUINS {
+            let what = format!("{}, {how}", path.display());
+            if how != "removed" && path.ends_with("run/s/s") {
+                fs::remove_file(path).unwrap();
+                fs::write(path, "").unwrap();
+            }
+            ruin(path);
+            bed.reopen().await;
+            assert!(bed.runtime.lost().is_empty(), "{what}: {:?}", bed.runtime.lost());
+            is_whole(&bed, &id, &processes, &what).await;
+            assert!(path.exists(), "{what}: it is there again");
+            bed.forget().await;
+        }
+    }
+    // The whole folder of one kind.
+    for folder in ["state/copies", "run/s"].map(|folder| bed.path(folder)) {
+        // What is mounted in it is the containers'.
+        for entry in fs::read_dir(&folder).unwrap().flatten().map(|entry| entry.path()) {
+            let _ = rustix::mount::unmount(&entry, rustix::mount::UnmountFlags::DETACH);
+        }
+        fs::remove_dir_all(&folder).unwrap();
+        bed.reopen().await;
+        is_whole(&bed, &id, &processes, &folder.display().to_string()).await;
+        bed.forget().await;
+    }
+    bed.reopen().await;
+    bed.end().await;
+}
+
+/// Both a container's record and its copy: the shim knows what it runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_of_which_only_its_shim_knows_runs_on() {
+    let (mut bed, id, processes) = left("known").await;
+    for (how, ruin) in RUINS {
+        for file in ["state/sandboxes/s/c/c.0/container.json", "state/copies/s/c/c.0"] {
+            ruin(&bed.path(file));
+        }
+        bed.reopen().await;
+        is_whole(&bed, &id, &processes, how).await;
+        bed.forget().await;
+    }
+    bed.reopen().await;
+    bed.end().await;
+}
+
+/// All that is known of a sandbox: it runs on, that is said, nobody makes another one in its place, and it goes when it is removed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sandbox_of_which_nothing_is_known_any_more_runs_on_until_it_is_removed() {
+    let all = |bed: &Bed, name: &str, copy: &str| -> Vec<PathBuf> {
+        vec![bed.path("state/sandboxes/s").join(name), bed.path("state/copies/s").join(copy)]
+    };
+    for (name, copy, what) in [("sandbox.json", "sandbox", "record"), ("secret", "secret", "secret")] {
+        for (how, ruin) in RUINS {
+            let (mut bed, _, processes) = left("lost").await;
+            all(&bed, name, copy).iter().for_each(|path| ruin(path));
+            bed.reopen().await;
+            let lost = bed.runtime.lost();
+            assert!(lost["s"].contains(what), "{what} {how}: {lost:?}");
+            assert!(bed.runtime.sandbox("s").await.is_none());
+            assert_eq!(bed.processes_of("s"), processes, "{what} {how}: nobody was killed");
+            let refused = bed.runtime.run_sandbox(bed.sandbox_spec("s"), &Scribe::none()).await.unwrap_err();
+            assert!(matches!(&refused, Error::Conflict(why) if why.contains("still runs")), "{refused}");
+            bed.runtime.remove_sandbox("s", &Scribe::none()).await.unwrap();
+            assert!(bed.runtime.lost().is_empty() && bed.processes_of("s").is_empty());
+            bed.end().await;
+        }
+    }
+}
+
+/// A shim takes the name of its socket back as soon as its agent is gone; while one is there, as soon as that looks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shim_listens_again_where_its_name_is_gone() {
+    let mut bed = Bed::new("name").await;
+    bed.sandbox("s").await;
+    let socket = bed.path("run/s/s");
+    let connects = || std::os::unix::net::UnixStream::connect(&socket).map(drop).map_err(|e| e.to_string());
+    for (how, ruin) in RUINS {
+        fs::remove_file(&socket).unwrap();
+        fs::write(&socket, "").unwrap();
+        ruin(&socket);
+        assert!(connects().is_err());
+        assert_eq!(bed.runtime.mend_records().await, [socket.clone()], "{how}");
+        connects().unwrap();
+    }
+    fs::remove_file(&socket).unwrap();
+    bed.forget().await;
+    within("the shim listens", || async { connects() }).await;
+    // One that hangs is no reason to wait for ever, and its queue fills up.
+    bed.signal_shim("s", Signal::STOP);
+    let waiting: Vec<_> = std::iter::repeat_with(|| {
+        let flags = rustix::net::SocketFlags::NONBLOCK;
+        let unix = rustix::net::AddressFamily::UNIX;
+        let stream = rustix::net::socket_with(unix, rustix::net::SocketType::STREAM, flags, None).unwrap();
+        let address = rustix::net::SocketAddrUnix::new(&socket).unwrap();
+        rustix::net::connect(&stream, &address).map(|()| stream)
+    })
+    .take_while(|connected| connected.is_ok())
+    .collect();
+    assert!(!waiting.is_empty());
+    let begun = std::time::Instant::now();
+    bed.reopen().await;
+    assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+    within("the death of all its processes", || async {
+        let left = bed.processes_of("s");
+        left.is_empty().then_some(()).ok_or(format!("{left:?}"))
+    })
+    .await;
+    bed.end().await;
+}
