@@ -261,6 +261,16 @@ pub fn mend(kernel: &Kernel, cgroup: &Path, resources: &Resources) -> Result<Vec
     Ok(other.into_iter().map(|(file, _)| file).collect())
 }
 
+/// Gives a cgroup's children those controllers again that limits need and somebody has taken from them. Returns which.
+pub fn mend_controllers(kernel: &Kernel, cgroup: &Path) -> Result<Vec<&'static str>> {
+    let (has, gives) = (words(&cgroup.join("cgroup.controllers")), words(&cgroup.join("cgroup.subtree_control")));
+    let lost: Vec<&str> = NEEDED.into_iter().filter(|c| has.contains(*c) && !gives.contains(*c)).collect();
+    for controller in &lost {
+        kernel.write(&cgroup.join("cgroup.subtree_control"), &format!("+{controller}"))?;
+    }
+    Ok(lost)
+}
+
 /// Memory is counted in pages, of whatever size.
 fn is_same(file: &str, found: &str, written: &str) -> bool {
     const LARGEST_PAGE: u64 = 64 << 10;

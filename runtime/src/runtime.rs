@@ -29,6 +29,7 @@ use crate::sys::Kernel;
 use crate::{Error, Result, Scribe};
 use cache::Cache;
 pub use exec::ExecSession;
+use healing::Held;
 
 /// All sandboxes and containers of one node. Cheap to clone. Every method may be repeated after a failure or a crash.
 #[derive(Clone)]
@@ -51,6 +52,8 @@ struct Inner {
     seccomp: Mutex<Cache<String, Arc<Filters>>>,
     /// Loaded programs that decide about devices.
     devices: Mutex<Cache<Vec<Instruction>, Arc<OwnedFd>>>,
+    /// The cgroups that belong to no sandbox, with their limits.
+    made: Mutex<BTreeMap<CgroupName, Resources>>,
 }
 
 /// Compiled filters, each in a sealed memfd, with their flags.
@@ -93,6 +96,8 @@ struct SandboxState_ {
     netns: Option<OwnedFd>,
     /// Its `/dev/shm`, where it has one of its own.
     shm: Option<Kept>,
+    /// Its sysctls, as the kernel shows what was written; `None`: nobody has looked yet.
+    sysctls: Option<Vec<String>>,
     containers: BTreeMap<String, Container>,
 }
 
@@ -105,11 +110,13 @@ struct Container {
     unenforced: Vec<String>,
     /// Being removed: its end is nobody's news, and another one may have its name when that is heard.
     leaving: bool,
+    /// What decides about its devices, where a program does and is known.
+    held: Option<Held>,
 }
 
 impl Container {
     fn new(record: ContainerRecord, pid: u32, exit: Option<Exit>) -> Container {
-        Container { record, pid, exit: watch::Sender::new(exit), unenforced: Vec::new(), leaving: false }
+        Container { record, pid, exit: watch::Sender::new(exit), unenforced: Vec::new(), leaving: false, held: None }
     }
 
     fn is_running(&self) -> bool {
@@ -146,6 +153,7 @@ impl Sandbox {
             pid: 0,
             netns: None,
             shm: None,
+            sysctls: None,
             containers: BTreeMap::new(),
         };
         Arc::new(Sandbox {
@@ -225,6 +233,7 @@ impl Runtime {
             users: OnceLock::new(),
             seccomp: Mutex::default(),
             devices: Mutex::default(),
+            made: Mutex::default(),
         }));
         runtime.recover(strict).await?;
         Ok(runtime)
@@ -252,7 +261,10 @@ impl Runtime {
     /// Makes a cgroup of the tree (a QoS class) and sets its limits; returns what cannot be enforced here.
     pub fn make_cgroup(&self, name: &CgroupName, resources: &Resources, scribe: &Scribe) -> Result<Vec<String>> {
         let kernel = Kernel::new(scribe);
+        // What is given last is what is kept and written last.
+        let mut made = self.0.made.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.0.tree.make(&kernel, name)?;
+        made.insert(name.clone(), resources.clone());
         cgroup::apply(&kernel, &path, resources)
     }
 

@@ -93,7 +93,7 @@ pub struct IdRange {
 
 /// A cgroup below a runtime's root, as `burstable/pod6f1c`. Never the root itself and never outside of it: so nobody kills
 /// or removes more than one sandbox by a name that is missing or torn.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "PathBuf", into = "PathBuf")]
 pub struct CgroupName(PathBuf);
 

@@ -18,12 +18,12 @@ use nix::sched::{CloneFlags, setns};
 
 use super::{TestNode, eventually, slowness};
 
-/// Runs `work` in a thread that has entered the namespace.
+/// Runs `work` in a thread that has entered the namespace, of whatever kind it is.
 pub fn within<T: Send>(netns: &Path, work: impl FnOnce() -> T + Send) -> T {
     let file = File::open(netns).unwrap_or_else(|e| panic!("{}: {e}", netns.display()));
     std::thread::scope(|scope| {
         let inside = scope.spawn(move || {
-            setns(&file, CloneFlags::CLONE_NEWNET).unwrap();
+            setns(&file, CloneFlags::empty()).unwrap();
             work()
         });
         inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -7,10 +7,10 @@ use std::time::Duration;
 use jiff::Timestamp;
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxSeccomp, Spec};
 
-use super::{Container, Errors, Filters, Guard, Inner, Runtime, Sandbox, check_name, not_found, now};
+use super::{Container, Errors, Filters, Guard, Held, Inner, Runtime, Sandbox, check_name, not_found, now};
 use crate::compile::{self, Places};
 use crate::plan::{Answer, Call, ContainerPlan};
-use crate::records::ContainerRecord;
+use crate::records::{ContainerRecord, Devices};
 use crate::seccomp;
 use crate::spec::*;
 use crate::sys::Kernel;
@@ -43,7 +43,7 @@ impl Runtime {
             self.with_filters(plan, spec.oci.linux().as_ref().and_then(|l| l.seccomp().as_ref())).await?;
         plan.process.birth_ms = self.0.birth_ms;
         plan.process.seccomp = filters.iter().map(|(_, flags)| *flags).collect();
-        let (devices, resources) = (Some(guard.devices()), Some(spec.resources.clone()));
+        let (devices, resources, held) = (Some(guard.devices()), Some(spec.resources.clone()), Held::of(&guard)?);
         let record = ContainerRecord { devices, resources, ..record_of(&spec, &plan, &sandbox_spec) };
         let wanted = (spec.resources, spec.annotation);
         let made = self.prepare(&sandbox_spec, record.clone(), plan.clone(), wanted, guard, scribe).await;
@@ -59,7 +59,7 @@ impl Runtime {
             Ok((answer, unenforced)) => {
                 let pid = if let Answer::Pid(pid) = answer { pid } else { 0 };
                 let mut container = Container::new(record, pid, None);
-                container.unenforced = unenforced;
+                (container.unenforced, container.held) = (unenforced, held);
                 let status = container.status();
                 sandbox.state().containers.insert(spec.id.key(), container);
                 Ok(status)
@@ -104,18 +104,24 @@ impl Runtime {
         .await
     }
 
-    /// Holds a container that an agent without device rules made to these, as if it had been made with them; one whose rules
-    /// are known keeps those. What its processes have open stays open.
+    /// Holds a container that an agent without device rules made to these, as if it had been made with them, and one whose program
+    /// somebody has taken away; one that has its rules keeps those. What its processes have open stays open.
     pub async fn hold_devices(&self, id: &ContainerId, rules: &[LinuxDeviceCgroup], scribe: &Scribe) -> Result<()> {
         let sandbox = self.get(&id.sandbox)?;
         let _turn = sandbox.turn.lock().await;
         let (record, ended) = sandbox.with_container(id, |c| (c.record.clone(), c.exit.borrow().is_some()))?;
-        if ended || record.devices.is_some() {
+        let (kernel, cgroup) = (Kernel::new(scribe), self.container_cgroup(id)?);
+        let is_held = match record.devices {
+            _ if ended => true,
+            None => false,
+            Some(Devices::Held) => Held::found(&cgroup)?.is_some(),
+            Some(Devices::Open | Devices::Refused) => true,
+        };
+        if is_held {
             return Ok(());
         }
         let guard = self.0.guard(rules)?;
         let held = Some(guard.devices());
-        let (kernel, cgroup) = (Kernel::new(scribe), self.container_cgroup(id)?);
         self.blocking(move |inner| {
             if let Guard::Program(program) = &guard {
                 kernel.attach_device_program(&cgroup, program.as_fd())?;

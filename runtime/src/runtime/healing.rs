@@ -1,41 +1,39 @@
-//! What somebody else changes of sandboxes that run is put back: their limits, and the `/dev/shm` that their containers share.
+//! What somebody else changes of sandboxes that run is put back: their limits, the programs that decide about devices, their sysctls,
+//! and the `/dev/shm` that their containers share. Their records are looked after by [`Runtime::mend_records`].
 
-use std::sync::Arc;
+mod devices;
+mod sysctls;
 
-use super::{Runtime, Sandbox};
+use std::sync::{Arc, PoisonError};
+
+use super::{Inner, Runtime, Sandbox};
 use crate::cgroup;
 use crate::kept::{self, Kept};
 use crate::spec::{CgroupName, Resources};
 use crate::sys::Kernel;
 use crate::{Result, Scribe, compile};
 
+pub use devices::Held;
+
+/// What is looked at of each sandbox, whose turn is held: each says what it has put back, in words.
+const LOOKS: &[(&str, fn(&Inner, &Kernel, &Sandbox) -> Result<Vec<String>>)] =
+    &[("/dev/shm", shm), ("limits", limits), ("device rules", devices::mend), ("sysctls", sysctls::mend)];
+
 impl Runtime {
-    /// Brings back mounts of sandboxes, and limits of cgroups, that are not as they were made; what was, in words. It reads a few
-    /// small files of each container: to be called now and then.
+    /// Brings back what is not as it was made of sandboxes and cgroups; what was, in words. It reads a few small files of each
+    /// container: to be called now and then.
     pub async fn mend_sandboxes(&self) -> Vec<String> {
         let sandboxes: Vec<Arc<Sandbox>> = self.sandboxes().values().cloned().collect();
         let mended = self.blocking(move |inner| {
-            let (kernel, mut mended) = (Kernel::new(&Scribe::none()), Vec::new());
+            let kernel = Kernel::new(&Scribe::none());
+            let mut mended = inner.mend_classes(&kernel);
             for sandbox in sandboxes {
                 // Whoever changes it just now knows what it shall be; else it is looked at again.
                 let Ok(_turn) = sandbox.turn.try_lock() else { continue };
-                if let Some(kept) = &mut sandbox.state().shm {
-                    match kept.mend(&kernel) {
-                        Ok(false) => {}
-                        Ok(true) => {
-                            mended.push(format!("the mount {} of sandbox {}", kept.path().display(), sandbox.id))
-                        }
-                        Err(error) => tracing::warn!("the /dev/shm of sandbox {}: {error}", sandbox.id),
-                    }
-                }
-                for (cgroup, wanted) in sandbox.limits() {
-                    let path = inner.tree.path(&cgroup);
-                    match cgroup::mend(&kernel, &path, &wanted) {
-                        Ok(files) if files.is_empty() => {}
-                        Ok(files) => {
-                            mended.push(format!("{} of cgroup {}", files.join(", "), cgroup.as_path().display()));
-                        }
-                        Err(error) => tracing::warn!("the limits of sandbox {}: {error}", sandbox.id),
+                for (what, look) in LOOKS {
+                    match look(inner, &kernel, &sandbox) {
+                        Ok(found) => mended.extend(found),
+                        Err(error) => tracing::warn!("the {what} of sandbox {}: {error}", sandbox.id),
                     }
                 }
             }
@@ -68,7 +66,7 @@ impl Runtime {
 }
 
 impl Sandbox {
-    /// The cgroups of what runs, with the limits that they were given.
+    /// The cgroups of what runs, with the limits that they were given: the sandbox's own first.
     fn limits(&self) -> Vec<(CgroupName, Resources)> {
         let state = self.state();
         if !state.ready() {
@@ -82,4 +80,52 @@ impl Sandbox {
         });
         std::iter::once((spec.cgroup.clone(), spec.resources.clone())).chain(limited).collect()
     }
+}
+
+impl Inner {
+    /// The limits of cgroups that belong to no sandbox. One that has gone had nothing in it, and is made again with its next sandbox.
+    fn mend_classes(&self, kernel: &Kernel) -> Vec<String> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mended = Vec::new();
+        for (name, wanted) in made.iter() {
+            match mend_cgroup(self, kernel, name, wanted, true) {
+                Ok(found) => mended.extend(found),
+                Err(error) => tracing::warn!("the cgroup {}: {error}", name.as_path().display()),
+            }
+        }
+        mended
+    }
+}
+
+fn shm(_: &Inner, kernel: &Kernel, sandbox: &Sandbox) -> Result<Vec<String>> {
+    let mut state = sandbox.state();
+    let Some(kept) = &mut state.shm else { return Ok(Vec::new()) };
+    let path = kept.path().display().to_string();
+    let mended = kept.mend(kernel)?.then(|| format!("the mount {path} of sandbox {}", sandbox.id));
+    Ok(mended.into_iter().collect())
+}
+
+fn limits(inner: &Inner, kernel: &Kernel, sandbox: &Sandbox) -> Result<Vec<String>> {
+    let mut mended = Vec::new();
+    for (at, (cgroup, wanted)) in sandbox.limits().iter().enumerate() {
+        mended.extend(mend_cgroup(inner, kernel, cgroup, wanted, at == 0)?);
+    }
+    Ok(mended)
+}
+
+fn mend_cgroup(
+    inner: &Inner,
+    kernel: &Kernel,
+    name: &CgroupName,
+    wanted: &Resources,
+    has_children: bool,
+) -> Result<Vec<String>> {
+    let path = inner.tree.path(name);
+    let controllers = if has_children { cgroup::mend_controllers(kernel, &path)? } else { Vec::new() };
+    let lost = controllers.into_iter().map(|controller| format!("the controller {controller}"));
+    let files: Vec<String> = lost.chain(cgroup::mend(kernel, &path, wanted)?).collect();
+    Ok(match files.is_empty() {
+        true => Vec::new(),
+        false => vec![format!("{} of cgroup {}", files.join(", "), name.as_path().display())],
+    })
 }

@@ -9,6 +9,9 @@ use crate::devices::Instruction;
 // Commands, a program type, an attach type and a flag of linux/bpf.h, which libc does not have.
 const PROG_LOAD: libc::c_int = 5;
 const PROG_ATTACH: libc::c_int = 8;
+const PROG_GET_FD_BY_ID: libc::c_int = 13;
+const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
+const PROG_QUERY: libc::c_int = 16;
 const PROG_TYPE_CGROUP_DEVICE: u32 = 15;
 const CGROUP_DEVICE: u32 = 6;
 /// Beside those that our parents may have (systemd's, an outer runtime's): all of them must allow.
@@ -35,6 +38,67 @@ struct Attach {
     attach_bpf_fd: u32,
     attach_type: u32,
     attach_flags: u32,
+}
+
+/// The part of `union bpf_attr` that asks for a cgroup's programs.
+#[repr(C)]
+struct Query {
+    target_fd: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    prog_ids: u64,
+    prog_cnt: u32,
+    padding: u32,
+}
+
+/// The part of `union bpf_attr` that asks for what there is to know of a program.
+#[repr(C)]
+struct Info {
+    bpf_fd: u32,
+    info_len: u32,
+    info: u64,
+}
+
+/// The ids of the programs that decide about devices for a cgroup itself. More than a few are somebody's mischief: ENOSPC.
+pub fn device_programs(cgroup: &Path) -> std::io::Result<Vec<u32>> {
+    let folder = std::fs::File::open(cgroup)?;
+    let mut ids = [0u32; 64];
+    let mut query = Query {
+        target_fd: folder.as_raw_fd() as u32,
+        attach_type: CGROUP_DEVICE,
+        query_flags: 0,
+        attach_flags: 0,
+        prog_ids: ids.as_mut_ptr() as u64,
+        prog_cnt: ids.len() as u32,
+        padding: 0,
+    };
+    // SAFETY: `query` is complete; the kernel writes at most `prog_cnt` ids to where it says, which outlives the call.
+    checked(unsafe { libc::syscall(libc::SYS_bpf, PROG_QUERY, &raw mut query, size_of::<Query>()) })?;
+    Ok(ids[..(query.prog_cnt as usize).min(ids.len())].to_vec())
+}
+
+/// A program by its id.
+pub fn program_of(id: u32) -> std::io::Result<OwnedFd> {
+    let attr = [id, 0, 0];
+    // SAFETY: `attr` is the part of `union bpf_attr` that the command reads: an id, and no flags.
+    let fd = checked(unsafe { libc::syscall(libc::SYS_bpf, PROG_GET_FD_BY_ID, attr.as_ptr(), size_of_val(&attr)) })?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// The id of a program.
+pub fn id_of(program: BorrowedFd<'_>) -> std::io::Result<u32> {
+    // `struct bpf_prog_info` begins with a type and an id; the kernel writes no more than it is asked for.
+    let mut info = [0u32; 2];
+    let attr = Info {
+        bpf_fd: program.as_raw_fd() as u32,
+        info_len: size_of_val(&info) as u32,
+        info: info.as_mut_ptr() as u64,
+    };
+    // SAFETY: `attr` is complete and has no padding; the kernel writes at most `info_len` bytes to where it says.
+    checked(unsafe { libc::syscall(libc::SYS_bpf, OBJ_GET_INFO_BY_FD, &raw const attr, size_of::<Info>()) })?;
+    Ok(info[1])
 }
 
 impl Kernel {

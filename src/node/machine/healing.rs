@@ -1,8 +1,9 @@
 //! What somebody else has changed of the node's network is mended by `podwright-net`, what of sandboxes by `podwright-runtime`, and of
-//! volumes by [`Volumes`]; here it is told.
+//! volumes by [`Volumes`]; here it is told. So is what cannot be mended: the layers of an image that a container stands on.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -12,7 +13,7 @@ use podwright_runtime::Runtime;
 use tokio::sync::mpsc;
 
 use super::messages::split;
-use crate::node::{executor::Happening, volumes::Volumes};
+use crate::node::{disk, executor::Happening, labels, volumes::Volumes};
 
 /// How often limits and mounts are looked at: a few small files of each container.
 const GLANCE: Duration = Duration::from_secs(2);
@@ -82,32 +83,69 @@ pub fn look_after(runtime: &Runtime, volumes: &Arc<Volumes>, happenings: mpsc::U
                 () = tokio::time::sleep(GLANCE) => {}
                 () = happenings.closed() => return,
             }
-            let mended = volumes.mend().await.into_iter().chain(runtime.mend_sandboxes().await);
-            for happening in
-                mended.collect::<Vec<_>>().into_iter().filter_map(|what| repairs.note(what, Instant::now()))
-            {
+            let mended = volumes.mend().await.into_iter().chain(runtime.mend_sandboxes().await).map(Found::Restored);
+            let found: Vec<Found> = mended.chain(lost_layers(&runtime).await).collect();
+            for happening in found.into_iter().filter_map(|what| repairs.note(what, Instant::now())) {
                 happenings.send(happening).ok();
             }
         }
     });
 }
 
-/// What was mended a short while ago, and how often since it was told.
+/// Layers that are gone while containers stand on them. What their processes have open they keep; nothing can be put back below a
+/// mounted overlay. Whoever starts next has the image pulled again.
+async fn lost_layers(runtime: &Runtime) -> Vec<Found> {
+    let mut users: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
+    for sandbox in runtime.list().await {
+        for container in sandbox.containers.iter().filter(|container| container.pid != 0) {
+            let layers = container.labels.get(labels::LAYERS).map(String::as_str).unwrap_or_default();
+            let id = container.id.to_string();
+            for layer in layers.lines() {
+                users.entry(layer.into()).or_default().insert(id.clone());
+            }
+        }
+    }
+    let lost = move || users.into_iter().filter(|(layer, _)| !layer.is_dir()).collect::<Vec<_>>();
+    let lost = disk::work(lost).await.unwrap_or_default();
+    let words = |users: BTreeSet<String>| users.into_iter().collect::<Vec<_>>().join(", ");
+    lost.into_iter().map(|(layer, users)| Found::Lost(format!("{}, of {}", layer.display(), words(users)))).collect()
+}
+
+/// What a look has found, in words.
+enum Found {
+    /// It is again as it was.
+    Restored(String),
+    /// A layer, and who stands on it.
+    Lost(String),
+}
+
+/// What was found a short while ago, and how often since it was told.
 #[derive(Default)]
 struct Repairs(BTreeMap<String, (Instant, u32)>);
 
 impl Repairs {
-    /// Takes note of a repair; gives what is to be told of it: the first, and that somebody keeps undoing it.
-    fn note(&mut self, what: String, now: Instant) -> Option<Happening> {
+    /// Takes note of what was found; gives what is to be told of it: the first, and that somebody keeps undoing a repair.
+    fn note(&mut self, found: Found, now: Instant) -> Option<Happening> {
         self.0.retain(|_, (told, _)| now.duration_since(*told) < TOLD);
+        let (what, is_restored) = match found {
+            Found::Restored(what) => (what, true),
+            Found::Lost(what) => (what, false),
+        };
         let (_, times) = self.0.entry(what.clone()).or_insert((now, 0));
         *times += 1;
         match *times {
+            1 if !is_restored => Some(Happening::Damage {
+                reason: "ImageDamaged",
+                message: format!(
+                    "A layer that containers stand on is gone; they have what they have open, and are whole again once they are \
+                     started anew: {what}"
+                ),
+            }),
             1 => Some(Happening::Damage {
                 reason: "NodeRestored",
                 message: format!("Something outside podwright changed what it looks after; restored: {what}"),
             }),
-            CONTESTED => Some(Happening::Damage {
+            CONTESTED if is_restored => Some(Happening::Damage {
                 reason: "NodeContested",
                 message: format!("Something outside podwright keeps undoing what is restored, again and again: {what}"),
             }),
@@ -123,14 +161,15 @@ mod tests {
     #[test]
     fn a_repair_is_told_once_and_once_more_where_somebody_undoes_it() {
         let (mut repairs, begun) = (Repairs::default(), Instant::now());
-        let mut told =
-            |seconds: u64, what: &str| match repairs.note(what.to_owned(), begun + Duration::from_secs(seconds)) {
-                Some(Happening::Damage { reason, message }) => {
-                    assert!(message.ends_with(what), "{message}");
-                    Some(reason)
-                }
-                _ => None,
-            };
+        let mut told = |seconds: u64, what: &str| match repairs
+            .note(Found::Restored(what.to_owned()), begun + Duration::from_secs(seconds))
+        {
+            Some(Happening::Damage { reason, message }) => {
+                assert!(message.ends_with(what), "{message}");
+                Some(reason)
+            }
+            _ => None,
+        };
         let reasons: Vec<_> = (0..11).map(|n| told(n * 5, "memory.max of cgroup a")).collect();
         let mut expected = vec![None; 11];
         (expected[0], expected[CONTESTED as usize - 1]) = (Some("NodeRestored"), Some("NodeContested"));

@@ -10,6 +10,7 @@
 
 pub mod atomic;
 pub mod claims;
+mod held;
 mod host_path;
 pub mod local;
 mod mounting;
@@ -53,6 +54,7 @@ use crate::{
     client::Recorder,
 };
 use atomic::{File, Payload};
+use held::HeldVolumes;
 use payload::Room;
 use shares::Shares;
 use shown::Shown;
@@ -76,6 +78,7 @@ pub struct Volumes {
     shares: Shares,
     turns: Turns,
     shown: Shown,
+    held: HeldVolumes,
     /// What `memory` is.
     kept: Arc<Mutex<Option<Kept>>>,
 }
@@ -101,8 +104,8 @@ impl Volumes {
         let kept = kept.ok_or_else(|| io::Error::other(format!("{} is not mounted", memory.display())))?;
         let kept = Arc::new(Mutex::new(Some(kept)));
         let (shares, turns, shown) = (Shares::of(&memory)?, Turns::default(), Shown::default());
-        let (local, taking) = (local::Folders::open(local)?, Mutex::default());
-        Ok(Volumes { pods, memory, objects, tokens, world, local, recorder, taking, shares, turns, shown, kept })
+        let (local, taking, held) = (local::Folders::open(local)?, Mutex::default(), HeldVolumes::default());
+        Ok(Volumes { pods, memory, objects, tokens, world, local, recorder, taking, shares, turns, shown, held, kept })
     }
 
     /// The volumes of the built-in provisioner that this node keeps.
@@ -150,9 +153,12 @@ impl Volumes {
         let path = self.path(pod, volume);
         let fs_group = fs_group(pod);
         if let Some(source) = &volume.empty_dir {
-            let (source, pod) = (source.clone(), pod.clone());
-            let made =
-                move || empty_dir(&path, &source, &pod, fs_group).map_err(|e| format!("{}: {e}", path.display()));
+            let (source, pod, held) = (source.clone(), pod.clone(), self.held.clone());
+            let made = move || {
+                let made = empty_dir(&path, &source, &pod, fs_group);
+                let kept = made.and_then(|()| if in_memory(&source) { held.mount(&path) } else { Ok(()) });
+                kept.map_err(|e| format!("{}: {e}", path.display()))
+            };
             return disk::work(made).await?;
         }
         if let Some(source) = &volume.host_path {
@@ -184,8 +190,16 @@ impl Volumes {
         disk::work(show).await?
     }
 
-    /// Brings the tmpfs of Secrets back where somebody has taken it away, with all that is in it. Returns what was done, in words.
-    pub async fn mend(&self) -> Option<String> {
+    /// Brings back mounts and links that somebody has taken away, mounts with all that is in them. Returns what was done, in words.
+    pub async fn mend(&self) -> Vec<String> {
+        let held = self.held.clone();
+        let mended = disk::work(move || held.mend()).await;
+        let mended = mended.inspect_err(|why| tracing::warn!("the volumes of Pods: {why}")).unwrap_or_default();
+        mended.into_iter().chain(self.mend_memory().await).collect()
+    }
+
+    /// Brings the tmpfs of Secrets back. Returns what was done, in words.
+    async fn mend_memory(&self) -> Option<String> {
         let kept = self.kept.clone();
         match disk::work(move || mend(&kept)).await {
             Ok(Ok(true)) => Some(format!("the tmpfs of Secrets at {}", self.memory.display())),
@@ -200,7 +214,7 @@ impl Volumes {
     /// The Pods whose files of ConfigMaps, Secrets and the like somebody else has changed since they were written: their uids.
     pub async fn damaged(&self) -> BTreeSet<String> {
         // Files that are only hidden are not written again, to a disk.
-        if self.mend().await.is_some() {
+        if self.mend_memory().await.is_some() {
             tracing::warn!("the tmpfs of Secrets was unmounted: it is back");
         }
         let shown = self.shown.clone();
@@ -274,6 +288,8 @@ impl Volumes {
 
     fn unmount_all(&self, pod: &Pod) -> Result<(), String> {
         let mut errors = Vec::new();
+        // Nobody brings it back from here on.
+        self.held.forget(&self.folder(pod));
         let mut unmount = |path: PathBuf| {
             if let Err(e) = mounts::unmount(&path) {
                 errors.push(format!("umount {}: {e}", path.display()));
@@ -365,11 +381,15 @@ fn common_user(pod: &Pod) -> Option<u32> {
     users.all(|u| u == Some(first)).then(|| u32::try_from(first).ok())?
 }
 
+fn in_memory(source: &EmptyDirVolumeSource) -> bool {
+    source.medium.as_deref() == Some("Memory")
+}
+
 fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Option<u32>) -> io::Result<()> {
     let fresh = !path.exists();
     fs::create_dir_all(path)?;
     let medium = source.medium.as_deref().unwrap_or_default();
-    if medium == "Memory" && !mounts::is_mount(path) {
+    if in_memory(source) && !mounts::is_mount(path) {
         let limit = source.size_limit.as_ref().map(qos::units).filter(|l| *l > 0);
         let limit = limit.into_iter().chain(qos::pod_limit(pod, "memory").map(|m| m / 1000)).min();
         let size = limit.map_or_else(
@@ -380,7 +400,7 @@ fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, pod: &Pod, fs_group: Op
             },
         );
         rustix::mount::mount("tmpfs", path, "tmpfs", rustix::mount::MountFlags::empty(), Some(size.as_c_str()))?;
-    } else if !medium.is_empty() && medium != "Memory" {
+    } else if !medium.is_empty() && !in_memory(source) {
         return Err(io::Error::new(io::ErrorKind::Unsupported, format!("unknown storage medium \"{medium}\"")));
     } else if !fresh {
         return Ok(());

@@ -43,6 +43,7 @@ impl Volumes {
     ) -> Result<(), Trouble> {
         let link = self.folder(pod).join("volumes").join(&volume.name);
         if fs::metadata(&link).is_ok() {
+            self.hold(pod, &link);
             return Ok(());
         }
         // What it led to is gone, as after a boot: whatever comes in its place is another volume to look at.
@@ -69,7 +70,22 @@ impl Volumes {
         self.must_be_free(pod, &place)?;
         let links = [Some(TAKEN), writes.then_some(WRITTEN)].into_iter().flatten();
         let links = links.map(|kind| self.folder(pod).join(kind).join(&place.volume));
-        links.chain([link]).try_for_each(|link| lead(&link, &place.path)).map_err(failed)
+        links.chain([link]).try_for_each(|link| self.lead(&link, &place.path)).map_err(failed)
+    }
+
+    /// Makes a link that is to stay.
+    fn lead(&self, link: &Path, to: &Path) -> io::Result<()> {
+        lead(link, to)?;
+        self.held.link(link, to);
+        Ok(())
+    }
+
+    /// The links to a volume that an earlier agent has made are to stay.
+    fn hold(&self, pod: &Pod, link: &Path) {
+        let Ok(to) = fs::read_link(link) else { return };
+        let others = [TAKEN, WRITTEN].into_iter().flat_map(|kind| entries(&self.folder(pod).join(kind)));
+        let same = others.map(|entry| entry.path()).filter(|other| fs::read_link(other).is_ok_and(|leads| leads == to));
+        same.chain([link.to_owned()]).for_each(|link| self.held.link(&link, &to));
     }
 
     /// Makes a volume of the built-in provisioner, unless it is there: where it is. If nothing holds it to its size, its claim is
@@ -137,7 +153,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
 }
 
 /// Makes a link, in the place of one that there may be.
-fn lead(link: &Path, to: &Path) -> io::Result<()> {
+pub(super) fn lead(link: &Path, to: &Path) -> io::Result<()> {
     fs::remove_file(link).ok();
     fs::create_dir_all(link.parent().unwrap_or(link))?;
     symlink(to, link)

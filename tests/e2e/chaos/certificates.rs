@@ -1,6 +1,15 @@
-//! SIGKILL while certificates are being made: the CA and what it signs at a server's first start, a node's own when it joins.
+//! SIGKILL while certificates are being made: the CA and what it signs at a server's first start, a node's own when it joins and when it
+//! is followed by the next; at random moments, and when a file is there that is only there meanwhile.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use jiff::{SignedDuration, Timestamp};
+use podwright::server::pki::{Authority, Names, Pki};
 
 use super::{Dice, PATIENCE, seed, setting};
 use crate::support::{TestNode, eventually, registry::run};
@@ -9,7 +18,7 @@ use crate::support::{TestNode, eventually, registry::run};
 const KILLS: u64 = 12;
 
 /// What openssl says: each certificate is of its key, and signed by the CA.
-fn belong_together(folder: &std::path::Path, ca: &std::path::Path, pairs: &[&str]) {
+fn belong_together(folder: &Path, ca: &Path, pairs: &[&str]) {
     for name in pairs {
         let file = |end: &str| folder.join(format!("{name}.{end}")).display().to_string();
         let script = format!(
@@ -19,7 +28,7 @@ fn belong_together(folder: &std::path::Path, ca: &std::path::Path, pairs: &[&str
             file("key"),
             crt = file("crt")
         );
-        run(std::process::Command::new("sh").args(["-c", &script]));
+        run(Command::new("sh").args(["-c", &script]));
     }
 }
 
@@ -39,8 +48,7 @@ fn a_server_killed_while_it_makes_its_certificates_makes_them_all_the_same() {
             _ => fs::remove_file(server.dir.path().join("admin.kubeconfig")).unwrap_or_default(),
         }
         server.spawn();
-        dice.pause(150);
-        server.kill();
+        die(&mut server, &mut dice, 150, || has(&pki, ".new"));
         server.spawn();
         server.wait_answering();
         belong_together(&pki, &pki.join("ca.crt"), &["ca", "server", "admin"]);
@@ -50,47 +58,147 @@ fn a_server_killed_while_it_makes_its_certificates_makes_them_all_the_same() {
     println!("a server was killed {kills} times while it made its certificates");
 }
 
+/// Whether a file with this end is in a folder.
+fn has(folder: &Path, end: &str) -> bool {
+    fs::read_dir(folder).into_iter().flatten().flatten().any(|entry| entry.file_name().to_string_lossy().ends_with(end))
+}
+
+/// Kills a process at any moment of its first milliseconds, or as soon as something is to be seen, if it ever is: whether it was.
+fn die(node: &mut TestNode, dice: &mut Dice, below_ms: u64, is_moment: impl Fn() -> bool) -> bool {
+    let waits = dice.roll(2) == 0;
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let mut seen = false;
+    match waits {
+        false => dice.pause(below_ms),
+        // A moment is shorter than any sleep.
+        true => {
+            while !seen && Instant::now() < deadline {
+                seen = is_moment();
+                std::hint::spin_loop();
+            }
+            std::thread::sleep(Duration::from_micros(dice.roll(3000)));
+        }
+    }
+    node.kill();
+    seen
+}
+
+const TOKEN: &str = "{apiVersion: v1, kind: Secret, metadata: {name: bootstrap-token-abcdef, namespace: kube-system}, type: \
+                     bootstrap.kubernetes.io/token, stringData: {token-id: abcdef, token-secret: 0123456789abcdef, \
+                     usage-bootstrap-authentication: 'true'}}";
+
+/// A request that nobody came back for is signed or left; each start makes one of its own, which an administrator approves where the
+/// name is taken by then.
+fn joins(server: &TestNode, agent: &TestNode) {
+    eventually("the node is ready", PATIENCE + Duration::from_secs(60), || {
+        if agent.log().contains("waits for an administrator") {
+            let names = server.field(&["csr"], ".items[*].metadata.name");
+            for name in names.split_whitespace() {
+                server.run(&["certificate", "approve", name]);
+            }
+        }
+        let answer = server.run(&["wait", "--for=condition=Ready", "node/member", "--timeout=1s"]);
+        if answer.code == 0 { Ok(()) } else { Err(answer.all()) }
+    });
+}
+
 #[test]
 fn a_node_killed_while_it_joins_joins_all_the_same() {
     let mut dice = Dice(seed());
     // Each may leave a request that waits, and a token's holder has a hundred.
     let kills = setting("PODWRIGHT_CHAOS_KILLS").unwrap_or(KILLS).min(60);
     let server = TestNode::server(&[]);
-    server.apply(
-        "{apiVersion: v1, kind: Secret, metadata: {name: bootstrap-token-abcdef, namespace: kube-system}, type: \
-         bootstrap.kubernetes.io/token, stringData: {token-id: abcdef, token-secret: 0123456789abcdef, \
-         usage-bootstrap-authentication: 'true'}}",
-    );
+    server.apply(TOKEN);
     let mut agent = TestNode::joining(&server, "member", "abcdef.0123456789abcdef");
     let folder = agent.dir.path().join("agent");
     let mut whole = 0;
     for _ in 0..kills {
         agent.spawn();
-        dice.pause(600);
-        agent.kill();
-        // A certificate that is there has its key: as it is, or as the next start finds it.
+        die(&mut agent, &mut dice, 600, || has(&folder, ".new") || has(&folder, ".next"));
         if folder.join("client.crt").exists() {
+            // It has its key, as it is or as the next start finds it. The next one begins from nothing, on a new machine.
+            has_its_key(&folder);
             whole += 1;
-            break;
+            server.run(&["delete", "node", "member"]);
+            fs::remove_dir_all(&folder).unwrap();
         }
     }
     agent.spawn();
-    let joined = || {
-        let answer = server.run(&["wait", "--for=condition=Ready", "node/member", "--timeout=1s"]);
-        if answer.code == 0 { Ok(()) } else { Err(answer.all()) }
-    };
-    // A request that nobody came back for is signed or left; each start makes one of its own.
-    let name_is_taken =
-        || fs::read_to_string(agent.log_path()).unwrap_or_default().contains("waits for an administrator");
-    eventually("the node is ready", PATIENCE + Duration::from_secs(60), || {
-        if name_is_taken() {
-            let names = server.field(&["csr"], ".items[*].metadata.name");
-            for name in names.split_whitespace() {
-                server.run(&["certificate", "approve", name]);
-            }
-        }
-        joined()
-    });
+    joins(&server, &agent);
     belong_together(&folder, &server.dir.path().join("pki/ca.crt"), &["client"]);
-    println!("a node was killed up to {kills} times while it joined, {whole} times with its certificate there");
+    println!("a node was killed {kills} times while it joined, {whole} times with its certificate there");
+}
+
+/// The certificate is of the key, or of the next one.
+fn has_its_key(folder: &Path) {
+    let of = |command: &[&str]| {
+        let output = Command::new("openssl").args(command).current_dir(folder).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let certificate = of(&["x509", "-in", "client.crt", "-noout", "-pubkey"]);
+    let keys = ["client.key", "client.key.next"].map(|name| of(&["pkey", "-in", name, "-pubout"]));
+    assert!(!certificate.is_empty() && keys.contains(&certificate), "{certificate} is of none of {keys:?}");
+}
+
+/// Has a member's certificate be as if it had been there for nearly all of its time.
+fn make_due(folder: &Path, authority: &Authority) {
+    let key = rcgen::KeyPair::from_pem(&fs::read_to_string(folder.join("client.key")).unwrap()).unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:member");
+    let request = params.serialize_request(&key).unwrap().pem().unwrap();
+    let (day, usages) = (24 * 3600, ["digital signature", "client auth"].map(str::to_owned));
+    let begun = Timestamp::now().checked_sub(SignedDuration::from_secs(95 * day)).unwrap();
+    fs::write(folder.join("client.crt"), authority.sign(&request, &usages, 100 * day, begun).unwrap()).unwrap();
+}
+
+#[test]
+fn a_node_killed_while_it_renews_its_certificate_comes_back_with_one() {
+    let mut dice = Dice(seed());
+    let kills = setting("PODWRIGHT_CHAOS_KILLS").unwrap_or(KILLS).min(40);
+    let server = TestNode::server(&[]);
+    server.apply(TOKEN);
+    let mut agent = TestNode::joining(&server, "member", "abcdef.0123456789abcdef");
+    let folder = agent.dir.path().join("agent");
+    agent.spawn();
+    joins(&server, &agent);
+    agent.kill();
+    // From here on it has its certificate and nothing else.
+    agent.without_token();
+    server.ok(&["-n", "kube-system", "delete", "secret", "bootstrap-token-abcdef"]);
+    let copy = tempfile::tempdir().unwrap();
+    let authority = copy.path().join("ca.crt");
+    for name in ["ca.crt", "ca.key"] {
+        fs::copy(server.dir.path().join("pki").join(name), copy.path().join(name)).unwrap();
+    }
+    let signer = Pki::open(copy.path(), &Names::default(), Timestamp::now()).unwrap().signer();
+    let certificate = || fs::read_to_string(folder.join("client.crt")).unwrap();
+    let (mut renewed, mut between) = (0, 0);
+    for _ in 0..kills {
+        make_due(&folder, &signer);
+        let due = certificate();
+        agent.spawn();
+        let moment = die(&mut agent, &mut dice, 2500, || has(&folder, ".next"));
+        has_its_key(&folder);
+        renewed += u64::from(certificate() != due);
+        between += u64::from(moment);
+        // What was left half-way is taken up by the next start, or begun again.
+        agent.spawn();
+        let before = server.field(&["lease", "-n", "kube-node-lease", "member"], ".spec.renewTime");
+        eventually("it renews its lease", PATIENCE, || {
+            let now = server.field(&["lease", "-n", "kube-node-lease", "member"], ".spec.renewTime");
+            if now != before { Ok(()) } else { Err(agent.log()) }
+        });
+        eventually("it has its next certificate", PATIENCE, || {
+            if certificate() != due && !has(&folder, ".next") { Ok(()) } else { Err(agent.log()) }
+        });
+        agent.kill();
+        belong_together(&folder, &authority, &["client"]);
+    }
+    assert!(renewed > 0 || kills < KILLS, "none was killed with the next certificate there");
+    println!(
+        "a node was killed {kills} times while it renewed its certificate, {renewed} times with the next one there, {between} times \
+         while its key was renamed"
+    );
 }

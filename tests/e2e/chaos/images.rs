@@ -1,7 +1,7 @@
 //! Images that are pulled, loaded and removed when it dies: what is there afterwards is whole.
 
 use std::{
-    fmt,
+    fmt, fs,
     path::PathBuf,
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -10,10 +10,13 @@ use std::{
 use super::{Dice, PATIENCE};
 use crate::support::{
     TestNode,
-    registry::{Registry, run},
+    registry::{Registry, noise, run, tar},
 };
 
 const IMAGES: usize = 3;
+const IMPORTS: u64 = 2;
+/// Bytes of a file in what is imported: unpacking it takes a moment.
+const MUCH: usize = 4 << 20;
 
 pub struct Images {
     _registry: Registry,
@@ -21,6 +24,8 @@ pub struct Images {
     pub names: Vec<String>,
     /// An archive with another one.
     archive: PathBuf,
+    /// A root file system, to be imported.
+    imported: PathBuf,
     done: AtomicU64,
 }
 
@@ -35,17 +40,24 @@ impl Images {
         let from = format!("docker://{}/app:0", registry.addr);
         let to = format!("docker-archive:{}:localhost/loaded:1", archive.display());
         run(Command::new("skopeo").args(["copy", "--src-tls-verify=false", &from, &to]));
-        Images { _registry: registry, names, archive, done: AtomicU64::new(0) }
+        let imported = node.dir.path().join("imported.tar");
+        fs::write(&imported, tar(&[("word", b"imported\n"), ("much", &noise(MUCH))])).unwrap();
+        Images { _registry: registry, names, archive, imported, done: AtomicU64::new(0) }
     }
 
     /// What is typed until the server dies.
     pub fn commands(&self, node: &TestNode, dice: &mut Dice) -> Vec<Command> {
-        let archive = self.archive.display().to_string();
+        let (archive, imported) = (self.archive.display().to_string(), self.imported.display().to_string());
         let one = |dice: &mut Dice| {
             let name = &self.names[dice.roll(IMAGES as u64) as usize];
-            match dice.roll(4) {
+            match dice.roll(6) {
                 0 => node.command(&["image", "load", &archive]),
-                1 => node.command(&["image", "rm", name]),
+                1 => {
+                    let name = format!("localhost/imported:{}", dice.roll(IMPORTS));
+                    node.command(&["image", "import", &imported, &name])
+                }
+                2 => node.command(&["image", "rm", name]),
+                3 => node.command(&["image", "rm", &format!("localhost/imported:{}", dice.roll(IMPORTS))]),
                 _ => node.command(&["image", "pull", name]),
             }
         };
@@ -76,6 +88,14 @@ impl Images {
             node.wait("jsonpath={.status.phase}=Succeeded", &[&format!("pod/image-{n}")], PATIENCE);
         }
         node.ok(&["delete", "pods", "--all", "--timeout", "60s"]);
+        // What was imported is unpacked whole, if it is there at all.
+        let much = noise(MUCH);
+        for n in 0..IMPORTS {
+            node.ok(&["image", "import", &self.imported.display().to_string(), &format!("localhost/imported:{n}")]);
+        }
+        let layers = fs::read_dir(node.dir.path().join("images/layers")).unwrap().flatten();
+        let found = layers.filter_map(|layer| fs::read(layer.path().join("fs/much")).ok()).collect::<Vec<_>>();
+        assert!(!found.is_empty() && found.iter().all(|found| *found == much), "{} layers are imported", found.len());
     }
 }
 

@@ -134,6 +134,8 @@ fn killed_again_and_again_it_loses_nothing() {
     facts.check();
     pods.check();
     pods.settle();
+    pods.check_volumes();
+    assert!(pods.looked() > 0 || kills < KILLS, "no volume was ever looked at");
     let replicas = facts.replicas();
     node.wait_field(&["deployment", "app"], ".spec.replicas", &replicas.to_string(), PATIENCE);
     scale_to(&node, 2);
@@ -171,6 +173,7 @@ fn one_kill(node: &mut TestNode, facts: &mut Facts, pods: &mut Pods, images: &Im
     });
     facts.check();
     pods.check();
+    pods.check_volumes();
     let length = [300, 1500, 4000][dice.roll(12).saturating_sub(9) as usize];
     let stop = AtomicBool::new(false);
     let (for_facts, for_pods) = (dice.fork(), dice.fork());

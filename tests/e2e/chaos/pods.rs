@@ -23,12 +23,16 @@ enum Part {
     Ends { lines: u64, code: u64 },
 }
 
-/// Both keys of a volume have one value, whatever is written meanwhile; then the Pod's name is in its claim, and it has booted.
+/// Both keys of a volume have one value, whatever is written meanwhile: in the folder that is shown, and by the keys' own names,
+/// between which another folder may be shown; what is shown no more may be removed while it is read. Then the Pod's name is in its
+/// claim, and it has booted.
 const WHOLE: &str = "
 for volume in /conf /sealed; do
-  n=0
-  until v=$(cd -P $volume/..data && a=$(cat one) && b=$(cat two) && [ \"$a\" = \"$b\" ] && echo whole); [ \"$v\" = whole ]; do
-    n=$((n+1)); [ $n -lt 20 ] || { echo torn $volume; exit 77; }; sleep 0.1
+  for way in \"cd -P $volume/..data\" \"cd $volume\"; do
+    n=0
+    until v=$(exec 2>/dev/null; $way && a=$(cat one) && b=$(cat two) && [ \"$a\" = \"$b\" ] && echo whole); [ \"$v\" = whole ]; do
+      n=$((n+1)); [ $n -lt 20 ] || { echo torn $way; exit 77; }; sleep 0.1
+    done
   done
 done
 ";
@@ -64,13 +68,15 @@ pub struct Pods {
     images: Vec<String>,
     /// Those that have written their name into a claim.
     booted: BTreeSet<String>,
+    /// How often the volumes of one that runs were looked at after a start.
+    looked: u64,
 }
 
 impl Pods {
     pub fn new(node: &TestNode, images: Vec<String>) -> Pods {
         let (socket, folder) = (node.socket(), folder_of(node));
         let (pods, booted) = (BTreeMap::new(), BTreeSet::new());
-        Pods { socket, folder, pods, next: 0, made: 0, deleted: 0, ended: 0, adopted: 0, images, booted }
+        Pods { socket, folder, pods, next: 0, made: 0, deleted: 0, ended: 0, adopted: 0, images, booted, looked: 0 }
     }
 
     /// Creates and deletes until the server dies.
@@ -113,9 +119,11 @@ impl Pods {
         };
         let image = self.images.get(image).map_or("localhost/busybox:1", String::as_str);
         let script = format!("{WHOLE}{word} echo {name} >> /claim/names; echo boot; {script}");
-        // Some have nothing that lasts: they start at once.
-        let claim = match self.next % 4 {
+        // Some have a volume made for them alone, and some nothing that lasts: they start at once.
+        let own = json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}});
+        let claim = match self.next % 5 {
             n @ (0 | 1) => json!({"name": "claim", "persistentVolumeClaim": {"claimName": format!("claim-{n}")}}),
+            2 => json!({"name": "claim", "ephemeral": {"volumeClaimTemplate": own}}),
             _ => json!({"name": "claim", "emptyDir": {}}),
         };
         let body = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
@@ -181,6 +189,37 @@ impl Pods {
         assert!(found.is_empty(), "nobody made {:?}", found.keys());
     }
 
+    /// The volumes of every container that runs are whole, by the names that the container has for their files; of one that was
+    /// killed half-way, soon after the next start.
+    pub fn check_volumes(&mut self) {
+        let running = |known: &Known| known.container.is_some() && !known.finished && known.deleted == Asked::No;
+        let uids = self.pods.values().filter(|known| running(known)).filter_map(|known| known.uid.clone());
+        for uid in uids.collect::<Vec<_>>() {
+            let volumes = [
+                self.folder.join("pods").join(&uid).join("volumes/conf"),
+                self.folder.join("volumes").join(&uid).join("sealed"),
+            ];
+            eventually("the volumes of what runs are whole", PATIENCE, || {
+                // Of one that has ended meanwhile nothing need be there.
+                match volumes.iter().try_for_each(|volume| whole(volume)) {
+                    Err(why) if !self.has_ended(&uid) => Err(format!("Pod {uid}: {why}")),
+                    _ => Ok(()),
+                }
+            });
+            self.looked += 1;
+        }
+    }
+
+    pub fn looked(&self) -> u64 {
+        self.looked
+    }
+
+    fn has_ended(&self, uid: &str) -> bool {
+        let pods = list(&self.socket, "pods").unwrap_or_default();
+        let pod = pods.iter().find(|pod| pod["metadata"]["uid"] == uid);
+        pod.is_none_or(|pod| !pod["status"]["containerStatuses"][0]["state"]["terminated"].is_null())
+    }
+
     /// Everything comes to rest: what counts runs, what ends has ended.
     pub fn settle(&mut self) {
         eventually("all Pods come to rest", PATIENCE, || {
@@ -203,6 +242,18 @@ impl Pods {
         assert!(twice.is_empty(), "started twice: {twice:?}");
         let lost: Vec<_> = self.booted.iter().filter(|name| !found.contains(name)).collect();
         assert!(lost.is_empty() && !found.is_empty(), "lost from their claims: {lost:?}");
+    }
+}
+
+/// Whether the files of a pair are there by their own names, with one value.
+fn whole(volume: &std::path::Path) -> Result<(), String> {
+    let read = |name: &str| {
+        let path = volume.join(name);
+        fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))
+    };
+    match (read("one")?, read("two")?) {
+        (one, two) if one == two && !one.is_empty() => Ok(()),
+        (one, two) => Err(format!("{}: {} and {} bytes", volume.display(), one.len(), two.len())),
     }
 }
 
@@ -282,7 +333,10 @@ impl Known {
 
 impl fmt::Display for Pods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Pods { made, deleted, ended, adopted, .. } = self;
-        write!(f, "{made} Pods made and {deleted} deleted, {ended} ends told, {adopted} times found running")
+        let Pods { made, deleted, ended, adopted, looked, .. } = self;
+        write!(
+            f,
+            "{made} Pods made and {deleted} deleted, {ended} ends told, {adopted} times found running, {looked} times with whole volumes"
+        )
     }
 }

@@ -3,9 +3,10 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
-use super::{PATIENCE, Row, World};
+use super::{PATIENCE, Row, World, timely};
 use crate::support::{
     contains, eventually,
     registry::{Registry, run},
@@ -107,14 +108,15 @@ fn volumes(world: &World) -> Vec<Row> {
         ("Secret, a link gone", sealed.clone(), |volume| fs::remove_file(volume.join("word")).unwrap()),
         ("Secret, ..data gone", sealed, |volume| fs::remove_file(volume.join("..data")).unwrap()),
     ];
-    let rows = damage.into_iter().map(|(what, volume, damage)| {
-        let shown = |world: &World| {
-            contains(&world.in_pod("/conf/one"), "first")?;
-            contains(&world.in_pod("/sealed/word"), "hidden")
-        };
-        Row::new(what, move |_| damage(&volume), shown)
-    });
+    let rows = damage.into_iter().map(|(what, volume, damage)| Row::new(what, move |_| damage(&volume), shown));
     rows.collect()
+}
+
+/// What the container sees by its keys.
+fn shown(world: &World) -> Result<(), String> {
+    contains(&world.in_pod("/conf/one")?, "first")?;
+    contains(&world.in_pod("/conf/two")?, "second")?;
+    contains(&world.in_pod("/sealed/word")?, "hidden")
 }
 
 /// Mounts come back as they were: containers that run, and those that start later, share them again.
@@ -122,8 +124,9 @@ fn mounts(world: &World) -> Vec<Row> {
     let tmpfs = world.node.dir.path().join("volumes");
     let of_pod = |path: &Path| path.to_string_lossy().contains(&world.uid);
     let shm = world.find(|path| path.ends_with("shm") && path.with_file_name("s").exists() && of_pod(path));
+    let memory = world.find(|path| path.ends_with("volumes/memory"));
     let mut rows = Vec::new();
-    for path in [tmpfs, shm] {
+    for path in [tmpfs, shm, memory] {
         let (sign, at) = (path.join(".sign"), path.clone());
         fs::write(&sign, "kept").unwrap();
         rows.push(Row::new(
@@ -132,6 +135,21 @@ fn mounts(world: &World) -> Vec<Row> {
             move |_| {
                 is_mounted(&path)?;
                 fs::read_to_string(&sign).map(drop).map_err(|e| e.to_string())
+            },
+        ));
+    }
+    for (what, link) in [
+        ("link to a claim's volume, gone", world.find(|path| path.ends_with("volumes/claimed"))),
+        ("link that says who has a claim's volume, gone", taken(world, "taken")),
+        ("link that says who writes a claim's volume, gone", taken(world, "written")),
+    ] {
+        let (own, removed) = (fs::read_link(&link).unwrap(), link.clone());
+        rows.push(Row::new(
+            what,
+            move |_| fs::remove_file(&removed).unwrap(),
+            move |_| match fs::read_link(&link) {
+                Ok(found) if found == own => Ok(()),
+                other => Err(format!("{other:?}")),
             },
         ));
     }
@@ -150,14 +168,21 @@ fn mounts(world: &World) -> Vec<Row> {
     rows
 }
 
+/// The only link in a folder of the Pod's.
+fn taken(world: &World, kind: &str) -> PathBuf {
+    let folder = world.find(|path| path.ends_with(kind) && path.to_string_lossy().contains(&world.uid));
+    fs::read_dir(folder).unwrap().next().expect("the Pod has a claim").unwrap().path()
+}
+
 fn others(world: &World) -> Vec<Row> {
     let log = world.find(|path| path.ends_with("c/0.log") && path.to_string_lossy().contains("_web_"));
     let folder = log.parent().unwrap().to_owned();
     let of_pod = folder.parent().unwrap().to_owned();
+    let written = log.clone();
     let connects = |world: &World| {
         std::os::unix::net::UnixStream::connect(world.node.socket()).map(drop).map_err(|e| e.to_string())
     };
-    let says = |world: &World| contains(&world.node.run(&["logs", "web"]).all(), "UTC");
+    let says = move |_: &World| contains(&fs::read_to_string(&written).map_err(|e| e.to_string())?, "UTC");
     vec![
         Row::new("api.sock, removed", |world| fs::remove_file(world.node.socket()).unwrap(), connects),
         Row::new(
@@ -168,8 +193,8 @@ fn others(world: &World) -> Vec<Row> {
             },
             connects,
         ),
-        Row::new("log", move |_| fs::remove_file(&log).unwrap(), says),
-        Row::new("folder of a container's logs", move |_| fs::remove_dir_all(&folder).unwrap(), says),
+        Row::new("log", move |_| fs::remove_file(&log).unwrap(), says.clone()),
+        Row::new("folder of a container's logs", move |_| fs::remove_dir_all(&folder).unwrap(), says.clone()),
         Row::new("folder of a Pod's logs", move |_| fs::remove_dir_all(&of_pod).unwrap(), says),
     ]
 }
@@ -181,11 +206,13 @@ fn files_and_mounts_are_mended() {
     world.heals(rows);
     // A Secret that changes now reaches the container that has run all the while.
     world.node.apply("{apiVersion: v1, kind: Secret, metadata: {name: sealed}, stringData: {word: changed}}");
-    eventually("the Secret changes", PATIENCE * 4, || contains(&world.in_pod("/sealed/word"), "changed"));
+    eventually("the Secret changes", PATIENCE * 4, || contains(&world.in_pod("/sealed/word")?, "changed"));
+    contains(&world.node.run(&["logs", "web"]).all(), "UTC").unwrap();
     world.end(&["NodeRestored"]);
 }
 
-/// An image whose layers are gone is no image: whoever asks for it next has it pulled again. Those that run go on.
+/// An image that lost a layer or a document is none: whoever asks for it next has it pulled again, in time. Containers that stand on
+/// it keep what they have open, which is told; nobody restarts them.
 #[test]
 fn an_image_that_lost_its_layers_is_pulled_again() {
     let registry = Registry::start();
@@ -201,13 +228,40 @@ fn an_image_that_lost_its_layers_is_pulled_again() {
         eventually("it says its word", PATIENCE, || contains(&world.node.run(&["logs", name]).out, "whole"));
     };
     pod("first");
-    let pulls = registry.gets("/blobs/");
+    let pulls = registry.gets("/v2/app/");
     pod("second");
-    assert_eq!(registry.gets("/blobs/"), pulls, "it is there");
-    let word = world.find(|path| path.ends_with("fs/word"));
-    world.node.ok(&["delete", "pods", "first", "second", "--now"]);
-    run(std::process::Command::new("rm").arg("-r").arg(word.parent().unwrap().parent().unwrap()));
-    pod("third");
-    assert!(registry.gets("/blobs/") > pulls, "it was pulled again");
-    world.end(&[]);
+    assert_eq!(registry.gets("/v2/app/"), pulls, "it is there");
+    let layer = || world.find(|path| path.ends_with("fs/word")).parent().unwrap().parent().unwrap().to_owned();
+    let remove = |path: &Path| run(std::process::Command::new("rm").arg("-r").arg(path));
+    let manifest = registry.manifest_digest("app", "1");
+    let blob = world.find(|path| path.to_string_lossy().ends_with(manifest.trim_start_matches("sha256:")));
+
+    // While containers stand on it.
+    let of_first = || world.node.field(&["pod", "first"], ".status.containerStatuses[0]['containerID','restartCount']");
+    let (container, begun) = (of_first(), Instant::now());
+    let lost = layer();
+    let shown = lost.display().to_string();
+    remove(&lost);
+    eventually("it is told", PATIENCE, || {
+        let told = world.node.ok(&["get", "events", "-A"]);
+        told.lines().find(|line| line.contains("ImageDamaged") && line.contains(&shown)).map(drop).ok_or(told)
+    });
+    timely("layer of an image in use, told", begun.elapsed());
+    assert_eq!(of_first(), container, "nobody restarts it");
+
+    let mut pulled = registry.gets("/v2/app/");
+    let mut comes_back = |what: &str, name: &str, damage: &dyn Fn()| {
+        damage();
+        let begun = Instant::now();
+        pod(name);
+        timely(what, begun.elapsed());
+        let now = registry.gets("/v2/app/");
+        assert!(now > pulled, "{what}: it was pulled again");
+        pulled = now;
+    };
+    comes_back("layer of an image in use, for the next Pod", "third", &|| {});
+    world.node.ok(&["delete", "pods", "first", "second", "third", "--now"]);
+    comes_back("layer of an image, not in use", "fourth", &|| remove(&layer()));
+    comes_back("manifest of an image, removed", "fifth", &|| fs::remove_file(&blob).unwrap());
+    world.end(&["ImageDamaged"]);
 }

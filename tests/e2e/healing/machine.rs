@@ -1,12 +1,14 @@
-//! Damage to cgroups: what is frozen thaws, an empty one that is removed is made again, and one that is killed is started anew.
+//! Damage to cgroups: limits and device programs come back, what is frozen thaws, an empty one that is removed is made again, and one
+//! that is killed is started anew.
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Instant,
 };
 
-use super::{PATIENCE, Row, World};
-use crate::support::{contains, eventually};
+use super::{PATIENCE, Row, World, timely};
+use crate::support::{contains, devices, eventually};
 
 /// The cgroup v2 of a process.
 fn cgroup_of(pid: u64) -> PathBuf {
@@ -18,15 +20,6 @@ fn cgroup_of(pid: u64) -> PathBuf {
     Path::new(root).join(path)
 }
 
-impl World {
-    /// The first process of the container of the Pod `web`.
-    fn pid_in_web(&self) -> u64 {
-        let found = self.node.ok(&["inspect", "pod", "web", "-o", "json"]);
-        let found: serde_json::Value = serde_json::from_str(&found).unwrap();
-        found["containers"][0]["pid"].as_u64().unwrap()
-    }
-}
-
 /// A file of a cgroup gets another text, and its own back. What this machine does not have is left out, and said.
 fn limit(what: &'static str, cgroup: &Path, name: &str, other: &'static str) -> Option<Row> {
     let file = cgroup.join(name);
@@ -35,48 +28,108 @@ fn limit(what: &'static str, cgroup: &Path, name: &str, other: &'static str) -> 
         return None;
     };
     let (damaged, own) = (file.clone(), own.trim().to_owned());
-    let repaired = move |_: &World| {
+    let sound = move |_: &World| {
         let found = fs::read_to_string(&file).map_err(|e| e.to_string())?;
         if found.trim() == own { Ok(()) } else { Err(found) }
     };
-    Some(Row::new(what, move |_| fs::write(&damaged, other).unwrap(), repaired))
+    Some(Row::new(what, move |_| fs::write(&damaged, other).unwrap(), sound))
+}
+
+/// A controller is taken from a cgroup's children; those of the limits lose their files.
+fn controller(what: &'static str, cgroup: &Path, name: &'static str) -> Option<Row> {
+    let gives = cgroup.join("cgroup.subtree_control");
+    if !fs::read_to_string(&gives).unwrap().contains(name) {
+        println!("{what}: left out, for this machine does not have it");
+        return None;
+    }
+    let damaged = gives.clone();
+    let take = move |_: &World| fs::write(&damaged, format!("-{name}")).unwrap();
+    Some(Row::new(what, take, move |_| contains(&fs::read_to_string(&gives).unwrap(), name)))
+}
+
+/// The program that decides about a cgroup's devices is taken away.
+fn program(what: &'static str, cgroup: &Path) -> Option<Row> {
+    if devices::programs(cgroup).is_empty() {
+        println!("{what}: left out, for this machine refuses such programs");
+        return None;
+    }
+    let (damaged, cgroup) = (cgroup.to_owned(), cgroup.to_owned());
+    let sound = move |_: &World| match devices::programs(&cgroup).len() {
+        1 => Ok(()),
+        other => Err(format!("{other} programs")),
+    };
+    Some(Row::new(what, move |_| devices::detach(&damaged), sound))
 }
 
 #[test]
 fn cgroups_are_mended() {
     let world = World::new();
-    let first = world.pid_in_web();
-    let container = cgroup_of(first);
+    world.node.apply(
+        "{apiVersion: v1, kind: Pod, metadata: {name: some}, spec: {terminationGracePeriodSeconds: 0, containers: [{name: c, \
+         image: 'localhost/busybox:1', command: [sleep, '1000'], resources: {requests: {cpu: 100m}, limits: {memory: 64Mi, cpu: \
+         200m}}}]}}",
+    );
+    world.node.wait("condition=Ready", &["pod/some"], PATIENCE);
+    let (container, limited) = (cgroup_of(world.pid), cgroup_of(world.pid_of("some")));
     let pod = container.parent().unwrap().to_owned();
+    let limited_pod = limited.parent().unwrap();
+    let class = limited_pod.parent().unwrap();
+    assert!(class.ends_with("burstable"), "{}", class.display());
     let rows = [
         limit("memory.max of a container", &container, "memory.max", "268435456"),
+        limit("memory.max of a container with a limit", &limited, "memory.max", "max"),
+        limit("cpu.max of a container with a limit", &limited, "cpu.max", "max 100000"),
+        limit("cpu.weight of a container", &limited, "cpu.weight", "77"),
         limit("pids.max of a container", &container, "pids.max", "1000"),
         limit("cpu.max of a Pod", &pod, "cpu.max", "50000 100000"),
+        limit("memory.max of a Pod with a limit", limited_pod, "memory.max", "max"),
+        limit("cpu.weight of a QoS class", class, "cpu.weight", "77"),
+        limit("cpu.max of a QoS class", class, "cpu.max", "50000 100000"),
         limit("cgroup.freeze of a container", &container, "cgroup.freeze", "1"),
         limit("cgroup.freeze of a Pod", &pod, "cgroup.freeze", "1"),
+        limit("cgroup.freeze of a QoS class", class, "cgroup.freeze", "1"),
+        program("device program of a container", &container),
+        program("device program of pause", &pod.join("pause")),
     ];
     world.heals(rows.into_iter().flatten().collect());
+    // The limits of what lost its files are as they were, once the files are there again.
+    let memory = |cgroup: &Path| fs::read_to_string(cgroup.join("memory.max"));
+    if let Ok(own) = memory(&limited) {
+        let whole = {
+            let limited = limited.clone();
+            move || match memory(&limited) {
+                Ok(found) if found == own => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        };
+        world.heals(controller("memory controller of a Pod's containers", limited_pod, "memory").into_iter().collect());
+        eventually("the container has its limit", PATIENCE, whole);
+    }
 
     // Nothing is in the cgroup of a QoS class that no Pod has: its next Pod makes it again.
-    let class = pod.parent().unwrap().with_file_name("burstable");
-    if class.is_dir() {
-        fs::remove_dir(&class).unwrap();
-    }
+    world.node.ok(&["delete", "pod", "some", "--now"]);
+    eventually("the class is empty", PATIENCE, || fs::remove_dir(class).map_err(|e| e.to_string()));
+    let begun = Instant::now();
     world.node.apply(
         "{apiVersion: v1, kind: Pod, metadata: {name: some}, spec: {terminationGracePeriodSeconds: 0, containers: [{name: c, \
          image: 'localhost/busybox:1', command: [sleep, '1000'], resources: {requests: {cpu: 10m}}}]}}",
     );
     world.node.wait("condition=Ready", &["pod/some"], PATIENCE);
+    timely("cgroup of a QoS class, removed", begun.elapsed());
     world.node.ok(&["delete", "pod", "some", "--now"]);
 
     // A container whose cgroup is killed is the one thing that is started anew, and it alone.
-    let begun = std::time::Instant::now();
+    let first = world.pid;
+    let lives = || fs::read_to_string(format!("/proc/{first}/cgroup")).is_ok_and(|text| text.contains("podwright"));
+    assert!(lives());
+    let begun = Instant::now();
     fs::write(container.join("cgroup.kill"), "1").unwrap();
+    eventually("it is killed", PATIENCE, || if lives() { Err(format!("{first} lives")) } else { Ok(()) });
     world.node.wait_field(&["pod", "web"], ".status.containerStatuses[0].restartCount", "1", PATIENCE);
     world.node.wait("condition=Ready", &["pod/web"], PATIENCE);
-    println!("{:<44} {:>5} ms", "container, killed", begun.elapsed().as_millis());
-    assert_ne!(world.pid_in_web(), first);
     eventually("the Service answers", PATIENCE, || world.answers());
+    timely("container, killed", begun.elapsed());
+    assert_ne!(world.pid_of("web"), first);
     let sandbox = |of: &str| of.split(' ').skip(2).map(str::to_owned).collect::<Vec<_>>();
     let now = world.running();
     assert_eq!(sandbox(now.split(", ").next().unwrap()), sandbox(world.containers.split(", ").next().unwrap()));

@@ -1,9 +1,14 @@
-//! Damage to the certificate of a node that has joined by TLS: the node writes it again, and comes back with it.
+//! Damage to certificates: of a node that has joined by TLS, which writes its own again and comes back with them, and of a server,
+//! which writes its CA's again and makes the others anew.
 
-use std::{fs, time::Instant};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
-use super::{LIMIT, PATIENCE};
-use crate::support::{TestNode, eventually, slowness};
+use super::{Load, PATIENCE, mended, timely};
+use crate::support::{TestNode, eventually, registry::run};
 
 const TOKEN: &str = "
 apiVersion: v1
@@ -16,39 +21,68 @@ stringData:
   usage-bootstrap-authentication: 'true'
 ";
 
+/// What becomes of a file; or, of a folder, of all in it.
+const RUINS: [(&str, fn(&Path)); 3] = [
+    ("removed", |path| match path.is_dir() {
+        true => fs::remove_dir_all(path).unwrap(),
+        false => fs::remove_file(path).unwrap(),
+    }),
+    ("empty", |path| of_all(path, &|path| fs::write(path, "").unwrap())),
+    ("garbage", |path| of_all(path, &|path| fs::write(path, "garbage").unwrap())),
+];
+
+fn of_all(path: &Path, ruin: &dyn Fn(&Path)) {
+    match fs::read_dir(path) {
+        Ok(entries) => entries.flatten().for_each(|entry| ruin(&entry.path())),
+        Err(_) => ruin(path),
+    }
+}
+
+/// A server, and a node that has joined it by TLS and has Pods that come and go.
+struct Cluster {
+    server: TestNode,
+    agent: TestNode,
+    load: Load,
+}
+
+impl Cluster {
+    fn new() -> Cluster {
+        let server = TestNode::server(&[]);
+        server.apply(TOKEN);
+        let mut agent = TestNode::joining(&server, "member", "abcdef.0123456789abcdef");
+        agent.spawn();
+        is_ready(&server, &agent);
+        let tar = crate::support::node::busybox_tar().to_str().unwrap();
+        server.ok(&["image", "--node", "member", "import", tar, "localhost/busybox:1"]);
+        let load = Load::of_pods(&server);
+        Cluster { server, agent, load }
+    }
+}
+
+fn is_ready(server: &TestNode, agent: &TestNode) {
+    eventually("the node is ready", PATIENCE, || {
+        let answer = server.run(&["wait", "--for=condition=Ready", "node/member", "--timeout=1s"]);
+        if answer.code == 0 { Ok(()) } else { Err(answer.all() + &agent.log()) }
+    });
+}
+
 #[test]
 fn a_members_certificate_is_mended() {
-    let server = TestNode::server(&[]);
-    server.apply(TOKEN);
-    let mut agent = TestNode::joining(&server, "member", "abcdef.0123456789abcdef");
-    agent.spawn();
-    let ready = |agent: &TestNode| {
-        eventually("the node is ready", PATIENCE, || {
-            let answer = server.run(&["wait", "--for=condition=Ready", "node/member", "--timeout=1s"]);
-            if answer.code == 0 { Ok(()) } else { Err(answer.all() + &agent.log()) }
-        });
-    };
-    ready(&agent);
+    let Cluster { server, mut agent, load } = Cluster::new();
     let folder = agent.dir.path().join("agent");
     let names = ["client.crt", "client.key", "ca.crt"];
     let read = || names.map(|name| fs::read(folder.join(name)).unwrap_or_default());
     let own = read();
-    let mut all: Vec<(String, Box<dyn Fn()>)> = Vec::new();
-    for name in names {
-        let path = folder.join(name);
-        let (removed, written) = (path.clone(), path);
-        all.push((format!("{name}, removed"), Box::new(move || fs::remove_file(&removed).unwrap())));
-        all.push((format!("{name}, garbage"), Box::new(move || fs::write(&written, "garbage").unwrap())));
+    let pid = agent.pid();
+    for path in names.map(|name| folder.join(name)).iter().chain([&folder]) {
+        for (how, ruin) in RUINS {
+            let what = format!("{}, {how}", path.strip_prefix(agent.dir.path()).unwrap().display());
+            let sound = || if read() == own { Ok(()) } else { Err(agent.log()) };
+            timely(&what, mended(pid, &what, || ruin(path), sound));
+        }
     }
-    let whole = folder.clone();
-    all.push(("all of them with their folder".to_owned(), Box::new(move || fs::remove_dir_all(&whole).unwrap())));
-    for (what, damage) in all {
-        let begun = Instant::now();
-        damage();
-        eventually(&what, PATIENCE, || if read() == own { Ok(()) } else { Err(agent.log()) });
-        println!("{what:<44} {:>5} ms", begun.elapsed().as_millis());
-        assert!(begun.elapsed() < LIMIT * slowness(), "{what}: {:?}", begun.elapsed());
-    }
+    assert_eq!(agent.pid(), pid);
+    println!("{}", load.end());
     // With nothing but them it comes back.
     agent.kill();
     server.ok(&["-n", "kube-system", "delete", "secret", "bootstrap-token-abcdef"]);
@@ -59,5 +93,51 @@ fn a_members_certificate_is_mended() {
         let now = server.field(&["lease", "-n", "kube-node-lease", "member"], ".spec.renewTime");
         if now != before { Ok(()) } else { Err(agent.log()) }
     });
-    ready(&agent);
+    is_ready(&server, &agent);
+}
+
+/// Whether openssl finds that a certificate is of its key and signed by the CA that there was.
+fn is_of(folder: &Path, name: &str, authority: &Path) -> Result<(), String> {
+    let script = format!(
+        "cd '{}' && openssl verify -CAfile '{}' {name}.crt && test \"$(openssl x509 -in {name}.crt -noout -pubkey)\" = \
+         \"$(openssl pkey -in {name}.key -pubout)\"",
+        folder.display(),
+        authority.display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+#[test]
+fn a_servers_certificates_are_mended() {
+    let Cluster { server, agent, load } = Cluster::new();
+    let dir = server.dir.path();
+    let (pki, kubeconfig) = (dir.join("pki"), dir.join("admin.kubeconfig"));
+    let authority = dir.join("authority.copy");
+    fs::copy(pki.join("ca.crt"), &authority).unwrap();
+    let sound = || {
+        ["ca", "server", "admin"].iter().try_for_each(|name| is_of(&pki, name, &authority))?;
+        let text = fs::read_to_string(&kubeconfig).map_err(|e| e.to_string())?;
+        if text.ends_with("preferences: {}\n") { Ok(()) } else { Err(text) }
+    };
+    let files = ["ca.crt", "ca.key", "server.crt", "server.key", "admin.crt", "admin.key"].map(|name| pki.join(name));
+    let (pids, all) = ((server.pid(), agent.pid()), files.into_iter().chain([kubeconfig.clone(), pki.clone()]));
+    for path in all.collect::<Vec<PathBuf>>() {
+        for (how, ruin) in RUINS {
+            let what = format!("{}, {how}", path.strip_prefix(dir).unwrap().display());
+            timely(&what, mended(server.pid(), &what, || ruin(&path), sound));
+        }
+    }
+    // Whoever comes by TLS is served with what there is now, and nobody had to come anew.
+    let text = fs::read_to_string(&kubeconfig).unwrap();
+    let url = text.lines().find_map(|line| line.trim().strip_prefix("server: ")).unwrap();
+    let script = format!(
+        "cd '{}' && curl -sSf --cacert '{}' --cert admin.crt --key admin.key {url}/api/v1/nodes/member",
+        pki.display(),
+        authority.display()
+    );
+    run(Command::new("sh").args(["-c", &script]));
+    is_ready(&server, &agent);
+    assert_eq!((server.pid(), agent.pid()), pids);
+    println!("{}", load.end());
 }

@@ -1,0 +1,115 @@
+//! The sysctls of a sandbox's own namespaces, compared with what was set there.
+//!
+//! They are compared as the kernel shows them, which may be otherwise than they were written (`0x10`, ranges, a value that is cut to
+//! what there can be): what it shows after it was written is what it is to show.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::super::{Inner, Sandbox};
+use crate::spec::Network;
+use crate::sys::process::{NEWIPC, NEWNET, namespace_of};
+use crate::sys::{Kernel, SysResult};
+use crate::{Error, Result, Scribe, sysctl};
+
+type Files = Vec<(PathBuf, String)>;
+
+pub fn mend(_: &Inner, _: &Kernel, sandbox: &Sandbox) -> Result<Vec<String>> {
+    let (spec, pid, known) = {
+        let state = sandbox.state();
+        if !state.ready() || state.record.spec.sysctls.is_empty() {
+            return Ok(Vec::new());
+        }
+        (state.record.spec.clone(), state.pid, state.sysctls.clone())
+    };
+    let files = sysctl::files(&spec)?;
+    let mut namespaces = Vec::new();
+    if spec.network == Network::New {
+        namespaces.push((own(pid, "net")?, NEWNET));
+    }
+    if !spec.host_ipc {
+        namespaces.push((own(pid, "ipc")?, NEWIPC));
+    }
+    // A namespace is a thread's: this one ends with the look.
+    let looked = std::thread::scope(|scope| scope.spawn(|| look(&namespaces, &files, known)).join());
+    let (mended, shown) = looked.map_err(|_| Error::Kernel("a thread in a sandbox's namespaces failed".into()))??;
+    sandbox.state().sysctls = Some(shown);
+    Ok(mended.into_iter().map(|name| format!("{name} of sandbox {}", sandbox.id)).collect())
+}
+
+/// A namespace of the sandbox's first process, which is none of ours: else the process is another one by now.
+fn own(pid: u32, kind: &str) -> Result<OwnedFd> {
+    let failed = |e| Error::Kernel(format!("the {kind} namespace of process {pid}: {e}"));
+    let namespace = namespace_of(pid, kind).map_err(failed)?;
+    let inode = |file: &std::fs::File| file.metadata().map(|found| found.ino());
+    let theirs = std::fs::File::from(namespace);
+    let ours = std::fs::File::from(namespace_of(std::process::id(), kind).map_err(failed)?);
+    match inode(&theirs).map_err(failed)? == inode(&ours).map_err(failed)? {
+        true => Err(failed(std::io::ErrorKind::NotFound.into())),
+        false => Ok(theirs.into()),
+    }
+}
+
+/// In a thread of its own. Gives the names of what was put back, and what the kernel shows now.
+fn look(
+    namespaces: &[(OwnedFd, u64)],
+    files: &Files,
+    known: Option<Vec<String>>,
+) -> Result<(Vec<String>, Vec<String>)> {
+    let kernel = Kernel::new(&Scribe::none());
+    namespaces.iter().try_for_each(|(fd, kind)| kernel.setns(fd.as_fd(), *kind, "of a sandbox"))?;
+    Ok(put_back(&kernel, Path::new("/proc"), files, known)?)
+}
+
+fn put_back(
+    kernel: &Kernel,
+    proc: &Path,
+    files: &Files,
+    known: Option<Vec<String>>,
+) -> SysResult<(Vec<String>, Vec<String>)> {
+    let shown = |path: &Path| words(&std::fs::read_to_string(proc.join(path)).unwrap_or_default());
+    let before: Vec<String> = files.iter().map(|(path, _)| shown(path)).collect();
+    let wanted = known.unwrap_or_else(|| files.iter().map(|(_, text)| words(text)).collect());
+    let (mut mended, mut after) = (Vec::new(), before.clone());
+    for (at, (path, text)) in files.iter().enumerate().filter(|(at, _)| before[*at] != wanted[*at]) {
+        kernel.write(&proc.join(path), text)?;
+        after[at] = shown(path);
+        if after[at] != before[at] {
+            mended.push(path.display().to_string());
+        }
+    }
+    Ok((mended, after))
+}
+
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_changed_is_put_back_and_what_the_kernel_writes_otherwise_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let (kernel, put) = (Kernel::new(&Scribe::none()), |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        });
+        let files: Files = vec![("range".into(), "0 1000".to_owned()), ("most".into(), "0x10".to_owned())];
+        put("range", "0\t1000\n");
+        put("most", "16\n");
+        let look = |known| put_back(&kernel, folder.path(), &files, known).unwrap();
+        // A kernel that shows 16 where 0x10 is written: here it is a file, which shows what was written.
+        let (mended, shown) = look(Some(vec!["0 1000".to_owned(), "16".to_owned()]));
+        assert_eq!((mended, &shown[..]), (vec![], &["0 1000".to_owned(), "16".to_owned()][..]));
+        put("range", "5\t7\n");
+        let (mended, now) = look(Some(shown.clone()));
+        assert_eq!((mended, &now), (vec!["range".to_owned()], &shown));
+        // At the first look there is only what was asked for.
+        put("range", "5 7");
+        let (mended, now) = look(None);
+        assert_eq!((mended.len(), &now[..]), (2, &["0 1000".to_owned(), "0x10".to_owned()][..]));
+        assert_eq!(look(Some(now)).0, [""; 0]);
+    }
+}

@@ -1,0 +1,104 @@
+//! What Pods have of their volumes beside files of API objects: mounts of memory, and links to where their claims' volumes are. One
+//! that somebody has taken away comes back, a mount with what is in it.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use podwright_runtime::{Scribe, kept::Kept, sys::Kernel};
+
+/// By path. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct HeldVolumes(Arc<Mutex<BTreeMap<PathBuf, Held>>>);
+
+enum Held {
+    Mount(Kept),
+    /// Where it leads.
+    Link(PathBuf),
+}
+
+impl HeldVolumes {
+    /// This folder is a mount that is to stay.
+    pub fn mount(&self, path: &Path) -> io::Result<()> {
+        let mut all = self.lock();
+        if !all.contains_key(path) {
+            let kept = Kept::of(&Kernel::new(&Scribe::none()), path).map_err(io::Error::other)?;
+            all.extend(kept.map(|kept| (path.to_owned(), Held::Mount(kept))));
+        }
+        Ok(())
+    }
+
+    /// This link is to stay.
+    pub fn link(&self, path: &Path, to: &Path) {
+        self.lock().insert(path.to_owned(), Held::Link(to.to_owned()));
+    }
+
+    /// What is below this folder may go.
+    pub fn forget(&self, folder: &Path) {
+        self.lock().retain(|path, _| !path.starts_with(folder));
+    }
+
+    /// Brings back what is gone, or lies under something else: what that was, in words.
+    pub fn mend(&self) -> Vec<String> {
+        // Held all the while: what is forgotten is not brought back.
+        let mut all = self.lock();
+        let mut mended = Vec::new();
+        for (path, held) in all.iter_mut() {
+            match held.mend(path) {
+                Ok(None) => {}
+                Ok(Some(what)) => mended.push(format!("{what} {}", path.display())),
+                Err(error) => tracing::warn!("{}: {error}", path.display()),
+            }
+        }
+        mended
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Held>> {
+        // Each change is whole at once.
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Held {
+    fn mend(&mut self, path: &Path) -> io::Result<Option<&'static str>> {
+        match self {
+            Held::Mount(kept) => {
+                let mended = kept.mend(&Kernel::new(&Scribe::none())).map_err(io::Error::other)?;
+                Ok(mended.then_some("the volume in memory at"))
+            }
+            Held::Link(to) if fs::read_link(path).is_ok_and(|found| found == *to) => Ok(None),
+            Held::Link(to) => super::taking::lead(path, to).map(|()| Some("the link to a claim's volume at")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn links_that_are_gone_or_lead_elsewhere_come_back_until_they_are_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let (held, link) = (HeldVolumes::default(), folder.path().join("volumes/data"));
+        let leads = || fs::read_link(&link).ok();
+        held.link(&link, Path::new("/there"));
+        let damage: [&dyn Fn(); 3] = [&|| {}, &|| fs::remove_file(&link).unwrap(), &|| {
+            fs::remove_file(&link).unwrap();
+            symlink("/elsewhere", &link).unwrap();
+        }];
+        for damage in damage {
+            damage();
+            assert_eq!(held.mend().len(), 1);
+            assert_eq!(leads().as_deref(), Some(Path::new("/there")));
+            assert_eq!(held.mend(), [""; 0]);
+        }
+        held.forget(folder.path());
+        fs::remove_file(&link).unwrap();
+        assert_eq!((held.mend().len(), leads()), (0, None));
+    }
+}
